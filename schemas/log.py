@@ -95,6 +95,7 @@ class Tick(BaseModel):
         inputs: By input and there by partition number, its generation and the offset of the next record to append: all before it is
             in the log, in front of this tick.
         left_out: Input partitions that have given no answer for too long, so that time goes on without them: topic and partition.
+        place: Offset in the log, once it is read there.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -103,6 +104,7 @@ class Tick(BaseModel):
     known_ms: int
     inputs: dict[InputSource, dict[int, tuple[_Offset, _Offset]]]
     left_out: tuple[str, ...] = ()
+    place: Annotated[int, Field(exclude=True)] = 0
 
     @classmethod
     def of(cls, term: int, known_ms: int, positions: Positions, left_out: Iterable[str] = ()) -> "Tick":
@@ -329,7 +331,7 @@ class LogReader:
         self.known_ms = max(self.known_ms, tick.known_ms)
         for place, reached in positions.items():
             self._next[place] = max(reached, self._next.get(place, reached))
-        return tick
+        return tick.model_copy(update={"place": record.offset})
 
 
 _NOTHING: Final = (0, 0)

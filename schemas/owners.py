@@ -5,7 +5,7 @@ from where a successor must fold it to have the same state. Pure: bytes in, valu
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,20 +17,6 @@ ROW_HEADER: Final = "callgauge-row"
 _Offset = Annotated[int, Field(ge=0)]
 
 
-class Generation(NamedTuple):
-    """The values of all calls that were open at a place were published once again, with revisions from here on.
-
-    Attributes:
-        place: Offset of the next record to fold then.
-        revision: The revision.
-        counts: Whether values that become known later count as new. Not if records were lost.
-    """
-
-    place: int
-    revision: int
-    counts: bool
-
-
 class PartitionRow(BaseModel):
     """How far a partition has come.
 
@@ -39,9 +25,11 @@ class PartitionRow(BaseModel):
         first: Offset in `events` from which a successor must fold: a tick in front of the first record of the oldest open call.
         first_known_ms: Known time there.
         known_ms: Known time at the place.
-        version: Version of code and settings with which the values of the open calls were decided.
-        revision: First revision of the newest generation; 0 before the first.
-        generations: The generations that began between `first` and the place, oldest first.
+        version: Version of code and settings with which the values of the open calls were decided; empty while they are published once
+            again.
+        base: What is added to revisions, because the log was made anew and its places begin again; 0 in nearly every log.
+        cut: The place at which records of open calls were missed last; 0 if none ever were. Of calls that had scores by then nothing
+            counts that becomes known later.
         evicted: Calls that are over because too many were open, and have no `closed` fact yet, with the offset of the record that
             opened another call then.
     """
@@ -53,8 +41,8 @@ class PartitionRow(BaseModel):
     first_known_ms: int
     known_ms: int
     version: str
-    revision: _Offset = 0
-    generations: tuple[Generation, ...] = ()
+    base: _Offset = 0
+    cut: _Offset = 0
     evicted: dict[str, _Offset] = Field(default_factory=dict)
 
     def header(self) -> tuple[str, bytes]:

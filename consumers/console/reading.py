@@ -371,7 +371,7 @@ def begins_call(value: bytes) -> bool:
         record = SCORE_RECORD.validate_json(value)
     except ValidationError:
         return False
-    return isinstance(record, CallStartedFact) and record.revision == 1
+    return isinstance(record, CallStartedFact) and record.is_first
 
 
 def first_score(values: Iterable[bytes | None]) -> AnyScoreRecord | None:

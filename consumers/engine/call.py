@@ -174,6 +174,8 @@ class Call:
         *,
         writes_transcript: bool = False,
         redactor: Redactor | None = None,
+        counts: bool = True,
+        is_silent: bool = False,
     ) -> None:
         self.conversation_id = first.conversation_id
         self.history = EvaHistory()
@@ -189,6 +191,7 @@ class Call:
         self.next_decision_ms = self.end.due_ms
         self._limits = limits
         self._revisions = Revisions(first.conversation_id, code_version, redactor)
+        self._revisions.counts, self._revisions.is_silent = counts, is_silent
         self.redactor = self._revisions.redactor
         self.live = LiveCall(self.history, self._revisions, limits)
         self._repeats = Repeats(limits.max_remembered_ids)
@@ -332,9 +335,13 @@ class Call:
         self.history.release()
         self.__dict__.pop("live")
 
-    def renumber(self, least_revision: int, *, counts: bool) -> None:
-        """Gives all published records this revision; later ones are higher. Without `counts` no value counts as new any more."""
-        self._revisions.renumber(least_revision, counts=counts)
+    def speak(self) -> None:
+        """Makes records from here on, if none were made because a former owner has written them."""
+        self._revisions.is_silent = False
+
+    def decides_as(self, revision: int) -> None:
+        """Gives a revision to what is decided from here on, until the next event."""
+        self._revisions.revision = revision
 
     def context(self) -> MetricContext:
         """The context of the call so far: EVA's where a simulated caller hears it, otherwise that of the turns its bot heard."""

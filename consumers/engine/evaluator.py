@@ -18,6 +18,7 @@ from consumers.engine.sources.audit import start_of
 from schemas.closed_sets import ClockSkew, CloseReason, InputSource, PipelineType
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
+from schemas.scores.records import revision_at
 
 # Chooses the call that closes when too many are open: of the tenant with the most calls, one with few events if there is one,
 # otherwise the quietest. So a tenant that sends ever new ids closes its own calls, and no other tenant's.
@@ -213,12 +214,17 @@ class PartitionEvaluator:
     - `close_some` closes calls that are over. Nothing depends on when it is called.
     - `next_wakeup` returns the next time at which `pass_time` can have an effect.
 
+    What a step decides has the place of the step as its revision, and a close that of the step that ended its call.
+
     Calls act on each other in two ways only: too many of them close the one that is missed least, and the id of a closed call opens
     no other. A successor folds only the calls that are still open, so it has to say both: `evict` and `has_closed`.
 
     Attributes:
         redactor: Redacts every text that leaves.
         evicted: Calls that are over because too many were open, and have not closed: the offset of the record that opened another.
+        base: What is added to revisions: more than those of a log that was there before this one; 0 without one.
+        is_silent: Whether what a former owner has published is folded again, and no records are made.
+        lacking: Ids of calls of which records are lost: what becomes known of them may have counted before, and does not count.
     """
 
     def __init__(
@@ -245,13 +251,16 @@ class PartitionEvaluator:
         self._writes_transcripts = writes_transcripts
         self.redactor = redactor or Redactor()
         self.evicted: dict[str, int] = {}
+        self.base = 0
+        self.is_silent = False
+        self.lacking: set[str] = set()
         self._calls: dict[str, Call] = {}
         self._closing: deque[str] = deque()
         self._closed = ClosedCalls(limits.max_closed_calls_remembered)
-        self._least_revisions: dict[str, int] = {}
         self._eviction = Eviction()
         self._wakeups = Wakeups()
         self._now_ms = 0
+        self._place = 0
         self._folded = dict.fromkeys(InputSource, 0)
         self._outcomes: Counter[tuple[InputSource, str]] = Counter()
         self._skewed: SkewCounts = Counter()
@@ -275,6 +284,7 @@ class PartitionEvaluator:
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
         """Folds one record into its call; its first record opens the call."""
         source, conversation_id = arrival.source, arrival.conversation_id
+        self._place = arrival.offset
         call = self._calls.get(conversation_id)
         out: list[Effect] = []
         if call is None:
@@ -294,6 +304,7 @@ class PartitionEvaluator:
         """Closes a call because too many are open: this record opens another. An earlier owner may have had more of them."""
         call = self._calls.get(conversation_id)
         if call is not None and not call.is_closing:
+            call.decides_as(self.base + revision_at(arrival.offset))
             call.close(CloseReason.LIMIT_OPEN_CALLS, arrival.broker_time_ms)
             self.evicted[conversation_id] = arrival.offset
             self._end(call)
@@ -302,34 +313,36 @@ class PartitionEvaluator:
         """Notes that an earlier owner closed this call: its later records open no other."""
         self._closed.close(conversation_id)
 
-    def renumber(self, conversation_id: str, least_revision: int, *, counts: bool = True) -> None:
-        """Lets the revisions of a call go on from this one, because all its values are published once again.
+    def speak(self) -> None:
+        """Makes records from here on."""
+        self.is_silent = False
+        for call in self._calls.values():
+            call.speak()
 
-        Args:
-            conversation_id: The call. If it is not open, it was, and all its records are lost: its next one opens it again.
-            least_revision: The revision.
-            counts: Whether its values count when they are known for the first time. Not if records of it are lost: an
-                earlier owner may have counted them.
-        """
-        if (call := self._calls.get(conversation_id)) is not None:
-            call.renumber(least_revision, counts=counts)
-            return
-        self._least_revisions[conversation_id] = least_revision
-        if len(self._least_revisions) > self._limits.max_closed_calls_remembered:
-            del self._least_revisions[next(iter(self._least_revisions))]
+    def close_as(self, revision: int) -> None:
+        """Gives this revision to the close of the calls that are over: what was in front of it is published once again."""
+        for conversation_id in self._closing:
+            self._calls[conversation_id].decides_as(revision)
 
-    def advance(self, now_ms: int) -> Sequence[Effect]:
+    def advance(self, now_ms: int, place: int | None = None) -> Sequence[Effect]:
         """Lets broker time pass and closes all calls that are over, for readers that wait for nothing else."""
-        out = [*self.pass_time(now_ms)]
+        out = [*self.pass_time(now_ms, place)]
         while self._closing:
             self._go_on_closing(out)
         return out
 
-    def pass_time(self, now_ms: int) -> Sequence[Effect]:
-        """Decides by silence up to broker time `now_ms`, oldest first; calls that are over wait for `close_some`."""
+    def pass_time(self, now_ms: int, place: int | None = None) -> Sequence[Effect]:
+        """Decides by silence up to broker time `now_ms`, oldest first; calls that are over wait for `close_some`.
+
+        Args:
+            now_ms: The time.
+            place: Offset of the tick that tells it; by default time passes behind the last record, with the odd revision there.
+        """
         out: list[Effect] = []
+        revision = self.base + (revision_at(self._place) + 1 if place is None else revision_at(place))
         self._now_ms = max(self._now_ms, now_ms)
         while (call := self._wakeups.next_due(now_ms, self._calls)) is not None:
+            call.decides_as(revision)
             while _is_open(call) and call.next_decision_ms <= now_ms:
                 call.advance(now_ms, out)
                 out += call.redactor.drain_counts()
@@ -380,6 +393,7 @@ class PartitionEvaluator:
 
     def _fold(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
         source, tenant = arrival.source, call.tenant
+        call.decides_as(self.base + revision_at(arrival.offset))
         outcome = call.receive(arrival, out)
         if outcome == "folded":
             self._folded[source] += 1
@@ -402,10 +416,9 @@ class PartitionEvaluator:
             self.evict(evicted.conversation_id, arrival)
         call = self._calls[arrival.conversation_id] = Call(
             arrival, self._limits, self._code_version, self._goals,
-            writes_transcript=self._writes_transcripts, redactor=self.redactor,
+            writes_transcript=self._writes_transcripts, redactor=self.redactor, counts=arrival.conversation_id not in self.lacking,
+            is_silent=self.is_silent,
         )  # fmt: skip
-        if (least_revision := self._least_revisions.pop(arrival.conversation_id, None)) is not None:
-            call.renumber(least_revision, counts=False)
         self._eviction.add(call)
         return call
 
@@ -431,6 +444,7 @@ class PartitionEvaluator:
         call.go_on_closing(out)
         if call.is_closed:
             self._closed.close(self._closing.popleft())
+            self.lacking.discard(call.conversation_id)
             self._forget(call)
         return call.is_closed
 

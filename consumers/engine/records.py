@@ -1,10 +1,10 @@
-"""Makes and numbers the records of a call: an unchanged value makes no record, and every change gets a higher revision."""
+"""Makes the records of a call: an unchanged value makes none, and a changed one has the revision of the step that changed it."""
 
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from schemas.closed_sets import UnscoredReason
@@ -16,13 +16,13 @@ Record = TypeVar("Record", bound=AnyScoreRecord)
 Fields = Mapping[str, Any]
 """Fields of one kind of record only, by name."""
 
+
 HASH_BITS = 64
 """Bits of `hash_of`."""
-_HASH_MASK = (1 << HASH_BITS) - 1
 
 
 class Published(int):
-    """The newest record of a subject: its revision, the hash of its inputs, and whether any revision so far had a value.
+    """The newest record of a subject: the hash of its inputs, and whether any revision so far had a value.
 
     One integer, because an open call keeps some thirty of them.
     """
@@ -30,19 +30,14 @@ class Published(int):
     __slots__ = ()
 
     @classmethod
-    def of(cls, revision: int, input_hash: str, *, had_value: bool) -> "Published":
-        """Packs the three; `input_hash` comes from `hash_of`."""
-        return cls((revision << HASH_BITS | int(input_hash, 16)) << 1 | had_value)
-
-    @property
-    def revision(self) -> int:
-        """Number of the revision, from 1."""
-        return self >> HASH_BITS + 1
+    def of(cls, input_hash: str, *, had_value: bool) -> "Published":
+        """Packs the two; `input_hash` comes from `hash_of`."""
+        return cls(int(input_hash, 16) << 1 | had_value)
 
     @property
     def input_hash(self) -> str:
         """Hash of the inputs, as `hash_of` writes it."""
-        return f"{self >> 1 & _HASH_MASK:016x}"
+        return f"{self >> 1:016x}"
 
     @property
     def had_value(self) -> bool:
@@ -62,26 +57,38 @@ class Cause(NamedTuple):
     broker_ms: int
 
 
+class Unsaid(NamedTuple):
+    """Stands for a record that nobody reads, so that all goes on as if there were one.
+
+    Attributes:
+        caused_at_ms: As in the record.
+    """
+
+    caused_at_ms: int
+
+
 class Revisions:
     """Makes the records of one call. A text passes `redactor` before it enters a record or the inputs of one: from a hash,
     anyone could find a telephone number by trying all of them.
 
     Attributes:
-        counts: Whether values count when they are known for the first time; not after a loss of records.
+        counts: Whether values count when they are known for the first time; not in a call of which records are lost.
+        is_silent: Whether nobody reads the records, because a former owner has written them: then they are not made.
         labels: Labels of the call, as known now.
-        offset: Offset in the log of the last record that was folded.
+        offset: Offset in the log of the last event that was folded.
+        revision: Revision of what the present step decides.
         published: Newest record of each subject.
         redactor: Takes personal data out of texts.
-        least_revision: Revision with which the next new subject begins.
     """
 
     def __init__(self, conversation_id: str, code_version: str, redactor: Redactor | None = None) -> None:
         self._conversation_id = conversation_id
         self._code_version = code_version
-        self.least_revision = 1
         self.counts = True
+        self.is_silent = False
         self.labels = CallLabels()
         self.offset = 0
+        self.revision = 0
         self.published: dict[Subject, Published] = {}
         self.redactor = CallRedactor(redactor or Redactor())
 
@@ -113,7 +120,7 @@ class Revisions:
             cause: When the value changed.
             has_value: Whether the record counts as a value; the first such revision is marked `is_first`.
             labels: By default the labels of the call.
-            fields: Makes the record's own fields; called only if the inputs changed, for fields that cost work.
+            fields: Makes the record's own fields; called only if the inputs changed and somebody reads it, for fields that cost work.
             more: The record's own fields.
         """
         last = self.published.get(subject)
@@ -121,15 +128,16 @@ class Revisions:
         if last is not None and last.input_hash == input_hash:
             return None
         had_value = last is not None and last.had_value
-        revision = self.least_revision if last is None else last.revision + 1
-        self.published[subject] = Published.of(revision, input_hash, had_value=had_value or has_value)
+        self.published[subject] = Published.of(input_hash, had_value=had_value or has_value)
+        if self.is_silent:
+            return cast("Record", Unsaid(cause.broker_ms))
         name, turn, index = subject
         return record_type(
             conversation_id=self._conversation_id,
             name=name,
             turn=turn,
             index=index,
-            revision=revision,
+            revision=self.revision,
             status=status,
             is_first=has_value and not had_value and self.counts,
             input_hash=input_hash,
@@ -146,13 +154,6 @@ class Revisions:
         if subject not in self.published:
             return None
         return self.make(record_type, subject, TurnStatus.OPEN, ("withdrawn",), cause, has_value=False, **fields)
-
-    def renumber(self, least_revision: int, *, counts: bool) -> None:
-        """Gives every published subject this revision, because all of them are published once again: see `next_generation`."""
-        self.least_revision = least_revision
-        self.counts = self.counts and counts
-        for subject, last in self.published.items():
-            self.published[subject] = Published.of(least_revision, last.input_hash, had_value=last.had_value)
 
 
 def hash_of(inputs: tuple[Any, ...]) -> str:

@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import structlog
@@ -15,20 +16,20 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.recovery import Recovering, Recovery, Withheld
 from consumers.evaluator.refusals import LOG, MisreadRecords, Refusals, not_of_the_log
-from consumers.evaluator.writer import Decision, Outlet, Trip, Written, carry_out
+from consumers.evaluator.writer import Outlet, Trip, Written, carry_out
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.log import Begin, Event, LogError, LogReader, Tick
-from schemas.owners import Generation, PartitionRow
+from schemas.owners import PartitionRow
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
-from schemas.scores.records import next_generation
+from schemas.scores.records import revision_again
 
 BEGINS_APART_MS: Final = 10_000
 """Time between two ticks that are remembered as places to begin: a successor folds at most this much more than it needs."""
 ROW_EVERY_SECONDS: Final = 10.0
 """Time between two rows of a partition that decides nothing: a heartbeat, and the place is not too far behind."""
-MAX_GENERATIONS: Final = 64
-"""Most generations that a row names: another version takes over a few times while a call runs."""
+PUBLISHED_AGAIN_IN_A_STEP: Final = 100
+"""Records that are published once again in one step: some ms."""
 
 log = structlog.get_logger()
 
@@ -43,7 +44,7 @@ class Partition:
     Attributes:
         number: The partition number.
         outlet: The way out of its decisions.
-        outbox: Decisions to write, in order.
+        outbox: Where its decisions wait, among those of others.
         is_active: Whether records are folded. Before, the partition is being taken over; afterwards, it is given up.
         next_offset: Offset in the log of the next record to fold.
         last_ms: The broker's time of the last record of the log that was folded; 0 before the first.
@@ -80,9 +81,9 @@ class Partition:
         self._own_version = self._version = version
         self._reader = LogReader()
         self._begins: deque[Begin] = deque([Begin(0, 0)])
-        self._revision = 0
-        self._generations: tuple[Generation, ...] = ()
+        self._cut = 0
         self._recovering: Recovering | None = None
+        self._again: Iterator[Written] | None = None
         self._row_at = time.monotonic()
         self._counted = (0, 0, 0)
 
@@ -92,23 +93,30 @@ class Partition:
         return self._recovering is not None
 
     @property
+    def is_publishing_again(self) -> bool:
+        """Whether it has to publish values once again that a former owner had decided. Until then nothing should be folded."""
+        return self._again is not None
+
+    @property
     def first(self) -> int:
         """Offset in the log from which a successor must fold."""
         return self._first().offset
 
     @property
     def closing_calls(self) -> int:
-        """Calls that are over and not closed yet; 0 while the partition is recovering, because they then wait."""
-        return 0 if self.is_recovering else self.evaluator.closing_calls
+        """Calls that are over and not closed yet; 0 while the partition is recovering, because they then wait. What is to be published
+        once again counts as one more.
+        """
+        return 0 if self.is_recovering else self.evaluator.closing_calls + self.is_publishing_again
 
     def start(self, recovery: Recovery) -> None:
         """Begins to fold at `next_offset`. What a former owner has folded is folded again first."""
         row, place = recovery.row, recovery.place
         self.next_offset = recovery.start if place is None else min(recovery.start, place)
         if row is not None:
-            self._version, self._revision = row.version, row.revision
+            self._version, self._cut = row.version, row.cut
             if place is not None:
-                self._reader.known_ms, self._generations = row.first_known_ms, row.generations
+                self._reader.known_ms = row.first_known_ms
         self._begins = deque([Begin(recovery.start, self._reader.known_ms)])
         self._recovering = Recovering(recovery, self.evaluator, self._own_version)
         self.evaluator.pass_time(self._reader.known_ms)
@@ -119,7 +127,7 @@ class Partition:
     def drop(self) -> None:
         """Stops folding and writing for good, because the partition is given up."""
         self.is_active = False
-        self.outbox.clear()
+        self.outbox.forget(self.outlet)
 
     # The steps. Each puts what it decides into the outbox, whole.
 
@@ -135,8 +143,8 @@ class Partition:
         if first > self.next_offset:  # the sequencer leaves no gaps
             self._refusals.lost(f"{record.topic}[{record.partition}]", self.next_offset, first)
             self._refusals.incomplete(self.evaluator.open_calls)
-        if self._recovering is not None:
-            self._recovering.reach(first)
+        while self._again is not None:  # whoever has time lets it be done before
+            self.close_some()
         self.next_offset = record.offset + 1
         self.last_ms = record.timestamp
         try:
@@ -147,7 +155,7 @@ class Partition:
             if isinstance(read, Event):
                 self._receive(read, polled_ms)
             elif isinstance(read, Tick):
-                self._pass_time()
+                self._pass_time(read)
             elif is_undecodable and (refused := unfit_bytes(record, 0)) is not None:
                 self._refuse(LOG, refused)
         if self._recovering is not None:
@@ -171,8 +179,8 @@ class Partition:
         if effects and (decided := self._carry_out(effects)):
             self._put(decided, Trip(event.timestamp, polled_ms, wall_clock_ms()))
 
-    def _pass_time(self) -> None:
-        if decided := self._carry_out(self.evaluator.pass_time(self._reader.known_ms)):
+    def _pass_time(self, tick: Tick) -> None:
+        if decided := self._carry_out(self.evaluator.pass_time(self._reader.known_ms, tick.place)):
             self._put(decided)
         self._refusals.tick()
         begin, begins = self._reader.begin, self._begins
@@ -187,9 +195,14 @@ class Partition:
             self._refusals.count(source, record)
 
     def close_some(self) -> None:
-        """Closes calls that are over: as many as fit into a step. Nothing else depends on when they close."""
-        if decided := self._carry_out(self.evaluator.close_some()):
+        """Publishes once again what is left of that; then closes calls that are over: as much as fits into a step."""
+        if self._again is not None and (some := tuple(islice(self._again, PUBLISHED_AGAIN_IN_A_STEP))):
+            self._put(some)
+        elif decided := self._carry_out(self.evaluator.close_some()):
             self._put(decided)
+        elif self._again is not None and not self.evaluator.closing_calls:
+            self._again, self._version = None, self._own_version
+            self._put(())
 
     def write_row(self, *, is_last: bool = False) -> None:
         """Has the place written although nothing was decided, if that was not done for a while, or if this is the last moment."""
@@ -208,7 +221,7 @@ class Partition:
 
     def _put(self, records: Sequence[Written], trip: Trip | None = None) -> None:
         self._row_at = time.monotonic()
-        self.outbox.put(Decision(tuple(records), self._row(), trip))
+        self.outlet.put(records, self._row(), trip)
 
     def _row(self) -> PartitionRow:
         offset, known_ms = self._first()
@@ -218,8 +231,8 @@ class Partition:
             first_known_ms=known_ms,
             known_ms=self._reader.known_ms,
             version=self._version,
-            revision=self._revision,
-            generations=tuple(each for each in self._generations if each.place > offset)[-MAX_GENERATIONS:],
+            base=self.evaluator.base,
+            cut=self._cut,
             evicted=self.evaluator.evicted,
         )
 
@@ -251,8 +264,8 @@ class Partition:
         """Publishes from now on, if all is folded that a former owner has folded."""
         if not recovering.is_done(self.next_offset, self._reader.known_ms):
             return
-        recovering.reach(self.next_offset)
         self._recovering = self.goals.logged = None
+        self.evaluator.speak()
         self.evaluator.drain_counts()
         self._counted = self._counts()
         known, withheld = recovering.known, recovering.withheld
@@ -264,19 +277,15 @@ class Partition:
             self._publish_again(known, withheld)
 
     def _publish_again(self, known: Recovery, withheld: Withheld) -> None:
-        """Publishes the values of the open calls once again: another version decided them, or they lack records.
+        """Publishes the values of the open calls once again: another version decided them, or they lack records. `close_some` goes on.
 
-        Until the last of them is written, the row has the version from before: who takes over in between does all of it again.
+        Calls that are over close with the same revision, because the former owner may have decided more of them than this one. Until
+        the last of it is written, the row has no version: who takes over in between does all of it again.
         """
-        counts = not known.is_cut
-        calls = dict.fromkeys([*self.evaluator.open_calls, *(known.open if known.is_cut else ())])
-        self._revision = next_generation(self._revision)
-        for conversation_id in calls:
-            self.evaluator.renumber(conversation_id, self._revision, counts=counts)
-            if again := withheld.of(conversation_id, self._revision):
-                self._put(again)
-        self._version = self._own_version
-        self._generations += (Generation(self.next_offset, self._revision, counts),)
-        self._put(())
+        revision, calls = known.base + revision_again(self.next_offset), self.evaluator.open_calls
+        self.evaluator.close_as(revision)
+        self._again, self._version = withheld.again(calls, revision), ""
         if known.is_cut:
-            self._refusals.incomplete(calls)
+            self._cut = self.next_offset
+            self._refusals.incomplete(dict.fromkeys([*calls, *known.lacking]))
+        self._put(())

@@ -1,7 +1,6 @@
 """Recovery: a successor folds again what the former owner of a partition had folded, silently, until its state is the same."""
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from consumers.engine.admission import Arrival
@@ -40,14 +39,13 @@ class Withheld:
                 case _:
                     pass
 
-    def of(self, conversation_id: str, revision: int) -> tuple[AnyScoreRecord | JudgeRequest, ...]:
-        """Returns the records of a call with this revision, which count nothing a second time, and its questions."""
-        again: list[AnyScoreRecord | JudgeRequest] = []
-        for record in self._records.pop(conversation_id, {}).values():
-            counted: dict[str, Any] = {"first_known": ()} if isinstance(record, TurnValues) else {}
-            again.append(record.model_copy(update={"revision": revision, "is_first": False, **counted}))
-        again += self._requests.pop(conversation_id, {}).values()
-        return tuple(again)
+    def again(self, calls: Iterable[str], revision: int) -> Iterator[AnyScoreRecord | JudgeRequest]:
+        """Yields the records of these calls with this revision, which count nothing a second time, and their questions."""
+        for conversation_id in calls:
+            for record in self._records.pop(conversation_id, {}).values():
+                counted: dict[str, Any] = {"first_known": ()} if isinstance(record, TurnValues) else {}
+                yield record.model_copy(update={"revision": revision, "is_first": False, **counted})
+            yield from self._requests.pop(conversation_id, {}).values()
 
 
 class Recovery(NamedTuple):
@@ -60,17 +58,21 @@ class Recovery(NamedTuple):
             published until known time is that of the row.
         closed: Calls that have closed, in order, with a place behind the record that closed them.
         open: Calls that have scores and did not close.
+        lacking: Those of which records are lost: what they lack may have counted.
         goals: Goal sets of calls that got one, each with the place of the record that brought it.
-        is_cut: Whether records of open calls are gone from the log.
+        is_cut: Whether records of open calls are gone from the log now, and were there for the former owner.
+        base: What is added to revisions: see `PartitionRow.base`.
     """
 
     row: PartitionRow | None
     start: int
     place: int | None
     closed: Mapping[str, int] = {}
-    open: Sequence[str] = ()
+    open: Collection[str] = ()
+    lacking: Collection[str] = ()
     goals: Mapping[str, tuple[int, GoalSet]] = {}
     is_cut: bool = False
+    base: int = 0
 
 
 class Recovering:
@@ -93,22 +95,16 @@ class Recovering:
         self._closed = {conversation_id.encode(): place for conversation_id, place in known.closed.items()}
         self._is_same_log = is_same_log = row is not None and known.place is not None
         self._evicted = {at: each for each, at in row.evicted.items()} if row is not None and is_same_log else {}
-        self._generations = deque(row.generations if row is not None and is_same_log else ())
-        still_open = set(known.open)  # some ids were used again, long after they closed
+        evaluator.is_silent = not is_other  # what has to be published again must be made
+        evaluator.base = known.base
+        evaluator.lacking = set(known.lacking)
         for conversation_id in known.closed:
-            if conversation_id not in still_open:
+            if conversation_id not in known.open:
                 evaluator.has_closed(conversation_id)
 
     def skips(self, event: Event) -> bool:
         """Whether this is an event of a call that has closed: it is not even decoded."""
         return event.place < self._closed.get(event.key or b"", 0)
-
-    def reach(self, place: int) -> None:
-        """Gives the open calls the revisions that former owners gave them in front of this place."""
-        while self._generations and self._generations[0].place <= place:
-            _, revision, counts = self._generations.popleft()
-            for conversation_id in self._evaluator.open_calls:
-                self._evaluator.renumber(conversation_id, revision, counts=counts)
 
     def precede(self, arrival: Arrival) -> None:
         """Closes the call that this record closed then, for want of room, and has the goals of its own call if it brought them."""

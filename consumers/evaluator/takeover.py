@@ -21,13 +21,13 @@ import schemas
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Claims
+from consumers.evaluator.writer import Claims, writes_transactions
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.ranges import FETCH_BYTES, records_between
 from schemas.goals.goal_set import GoalSet
 from schemas.owners import PartitionRow, row_in, writer_in
 from schemas.quarantine import UndecodableRecord
-from schemas.scores.records import GoalsFact
+from schemas.scores.records import GoalsFact, revision_again, revision_at
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 
 FIRST_LOOK_RECORDS: Final = 256
@@ -94,14 +94,14 @@ class PublishedCalls:
     """The calls of one partition, as `scores` has them.
 
     Attributes:
-        open: Keys of the calls that have records and did not close.
+        open: Keys of the calls that have records and did not close, each with the revision of its first record.
         closed: Ids of the calls that closed, in order, with the place in the row behind.
         goals: The goal sets of calls that did not close, each with the place in the log of the record that brought it: a call may
             name its agent only after some turns.
     """
 
     def __init__(self) -> None:
-        self.open: dict[bytes, None] = {}
+        self.open: dict[bytes, int] = {}
         self.closed: dict[str, int] = {}
         self.goals: dict[str, tuple[int, GoalSet]] = {}
         self._sets: dict[str, GoalSet] = {}
@@ -118,12 +118,12 @@ class PublishedCalls:
             self._closed.clear()
         if value is None or record.key is None:
             return
-        self.open[record.key] = None
-        if _CLOSED not in value and _GOALS not in value:
+        if record.key in self.open and _CLOSED not in value and _GOALS not in value:
             return
         try:
             fields = from_json(value)
             conversation_id, name = fields["conversation_id"], fields["name"]
+            self.open.setdefault(record.key, int(fields["revision"]))
         except (ValueError, TypeError, LookupError):
             self._odd += 1
             if self._odd <= MAX_ODD_RECORD_LINES:
@@ -157,7 +157,7 @@ class Takeover:
         self._kafka = kafka
         self._events, self._scores = kafka.topic(EVENTS_TOPIC), kafka.topic(SCORES_TOPIC)
         self._overlap_ms = settings.closed_overlap_ms
-        self._claims = Claims(kafka, settings) if settings.uses_transactions and not kafka.is_embedded else None
+        self._claims = Claims(kafka, settings) if writes_transactions(kafka, settings) else None
 
     async def claim(self, numbers: Iterable[int], writer_id: str) -> dict[int, int]:
         """Claims partitions for the writer of a new assignment.
@@ -290,9 +290,9 @@ def _is_anew(row: PartitionRow, end: int) -> bool:
 
 
 def _recovery(tp: TopicPartition, row: PartitionRow | None, first: int, end: int, calls: PublishedCalls) -> Recovery:
-    known = calls.closed, [each.decode("utf-8", "replace") for each in calls.open], calls.goals
+    still_open = {key.decode("utf-8", "replace"): revision for key, revision in calls.open.items()}
     if row is None:
-        return Recovery(None, first, first, *known)
+        return Recovery(None, first, first, calls.closed, still_open, (), calls.goals)
     is_anew = _is_anew(row, end)
     is_cut = is_anew or first > row.first
     if is_cut:
@@ -303,9 +303,12 @@ def _recovery(tp: TopicPartition, row: PartitionRow | None, first: int, end: int
             what_to_do="Keep `events` for longer than the longest call and the longest outage, do not delete it while calls run, and let "
             "no broker lead that is not in sync; see `callgauge doctor`.",
         )  # fmt: skip
-    if is_anew:
-        return Recovery(row, first, None, *known, is_cut=True)
-    return Recovery(row, max(first, row.first), min(row.place, max(first, end)), *known, is_cut=is_cut)
+    missed = row.base + revision_again(row.cut)
+    lacking = [each for each, revision in still_open.items() if is_cut or revision < missed]
+    # Where the log ends before the place, its places come a second time.
+    base = row.base if row.place <= end else row.base + revision_at(row.place)
+    start, place = (first, None) if is_anew else (max(first, row.first), min(row.place, max(first, end)))
+    return Recovery(row, start, place, calls.closed, still_open, lacking, calls.goals, is_cut, base)
 
 
 @asynccontextmanager

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import math
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, islice, pairwise
-from typing import Any, Final, NamedTuple, assert_never
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Never, assert_never
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -48,7 +49,7 @@ from schemas.topics import (
 from schemas.transcript import Transcript
 from schemas.units import to_seconds
 
-# Unwritten decisions of a partition, in order. What one step decided is written whole or not at all.
+# Unwritten decisions, in order. What one step decided is written whole or not at all.
 
 Written = AnyScoreRecord | QuarantineRecord | JudgeRequest | Transcript
 
@@ -78,95 +79,50 @@ class Decision(NamedTuple):
     """What one step decided.
 
     Attributes:
+        outlet: The way out of the partition that took the step.
         records: Records to write.
         row: The row of the partition behind this step.
         trip: The way of the event that this step folded; None if time passed, or if it was decided again.
     """
 
+    outlet: "Outlet"
     records: tuple[Written, ...]
     row: PartitionRow
     trip: Trip | None = None
 
 
-class Bell:
-    """Wakes the writer of some outboxes.
-
-    Attributes:
-        filled: Set while one of them has a decision.
-        due: Set while one of them has a decision that must not wait.
-    """
-
-    def __init__(self) -> None:
-        self.filled = asyncio.Event()
-        self.due = asyncio.Event()
-
-    async def until_due(self, patience_seconds: float) -> None:
-        """Waits until there is a moment to write, enough for a whole transaction, or anything for so many seconds."""
-        await self.filled.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_seconds):
-                await self.due.wait()
-
-    def settle(self, outboxes: Iterable["Outbox"]) -> None:
-        """Rings no longer than these outboxes need it."""
-        outboxes = tuple(outboxes)
-        if not any(each.is_filled for each in outboxes):
-            self.filled.clear()
-        if not any(each.is_due for each in outboxes):
-            self.due.clear()
-
-
 class Outbox:
-    """Decisions that wait to be written, and the tasks that wait for that.
+    """The decisions of all partitions that wait to be written, in order.
 
     Attributes:
+        records: Number of unwritten records.
         waiting_since: Since when something waits and nothing is written, in seconds of the monotonic clock; None if nothing waits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_seconds: float = 0.0) -> None:
+        """What is no moment waits for company for so many seconds."""
+        self.records = 0
         self.waiting_since: float | None = None
+        self._patience_seconds = patience_seconds
         self._decisions: deque[Decision] = deque()
-        self._records = 0
-        self._put = 0
-        self._done = 0
-        self._waiting = 0
-        self._emptied = asyncio.Event()
-        self._emptied.set()
-        self._bell: Bell | None = None
-
-    @property
-    def records(self) -> int:
-        """Number of unwritten records."""
-        return self._records
+        self._due_at = math.inf  # when the next transaction has to begin
+        self._changed = asyncio.Event()
 
     @property
     def is_filled(self) -> bool:
         """Whether there is a decision to write."""
         return bool(self._decisions)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether a decision must not wait: it has a moment, fills a transaction, or somebody waits until it is written."""
-        if not self._decisions:
-            return False
-        return bool(self._waiting) or self._records >= MAX_TRANSACTION_RECORDS or any(map(_is_moment, self._decisions))
-
-    def wakes(self, bell: Bell) -> None:
-        """Rings this bell from now on, when there is something to write."""
-        self._bell = bell
-        self._ring()
-
     def put(self, decision: Decision) -> None:
         """Adds a decision behind all others."""
-        self.waiting_since = self.waiting_since or time.monotonic()
+        if not self._decisions:
+            self.waiting_since = time.monotonic()
+            self._due_at = self.waiting_since + self._patience_seconds
         self._decisions.append(decision)
-        self._records += len(decision.records)
-        self._put += 1
-        self._emptied.clear()
-        if self._bell is not None:
-            self._bell.filled.set()
-            if _is_moment(decision) or self._records >= MAX_TRANSACTION_RECORDS:
-                self._bell.due.set()
+        self.records += len(decision.records)
+        if self.records >= MAX_TRANSACTION_RECORDS or _is_moment(decision):
+            self._due_at = 0.0
+        self._changed.set()
 
     def first(self) -> list[Decision]:
         """Returns the decisions of the next transaction. They stay here until `written`."""
@@ -179,41 +135,43 @@ class Outbox:
                 break
         return decisions
 
-    def written(self, count: int) -> None:
-        """Removes the first `count` decisions, which are written. After a `clear` in between there may be none."""
-        count = min(count, len(self._decisions))
-        self._records -= sum(len(decision.records) for decision in islice(self._decisions, count))
-        for _ in range(count):
-            self._decisions.popleft()
-        self.waiting_since = time.monotonic() if self._decisions else None
-        self._done += count
-        self._emptied.set()
+    def written(self, decisions: Iterable[Decision]) -> None:
+        """Removes the first decisions, which are written. Those that were forgotten meanwhile are gone already."""
+        done = set(map(id, decisions))
+        while self._decisions and id(self._decisions[0]) in done:
+            decision = self._decisions.popleft()
+            decision.outlet.place = decision.row.place
+            self.records -= len(decision.records)
+        self.waiting_since = self._due_at = time.monotonic()  # what came during a transaction has waited for it
+        self._settle()
 
-    def clear(self) -> None:
-        """Drops all decisions, because another owner takes these steps."""
-        self._done += len(self._decisions)
-        self._decisions.clear()
-        self.waiting_since = None
-        self._records = 0
-        self._emptied.set()
+    def forget(self, outlet: "Outlet") -> None:
+        """Drops all decisions of a partition, because another owner takes these steps."""
+        self._decisions = deque(each for each in self._decisions if each.outlet is not outlet)
+        self.records = sum(len(each.records) for each in self._decisions)
+        self._settle()
 
-    async def until_written(self) -> None:
-        """Waits until all decisions put by now are written or cleared, and has them written without waiting for others."""
-        put = self._put
-        self._waiting += 1
-        try:
-            while self._done < put:
-                self._ring()
-                self._emptied.clear()
-                await self._emptied.wait()
-        finally:
-            self._waiting -= 1
+    def _settle(self) -> None:
+        if not self._decisions:
+            self.waiting_since, self._due_at = None, math.inf
+        self._changed.set()
 
-    def _ring(self) -> None:
-        if self._bell is not None and self.is_filled:
-            self._bell.filled.set()
-            if self.is_due:
-                self._bell.due.set()
+    async def until_due(self) -> None:
+        """Waits until there is a moment to write, enough for a whole transaction, or anything for as long as it may wait."""
+        while (left_seconds := self._due_at - time.monotonic()) > 0:
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_seconds if self._decisions else None):
+                    await self._changed.wait()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Has what waits written at once, and waits until this holds."""
+        if self._decisions and not holds():
+            self._due_at = 0.0
+            self._changed.set()
+        while not holds():
+            self._changed.clear()
+            await self._changed.wait()
 
 
 def _is_moment(decision: Decision) -> bool:
@@ -259,41 +217,56 @@ class Outgoing(NamedTuple):
     topic: str
     key: bytes
     value: bytes | None
-    partition: int | None
-    headers: list[tuple[str, bytes]] | None
-    kind: str | None
-    left_out: LeftOut | None
+    partition: int | None = None
+    headers: list[tuple[str, bytes]] | None = None
+    kind: str | None = None
+    left_out: LeftOut | None = None
 
 
-class Addresses:
-    """Addresses of the records of one partition number."""
+class Outlet:
+    """The way out of one partition.
 
-    def __init__(self, number: int, kafka: KafkaSettings) -> None:
+    Attributes:
+        number: The partition number.
+        outbox: Where its decisions wait, in the order of all partitions.
+        place: Place of the last row that was written; None before the first.
+        topic: Gives the full name of a topic.
+    """
+
+    def __init__(self, number: int, kafka: KafkaSettings, outbox: Outbox | None = None) -> None:
+        self.number = number
+        self.outbox = outbox or Outbox()
+        self.place: int | None = None
+        self.topic = kafka.topic
         self._scores = kafka.topic(SCORES_TOPIC)
-        self._transcripts = kafka.topic(TRANSCRIPTS_TOPIC)
-        self._quarantine = kafka.topic(QUARANTINE_TOPIC)
-        self._requests = kafka.topic(JUDGE_REQUESTS_TOPIC)
-        self._number = number
+        self._has_rows = not kafka.is_embedded  # which forgets all with its process
 
-    def of(self, record: Written) -> Outgoing:
+    def put(self, records: Iterable[Written], row: PartitionRow, trip: Trip | None = None) -> None:
+        """Has written what a step decided."""
+        self.outbox.put(Decision(self, tuple(records), row, trip))
+
+    def records_of(self, decisions: Sequence[Decision], writer_id: str) -> list[Outgoing]:
+        """Returns the records of these decisions, and last the row of the partition behind them."""
+        records = [self.addressed(record) for decision in decisions for record in decision.records]
+        if self._has_rows:
+            headers = [(WRITER_HEADER, writer_id.encode()), decisions[-1].row.header()]
+            records.append(Outgoing(self.number, self._scores, OWNER_MARK_KEY, None, self.number, headers))
+        return records
+
+    def addressed(self, record: Written) -> Outgoing:
         """Returns the record with its address."""
         if isinstance(record, Transcript):
             key, left_out = record.conversation_id.encode(), LeftOut("transcript", _WITHOUT_TRANSCRIPT)
-            return Outgoing(self._number, self._transcripts, key, record.value, None, None, None, left_out)
+            return Outgoing(self.number, self.topic(TRANSCRIPTS_TOPIC), key, record.value, left_out=left_out)
         value = record.model_dump_json().encode()
         if isinstance(record, QuarantineRecord):
             left_out = LeftOut("quarantine_record", _WITHOUT_QUARANTINE)
-            return Outgoing(self._number, self._quarantine, record.key.encode(), value, None, None, None, left_out)
+            return Outgoing(self.number, self.topic(QUARANTINE_TOPIC), record.key.encode(), value, left_out=left_out)
         key = record.conversation_id.encode()
         if isinstance(record, JudgeRequest):
             left_out = LeftOut("judge_request", _WITHOUT_QUESTION)
-            return Outgoing(self._number, self._requests, key, value, None, None, None, left_out)
-        return Outgoing(self._number, self._scores, key, value, self._number, None, record.kind, None)
-
-    def of_row(self, row: PartitionRow, writer_id: str) -> Outgoing:
-        """Returns the row of the partition with its address."""
-        headers = [(WRITER_HEADER, writer_id.encode()), row.header()]
-        return Outgoing(self._number, self._scores, OWNER_MARK_KEY, None, self._number, headers, None, None)
+            return Outgoing(self.number, self.topic(JUDGE_REQUESTS_TOPIC), key, value, left_out=left_out)
+        return Outgoing(self.number, self._scores, key, value, self.number, kind=record.kind)
 
 
 # Who may write a partition.
@@ -311,6 +284,11 @@ log = structlog.get_logger()
 
 class WriteError(OperatorError):
     """A record could not be written. End the role without committing, so that its inputs are read again."""
+
+
+def writes_transactions(kafka: KafkaSettings, settings: EvaluatorSettings) -> bool:
+    """Whether scores are written in transactions, on this broker and by these settings."""
+    return settings.uses_transactions and not kafka.is_embedded
 
 
 class FencedError(Exception):
@@ -385,39 +363,8 @@ async def _stopped(producer: AIOKafkaProducer, seconds: float) -> None:
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
-class Outlet:
-    """The way out of one partition.
-
-    Attributes:
-        number: The partition number.
-        outbox: Its decisions.
-        place: Place of the last row that was written; None before the first.
-        topic: Gives the full name of a topic.
-    """
-
-    def __init__(self, number: int, kafka: KafkaSettings) -> None:
-        self.number = number
-        self.outbox = Outbox()
-        self.place: int | None = None
-        self.topic = kafka.topic
-        self._addresses = Addresses(number, kafka)
-        self._has_rows = not kafka.is_embedded  # which forgets all with its process
-
-    def records_of(self, decisions: Sequence[Decision], writer_id: str) -> list[Outgoing]:
-        """Returns the records of these decisions, and last the row of the partition behind them."""
-        records = [self._addresses.of(record) for decision in decisions for record in decision.records]
-        if self._has_rows:
-            records.append(self._addresses.of_row(decisions[-1].row, writer_id))
-        return records
-
-    def written(self, decisions: Sequence[Decision]) -> None:
-        """Notes that the first decisions are written."""
-        self.place = decisions[-1].row.place
-        self.outbox.written(len(decisions))
-
-
 class Writer:
-    """Writes what the partitions of one assignment decide.
+    """Writes what the partitions of one assignment decide. All of them must be claimed for it before it runs.
 
     All records that gather between two commits are one transaction, because the cost of a transaction does not depend on its
     size. On a broker without transactions, such as the demo's, records are written one by one.
@@ -428,22 +375,17 @@ class Writer:
             after the end of `run`, nobody knows whether that write was made.
     """
 
-    def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings, instruments: Instruments) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, settings: EvaluatorSettings, instruments: Instruments, outbox: Outbox
+    ) -> None:
         self.id = f"{settings.group_id}-writer-{uuid.uuid4().hex}"
         self.writing_since: float | None = None
         self._kafka = kafka
         self._settings = settings
         self._instruments = instruments
-        self._is_transactional = settings.uses_transactions and not kafka.is_embedded
+        self._outbox = outbox
+        self._is_transactional = writes_transactions(kafka, settings)
         self._producer: AIOKafkaProducer | None = None
-        self._bell = Bell()
-        self._outlets: list[Outlet] = []
-        self._idle = asyncio.Event()
-
-    def add(self, outlet: Outlet) -> None:
-        """Writes the decisions of this partition too, from now on. It must be claimed for this writer."""
-        self._outlets.append(outlet)
-        outlet.outbox.wakes(self._bell)
 
     async def start(self) -> None:
         """Connects.
@@ -459,13 +401,8 @@ class Writer:
         if producer is not None:
             await _stopped(producer, deadline_seconds)
 
-    async def until_idle(self) -> None:
-        """Waits for the end of the current write."""
-        while self.writing_since is not None:
-            await self._idle.wait()
-
-    async def run(self) -> None:
-        """Writes the content of the outboxes until cancelled.
+    async def run(self) -> Never:
+        """Writes the content of the outbox until cancelled.
 
         A record that is too large for its topic is left out and counted; the others are written.
 
@@ -473,41 +410,24 @@ class Writer:
             FencedError: Another process owns the partitions.
             WriteError: It is not known which records were written, or `scores` rejects a score.
         """
-        interval_seconds = to_seconds(self._settings.write_interval_ms) if self._is_transactional else 0.0
+        rest_seconds = to_seconds(self._settings.write_interval_ms) if self._is_transactional else 0.0
         while True:
-            await self._bell.until_due(interval_seconds)
-            decided = self._next()
-            if decided:
-                began = self.writing_since = time.monotonic()
-                self._idle.clear()
-                try:
-                    await self._write(decided)
-                except (ProducerFenced, OutOfOrderSequenceNumber, IllegalOperation) as error:
-                    raise FencedError(f"another evaluator writes {_named(_numbers(decided))} now") from error
-                except KafkaError as error:
-                    raise self._broken(_numbers(decided), str(error) or type(error).__name__) from error
-                self.writing_since = None
-                self._idle.set()
-            outboxes = [outlet.outbox for outlet in self._outlets]
-            self._bell.settle(outboxes)
+            await self._outbox.until_due()
+            began = self.writing_since = time.monotonic()
+            decided = self._outbox.first()
+            try:
+                await self._write(decided)
+            except (ProducerFenced, OutOfOrderSequenceNumber, IllegalOperation) as error:
+                raise FencedError(f"another evaluator writes {_named(_numbers(decided))} now") from error
+            except KafkaError as error:
+                raise self._broken(_numbers(decided), str(error) or type(error).__name__) from error
+            self.writing_since = None
+            self._outbox.written(decided)
             # The next transaction waits for company, unless there is enough for a whole one.
-            if decided and interval_seconds and sum(each.records for each in outboxes) < MAX_TRANSACTION_RECORDS:
-                await asyncio.sleep(min(interval_seconds, RESTS * (time.monotonic() - began)))
+            if rest_seconds and self._outbox.records < MAX_TRANSACTION_RECORDS:
+                await asyncio.sleep(min(rest_seconds, RESTS * (time.monotonic() - began)))
 
-    def _next(self) -> dict[Outlet, list[Decision]]:
-        """Returns the decisions of the next transaction by partition. If not all fit, the others come first the next time."""
-        decided: dict[Outlet, list[Decision]] = {}
-        records = 0
-        for outlet in tuple(self._outlets):
-            if records >= MAX_TRANSACTION_RECORDS:
-                break
-            self._outlets.append(self._outlets.pop(0))
-            if decisions := outlet.outbox.first():
-                decided[outlet] = decisions
-                records += sum(len(decision.records) for decision in decisions)
-        return decided
-
-    async def _write(self, decided: Mapping[Outlet, Sequence[Decision]]) -> None:
+    async def _write(self, decided: Sequence[Decision]) -> None:
         """Writes decisions. That each is published once, whatever dies, follows from these steps.
 
         1. A transaction has, of each of its partitions, whole decisions from the front of the outbox, and last the row of the partition:
@@ -520,15 +440,16 @@ class Writer:
            (`Partition`), and goes on at step 1.
         """
         began_ms = wall_clock_ms()
-        records = [each for outlet, decisions in decided.items() for each in outlet.records_of(decisions, self.id)]
+        by_outlet: dict[Outlet, list[Decision]] = {}
+        for decision in decided:
+            by_outlet.setdefault(decision.outlet, []).append(decision)
+        records = [each for outlet, decisions in by_outlet.items() for each in outlet.records_of(decisions, self.id)]
         while refused := await self._transaction(records):
             self._leave_out([records[index] for index in refused])
             records = [each for index, each in enumerate(records) if index not in refused]
             await self._replace_producer()
-        for outlet, decisions in decided.items():
-            outlet.written(decisions)
         self._count(records)
-        self._note_trips(chain.from_iterable(decided.values()), began_ms, wall_clock_ms())
+        self._note_trips(decided, began_ms, wall_clock_ms())
 
     async def _transaction(self, records: Sequence[Outgoing]) -> set[int]:
         """Writes the records, all or none.
@@ -647,8 +568,8 @@ class Writer:
         )
 
 
-def _numbers(decided: Iterable[Outlet]) -> list[int]:
-    return sorted(outlet.number for outlet in decided)
+def _numbers(decided: Iterable[Decision]) -> list[int]:
+    return sorted({decision.outlet.number for decision in decided})
 
 
 def _named(numbers: Sequence[int]) -> str:

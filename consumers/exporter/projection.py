@@ -463,7 +463,7 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
 def _latency(record: VoiceToVoiceLatency, who: Who) -> Iterator[Sample]:
     """Observes the first value. Later ones only count as revisions, because a histogram cannot remove a value."""
     is_restated = record.schema_version == _SCHEMA_THAT_RESTATES and record.status is TurnStatus.FINAL
-    if record.revision > 1 and not record.is_first and not is_restated:
+    if not record.is_first and not is_restated:
         yield Counted("callgauge_turn_revisions_total", (*who, REVISED_LATENCY))
     if isinstance(record.result, Scored) and record.is_first:
         if record.source is None or record.anchor is None:

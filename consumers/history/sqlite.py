@@ -1,8 +1,8 @@
 """History in SQLite: one file a day in one folder, which one process writes and any number read.
 
-A record is replaced only by a higher revision, so reading a topic twice leaves what reading it once leaves. The rows of a batch and
-the place to read on from are one transaction of the newest file; older files, which get the ends of calls of yesterday, come before
-it. So after a crash the batch is read again, and nothing is missing and nothing is twice.
+A record is replaced only by one whose revision is as high, so reading a topic twice leaves what reading it once leaves. The rows of a
+batch and the place to read on from are one transaction of the newest file; older files, which get the ends of calls of yesterday, come
+before it. So after a crash the batch is read again, and nothing is missing and nothing is twice.
 """
 
 import contextlib
@@ -111,7 +111,7 @@ def _tables() -> str:
 
 _UPSERT_TURN: Final = (
     "INSERT INTO turn VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET revision = excluded.revision, record = excluded.record "
-    "WHERE excluded.revision > revision"
+    "WHERE excluded.revision >= revision"
 )
 _UPSERT_MOMENT: Final = _UPSERT_TURN.replace("INTO turn", "INTO moment")
 _UNINDEX: Final = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
@@ -518,7 +518,7 @@ class SqliteHistory:
                 call = self._call(day, name, record.conversation_id, calls, whole)
                 if (newest := whole.get(call)) is not None:
                     subject = (record.name, record.turn, record.index)
-                    if (last := newest.get(subject)) is None or last.revision < record.revision:
+                    if (last := newest.get(subject)) is None or last.revision <= record.revision:
                         newest[subject] = record
                 if isinstance(record, TurnValues):
                     turns.append((call, record.turn, record.revision, day.packed(value)))

@@ -25,9 +25,6 @@ from schemas.wire import is_none
 
 SCHEMA_VERSION = 2
 
-GENERATION = 1_000_000
-"""Revisions of one generation: more than any call makes. A new one begins when another version of the code takes a call over."""
-
 
 class TurnStatus(StrEnum):
     """How far a turn can still change.
@@ -108,11 +105,13 @@ class CallLabels(ScoreModel):
 class CallRecord(ScoreModel):
     """Fields of every record of `scores`.
 
-    `revision` grows with each record of a subject (`name`, `turn`, `index`) of a conversation, from 1. A higher revision
-    replaces a lower one, and the newest before `closed` is final. When another version of the code takes the call over, it
-    publishes every value once again, and revisions go on from the next million: two versions never use one number.
-    `is_first` marks the first revision that has a value, which counters count. `offsets` has, under `events`, the
-    offset of the last record of the log that was evaluated before it. `caused_at_ms` is the broker's time of the record that caused it.
+    `revision` is the place in the log that decided the record, twice: the offset in `events` of the event, or of the tick that
+    told the time. So it needs no memory, and is the same whoever folds the log. Of the records of one subject (`name`, `turn`,
+    `index`) of a conversation one with a greater or equal revision replaces those in front of it, and the newest before `closed` is
+    final. When another version of the code takes the call over, it publishes every value once again, with the odd number between
+    what was decided by then and what comes: see `revision_again`. `is_first` marks the first revision that has a value, which
+    counters count. `offsets` has, under `events`, the offset of the last event of the call that was evaluated before it.
+    `caused_at_ms` is the broker's time of the record that caused it.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -129,24 +128,34 @@ class CallRecord(ScoreModel):
     labels: CallLabels
     code_version: str
 
-    @computed_field(description="Identifies the record: the same subject, revision and status always has the same id.")  # type: ignore[prop-decorator]  # mypy cannot stack decorators on property
+    @computed_field(description="Identifies the record: the same log gives the same ids.")  # type: ignore[prop-decorator]  # mypy cannot stack decorators on property
     @property
     def record_id(self) -> str:
-        """The record's id: a hash of (conversation, name, turn, index, revision, status)."""
-        name = getattr(self, "name", "")
+        """The record's id: a hash of (conversation, name, turn, index, revision, status, input hash). One step may change a
+        subject twice.
+        """
         identity = (
-            f"{self.conversation_id}\x00{name}\x00{self.turn}\x00{self.index}\x00{self.revision}\x00{self.status}"
-        )
-        return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+            self.conversation_id, getattr(self, "name", ""), self.turn, self.index, self.revision, self.status, self.input_hash,
+        )  # fmt: skip
+        return hashlib.blake2b("\x00".join(map(str, identity)).encode(), digest_size=16).hexdigest()
 
 
-def next_generation(revision: int) -> int:
-    """Returns the first revision of the generation after that of `revision`.
+def revision_at(place: int) -> int:
+    """Returns the revision of what the record at a place of the log decides.
 
-    >>> next_generation(7), next_generation(1_000_003)
-    (1000000, 2000000)
+    >>> revision_at(7)
+    14
     """
-    return (revision // GENERATION + 1) * GENERATION
+    return 2 * place
+
+
+def revision_again(place: int) -> int:
+    """Returns the revision of what is published once again in front of a place: above all that is decided by then, below all that follows.
+
+    >>> revision_at(6) < revision_again(7) < revision_at(7)
+    True
+    """
+    return 2 * place - 1
 
 
 def schema_version_in(value: bytes) -> int | None:

@@ -275,7 +275,7 @@ class Rerun:
             BacktestError: There are more calls than one back-test holds.
         """
         if isinstance(found, Tick):
-            return self._written(self._evaluator.advance(found.known_ms))
+            return self._written(self._evaluator.advance(found.known_ms, found.place))
         conversation_id = (found.key or b"").decode("utf-8", "replace")
         self._look(conversation_id, found)
         is_chosen = conversation_id in self._open

@@ -1,7 +1,7 @@
 """Scores recorded calls through the engine, and asks a judge about them."""
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,7 +119,7 @@ class RecordedScoring:
     refused: list[LeftOut] = field(default_factory=list)
     transcript: bytes | None = None
     lacks: tuple[str, ...] = ()
-    _answered: Counter[InputSource] = field(default_factory=Counter)
+    _place: int = 0
 
     def run(self, on_event: Callable[[], None] = _not_counted) -> Asking:
         """Folds the call event by event and lets silence pass between them, to the call's end.
@@ -141,12 +141,18 @@ class RecordedScoring:
         )
         for arrival, known_ms in zip(arrivals, _known_until(arrivals), strict=True):
             while (wakeup_ms := evaluator.next_wakeup()) is not None and wakeup_ms <= known_ms:
-                yield from self._written(evaluator, evaluator.advance(wakeup_ms))
+                yield from self._written(evaluator, evaluator.advance(wakeup_ms, self._next_place()))
             if arrival is not None:
+                arrival.offset = self._next_place()
                 yield from self._written(evaluator, evaluator.receive(arrival))
             on_event()
         while (wakeup_ms := evaluator.next_wakeup()) is not None:
-            yield from self._written(evaluator, evaluator.advance(wakeup_ms))
+            yield from self._written(evaluator, evaluator.advance(wakeup_ms, self._next_place()))
+
+    def _next_place(self) -> int:
+        """The number of the next step, as if there were a log: an event, a verdict, or time that passes."""
+        self._place += 1
+        return self._place
 
     def final_records(self) -> list[AnyScoreRecord]:
         """The newest record of each score when the call has ended, in the order of writing."""
@@ -183,11 +189,9 @@ class RecordedScoring:
         return requests
 
     def _arrival(self, request: JudgeRequest, verdict: JudgeVerdict) -> Arrival:
-        offset = self._answered[InputSource.JUDGE]
-        self._answered[InputSource.JUDGE] += 1
         asked_ms = request.asked_at_ms
         answer = verdict.model_copy(update={"timestamp": asked_ms})
-        return Arrival(InputSource.JUDGE, offset, asked_ms, request.conversation_id, answer, b"", None)
+        return Arrival(InputSource.JUDGE, self._next_place(), asked_ms, request.conversation_id, answer, b"", None)
 
 
 NO_GOAL_SET: Final = "no goal set is for it, by name, id or agent. It has no progress."

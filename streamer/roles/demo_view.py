@@ -74,13 +74,13 @@ def _news(record: AnyScoreRecord) -> tuple[str, str] | None:
                 f"turn {turn} answered after {latency_ms:.0f} ms{by}",
                 URGENT if latency_ms > VERY_SLOW_MS else NOTABLE,
             )
-        case InterruptionFact(turn=int(turn), is_withdrawn=False, revision=1):
+        case InterruptionFact(turn=int(turn), is_first=True):
             return f"turn {turn} {record.in_words}", NOTABLE
-        case DeadAirFact(revision=1):
+        case DeadAirFact(is_first=True):
             return "dead air", NOTABLE
         case SubgoalScore(reached_turn=int(turn), is_first=True):
             return f"turn {turn} reached the subgoal {record.subgoal_id}", "green"
-        case StallFact(revision=1):
+        case StallFact(is_first=True):
             return f"no subgoal reached since turn {record.since_turn}", NOTABLE
         case ClosedFact():
             return f"over ({record.ended_reason or record.reason.value}), {record.turns} turns", "dim"
@@ -340,13 +340,13 @@ class Totals:
                 _ = self._agents[agent]
             case VoiceToVoiceLatency(result=Scored(value=latency_ms)) if record.is_first:
                 self._agents[agent].latencies_ms.append(latency_ms)
-            case InterruptionFact(revision=1, is_withdrawn=False):
+            case InterruptionFact(is_first=True):
                 self._agents[agent].interruptions += 1
-            case DeadAirFact(revision=1):
+            case DeadAirFact(is_first=True):
                 self._agents[agent].dead_airs += 1
             case SubgoalScore(reached_turn=int()) if record.is_first:
                 self._agents[agent].subgoals += 1
-            case ClosedFact(revision=1):
+            case ClosedFact(is_first=True):
                 self._agents[agent].ended += 1
                 self.ends[record.ended_reason or record.reason.value] += 1
 

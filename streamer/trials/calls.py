@@ -160,7 +160,7 @@ class CallFold:
         """Folds one more record of the call."""
         match record:
             case CallStartedFact():
-                self.has_start = self.has_start or record.revision == 1  # further ones have new labels
+                self.has_start = self.has_start or record.is_first  # further ones have new labels
             case ClosedFact():
                 self.closed_at_ms = record.caused_at_ms
             case GoalsFact() | SubgoalScore() | ProgressScore() | CallValues() | ToolUseFact():

@@ -15,12 +15,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka import Consumer, TopicPartition
+
+from schemas.topics import EVENTS_TOPIC
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import simulated_events
 from tests.chaos.evaluators.fleet import ROOT
 from tests.integration.metrics_page import page
 from tests.integration.processes import COMMAND, Process, ran, started, wait_for
 from tests.support.brokers.backlog import Sent, put_backlog
+from tests.support.sequencer_process import sequencer
 
 PARTITIONS: Final = 12
 BACKLOG_CALLS: Final = 400
@@ -96,6 +100,7 @@ def _evaluated(
     """Processor time of an event in us, and events per second, of evaluators that find the backlog when they begin to read."""
     create_topics(bootstrap, prefix)
     with ExitStack() as running:
+        running.enter_context(sequencer(folder / f"{prefix}sequencer.log", bootstrap, prefix)).term()
         processes = [
             running.enter_context(
                 started(
@@ -111,9 +116,23 @@ def _evaluated(
         for process in processes:  # frozen for less than the session timeout
             process.send(signal.SIGSTOP)
         put_backlog(bootstrap, prefix, records)
+        wait_for("the backlog in the log", lambda: appended(bootstrap, prefix) >= len(records), MOST_SECONDS)
         for process in processes:
             process.send(signal.SIGCONT)
         return until_all_is_folded(processes, len(records))
+
+
+def appended(bootstrap: str, prefix: str) -> int:
+    """Records of the log, ticks among them."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "log_level": 0})
+    try:
+        ends: Sequence[int] = [
+            consumer.get_watermark_offsets(TopicPartition(prefix + EVENTS_TOPIC, number))[1]
+            for number in range(PARTITIONS)
+        ]
+        return sum(ends)
+    finally:
+        consumer.close()
 
 
 def _partitions(address: str) -> set[str]:

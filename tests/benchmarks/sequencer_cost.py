@@ -5,14 +5,10 @@ Processor time is that of its process, taken from the kernel.
 
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, TopicPartition
-
-from schemas.topics import EVENTS_TOPIC
-from tests.benchmarks.evaluator_cost import CALLS_APART_MS, MOST_SECONDS, PARTITIONS, create_topics
+from tests.benchmarks.evaluator_cost import CALLS_APART_MS, MOST_SECONDS, PARTITIONS, appended, create_topics
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import simulated_events
 from tests.chaos.load.load import LoadProcess
@@ -77,19 +73,6 @@ def _measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
     what = f"sequencer, live, {events / seconds:,.0f} events/s"
     figures.add("sequencer_us_per_event_live", used / events * 1e6, what, "us/event")
     figures.add("sequencer_live_core_share", used / seconds, "the same, of one core", "cores", goal=0.08)
-
-
-def appended(bootstrap: str, prefix: str) -> int:
-    """Records of the log, ticks among them."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "log_level": 0})
-    try:
-        ends: Sequence[int] = [
-            consumer.get_watermark_offsets(TopicPartition(prefix + EVENTS_TOPIC, number))[1]
-            for number in range(PARTITIONS)
-        ]
-        return sum(ends)
-    finally:
-        consumer.close()
 
 
 def _processor_seconds(running: SequencerProcess) -> float:

@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
 from consumers.evaluator import writer
-from consumers.evaluator.writer import Decision, Outlet, Writer
+from consumers.evaluator.writer import Decision, Writer
 from streamer.roles.running import Service
 from streamer.settings.all_settings import load_settings
 from tests.integration.score_log import LOOK_SECONDS
@@ -28,7 +28,7 @@ async def test_a_writer_that_hangs_ends_readiness_and_then_its_role(
     restarts: Counter[str] = Counter()
     write = Writer._write
 
-    async def hanging(self: Writer, decided: Mapping[Outlet, list[Decision]]) -> None:
+    async def hanging(self: Writer, decided: Sequence[Decision]) -> None:
         while hangs.is_set():  # whatever cancels it
             try:
                 await asyncio.Event().wait()

@@ -261,7 +261,7 @@ class Owner:
                 )  # fmt: skip
             if each.value is not None:
                 log.published.append(each)
-        self.outlet.written(decisions)
+        self.outlet.outbox.written(decisions)
         for request in (record for each in decisions for record in each.records if isinstance(record, JudgeRequest)):
             log.answers(request)
 
@@ -314,7 +314,7 @@ def undisturbed(log: Log, settings: Settings) -> list[Outgoing]:
         partition.close_some()
     while decisions := partition.outbox.first():
         published += [each for each in outlet.records_of(decisions, "writer") if each.value is not None]
-        outlet.written(decisions)
+        outlet.outbox.written(decisions)
     return published
 
 

@@ -298,9 +298,10 @@ class TurnRecords:
             outcome,
             _after_tools_ms(turn, view),
         )
+        first_known = self._first_known(number, row.known)  # none if the row has not changed
         return self._revisions.make(
             TurnValues, (NAME, number, 0), TurnStatus.FINAL if is_final else live.turns.status(number), row.inputs, cause,
-            has_value=waited != NOT_ANSWERED, fields=lambda: row.fields(number, self._first_known(number, row.known)),
+            has_value=waited != NOT_ANSWERED, fields=lambda: row.fields(number, first_known),
         )  # fmt: skip
 
     def withdraw(self, turn: int, cause: Cause) -> TurnValues | None:

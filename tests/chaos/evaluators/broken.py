@@ -46,7 +46,7 @@ def _hesitant() -> None:
     mark = Path(os.environ[stepped_clock.FILE]).with_name("hesitated")
 
     async def hesitant(self: Writer, decided: Any) -> None:
-        records = [record for decisions in decided.values() for decision in decisions for record in decision.records]
+        records = [record for decision in decided for record in decision.records]
         is_about_one = any(getattr(record, "conversation_id", "").startswith(HESITANT) for record in records)
         if not is_about_one or mark.exists():
             await write(self, decided)

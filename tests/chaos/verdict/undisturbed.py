@@ -52,7 +52,7 @@ def undisturbed(log: Iterable[Event | Tick], limits: Limits, rules: GoalRules | 
         if isinstance(each, Tick):
             if each.known_ms > known_ms:
                 known_ms = each.known_ms
-                effects += evaluator.advance(known_ms)
+                effects += evaluator.advance(known_ms, each.place)
             continue
         arrival = admit(each.source, each, limits)
         if isinstance(arrival, Arrival):

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +22,8 @@ from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Bell, Decision, Outbox, Outlet, Written
+from consumers.evaluator.writer import Outbox, Outlet
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, JudgeKind
 from schemas.goals.goal_set import GoalSet
@@ -59,7 +60,7 @@ class StubEvaluator(PartitionEvaluator):
         self.advanced_to_ms: list[int] = []
         self.first: int | None = None
         self.closed: list[str] = []
-        self.renumbered: list[tuple[str, int, bool]] = []
+        self.closes_as: int | None = None
         self.evictions: list[tuple[str, int]] = []
         self.counts: list[Count] = []
         self._effects = effects
@@ -74,10 +75,11 @@ class StubEvaluator(PartitionEvaluator):
     def has_closed(self, conversation_id: str) -> None:
         self.closed.append(conversation_id)
 
-    def renumber(self, conversation_id: str, least_revision: int, *, counts: bool = True) -> None:
-        self.renumbered.append((conversation_id, least_revision, counts))
+    def close_as(self, revision: int) -> None:
+        self.closes_as = revision
 
-    def pass_time(self, now_ms: int) -> Sequence[Effect]:
+    def pass_time(self, now_ms: int, place: int | None = None) -> Sequence[Effect]:
+        del place
         self.advanced_to_ms.append(now_ms)
         return self._effects if len(self.advanced_to_ms) > 1 else ()  # the first time tells where it begins
 
@@ -132,11 +134,6 @@ def row(place: int = 0, **more: Any) -> PartitionRow:
     return PartitionRow(**({"place": place, "first": 0, "first_known_ms": 0, "known_ms": 0, "version": "test"} | more))
 
 
-def decision(*records: Written, place: int = 0, **more: Any) -> Decision:
-    """What one step decided."""
-    return Decision(records, row(place, **more))
-
-
 def waiting_in(outbox: Outbox) -> list[list[str]]:
     """The waiting records, decision by decision: conversations, and the reasons of refused records."""
     return [
@@ -162,7 +159,7 @@ def ended(offset: int, number: int = 0) -> LogRecord:
 
 
 class FakeConsumer:
-    """The client: knows its assignment, and the calls of its methods."""
+    """The client: knows its assignment, and the calls of its methods. It hands over what the test lets come."""
 
     def __init__(self, journal: list[str]) -> None:
         self.journal = journal
@@ -173,6 +170,29 @@ class FakeConsumer:
         self.end = 0
         self.error: Exception | None = None
         self.noted: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.stopped = False
+        self.polls: list[tuple[set[int], int]] = []  # which partitions, and how long
+        self.coming: list[LogRecord] = []
+        self._coordinator = SimpleNamespace(
+            generation=0, member_id="ev-1-a"
+        )  # the number of the latest rebalance, and our name
+
+    def subscribe(self, topics: Sequence[str], listener: object) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    async def getmany(
+        self, *tps: TopicPartition, timeout_ms: int, max_records: int
+    ) -> dict[TopicPartition, list[LogRecord]]:
+        assert max_records
+        self.polls.append(({tp.partition for tp in tps}, timeout_ms))
+        batches: dict[TopicPartition, list[LogRecord]] = {}
+        for each in self.coming:
+            batches.setdefault(TopicPartition(EVENTS_TOPIC, each.partition), []).append(each)
+        return batches
 
     def assignment(self) -> set[TopicPartition]:
         return self.assigned
@@ -203,42 +223,10 @@ class FakeConsumer:
         self.noted |= offsets
 
 
-class FakeSubscription:
-    """A member of the group; `generation` is the number of its latest rebalance."""
-
-    def __init__(self, journal: list[str]) -> None:
-        self.consumer = FakeConsumer(journal)
-        self.generation = 0
-        self.member_id = "ev-1-a"
-        self.failures: list[Exception] = []
-        self.stopped = False
-        self.stalls: Sequence[str] = ()
-        self._failed = asyncio.Event()
-
-    def fail(self, error: Exception) -> None:
-        self.failures.append(error)
-        self._failed.set()
-
-    async def failure(self) -> bool:
-        await self._failed.wait()
-        raise self.failures[0]
-
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
-        return await Commits(None).commit(self.consumer, offsets, seconds)
-
-    def stalled(self) -> Sequence[str]:
-        return self.stalls
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None:
-        self.stopped = True
-
-
 class FakeWriter:
-    """Writes a decision of each partition at a time, when the gate is open."""
+    """Writes a decision at a time, when the gate is open."""
 
-    def __init__(self, shell: "Shell") -> None:
+    def __init__(self, shell: "Shell", outbox: Outbox) -> None:
         self.id = f"writer-{len(shell.writers)}"
         self.writing_since: float | None = None
         self.error: Exception | None = None
@@ -246,40 +234,31 @@ class FakeWriter:
         self.stopped = False
         self.ignores_cancels = False
         self.may_end = asyncio.Event()
-        self.numbers: list[int] = []
         self._shell = shell
-        self._bell = Bell()
-        self._outlets: list[Outlet] = []
+        self._outbox = outbox
 
-    def add(self, outlet: Outlet) -> None:
-        self.numbers.append(outlet.number)
-        self._outlets.append(outlet)
-        outlet.outbox.wakes(self._bell)
+    @property
+    def numbers(self) -> list[int]:
+        """The partitions that it may write."""
+        return self._shell.takeover.claimed[self.id]
 
     async def start(self) -> None: ...
-
-    async def until_idle(self) -> None:
-        if self.writing_since is not None:
-            await asyncio.Event().wait()
 
     async def run(self) -> None:
         self.runs = True
         try:
             while True:
-                await self._bell.filled.wait()
-                decided = {outlet: first for outlet in self._outlets for first in outlet.outbox.first()[:1]}
-                if decided:
-                    self.writing_since = 0.0
-                    await self._shell.may_write.wait()
-                    if self.error is not None:
-                        raise self.error
-                    for outlet, first in decided.items():
-                        for record in first.records:
-                            what = record.reason if isinstance(record, QuarantineRecord) else record.conversation_id
-                            self._shell.journal.append(f"write {what} to {outlet.number}")
-                        outlet.written([first])
-                    self.writing_since = None
-                self._bell.settle(outlet.outbox for outlet in self._outlets)
+                await self._outbox.until_due()
+                first = self._outbox.first()[:1]
+                self.writing_since = 0.0
+                await self._shell.may_write.wait()
+                if self.error is not None:
+                    raise self.error
+                for record in first[0].records:
+                    what = record.reason if isinstance(record, QuarantineRecord) else record.conversation_id
+                    self._shell.journal.append(f"write {what} to {first[0].outlet.number}")
+                self.writing_since = None
+                self._outbox.written(first)
         finally:
             while self.ignores_cancels and not self.may_end.is_set():
                 with contextlib.suppress(asyncio.CancelledError):
@@ -299,19 +278,22 @@ class FakeTakeover:
         self.gate.set()
         self.begun = 0
         self.kept: list[int] = []
+        self.claimed: defaultdict[str, list[int]] = defaultdict(list)
         self.error: Exception | None = None
 
-    async def claim(self, numbers: Sequence[int], _: str) -> dict[int, int]:
+    async def claim(self, numbers: Sequence[int], writer_id: str) -> dict[int, int]:
         self.kept = list(numbers)
+        self.claimed[writer_id] += numbers
         return {}
 
-    async def take(self, owned: Sequence[Partition], *_: Any) -> None:
+    async def take(self, owned: Sequence[Partition], _: object, writer_id: str) -> None:
         self.begun += 1
         await self.gate.wait()
         if self.error is not None:
             raise self.error
         for each in owned:
             each.start(Recovery(None, START, START))
+            self.claimed[writer_id].append(each.number)
 
 
 class Shell:
@@ -329,12 +311,13 @@ class Shell:
         self.asked_about_topics = 0
         self.registry = CollectorRegistry()
         instruments = Instruments(self.registry, ["evaluator"])
-        evaluator = EvaluatorSettings(**({"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1} | settings))
+        evaluator = EvaluatorSettings(
+            **({"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1, "write_interval_ms": 0} | settings)
+        )
         self.role = Evaluator(KafkaSettings(), evaluator, instruments)
-        self.subscription = FakeSubscription(self.journal)
-        self.consumer = self.subscription.consumer
+        self.consumer = FakeConsumer(self.journal)
         self.takeover = FakeTakeover()
-        monkeypatch.setattr(self.role, "_subscription", self.subscription)
+        monkeypatch.setattr(self.role, "_consumer", self.consumer)
         monkeypatch.setattr(self.role, "_takeover", self.takeover)
         monkeypatch.setattr(self.role._topic_watch, "partitions", self._partitions)
         self.members: list[Member] = []
@@ -344,8 +327,8 @@ class Shell:
         self.evaluators.append(StubEvaluator([PublishScore(fact("c-1"))]))
         return self.evaluators[-1]
 
-    def _writer(self, *_: Any) -> FakeWriter:
-        self.writers.append(FakeWriter(self))
+    def _writer(self, *arguments: Any) -> FakeWriter:
+        self.writers.append(FakeWriter(self, arguments[-1]))
         return self.writers[-1]
 
     async def _members(self) -> Sequence[Member]:
@@ -357,7 +340,7 @@ class Shell:
 
     async def assigned(self, *numbers: int, generations: int = 1) -> None:
         """The second half of a rebalance. A new assignment knows neither positions nor pauses of the one before."""
-        self.subscription.generation += generations
+        self.consumer._coordinator.generation += generations
         self.consumer.assigned = logs_of(*numbers)
         self.consumer.paused = set()
         self.consumer.positions = {}
@@ -378,6 +361,22 @@ class Shell:
     async def folds(self, *offsets: int, number: int = 0) -> None:
         await self.polled(*offsets, number=number)
         await until_idle()
+
+    async def goes_round(self, *records: LogRecord) -> None:
+        """The loop goes round once, and its poll brings these records."""
+        self.consumer.coming = list(records)
+        await self.role._go_round()
+
+    @property
+    def closing(self) -> list[int]:
+        """Calls that are over and not closed, by evaluator."""
+        return [each.closing_calls for each in self.evaluators]
+
+    @property
+    def failures(self) -> list[Exception]:
+        """The error with which the role ends; none as long as it does not."""
+        failure = self.role._failure
+        return [failure.result()] if failure.done() else []
 
     @property
     def folded(self) -> list[list[int]]:

@@ -13,7 +13,7 @@ from schemas.closed_sets import InputSource, RefusalReason
 from schemas.events.codec import decode
 from schemas.events.envelope import Envelope
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import TurnValues, next_generation
+from schemas.scores.records import TurnValues
 from schemas.wire import MAX_NAME_CHARS
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, records_of
@@ -235,40 +235,50 @@ def test_what_a_large_close_publishes_comes_with_its_last_step_whatever_comes_be
     assert [effect for effect in steps[-1] if isinstance(effect, CloseCall)] == expected
 
 
-def test_the_revisions_of_a_call_go_on_from_another_generation() -> None:
-    feed = Feed()
-    feed.user_audio(0, 1_000)
-    feed.assistant_audio(1_500, 2_500)
-    feed.tool_call("find", 3_000)
-    feed.tool_answer("find", 3_100)
-    before = {(record.name, record.turn, record.index): record.revision for record in feed.records()}
-    least = next_generation(max(before.values()))
-    feed.evaluator.renumber("call", least)
-    feed.effects.clear()
-    feed.send("audit", {"type": "call_started", "agent": "desk"}, 3_200)  # a subject with another value
-    feed.user_audio(10_000, 11_000)
-    feed.assistant_audio(11_500, 12_500)
-    feed.send("audit", ENDED, 20_000)
-    feed.advance(60_000)
-    after = records_of(feed.effects)
-    again = [record for record in after if (record.name, record.turn, record.index) in before]
-    assert again
-    seen = dict.fromkeys(before, least)
-    for record in after:
-        subject = (record.name, record.turn, record.index)
-        expected = seen[subject] + 1 if subject in seen else least
-        assert record.revision == expected
-        seen[subject] = record.revision
-
-
-def test_a_call_of_which_every_record_is_lost_opens_again_in_the_generation_that_was_set() -> None:
+def test_a_revision_is_the_place_of_the_step_that_decided_and_of_a_close_that_of_the_end() -> None:
+    """Of another call's records in between nothing depends."""
     evaluator = PartitionEvaluator(Limits(), "test")
-    evaluator.renumber("one", next_generation(1))
-    records = records_of([*evaluator.receive(word("one", 0)), *evaluator.advance(T0_MS + 10**9)])
-    assert {record.revision // next_generation(1) for record in records} == {1}
-    assert not any(record.is_first for record in records), "an earlier owner may have counted all of them"
-    assert [record.first_known for record in records if isinstance(record, TurnValues)] == [()]
+    records = records_of(evaluator.receive(word("one", 4)))
+    records += records_of(evaluator.receive(word("two", 5)))
+    records += records_of(evaluator.pass_time(T0_MS + 10**9, 7))
+    records += records_of(evaluator.receive(word("three", 9)))
+    while evaluator.closing_calls:
+        records += records_of(evaluator.close_some())
+    revisions = {(record.conversation_id, record.name): record.revision for record in records}
+    assert revisions["one", "call_started"] == 8
+    assert (revisions["one", "closed"], revisions["two", "closed"]) == (14, 14)
+    assert revisions["three", "call_started"] == 18
+
+
+def test_without_a_tick_time_passes_behind_the_last_record() -> None:
+    evaluator = PartitionEvaluator(Limits(), "test")
+    evaluator.receive(word("one", 4))
+    assert {each.revision for each in records_of(evaluator.advance(T0_MS + 10**9)) if each.name == "closed"} == {9}
+
+
+def test_where_a_log_was_made_anew_revisions_go_on_above_those_of_the_old_one() -> None:
+    evaluator = PartitionEvaluator(Limits(), "test")
+    evaluator.base = 1_000
+    records = records_of([*evaluator.receive(word("one", 4)), *evaluator.advance(T0_MS + 10**9, 7)])
+    assert {record.revision for record in records} == {1_008, 1_014}
+
+
+def test_of_a_call_that_was_evicted_the_close_has_the_place_of_the_record_that_opened_another() -> None:
+    evaluator = PartitionEvaluator(Limits(max_open_calls=1), "test")
+    evaluator.receive(word("one", 4))
+    evaluator.receive(word("two", 6))
+    (closing,) = closings_of(evaluator.close_some())
+    assert (closing.conversation_id, {record.revision for record in closing.records}) == ("one", {12})
+
+
+def test_of_a_call_that_lacks_records_nothing_counts_until_it_closes() -> None:
+    """A former owner may have counted it."""
     evaluator = PartitionEvaluator(Limits(max_closed_calls_remembered=1), "test")
-    evaluator.renumber("one", next_generation(1))
-    evaluator.renumber("two", next_generation(1))
-    assert records_of(evaluator.receive(word("one", 0)))[0].revision == 1, "only so many are remembered"
+    evaluator.lacking = {"one"}
+    records = records_of([*evaluator.receive(word("one", 0)), *evaluator.advance(T0_MS + 10**9)])
+    assert records
+    assert not any(record.is_first for record in records)
+    assert [record.first_known for record in records if isinstance(record, TurnValues)] == [()]
+    evaluator.has_closed("another")
+    again = records_of(evaluator.receive(word("one", 2)))
+    assert [record.is_first for record in again] == [True], "this one is another call"

@@ -63,14 +63,12 @@ def written_by(events: Events, *, taken_over: int = 0) -> list[AnyScoreRecord]:
 def test_after_a_loss_no_value_counts_as_the_first_one(*, counts: bool) -> None:
     """A former owner may have counted it."""
     feed = Feed()
-    talk(feed, 0, 1)
-    feed.evaluator.renumber("call", 1_000_000, counts=counts)
-    talk(feed, 2, 3)
+    feed.evaluator.lacking = set() if counts else {"call"}
+    talk(feed, 0, 3)
     feed.send("audit", ENDED, 60_000)
     feed.advance(HOUR_MS)
-    later = [record for record in feed.records("turn") if record.turn == 3]
-    assert {record.revision // 1_000_000 for record in later} == {1}
-    assert [record.is_first for record in later][:1] == [counts]
+    assert {record.is_first for record in feed.records("closed")} == {counts}
+    assert any(record.first_known for record in feed.records("turn") if isinstance(record, TurnValues)) is counts
 
 
 # The record of the call.

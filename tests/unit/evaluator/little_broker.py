@@ -221,7 +221,7 @@ class Owner:
         self.partition = Partition(
             self.outlet, self.evaluator, settings.limits, instruments, goals=chosen, version=version
         )
-        self.writer = Writer(broker.kafka, settings, instruments)
+        self.writer = Writer(broker.kafka, settings, instruments, self.outlet.outbox)
         self.takeover = Takeover(broker.kafka, settings)
         self.consumer = LittleConsumer(broker)
 
@@ -246,7 +246,8 @@ class Owner:
         for _ in range(transactions):
             if not (decisions := outbox.first()):
                 return
-            await self.writer._write({self.outlet: decisions})
+            await self.writer._write(decisions)
+            outbox.written(decisions)
 
     async def to_the_end(self) -> None:
         """Reads everything, lets every call end, and writes everything."""

@@ -31,7 +31,7 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
 async def put_out(shell: Shell) -> "asyncio.Task[None]":
     """The coordinator does not know us any more, so the client is about to join again."""
     await shell.assigned(0)
-    shell.subscription.member_id = ""
+    shell.consumer._coordinator.member_id = ""
     revoking = asyncio.create_task(shell.revoked())
     await until_idle()
     return revoking
@@ -58,19 +58,26 @@ async def test_evaluators_are_no_strangers(shell: Shell, client: str) -> None:
     assert "group_has_strangers" not in {line["event"] for line in logged}
 
 
-async def test_who_keeps_us_out_of_the_group_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    shell.members = [STRANGER]
-
-    async def refused() -> None:
-        raise KafkaUnreachableError("InconsistentGroupProtocolError.")
+def let_nobody_in(shell: Shell, monkeypatch: pytest.MonkeyPatch, error: KafkaError) -> None:
+    """The client's start fails with this."""
 
     async def fit(*_: object) -> int:
         return 1
 
+    async def refused() -> None:
+        raise error
+
     monkeypatch.setattr(service, "require_fit_topics", fit)
-    monkeypatch.setattr(shell.subscription, "start", refused, raising=False)
+    monkeypatch.setattr(KafkaSettings, "consumer", lambda *_, **__: shell.consumer)
+    monkeypatch.setattr(shell.consumer, "start", refused)
+
+
+async def test_who_keeps_us_out_of_the_group_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.members = [STRANGER]
+
+    let_nobody_in(shell, monkeypatch, KafkaError("InconsistentGroupProtocolError"))
     with pytest.raises(
-        KafkaUnreachableError, match=r"InconsistentGroupProtocolError\. Members .*'rdkafka' on 10.0.0.9\. Stop these"
+        KafkaUnreachableError, match=r"InconsistentGroupProtocolError\. .* Members .*'rdkafka' on 10.0.0.9\. Stop these"
     ):
         await shell.role.run(asyncio.Event())
 
@@ -80,14 +87,7 @@ async def test_who_is_refused_for_its_name_does_not_say_that_no_broker_answers(
 ) -> None:
     shell.members = [TWIN]
 
-    async def refused() -> None:
-        raise KafkaUnreachableError("Kafka: no broker answers") from KafkaError("UnknownError()")
-
-    async def fit(*_: object) -> int:
-        return 1
-
-    monkeypatch.setattr(service, "require_fit_topics", fit)
-    monkeypatch.setattr(shell.subscription, "start", refused, raising=False)
+    let_nobody_in(shell, monkeypatch, KafkaError("UnknownError()"))
     with pytest.raises(
         SharedNameError, match=r"does not let this process in\. The evaluator_instance 'ev-1' .* on 10.0.0.2"
     ):
@@ -124,10 +124,10 @@ async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_g
     assert not revoking.done(), "it does not join again"
     assert (shell.role.owned, shell.role.ready.is_set(), shell.writers[0].stopped) == ({}, False, True)
     assert shell.role.problems() == (f"evaluator: the evaluator_instance 'ev-1' is also that of {TWIN}",)
-    assert shell.subscription.failures == []
+    assert shell.failures == []
     shell.members = []
     await revoking
-    (failure,) = shell.subscription.failures
+    (failure,) = shell.failures
     assert isinstance(failure, TwinError)
     assert shell.role.problems() != (f"evaluator: the evaluator_instance 'ev-1' is also that of {TWIN}",)
 
@@ -140,18 +140,18 @@ async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_g
 async def test_who_was_put_out_for_another_reason_joins_again(shell: Shell, members: list[Member]) -> None:
     shell.members = members
     await (await put_out(shell))
-    assert shell.subscription.failures == []
+    assert shell.failures == []
     assert 0 in shell.role.owned
 
 
 async def test_a_rebalance_and_a_first_join_ask_nothing(shell: Shell) -> None:
-    shell.subscription.member_id = ""
+    shell.consumer._coordinator.member_id = ""
     shell.members = [TWIN]  # a restart: what we were before is still a member
     await shell.revoked()
-    shell.subscription.member_id = "ev-1-a"
+    shell.consumer._coordinator.member_id = "ev-1-a"
     await shell.rebalanced(0)
     await shell.rebalanced(0)
-    assert shell.subscription.failures == []
+    assert shell.failures == []
     assert shell.role.ready.is_set()
 
 
@@ -159,7 +159,7 @@ async def test_without_a_name_there_is_no_twin(monkeypatch: pytest.MonkeyPatch) 
     shell = Shell(monkeypatch)
     shell.members = [Member("None-b", "callgauge-evaluator", "/10.0.0.2", TOPICS)]
     await (await put_out(shell))
-    assert shell.subscription.failures == []
+    assert shell.failures == []
 
 
 # What the broker says.

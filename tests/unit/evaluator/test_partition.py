@@ -24,7 +24,7 @@ from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread
 from schemas.log import Origin, Placed
 from schemas.metrics.catalogue import metric_named
-from schemas.owners import Generation, PartitionRow
+from schemas.owners import PartitionRow
 from schemas.scores.records import CallStartedFact
 from schemas.topics import EVENTS_TOPIC
 from tests.support.brokers.record_bytes import stand_in
@@ -43,7 +43,6 @@ from tests.support.fakes.log_writer import LogWriter
 
 PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
 SCORE = PublishScore(fact("c-1"))
-GENERATION = 1_000_000
 
 
 @pytest.fixture
@@ -425,55 +424,51 @@ def test_an_owner_that_folded_nothing_leaves_nothing_to_do(log: LogWriter) -> No
 # Another version of code or settings.
 
 
-def score(call: str, name: int = 1) -> CallStartedFact:
-    return fact(call).model_copy(update={"revision": name, "is_first": True})
+def score(call: str, revision: int = 1, turn: int | None = None) -> CallStartedFact:
+    return fact(call).model_copy(update={"revision": revision, "is_first": True, "turn": turn})
 
 
-def test_another_version_publishes_open_calls_once_again_with_a_new_generation(log: LogWriter) -> None:
+def test_another_version_publishes_open_calls_once_again_in_front_of_the_next_place(log: LogWriter) -> None:
     partition, evaluator, _ = recovering(log, (PublishScore(score("c-1", 4)),), row=row(3, version="other"))
-    evaluator.open_calls = ("c-1", "c-2")
+    evaluator.closing_calls = 2
     for record in log.records[:3]:
         partition.fold(record, NOW_MS)
-    assert evaluator.renumbered == [("c-1", GENERATION, True), ("c-2", GENERATION, True)]
-    again, done = partition.outbox.first()
+    assert (partition.is_recovering, partition.is_publishing_again, partition.closing_calls) == (False, True, 3)
+    assert evaluator.closes_as == 5, "the former owner may have decided more of it"
+    while partition.is_publishing_again:
+        partition.close_some()
+    begun, again, done = partition.outbox.first()
     (published,) = again.records
-    assert (published.revision, published.is_first) == (GENERATION, False)  # type: ignore[union-attr]  # it is a score
-    assert (again.row.version, again.row.revision, again.row.generations) == ("other", GENERATION, ()), (
-        "who takes over before all is written does it again, with another number"
+    assert (published.revision, published.is_first) == (5, False)  # type: ignore[union-attr]  # it is a score
+    assert [each.row.version for each in (begun, again, done)] == ["", "", "test"], (
+        "who takes over before all is written does it again"
     )
-    assert (done.records, done.row.version, done.row.generations) == ((), "test", (Generation(3, GENERATION, True),))
-    assert done.row.place == 3
+    assert (done.records, done.row.place, done.row.cut, evaluator.closing_calls) == ((), 3, 0, 0)
 
 
-def test_a_generation_begins_for_a_successor_where_it_began(log: LogWriter) -> None:
-    generations = (Generation(1, GENERATION, True), Generation(3, 2 * GENERATION, True))
-    partition, evaluator, _ = recovering(log, row=row(4, revision=2 * GENERATION, generations=generations), place=4)
-    seen = []
-    for record in log.records:
-        partition.fold(record, NOW_MS)
-        seen.append(len(evaluator.renumbered))
-    assert seen == [0, 1, 1, 2, 2]
-    assert evaluator.renumbered == [("c-1", GENERATION, True), ("c-1", 2 * GENERATION, True)]
-    (last,) = rows_in(partition)
-    assert (last.revision, last.generations) == (2 * GENERATION, generations)
-
-
-def test_a_generation_that_began_at_the_place_begins_before_the_next_record(log: LogWriter) -> None:
-    partition, evaluator, _ = recovering(log, row=row(3, generations=(Generation(3, GENERATION, True),)))
+def test_many_values_are_published_again_in_steps_and_all_of_them_before_the_next_record(
+    log: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_module, "PUBLISHED_AGAIN_IN_A_STEP", 2)
+    scores = [PublishScore(score("c-1", 4, turn)) for turn in range(5)]
+    partition, evaluator, _ = recovering(log, scores, row=row(3, version="other"))
     for record in log.records[:3]:
         partition.fold(record, NOW_MS)
-    assert evaluator.renumbered == [("c-1", GENERATION, True)]
+    partition.close_some()
+    assert [len(each.records) for each in partition.outbox.first()] == [0, 2]
+    evaluator._effects = ()
+    partition.fold(log.records[3], NOW_MS)
+    assert [len(each.records) for each in partition.outbox.first()] == [0, 2, 2, 1, 0]
+    assert [each.place for each in rows_in(partition)] == [3] * 5
 
 
-def test_generations_in_front_of_where_a_successor_begins_are_forgotten(log: LogWriter) -> None:
-    partition, evaluator, _ = recovering(log, row=row(3, generations=(Generation(1, GENERATION, True),)))
-    evaluator.first = 4
-    log.tick(NOW_MS + 2 * BEGINS_APART_MS)
-    fold(partition, log)
-    assert [each.generations for each in rows_in(partition)][-1] == (Generation(1, GENERATION, True),)
-    evaluator.first = None
-    partition.write_row(is_last=True)
-    assert rows_in(partition)[-1].generations == ()
+def test_the_engine_makes_records_only_if_they_are_published(log: LogWriter) -> None:
+    for version in ("test", "other"):
+        partition, evaluator, _ = recovering(log, row=row(3, version=version))
+        assert (partition.is_recovering, evaluator.is_silent) == (True, version == "test")
+        for record in log.records[:3]:
+            partition.fold(record, NOW_MS)
+        assert (partition.is_recovering, evaluator.is_silent) == (False, False)
 
 
 def test_the_newest_record_of_each_subject_and_the_newest_questions_are_withheld() -> None:
@@ -483,10 +478,10 @@ def test_the_newest_record_of_each_subject_and_the_newest_questions_are_withheld
         question("c-1").model_copy(update={"subgoal_id": f"s-{place}"}) for place in range(MAX_KEPT_REQUESTS + 1)
     ]
     withheld.take([RequestVerdict(each) for each in questions])
-    first, *asked = withheld.of("c-1", GENERATION)
-    assert (first.revision, first.is_first) == (GENERATION, False)  # type: ignore[union-attr]  # it is a score
+    first, *asked = withheld.again(["c-1"], 7)
+    assert (first.revision, first.is_first) == (7, False)  # type: ignore[union-attr]  # it is a score
     assert asked == questions[1:]
-    assert withheld.of("c-1", GENERATION) == ()
+    assert list(withheld.again(["c-1"], 7)) == []
 
 
 # A log that is not as it was.
@@ -494,11 +489,12 @@ def test_the_newest_record_of_each_subject_and_the_newest_questions_are_withheld
 
 def test_where_records_of_open_calls_are_gone_all_is_published_again_and_counts_nothing(log: LogWriter) -> None:
     with capture_logs() as logged:
-        partition, evaluator, registry = recovering(log, start=2, place=3, is_cut=True, open=["c-1", "c-gone"])
+        partition, evaluator, registry = recovering(log, start=2, place=3, is_cut=True, lacking=["c-1", "c-gone"])
         partition.fold(log.records[2], NOW_MS)
-    assert evaluator.renumbered == [("c-1", GENERATION, False), ("c-gone", GENERATION, False)]
-    assert [each.place for each in rows_in(partition)] == [3, 3]
-    assert rows_in(partition)[-1].generations == (Generation(3, GENERATION, False),)
+        partition.close_some()
+        partition.close_some()
+    assert evaluator.lacking == {"c-1", "c-gone"}
+    assert [(each.place, each.cut) for each in rows_in(partition)] == [(3, 3)] * 3
     assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [["c-1", "c-gone"]]
     assert registry.get_sample_value("callgauge_calls_incomplete_total") == 2
     assert registry.get_sample_value("callgauge_log_records_lost_total") == 0, "the former owner had folded them"

@@ -10,7 +10,7 @@ from consumers.evaluator import service
 from consumers.evaluator.writer import FencedError
 from consumers.runtime.kafka.connection import KafkaUnreachableError
 from schemas.topics import EVENTS_TOPIC
-from tests.support.fakes.evaluator_fakes import START, Shell, logs_of, until_idle
+from tests.support.fakes.evaluator_fakes import START, Shell, ended, logs_of, until_idle
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(shell: S
     await revoking
     await shell.assigned(0)
     assert not lost.is_active
-    assert lost.outbox.records == 0
+    assert not lost.outbox.is_filled
     assert [(writer.runs, writer.stopped, writer.numbers) for writer in shell.writers] == [
         (False, True, [0, 1]), (True, False, [0]),
     ]  # fmt: skip
@@ -152,33 +152,26 @@ async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_
     assert shell.folded == [[]]
 
 
-async def test_calls_close_a_step_at_a_time_and_the_steps_follow_without_a_wait(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await shell.assigned(0, 1)
-    await shell.polled(START)
-    for number in (0, 1):
-        shell.evaluators[number].closing_calls = 2
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) > 4:
-            raise asyncio.CancelledError
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    with pytest.raises(asyncio.CancelledError):
-        await shell.role._tick_for_ever()
-    assert [seconds > 0 for seconds in waits] == [True, False, False, False, True]
-    assert [shell.evaluators[number].closing_calls for number in (0, 1)] == [0, 0]
+async def test_calls_close_a_step_at_a_time_in_turns_and_the_steps_follow_without_a_wait(shell: Shell) -> None:
+    await shell.assigned(0, 3, 5, 7)
+    counts = {0: 1, 3: 0, 5: 3, 7: 2}
+    for evaluator, closing in zip(shell.evaluators, counts.values(), strict=True):
+        evaluator.closing_calls = closing
+    seen: list[list[int]] = []
+    while shell.closing != [0, 0, 0, 0]:
+        await shell.goes_round()
+        seen.append(shell.closing)
+    assert seen == [[0, 0, 3, 2], [0, 0, 2, 2], [0, 0, 2, 1], [0, 0, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]]
+    await shell.goes_round()
+    assert [wait_ms for _, wait_ms in shell.consumer.polls] == [0, 0, 0, 0, 0, 0, 1]
 
 
 async def test_a_poll_closes_calls_too(shell: Shell) -> None:
     """Otherwise a process that always has records to fold would close no calls."""
     await shell.assigned(0)
     shell.evaluators[0].closing_calls = 2
-    await shell.polled(START)
-    assert shell.evaluators[0].closing_calls == 1
+    await shell.goes_round(ended(START))
+    assert (shell.folded, shell.closing) == ([[START]], [1])
 
 
 async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(shell: Shell) -> None:
@@ -192,7 +185,7 @@ async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
         (False, True, [1]), (False, True, [1]), (True, False, [1]),
     ]  # fmt: skip
     assert list(shell.role.owned) == [1]
-    assert not shell.subscription.failures
+    assert not shell.failures
     assert shell.consumer.paused == set()
 
 
@@ -211,7 +204,7 @@ async def test_a_takeover_that_was_cancelled_begins_anew(shell: Shell) -> None:
 async def test_a_takeover_that_fails_ends_the_role(shell: Shell) -> None:
     shell.takeover.error = ZeroDivisionError("boom")
     await shell.assigned(0)
-    assert shell.subscription.failures == [shell.takeover.error]
+    assert shell.failures == [shell.takeover.error]
     assert shell.consumer.paused == logs_of(0)
     assert not shell.role.ready.is_set()
 
@@ -219,7 +212,7 @@ async def test_a_takeover_that_fails_ends_the_role(shell: Shell) -> None:
 async def test_a_broker_that_refuses_a_takeover_is_named(shell: Shell) -> None:
     shell.takeover.error = KafkaConnectionError("gone")
     await shell.assigned(0)
-    (failure,) = shell.subscription.failures
+    (failure,) = shell.failures
     assert isinstance(failure, KafkaUnreachableError)
     assert "127.0.0.1:9092" in str(failure)
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalOperation, KafkaConnectionError, ProducerFenced
 from structlog.testing import capture_logs
 
@@ -23,6 +22,7 @@ from consumers.evaluator.topics import (
 )
 from consumers.evaluator.writer import FencedError, WriteError
 from consumers.runtime import process
+from consumers.runtime.kafka import polling
 from consumers.runtime.kafka.connection import TopicsUnfitError
 from consumers.runtime.process import StuckTaskError
 from tests.support.fakes.evaluator_fakes import (
@@ -30,8 +30,7 @@ from tests.support.fakes.evaluator_fakes import (
     NOW_MS,
     START,
     Shell,
-    decision,
-    fact,
+    ended,
     logs_of,
     row,
     until_idle,
@@ -44,32 +43,55 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell(monkeypatch)
 
 
-# Ticks.
+# The loop.
 
 
-async def ticking(shell: Shell, until: Callable[[], object]) -> None:
-    """Ticks go on until then."""
-    task = asyncio.create_task(shell.role._tick_for_ever())
-    async with asyncio.timeout(patient(5)):
-        while not until():  # noqa: ASYNC110  # what it waits for is no event
-            await asyncio.sleep(0)
-    task.cancel()
-
-
-async def test_a_tick_closes_calls_and_lets_no_time_pass(shell: Shell) -> None:
+async def test_the_loop_closes_calls_and_lets_no_time_pass(shell: Shell) -> None:
     await shell.assigned(0)
     shell.evaluators[0].closing_calls = 2
-    await ticking(shell, lambda: not shell.evaluators[0].closing_calls)
+    await shell.goes_round()
+    await shell.goes_round()
+    assert shell.closing == [0]
     assert shell.evaluators[0].advanced_to_ms == [0], "where it began"
     assert shell.role.stalled() == ()
 
 
-async def test_a_tick_has_the_place_written_where_nothing_is_decided(
+async def test_the_loop_has_the_place_written_where_nothing_is_decided(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "ROW_EVERY_SECONDS", 0.0)
     await shell.assigned(0)
-    await ticking(shell, lambda: shell.role.owned[0].outlet.place == START)
+    await shell.goes_round()
+    await until_idle()
+    assert shell.role.owned[0].outlet.place == START
+
+
+async def test_a_poll_that_does_not_come_back_ends(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's waits for ever while the group shares out its partitions anew."""
+
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(service, "MAX_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(shell.consumer, "getmany", never)
+    await shell.assigned(0)
+    async with asyncio.timeout(patient(5)):
+        await shell.goes_round()
+    assert shell.role.stalled() == ()
+
+
+async def test_a_poll_that_fails_is_tried_again(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object, **__: object) -> None:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(polling, "RETRY_SECONDS", 0.0)
+    await shell.assigned(0)
+    with monkeypatch.context() as broken:
+        broken.setattr(shell.consumer, "getmany", fails)
+        await shell.goes_round()
+    await shell.goes_round(ended(START))
+    assert shell.folded == [[START]]
+    assert shell.registry.get_sample_value("callgauge_poll_failures_total", {"role": "evaluator"}) == 1
 
 
 async def test_an_offset_that_comes_twice_ends_the_role(shell: Shell) -> None:
@@ -80,15 +102,16 @@ async def test_an_offset_that_comes_twice_ends_the_role(shell: Shell) -> None:
     assert not shell.role.owned[0].is_active, "so that nothing of it is written any more"
 
 
-async def test_a_partition_with_too_many_calls_to_close_pauses_alone(shell: Shell) -> None:
+async def test_a_partition_with_too_many_calls_to_close_is_read_no_more_until_some_are_closed(shell: Shell) -> None:
     await shell.assigned(0, 1)
-    shell.evaluators[1].closing_calls = 2 * service.MAX_CLOSING_CALLS
-    await shell.folds(START)
-    assert shell.consumer.paused == logs_of(1)
-    shell.evaluators[1].closing_calls = service.MAX_CLOSING_CALLS // 2
-    shell.consumer.positions[TopicPartition("events", 1)] = START
-    await shell.folds(START + 1)
-    assert shell.consumer.paused == set()
+    shell.evaluators[1].closing_calls = service.MAX_CLOSING_CALLS + 1
+    for _ in range(2):
+        await shell.goes_round()
+    assert shell.consumer.polls == [({0}, 0), ({0, 1}, 0)]
+    shell.evaluators[0].closing_calls = shell.evaluators[1].closing_calls = service.MAX_CLOSING_CALLS + 1
+    await shell.goes_round()
+    assert len(shell.consumer.polls) == 2, "nothing may be read"
+    assert shell.closing == [service.MAX_CLOSING_CALLS, service.MAX_CLOSING_CALLS + 1]
 
 
 async def test_what_it_lacks_is_told_by_messages_and_by_time(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +155,18 @@ async def test_it_is_well_while_it_ticks(shell: Shell, monkeypatch: pytest.Monke
     assert role.problems() == ("evaluator: leaving",)
     now_seconds = 1_000.0
     monkeypatch.setattr("time.monotonic", lambda: now_seconds)
-    role._ticked_at = now_seconds - 30
+    role._looked_at = now_seconds - 30
     assert role.stalled() == ()
-    role._ticked_at = now_seconds - 31
-    assert role.stalled() == ("evaluator: no look at the partitions for 31 s",)
+    role._looked_at = now_seconds - 31
+    assert role.stalled() == ("evaluator: no poll for 31 s",)
 
 
 async def test_polls_that_fail_make_it_stall(shell: Shell) -> None:
-    shell.role._ticked_at = time.monotonic()
-    shell.subscription.stalls = ("evaluator: its polls fail",)
-    assert shell.role.stalled() == ("evaluator: its polls fail",)
+    shell.role._looked_at = time.monotonic()
+    shell.role._polls.failed(ValueError("odd"))
+    assert shell.role.stalled() == ()
+    shell.role._polls._failing_since -= polling.MAX_FAILING_SECONDS + 1
+    assert shell.role.stalled() == ("evaluator: its polls of Kafka have failed for 31 s",)
 
 
 # The end.
@@ -153,7 +178,7 @@ async def run(shell: Shell, monkeypatch: pytest.MonkeyPatch, stop: asyncio.Event
     async def read() -> bool:
         return await asyncio.Event().wait()
 
-    monkeypatch.setattr(shell.role, "_read", read)
+    monkeypatch.setattr(shell.role, "_evaluate", read)
     await shell.role.run(stop)
 
 
@@ -192,18 +217,18 @@ async def test_at_the_end_all_is_written_and_committed_and_everyone_disconnects(
     assert shell.commits[-1] == "commit events[0]@5"
     assert "write c-1 to 0" in shell.journal
     assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (False, True)]
-    assert shell.subscription.stopped
+    assert shell.consumer.stopped
 
 
 async def test_a_failure_ends_the_role_without_a_commit(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     await shell.assigned(0)
     await shell.folds(4)
-    shell.subscription.fail(ZeroDivisionError("boom"))
+    shell.role._fail(ZeroDivisionError("boom"))
     with pytest.raises(ZeroDivisionError, match="boom"):
         await run(shell, monkeypatch, asyncio.Event())
     assert shell.commits == []
     assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True)]
-    assert shell.subscription.stopped
+    assert shell.consumer.stopped
     assert not shell.role.ready.is_set()
 
 
@@ -219,7 +244,7 @@ async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
     await until_idle()
     assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True)]
     assert not shell.role.owned
-    assert not shell.subscription.failures
+    assert not shell.failures
     assert shell.commits == []
 
 
@@ -235,7 +260,7 @@ async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(shell:
     await shell.folds(4)
     await shell.role._commit(1)
     await shell.role._commit(1)
-    assert shell.subscription.failures == [shell.writers[0].error]
+    assert shell.failures == [shell.writers[0].error]
     assert shell.commits == []
 
 
@@ -249,7 +274,7 @@ async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed(sh
     await shell.revoked()
     assert shell.folded == [[4], [], [], []]
     assert shell.commits == []
-    assert not shell.subscription.failures
+    assert not shell.failures
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 
@@ -305,9 +330,9 @@ async def test_partitions_that_are_claimed_again_and_again_end_the_role(
     shell.takeover.error = ProducerFenced()
     await shell.assigned(0)
     with pytest.raises(SharedNameError):
-        await asyncio.wait_for(shell.subscription.failure(), patient(5))
+        await asyncio.wait_for(shell.role._fail_with(), patient(5))
     assert shell.takeover.begun == service.MAX_TAKEOVERS
-    assert "Partitions 0: another process claimed them" in str(shell.subscription.failures[0])
+    assert "Partitions 0: another process claimed them" in str(shell.failures[0])
 
 
 async def test_fences_that_are_far_apart_end_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +343,7 @@ async def test_fences_that_are_far_apart_end_nothing(shell: Shell, monkeypatch: 
         shell.writers[number].error = FencedError("partition 0")
         await shell.folds(START)
     assert shell.takeover.begun == service.MAX_TAKEOVERS + 2
-    assert not shell.subscription.failures
+    assert not shell.failures
 
 
 # Commits and their timing.
@@ -414,52 +439,33 @@ async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(s
 # Reading slows down when writing does.
 
 
-async def test_reading_waits_for_a_broker_that_takes_scores_slowly(shell: Shell) -> None:
-    await shell.assigned(0)
+async def test_nothing_is_read_and_nothing_closes_while_too_much_waits_to_be_written(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    shell.evaluators[1].closing_calls = 2
     shell.may_write.clear()
-    await shell.polled(*range(4, 4 + MAX_UNWRITTEN))
-    assert shell.consumer.paused == set()
-    await shell.polled(7)
-    assert shell.consumer.paused == logs_of(0)
+    await shell.goes_round(*[ended(offset) for offset in range(START, START + MAX_UNWRITTEN)])
+    await shell.goes_round(ended(START + MAX_UNWRITTEN))
+    await shell.goes_round()
+    assert (len(shell.consumer.polls), shell.closing) == (2, [0, 0])
+    shell.evaluators[1].closing_calls = 1
+    await shell.goes_round()
+    assert (len(shell.consumer.polls), shell.closing) == (2, [0, 1])
     shell.may_write.set()
     await until_idle()
-    shell.role._pause_or_resume()
-    assert shell.role._unwritten_records == 0
-    assert shell.consumer.paused == set()
-
-
-async def test_all_partitions_wait_for_the_one_writer_until_half_of_it_is_written(shell: Shell) -> None:
-    await shell.assigned(0, 1)
-    shell.may_write.clear()
-    await shell.polled(*range(4, 4 + 2 * MAX_UNWRITTEN))
-    outbox = shell.role.owned[0].outbox
-    seen = []
-    while outbox.records:
-        shell.role._pause_or_resume()
-        seen.append((outbox.records, shell.consumer.paused == logs_of(0) | logs_of(1)))
-        outbox.written(1)
-    half = MAX_UNWRITTEN // 2
-    assert seen == [(left, left > half) for left in range(2 * MAX_UNWRITTEN, 0, -1)]
-
-
-async def test_a_tick_does_not_pause_what_waits_for_the_writer_a_moment(shell: Shell) -> None:
-    await shell.assigned(0)
-    shell.may_write.clear()
-    shell.role.owned[0].outbox.put(decision(*[fact("c-1")] * (MAX_UNWRITTEN + 1)))
-    shell.role._pause_or_resume(may_stop=False)
-    assert shell.consumer.paused == set()
-    shell.role._pause_or_resume()
-    assert shell.consumer.paused == logs_of(0)
+    await shell.goes_round()
+    assert (len(shell.consumer.polls), shell.closing) == (3, [0, 0])
+    assert shell.consumer.paused == set(), "the client would drop what it has"
 
 
 async def test_nobody_waits_for_what_is_given_up(shell: Shell) -> None:
     await shell.assigned(0)
     shell.may_write.clear()
     await shell.polled(*range(4, 9))
-    assert shell.consumer.paused == logs_of(0)
+    await shell.goes_round()
+    assert shell.consumer.polls == []
     await shell.assigned(1)
-    shell.role._pause_or_resume()
-    assert shell.consumer.paused == set()
+    await shell.goes_round()
+    assert shell.consumer.polls == [({1}, 1)]
 
 
 # Standstill: what should go on, and does not, while ticks go on.
@@ -519,10 +525,10 @@ async def test_a_standstill_ends_readiness_within_half_a_minute_and_the_role_soo
     await looks_after(shell, clock, 2)
     assert shell.role.problems() == (f"evaluator: {what} for 16 s",)
     assert shell.asked_about_topics == 1
-    assert shell.subscription.failures == []
+    assert shell.failures == []
     for _ in range(int(most_seconds // SLOW_SECONDS)):  # Kafka is asked as often
         await looks_after(shell, clock, SLOW_SECONDS + 0.1)
-    failure = shell.subscription.failures[0]
+    failure = shell.failures[0]
     assert isinstance(failure, StandstillError)
     assert str(failure).startswith(f"{what} for ")
 
@@ -537,7 +543,7 @@ async def test_a_role_waits_for_kafka_as_long_as_kafka_is_not_whole(
     for _ in range(20):
         await looks_after(shell, clock, SLOW_SECONDS + 0.1)
     assert shell.asked_about_topics == 20
-    assert shell.subscription.failures == []
+    assert shell.failures == []
     assert shell.role.problems() != ()
 
 
@@ -555,14 +561,14 @@ async def test_what_goes_on_again_is_no_standstill(shell: Shell, clock: list[flo
     await shell.assigned(0, 1)
     await shell.role._commit(1)
     assert shell.role.problems() == ()
-    assert shell.subscription.failures == []
+    assert shell.failures == []
 
 
 async def test_a_topic_that_is_gone_ends_the_role_at_the_first_look(shell: Shell, clock: list[float]) -> None:
     shell.found = {**partitions(), "scores": []}
     await let_scores_wait(shell)
     await looks_after(shell, clock, SLOW_SECONDS + 1)
-    (failure,) = shell.subscription.failures
+    (failure,) = shell.failures
     assert isinstance(failure, TopicsUnfitError)
 
 
@@ -576,7 +582,7 @@ async def test_a_writer_that_goes_on_after_its_cancellation_ends_the_role(
     await shell.assigned(0)
     shell.writers[0].ignores_cancels = True
     await shell.revoked()
-    (failure,) = shell.subscription.failures
+    (failure,) = shell.failures
     assert isinstance(failure, StuckTaskError)
     assert "writer" in str(failure)
     assert shell.role.owned == {}

@@ -157,7 +157,9 @@ async def test_a_writer_that_another_one_hides_is_fenced_off_too(
             dying.setattr(LittleProducer, "commit_transaction", forgotten)
             await owner.write()
         writers.append(owner.writer)
-        owner.writer = Writer(handed_over.kafka, EvaluatorSettings(group_id="g"), owner.instruments)
+        owner.writer = Writer(
+            handed_over.kafka, EvaluatorSettings(group_id="g"), owner.instruments, owner.outlet.outbox
+        )
         await owner.writer.start()
         await owner.takeover.claim([0], owner.writer.id)
     assert set(handed_over.open) == {each.id for each in writers}
@@ -171,7 +173,7 @@ async def test_what_is_kept_is_claimed_for_the_next_writer(handed_over: LittleBr
     owner = await took_over(handed_over)
     await read_all(owner)
     handed_over.event("pipecat", "c", STARTED)
-    owner.writer = Writer(handed_over.kafka, EvaluatorSettings(group_id="g"), owner.instruments)
+    owner.writer = Writer(handed_over.kafka, EvaluatorSettings(group_id="g"), owner.instruments, owner.outlet.outbox)
     await owner.writer.start()
     await owner.takeover.claim([0], owner.writer.id)
     owner.read()

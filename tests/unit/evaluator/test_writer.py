@@ -2,6 +2,7 @@
 two at a time."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, get_args
@@ -27,9 +28,7 @@ from consumers.evaluator import writer as outbox_module
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import (
     MAX_TRANSACTION_RECORDS,
-    Bell,
     Claims,
-    Decision,
     FencedError,
     Outbox,
     Outlet,
@@ -38,6 +37,7 @@ from consumers.evaluator.writer import (
     Writer,
     Written,
     carry_out,
+    writes_transactions,
 )
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
@@ -49,7 +49,7 @@ from schemas.owners import PartitionRow, row_in, writer_in
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import SCORE_RECORD
 from schemas.transcript import Transcript
-from tests.support.fakes.evaluator_fakes import decision, fact, question, row, until_idle, waiting_in
+from tests.support.fakes.evaluator_fakes import fact, question, row, until_idle, waiting_in
 from tests.support.patience import patient
 
 REFUSED = QuarantineRecord(
@@ -143,11 +143,11 @@ class Writing:
         kafka = KafkaSettings(topic_prefix="t.", is_embedded=is_embedded)
         evaluator = EvaluatorSettings(**({"group_id": "g", "write_interval_ms": 0} | settings))
         instruments = Instruments(self.registry, ["evaluator"])
-        self.writer = Writer(kafka, evaluator, instruments)
+        patience_ms = evaluator.write_interval_ms if writes_transactions(kafka, evaluator) else 0
+        self.outbox = Outbox(patience_ms / 1_000)
+        self.writer = Writer(kafka, evaluator, instruments, self.outbox)
         self.claims = Claims(kafka, evaluator)
-        self.outlet = Outlet(3, kafka)
-        self.outbox = self.outlet.outbox
-        self.writer.add(self.outlet)
+        self.outlet = Outlet(3, kafka, self.outbox)
 
     def _producer(self, role: str, **asked: Any) -> FakeProducer:
         self.asked = {"role": role, **asked}
@@ -156,7 +156,15 @@ class Writing:
     def put(self, *decisions: str) -> None:
         """Each word is a decision; its letters are conversations."""
         for each in decisions:
-            self.outbox.put(decision(*map(fact, each)))
+            self.decide(*map(fact, each))
+
+    def decide(self, *records: Written, place: int = 0) -> None:
+        """A step of partition 3."""
+        self.outlet.put(records, row(place))
+
+    async def until_written(self) -> None:
+        async with asyncio.timeout(patient(5)):
+            await self.outbox.until(lambda: not self.outbox.is_filled)
 
     async def start(self) -> None:
         """Connects, so that only later steps go into the journal, or fail."""
@@ -171,12 +179,10 @@ class Writing:
         await until_idle()
         return running
 
-    async def written(self, *decisions: Decision) -> None:
-        """Writes these, in a transaction."""
-        for each in decisions:
-            self.outbox.put(each)
+    async def write(self) -> None:
+        """Writes what waits."""
         running = await self.run()
-        await self.outbox.until_written()
+        await self.until_written()
         await ended(running)
 
     @property
@@ -248,12 +254,11 @@ async def test_without_transactions_the_writer_has_no_id(
 
 
 async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: Writing) -> None:
-    other = Outlet(4, KafkaSettings(topic_prefix="t."))
-    writing.writer.add(other)
+    other = Outlet(4, KafkaSettings(topic_prefix="t."), writing.outbox)
     writing.put("a")
-    other.outbox.put(decision(fact("b"), place=2))
+    other.put([fact("b")], row(2))
     running = await writing.run()
-    await asyncio.gather(writing.outbox.until_written(), other.outbox.until_written())
+    await writing.until_written()
     assert writing.producer.journal == ["begin", "a", "row", "b", "row", "commit"]
     assert writing.rows == [row(0), row(2)]
     assert [(sent.topic, sent.key, sent.partition) for sent in writing.producer.sent if sent.value is None] == [
@@ -264,15 +269,13 @@ async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: 
 
 
 async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(writing: Writing) -> None:
-    other = Outlet(4, KafkaSettings(topic_prefix="t."))
-    writing.writer.add(other)
-    full = decision(*[fact("a")] * MAX_TRANSACTION_RECORDS)
+    other = Outlet(4, KafkaSettings(topic_prefix="t."), writing.outbox)
     for _ in range(2):
-        writing.outbox.put(full)
-    other.outbox.put(decision(fact("b")))
+        writing.put("a" * MAX_TRANSACTION_RECORDS)
+    other.put([fact("b")], row())
     running = await writing.run()
-    await asyncio.gather(writing.outbox.until_written(), other.outbox.until_written())
-    assert [what for what in writing.producer.journal if what in {"b", "commit"}] == ["commit", "b", "commit"]
+    await writing.until_written()
+    assert [what for what in writing.producer.journal if what in {"b", "commit"}] == ["commit", "commit", "b", "commit"]
     await ended(running)
 
 
@@ -286,14 +289,14 @@ async def test_what_gathers_goes_in_one_transaction(writing: Writing) -> None:
     await until_idle()
     assert writing.producer.journal == ["begin", "a", "row"]
     writing.producer.may_commit.set()
-    await writing.outbox.until_written()
+    await writing.until_written()
     assert writing.producer.journal == ["begin", "a", "row", "commit", "begin", *"bcde", "row", "commit"]
     await ended(running)
 
 
 async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(writing: Writing) -> None:
-    writing.outbox.put(decision(fact("c-2")))
-    writing.outbox.put(decision(REFUSED))
+    writing.decide(fact("c-2"))
+    writing.decide(REFUSED)
     running = await writing.run()
     score, refused, _ = writing.producer.sent
     assert (score.topic, score.key, score.partition) == ("t.scores", b"c-2", 3)
@@ -305,7 +308,7 @@ async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(wri
 
 
 async def test_a_transcript_goes_to_its_topic_in_the_transaction_of_the_closing(writing: Writing) -> None:
-    writing.outbox.put(decision(Transcript("c-2", b'[{"role":"user"}]'), fact("c-2")))
+    writing.decide(Transcript("c-2", b'[{"role":"user"}]'), fact("c-2"))
     running = await writing.run()
     assert writing.producer.journal == ["begin", "c-2", "c-2", "row", "commit"]
     transcript, closed, _ = writing.producer.sent
@@ -320,7 +323,7 @@ async def test_a_call_is_closed_in_one_transaction_however_much_goes_with_it(wri
     closing = "x" * (MAX_TRANSACTION_RECORDS + 1)
     writing.put("a", closing, "b")
     running = await writing.run()
-    await writing.outbox.until_written()
+    await writing.until_written()
     assert writing.producer.journal == ["begin", "a", *closing, "row", "commit", "begin", "b", "row", "commit"]
     await ended(running)
 
@@ -334,7 +337,7 @@ async def test_nothing_is_written_and_nothing_counted_before_the_commit(writing:
     assert writing.outbox.records == 2
     assert writing.published == 0
     writing.producer.may_commit.set()
-    await writing.outbox.until_written()
+    await writing.until_written()
     assert writing.published == 2
     await ended(running)
 
@@ -389,11 +392,11 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
         writing.producer.most_bytes[topic] = 1_000
     else:
         writing.producer.sends_at_most = 1_000
-    writing.outbox.put(decision(fact("before")))
-    writing.outbox.put(decision(large, fact("closed")))
+    writing.decide(fact("before"))
+    writing.decide(large, fact("closed"))
     with capture_logs() as logged:
         running = await writing.run()
-        await writing.outbox.until_written()
+        await writing.until_written()
     sent = [writing.producer.sent[1].key.decode()] if refuses == "broker" else []
     assert writing.producer.journal == [
         "begin", "before", *sent, "closed", "row", "abort", "stop", "start",
@@ -416,11 +419,11 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
 
 async def test_what_is_taken_of_its_kind_goes_with_the_rest(writing: Writing) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
-    writing.outbox.put(decision(Transcript("c-1", b"[]"), fact("c-1")))
-    writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
+    writing.decide(Transcript("c-1", b"[]"), fact("c-1"))
+    writing.decide(LARGE_TRANSCRIPT, fact("c-2"))
     with capture_logs() as logged:
         running = await writing.run()
-        await writing.outbox.until_written()
+        await writing.until_written()
     begin = writing.producer.journal.index("abort")
     assert writing.producer.journal[begin:] == [
         "abort",
@@ -441,10 +444,10 @@ async def test_what_is_taken_of_its_kind_goes_with_the_rest(writing: Writing) ->
 async def test_a_storm_of_what_is_too_large_is_one_line(writing: Writing) -> None:
     writing.producer.most_bytes["t.quarantine"] = 1_000
     for _ in range(30):
-        writing.outbox.put(decision(LARGE_REFUSED))
+        writing.decide(LARGE_REFUSED)
     with capture_logs() as logged:
         running = await writing.run()
-        await writing.outbox.until_written()
+        await writing.until_written()
     assert [(line["event"], line["records"]) for line in logged] == [("record_too_large_to_write", 30)]
     assert writing.registry.get_sample_value("callgauge_limits_hit_total", {"limit": "quarantine_record"}) == 30
     await ended(running)
@@ -474,7 +477,7 @@ async def test_nothing_is_written_when_the_partition_had_another_owner_while_the
     writing.producer.most_bytes["t.transcripts"] = 1_000
     await writing.start()
     writing.producer.epochs = 2
-    writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
+    writing.decide(LARGE_TRANSCRIPT, fact("c-2"))
     running = await writing.run()
     with pytest.raises(FencedError, match="taken over by another evaluator in between"):
         async with asyncio.timeout(patient(5)):
@@ -490,7 +493,7 @@ async def test_a_transaction_that_cannot_be_aborted_ends_the_writing(
 ) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
     writing.producer.errors["abort"] = error
-    writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
+    writing.decide(LARGE_TRANSCRIPT, fact("c-2"))
     running = await writing.run()
     with pytest.raises(raised):
         await running
@@ -504,7 +507,7 @@ async def test_without_transactions_what_is_too_large_ends_the_writing(
     """The records written before it cannot be taken back and must not be written again."""
     writing = make(**settings)
     writing.producer.most_bytes["t.transcripts"] = 1_000
-    writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
+    writing.decide(LARGE_TRANSCRIPT, fact("c-2"))
     running = await writing.run()
     with pytest.raises(WriteError):
         await running
@@ -519,7 +522,7 @@ async def test_it_says_since_when_it_writes(writing: Writing) -> None:
     running = await writing.run()
     since.append(writing.writer.writing_since)
     writing.producer.may_commit.set()
-    await writing.outbox.until_written()
+    await writing.until_written()
     since.append(writing.writer.writing_since)
     assert [each is None for each in since] == [True, False, True]
     await ended(running)
@@ -535,8 +538,7 @@ async def test_without_transactions_records_are_written_one_by_one(
     assert writing.asked["transactional_id"] is None
     assert writing.outbox.records == 0
     writing.put("d")  # and nothing waits for company
-    async with asyncio.timeout(patient(5)):
-        await writing.outbox.until_written()
+    await writing.until_written()
     has_rows = "is_embedded" not in settings
     assert writing.producer.journal == ["a", "b", "c", *["row"] * has_rows, "d", *["row"] * has_rows]
     await ended(running)
@@ -562,7 +564,7 @@ async def test_the_next_transaction_waits_for_company(
     await until_idle()
     assert writing.producer.journal == ["begin", "a", "row", "commit"]
     goes_on.set()
-    await writing.outbox.until_written()
+    await writing.until_written()
     assert writing.producer.journal[4:] == ["begin", "b", "row", "commit"]
     await ended(running)
 
@@ -620,7 +622,7 @@ async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(wr
     writing.producer.may_commit.clear()
     writing.put("a")
     running = await writing.run()
-    writing.outbox.clear()
+    writing.outbox.forget(writing.outlet)
     await ended(running)
     writing.producer.may_commit.set()
     await until_idle()
@@ -629,7 +631,7 @@ async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(wr
 
 
 async def test_a_question_is_written_in_the_transaction_of_its_step(writing: Writing) -> None:
-    writing.outbox.put(decision(question("c-1")))
+    writing.decide(question("c-1"))
     running = await writing.run()
     sent, _ = writing.producer.sent
     assert (sent.topic, sent.key, sent.partition) == ("t.judge.requests", b"c-1", None)
@@ -641,13 +643,13 @@ async def test_a_question_is_written_in_the_transaction_of_its_step(writing: Wri
 # The row of the partition.
 
 
-def step(letter: str, place: int, *, has_record: bool = True) -> Decision:
-    return decision(*[fact(letter)] * has_record, place=place)
-
-
 async def test_each_transaction_ends_with_the_row_behind_its_last_decision(writing: Writing) -> None:
-    await writing.written(step("a", 1), step("b", 2, has_record=False), step("c", 3))
-    await writing.written(step("d", 9, has_record=False))
+    writing.decide(fact("a"), place=1)
+    writing.decide(place=2)
+    writing.decide(fact("c"), place=3)
+    await writing.write()
+    writing.decide(place=9)
+    await writing.write()
     assert writing.producer.journal == ["begin", "a", "c", "row", "commit", "begin", "row", "commit"]
     assert writing.rows == [row(3), row(9)]
     assert {writer_in(sent.headers) for sent in writing.producer.sent if sent.value is None} == {writing.writer.id}
@@ -658,10 +660,12 @@ async def test_each_transaction_ends_with_the_row_behind_its_last_decision(writi
 async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     clock_ms = iter((1_200, 1_207))  # a transaction begins, and is committed
     monkeypatch.setattr("consumers.evaluator.writer.wall_clock_ms", lambda: next(clock_ms))
-    of_event = step("a", 1)._replace(trip=Trip(produced=1_000, polled=1_030, folded=1_040))
-    by_wrong_clock = of_event._replace(trip=Trip(produced=1_035, polled=1_030, folded=1_040))
-    of_row = of_event._replace(records=(Transcript("a", b"[]"),))  # waits on purpose
-    await writing.written(of_event, by_wrong_clock, of_row, step("b", 2))  # the last one was decided as time passed
+    trip = Trip(produced=1_000, polled=1_030, folded=1_040)
+    writing.outlet.put([fact("a")], row(1), trip)
+    writing.outlet.put([fact("a")], row(1), trip._replace(produced=1_035))  # by a wrong clock
+    writing.outlet.put([Transcript("a", b"[]")], row(1), trip)  # waits on purpose
+    writing.decide(fact("b"), place=2)  # was decided as time passed
+    await writing.write()
     steps = {
         step: writing.registry.get_sample_value(f"{STEP_METRIC}_sum", {"step": step})
         for step in ("polled", "folded", "written", "committed", "counted")
@@ -672,7 +676,8 @@ async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, mon
 
 async def test_a_row_of_a_transaction_that_was_aborted_comes_with_the_next_attempt(writing: Writing) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
-    await writing.written(decision(LARGE_TRANSCRIPT, fact("a"), place=5))
+    writing.decide(LARGE_TRANSCRIPT, fact("a"), place=5)
+    await writing.write()
     assert writing.rows == [row(5), row(5)]
     assert writing.producer.journal[-4:] == ["begin", "a", "row", "commit"]
 
@@ -689,157 +694,155 @@ async def test_a_place_that_was_not_written_is_none(writing: Writing) -> None:
 
 async def test_the_embedded_broker_gets_no_rows(make: Callable[..., Writing]) -> None:
     writing = make(is_embedded=True)
-    await writing.written(step("a", 1), step("b", 2, has_record=False))
+    writing.decide(fact("a"), place=1)
+    writing.decide(place=2)
+    await writing.write()
     assert [sent.topic for sent in writing.producer.sent] == ["t.scores"]
 
 
 async def test_steps_that_decided_nothing_end_no_writer_on_the_embedded_broker(make: Callable[..., Writing]) -> None:
     """They have no record there, and the evaluator has its place written whenever it stops."""
     writing = make(is_embedded=True)
-    async with asyncio.timeout(patient(5)):
-        await writing.written(step("b", 1, has_record=False))
+    writing.decide(place=1)
+    await writing.write()
     assert writing.producer.sent == []
 
 
 # Decisions that wait to be written stay in order and whole, and their waiters wake at the right moment.
 
 
-def outbox_of(*decisions: str) -> Outbox:
+def outlet_of(*decisions: str, patience_seconds: float = 0.0) -> Outlet:
     """Each word is a decision; its letters are conversations."""
-    outbox = Outbox()
+    outlet = Outlet(0, KafkaSettings(), Outbox(patience_seconds))
     for each in decisions:
-        outbox.put(decision(*map(fact, each)))
-    return outbox
+        outlet.put(map(fact, each), row())
+    return outlet
+
+
+def taken(outbox: Outbox, count: int) -> None:
+    """So many decisions are written."""
+    outbox.written(outbox.first()[:count])
 
 
 def test_decisions_stay_until_they_are_written_in_order_and_whole() -> None:
-    outbox = outbox_of("a", "bcd", "e")
+    outbox = outlet_of("a", "bcd", "e").outbox
     assert waiting_in(outbox) == [["a"], ["b", "c", "d"], ["e"]]
     assert outbox.records == 5
-    outbox.written(2)
+    taken(outbox, 2)
     assert waiting_in(outbox) == [["e"]]
     assert outbox.records == 1
 
 
 @given(st.lists(st.integers(0, 9), max_size=12))
 def test_transactions_take_as_many_whole_decisions_as_fit_and_all_in_order(drawn: list[int]) -> None:
-    put = [decision(*[fact("a")] * records, place=place) for place, records in enumerate(drawn)]
-    outbox, taken = Outbox(), []
-    for each in put:
-        outbox.put(each)
+    outlet, places = Outlet(0, KafkaSettings()), list[int]()
+    for place, records in enumerate(drawn):
+        outlet.put([fact("a")] * records, row(place))
     with mock.patch.object(outbox_module, "MAX_TRANSACTION_RECORDS", 10):
-        while decisions := outbox.first():
+        while decisions := outlet.outbox.first():
             was_full, is_full = (sum(len(each.records) for each in some) >= 10 for some in (decisions[:-1], decisions))
             assert not was_full
-            taken += decisions
-            assert is_full or taken == put, "the next one would fit"
-            outbox.written(len(decisions))
-    assert taken == put
-    assert outbox.records == 0
+            places += [each.row.place for each in decisions]
+            assert is_full or places == list(range(len(drawn))), "the next one would fit"
+            outlet.outbox.written(decisions)
+    assert places == list(range(len(drawn)))
+    assert outlet.outbox.records == 0
 
 
-def belled(*decisions: Decision) -> tuple[Bell, Outbox]:
-    bell, outbox = Bell(), Outbox()
-    for each in decisions:
-        outbox.put(each)
-    outbox.wakes(bell)
-    return bell, outbox
+async def sleeps(outbox: Outbox) -> "asyncio.Task[None]":
+    """A writer that has nothing to write yet."""
+    waiting = asyncio.create_task(outbox.until_due())
+    await until_idle()
+    assert not waiting.done()
+    return waiting
 
 
-def taken(bell: Bell, outbox: Outbox, count: int) -> None:
-    outbox.written(count)
-    bell.settle([outbox])
+async def wakes(waiting: "asyncio.Task[Any]") -> None:
+    async with asyncio.timeout(patient(5)):
+        await waiting
 
 
 async def test_who_writes_sleeps_until_there_is_a_decision_though_without_a_record() -> None:
-    bell, outbox = belled(decision(fact("a")))
-    await bell.until_due(0)
-    taken(bell, outbox, 1)
-    filling = asyncio.create_task(bell.until_due(0))
-    await until_idle()
-    assert not filling.done()
-    outbox.put(decision(place=1))
-    await filling
-    assert (waiting_in(outbox), outbox.records) == ([[]], 0)
+    outlet = outlet_of("a")
+    await outlet.outbox.until_due()
+    taken(outlet.outbox, 1)
+    waiting = await sleeps(outlet.outbox)
+    outlet.put((), row(1))
+    await wakes(waiting)
+    assert (waiting_in(outlet.outbox), outlet.outbox.records) == ([[]], 0)
 
 
-async def test_a_moment_is_due_at_once_and_what_is_over_waits_for_one_or_for_its_time() -> None:
-    over = Transcript("a", b"[]")
-    bell, outbox = belled()
+async def test_a_moment_is_due_at_once_and_what_is_over_waits_for_one_or_for_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over, outlet = Transcript("a", b"[]"), outlet_of(patience_seconds=patient(60))
     for due in (fact("a"), question("a")):
-        outbox.put(decision(over))
-        waiting = asyncio.create_task(bell.until_due(patient(60)))
-        await until_idle()
-        assert not waiting.done()
-        outbox.put(decision(due))
-        async with asyncio.timeout(patient(5)):
-            await waiting
-        taken(bell, outbox, 2)
-    outbox.put(decision(over))
-    await bell.until_due(0)
+        outlet.put([over], row())
+        waiting = await sleeps(outlet.outbox)
+        outlet.put([due], row())
+        await wakes(waiting)
+        taken(outlet.outbox, 2)
+    outlet.put([over], row())
+    await sleeps(outlet.outbox)
+    later = time.monotonic() + patient(60)
+    monkeypatch.setattr("time.monotonic", lambda: later)
+    await wakes(asyncio.create_task(outlet.outbox.until_due()))
 
 
 async def test_what_is_over_does_not_wait_if_it_fills_a_transaction_or_somebody_waits_for_it() -> None:
-    over = Transcript("a", b"[]")
-    bell, outbox = belled(decision(*[over] * MAX_TRANSACTION_RECORDS))
-    async with asyncio.timeout(patient(5)):
-        await bell.until_due(patient(60))
-        taken(bell, outbox, 1)
-        outbox.put(decision(over))
-        waits = asyncio.create_task(outbox.until_written())
-        await bell.until_due(patient(60))
-        taken(bell, outbox, 1)
-        await waits
+    over, outlet = Transcript("a", b"[]"), outlet_of(patience_seconds=patient(60))
+    waiting = await sleeps(outlet.outbox)
+    outlet.put([over] * MAX_TRANSACTION_RECORDS, row())
+    await wakes(waiting)
+    taken(outlet.outbox, 1)
+    outlet.put([over], row())
+    waiting = await sleeps(outlet.outbox)
+    written = asyncio.create_task(outlet.outbox.until(lambda: not outlet.outbox.is_filled))
+    await wakes(waiting)
+    taken(outlet.outbox, 1)
+    await wakes(written)
+    outlet.put([over], row())
+    await sleeps(outlet.outbox)
 
 
-async def test_one_that_waits_for_a_partition_that_is_not_written_yet_is_heard_when_it_is() -> None:
-    outbox = outbox_of("a")
-    waits = asyncio.create_task(outbox.until_written())
-    await until_idle()
-    bell = Bell()
-    outbox.wakes(bell)
-    assert bell.filled.is_set()
-    assert bell.due.is_set()
-    taken(bell, outbox, 1)
-    await waits
-    assert not bell.filled.is_set()
-    assert not bell.due.is_set()
+async def test_what_came_during_a_transaction_waits_for_no_more() -> None:
+    outlet = outlet_of("a", patience_seconds=patient(60))
+    outlet.put([Transcript("b", b"[]")], row())
+    taken(outlet.outbox, 1)
+    await wakes(asyncio.create_task(outlet.outbox.until_due()))
 
 
-async def test_one_waits_for_what_was_put_before_and_for_nothing_later() -> None:
-    outbox = outbox_of("a", "b")
-    waiting = asyncio.create_task(outbox.until_written())
-    await until_idle()
-    outbox.put(decision(fact("c")))
-    outbox.written(1)
-    await until_idle()
-    assert not waiting.done()
-    outbox.written(1)
-    await waiting
-    assert waiting_in(outbox) == [["c"]]
+async def test_a_condition_that_holds_hurries_nobody() -> None:
+    outlet = outlet_of(patience_seconds=patient(60))
+    outlet.put([Transcript("b", b"[]")], row())
+    await outlet.outbox.until(lambda: True)
+    await sleeps(outlet.outbox)
 
 
 async def test_what_is_forgotten_is_waited_for_no_longer() -> None:
-    outbox = outbox_of("a", "b")
-    waiting = asyncio.create_task(outbox.until_written())
-    await until_idle()
-    outbox.clear()
-    await waiting
-    assert outbox.records == 0
-    assert outbox.first() == []
-
-
-async def test_a_transaction_that_ends_after_everything_was_forgotten_takes_nothing_out() -> None:
-    outbox = outbox_of("a", "b")
-    outbox.clear()
-    outbox.written(2)
-    assert outbox.records == 0
-    outbox.put(decision(fact("c")))
-    waiting = asyncio.create_task(outbox.until_written())
+    gone = outlet_of("a", "b")
+    stays = Outlet(1, KafkaSettings(), gone.outbox)
+    stays.put([fact("c")], row())
+    waiting = asyncio.create_task(gone.outbox.until(lambda: gone.outbox.records < 2))
     await until_idle()
     assert not waiting.done()
-    outbox.written(1)
-    await waiting
+    gone.outbox.forget(gone)
+    await wakes(waiting)
+    assert waiting_in(gone.outbox) == [["c"]]
+    gone.outbox.forget(stays)
+    assert (gone.outbox.records, gone.outbox.waiting_since, gone.outbox.first()) == (0, None, [])
+
+
+def test_a_transaction_that_ends_after_its_partition_was_forgotten_takes_nothing_else_out() -> None:
+    gone = outlet_of("a", "b")
+    stays = Outlet(1, KafkaSettings(), gone.outbox)
+    stays.put([fact("c")], row(7))
+    decided = gone.outbox.first()[:2]
+    gone.outbox.forget(gone)
+    gone.outbox.written(decided)
+    assert (waiting_in(gone.outbox), gone.outbox.records, gone.place) == ([["c"]], 1, None)
+    taken(gone.outbox, 1)
+    assert stays.place == 7
 
 
 # Effects are carried out: records to write, and counts.
