@@ -1,7 +1,6 @@
 """Connections to Kafka: the settings, the clients made from them, and what refusals of the broker mean."""
 
 import asyncio
-import logging
 import os
 import socket
 import ssl
@@ -390,15 +389,6 @@ HANDLER_STOP_SECONDS: Final = 0.5
 log = structlog.get_logger()
 
 
-class _PollErrors:
-    """Passes FastStream's errors to our log, without its line for each batch. `PollWatch` handles failed polls."""
-
-    def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
-        """Logs one line of FastStream."""
-        if level >= logging.ERROR:
-            log.error("kafka_subscriber_failed", detail=str(msg), error=repr(exc_info))
-
-
 class KafkaSettings(BaseModel):
     """Address of the cluster, prefix of topic names, and credentials."""
 
@@ -509,7 +499,7 @@ class KafkaSettings(BaseModel):
             metadata_max_age_ms=METADATA_AGE_MS,
             apply_types=False,  # a decoder of ours makes the messages
             middlewares=middlewares,
-            logger=logger or _PollErrors(),
+            logger=logger,
             **self.security.faststream_options(),
         )
 
