@@ -50,6 +50,13 @@ _EXPIRED: Final = 10
 _TLS_ALERT_AS_SIZE: Final = 0x1503  # a TLS alert, read as the size of an answer, begins with these two bytes
 
 
+_REFUSED: Final[Mapping[type, str]] = {
+    errors.TopicAuthorizationFailedError: "topic",
+    errors.GroupAuthorizationFailedError: "consumer group",
+    errors.TransactionalIdAuthorizationFailed: "transactional id",
+}
+
+
 class NoBrokersError(errors.KafkaError):  # type: ignore[misc]  # the library has no type hints
     """A broker answered without naming any broker of the cluster."""
 
@@ -183,25 +190,20 @@ def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
 
 def _refused(error: BaseException, security: SecuritySettings) -> Explanation:
     """Explains a refusal by the broker."""
-    names = sorted(str(name) for arg in getattr(error, "args", ()) for name in _names_in(arg))
-    named = ", ".join(names)
-    match error:
-        case errors.TopicAuthorizationFailedError():
-            what = f"the topic{'s' if len(names) > 1 else ''} {named}" if named else "a topic"
-        case errors.GroupAuthorizationFailedError():
-            what = f"the consumer group {named}" if named else "the consumer group"
-        case errors.TransactionalIdAuthorizationFailed():
-            what = f"the transactional id {named}" if named else "the transactional id"
-        case errors.ClusterAuthorizationFailedError():
-            what = "the cluster as a whole in this way"
-        case errors.InvalidTransactionTimeout():
-            return Explanation(
-                f"does not let a transaction take as long as ours: its transaction.max.timeout.ms is below {MAX_TRANSACTION_MS}",
-                f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more; Kafka's default is 900000.",
-            )
-        case _:
-            return Explanation(f"answers with {_text(error)}", "Look into the broker's log for more.")
-    return Explanation(f"does not let {security.who} use {what}", f"Give it the right; {RIGHTS_PAGE}")
+    what = _REFUSED.get(type(error))
+    if what is not None:
+        names = sorted(str(name) for arg in error.args for name in _names_in(arg))
+        named = f"the {what}{'s' if len(names) > 1 else ''} {', '.join(names)}" if names else f"a {what}"
+    elif isinstance(error, errors.ClusterAuthorizationFailedError):
+        named = "the cluster as a whole in this way"
+    elif isinstance(error, errors.InvalidTransactionTimeout):
+        return Explanation(
+            f"does not let a transaction take as long as ours: its transaction.max.timeout.ms is below {MAX_TRANSACTION_MS}",
+            f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more; Kafka's default is 900000.",
+        )
+    else:
+        return Explanation(f"answers with {_text(error)}", "Look into the broker's log for more.")
+    return Explanation(f"does not let {security.who} use {named}", f"Give it the right; {RIGHTS_PAGE}")
 
 
 def _names_in(arg: object) -> tuple[object, ...]:
@@ -422,8 +424,10 @@ class KafkaSettings(BaseModel):
         return {"bootstrap_servers": self.bootstrap_servers, **self.security.client_options()}
 
     def admin(self, role: str) -> AIOKafkaAdminClient:
-        """Returns a client for topics and their settings; its `start` raises like `first_contact`."""
-        return _Admin(self, role)
+        """Returns a client for topics and their settings; its `start` connects, and says nothing if it cannot."""
+        return AIOKafkaAdminClient(
+            **self.client_options(), client_id=self._client_name(role), request_timeout_ms=REQUEST_TIMEOUT_MS
+        )
 
     @asynccontextmanager
     async def administration(self, role: str) -> AsyncIterator[AIOKafkaAdminClient]:
@@ -432,7 +436,8 @@ class KafkaSettings(BaseModel):
         Raises:
             KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
         """
-        admin = self.admin(role)
+        async with self.first_contact(role):  # for the cause: the client logs it, and raises another error
+            admin = self.admin(role)
         try:
             await admin.start()
             yield admin
@@ -544,21 +549,6 @@ class KafkaSettings(BaseModel):
         return KafkaUnreachableError(
             f"Kafka: no broker answers at {self.bootstrap_servers}: {seen}. {_ENDS} {first.remedy}"
         )
-
-
-class _Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # the library has no type hints
-    """An admin client that raises the cause if it cannot start. The library only logs it and raises another error."""
-
-    def __init__(self, kafka: KafkaSettings, role: str) -> None:
-        self._kafka = kafka
-        self._role = role
-        super().__init__(
-            **kafka.client_options(), client_id=f"{kafka.client_id}-{role}", request_timeout_ms=REQUEST_TIMEOUT_MS
-        )
-
-    async def start(self) -> None:
-        async with self._kafka.first_contact(self._role):
-            await super().start()
 
 
 _ENDS: Final = "callgauge cannot work like this, so it ends."

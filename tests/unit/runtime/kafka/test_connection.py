@@ -242,9 +242,8 @@ async def test_the_next_address_is_tried_and_the_login_only_once() -> None:
     with embedded_broker(["scores"]) as address:
         kafka = KafkaSettings(bootstrap_servers=f"{NOBODY},{address}", is_embedded=True)
         assert await partition_counts(kafka, ["scores"]) == {"scores": 4}
-        started = kafka.admin("test")
-        await started.start()
-        await started.close()
+        async with kafka.administration("test") as admin:
+            assert (await admin.describe_topics(["scores"]))[0]["topic"] == "scores"
     tried: list[int] = []
 
     async def refuse(_host: str, port: int, **_: Any) -> None:
@@ -295,10 +294,9 @@ async def test_a_cluster_that_names_addresses_we_cannot_reach_is_told(
 
 
 async def test_an_admin_client_that_cannot_start_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    admin = KafkaSettings(bootstrap_servers=NOBODY).admin("test")
     with pytest.raises(KafkaUnreachableError, match="nothing listens there"):
-        await admin.start()
-    await admin.close()
+        async with KafkaSettings(bootstrap_servers=NOBODY).administration("test"):
+            pass
     assert caplog.records == [], "the library logs the cause and raises something else; here it is the other way round"
 
 
