@@ -4,9 +4,9 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
@@ -322,53 +322,55 @@ async def first_contact(options: Mapping[str, Any], client_id: str) -> AsyncIter
         NoContactError: No address can be used.
     """
     connecting = {"client_id": client_id, "request_timeout_ms": ANSWER_MS, **options}
-    causes: list[tuple[str, Exception]] = []
-    connection = None
-    for host, port, _ in collect_hosts(connecting.pop("bootstrap_servers"), randomize=False):
-        try:
-            connection = await _opened(host, port, connecting)
-            break
-        except (OSError, KafkaError, TimeoutError, ValueError) as error:  # ValueError: no host name, or a false proof
-            causes.append((f"{host}:{port}", error))
-            if isinstance(error, SaslAuthenticationFailed):
-                break  # the others would say the same, and may lock the user out
-    if connection is None:
-        raise NoContactError(causes)
+    hosts = collect_hosts(connecting.pop("bootstrap_servers"), randomize=False)
+    connection = await _first_that_opens([(host, port) for host, port, _ in hosts], partial(_opened, connecting))
     try:
         yield connection
     finally:
         await connection.close()
 
 
-async def _opened(host: str, port: int, connecting: Mapping[str, Any]) -> AIOKafkaConnection:
+async def _first_that_opens(
+    addresses: Iterable[tuple[str, int]], opening: Callable[[str, int], Awaitable[AIOKafkaConnection]]
+) -> AIOKafkaConnection:
+    """Opens a connection to one address after the other until one works; raises `NoContactError` if none does."""
+    causes: list[tuple[str, Exception]] = []
+    for host, port in addresses:
+        try:
+            return await opening(host, port)
+        except (OSError, KafkaError, TimeoutError, ValueError) as error:  # ValueError: no host name, or a false proof
+            causes.append((f"{host}:{port}", error))
+            if isinstance(error, SaslAuthenticationFailed):
+                break  # the others would say the same, and may lock the user out
+    raise NoContactError(causes)
+
+
+async def _opened(connecting: Mapping[str, Any], host: str, port: int) -> AIOKafkaConnection:
     """Opens a connection and tests it; closes it if the test fails."""
     connection = await create_conn(host, port, **connecting)
     try:
-        await _require_cluster(host, port, connection, connecting)
+        await _require_cluster(connecting, connection, (host, port))
     except BaseException:
         await connection.close()
         raise
     return connection
 
 
-async def _require_cluster(host: str, port: int, connection: AIOKafkaConnection, connecting: Mapping[str, Any]) -> None:
+async def _require_cluster(
+    connecting: Mapping[str, Any], connection: AIOKafkaConnection, address: tuple[str, int]
+) -> None:
     """Checks that one of the cluster's own addresses can be reached, because clients go on with those."""
     answer = await connection.send(TopicsRequest([]))
     known = sorted({(broker[1], broker[2]) for broker in answer.brokers})
     if not known:
         raise NoBrokersError
-    if (host, port) in known:
+    if address in known:
         return
-    cause: Exception | None = None
-    for known_host, known_port in known:
-        try:
-            onward = await create_conn(known_host, known_port, **connecting)
-        except (OSError, KafkaError, TimeoutError, ValueError) as error:
-            cause = error
-            continue
-        await onward.close()
-        return
-    raise UnreachableNamesError(", ".join(f"{host}:{port}" for host, port in known)) from cause
+    try:
+        onward = await _first_that_opens(known, partial(create_conn, **connecting))
+    except NoContactError as error:
+        raise UnreachableNamesError(", ".join(f"{host}:{port}" for host, port in known)) from error.causes[-1][1]
+    await onward.close()
 
 
 # Connects this process to Kafka: one set of settings, from which every client is built.
