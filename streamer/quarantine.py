@@ -392,7 +392,8 @@ async def put_back(
             )
             yield Outcome(place, reason=text)
         except (KafkaError, TimeoutError) as error:
-            yield Outcome(place, reason=f"the broker {explained(error, records.kafka.security).seen}")
+            why = explained(error, records.kafka.security)
+            yield Outcome(place, reason=f"the broker {why.seen}" if why.answers else f"no broker answers: {why.seen}")
             return
         else:
             yield Outcome(place, appended=Coordinates(written.topic, written.partition, written.offset))

@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
-from aiokafka.errors import KafkaError
 
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import CONNECT_SECONDS, KafkaSettings, KafkaUnreachableError
@@ -142,15 +141,11 @@ class GroupWatch:
     async def _members(self) -> Sequence[Member]:
         if self._kafka.is_embedded:
             return ()
-        admin = self._kafka.admin("evaluator")
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await admin.start()
+            async with asyncio.timeout(CONNECT_SECONDS), self._kafka.administration("evaluator") as admin:
                 (answer,) = await admin.describe_consumer_groups([self._group_id])
-        except (KafkaError, KafkaUnreachableError, TimeoutError):  # it looks again after the next rebalance
+        except (KafkaUnreachableError, TimeoutError):  # it looks again after the next rebalance
             return ()
-        finally:
-            await admin.close()
         return [
             Member(member, client, host, _topics(metadata)) for member, client, host, metadata, _ in answer.groups[0][5]
         ]

@@ -1,13 +1,12 @@
 """Connections to Kafka: the settings, the clients made from them, and what refusals of the broker mean."""
 
 import asyncio
-import logging
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
@@ -49,6 +48,13 @@ RIGHTS_PAGE: Final = "deploy/security.md lists what each role needs."
 _NAME_MISMATCHES: Final = {62, 64}  # OpenSSL's numbers for a certificate of another host name, of another address
 _EXPIRED: Final = 10
 _TLS_ALERT_AS_SIZE: Final = 0x1503  # a TLS alert, read as the size of an answer, begins with these two bytes
+
+
+_REFUSED: Final[Mapping[type, str]] = {
+    errors.TopicAuthorizationFailedError: "topic",
+    errors.GroupAuthorizationFailedError: "consumer group",
+    errors.TransactionalIdAuthorizationFailed: "transactional id",
+}
 
 
 class NoBrokersError(errors.KafkaError):  # type: ignore[misc]  # the library has no type hints
@@ -153,6 +159,8 @@ def _untrusted(error: ssl.SSLCertVerificationError, security: SecuritySettings) 
 
 def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
     """Explains a connection that closed before an answer. The cause is unknown, so the likeliest ones are named."""
+    if security.fits and isinstance(cause, EOFError | ConnectionResetError):
+        return Explanation("the connection was cut off", "Check the network, and that the broker runs.", answers=False)
     protocol = security.protocol
     has_tls = protocol.endswith("SSL")
     if isinstance(cause, asyncio.IncompleteReadError) and (cause.expected or 0) >> 16 == _TLS_ALERT_AS_SIZE:
@@ -175,31 +183,27 @@ def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
         )
     return Explanation(
         f"closes the connection without a word, and security.protocol is {protocol}",
-        "This port probably wants a login (SASL_), or TLS, or none of it: check security.protocol and the port.",
+        "This port probably wants a login (SASL_), or TLS, or none of it: check security.protocol and the port. Or the broker was "
+        "just stopping.",
     )
 
 
 def _refused(error: BaseException, security: SecuritySettings) -> Explanation:
     """Explains a refusal by the broker."""
-    names = sorted(str(name) for arg in getattr(error, "args", ()) for name in _names_in(arg))
-    named = ", ".join(names)
-    match error:
-        case errors.TopicAuthorizationFailedError():
-            what = f"the topic{'s' if len(names) > 1 else ''} {named}" if named else "a topic"
-        case errors.GroupAuthorizationFailedError():
-            what = f"the consumer group {named}" if named else "the consumer group"
-        case errors.TransactionalIdAuthorizationFailed():
-            what = f"the transactional id {named}" if named else "the transactional id"
-        case errors.ClusterAuthorizationFailedError():
-            what = "the cluster as a whole in this way"
-        case errors.InvalidTransactionTimeout():
-            return Explanation(
-                f"does not let a transaction take as long as ours: its transaction.max.timeout.ms is below {MAX_TRANSACTION_MS}",
-                f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more; Kafka's default is 900000.",
-            )
-        case _:
-            return Explanation(f"answers with {_text(error)}", "Look into the broker's log for more.")
-    return Explanation(f"does not let {security.who} use {what}", f"Give it the right; {RIGHTS_PAGE}")
+    what = _REFUSED.get(type(error))
+    if what is not None:
+        names = sorted(str(name) for arg in error.args for name in _names_in(arg))
+        named = f"the {what}{'s' if len(names) > 1 else ''} {', '.join(names)}" if names else f"a {what}"
+    elif isinstance(error, errors.ClusterAuthorizationFailedError):
+        named = "the cluster as a whole in this way"
+    elif isinstance(error, errors.InvalidTransactionTimeout):
+        return Explanation(
+            f"does not let a transaction take as long as ours: its transaction.max.timeout.ms is below {MAX_TRANSACTION_MS}",
+            f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more; Kafka's default is 900000.",
+        )
+    else:
+        return Explanation(f"answers with {_text(error)}", "Look into the broker's log for more.")
+    return Explanation(f"does not let {security.who} use {named}", f"Give it the right; {RIGHTS_PAGE}")
 
 
 def _names_in(arg: object) -> tuple[object, ...]:
@@ -318,53 +322,55 @@ async def first_contact(options: Mapping[str, Any], client_id: str) -> AsyncIter
         NoContactError: No address can be used.
     """
     connecting = {"client_id": client_id, "request_timeout_ms": ANSWER_MS, **options}
-    causes: list[tuple[str, Exception]] = []
-    connection = None
-    for host, port, _ in collect_hosts(connecting.pop("bootstrap_servers"), randomize=False):
-        try:
-            connection = await _opened(host, port, connecting)
-            break
-        except (OSError, KafkaError, TimeoutError, ValueError) as error:  # ValueError: no host name, or a false proof
-            causes.append((f"{host}:{port}", error))
-            if isinstance(error, SaslAuthenticationFailed):
-                break  # the others would say the same, and may lock the user out
-    if connection is None:
-        raise NoContactError(causes)
+    hosts = collect_hosts(connecting.pop("bootstrap_servers"), randomize=False)
+    connection = await _first_that_opens([(host, port) for host, port, _ in hosts], partial(_opened, connecting))
     try:
         yield connection
     finally:
         await connection.close()
 
 
-async def _opened(host: str, port: int, connecting: Mapping[str, Any]) -> AIOKafkaConnection:
+async def _first_that_opens(
+    addresses: Iterable[tuple[str, int]], opening: Callable[[str, int], Awaitable[AIOKafkaConnection]]
+) -> AIOKafkaConnection:
+    """Opens a connection to one address after the other until one works; raises `NoContactError` if none does."""
+    causes: list[tuple[str, Exception]] = []
+    for host, port in addresses:
+        try:
+            return await opening(host, port)
+        except (OSError, KafkaError, TimeoutError, ValueError) as error:  # ValueError: no host name, or a false proof
+            causes.append((f"{host}:{port}", error))
+            if isinstance(error, SaslAuthenticationFailed):
+                break  # the others would say the same, and may lock the user out
+    raise NoContactError(causes)
+
+
+async def _opened(connecting: Mapping[str, Any], host: str, port: int) -> AIOKafkaConnection:
     """Opens a connection and tests it; closes it if the test fails."""
     connection = await create_conn(host, port, **connecting)
     try:
-        await _require_cluster(host, port, connection, connecting)
+        await _require_cluster(connecting, connection, (host, port))
     except BaseException:
         await connection.close()
         raise
     return connection
 
 
-async def _require_cluster(host: str, port: int, connection: AIOKafkaConnection, connecting: Mapping[str, Any]) -> None:
+async def _require_cluster(
+    connecting: Mapping[str, Any], connection: AIOKafkaConnection, address: tuple[str, int]
+) -> None:
     """Checks that one of the cluster's own addresses can be reached, because clients go on with those."""
     answer = await connection.send(TopicsRequest([]))
     known = sorted({(broker[1], broker[2]) for broker in answer.brokers})
     if not known:
         raise NoBrokersError
-    if (host, port) in known:
+    if address in known:
         return
-    cause: Exception | None = None
-    for known_host, known_port in known:
-        try:
-            onward = await create_conn(known_host, known_port, **connecting)
-        except (OSError, KafkaError, TimeoutError, ValueError) as error:
-            cause = error
-            continue
-        await onward.close()
-        return
-    raise UnreachableNamesError(", ".join(f"{host}:{port}" for host, port in known)) from cause
+    try:
+        onward = await _first_that_opens(known, partial(create_conn, **connecting))
+    except NoContactError as error:
+        raise UnreachableNamesError(", ".join(f"{host}:{port}" for host, port in known)) from error.causes[-1][1]
+    await onward.close()
 
 
 # Connects this process to Kafka: one set of settings, from which every client is built.
@@ -385,15 +391,6 @@ HANDLER_STOP_SECONDS: Final = 0.5
 
 
 log = structlog.get_logger()
-
-
-class _PollErrors:
-    """Passes FastStream's errors to our log, without its line for each batch. `PollWatch` handles failed polls."""
-
-    def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
-        """Logs one line of FastStream."""
-        if level >= logging.ERROR:
-            log.error("kafka_subscriber_failed", detail=str(msg), error=repr(exc_info))
 
 
 class KafkaSettings(BaseModel):
@@ -429,8 +426,10 @@ class KafkaSettings(BaseModel):
         return {"bootstrap_servers": self.bootstrap_servers, **self.security.client_options()}
 
     def admin(self, role: str) -> AIOKafkaAdminClient:
-        """Returns a client for topics and their settings; its `start` raises like `first_contact`."""
-        return _Admin(self, role)
+        """Returns a client for topics and their settings; its `start` connects, and says nothing if it cannot."""
+        return AIOKafkaAdminClient(
+            **self.client_options(), client_id=self._client_name(role), request_timeout_ms=REQUEST_TIMEOUT_MS
+        )
 
     @asynccontextmanager
     async def administration(self, role: str) -> AsyncIterator[AIOKafkaAdminClient]:
@@ -439,7 +438,8 @@ class KafkaSettings(BaseModel):
         Raises:
             KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
         """
-        admin = self.admin(role)
+        async with self.first_contact(role):  # for the cause: the client logs it, and raises another error
+            admin = self.admin(role)
         try:
             await admin.start()
             yield admin
@@ -506,25 +506,9 @@ class KafkaSettings(BaseModel):
             metadata_max_age_ms=METADATA_AGE_MS,
             apply_types=False,  # a decoder of ours makes the messages
             middlewares=middlewares,
-            logger=logger or _PollErrors(),
+            logger=logger,
             **self.security.faststream_options(),
         )
-
-    async def connection(self, role: str, host: str, port: int, answer_ms: int) -> AIOKafkaConnection:
-        """Connects to this broker and logs in. The caller closes the connection.
-
-        Args:
-            role: Last part of the client's name.
-            host: Host of the broker, as the cluster names it.
-            port: Port of the broker, as the cluster names it.
-            answer_ms: How long connecting, each step of logging in, and later each answer may take.
-
-        Raises:
-            OSError, KafkaError, TimeoutError, ValueError: It cannot be reached, or does not let us in.
-        """
-        options = {**self.client_options(), "client_id": self._client_name(role), "request_timeout_ms": answer_ms}
-        del options["bootstrap_servers"]
-        return await create_conn(host, port, **options)
 
     def _client_name(self, role: str) -> str:
         return f"{self.client_id}-{role}"
@@ -538,6 +522,7 @@ class KafkaSettings(BaseModel):
         """
         try:
             async with first_contact(self.client_options(), self._client_name(role)) as connection:
+                self.security.let_in()
                 yield connection
         except (NoContactError, KafkaError, TimeoutError) as error:
             raise self.unreachable(error) from error
@@ -552,31 +537,20 @@ class KafkaSettings(BaseModel):
             A `KafkaRefusedError` if a broker answered with a refusal.
         """
         causes = error.causes if isinstance(error, NoContactError) else ((self.bootstrap_servers, error),)
-        explanations = [(address, explained(cause, self.security)) for address, cause in causes]
-        for address, each in explanations:
+        told = [(address, cause, explained(cause, self.security)) for address, cause in causes]
+        for address, cause, each in told:
             if each.answers:
-                return KafkaRefusedError(f"Kafka: the broker at {address} {each.seen}. {_ENDS} {each.remedy}")
-        seen = explanations[0][1].seen
-        if any(each.seen != seen for _, each in explanations):
-            seen = ", ".join(f"{address} ({each.seen})" for address, each in explanations)
+                text = f"Kafka: the broker at {address} {each.seen}. {_ENDS} {each.remedy}"
+                if isinstance(cause, UnreachableNamesError):  # it let us in, and other brokers do not answer
+                    return KafkaUnreachableError(text)
+                return KafkaRefusedError(text, address, each)
+        _, _, first = told[0]
+        seen = first.seen
+        if any(each.seen != seen for _, _, each in told):
+            seen = ", ".join(f"{address} ({each.seen})" for address, _, each in told)
         return KafkaUnreachableError(
-            f"Kafka: no broker answers at {self.bootstrap_servers}: {seen}. {_ENDS} {explanations[0][1].remedy}"
+            f"Kafka: no broker answers at {self.bootstrap_servers}: {seen}. {_ENDS} {first.remedy}"
         )
-
-
-class _Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # the library has no type hints
-    """An admin client that raises the cause if it cannot start. The library only logs it and raises another error."""
-
-    def __init__(self, kafka: KafkaSettings, role: str) -> None:
-        self._kafka = kafka
-        self._role = role
-        super().__init__(
-            **kafka.client_options(), client_id=f"{kafka.client_id}-{role}", request_timeout_ms=REQUEST_TIMEOUT_MS
-        )
-
-    async def start(self) -> None:
-        async with self._kafka.first_contact(self._role):
-            await super().start()
 
 
 _ENDS: Final = "callgauge cannot work like this, so it ends."
@@ -587,7 +561,17 @@ class KafkaUnreachableError(OperatorError):
 
 
 class KafkaRefusedError(KafkaUnreachableError):
-    """A broker refused our login or an operation. A person must change settings or rights."""
+    """A broker refused our login or an operation. A person must change settings or rights.
+
+    Attributes:
+        address: The broker.
+        why: Its refusal; None if it is in the text alone.
+    """
+
+    def __init__(self, text: str, address: str = "", why: Explanation | None = None) -> None:
+        super().__init__(text)
+        self.address = address
+        self.why = why
 
 
 class TopicsUnfitError(OperatorError):
@@ -682,14 +666,15 @@ class LoginWatch:
 
     async def _is_refused(self, *, confirms: bool = False) -> bool:
         try:
-            async with first_contact(self._kafka.client_options(), f"{self._kafka.client_id}-login-watch"):
+            async with self._kafka.first_contact("login-watch"):
                 self._let_in()
-                return False
-        except (NoContactError, KafkaError, TimeoutError) as error:
-            refused = _refused_by(error, self._kafka)
-        if refused is not None and (confirms or self._refusal):
-            self._tell(*refused)
-        return refused is not None
+        except KafkaRefusedError as error:
+            if error.why is not None and (confirms or self._refusal):
+                self._tell(error.address, error.why)
+            return True
+        except KafkaUnreachableError:  # which says nothing about logins
+            pass
+        return False
 
     def _tell(self, address: str, refused: Explanation) -> None:
         self._instruments.inc("callgauge_kafka_logins_refused_total")
@@ -707,17 +692,6 @@ class LoginWatch:
         if self._refusal:
             log.info("kafka_login_works_again")
         self._refusal = ""
-
-
-def _refused_by(error: BaseException, kafka: KafkaSettings) -> tuple[str, Explanation] | None:
-    """Returns the broker that refused us and the reason; None if none did, for example because none answers."""
-    causes = error.causes if isinstance(error, NoContactError) else ((kafka.bootstrap_servers, error),)
-    for address, cause in causes:
-        if not isinstance(cause, UnreachableNamesError):  # a login went well, and other brokers do not answer
-            explanation = explained(cause, kafka.security)
-            if explanation.answers:
-                return address, explanation
-    return None
 
 
 # Asks the broker for the settings of topics.

@@ -79,6 +79,7 @@ class SecuritySettings(BaseModel):
     )
 
     _is_settled: bool = PrivateAttr(default=False)
+    _fits: bool = PrivateAttr(default=False)
     _password: SecretStr | None = PrivateAttr(None)
     _tls: ssl.SSLContext | None = PrivateAttr(None)
 
@@ -124,16 +125,26 @@ class SecuritySettings(BaseModel):
         """The same arguments for a FastStream broker."""
         from faststream.security import BaseSecurity, SASLOAuthBearer, SASLPlaintext, SASLScram256, SASLScram512
 
+        options = self.client_options()
         tls: dict[str, Any] = {"ssl_context": self._tls, "use_ssl": self._tls is not None}
-        if self.token_file is not None:
-            from consumers.runtime.kafka.token_file import TokenFile
+        match self.mechanism:
+            case None:
+                return {"security": BaseSecurity(**tls)}
+            case "OAUTHBEARER":
+                token = options["sasl_oauth_token_provider"]
+                return {"security": SASLOAuthBearer(**tls), "sasl_oauth_token_provider": token}
+        logins = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
+        login = logins[self.mechanism]
+        return {"security": login(options["sasl_plain_username"], options["sasl_plain_password"], **tls)}
 
-            return {"security": SASLOAuthBearer(**tls), "sasl_oauth_token_provider": TokenFile(self.token_file)}
-        if self.mechanism is not None and self.username is not None and self._password is not None:
-            logins = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
-            login = logins[self.mechanism]
-            return {"security": login(self.username, self._password.get_secret_value(), **tls)}
-        return {"security": BaseSecurity(**tls)}
+    @property
+    def fits(self) -> bool:
+        """Whether a broker has let us in with these settings, so that a connection that ends without a word was only cut off."""
+        return self._fits
+
+    def let_in(self) -> None:
+        """Notes that a broker has let us in."""
+        self._fits = True
 
     def read_certificates_anew(self) -> Sequence[Mistake]:
         """Lets new connections use the certificates and the key that the files have now. A CA that is no more in its file stays known.

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
@@ -166,17 +168,6 @@ async def test_without_a_name_there_is_no_twin(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Admin:
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
-        self.closed = False
-
-    async def start(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-    async def close(self) -> None:
-        self.closed = True
-
     async def describe_consumer_groups(self, _: list[str]) -> list[object]:
         metadata = ConsumerProtocolMemberMetadata(0, ["theirs"], b"").encode()
         members = [("rdkafka-1", "rdkafka", "/10.0.0.9", metadata, b""), ("odd", "x", "/h", b"", b"")]
@@ -184,10 +175,17 @@ class Admin:
 
 
 async def test_members_are_read_from_the_answer_of_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, admin = GroupWatch(KafkaSettings(), EvaluatorSettings(), [EVENTS_TOPIC]), Admin()
-    monkeypatch.setattr(KafkaSettings, "admin", lambda *_: admin)
+    errors: list[Exception] = []
+
+    @asynccontextmanager
+    async def administration(*_: object) -> AsyncIterator[Admin]:
+        if errors:
+            raise errors[0]
+        yield Admin()
+
+    watch = GroupWatch(KafkaSettings(), EvaluatorSettings(), [EVENTS_TOPIC])
+    monkeypatch.setattr(KafkaSettings, "administration", administration)
     assert await watch.strangers() == [STRANGER, Member("odd", "x", "/h", None)]
-    assert admin.closed
-    monkeypatch.setattr(KafkaSettings, "admin", lambda *_: Admin(KafkaUnreachableError("away")))
+    errors.append(KafkaUnreachableError("away"))
     assert await watch.strangers() == []
     assert await GroupWatch(KafkaSettings(is_embedded=True), EvaluatorSettings(), [EVENTS_TOPIC]).strangers() == []

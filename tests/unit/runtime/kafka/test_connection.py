@@ -6,7 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from aiokafka import errors
@@ -197,13 +197,44 @@ async def refusal_of(kafka: KafkaSettings) -> str:
     return str(caught.value)
 
 
-async def test_a_port_that_hangs_up_is_told() -> None:
-    async def hang_up(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await reader.read(1)
+async def hang_up(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    await reader.read(1)
 
+
+async def test_a_port_that_hangs_up_is_told() -> None:
     async with listening(hang_up) as address:
         told = await refusal_of(KafkaSettings(bootstrap_servers=address))
     assert f"the broker at {address} closes the connection without a word" in told
+    assert "wants a login (SASL_)" in told
+
+
+async def test_a_broker_that_has_let_us_in_and_hangs_up_was_only_cut_off() -> None:
+    """So its settings fit, and nobody should look for another login."""
+    security = SecuritySettings()
+    with embedded_broker(["scores"]) as address:
+        await partition_counts(
+            KafkaSettings(bootstrap_servers=address, is_embedded=True, security=security), ["scores"]
+        )
+    async with listening(hang_up) as address:
+        with pytest.raises(KafkaUnreachableError) as caught:
+            await partition_counts(KafkaSettings(bootstrap_servers=address, security=security), ["scores"])
+    assert not isinstance(caught.value, KafkaRefusedError)
+    assert str(caught.value).startswith(
+        f"Kafka: no broker answers at {address}: the connection was cut off. callgauge "
+    )
+    assert "SASL" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cause", [ConnectionResetError(), asyncio.IncompleteReadError(b"", 4)])
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_what_a_broker_says_counts_after_it_has_let_us_in(
+    cause: Exception, protocol: Literal["PLAINTEXT", "SSL"]
+) -> None:
+    security = SecuritySettings(protocol=protocol)
+    security.let_in()
+    assert not explained(closed(cause), security).answers
+    assert explained(errors.SaslAuthenticationFailed("no such user"), security).answers
+    assert explained(closed(alert("TLSV13_ALERT_CERTIFICATE_EXPIRED")), security).answers
 
 
 async def test_the_next_address_is_tried_and_the_login_only_once() -> None:
@@ -211,9 +242,8 @@ async def test_the_next_address_is_tried_and_the_login_only_once() -> None:
     with embedded_broker(["scores"]) as address:
         kafka = KafkaSettings(bootstrap_servers=f"{NOBODY},{address}", is_embedded=True)
         assert await partition_counts(kafka, ["scores"]) == {"scores": 4}
-        started = kafka.admin("test")
-        await started.start()
-        await started.close()
+        async with kafka.administration("test") as admin:
+            assert (await admin.describe_topics(["scores"]))[0]["topic"] == "scores"
     tried: list[int] = []
 
     async def refuse(_host: str, port: int, **_: Any) -> None:
@@ -264,10 +294,9 @@ async def test_a_cluster_that_names_addresses_we_cannot_reach_is_told(
 
 
 async def test_an_admin_client_that_cannot_start_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    admin = KafkaSettings(bootstrap_servers=NOBODY).admin("test")
     with pytest.raises(KafkaUnreachableError, match="nothing listens there"):
-        await admin.start()
-    await admin.close()
+        async with KafkaSettings(bootstrap_servers=NOBODY).administration("test"):
+            pass
     assert caplog.records == [], "the library logs the cause and raises something else; here it is the other way round"
 
 
