@@ -272,8 +272,9 @@ class InputReader:
         unplaced = [each for each in inputs if not each.log.is_placed and each not in self.anew]
         try:
             log_ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, ONLOOKER)
-            visible = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, isolation=READ_UNCOMMITTED)
-            ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST)
+            ends = visible = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST)
+            if any(ends.get(tp, 0) < end for tp, end in log_ends.items()):  # or an open transaction hides the rest
+                visible = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, isolation=READ_UNCOMMITTED)
             firsts = await self._offsets(leader, unplaced, OffsetResetStrategy.EARLIEST) if unplaced else {}
         except (KafkaError, TimeoutError) as error:
             log.debug("ends_not_told", broker=leader, error=str(error) or type(error).__name__)

@@ -95,7 +95,7 @@ a producer's clock that steps back stops the merge
 + max, initial=0
 
 an input that was made anew is taken for the old one
-  consumers/sequencer/merge.py, first tests/unit/sequencer/test_merge.py
+  consumers/sequencer/merge.py, first tests/unit/sequencer/test_identity.py
 - if end < handed:
 + if False:
 
@@ -108,6 +108,26 @@ a later batch is sent although an earlier one was lost
   consumers/sequencer/appending.py, first tests/unit/sequencer/test_appending.py
 - raise acknowledged
 + continue
+
+no time is told between the events of a backlog
+  consumers/sequencer/appending.py, first tests/properties/test_backlog.py
+- if passed_ms - self._told_ms[number] >= self._tick_ms:
++ if False:
+
+time is told in front of an event although something older is not in the log
+  consumers/sequencer/appending.py, first tests/unit/sequencer/test_appending.py
+- min(record.timestamp, known_ms)
++ record.timestamp
+
+void ticks at the end of the log are believed
+  consumers/sequencer/appending.py, first tests/unit/sequencer/test_appending.py
+- term is not None and term >= least_term
++ term is not None
+
+after a pause others overtake what an input may still have
+  consumers/sequencer/merge.py, first tests/unit/sequencer/test_merge.py
+- elif now_ms - self.told_ms > SILENT_MS:
++ elif False:
 
 a producer may bring our headers with it
   consumers/sequencer/appending.py, first tests/unit/sequencer/test_appending.py

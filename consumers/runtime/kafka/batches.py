@@ -3,12 +3,12 @@
 import mmap
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import cramjam
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, KafkaError
-from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from aiokafka.record.util import decode_varint
 
 from schemas.quarantine import UndecodableRecord
@@ -100,16 +100,17 @@ MAX_HEADERS: Final = 1_000
 MAX_QUICK_BYTES: Final = 2**20
 """Unpacked size up to which a batch is left to the client's own decoder, which bounds no headers: 1 MB can have no more of
 them than take some 30 MB."""
+HEAD_BYTES: Final = 61
+"""Size of the fields in front of the records of a batch."""
 FORMAT: Final = 2
 """The one message format there is since Kafka 0.11; brokers convert what older clients write."""
 
-_HEAD: Final = struct.Struct(">qiibIhiqqqhii")
 _START: Final = struct.Struct(">qi")  # base offset, and the length of the rest
 _CODEC_MASK: Final = 0x07
-_LOG_APPEND_TIME: Final = 0x08
 _CONTROL: Final = 0x20
 _ATTRIBUTES_AT: Final = 22  # the low byte of them
 _LENGTH_AT: Final = 8
+_COUNT_AT: Final = 57
 _BATCH_ERRORS: Final = (ValueError, LookupError)
 
 
@@ -132,46 +133,6 @@ class DamagedBatchError(UnreadableError):
             expected_and_seen,
             "Check the broker's disks (`kafka-dump-log.sh --deep-iteration`), and proxies between it and callgauge.",
         )
-
-
-class BatchHead(NamedTuple):
-    """The fields before a batch's records, in their order."""
-
-    base_offset: int
-    length: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    first_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    records: int
-
-    @property
-    def next_offset(self) -> int:
-        """The offset after its last record."""
-        return self.base_offset + self.last_offset_delta + 1
-
-    @property
-    def has_every_offset(self) -> bool:
-        """Whether it has as many records as offsets, as brokers ensure for all batches that are not compacted."""
-        return 0 < self.records == self.last_offset_delta + 1
-
-
-class FoundRecord(NamedTuple):
-    """A record with the attributes of aiokafka's own."""
-
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    checksum: None = None
 
 
 class RecordBatches:
@@ -215,9 +176,9 @@ class RecordBatches:
                 found = answer.find(text, self.start)
                 self._found[text] = len(answer) if found < 0 else found
         found, stops = min(self._found[text] for text in texts), _CODEC_MASK | (0 if marks else _CONTROL)
-        while self.start + _HEAD.size <= found and not answer[self.start + _ATTRIBUTES_AT] & stops:
+        while self.start + HEAD_BYTES <= found and not answer[self.start + _ATTRIBUTES_AT] & stops:
             end = self.start + _START.size + _LENGTH.unpack_from(answer, self.start + _LENGTH_AT)[0]
-            if not self.start + _HEAD.size <= end <= found:
+            if not self.start + HEAD_BYTES <= end <= found:
                 break
             last, self.start = self.start, end
         return answer[last : self.start]
@@ -239,19 +200,14 @@ class RecordBatches:
         return end if length > 0 and end <= len(self._answer) else None
 
 
-def head_of(raw: bytes) -> BatchHead | None:
-    """Returns the header fields of a batch; None if it is too short."""
-    return BatchHead._make(_HEAD.unpack_from(raw)) if len(raw) >= _HEAD.size else None
-
-
 def checked(raw: bytes, *, check_crc: bool) -> Any:
     """Returns aiokafka's batch of these bytes after checking them.
 
     Raises:
         DamagedBatchError: The bytes are damaged.
     """
-    if len(raw) < _HEAD.size:
-        raise DamagedBatchError("the batch is cut", f"expected at least {_HEAD.size} bytes, saw {len(raw)}")
+    if len(raw) < HEAD_BYTES:
+        raise DamagedBatchError("the batch is cut", f"expected at least {HEAD_BYTES} bytes, saw {len(raw)}")
     length: int = _START.unpack_from(raw)[1]
     if length != len(raw) - _START.size:
         seen = f"expected {length} bytes as its head says, saw {len(raw) - _START.size}"
@@ -278,10 +234,10 @@ def unpacked(raw: bytes) -> bytes:
             f"expected none, {', '.join(CODECS.values())}, saw number {codec}",
             "Set `compression.type` of the producer to one of those.",
         )
-    head = bytearray(raw[: _HEAD.size])
+    head = bytearray(raw[:HEAD_BYTES])
     head[_ATTRIBUTES_AT] &= ~_CODEC_MASK & 0xFF
     try:
-        with memoryview(raw) as whole, whole[_HEAD.size :] as packed:
+        with memoryview(raw) as whole, whole[HEAD_BYTES:] as packed:
             return decompressed(codec, packed, bytes(head))
     except BatchTooLargeError as error:
         raise UnreadableError(
@@ -297,7 +253,12 @@ def unpacked(raw: bytes) -> bytes:
         ) from error
 
 
-def one_by_one(plain: bytes) -> Iterator[FoundRecord | UnreadableError]:
+def has_every_offset(batch: Any, raw: bytes) -> bool:
+    """Whether a batch has as many records as offsets, as brokers ensure for all batches that are not compacted."""
+    return bool(0 < _LENGTH.unpack_from(raw, _COUNT_AT)[0] == batch.last_offset_delta + 1)
+
+
+def one_by_one(plain: bytes) -> Iterator[Any]:
     """Yields the records of an uncompressed batch, or the fault of each. It is slower than aiokafka, but does not stop at a fault.
 
     In header names, bytes that are not UTF-8 become U+FFFD.
@@ -305,9 +266,8 @@ def one_by_one(plain: bytes) -> Iterator[FoundRecord | UnreadableError]:
     Raises:
         UnreadableError: A record's length is wrong, so the start of the next one is unknown.
     """
-    head = BatchHead._make(_HEAD.unpack_from(plain))
-    position = _HEAD.size
-    for _ in range(head.records):
+    batch, position = DefaultRecordBatch(plain), HEAD_BYTES
+    for _ in range(_LENGTH.unpack_from(plain, _COUNT_AT)[0]):
         try:
             length, begin = _number_at(plain, position)
         except _BATCH_ERRORS as error:
@@ -316,7 +276,7 @@ def one_by_one(plain: bytes) -> Iterator[FoundRecord | UnreadableError]:
         if not begin < position <= len(plain):
             raise _malformed(f"a record of {length} bytes where {len(plain) - begin} are left")
         try:
-            yield _record_in(plain[begin:position], head)
+            yield _record_in(plain[begin:position], batch)
         except UnreadableError as error:
             yield error
         except _BATCH_ERRORS:
@@ -331,7 +291,7 @@ def _malformed(seen: str) -> UnreadableError:
     )
 
 
-def _record_in(field_bytes: bytes, head: BatchHead) -> FoundRecord:
+def _record_in(field_bytes: bytes, batch: Any) -> Any:
     timestamp_delta, position = _number_at(field_bytes, 1)  # the first byte is reserved
     offset_delta, position = _number_at(field_bytes, position)
     key, position = _bytes_at(field_bytes, position)
@@ -348,9 +308,8 @@ def _record_in(field_bytes: bytes, head: BatchHead) -> FoundRecord:
         headers.append((name.decode("utf-8", "replace"), header))
     if position != len(field_bytes):
         raise _malformed(f"{len(field_bytes) - position} bytes behind its fields")
-    timestamp_type = 1 if head.attributes & _LOG_APPEND_TIME else 0
-    timestamp = head.max_timestamp if timestamp_type else head.first_timestamp + timestamp_delta
-    return FoundRecord(head.base_offset + offset_delta, timestamp, timestamp_type, key, value, headers)
+    timestamp = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + timestamp_delta
+    return DefaultRecord(batch.base_offset + offset_delta, timestamp, batch.timestamp_type, key, value, headers)
 
 
 def _number_at(field_bytes: bytes, position: int) -> tuple[int, int]:
@@ -506,7 +465,7 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
             for place, record in enumerate(one_by_one(raw)):
                 if isinstance(record, UnreadableError):
                     # Where it is not known, it is the next one.
-                    offset = batch.base_offset + place if _has_every_offset(raw) else self.next_fetch_offset
+                    offset = batch.base_offset + place if has_every_offset(batch, raw) else self.next_fetch_offset
                     if self.next_fetch_offset <= offset < batch.next_offset:
                         yield self._undecodable(batch, offset, record)
                 elif self.next_fetch_offset <= record.offset < batch.next_offset:
@@ -525,8 +484,8 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
         """Returns the stand-in for the records of a damaged batch, whose header is trusted only where two fields agree."""
         position, time_ms = self.next_fetch_offset, self._last_ms
         nexts = [following_offset] if following_offset is not None else []
-        head = head_of(raw)
-        if head is not None and head.has_every_offset and head.base_offset <= position:
+        head = DefaultRecordBatch(raw) if len(raw) >= HEAD_BYTES else None
+        if head is not None and has_every_offset(head, raw) and head.base_offset <= position:
             nexts.append(head.next_offset)
             # Time that has come too far closes calls; one that is behind only waits for the next record.
             time_ms = time_ms or max(0, min(head.first_timestamp, head.max_timestamp))
@@ -549,11 +508,6 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
             expected_and_seen=error.expected_and_seen,
             what_to_do=error.what_to_do,
         )
-
-
-def _has_every_offset(raw: bytes) -> bool:
-    head = head_of(raw)
-    return head is not None and head.has_every_offset
 
 
 def read_tolerantly() -> None:

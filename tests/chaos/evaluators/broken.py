@@ -138,8 +138,8 @@ def _without_records() -> None:
     append: Callable[..., Awaitable[None]] = LogWriter.append
     seen = count(1)
 
-    async def some(self: LogWriter, records: Iterable[tuple[Any, Any]]) -> None:
-        await append(self, [each for each in records if next(seen) % DROPS_EACH])
+    async def some(self: LogWriter, records: Iterable[tuple[Any, Any]], known_ms: int) -> None:
+        await append(self, [each for each in records if next(seen) % DROPS_EACH], known_ms)
 
     _replace(LogWriter, "append", some)
 
@@ -148,13 +148,13 @@ def _without_sequence() -> None:
     """A sequencer lets a record overtake the one before it on its input."""
     append: Callable[..., Awaitable[None]] = LogWriter.append
 
-    async def overtaken(self: LogWriter, records: Iterable[tuple[Any, Any]]) -> None:
+    async def overtaken(self: LogWriter, records: Iterable[tuple[Any, Any]], known_ms: int) -> None:
         moved = list(records)
         for place, (before, after) in enumerate(pairwise(moved)):
             if before[0] is after[0]:
                 moved[place : place + 2] = after, before
                 break
-        await append(self, moved)
+        await append(self, moved, known_ms)
 
     _replace(LogWriter, "append", overtaken)
 
