@@ -205,13 +205,6 @@ class InputPartition:
         if self.position >= end:
             self._moved_ms = now_ms
 
-    def is_silent_until(self, at_ms: int) -> bool:
-        """Whether its latest answer before this one is so old that the log may have been deleted and made anew since, unnoticed.
-
-        The first answer behind `begin` is none of these: with it another log shows itself.
-        """
-        return self._answered_ms is not None and at_ms - self._answered_ms > SILENT_MS
-
     def bound_ms(self, now_ms: int) -> int | None:
         """Returns up to which time records of others may be appended before its next one; None if they need not wait for it."""
         if self.is_full:

@@ -19,7 +19,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import ENOUGH_BYTES, RETRY_SECONDS, PollWatch
 from consumers.runtime.process import end_tasks, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.merge import STALE_MS, InputPartition, Witness
+from consumers.sequencer.merge import SILENT_MS, STALE_MS, InputPartition, Witness
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Next
@@ -119,6 +119,7 @@ class InputReader:
         self._present: frozenset[TopicPartition] = frozenset()  # partitions with a leader
         self._assigned = self._present
         self._asking: dict[int, asyncio.Task[None]] = {}
+        self._answered_ms: dict[TopicPartition, int] = {}
         for (source, number), (place, witness) in places.items():
             self._found(source, number, place).witness = witness
         self._consumer = kafka.consumer(
@@ -176,7 +177,7 @@ class InputReader:
             await asyncio.sleep(RETRY_SECONDS)
             return
         now_ms = self._clock.now_ms()
-        self._look_for_silence(reading, now_ms)
+        self._doubt_after_silence(reading, now_ms)
         for tp, records in batches.items():
             each = self._by_tp[tp]
             if each.is_placed and not each.put(records, now_ms):
@@ -197,6 +198,22 @@ class InputReader:
         """Reads an input that was made anew, from its first record on."""
         self.anew.remove(each)
         each.renew()
+
+    def _doubt_after_silence(self, reading: Iterable[InputPartition], now_ms: int) -> None:
+        """Looks at the place anew where no answer came for a while, to a frozen process for instance: another log may be there now.
+
+        What came behind the silence is read once more, behind the record that shows whether it is the same log.
+        """
+        wall_ahead_ms = wall_clock_ms() - now_ms
+        for each in reading:
+            stamp, before_ms = self._consumer.last_poll_timestamp(each.tp), self._answered_ms.pop(each.tp, None)
+            if stamp is None or not each.is_placed:
+                continue
+            answered_ms = stamp - wall_ahead_ms
+            if before_ms is not None and answered_ms - before_ms > SILENT_MS:
+                each.is_placed = False
+            else:  # the first answer after a doubt is none of these, however late it is
+                self._answered_ms[each.tp] = answered_ms
 
     def _look_at_partitions(self, cluster: Any) -> None:
         """Takes notice of an answer of any broker about the topics."""
@@ -226,17 +243,6 @@ class InputReader:
         self._client.set_topics(list(self._topics.values()))  # also those that are missing
         for tp in self._assigned:
             self._consumer.seek(tp, self._by_tp[tp].position)
-
-    def _look_for_silence(self, reading: Iterable[InputPartition], now_ms: int) -> None:
-        """Looks at the place again where the broker, or this process, was silent: another log may have the input's name now.
-
-        What came behind the silence is read once more, after that.
-        """
-        wall_ahead_ms = wall_clock_ms() - now_ms
-        for each in reading:
-            stamp = self._consumer.last_poll_timestamp(each.tp)
-            if stamp is not None and each.is_silent_until(stamp - wall_ahead_ms):
-                each.is_placed = False
 
     async def _look_at_answers(self, reading: Iterable[InputPartition], now_ms: int) -> None:
         consumer, wall_ahead_ms = self._consumer, wall_clock_ms() - now_ms
