@@ -70,7 +70,7 @@ async def _coordinator(cluster: Cluster, group: str) -> int:
     async with asyncio.timeout(patient(WAIT_SECONDS)), admin_of(cluster.bootstrap) as admin:
         while True:
             try:
-                return await admin.find_coordinator(group)
+                return int(await admin.find_coordinator(group))
             except GroupCoordinatorNotAvailableError:  # which makes the cluster make its topic
                 await asyncio.sleep(0.2)
 

@@ -105,7 +105,7 @@ class Behind(NamedTuple):
             await asyncio.sleep(self.seconds if late else STEP_SECONDS)
             for reader, each in late:
                 reader._consumer.resume(each.tp)
-            while any(each.position < each.log_end for _, each in late):  # noqa: ASYNC110  # reading tells nobody
+            while any(each.position < each.end for _, each in late):  # noqa: ASYNC110  # reading tells nobody
                 await asyncio.sleep(STEP_SECONDS)
 
 

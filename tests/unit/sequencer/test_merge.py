@@ -151,7 +151,7 @@ def test_all_is_known_up_to_the_moment_before_the_question_once_the_end_told_the
 def test_a_record_whose_broker_had_no_processor_between_stamp_and_log_is_not_below_what_is_known() -> None:
     each = read()
     stalled_ms = 120  # with 25 threads on two processors
-    each.told(NOW_MS + stalled_ms, 0, each.handed)
+    each.told(NOW_MS + stalled_ms, 0, each.log.handed)
     each.settle()
     each.put([Record(0, NOW_MS)], NOW_MS)
     assert each.known_ms <= NOW_MS
