@@ -247,12 +247,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return self._outbox.records <= self._settings.max_unwritten_records
 
     async def _poll(self) -> tuple[Any, ...]:
-        """Some records of the partitions that have not too many calls to close. While there are any, the next step follows at once."""
-        closing = {number: each.closing_calls for number, each in self.active.items()}
-        reading = [self._tp(number) for number, calls in closing.items() if calls <= MAX_CLOSING_CALLS]
-        if closing and not reading:
+        """Some records of the partitions that have not too much to publish first. If there is any of it, nothing is waited for."""
+        active = self.active
+        closing = [number for number, each in active.items() if each.closing_calls]
+        reading = [self._tp(number) for number, each in active.items() if not _is_behind(each)]
+        if active and not reading:
             return ()
-        wait_ms = 0 if any(closing.values()) else self._settings.tick_ms
+        wait_ms = 0 if closing else self._settings.tick_ms
         try:
             async with asyncio.timeout(MAX_POLL_SECONDS):
                 batches = await self._consumer.getmany(
@@ -539,3 +540,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             for source, time_ms in each.last_event_ms.items():
                 newest[source] = max(time_ms, newest.get(source, 0))
         return {(source,): to_seconds(time_ms) for source, time_ms in newest.items()}
+
+
+def _is_behind(partition: Partition) -> bool:
+    return partition.is_publishing_again or partition.closing_calls > MAX_CLOSING_CALLS

@@ -121,13 +121,13 @@ a call closes without its fact
 
 the row says less than the transaction has
   consumers/evaluator/writer.py, first tests/properties/test_recovery.py
-- self._addresses.of_row(decisions[-1].row, writer_id)
-+ self._addresses.of_row(decisions[0].row, writer_id)
+- decisions[-1].row.header()
++ decisions[0].row.header()
 
 a decision counts as written one transaction too early
   consumers/evaluator/writer.py, first tests/unit/evaluator/test_writer.py
-- self._done += count
-+ self._done += count + 1
+- and id(self._decisions[0]) in done
++ and True
 
 the producers that the row names are not fenced off
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py

@@ -31,6 +31,7 @@ from tests.support.fakes.evaluator_fakes import (
     START,
     Shell,
     ended,
+    fact,
     row,
     until_idle,
 )
@@ -111,6 +112,14 @@ async def test_a_partition_with_too_many_calls_to_close_is_read_no_more_until_so
     await shell.goes_round()
     assert len(shell.consumer.polls) == 2, "nothing may be read"
     assert shell.closing == [service.MAX_CLOSING_CALLS, service.MAX_CLOSING_CALLS + 1]
+
+
+async def test_a_partition_that_publishes_again_is_read_afterwards(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    shell.role.owned[0]._again = iter([fact("c-1")])
+    for _ in range(3):
+        await shell.goes_round()
+    assert shell.consumer.polls == [({1}, 0), ({1}, 0), ({0, 1}, 1)]
 
 
 async def test_what_it_lacks_is_told_by_messages_and_by_time(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
