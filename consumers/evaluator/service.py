@@ -29,7 +29,7 @@ from consumers.evaluator.topics import (
     TopicWatch,
     require_fit_topics,
 )
-from consumers.evaluator.writer import FencedError, Outbox, Outlet, Writer, writes_transactions
+from consumers.evaluator.writer import FencedError, Outbox, Outlet, Writer
 from consumers.runtime.kafka.connection import METADATA_AGE_MS, KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, Commits, PollWatch
 from consumers.runtime.process import (
@@ -108,8 +108,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._events = kafka.topic(EVENTS_TOPIC)
         self._version = version_of(settings)
         self._takeover = Takeover(kafka, settings)
-        patience_ms = settings.write_interval_ms if writes_transactions(kafka, settings) else 0
-        self._outbox = Outbox(to_seconds(patience_ms))
+        self._outbox = Outbox(0.0 if kafka.is_embedded else to_seconds(settings.write_interval_ms))
         self._group = GroupWatch(kafka, settings, [self._events])
         self._topic_watch = TopicWatch(kafka, settings)
         self._consumer: Any = None  # there is one before anything is owned
@@ -142,10 +141,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._hand_over()
         finally:
             self._leave()
-            async with contextlib.AsyncExitStack() as ending:  # in the other order, each whatever becomes of the others
-                ending.push_async_callback(self._disconnect)
-                ending.callback(self._give_up_all)
-                ending.push_async_callback(self._end_owning)
+            try:
+                await self._end_owning()
+            finally:
+                self._give_up_all()
+                await self._disconnect()
 
     def _leave(self) -> None:
         self.ready.clear()

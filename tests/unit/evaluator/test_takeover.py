@@ -439,14 +439,6 @@ async def test_a_fence_that_fails_is_not_passed_over(
     assert not owner.partition.is_active
 
 
-async def test_without_transactions_the_ends_are_asked_for(handed_over: LittleBroker) -> None:
-    settings = EvaluatorSettings(group_id="g", closed_overlap_ms=0, uses_transactions=False)
-    owner = await took_over(handed_over, settings=settings)
-    assert MARK not in handed_over.journal
-    await read_all(owner)
-    assert (owner.evaluator.open_calls, starts(handed_over, "a")) == (("a", "b"), 1)
-
-
 async def test_the_embedded_broker_keeps_nothing_to_ask_for() -> None:
     broker = LittleBroker()
     broker.kafka = broker._kafka(is_embedded=True)
