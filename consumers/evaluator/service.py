@@ -283,7 +283,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             if partition is not None and partition.is_active:
                 if record.offset < partition.next_offset:
                     raise self._made_anew(partition, record)
-                partition.fold(record, polled_ms)
+                try:
+                    partition.fold(record, polled_ms)
+                except Exception as error:
+                    error.add_note(f"while {record.topic}[{record.partition}]@{record.offset} was folded")
+                    raise
 
     def _made_anew(self, partition: Partition, record: Any) -> LogMadeAnewError:
         partition.drop()

@@ -102,6 +102,14 @@ async def test_an_offset_that_comes_twice_ends_the_role(shell: Shell) -> None:
     assert not shell.role.owned[0].is_active, "so that nothing of it is written any more"
 
 
+async def test_an_error_names_the_record_that_was_folded(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    await shell.assigned(0)
+    monkeypatch.setattr(shell.evaluators[0], "receive", lambda _: 1 // 0)
+    with pytest.raises(ZeroDivisionError) as failed:
+        await shell.goes_round(ended(START))
+    assert failed.value.__notes__ == [f"while events[0]@{START} was folded"]
+
+
 async def test_a_partition_with_too_many_calls_to_close_is_read_no_more_until_some_are_closed(shell: Shell) -> None:
     await shell.assigned(0, 1)
     shell.evaluators[1].closing_calls = service.MAX_CLOSING_CALLS + 1
