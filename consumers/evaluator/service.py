@@ -426,6 +426,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
         Raises:
             SharedNameError: Another process claims them. Nothing of them can be kept, so the role begins again.
+            TwinError: The same, and it had our instance name and is gone.
             KafkaUnreachableError: They cannot be taken over.
             WriteError: It is not known what was written.
         """
@@ -448,9 +449,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await asyncio.wait([writing])  # it would hold up a cancel of ours if it ignores its own
                 writing.result()
         except FencedError as error:
-            self._instruments.inc("callgauge_partitions_fenced_total", (), len(self.owned))
+            numbers = sorted(self.owned)
+            self._instruments.inc("callgauge_partitions_fenced_total", (), len(numbers))
+            self._give_up_all()
+            if (told := await self._group.stand_aside()) is not None:  # the group is about to tell us
+                raise told from error
             raise SharedNameError(
-                f"Partitions {', '.join(map(str, sorted(self.owned)))}: {error}, but the group {self._settings.group_id} gives them to us. "
+                f"Partitions {', '.join(map(str, numbers))}: {error}, but the group {self._settings.group_id} gives them to us. "
                 "So the evaluator gives all of them up and begins again. After a freeze of this process that is all. If it comes again, "
                 "check that no other installation uses this group's name, and that each evaluator_instance is used once."
             ) from error
@@ -478,7 +483,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._give_up_all()
-            self._fail(error)
+            is_revoked = self._joining_since is not None  # then another owner is no surprise
+            if not (is_revoked and isinstance(error, SharedNameError)):
+                self._fail(error)
 
     # Commits: nobody reads on from there, they are for tools that show the lag.
 
