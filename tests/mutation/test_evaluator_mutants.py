@@ -225,7 +225,7 @@ what time decides has the place of the last event
 + else revision_at(self._place))
 
 a silent fold knows less than one that makes records
-  consumers/engine/records.py, first tests/properties/test_recovery.py
+  consumers/engine/records.py, first tests/unit/engine/test_records.py
 - return cast("Record", Unsaid(cause.broker_ms))
 + return None
 
