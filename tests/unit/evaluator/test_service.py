@@ -32,6 +32,7 @@ from tests.support.fakes.evaluator_fakes import (
     Shell,
     ended,
     fact,
+    pause,
     row,
     until_idle,
 )
@@ -92,6 +93,27 @@ async def test_a_poll_that_fails_is_tried_again(shell: Shell, monkeypatch: pytes
     await shell.goes_round(ended(START))
     assert shell.folded == [[START]]
     assert shell.registry.get_sample_value("callgauge_poll_failures_total", {"role": "evaluator"}) == 1
+
+
+async def test_what_is_published_once_again_gives_way_and_comes_before_the_next_record(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shell.assigned(0)
+    owned = shell.role.owned[0]
+    monkeypatch.setattr(partition, "PUBLISHED_AGAIN_IN_A_STEP", 1)
+    owned._again = iter([fact("c-1")] * 3)
+    turns: list[int] = []
+
+    async def others() -> None:
+        while owned.is_publishing_again:
+            turns.append(owned.next_offset)
+            await pause(0)
+
+    waiting = asyncio.create_task(others())
+    await shell.folds(START)
+    await waiting
+    assert turns == [START] * 4, "others have a turn after each step"
+    assert owned.next_offset == START + 1
 
 
 async def test_an_offset_that_comes_twice_ends_the_role(shell: Shell) -> None:
