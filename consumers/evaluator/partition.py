@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from consumers.engine.admission import admit, unfit_bytes
+from consumers.engine.admission import Arrival, admit, unfit_bytes
 from consumers.engine.effects import Effect
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
@@ -169,7 +169,7 @@ class Partition:
             if recovering.skips(event):
                 return
         arrival = admit(source, event, self._limits, self._redactor)
-        if isinstance(arrival, QuarantineRecord):
+        if not isinstance(arrival, Arrival):
             self._refuse(source.value, arrival.model_copy(update={"topic": self.outlet.topic(arrival.topic)}))
             return
         arrival.offset = event.place

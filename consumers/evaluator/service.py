@@ -29,7 +29,7 @@ from consumers.evaluator.topics import (
     TopicWatch,
     require_fit_topics,
 )
-from consumers.evaluator.writer import FencedError, Outbox, Outlet, Writer, writes_transactions
+from consumers.evaluator.writer import FencedError, Outbox, Outlet, Writer
 from consumers.runtime.kafka.connection import METADATA_AGE_MS, KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, Commits, PollWatch
 from consumers.runtime.process import (
@@ -108,8 +108,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._events = kafka.topic(EVENTS_TOPIC)
         self._version = version_of(settings)
         self._takeover = Takeover(kafka, settings)
-        patience_ms = settings.write_interval_ms if writes_transactions(kafka, settings) else 0
-        self._outbox = Outbox(to_seconds(patience_ms))
+        self._outbox = Outbox(0.0 if kafka.is_embedded else to_seconds(settings.write_interval_ms))
         self._group = GroupWatch(kafka, settings, [self._events])
         self._topic_watch = TopicWatch(kafka, settings)
         self._consumer: Any = None  # there is one before anything is owned
@@ -142,10 +141,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._hand_over()
         finally:
             self._leave()
-            async with contextlib.AsyncExitStack() as ending:  # in the other order, each whatever becomes of the others
-                ending.push_async_callback(self._disconnect)
-                ending.callback(self._give_up_all)
-                ending.push_async_callback(self._end_owning)
+            try:
+                await self._end_owning()
+            finally:
+                self._give_up_all()
+                await self._disconnect()
 
     def _leave(self) -> None:
         self.ready.clear()
@@ -247,12 +247,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return self._outbox.records <= self._settings.max_unwritten_records
 
     async def _poll(self) -> tuple[Any, ...]:
-        """Some records of the partitions that have not too many calls to close. While there are any, the next step follows at once."""
-        closing = {number: each.closing_calls for number, each in self.active.items()}
-        reading = [self._tp(number) for number, calls in closing.items() if calls <= MAX_CLOSING_CALLS]
-        if closing and not reading:
+        """Some records of the partitions that have not too much to publish first. If there is any of it, nothing is waited for."""
+        active = self.active
+        closing = [number for number, each in active.items() if each.closing_calls]
+        reading = [self._tp(number) for number, each in active.items() if not _is_behind(each)]
+        if active and not reading:
             return ()
-        wait_ms = 0 if any(closing.values()) else self._settings.tick_ms
+        wait_ms = 0 if closing else self._settings.tick_ms
         try:
             async with asyncio.timeout(MAX_POLL_SECONDS):
                 batches = await self._consumer.getmany(
@@ -282,7 +283,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             if partition is not None and partition.is_active:
                 if record.offset < partition.next_offset:
                     raise self._made_anew(partition, record)
-                partition.fold(record, polled_ms)
+                try:
+                    partition.fold(record, polled_ms)
+                except Exception as error:
+                    error.add_note(f"while {record.topic}[{record.partition}]@{record.offset} was folded")
+                    raise
 
     def _made_anew(self, partition: Partition, record: Any) -> LogMadeAnewError:
         partition.drop()
@@ -421,6 +426,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
         Raises:
             SharedNameError: Another process claims them. Nothing of them can be kept, so the role begins again.
+            TwinError: The same, and it had our instance name and is gone.
             KafkaUnreachableError: They cannot be taken over.
             WriteError: It is not known what was written.
         """
@@ -443,9 +449,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await asyncio.wait([writing])  # it would hold up a cancel of ours if it ignores its own
                 writing.result()
         except FencedError as error:
-            self._instruments.inc("callgauge_partitions_fenced_total", (), len(self.owned))
+            numbers = sorted(self.owned)
+            self._instruments.inc("callgauge_partitions_fenced_total", (), len(numbers))
+            self._give_up_all()
+            if (told := await self._group.stand_aside()) is not None:  # the group is about to tell us
+                raise told from error
             raise SharedNameError(
-                f"Partitions {', '.join(map(str, sorted(self.owned)))}: {error}, but the group {self._settings.group_id} gives them to us. "
+                f"Partitions {', '.join(map(str, numbers))}: {error}, but the group {self._settings.group_id} gives them to us. "
                 "So the evaluator gives all of them up and begins again. After a freeze of this process that is all. If it comes again, "
                 "check that no other installation uses this group's name, and that each evaluator_instance is used once."
             ) from error
@@ -473,7 +483,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._give_up_all()
-            self._fail(error)
+            is_revoked = self._joining_since is not None  # then another owner is no surprise
+            if not (is_revoked and isinstance(error, SharedNameError)):
+                self._fail(error)
 
     # Commits: nobody reads on from there, they are for tools that show the lag.
 
@@ -539,3 +551,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             for source, time_ms in each.last_event_ms.items():
                 newest[source] = max(time_ms, newest.get(source, 0))
         return {(source,): to_seconds(time_ms) for source, time_ms in newest.items()}
+
+
+def _is_behind(partition: Partition) -> bool:
+    return partition.is_publishing_again or partition.closing_calls > MAX_CLOSING_CALLS

@@ -35,11 +35,6 @@ class EvaluatorSettings(BaseModel):
     max_unwritten_records: int = Field(
         2_000, gt=0, description="Most score records decided and not yet written; reading waits when there are more."
     )
-    uses_transactions: bool = Field(
-        default=True,
-        description="Whether scores are written in transactions that fence off former owners. Without them a process that "
-        "was frozen can write a score twice.",
-    )
     write_interval_ms: int = Field(
         500,
         ge=0,

@@ -20,7 +20,7 @@ import schemas
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Claims, writes_transactions
+from consumers.evaluator.writer import Claims
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.ranges import FETCH_BYTES, onlooker, records_between
 from schemas.goals.goal_set import GoalSet
@@ -156,19 +156,19 @@ class Takeover:
         self._kafka = kafka
         self._events, self._scores = kafka.topic(EVENTS_TOPIC), kafka.topic(SCORES_TOPIC)
         self._overlap_ms = settings.closed_overlap_ms
-        self._claims = Claims(kafka, settings) if writes_transactions(kafka, settings) else None
+        self._claims = Claims(kafka, settings)
 
     async def claim(self, numbers: Iterable[int], writer_id: str) -> dict[int, int]:
         """Claims partitions for the writer of a new assignment.
 
         Returns:
-            By partition number the offset in `scores` after the mark; nothing without transactions.
+            By partition number the offset in `scores` after the mark; nothing on the embedded broker, which has no transactions.
 
         Raises:
             FencedError: Another process claimed one at the same moment.
             KafkaError: The broker refused a request.
         """
-        if self._claims is None:
+        if self._kafka.is_embedded:
             return {}
         numbers = tuple(numbers)
         marks = await asyncio.gather(*(self._claims.claim(number, writer_id) for number in numbers))
@@ -202,9 +202,8 @@ class Takeover:
             ends = await consumer.end_offsets(list(logs.values()))
             # Of a log that was made anew, all calls that ever closed may come again.
             since_ms = {
-                number: max(0, row.first_known_ms - self._overlap_ms)
+                number: 0 if row is None or _is_anew(row, ends[logs[number]]) else row.first_known_ms - self._overlap_ms
                 for number, row in rows.items()
-                if row is not None and not _is_anew(row, ends[logs[number]])
             }
             published = await self._published(reader, marks, since_ms)
         for each in owned:
@@ -218,11 +217,10 @@ class Takeover:
             By partition number the end of `scores`: whatever former owners wrote is in front of it, and can be read.
         """
         await self.claim(numbers, writer_id)  # from here on no former owner can let another producer write
-        if self._claims is None:
-            return await self._ends(reader, numbers)
         fenced: set[tuple[str, int]] = set()
         while True:
-            owners = await self._owners(reader, await self._ends(reader, numbers))
+            ends = await reader.end_offsets([TopicPartition(self._scores, number) for number in numbers])
+            owners = await self._owners(reader, {tp.partition: end for tp, end in ends.items()})
             named = {(writer, number) for number, each in owners.items() for writer in each.writers - {writer_id}}
             by_writer: dict[str, list[int]] = {}
             for writer, number in sorted(named - fenced):
@@ -258,21 +256,12 @@ class Takeover:
     async def _published(
         self, reader: AIOKafkaConsumer, ends: Mapping[int, int], since_ms: Mapping[int, int]
     ) -> dict[int, PublishedCalls]:
-        """Reads the calls of the partitions: since that time of the broker, or all that there are."""
-        tps = {number: TopicPartition(self._scores, number) for number in ends}
-        firsts = await reader.beginning_offsets(list(tps.values()))
-        places = (
-            await reader.offsets_for_times({tps[number]: at_ms for number, at_ms in since_ms.items()})
-            if since_ms
-            else {}
-        )
-        ranges = {}
-        for number, tp in tps.items():
-            at = places.get(tp)
-            ranges[tp] = (
-                firsts[tp] if number not in since_ms else ends[number] if at is None else at.offset,
-                ends[number],
-            )
+        """Reads the calls of the partitions since that time of the broker."""
+        asked = {TopicPartition(self._scores, number): max(0, at_ms) for number, at_ms in since_ms.items()}
+        found = await reader.offsets_for_times(asked)
+        ranges = {
+            tp: (ends[tp.partition] if (at := found.get(tp)) is None else at.offset, ends[tp.partition]) for tp in asked
+        }
         published = {number: PublishedCalls() for number in ends}
         looked_at = 0
         async for record in records_between(reader, ranges):
@@ -281,10 +270,6 @@ class Takeover:
             if looked_at % LOOKED_AT_IN_A_TURN == 0:
                 await asyncio.sleep(0)
         return published
-
-    async def _ends(self, reader: AIOKafkaConsumer, numbers: Iterable[int]) -> dict[int, int]:
-        ends = await reader.end_offsets([TopicPartition(self._scores, number) for number in numbers])
-        return {tp.partition: end for tp, end in ends.items()}
 
 
 def _is_anew(row: PartitionRow, end: int) -> bool:

@@ -286,11 +286,6 @@ class WriteError(OperatorError):
     """A record could not be written. End the role without committing, so that its inputs are read again."""
 
 
-def writes_transactions(kafka: KafkaSettings, settings: EvaluatorSettings) -> bool:
-    """Whether scores are written in transactions, on this broker and by these settings."""
-    return settings.uses_transactions and not kafka.is_embedded
-
-
 class FencedError(Exception):
     """Another process has claimed partitions: drop their state and write nothing more of them."""
 
@@ -390,7 +385,7 @@ class Writer:
         self._settings = settings
         self._instruments = instruments
         self._outbox = outbox
-        self._is_transactional = writes_transactions(kafka, settings)
+        self._is_transactional = not kafka.is_embedded
         self._producer: AIOKafkaProducer | None = None
 
     async def start(self) -> None:

@@ -14,6 +14,7 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from aiokafka import TopicPartition
 from pydantic import ValidationError
 
 from consumers.evaluator import takeover
@@ -79,13 +80,16 @@ def _without_transactions() -> None:
         _replace(self, "_is_transactional", by=False)
 
     _replace(Writer, "__init__", plain)
-    begin: Callable[..., None] = takeover.Takeover.__init__
 
-    def without_claims(self: takeover.Takeover, *arguments: Any) -> None:
-        begin(self, *arguments)
-        _replace(self, "_claims", by=None)
+    async def unclaimed(*_: Any) -> dict[int, int]:
+        return {}
 
-    _replace(takeover.Takeover, "__init__", without_claims)
+    async def ends(self: takeover.Takeover, reader: Any, numbers: Iterable[int], _: str) -> dict[int, int]:
+        found = await reader.end_offsets([TopicPartition(self._scores, number) for number in numbers])
+        return {tp.partition: end for tp, end in found.items()}
+
+    _replace(takeover.Takeover, "claim", unclaimed)
+    _replace(takeover.Takeover, "_end", ends)
 
 
 def _without_first() -> None:

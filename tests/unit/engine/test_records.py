@@ -1,5 +1,6 @@
 """When the values of turns and calls are published: once, again if they change, over a restart too, and how many records that is."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -10,7 +11,7 @@ import pytest
 from consumers.engine.admission import Arrival
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.records import Fields, Revisions
+from consumers.engine.records import Fields, Revisions, Unsaid
 from schemas.closed_sets import InputSource, UnscoredReason
 from schemas.events.codec import decode
 from schemas.scores.records import AnyScoreRecord, CallValues, TurnValues, Unscored
@@ -184,6 +185,29 @@ def test_turns_that_turn_out_to_be_none_are_withdrawn_once_over_a_restart_too() 
     feed.assistant_audio(22_000, 23_000)
     feed.user_audio(30_000, 31_000)
     assert [record for record in feed.records("turn") if record.is_withdrawn] == withdrawn
+
+
+def _errs(at_ms: int) -> tuple[int, InputSource, bytes]:
+    error = {"type": "error", "data": {"error": "gone"}, "timestamp": at_ms}
+    return at_ms, InputSource.PIPECAT, json.dumps(error).encode()
+
+
+@pytest.mark.parametrize("turns", [3, 1_000])
+def test_a_silent_fold_makes_no_records_and_knows_what_one_with_records_knows(turns: int) -> None:
+    """Also where it is decided by there being a record: whether the call was announced, and how many turns it may have."""
+    events = simulated_events(2)
+    arrivals = arrivals_of([_errs(events[0][0]), *events])
+    for cut in (1, len(arrivals) // 2, len(arrivals) - 1):
+        loud, silent = (PartitionEvaluator(Limits(max_turns_per_call=turns), "test") for _ in range(2))
+        silent.is_silent = True
+        for arrival in arrivals[:cut]:
+            records = records_of(loud.receive(arrival))
+            assert [type(record) for record in records_of(silent.receive(arrival))] == [Unsaid] * len(records)
+        silent.speak()
+        assert (silent.next_wakeup(), silent.closing_calls) == (loud.next_wakeup(), loud.closing_calls)
+        for arrival in arrivals[cut:]:
+            assert silent.receive(arrival) == loud.receive(arrival)
+        assert silent.advance(events[-1][0] + HOUR_MS, 10**6) == loud.advance(events[-1][0] + HOUR_MS, 10**6)
 
 
 @pytest.mark.parametrize("seed", [2, 4])

@@ -14,9 +14,10 @@ from consumers.evaluator import group, service
 from consumers.evaluator.group import GroupWatch, Member, TwinError, named
 from consumers.evaluator.service import SharedNameError
 from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.writer import FencedError
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from schemas.topics import EVENTS_TOPIC
-from tests.support.fakes.evaluator_fakes import Shell, until_idle
+from tests.support.fakes.evaluator_fakes import START, Shell, until_idle
 
 TOPICS = frozenset([EVENTS_TOPIC])
 OURS = Member("ev-1-a", "callgauge-evaluator", "/10.0.0.1", TOPICS)
@@ -132,6 +133,25 @@ async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_g
     (failure,) = shell.failures
     assert isinstance(failure, TwinError)
     assert shell.role.problems() != (f"evaluator: the evaluator_instance 'ev-1' is also that of {TWIN}",)
+
+
+async def test_who_is_fenced_off_by_another_process_of_its_name_stands_aside_too(shell: Shell) -> None:
+    """It may write before a heartbeat says that it is no member any more. Beginning again, it would take the name from the other one."""
+    await shell.assigned(0)
+    shell.members = [TWIN]
+    shell.writers[0].error = FencedError("another evaluator writes partition 0 now")
+    with capture_logs() as logged:
+        await shell.folds(START)
+    assert "evaluator_instance_is_shared" in {line["event"] for line in logged}
+    assert (shell.failures, shell.role.owned, shell.role.ready.is_set()) == ([], {}, False)
+    shell.consumer._coordinator.member_id = ""
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    assert (shell.failures, revoking.done()) == ([], False)
+    shell.members = []
+    await revoking
+    (failure,) = shell.failures
+    assert isinstance(failure, TwinError)
 
 
 @pytest.mark.parametrize(

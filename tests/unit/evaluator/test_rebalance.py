@@ -112,6 +112,21 @@ async def test_what_is_taken_over_for_a_writer_that_was_fenced_off_is_not_folded
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 
+async def test_who_hands_over_what_another_one_has_already_joins_again_with_nothing(shell: Shell) -> None:
+    """A process that was frozen beyond its session, for example."""
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    shell.writers[0].error = FencedError("0")
+    shell.may_write.set()
+    await revoking
+    assert (shell.failures, shell.role.owned) == ([], {})
+    await shell.assigned(0)
+    assert (shell.takeover.begun, shell.takeover.kept) == (2, [])
+
+
 @pytest.mark.parametrize("generations", [0, 2, 5, -1])
 async def test_a_rebalance_without_us_leaves_us_nothing(shell: Shell, generations: int) -> None:
     await shell.assigned(0)

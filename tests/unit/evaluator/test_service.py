@@ -31,6 +31,8 @@ from tests.support.fakes.evaluator_fakes import (
     START,
     Shell,
     ended,
+    fact,
+    pause,
     row,
     until_idle,
 )
@@ -93,12 +95,41 @@ async def test_a_poll_that_fails_is_tried_again(shell: Shell, monkeypatch: pytes
     assert shell.registry.get_sample_value("callgauge_poll_failures_total", {"role": "evaluator"}) == 1
 
 
+async def test_what_is_published_once_again_gives_way_and_comes_before_the_next_record(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shell.assigned(0)
+    owned = shell.role.owned[0]
+    monkeypatch.setattr(partition, "PUBLISHED_AGAIN_IN_A_STEP", 1)
+    owned._again = iter([fact("c-1")] * 3)
+    turns: list[int] = []
+
+    async def others() -> None:
+        while owned.is_publishing_again:
+            turns.append(owned.next_offset)
+            await pause(0)
+
+    waiting = asyncio.create_task(others())
+    await shell.folds(START)
+    await waiting
+    assert turns == [START] * 4, "others have a turn after each step"
+    assert owned.next_offset == START + 1
+
+
 async def test_an_offset_that_comes_twice_ends_the_role(shell: Shell) -> None:
     await shell.assigned(0)
     await shell.folds(START)
     with pytest.raises(LogMadeAnewError, match=r"Log events\[0\]: offset 5 was to come next, and 3 came"):
         await shell.polled(3)
     assert not shell.role.owned[0].is_active, "so that nothing of it is written any more"
+
+
+async def test_an_error_names_the_record_that_was_folded(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    await shell.assigned(0)
+    monkeypatch.setattr(shell.evaluators[0], "receive", lambda _: 1 // 0)
+    with pytest.raises(ZeroDivisionError) as failed:
+        await shell.goes_round(ended(START))
+    assert failed.value.__notes__ == [f"while events[0]@{START} was folded"]
 
 
 async def test_a_partition_with_too_many_calls_to_close_is_read_no_more_until_some_are_closed(shell: Shell) -> None:
@@ -111,6 +142,14 @@ async def test_a_partition_with_too_many_calls_to_close_is_read_no_more_until_so
     await shell.goes_round()
     assert len(shell.consumer.polls) == 2, "nothing may be read"
     assert shell.closing == [service.MAX_CLOSING_CALLS, service.MAX_CLOSING_CALLS + 1]
+
+
+async def test_a_partition_that_publishes_again_is_read_afterwards(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    shell.role.owned[0]._again = iter([fact("c-1")])
+    for _ in range(3):
+        await shell.goes_round()
+    assert shell.consumer.polls == [({1}, 0), ({1}, 0), ({0, 1}, 1)]
 
 
 async def test_what_it_lacks_is_told_by_messages_and_by_time(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

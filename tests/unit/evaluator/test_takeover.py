@@ -384,6 +384,25 @@ async def test_where_retention_took_where_calls_began_they_are_named_and_go_on_w
     ]  # fmt: skip
 
 
+async def test_calls_that_lack_records_count_nothing_at_a_second_successor_either(handed_over: LittleBroker) -> None:
+    handed_over.delete_before(EVENTS_TOPIC, 2)
+    await read_all(await took_over(handed_over))
+    handed_over.event("pipecat", "c", STARTED)
+    second = await took_over(handed_over)
+    assert second.evaluator.lacking == {"a", "b"}
+    await read_all(second)
+    third = await took_over(handed_over)
+    assert third.evaluator.lacking == {"a", "b"}, "not the one that began since"
+    await third.to_the_end()
+    closed = {
+        call: record["is_first"]
+        for call, records in published(handed_over).items()
+        for record in records
+        if record["name"] == "closed"
+    }
+    assert closed == {"a": False, "b": False, "c": True}
+
+
 async def test_of_a_log_that_was_made_anew_calls_that_closed_stay_closed(broker: LittleBroker) -> None:
     """Its sequencer finds no tick and appends all that the inputs still have."""
     broker.tick()
@@ -437,14 +456,6 @@ async def test_a_fence_that_fails_is_not_passed_over(
     with pytest.raises(KafkaUnreachableError):
         await owner.take_over()
     assert not owner.partition.is_active
-
-
-async def test_without_transactions_the_ends_are_asked_for(handed_over: LittleBroker) -> None:
-    settings = EvaluatorSettings(group_id="g", closed_overlap_ms=0, uses_transactions=False)
-    owner = await took_over(handed_over, settings=settings)
-    assert MARK not in handed_over.journal
-    await read_all(owner)
-    assert (owner.evaluator.open_calls, starts(handed_over, "a")) == (("a", "b"), 1)
 
 
 async def test_the_embedded_broker_keeps_nothing_to_ask_for() -> None:

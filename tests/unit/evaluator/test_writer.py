@@ -37,7 +37,6 @@ from consumers.evaluator.writer import (
     Writer,
     Written,
     carry_out,
-    writes_transactions,
 )
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
@@ -143,8 +142,7 @@ class Writing:
         kafka = KafkaSettings(topic_prefix="t.", is_embedded=is_embedded)
         evaluator = EvaluatorSettings(**({"group_id": "g", "write_interval_ms": 0} | settings))
         instruments = Instruments(self.registry, ["evaluator"])
-        patience_ms = evaluator.write_interval_ms if writes_transactions(kafka, evaluator) else 0
-        self.outbox = Outbox(patience_ms / 1_000)
+        self.outbox = Outbox(0.0 if is_embedded else evaluator.write_interval_ms / 1_000)
         self.writer = Writer(kafka, evaluator, instruments, self.outbox)
         self.claims = Claims(kafka, evaluator)
         self.outlet = Outlet(3, kafka, self.outbox)
@@ -252,11 +250,8 @@ async def test_each_writer_has_an_id_of_its_own_that_the_groups_rights_cover(mak
     assert one.asked == {"role": "evaluator", "transactional_id": one.writer.id, "transaction_timeout_ms": 5_000}
 
 
-@pytest.mark.parametrize("settings", [{"is_embedded": True}, {"uses_transactions": False}])
-async def test_without_transactions_the_writer_has_no_id(
-    make: Callable[..., Writing], settings: dict[str, Any]
-) -> None:
-    writing = make(**settings)
+async def test_without_transactions_the_writer_has_no_id(make: Callable[..., Writing]) -> None:
+    writing = make(is_embedded=True)
     await writing.writer.start()
     assert writing.asked["transactional_id"] is None
 
@@ -508,12 +503,9 @@ async def test_a_transaction_that_cannot_be_aborted_ends_the_writing(
     assert writing.outbox.records == 2
 
 
-@pytest.mark.parametrize("settings", [{"is_embedded": True}, {"uses_transactions": False}])
-async def test_without_transactions_what_is_too_large_ends_the_writing(
-    make: Callable[..., Writing], settings: dict[str, Any]
-) -> None:
+async def test_without_transactions_what_is_too_large_ends_the_writing(make: Callable[..., Writing]) -> None:
     """The records written before it cannot be taken back and must not be written again."""
-    writing = make(**settings)
+    writing = make(is_embedded=True)
     writing.producer.most_bytes["t.transcripts"] = 1_000
     writing.decide(LARGE_TRANSCRIPT, fact("c-2"))
     running = await writing.run()
@@ -536,19 +528,15 @@ async def test_it_says_since_when_it_writes(writing: Writing) -> None:
     await ended(running)
 
 
-@pytest.mark.parametrize("settings", [{"is_embedded": True}, {"uses_transactions": False}])
-async def test_without_transactions_records_are_written_one_by_one(
-    make: Callable[..., Writing], settings: dict[str, Any]
-) -> None:
-    writing = make(write_interval_ms=60_000, **settings)
+async def test_without_transactions_records_are_written_one_by_one(make: Callable[..., Writing]) -> None:
+    writing = make(write_interval_ms=60_000, is_embedded=True)
     writing.put("a", "bc")
     running = await writing.run()
     assert writing.asked["transactional_id"] is None
     assert writing.outbox.records == 0
     writing.put("d")  # and nothing waits for company
     await writing.until_written()
-    has_rows = "is_embedded" not in settings
-    assert writing.producer.journal == ["a", "b", "c", *["row"] * has_rows, "d", *["row"] * has_rows]
+    assert writing.producer.journal == ["a", "b", "c", "d"]
     await ended(running)
 
 

@@ -297,7 +297,7 @@ class Evaluated:
         self.records: list[AnyScoreRecord] = []
         for found in read(self.log):
             if isinstance(found, Tick):
-                self.records += records_of(evaluator.pass_time(found.known_ms))
+                self.records += records_of(evaluator.pass_time(found.known_ms, found.place))
             else:
                 arrival = admit(found.source, found, limits or Limits())
                 assert isinstance(arrival, Arrival)

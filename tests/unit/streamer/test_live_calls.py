@@ -63,7 +63,7 @@ def test_the_calls_that_are_asked_for_come_in_their_order(wanted: dict[str, Any]
 
 
 def test_totals_and_news_are_of_the_calls_that_are_asked_for() -> None:
-    over = closed(conversation_id="fifth", labels=CallLabels(agent="ava"))
+    over = closed(conversation_id="fifth", is_first=True, labels=CallLabels(agent="ava"))
     bobs = watched(*MIXED, over, agents={"bob"})
     assert "ended: none" in lines_of(plain_table(bobs, PLACE, NOW_MS), 200)[1]
     assert "ended: goodbye 1" in lines_of(plain_table(watched(*MIXED, over), PLACE, NOW_MS), 200)[1]

@@ -344,8 +344,8 @@ def news_of(*records: AnyScoreRecord) -> list[tuple[str, str]]:
 def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
     assert news_of(
         latency(1, 1_500), latency(2, 1_501), latency(3, 3_501), latency(3, 9_000, is_first=False),
-        latency(4, None), interruption(2, "user"), interruption(2, "user", revision=2), dead_air(1), dead_air(1, revision=2),
-        interruption(3, "user", is_withdrawn=True), subgoal(4, is_first=True), subgoal(4), subgoal(None), stall(2),
+        latency(4, None), interruption(2, "user", is_first=True), interruption(2, "user"), dead_air(1, is_first=True), dead_air(1),
+        interruption(3, "user", is_withdrawn=True), subgoal(4, is_first=True), subgoal(4), subgoal(None), stall(2, is_first=True), stall(2),
         progress(1, 1, is_first=True), closed(), closed(ended_reason=None), turn(1),
     ) == [
         ("call-1 bot: turn 2 answered after 1501 ms (audio)", "magenta"),
@@ -361,9 +361,11 @@ def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
 
 def test_news_are_in_the_order_of_their_times_and_bounded() -> None:
     times_ms = (5, 3, 4)
-    found = news_of(*(dead_air(1, conversation_id=f"c-{ms}", caused_at_ms=NOW_MS + ms) for ms in times_ms))
+    found = news_of(
+        *(dead_air(1, is_first=True, conversation_id=f"c-{ms}", caused_at_ms=NOW_MS + ms) for ms in times_ms)
+    )
     assert [text for text, _ in found] == ["c-3 bot: dead air", "c-4 bot: dead air", "c-5 bot: dead air"]
-    assert len(news_of(*(dead_air(1) for _ in range(MOST_NEWS + 5)))) == MOST_NEWS
+    assert len(news_of(*(dead_air(1, is_first=True) for _ in range(MOST_NEWS + 5)))) == MOST_NEWS
     assert News().newest(0) == []
 
 
@@ -377,9 +379,9 @@ def totals_of(*records: AnyScoreRecord) -> Totals:
 def test_totals_count_each_thing_once() -> None:
     answers = [latency(number, 100.0 * number) for number in range(1, 21)]
     totals = totals_of(
-        started(), *answers, latency(3, 9_999, is_first=False), latency(4, None), interruption(1, "user"),
-        interruption(1, "user", revision=2), dead_air(1), dead_air(1, revision=2), subgoal(1, is_first=True),
-        subgoal(None, is_first=True), closed(), closed("b", ended_reason=None),
+        started(), *answers, latency(3, 9_999, is_first=False), latency(4, None), interruption(1, "user", is_first=True),
+        interruption(1, "user"), dead_air(1, is_first=True), dead_air(1), subgoal(1, is_first=True),
+        subgoal(None, is_first=True), closed(is_first=True), closed("b", ended_reason=None, is_first=True), closed(),
     )  # fmt: skip
     assert totals.text() == (
         "answers 20 (p50 1.00 s, p95 1.90 s)  subgoals 1  cut in 1  dead air 1  ended: goodbye 1, ended 1"
