@@ -202,7 +202,8 @@ def test_a_silent_fold_makes_no_records_and_knows_what_one_with_records_knows(tu
         silent.is_silent = True
         for arrival in arrivals[:cut]:
             records = records_of(loud.receive(arrival))
-            assert [type(record) for record in records_of(silent.receive(arrival))] == [Unsaid] * len(records)
+            stand_ins: list[Any] = records_of(silent.receive(arrival))
+            assert [type(each) for each in stand_ins] == [Unsaid] * len(records)
         silent.speak()
         assert (silent.next_wakeup(), silent.closing_calls) == (loud.next_wakeup(), loud.closing_calls)
         for arrival in arrivals[cut:]:
