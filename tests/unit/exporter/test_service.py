@@ -18,7 +18,7 @@ from consumers.exporter.service import MAX_SILENT_SECONDS, Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.polling import Commits
-from consumers.runtime.received import MAX_REFUSED_LINES
+from consumers.runtime.received import MAX_REFUSED_LINES, Place, Received, Unreadable
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.metrics.process import STEP_METRIC
@@ -68,6 +68,23 @@ async def test_records_become_metrics() -> None:
     assert sample(registry, "callgauge_calls_active", agent="ava", tenant="unknown", environment="unknown") == 0
     assert sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 1
     assert sample(registry, "callgauge_scores_read_total", kind="closed") == 1
+
+
+async def test_a_published_score_is_counted() -> None:
+    role, registry = exporter()
+    async with TestKafkaBroker(role.reader.broker) as broker:
+        await broker.publish(score("c-1").model_dump_json().encode(), "scores", key=b"c-1")
+    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+
+
+async def test_whoever_reads_can_hand_it_messages() -> None:
+    """As a loop over a file does, without a broker and without a record of one."""
+    role, registry = exporter()
+    place = Place("scores", 0, 4, 0, b"c-1")
+    with capture_logs() as lines:
+        await role.handle([Received(place, score("c-1")), Received(place._replace(offset=5), Unreadable("why"))])
+    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+    assert [(line["event"], line["offset"], line["reason"]) for line in lines] == [("record_refused", 5, "why")]
 
 
 async def test_the_last_step_of_an_event_ends_when_its_record_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,6 +257,15 @@ async def running(made: House) -> AsyncIterator[House]:
         await asyncio.gather(judging, return_exceptions=True)
 
 
+async def test_a_published_question_is_answered(house: House) -> None:
+    await house.assigned(P0)
+    asked = question()
+    async with TestKafkaBroker(house.made.broker) as broker:
+        await broker.publish(asked.model_dump_json().encode(), "judge.requests", key=b"c-1")
+    await house.until_written(1)
+    assert house.written() == [asked.request_id]
+
+
 async def test_an_offset_is_committed_when_all_before_it_are_answered(house: House) -> None:
     """And the note beside it names the answered ones after it."""
     await house.assigned(P0)
