@@ -32,7 +32,7 @@ from tests.chaos.load.silences import LENGTHS_MS, LONG_MS, NAME_START, Silence, 
 from tests.chaos.verdict.undisturbed import undisturbed
 from tests.chaos.verdict.verdict import limits_of
 from tests.integration.processes import Process, started
-from tests.integration.score_log import closings, newest_of, records_on
+from tests.integration.score_log import closings, records_on
 from tests.support.brokers.backlog import CALL_SOURCES, Sent, put_backlog
 from tests.support.sequencer_process import sequencer
 
@@ -228,6 +228,7 @@ class Told(NamedTuple):
 
 def told(records: Sequence[AnyScoreRecord]) -> Told:
     latencies = [each for each in records if isinstance(each, VoiceToVoiceLatency)]
+    newest = {(each.conversation_id, each.turn or 0): each.result for each in latencies}  # a call is in one partition
     return Told(
         sorted(
             (each.conversation_id, each.reason, each.ended_reason, each.turns)
@@ -236,11 +237,7 @@ def told(records: Sequence[AnyScoreRecord]) -> Told:
         ),
         sorted((each.conversation_id, each.silent_since_ms) for each in records if isinstance(each, DeadAirFact)),
         sorted((each.conversation_id, each.turn or 0, each.labels.agent) for each in latencies if each.is_first),
-        sorted(
-            (each.conversation_id, each.turn or 0, each.result.value)
-            for each in newest_of(latencies)
-            if isinstance(each, VoiceToVoiceLatency) and isinstance(each.result, Scored)
-        ),
+        sorted((*subject, result.value) for subject, result in newest.items() if isinstance(result, Scored)),
     )
 
 
