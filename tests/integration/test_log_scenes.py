@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,7 +32,7 @@ from tests.chaos.load.silences import LENGTHS_MS, LONG_MS, NAME_START, Silence, 
 from tests.chaos.verdict.undisturbed import undisturbed
 from tests.chaos.verdict.verdict import limits_of
 from tests.integration.processes import Process, started
-from tests.integration.score_log import closings, newest_of, records_on
+from tests.integration.score_log import closings, records_on
 from tests.support.brokers.backlog import CALL_SOURCES, Sent, put_backlog
 from tests.support.sequencer_process import sequencer
 
@@ -40,6 +40,8 @@ IDLE_SECONDS: Final = 5
 """Shorter than each stop, and longer than the longest silence of a call that goes on."""
 SETTLED_SECONDS: Final = 3.0
 """How long calls go on before a stop and after it."""
+DEAD_AIR_MS: Final = Limits().dead_air_ms
+AGENTS: Final = ("desk", "night-desk", "clinic")
 STEADY_CALLS: Final = 12
 HUNG_UP_CALLS: Final = 3
 ROUND_SECONDS: Final = 1.0
@@ -117,14 +119,14 @@ class Player:
 
     async def play_steady(self, number: int) -> None:
         name = self._begin(f"steady-{number}", self.steady)
-        await self._play(name, [begun(now_ms(), f"agent-{number % 3}")])
+        await self._play(name, [begun(now_ms(), AGENTS[number % len(AGENTS)])])
         while not self.is_over.is_set():
             await self._play(name, [*exchange(now_ms())], pause_ms=EXCHANGE_MS - 1_600)
         await self._play(name, [over(now_ms())])
 
     async def play_hung_up(self, number: int) -> None:
         name = self._begin(f"hung-up-{number}", self.hung_up)
-        await self._play(name, [begun(now_ms(), "agent-0"), *exchange(now_ms())])
+        await self._play(name, [begun(now_ms(), AGENTS[0]), *exchange(now_ms())])
 
     async def play_silences(self) -> None:
         """A round of calls with a silence of each length every second."""
@@ -226,6 +228,7 @@ class Told(NamedTuple):
 
 def told(records: Sequence[AnyScoreRecord]) -> Told:
     latencies = [each for each in records if isinstance(each, VoiceToVoiceLatency)]
+    newest = {(each.conversation_id, each.turn or 0): each.result for each in latencies}  # a call is in one partition
     return Told(
         sorted(
             (each.conversation_id, each.reason, each.ended_reason, each.turns)
@@ -234,19 +237,19 @@ def told(records: Sequence[AnyScoreRecord]) -> Told:
         ),
         sorted((each.conversation_id, each.silent_since_ms) for each in records if isinstance(each, DeadAirFact)),
         sorted((each.conversation_id, each.turn or 0, each.labels.agent) for each in latencies if each.is_first),
-        sorted(
-            (each.conversation_id, each.turn or 0, each.result.value)
-            for each in newest_of(latencies)
-            if isinstance(each, VoiceToVoiceLatency) and isinstance(each.result, Scored)
-        ),
+        sorted((*subject, result.value) for subject, result in newest.items() if isinstance(result, Scored)),
     )
 
 
-async def inputs_of(environment: dict[str, str]) -> dict[InputSource, list[ConsumerRecord]]:
+Inputs = dict[InputSource, list[ConsumerRecord]]
+"""All records of the inputs, partition by partition."""
+
+
+async def inputs_of(environment: dict[str, str]) -> Inputs:
     return {source: await records_on(environment, TOPIC_BY_SOURCE[source]) for source in CALL_SOURCES}
 
 
-def as_live(inputs: dict[InputSource, list[ConsumerRecord]], limits: Limits) -> Told:
+def as_live(inputs: Inputs, limits: Limits) -> Told:
     """What an evaluator says that was there all the time, and read each record at the broker's time of it."""
     arrived = sorted(
         ((source, record) for source, records in inputs.items() for record in records),
@@ -267,30 +270,31 @@ def as_live(inputs: dict[InputSource, list[ConsumerRecord]], limits: Limits) -> 
     return told(undisturbed(log, limits).records)
 
 
-async def require_as_live(environment: dict[str, str], names: Sequence[str]) -> Told:
+async def require_as_live(environment: dict[str, str], names: Sequence[str]) -> tuple[Told, Inputs]:
     """Waits until all calls are closed; what is told of them is what would have been told live."""
     assert (await closings(environment, len(names), WAIT_SECONDS)).keys() == set(names)
     scores = await records_on(environment, SCORES_TOPIC)
     found = told([SCORE_RECORD.validate_json(each.value) for each in scores if each.value])
-    expected = as_live(await inputs_of(environment), limits_of(environment))
+    inputs = await inputs_of(environment)
+    expected = as_live(inputs, limits_of(environment))
     assert found.closed == expected.closed
     assert found.dead_airs == expected.dead_airs
     assert found.counted == expected.counted
     assert found.latencies == expected.latencies
-    return found
+    return found, inputs
 
 
-async def require_silences(environment: dict[str, str], found: Told, first_ms: int, last_ms: int) -> None:
+def require_silences(found: Told, inputs: Inputs, first_ms: int, last_ms: int) -> None:
     """Each call with a silence of a known length has the dead airs that its own times say, those inside this time too."""
     times = SilenceTimes()
-    for records in (await inputs_of(environment)).values():
+    for records in inputs.values():
         for each in records:
             if (name := each.key.decode()).startswith(NAME_START):
                 times.take(name, each.value, each.timestamp)
     dead_airs = Counter(name for name, _ in found.dead_airs)
     within: Counter[int] = Counter()
     for name, lengths_ms in times.silences_ms().items():
-        count = sum(each >= limits_of(environment).dead_air_ms for each in lengths_ms)
+        count = sum(each >= DEAD_AIR_MS for each in lengths_ms)
         assert dead_airs[name] == count, times.told(name)
         came_ms = times.came_ms(name)
         within[count] += first_ms < min(came_ms) and max(came_ms) < last_ms
@@ -298,12 +302,25 @@ async def require_silences(environment: dict[str, str], found: Told, first_ms: i
     assert within[1] >= 2, "calls with dead air that lie in the gap whole"
 
 
-def of_steady_calls(player: Player, found: Told) -> None:
-    """No call that went on has dead air or is closed as idle; each that hung up is closed so."""
-    assert not {name for name, _ in found.dead_airs} & set(player.steady)
-    reasons = {name: reason for name, reason, *_ in found.closed}
-    assert {name for name, reason in reasons.items() if reason is CloseReason.IDLE} == set(player.hung_up)
-    assert {agent for name, _, agent in found.counted if name in player.steady} == {"agent-0", "agent-1", "agent-2"}
+def require_steady(player: Player, found: Told, inputs: Inputs) -> None:
+    """No call that went on has dead air or is closed as idle; each that hung up is closed so.
+
+    Where this process had no processor for seconds, a call did not go on.
+    """
+    came_ms: dict[str, list[int]] = {}
+    for each in chain(*inputs.values()):
+        came_ms.setdefault(each.key.decode(), []).append(each.timestamp)
+    went_on = {
+        name
+        for name in player.steady
+        if max(after - before for before, after in pairwise(sorted(came_ms[name]))) < DEAD_AIR_MS
+    }
+    assert went_on
+    assert not {name for name, _ in found.dead_airs} & went_on
+    idle = {name for name, reason, *_ in found.closed if reason is CloseReason.IDLE}
+    assert not idle & went_on
+    assert set(player.hung_up) <= idle
+    assert {agent for name, _, agent in found.counted if name in went_on} <= set(AGENTS)
 
 
 async def longest_pause_ms(environment: dict[str, str]) -> int:
@@ -328,9 +345,9 @@ async def test_a_sequencer_that_is_killed_or_stopped_and_started_again_is_no_sil
             running = await asyncio.to_thread(start, "sequencer")
             last_ms = now_ms()
             await asyncio.sleep(SETTLED_SECONDS)
-    found = await require_as_live(environment, player.names)
-    of_steady_calls(player, found)
-    await require_silences(environment, found, first_ms, last_ms)
+    found, inputs = await require_as_live(environment, player.names)
+    require_steady(player, found, inputs)
+    require_silences(found, inputs, first_ms, last_ms)
     assert await longest_pause_ms(environment) > AWAY_SECONDS * 1_000
 
 
@@ -347,9 +364,9 @@ async def test_calls_go_on_while_sequencer_and_evaluator_are_away(
         last_ms = now_ms()
         for role in ("sequencer", "evaluator"):
             await asyncio.to_thread(start, role)
-    found = await require_as_live(environment, player.names)
-    of_steady_calls(player, found)
-    await require_silences(environment, found, first_ms, last_ms)
+    found, inputs = await require_as_live(environment, player.names)
+    require_steady(player, found, inputs)
+    require_silences(found, inputs, first_ms, last_ms)
     assert await longest_pause_ms(environment) > seconds * 1_000
 
 
@@ -368,7 +385,7 @@ class Line:
 def line_of(name: str, begin_ms: int, *pauses_ms: int, ends: bool = True) -> Line:
     """A call with an exchange before, between and after these pauses."""
     line = Line(name)
-    line.put([begun(begin_ms, "agent-0")])
+    line.put([begun(begin_ms, AGENTS[0])])
     at_ms = begin_ms + 100
     for pause_ms in (0, *pauses_ms):
         at_ms += pause_ms
@@ -424,7 +441,7 @@ async def test_a_backlog_of_ten_minutes_tells_what_was_told_live(
     await asyncio.to_thread(put_backlog, bootstrap, topic_prefix, records)
     for role in ("evaluator", "sequencer"):
         await asyncio.to_thread(start, role)
-    found = await require_as_live(environment, [line.name for line in lines])
+    found, _ = await require_as_live(environment, [line.name for line in lines])
     reasons = {name: reason for name, reason, *_ in found.closed}
     assert reasons["on-hold"] is CloseReason.ENDED
     assert reasons["hung-up"] is reasons["back-after-idle"] is CloseReason.IDLE
@@ -456,10 +473,10 @@ async def test_an_input_that_is_read_later_than_the_others_takes_no_agent_from_a
             await asyncio.sleep(played_seconds)
             player.is_over.set()
         await producer.flush()
-        found = await require_as_live(environment, player.names)
+        found, inputs = await require_as_live(environment, player.names)
     assert len(found.counted) > STEADY_CALLS
     assert "unknown" not in {agent for *_, agent in found.counted}
-    assert not {name for name, _ in found.dead_airs} & set(player.steady)
+    require_steady(player, found, inputs)
     late_ms = [
         record.timestamp - placed.origin.time_ms
         for record in await records_on(environment, EVENTS_TOPIC)
