@@ -219,15 +219,24 @@ def stranger(scene: Scene) -> str | None:
         return None
     stage = scene.stage
     topic = stage.prefix + EVENTS_TOPIC
-    program = Thread(target=_read_as_stranger, args=(stage.cluster.bootstrap, stage.group, topic), daemon=True)
+    given: list[TopicPartition] = []
+    program = Thread(target=_read_as_stranger, args=(stage.cluster.bootstrap, stage.group, topic, given), daemon=True)
     program.start()
-    scene.during("the group", STRANGER_SECONDS, program.join)
-    scene.proofs.append(lambda: None if stage.fleet.logs_with(STRANGER_IN_LOG) else "no evaluator names the stranger")
+
+    def gone() -> None:
+        program.join()
+        stage.note(f"the stranger was given {len(given)} partitions")
+
+    scene.during("the group", STRANGER_SECONDS, gone, lambda: not program.is_alive())
+    scene.proofs.append(
+        lambda: None if not given or stage.fleet.logs_with(STRANGER_IN_LOG) else "no evaluator names the stranger"
+    )
     return f"reads {topic} for {STRANGER_SECONDS:.0f} s"
 
 
-def _read_as_stranger(bootstrap: str, group: str, topic: str) -> None:
-    until = time.monotonic() + STRANGER_SECONDS
+def _read_as_stranger(bootstrap: str, group: str, topic: str, given: list[TopicPartition]) -> None:
+    """Reads for so long from when it is given partitions, for which a busy group may need a while."""
+    until = time.monotonic() + (MOST_TIMES_LONGER - 1) * STRANGER_SECONDS
     reader = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "client.id": STRANGER_IN_LOG, "partition.assignment.strategy": "range",
          "auto.offset.reset": "earliest", "auto.commit.interval.ms": 500, "session.timeout.ms": int(SESSION_SECONDS * 1_000)}
@@ -236,6 +245,9 @@ def _read_as_stranger(bootstrap: str, group: str, topic: str) -> None:
         reader.subscribe([topic])
         while time.monotonic() < until:
             reader.poll(0.2)
+            if not given and (found := reader.assignment()):
+                given += found
+                until = time.monotonic() + STRANGER_SECONDS
     finally:
         reader.close()
 
