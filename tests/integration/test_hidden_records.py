@@ -76,7 +76,7 @@ async def _coordinator(cluster: Cluster, group: str) -> int:
 
 
 async def _create(cluster: Cluster, replicas: dict[str, list[int]], settings: dict[str, str]) -> None:
-    wanted = [NewTopic(name, replica_assignment=[nodes], config=settings) for name, nodes in replicas.items()]
+    wanted = [NewTopic(name, 1, replica_assignment=[nodes], config=settings) for name, nodes in replicas.items()]
     for created in cluster.admin.create_topics(wanted).values():
         await asyncio.to_thread(created.result)
 
