@@ -147,7 +147,9 @@ async def test_what_an_input_may_still_have_is_not_overtaken_after_a_pause() -> 
     steps.reader.all_told(NOW_MS + 20_000)
     events, _ = await steps.step(10)
     assert events == [(PIPECAT, 0, 1)]
-    assert steps.writer.known_ms == [NOW_MS - STAMP_MS, NOW_MS + 19_010], "of what is younger the ticks by the clock tell"
+    assert steps.writer.known_ms == [NOW_MS - STAMP_MS, NOW_MS + 19_010], (
+        "of what is younger the ticks by the clock tell"
+    )
 
 
 async def test_known_time_never_falls() -> None:
