@@ -90,7 +90,7 @@ _Offset = Annotated[int, Field(ge=0)]
 class Tick(BaseModel):
     """Tells time, in each partition of the log.
 
-    Between two events of a backlog it tells time alone: so much of it has passed there, while the events are appended all at once.
+    Between two events of a backlog it tells time alone: that much of it lies between them, though they are appended at once.
 
     Attributes:
         term: Term of the sequencer. A record of a lower term behind it is void.

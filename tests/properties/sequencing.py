@@ -19,6 +19,7 @@ PARTITIONS: Final = 2
 """Partitions of the log."""
 PATIENCE_MS: Final = 10_000
 BEGIN_MS: Final = 1_000_000
+TICK_MS: Final = 500
 
 
 class Sent(NamedTuple):
@@ -115,6 +116,7 @@ class Sequencer:
         self._looked_ms = dict.fromkeys(PLACES, world.now_ms)
         self._asked: dict[Place, Ask] = {}
         self._sending: list[deque[LogRecord]] = [deque() for _ in range(PARTITIONS)]
+        self._told_ms = [0] * PARTITIONS
         self.is_alive = True
         self.tick()
 
@@ -125,13 +127,17 @@ class Sequencer:
         return {place: newest for place, newest in self._world.newest.items() if newest[0].offset >= 0}
 
     def _ticks(self) -> list[Tick]:
-        """The newest tick of each partition that is not void."""
+        """The newest tick of each partition that is not void and says where the inputs stand."""
         found = []
         for partition in self._world.log:
             reader = LogReader()
             ticks = [read for record in partition if isinstance(read := reader.read(record), Tick)]
-            found += ticks[-1:]
+            found += [tick for tick in ticks if self._says_places(tick)][-1:]
         return found
+
+    def _says_places(self, tick: Tick) -> bool:
+        """Whether it is more than the time of its partition between two events."""
+        return bool(tick.inputs)
 
     # Reading.
 
@@ -201,9 +207,15 @@ class Sequencer:
             if not heads:
                 return
             place = min(heads)[-1]
-            self._send_on(place, *self._buffers[place].popleft())
+            self._send_on(place, *self._buffers[place][0])
+            self._buffers[place].popleft()
 
     def _send_on(self, place: Place, at: Next, sent: Sent) -> None:
+        passed_ms = min(sent.time_ms, self._known_ms())
+        if passed_ms - self._told_ms[sent.partition] >= TICK_MS:
+            self._told_ms[sent.partition] = passed_ms
+            tick = Tick.of(self.term, passed_ms, {}, self._names_of_left_out())
+            self._sending[sent.partition].append(LogRecord(0, None, tick.value(), [tick.header()]))
         origin = Origin(place[0], at.generation, place[1], at.offset, sent.time_ms)
         record = LogRecord(0, b"key", str(sent.number).encode(), [Placed(self.term, origin).header()])
         self._sending[sent.partition].append(record)
@@ -229,20 +241,27 @@ class Sequencer:
         """Sends a tick to each partition, if it may."""
         if not self._may_tick:
             return
-        left_out = self._left_out()
-        known = [
-            self._appended_ms[place] if self._buffers[place] or not self._is_at_end[place] else self._seen_ms[place]
-            for place in PLACES
-            if place not in left_out
-        ]
-        self.known_ms = max(self.known_ms, min(known, default=0))
+        self.known_ms = max(self.known_ms, self._known_ms())
+        self._told_ms = [self.known_ms] * PARTITIONS
         positions = {
             place: self._buffers[place][0][0] if self._buffers[place] else self._read[place] for place in PLACES
         }
-        names = [f"{TOPIC_BY_SOURCE[source]} {partition}" for source, partition in left_out]
-        tick = Tick.of(self.term, self.known_ms, positions, names)
+        tick = Tick.of(self.term, self.known_ms, positions, self._names_of_left_out())
         for sending in self._sending:
             sending.append(LogRecord(0, None, tick.value(), [tick.header()]))
+
+    def _names_of_left_out(self) -> list[str]:
+        return [f"{TOPIC_BY_SOURCE[source]} {partition}" for source, partition in self._left_out()]
+
+    def _known_ms(self) -> int:
+        """Up to when everything is sent on. While records of an input wait, nothing of it comes before the first of them."""
+        left_out = self._left_out()
+        return min((self._known_of(place) for place in PLACES if place not in left_out), default=0)
+
+    def _known_of(self, place: Place) -> int:
+        if self._buffers[place]:
+            return max(self._appended_ms[place], self._buffers[place][0][1].time_ms)
+        return self._seen_ms[place] if self._is_at_end[place] else self._appended_ms[place]
 
     def take_step(self, what: str, which: int, number: int) -> None:
         """One of its steps by its name; two numbers say how."""
