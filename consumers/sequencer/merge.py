@@ -118,9 +118,7 @@ class InputPartition:
         What came behind the silence is read once more, behind the record before the place. So the first answer behind `begin` always
         counts, however late it is: that record comes with it.
         """
-        if self.sure_ms is None:
-            self.sure_ms = now_ms
-        elif now_ms - self.sure_ms > SILENT_MS:
+        if self.sure_ms is not None and now_ms - self.sure_ms > SILENT_MS:
             self.log.is_placed = False
 
     def lose(self, now_ms: int) -> None:
@@ -141,7 +139,7 @@ class InputPartition:
         new = self.log.read(records)
         if new is None:
             return False
-        self._moved_ms = now_ms
+        self._moved_ms = self.sure_ms = now_ms
         self.position = max(self.position, self.log.handed)
         times_ms = list(accumulate(map(_TIME_MS, new), max, initial=self._read_ms))[1:]
         if times_ms:
@@ -181,7 +179,9 @@ class InputPartition:
 
         If it hides records, because not all replicas have them, then nothing is known of this moment.
         """
-        if self.sure_ms is not None and asked_ms - self.sure_ms <= SILENT_MS:
+        if self.sure_ms is None:
+            self.sure_ms = asked_ms if self.position >= end else None  # else its records are on their way
+        elif asked_ms - self.sure_ms <= SILENT_MS:
             self.sure_ms = max(self.sure_ms, asked_ms)
         self.told_ms, self.end = asked_ms, end
         if self.position >= end:

@@ -403,3 +403,29 @@ async def test_time_waits_for_records_that_stand_in_the_log_and_that_readers_may
     await polls(reader)
     reader.inputs[PIPECAT, 0].settle()
     assert reader.inputs[PIPECAT, 0].settled_ms == NOW_MS
+
+
+async def test_records_that_take_long_on_their_way_are_taken(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading.cluster.logs[TP] = Log(0, records(0, 3))
+    reader = await reading.start()
+    await polls(reader)
+    getmany, fetched = reading.cluster.getmany, [0]
+
+    async def slow(*only: Any, **how: int) -> Any:
+        """An answer comes with the fourth poll behind a seek, two seconds later."""
+        fetched[0] += 1
+        reading.clock.ms += SILENT_MS // 2
+        return await getmany(*only, **how) if fetched[0] > 3 else {}
+
+    seek = reading.cluster.seek
+
+    def seeks(tp: TopicPartition, offset: int) -> None:
+        fetched[0] = 0
+        seek(tp, offset)
+
+    monkeypatch.setattr(reading.cluster, "getmany", slow)
+    monkeypatch.setattr(reading.cluster, "seek", seeks)
+    reading.cluster.logs[TP] = Log(0, records(0, 9))
+    reading.clock.ms += 2 * SILENT_MS
+    await polls(reader, 30)
+    assert waiting(reader) == list(range(9))
