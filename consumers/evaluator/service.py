@@ -78,6 +78,12 @@ class SharedNameError(OperatorError):
     """Another process has claimed partitions that the group assigns to us: two installations share a name, or we were frozen."""
 
 
+class OvertakenError(SharedNameError):
+    """The same, and nothing says that it goes on: who joins a group can be overtaken by the last claim of a former owner."""
+
+    passes = True
+
+
 class LogMadeAnewError(OperatorError):
     """An offset of the log came twice, so it was deleted and made anew, or lost its end. The role must end."""
 
@@ -425,7 +431,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """Takes the partitions of an assignment over, and has them written until it is cancelled. What is kept is written meanwhile.
 
         Raises:
-            SharedNameError: Another process claims them. Nothing of them can be kept, so the role begins again.
+            OvertakenError: Another process claims them. Nothing of them can be kept, so the role begins again.
             TwinError: The same, and it had our instance name and is gone.
             KafkaUnreachableError: They cannot be taken over.
             WriteError: It is not known what was written.
@@ -454,7 +460,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._give_up_all()
             if (told := await self._group.stand_aside()) is not None:  # the group is about to tell us
                 raise told from error
-            raise SharedNameError(
+            raise OvertakenError(
                 f"Partitions {', '.join(map(str, numbers))}: {error}, but the group {self._settings.group_id} gives them to us. "
                 "So the evaluator gives all of them up and begins again. After a freeze of this process that is all. If it comes again, "
                 "check that no other installation uses this group's name, and that each evaluator_instance is used once."
@@ -484,7 +490,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if isinstance(error, Exception):
             self._give_up_all()
             is_revoked = self._joining_since is not None  # then another owner is no surprise
-            if not (is_revoked and isinstance(error, SharedNameError)):
+            if not (is_revoked and isinstance(error, OvertakenError)):
                 self._fail(error)
 
     # Commits: nobody reads on from there, they are for tools that show the lag.

@@ -19,9 +19,11 @@ class OperatorError(Exception):
 
     Attributes:
         exit_code: 1 when work failed, 2 when the command was set up wrongly and nothing was started.
+        passes: Whether a role that failed with it may start again although it has never worked.
     """
 
     exit_code: ClassVar[int] = 1
+    passes: ClassVar[bool] = False
 
 
 # Ends tasks, and waits no longer than a bound for anything to end.

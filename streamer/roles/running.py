@@ -18,7 +18,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import MetricsServer
 from consumers.runtime.kafka.connection import KafkaSettings, LoginWatch, require_access
 from consumers.runtime.logs import configure_logging, is_json
-from consumers.runtime.process import end_tasks, finish_unless, watch_loop
+from consumers.runtime.process import OperatorError, end_tasks, finish_unless, watch_loop
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import ROLE_NAMES, RoleName
 from schemas.metrics.process import LOOP_METRIC
@@ -34,7 +34,7 @@ from streamer.terminal import say
 # A supervisor that restarts the process would do the same. A bare machine has no supervisor, and the end of one role
 # would end the other roles and the HTTP pages. So a role that has worked before is started again here: as a new
 # member of its group with nothing in memory, like in a new process. A role that has never worked ends the process at
-# once, and so does a role that fails again and again: a person has to see that.
+# once, unless its error passes by itself, and so does a role that fails again and again: a person has to see that.
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 """From the end of a role to its next start; twice as long after each failure of a row."""
@@ -170,7 +170,8 @@ class RoleRunner:
 
     def _may_go_on(self, error: Exception) -> bool:
         """Whether there is another start; logs a new failure."""
-        if not self._is_restarted or not self.was_ready.is_set():
+        is_passing = isinstance(error, OperatorError) and error.passes
+        if not self._is_restarted or not (self.was_ready.is_set() or is_passing):
             return False
         if isinstance(
             error, MemoryError

@@ -128,7 +128,7 @@ async def quarantined(environment: dict[str, str], number: int) -> list[Quaranti
 
 
 def final_scores(records: list[AnyScoreRecord]) -> dict[str, list[dict[str, Any]]]:
-    """The final scores of each call, without its id and the offsets of its records."""
+    """The final scores of each call, without its id and its places in the log."""
     finals: dict[str, list[dict[str, Any]]] = {}
     for record in sorted(newest_of(records), key=lambda record: (record.name, record.turn or 0, record.index)):
         # Dead air is decided by broker time as the call goes: sent in a burst, two calls need not agree on it.
@@ -137,6 +137,7 @@ def final_scores(records: list[AnyScoreRecord]) -> dict[str, list[dict[str, Any]
             score.pop("event_time_ms", None)  # which event completed a value depends on the topic that was read first
             score.pop("offsets", None)
             score.pop("through", None)
+            score.pop("revision")
             finals.setdefault(score.pop("conversation_id"), []).append(score)
     return finals
 

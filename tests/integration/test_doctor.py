@@ -116,8 +116,9 @@ async def test_topics_that_lose_records_are_found_by_all_three(
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
     assert await require_fit_topics(kafka, EvaluatorSettings()) == 2
     assert command(environment, "topics", "check")[0] == 0
-    await configure_topic(bootstrap, f"{prefix}scores", cleanup_policy="compact")
-    lossy = {"message_timestamp_type": "LogAppendTime", "retention_ms": "60000"}
+    stamped = {"message_timestamp_type": "LogAppendTime"}
+    await configure_topic(bootstrap, f"{prefix}scores", cleanup_policy="compact", **stamped)
+    lossy = {"retention_ms": "60000", **stamped}
     await configure_topic(bootstrap, f"{prefix}events", max_message_bytes="1085440", **lossy)
     await configure_topic(bootstrap, f"{prefix}pipecat.events", **lossy)
     await configure_topic(bootstrap, f"{prefix}audit.events", retention_bytes="1000000")

@@ -210,10 +210,10 @@ def _counts(record: AnyScoreRecord) -> bool:
 
 
 def effects_of_calls(effects: Iterable[Effect]) -> dict[str, list[Json]]:
-    """By conversation: everything written to `scores`, without offsets."""
+    """By conversation: everything written to `scores`, without the places in the log, which other records move."""
     by_call: dict[str, list[Json]] = {}
     for record in records_of(effects):
-        plain = record.model_dump(mode="json", exclude={"offsets", "through"})
+        plain = record.model_dump(mode="json", exclude={"offsets", "through", "revision", "record_id"})
         by_call.setdefault(record.conversation_id, []).append(plain)
     return by_call
 

@@ -411,7 +411,7 @@ class KafkaSettings(BaseModel):
         description="Whether this is the broker inside our own process: it keeps nothing and has no transactions.",
     )
 
-    security: SecuritySettings = Field(SecuritySettings(), description="TLS, and how to log in.")
+    security: SecuritySettings = Field(default_factory=SecuritySettings, description="TLS, and how to log in.")
 
     def topic(self, name: str) -> str:
         """Returns the name on this cluster of a topic of the topic table."""

@@ -83,7 +83,7 @@ async def test_topics_are_made_as_their_rules_say(monkeypatch: pytest.MonkeyPatc
     assert {name for name, topic in made.items() if topic.num_partitions != 6} == {"x.sequencer"}
     assert made["x.sequencer"].num_partitions == 2
     stamped = {name for name, topic in made.items() if topic.topic_configs.get("message.timestamp.type")}
-    assert stamped == {"x.events", *(f"x.{name}" for name in INPUT_TOPICS)}
+    assert stamped == {"x.events", "x.scores", *(f"x.{name}" for name in INPUT_TOPICS)}
     settings = {name.removeprefix("x."): topic.topic_configs for name, topic in made.items()}
     assert int(settings["events"]["max.message.bytes"]) > 5_000_000
     assert topic_faults(settings, needs) == ()

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from consumers.evaluator.service import OvertakenError
 from consumers.evaluator.writer import WriteError
 from consumers.exporter import service as exporter_service
 from consumers.runtime.kafka.connection import KafkaRefusedError, KafkaSettings
@@ -427,6 +428,14 @@ async def test_what_never_worked_or_cannot_go_on_ends_at_once(
     with pytest.raises(WriteError):
         await rig.task
     assert (rig.pauses, rig.restarts) == ([], 0)
+
+
+async def test_a_role_that_never_worked_starts_again_where_its_error_passes(rig: Rig) -> None:
+    await rig.fails(OvertakenError("partitions 2, 3: another process claimed them at the same moment"))
+    await rig.pause_ends()
+    assert [role.has_run for role in rig.roles] == [True, True]
+    await rig.works()
+    assert rig.runner.problems() == ()
 
 
 async def test_pauses_grow_and_the_process_ends_after_too_many(rig: Rig, logged: list[Any]) -> None:

@@ -235,7 +235,7 @@ def test_the_head_start_of_the_demo_has_something_of_everything(monkeypatch: pyt
     slow = set()
     for call in first:
         for record in scored(call).records:
-            if record.caused_at_ms < T0_MS + HEAD_START_MS and record.revision == 1:
+            if record.caused_at_ms < T0_MS + HEAD_START_MS and (record.is_first or isinstance(record, ClosedFact)):
                 seen[type(record)] += not isinstance(record, SubgoalScore) or record.reached_turn is not None
                 if isinstance(record, VoiceToVoiceLatency) and getattr(record.result, "value", 0) > VERY_SLOW_MS:
                     slow.add(record.labels.agent)
