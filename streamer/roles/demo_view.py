@@ -346,7 +346,7 @@ class Totals:
                 self._agents[agent].dead_airs += 1
             case SubgoalScore(reached_turn=int()) if record.is_first:
                 self._agents[agent].subgoals += 1
-            case ClosedFact(is_first=True):
+            case ClosedFact():  # also of a call that lacks records, of which nothing is first
                 self._agents[agent].ended += 1
                 self.ends[record.ended_reason or record.reason.value] += 1
 
