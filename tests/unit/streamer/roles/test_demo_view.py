@@ -381,7 +381,7 @@ def test_totals_count_each_thing_once() -> None:
     totals = totals_of(
         started(), *answers, latency(3, 9_999, is_first=False), latency(4, None), interruption(1, "user", is_first=True),
         interruption(1, "user"), dead_air(1, is_first=True), dead_air(1), subgoal(1, is_first=True),
-        subgoal(None, is_first=True), closed(is_first=True), closed("b", ended_reason=None, is_first=True), closed(),
+        subgoal(None, is_first=True), closed(), closed("b", ended_reason=None),
     )  # fmt: skip
     assert totals.text() == (
         "answers 20 (p50 1.00 s, p95 1.90 s)  subgoals 1  cut in 1  dead air 1  ended: goodbye 1, ended 1"
