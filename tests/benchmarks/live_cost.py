@@ -264,7 +264,7 @@ def _measured(bootstrap: str, folder: Path, prefix: str, partitions: int) -> _Li
             pages = page(evaluator_address), page(exporter_address, OPENMETRICS)
             following.lag_seconds.append(max(map(float, _LAG.findall(pages[0])), default=0.0))
             waited.append(evaluator.waited_seconds)
-            used = [each.processor_seconds for each in (sequencer, evaluator, exporter)]
+            used = sequencer.processor_seconds, evaluator.processor_seconds, exporter.processor_seconds
             return _Moment(time.monotonic(), *used, events, *pages)
 
         begin, rng = moment(), random.Random(1)  # noqa: S311 - play, not secrets
