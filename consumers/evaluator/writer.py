@@ -19,6 +19,7 @@ from aiokafka.errors import (
     OutOfOrderSequenceNumber,
     ProducerFenced,
     RecordListTooLargeError,
+    UnknownError,
 )
 
 from consumers.engine.effects import (
@@ -347,6 +348,11 @@ class Claims:
             IllegalOperation,
         ) as error:  # the latter where its transaction ended between two records
             raise FencedError("another process claimed them at the same moment") from error
+        except KafkaError as error:
+            # Where the other one comes while ours ends, Kafka 4 answers PRODUCER_FENCED (90), which the client does not know.
+            if isinstance(error.__cause__, UnknownError):
+                raise FencedError("another process claimed them at the same moment") from error
+            raise
         finally:
             await _stopped(producer, REPLACED_SECONDS)
         return [int(mark.offset) for mark in marks]

@@ -17,6 +17,7 @@ from aiokafka.errors import (
     MessageSizeTooLargeError,
     OutOfOrderSequenceNumber,
     ProducerFenced,
+    UnknownError,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -234,7 +235,16 @@ async def test_a_claim_that_fails_leaves_no_producer_behind(writing: Writing, wh
     assert writing.producer.journal[-1] == "stop"
 
 
-@pytest.mark.parametrize("error", [ProducerFenced(), IllegalOperation("not in transaction")])
+def _fenced_in_a_way_that_the_client_does_not_know() -> KafkaError:
+    error = KafkaError("Unexpected error during batch delivery")
+    error.__cause__ = UnknownError()
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ProducerFenced(), IllegalOperation("not in transaction"), _fenced_in_a_way_that_the_client_does_not_know()],
+)
 async def test_a_claim_that_another_one_overtakes_is_told(writing: Writing, error: KafkaError) -> None:
     writing.producer.errors["commit"] = error
     with pytest.raises(FencedError, match="another process claimed them at the same moment"):
