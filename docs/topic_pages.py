@@ -89,7 +89,7 @@ def asyncapi() -> str:
 
 
 async def _readers() -> tuple[GroupReader[Any], ...]:
-    """What reads topics with FastStream, as the roles make it: in a loop."""
+    """The FastStream readers of the roles. They can be made only while an event loop runs."""
     instruments = Instruments(CollectorRegistry(), ["exporter", "judge", "evaluator"])
     return (
         Exporter(_KAFKA, ExporterSettings(), instruments).reader,

@@ -143,7 +143,7 @@ class Partition:
         if first > self.next_offset:  # the sequencer leaves no gaps
             self._refusals.lost(f"{record.topic}[{record.partition}]", self.next_offset, first)
             self._refusals.incomplete(self.evaluator.open_calls)
-        while self._again is not None:  # whoever has time lets it be done before
+        while self._again is not None:  # callers that can give way have called `close_some` before
             self.close_some()
         self.next_offset = record.offset + 1
         self.last_ms = record.timestamp

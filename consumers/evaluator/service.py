@@ -378,7 +378,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return TopicPartition(self._events, number)
 
     def _member_id(self) -> str:
-        """What the coordinator of the group calls us; empty while we are no member. A private attribute of the client."""
+        """Our id as a member of the group; empty while we are no member. A private attribute of the client."""
         return str(self._consumer._coordinator.member_id)  # noqa: SLF001  # there is no other way to know
 
     def _was_member_throughout(self) -> bool:

@@ -101,7 +101,7 @@ class Outbox:
     """
 
     def __init__(self, patience_seconds: float = 0.0) -> None:
-        """What is no moment waits for company for so many seconds."""
+        """Decisions without a moment wait up to `patience_seconds`, so that one transaction has several."""
         self.records = 0
         self.waiting_since: float | None = None
         self._patience_seconds = patience_seconds

@@ -1,4 +1,4 @@
-"""What a shell is handed: batches of decoded messages with the places of their records, whoever reads them."""
+"""The input of a shell: batches of decoded messages, each with the place of its record. Any reader can make them."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -51,7 +51,7 @@ class Received(NamedTuple, Generic[Message]):
 
 
 Batch = Sequence[Received[Message]]
-"""What came together, that of each partition in order and together."""
+"""Records that one poll gave: each partition's are in order and next to each other."""
 
 
 MAX_REFUSED_LINES: Final = 10

@@ -93,7 +93,7 @@ async def _until(bootstrap: str, key: bytes) -> None:
 
 
 async def _keys(bootstrap: str) -> list[bytes | None]:
-    """The keys of the events in the log, each checked against the time that was told before it."""
+    """Returns the keys of the events in the log, and checks that no event is older than the known time before it."""
     reader, keys = LogReader(), []
     for record in (await records_of(bootstrap, PREFIX + EVENTS_TOPIC))[0]:
         if isinstance(read := reader.read(record), Event):

@@ -211,7 +211,7 @@ def start(environment: dict[str, str], tmp_path: Path) -> Iterator[Start]:
 
 
 class Told(NamedTuple):
-    """What `scores` says of calls, each list in order.
+    """The contents of `scores` by call, each list in order.
 
     Attributes:
         closed: Calls, with the reason and the number of turns.
@@ -250,7 +250,7 @@ async def inputs_of(environment: dict[str, str]) -> Inputs:
 
 
 def as_live(inputs: Inputs, limits: Limits) -> Told:
-    """What an evaluator says that was there all the time, and read each record at the broker's time of it."""
+    """Returns the result of an evaluator that never stops and reads each record at its broker time."""
     arrived = sorted(
         ((source, record) for source, records in inputs.items() for record in records),
         key=lambda each: each[1].timestamp,
@@ -271,7 +271,7 @@ def as_live(inputs: Inputs, limits: Limits) -> Told:
 
 
 async def require_as_live(environment: dict[str, str], names: Sequence[str]) -> tuple[Told, Inputs]:
-    """Waits until all calls are closed; what is told of them is what would have been told live."""
+    """Waits until all calls are closed, and checks that their scores are those of an evaluator that never stops."""
     assert (await closings(environment, len(names), WAIT_SECONDS)).keys() == set(names)
     scores = await records_on(environment, SCORES_TOPIC)
     found = told([SCORE_RECORD.validate_json(each.value) for each in scores if each.value])

@@ -53,7 +53,7 @@ _WHEN: Final = {"labels", "event_time_ms"}
 _WHENEVER: Final = {"call_started", "dead_air", "call", "closed"}
 """Of these not even that may differ: they say it of the call, of a silence, or of the end."""
 _OF_ONE_LOG: Final = {"revision", "offsets", "through"}
-"""What a record says of its place in the log."""
+"""Fields of a record that depend on its place in the log."""
 _PLACE: Final = {"offsets", "through"}
 _AT_THE_END: Final = {"closed"}
 """Of these not even the offsets may differ."""
