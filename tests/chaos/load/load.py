@@ -16,8 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from zlib import crc32
@@ -154,7 +154,7 @@ class Load:
 
     def __init__(
         self,
-        producer: Producer,
+        connect: Callable[[], Producer],
         bootstrap: str,
         prefix: str,
         *,
@@ -170,8 +170,9 @@ class Load:
         """Draws the pool; nothing is sent before `step`.
 
         Args:
-            producer: Where records go.
-            bootstrap: Where that is, for the bad records that need a client of their own.
+            connect: Makes a client that sends. Each input has one of its own, and a new one after each pause: a client does not find
+                the leaders of a topic that was made anew, whose epochs begin at 0 again (confluentinc/librdkafka, issue 4898).
+            bootstrap: Where it sends to, for the bad records that need a client of their own.
             prefix: Put before each topic's name.
             partitions: Of each input by its source, and of `scores`.
             lines: How many calls there are at a time.
@@ -183,20 +184,22 @@ class Load:
             has_silences: Whether there are calls with a silence of a known length.
         """
         self.report = Report()
-        self._producer = producer
+        self._connect = connect
         self._bootstrap = bootstrap
         self._topics = {source.value: prefix + topic for source, topic in TOPIC_BY_SOURCE.items()}
         self._topics[SCORES] = prefix + SCORES_TOPIC
+        self._producers = {source: connect() for source in self._topics}
         self._partitions = dict(partitions)
         self._wanted_partitions = dict(partitions)
         self._held: dict[str, list[tuple[bytes, bytes]]] = {}
+        self._pausing: dict[str, Future[None]] = {}
         self._ask_at = 0.0
         self._unsent: list[Message] = []
         self.rate = rate
         self._rng = random.Random(f"load {seed}")  # noqa: S311 - play, not secrets
         self._cook = Cook(random.Random(f"poison {seed}"), poison)  # noqa: S311 - as above
         self._has_poison = bool(poison)
-        self._bad_producers: dict[str, Producer] = {}
+        self._bad_producers: dict[tuple[str, str], Producer] = {}
         self._by_hand = ThreadPoolExecutor(1)
         self._pool = make_pool(seed, POOL_CALLS, kinds)
         now_ms = _now_ms()
@@ -218,26 +221,43 @@ class Load:
             self._poison_due_ms = now_ms + int(POISON_SECONDS * 1_000)
             self._send_poison(now_ms)
         self._play_silences(_now_ms())
-        self._producer.poll(0)
+        self._poll()
+        self._look_at_pauses()
 
     def use_partitions(self, source: str, count: int) -> None:
         """An input has so many: as soon as the client knows all of them, calls go on where their name leads then."""
         self._wanted_partitions[source] = count
 
     def pause(self, source: str) -> None:
-        """Holds back what is for this input; what was sent to it is acknowledged afterwards."""
+        """Holds back what is for this input. The report says when everything that was sent to it is acknowledged."""
         self._held.setdefault(source, [])
-        self._by_hand.submit(lambda: None).result()  # after those that are on their way
-        for each in (*self._bad_producers.values(), self._producer):
-            each.flush(FLUSH_SECONDS)
-        self._send_again()
-        self._producer.flush(FLUSH_SECONDS)
-        self.report.paused = sorted(self._held)
+        self._pausing[source] = self._by_hand.submit(lambda: None)  # comes after those that are on their way
+
+    def _look_at_pauses(self) -> None:
+        """Without waiting: what is for other inputs goes on, also while the brokers of this one are away."""
+        for source, by_hand in list(self._pausing.items()):
+            is_unsent = any(each.topic() == self._topics[source] for each in self._unsent)
+            if by_hand.done() and not is_unsent and not any(map(len, self._clients_of(source))):
+                del self._pausing[source]
+        self.report.paused = sorted(self._held.keys() - self._pausing)
+
+    def _clients_of(self, source: str) -> Iterator[Producer]:
+        yield self._producers[source]
+        for (each, _), producer in self._bad_producers.items():
+            if each == source:
+                yield producer
+
+    def _poll(self) -> None:
+        for each in (*self._producers.values(), *self._bad_producers.values()):
+            each.poll(0)
 
     def resume(self, source: str) -> None:
-        """Sends what was held back, and goes on."""
+        """Sends what was held back, and goes on; with new clients if the pause had begun."""
         held = self._held.pop(source, [])
-        self.report.paused = sorted(self._held)
+        if self._pausing.pop(source, None) is None:
+            self._producers[source] = self._connect()
+            self._bad_producers = {place: each for place, each in self._bad_producers.items() if place[0] != source}
+        self.report.paused = sorted(self._held.keys() - self._pausing)
         for value, key in held:
             self._produce(source, value, key, partition_of(source, key, self._partitions[source]))
 
@@ -246,16 +266,19 @@ class Load:
         if counts == self._partitions or time.monotonic() < self._ask_at:
             return
         self._ask_at = time.monotonic() + ASK_SECONDS
-        try:
-            known = self._producer.list_topics(timeout=ANSWER_SECONDS).topics
-        except KafkaException:  # a broker is away
-            return
-        if all(
-            name in known and len(known[name].partitions) >= counts[source] for source, name in self._topics.items()
-        ):
+        if all(self._knows(source, counts[source]) for source in self._topics):
             self._partitions = dict(counts)
             for line in self._lines:
                 line.partitions = self._places(line.name)
+
+    def _knows(self, source: str, count: int) -> bool:
+        """Whether the input's client knows so many partitions of it."""
+        topic = self._topics[source]
+        try:
+            known = self._producers[source].list_topics(topic, timeout=ANSWER_SECONDS).topics
+        except KafkaException:  # a broker is away
+            return False
+        return topic in known and len(known[topic].partitions) >= count
 
     def _places(self, name: bytes) -> dict[str, int]:
         """The partition of a call on each topic."""
@@ -288,7 +311,8 @@ class Load:
         self._silences_due_ms = None
         while self._silences:  # to their ends: a silence that is cut short proves nothing
             self._play_silences(_now_ms())
-            self._producer.poll(STEP_SECONDS)
+            self._poll()
+            time.sleep(STEP_SECONDS)
         for source in list(self._held):
             self.resume(source)
         now_ms = _now_ms()
@@ -301,12 +325,15 @@ class Load:
         self._by_hand.shutdown()
         for each in self._bad_producers.values():
             each.flush(FLUSH_SECONDS)
-        left = self._producer.flush(FLUSH_SECONDS)
+        left = self._flush()
         if self._unsent:
             self._send_again()
-            left = self._producer.flush(FLUSH_SECONDS)
+            left = self._flush()
         self.report.failed += left + len(self._unsent)
         self.report.has_ended = True
+
+    def _flush(self) -> int:
+        return sum(each.flush(FLUSH_SECONDS) for each in self._producers.values())
 
     def _advance(self, line: _Line, due_ms: int) -> int:
         """Sends the line's next event; when the one after it is due."""
@@ -348,13 +375,13 @@ class Load:
             return
         partition = live[0].partitions[bad.source]
         if bad.raw is not None:
-            self._by_hand.submit(self._send_by_hand, bad.kind, self._topics[bad.source], partition, bad.raw)
+            self._by_hand.submit(self._send_by_hand, bad.kind, bad.source, partition, bad.raw)
             return
         self._count(bad.kind)
         if bad.codec is None:
             self._produce(bad.source, bad.value, bad.key, partition)
         else:  # the broker may well not take it, and then it has done its duty
-            producer = self._bad_producer(bad.codec)
+            producer = self._bad_producer(bad.source, bad.codec)
             with contextlib.suppress(KafkaException):  # as above: it may not know of a new partition yet
                 producer.produce(self._topics[bad.source], bad.value, bad.key, partition)
             producer.poll(0)
@@ -364,15 +391,16 @@ class Load:
         by_kind = self.report.poison_by_kind
         by_kind[kind] = by_kind.get(kind, 0) + 1
 
-    def _bad_producer(self, codec: str) -> Producer:
-        if codec not in self._bad_producers:
+    def _bad_producer(self, source: str, codec: str) -> Producer:
+        if (source, codec) not in self._bad_producers:
             own = {"bootstrap.servers": self._bootstrap, "compression.type": codec, "message.max.bytes": 1_000_000_000}
-            self._bad_producers[codec] = Producer({**_CLIENT, **own, "delivery.report.only.error": False})
-        return self._bad_producers[codec]
+            self._bad_producers[source, codec] = Producer({**_CLIENT, **own, "delivery.report.only.error": False})
+        return self._bad_producers[source, codec]
 
-    def _send_by_hand(self, kind: Kind, topic: str, partition: int, batches: bytes) -> None:
+    def _send_by_hand(self, kind: Kind, source: str, partition: int, batches: bytes) -> None:
+        topic = self._topics[source]
         with contextlib.suppress(raw_batch.RefusedError, KafkaException):  # a broker that is away gets none
-            metadata = self._producer.list_topics(topic, timeout=5)
+            metadata = self._producers[source].list_topics(topic, timeout=5)
             leader = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
             raw_batch.send(leader.host, leader.port, topic, partition, batches)
             self._count(kind)
@@ -385,19 +413,17 @@ class Load:
         self._produce(source, value, key, partition)
 
     def _produce(self, source: str, value: bytes | None, key: bytes | None, partition: int) -> None:
-        self._produce_to(self._topics[source], value, key, partition)
-
-    def _produce_to(self, topic: str, value: bytes | None, key: bytes | None, partition: int) -> None:
+        topic, producer = self._topics[source], self._producers[source]
         deadline = time.monotonic() + UNKNOWN_SECONDS
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, on_delivery=self._failed)
+                producer.produce(topic, value, key, partition, on_delivery=self._failed)
             except KafkaException as error:  # a partition so new that the client, or the broker, does not know it
                 if not _is_unknown(error.args[0]) or time.monotonic() > deadline:
                     raise
                 with contextlib.suppress(KafkaException):
-                    self._producer.list_topics(topic, timeout=ANSWER_SECONDS)
-                self._producer.poll(STEP_SECONDS)
+                    producer.list_topics(topic, timeout=ANSWER_SECONDS)
+                producer.poll(STEP_SECONDS)
             else:
                 return
 
@@ -405,10 +431,10 @@ class Load:
         """Sends the records again that the client had taken for a partition of which it then heard that there is none."""
         unsent, self._unsent = self._unsent, []
         for message in unsent:
-            topic, partition = message.topic(), message.partition()
-            assert topic is not None
+            (source,) = (source for source, topic in self._topics.items() if topic == message.topic())
+            partition = message.partition()
             assert partition is not None
-            self._produce_to(topic, message.value(), message.key(), partition)
+            self._produce(source, message.value(), message.key(), partition)
 
     def _failed(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -455,7 +481,7 @@ def main() -> None:
     commands: list[str] = []
     threading.Thread(target=_listen, args=(commands,), daemon=True).start()
     load = Load(
-        Producer({**_CLIENT, "bootstrap.servers": arguments.bootstrap}),
+        lambda: Producer({**_CLIENT, "bootstrap.servers": arguments.bootstrap}),
         arguments.bootstrap,
         arguments.prefix,
         partitions=arguments.partitions,

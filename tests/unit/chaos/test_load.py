@@ -21,6 +21,8 @@ class Broker:
         known: Partitions that the client knows.
         sent: Topic, key and partition of the records that were taken.
         is_away: Whether no broker answers.
+        unacknowledged: Records that were sent and are not acknowledged.
+        clients: Clients that were made.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,16 @@ class Broker:
         self.sent: list[tuple[str, bytes, int]] = []
         self.is_away = False
         self.forgets = 0
+        self.unacknowledged = 0
+        self.clients = 0
         self._unsent: list[Any] = []
+
+    def client(self) -> Any:
+        self.clients += 1
+        return self
+
+    def __len__(self) -> int:
+        return self.unacknowledged
 
     def list_topics(self, _topic: str | None = None, timeout: float = -1) -> Any:
         if self.is_away:
@@ -69,9 +80,8 @@ def broker() -> Broker:
 def load(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Load:
     monkeypatch.setattr(loads, "ASK_SECONDS", 0.0)
     monkeypatch.setattr(loads, "POOL_CALLS", 3)
-    producer: Any = broker
     load = Load(
-        producer,
+        broker.client,
         "nobody:1",
         "",
         partitions=dict.fromkeys((*SOURCES, "scores"), FEW),
@@ -115,7 +125,13 @@ def test_one_input_has_another_hash() -> None:
 
 
 def test_what_is_for_an_input_that_pauses_comes_when_it_goes_on(load: Load, broker: Broker) -> None:
+    broker.unacknowledged = 1
     load.pause("audit")
+    load.step()
+    assert load.report.paused == []
+    broker.unacknowledged = 0
+    load._by_hand.submit(lambda: None).result()  # what is sent by hand has its turn
+    load.step()
     assert load.report.paused == ["audit"]
     load._send("audit", b"{}", b"held", 0)
     load._send("pipecat", b"{}", b"not held", 0)
@@ -128,6 +144,34 @@ def test_what_is_for_an_input_that_pauses_comes_when_it_goes_on(load: Load, brok
     load.resume("audit")
     assert load.report.paused == []
     assert ("audit.events", b"held", partition_of("audit", b"held", MANY)) in broker.sent
+
+
+def test_an_input_that_paused_has_a_new_client(load: Load, broker: Broker) -> None:
+    before = broker.clients
+    load.pause("audit")
+    load._by_hand.submit(lambda: None).result()
+    load.step()
+    load.resume("audit")
+    assert broker.clients == before + 1, "its topic may be another one now"
+
+
+def test_an_input_of_which_something_is_on_its_way_keeps_its_client(load: Load, broker: Broker) -> None:
+    before = broker.clients
+    broker.unacknowledged = 1
+    load.pause("audit")
+    load.step()
+    load.resume("audit")
+    assert broker.clients == before
+
+
+def test_other_inputs_go_on_while_one_cannot_pause(load: Load, broker: Broker) -> None:
+    broker.unacknowledged = 1
+    load.pause("audit")
+    events = load.report.events
+    load._send("pipecat", b"{}", b"other", 0)
+    load.step()
+    assert ("pipecat.events", b"other", 0) in broker.sent
+    assert load.report.events > events
 
 
 def test_a_record_for_a_partition_that_the_client_does_not_know_is_sent_when_it_does(
