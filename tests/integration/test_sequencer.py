@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,10 +22,7 @@ from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogReader, Tick
 from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENCER_TOPIC, TOPIC_BY_SOURCE
-from tests.chaos.load.silences import LENGTHS_MS, LONG_MS
 from tests.integration.processes import wait_for
-from tests.properties.backlogs import IDLE_MS, PARTITIONS, a_silence, folded, live, one_that_comes_back
-from tests.support.brokers.backlog import Sent, put_backlog
 from tests.support.brokers.topic_changes import add_partitions, create_topics, delete_topic
 from tests.support.patience import patient
 from tests.support.sequencer_process import SequencerProcess, sequencer
@@ -317,38 +314,6 @@ async def test_an_input_may_get_another_number_of_partitions(
     await inputs.send(AUDIT, 70, partitions=2)
     log = await inputs.everything()
     assert not log.ticks[-1].left_out, "partitions that are gone are not waited for"
-
-
-async def test_a_backlog_of_ten_minutes_is_folded_as_it_was_live(
-    bootstrap: str, topic_prefix: str, start: Callable[[], SequencerProcess]
-) -> None:
-    """With silences that are dead air or nearly are, and ids that come back, one after its call was over."""
-    begin_ms = time.time_ns() // 1_000_000 - 660_000
-    records = [record for number in range(60) for record in a_silence(number, begin_ms + 9_700 * number)]
-    records += one_that_comes_back("back", begin_ms, [IDLE_MS - 2_000, 200_000, 1_000])
-    records += one_that_comes_back("stays", begin_ms, [IDLE_MS - 2_000] * 20)
-    await create_topics(bootstrap, dict.fromkeys((topic_prefix + topic for topic in INPUT_TOPICS), 2), STAMPED)
-    await create_topics(bootstrap, {topic_prefix + EVENTS_TOPIC: PARTITIONS}, STAMPED)
-    await create_topics(bootstrap, {topic_prefix + QUARANTINE_TOPIC: 1, topic_prefix + SEQUENCER_TOPIC: 1})
-    backlog = [Sent(source, key, value, number, at_ms) for source, number, at_ms, key, value in records]
-    await asyncio.to_thread(put_backlog, bootstrap, topic_prefix, sorted(backlog, key=lambda sent: sent.at_ms))
-    start()
-    deadline = time.monotonic() + patient(WAIT_SECONDS)
-    while True:
-        log = await records_of(bootstrap, topic_prefix + EVENTS_TOPIC)
-        events = sum(record.key is not None for each in log for record in each)
-        if events == len(records) and all(_known_ms(each) > begin_ms + 650_000 for each in log):
-            break
-        assert time.monotonic() < deadline, f"{events} of {len(records)} events"
-    came = await asyncio.to_thread(live, records)
-    for then, now in zip(came.log, log, strict=True):
-        assert folded(now) == folded(then)
-    dead_airs = sum((folded(each).dead_airs for each in log), Counter[str]())
-    assert dead_airs == {f"silence-{number}": 1 for number in range(60) if LENGTHS_MS[number % 4] == LONG_MS}
-
-
-def _known_ms(records: list[Any]) -> int:
-    return max((Tick.parse(record.value).known_ms for record in records if record.key is None), default=0)
 
 
 async def test_a_strangers_open_transaction_delays_its_records_and_not_the_time(
