@@ -170,8 +170,8 @@ class Load:
         """Draws the pool; nothing is sent before `step`.
 
         Args:
-            connect: Makes a client that sends. Each input has one of its own, and a new one after each pause: a client does not find
-                the leaders of a topic that was made anew, whose epochs begin at 0 again (confluentinc/librdkafka, issue 4898).
+            connect: Makes a client that sends. An input has a new one after each pause: a client does not find the leaders of a
+                topic that was made anew, whose epochs begin at 0 again (confluentinc/librdkafka, issue 4898).
             bootstrap: Where it sends to, for the bad records that need a client of their own.
             prefix: Put before each topic's name.
             partitions: Of each input by its source, and of `scores`.
@@ -188,7 +188,7 @@ class Load:
         self._bootstrap = bootstrap
         self._topics = {source.value: prefix + topic for source, topic in TOPIC_BY_SOURCE.items()}
         self._topics[SCORES] = prefix + SCORES_TOPIC
-        self._producers = {source: connect() for source in self._topics}
+        self._producers = dict.fromkeys(self._topics, connect())
         self._partitions = dict(partitions)
         self._wanted_partitions = dict(partitions)
         self._held: dict[str, list[tuple[bytes, bytes]]] = {}
@@ -231,6 +231,10 @@ class Load:
     def pause(self, source: str) -> None:
         """Holds back what is for this input. The report says when everything that was sent to it is acknowledged."""
         self._held.setdefault(source, [])
+        shared = self._producers[source]
+        others = [each for each, producer in self._producers.items() if producer is shared and each != source]
+        if others:  # so that this one soon has nothing on its way
+            self._producers |= dict.fromkeys(others, self._connect())
         self._pausing[source] = self._by_hand.submit(lambda: None)  # comes after those that are on their way
 
     def _look_at_pauses(self) -> None:
@@ -247,8 +251,11 @@ class Load:
             if each == source:
                 yield producer
 
+    def _clients(self) -> set[Producer]:
+        return set(self._producers.values())
+
     def _poll(self) -> None:
-        for each in (*self._producers.values(), *self._bad_producers.values()):
+        for each in (*self._clients(), *self._bad_producers.values()):
             each.poll(0)
 
     def resume(self, source: str) -> None:
@@ -333,7 +340,7 @@ class Load:
         self.report.has_ended = True
 
     def _flush(self) -> int:
-        return sum(each.flush(FLUSH_SECONDS) for each in self._producers.values())
+        return sum(each.flush(FLUSH_SECONDS) for each in self._clients())
 
     def _advance(self, line: _Line, due_ms: int) -> int:
         """Sends the line's next event; when the one after it is due."""
