@@ -68,6 +68,8 @@ FETCH_BYTES: Final = 128 * 1_024
 """Most bytes of one partition in one answer of the broker. With a backlog, each keeps as much in memory. A larger record comes alone."""
 EMPTY_ANSWER_MS: Final = 500
 """How long the broker waits for anything at all before it answers: ticks come twice a second."""
+CLAIM_AGAIN_SECONDS: Final = (1.0, 2.0, 4.0)
+"""Pauses before partitions are claimed once more: meanwhile a heartbeat tells a former owner that they are not his any more."""
 HEARTBEAT_MS: Final = 500
 """Time between heartbeats, which notice a rebalance. After an orderly stop, partitions have no owner for that long."""
 
@@ -82,6 +84,10 @@ class OvertakenError(SharedNameError):
     """The same, and nothing says that it goes on: who joins a group can be overtaken by the last claim of a former owner."""
 
     passes = True
+
+
+class ClaimOvertakenError(OvertakenError):
+    """The same before anything was taken over: it can be claimed once more."""
 
 
 class LogMadeAnewError(OperatorError):
@@ -428,15 +434,41 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     # Owning partitions: from their takeover to the next rebalance they are written.
 
     async def _own(self, kept: Sequence[int], new: Sequence[int]) -> None:
-        """Takes the partitions of an assignment over, and has them written until it is cancelled. What is kept is written meanwhile.
+        """Takes the partitions of an assignment over, and has them written until it is cancelled.
+
+        The last claim of a former owner can come after ours. Then nothing is kept, and all are claimed once more. A role that ended for
+        that would leave the group, which would share out everything anew and bring more such claims: on a busy machine, without end.
+        """
+        numbers = sorted((*kept, *new))
+        for pause_seconds in CLAIM_AGAIN_SECONDS:
+            try:
+                await self._own_once(kept, new)
+            except ClaimOvertakenError as error:
+                if self._joining_since is not None:  # the partitions go anyway
+                    raise
+                log.warning(
+                    "claim_overtaken", partitions=numbers, error=str(error), claimed_again_in_seconds=pause_seconds
+                )
+            else:
+                return
+            kept, new = (), numbers
+            self._rebalances += 1  # what was polled before is read again
+            self._add_new(numbers)
+            await asyncio.sleep(pause_seconds)
+        await self._own_once(kept, new)
+
+    async def _own_once(self, kept: Sequence[int], new: Sequence[int]) -> None:
+        """Takes them over and has them written. What is kept is written meanwhile.
 
         Raises:
-            OvertakenError: Another process claims them. Nothing of them can be kept, so the role begins again.
+            ClaimOvertakenError: Another process claims them.
+            OvertakenError: It has claimed them since. Nothing of them can be kept, so the role begins again.
             TwinError: The same, and it had our instance name and is gone.
             KafkaUnreachableError: They cannot be taken over.
             WriteError: It is not known what was written.
         """
         writing: asyncio.Task[Never] | None = None
+        is_taken = False
         writer = self._writer = Writer(self._kafka, self._settings, self._instruments, self._outbox)
         try:
             if kept or new:
@@ -448,6 +480,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             for number in new:
                 self._consumer.seek(self._tp(number), self.owned[number].next_offset)
             self._consumer.resume(*map(self._tp, new))
+            is_taken = True
             log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(self.owned))
             self.ready.set()
             await self._group.tell_strangers()
@@ -455,12 +488,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await asyncio.wait([writing])  # it would hold up a cancel of ours if it ignores its own
                 writing.result()
         except FencedError as error:
-            numbers = sorted(self.owned)
+            numbers, overtaken = sorted(self.owned), OvertakenError if is_taken else ClaimOvertakenError
             self._instruments.inc("callgauge_partitions_fenced_total", (), len(numbers))
             self._give_up_all()
             if (told := await self._group.stand_aside()) is not None:  # the group is about to tell us
                 raise told from error
-            raise OvertakenError(
+            raise overtaken(
                 f"Partitions {', '.join(map(str, numbers))}: {error}, but the group {self._settings.group_id} gives them to us. "
                 "So the evaluator gives all of them up and begins again. After a freeze of this process that is all. If it comes again, "
                 "check that no other installation uses this group's name, and that each evaluator_instance is used once."

@@ -321,13 +321,41 @@ async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed_an
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 
-async def test_a_claim_that_another_one_overtakes_ends_the_role(shell: Shell) -> None:
+async def test_a_claim_that_is_overtaken_again_and_again_ends_the_role(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "CLAIM_AGAIN_SECONDS", (0.0, 0.0))
     shell.takeover.error = FencedError("another process claimed them at the same moment")
     await shell.assigned(0)
+    await until_idle()
     (failure,) = shell.failures
     assert isinstance(failure, SharedNameError)
     assert "Partitions 0: another process claimed them" in str(failure)
-    assert (shell.role.owned, shell.role.ready.is_set(), shell.writers[0].stopped) == ({}, False, True)
+    assert (shell.role.owned, shell.role.ready.is_set()) == ({}, False)
+    assert [writer.stopped for writer in shell.writers] == [True] * 3
+
+
+async def test_a_claim_that_another_one_overtakes_comes_again_without_leaving_the_group(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the last one of a former owner. Who leaves the group for that has everything shared out anew, and more of them come."""
+    monkeypatch.setattr(service, "CLAIM_AGAIN_SECONDS", (0.01,))
+    await shell.assigned(0)
+    await shell.folds(START)
+    shell.takeover.error = FencedError("another process claimed them at the same moment")
+    with capture_logs() as logged:
+        await shell.rebalanced(0, 1)
+        assert not shell.role.active, "what another one may have written is not known, so nothing is kept"
+        assert "taking over partitions 0, 1" in shell.role.problems()[0]
+        shell.takeover.error = None
+        async with asyncio.timeout(patient(5)):
+            while not shell.role.active:
+                await pause(0.01)
+    assert (shell.failures, sorted(shell.role.active)) == ([], [0, 1])
+    assert "claim_overtaken" in {line["event"] for line in logged}
+    assert shell.takeover.kept == []
+    await shell.folds(START)
+    assert shell.folded[-2:] == [[START], []], "it begins where its takeover says"
 
 
 # Commits and their timing.
