@@ -19,7 +19,7 @@ from schemas.topics import EVENTS_TOPIC, OWNER_MARK_KEY, SCORES_TOPIC, TOPIC_BY_
 from tests.chaos.cluster.administration import asked
 from tests.chaos.cluster.cluster import Cluster
 from tests.chaos.cluster.proxy import DOORS
-from tests.chaos.evaluators.fleet import COMMAND, Fleet, Member
+from tests.chaos.evaluators.fleet import COMMAND, LAG_MESSAGES, Fleet, Member, PageError, samples
 from tests.chaos.evaluators.newer_version import is_newer
 from tests.chaos.load.foreign import is_foreign
 from tests.chaos.load.load import LoadProcess, call_name, heavy_name, uneven
@@ -315,12 +315,25 @@ class Stage:
         self.note(f"load: {report.cpu_seconds:.0f} s of processor time for {report.events:,} events")
 
     def part_in_peace(self) -> None:
-        """Lets sequencers leave in order, and evaluators."""
-        for member in (*self.sequencers.running, *self.fleet.running):
+        """Lets sequencers leave in order, and evaluators when they have folded the log to its end, as the judgement does."""
+        for member in self.sequencers.running:
+            member.terminate(for_good=True)
+        deadline = time.monotonic() + patient(READY_SECONDS)
+        while (self.sequencers.members or self._is_behind()) and time.monotonic() < deadline:
+            self.look()
+        for member in self.fleet.running:
             member.terminate(for_good=True)
         deadline = time.monotonic() + patient(READY_SECONDS)
         while self.members and time.monotonic() < deadline:
             self.look()
+
+    def _is_behind(self) -> bool:
+        """Whether evaluators have records of the log left to fold, or partitions to take over."""
+        try:
+            lags = [lag for member in self.fleet.running for _, lag in samples(member, LAG_MESSAGES)]
+        except PageError:
+            return True
+        return bool(self.fleet.running) and (len(lags) < self.partitions or any(lags))
 
     def judged(self) -> Findings:
         """The checker's findings about the topics as they are now."""
