@@ -403,3 +403,21 @@ GOAL_REASONS: Final = frozenset(
 
 SortKey = Literal["trouble", "quiet", "latency", "began", "agent"]
 """The orders of running calls: the worst first, the longest quiet, the slowest newest answer, the oldest, by the agent's name."""
+
+EvaMetricName = Literal[
+    "eva_turn_taking",
+    "eva_response_speed",
+    "eva_tool_call_validity",
+    "eva_tool_schema_validity",
+    "eva_conversation_correctly_finished",
+    "eva_conversation_completed_on_time",
+    "eva_conversation_valid_end",
+    "eva_authentication_success",
+    "eva_task_completion",
+    "eva_a_mean",
+    "eva_a_pass",
+    "eva_x_mean",
+    "eva_x_pass",
+]
+"""Names of EVA's metrics with the prefix `eva_`. `eva_tool_schema_validity` is ours, for agents whose tools do not name their
+errors as EVA's do."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 from pydantic import TypeAdapter
 
 from schemas.annotations import AnyAnnotation
@@ -17,7 +18,7 @@ from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.log import Tick
 from schemas.metric_context import MetricContext
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import ScoreRecord
+from schemas.rows import CallRow, GoalsRow, TurnRow, WordsRow
 from schemas.transcript import TranscriptTurn
 
 TYPES: Final[Mapping[str, Any]] = {
@@ -30,7 +31,10 @@ TYPES: Final[Mapping[str, Any]] = {
     "judge-request": JudgeRequest,
     "judge-verdict": JudgeVerdict,
     "goals": GoalSet,
-    "score": ScoreRecord,
+    "turn-row": TurnRow,
+    "call-row": CallRow,
+    "goals-row": GoalsRow,
+    "words-row": WordsRow,
     "quarantine": QuarantineRecord,
     "transcript": tuple[TranscriptTurn, ...],
     "annotation": AnyAnnotation,
@@ -38,6 +42,8 @@ TYPES: Final[Mapping[str, Any]] = {
     "metric-context": MetricContext,
 }
 """The type of each kind of record, by its name."""
+ROWS: Final = frozenset({"turn-row", "call-row", "goals-row", "words-row"})
+"""Those that are structs of msgspec, which pydantic cannot show."""
 SCHEMA_NAMES = tuple(sorted(TYPES))
 
 
@@ -47,7 +53,9 @@ def json_schema(name: str) -> dict[str, Any]:
     Raises:
         KeyError: No record type has that name; `SCHEMA_NAMES` lists them.
     """
-    is_written_by_us = name in {"score", "quarantine", "transcript", "metric-context", "tick"}
+    if name in ROWS:
+        return msgspec.json.schema(TYPES[name])
+    is_written_by_us = name in {"quarantine", "transcript", "metric-context", "tick"}
     return with_examples(
         TypeAdapter(TYPES[name]).json_schema(mode="serialization" if is_written_by_us else "validation")
     )

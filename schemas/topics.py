@@ -53,7 +53,17 @@ TOPICS = (
     _input("elevenlabs.events", "simulator-event", "the simulated caller's events, and those of ElevenLabs agents"),
     _input("audit.events", "audit-event", "the agent framework's audit log: turns, replies, tools"),
     _input("judge.verdicts", "judge-verdict", "the judges' answers"),
-    _output("scores", _CONVERSATION, "score", _SAME, "scores and facts of calls; no value: an owner of the partition"),
+    _output(
+        "scores", _CONVERSATION, "turn-row", _SAME, "rows of turns and of calls; no value: an owner of the partition"
+    ),
+    _output(
+        "words",
+        _CONVERSATION,
+        "words-row",
+        _SAME,
+        "what was said in each turn, and what its tools were asked and answered, without personal data",
+        kept_days=7,
+    ),
     _output("quarantine", _REFUSED, "quarantine", _ANY, "records that can never be processed, with the reason"),
     _output("transcripts", _CONVERSATION, "transcript", _ANY, "one transcript per ended call"),
     _output("judge.requests", _CONVERSATION, "judge-request", _ANY, "questions to the judges", kept_days=7),
@@ -97,6 +107,7 @@ TOPIC_BY_SOURCE = {
 SOURCE_BY_TOPIC = {topic: source for source, topic in TOPIC_BY_SOURCE.items()}
 INPUT_TOPICS = tuple(topic.name for topic in TOPICS if topic.direction == "input")
 SCORES_TOPIC = "scores"
+WORDS_TOPIC = "words"
 TRANSCRIPTS_TOPIC = "transcripts"
 ANNOTATIONS_TOPIC = "annotations"
 GOALS_TOPIC = "goals"

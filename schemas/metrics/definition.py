@@ -122,5 +122,5 @@ def words_of(
 
 
 TENANT: Final = Label("tenant", "whose call it is", cap=20)
-SCORE_KIND: Final = Label("kind", "the kind of score record", ("score", "fact", "closed"))
+SCORE_KIND: Final = Label("kind", "what the row is of", ("turn", "call", "goals"))
 REDACTION_TYPE: Final = Label("type", "kind of the replaced text", REDACTION_TYPES)

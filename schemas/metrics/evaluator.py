@@ -39,6 +39,7 @@ _LIMIT = Label(
         "redaction",
         "judge_request",
         "quarantine_record",
+        "words",
         "stage_values",
         "running_speech",
         "running_comparison",
@@ -100,7 +101,7 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "are part of, or than the turn. Usually a producer sends another unit. Counted when a call closes."
     ),
     _EVALUATOR.counter("callgauge_limits_hit_total", "hits", _LIMIT)(
-        "Times a call reached a limit and was closed by it. Some close nothing: at `transcript`, `judge_request` and "
+        "Times a call reached a limit and was closed by it. Some close nothing: at `transcript`, `judge_request`, `words` and "
         "`quarantine_record` such a record was too large and is not written, at `redaction` one step of the call had too much text to "
         "redact and judges read `[TOO_LONG]` in place of the rest, at "
         "`stage_values` further latencies of the call do not count, at `running_speech` and `running_comparison` these scores of "

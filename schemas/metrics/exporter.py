@@ -1,4 +1,4 @@
-"""Metrics of the exporter role: the quality of calls, counted from `scores`."""
+"""Metrics of the exporter role: the quality of calls, counted from the rows of `scores`."""
 
 from dataclasses import replace
 from typing import Final
@@ -123,10 +123,10 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "Calls whose first event has been seen and that are not over yet. A call that only waits for verdicts is over."
     ),
     _EXPORTER.counter("callgauge_calls_started_total", "calls", *_WHO)(
-        "Calls seen to start, each counted once, at the first score record of the call."
+        "Calls seen to start, each counted once, at the first row of the call."
     ),
     _EXPORTER.counter("callgauge_calls_ended_total", "calls", *_WHO, _CALL_OUTCOME)(
-        "Calls that closed, by why they closed, each counted once, when its closing record is read."
+        "Calls that closed, by why they closed, each counted once, when its closed row is read."
     ),
     _EXPORTER.counter("callgauge_calls_forgotten_total", "calls")(
         "Open calls that the exporter dropped from its memory because it held as many as it may."
@@ -181,11 +181,12 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "Turns whose latency cannot be known, by the missing part, counted when the call closes."
     ),
     _EXPORTER.counter("callgauge_turn_revisions_total", "revisions", *_WHOSE, _SCORE_NAME)(
-        "Scores of a turn that were published again with another value after they had been counted."
+        "Scores of a turn that were published again with another value after they had been counted; changes that are written together "
+        "are one."
     ),
     _EXPORTER.counter("callgauge_interruptions_total", "interruptions", *_WHOSE, _BY)(
         "Times one side started to speak while the other still spoke, by who started, each counted once, when the call leaves its "
-        "turn, or at the next row of a turn if it is known later; one that is withdrawn after that stays counted."
+        "turn, or later if it is known later; one that is withdrawn after that stays counted."
     ),
     _EXPORTER.counter("callgauge_dead_air_total", "dead airs", *_WHO)(
         "Silences that outlasted the threshold, from the end of the user's audio with nobody speaking and no tool "
@@ -215,7 +216,8 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "are not in it; `callgauge_interruptions_total` counts what was heard."
     ),
     _EXPORTER.counter("callgauge_tool_calls_total", "tool calls", *_WHOSE, _TOOL, _TOOL_OUTCOME)(
-        "Tool calls by how they ended, each counted once, at its answer or, unanswered, at the end of the call."
+        "Tool calls by how they ended, each counted once, at its answer or, unanswered, at the end of the call. Of a turn the first 50 "
+        "count."
     ),
     _EXPORTER.gauge("callgauge_calls_with_goals_active", "calls", *_WHO, _PROGRESS)(
         "Running calls that have goals. Progress is unknown until a turn is judged, and while a verdict it needs cannot be had."
@@ -228,10 +230,10 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "Subgoals of the running calls, by whether they are reached after the newest turn judged."
     ),
     _EXPORTER.counter("callgauge_calls_with_goals_total", "calls", *_WHOSE)(
-        "Calls that were given goals, each counted once, when its goal set is recorded."
+        "Calls that were given goals, each counted once, when it gets its goal set."
     ),
     _EXPORTER.counter("callgauge_subgoals_total", "subgoals", *_WHOSE, _CHECKED_BY)(
-        "Subgoals of the calls that were given goals, counted when the goal set is recorded."
+        "Subgoals of the calls that were given goals, counted when the call gets its goal set."
     ),
     _EXPORTER.counter("callgauge_subgoals_reached_total", "subgoals", *_WHOSE, _CHECKED_BY)(
         "Subgoals reached, each counted once, at the first turn found to reach it, and never taken back."
@@ -261,8 +263,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "Calls with goals that closed without anyone knowing whether every subgoal was reached, by why."
     ),
     _EXPORTER.counter("callgauge_goal_set_calls_total", "calls", *_WHOSE, _GOAL_SET, _GOAL_OUTCOME)(
-        "Calls with goals that closed, by goal set and by whether every subgoal was reached by the last turn that counts. A call "
-        "whose goals were recorded before this exporter began to read is left out."
+        "Calls with goals that closed, by goal set and by whether every subgoal was reached by the last turn that counts."
     ),
     _EXPORTER.histogram("callgauge_goal_set_progress_ratio", "ratio", GOAL_EDGES, *_WHOSE, _GOAL_SET)(
         "Progress of a call after its last turn, by goal set, observed when it closes; the calls are those of "
@@ -289,16 +290,18 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "turn counted by itself."
     ),
     _EXPORTER.histogram("callgauge_event_to_score_seconds", "seconds", EVENT_TO_SCORE_EDGES_SECONDS, _PIPELINE)(
-        "Our own delay, from the broker's timestamp of the record that caused a score to the update of its metric. Records of a "
+        "Our own delay, from the broker's timestamp of the record that decided a row to the update of the metrics that it moves. Rows of a "
         "call that is over and waits for verdicts are left out, because nothing delays them but that wait."
     ),
     _EXPORTER.counter("callgauge_otlp_events_total", "events", _OTLP_OUTCOME)(
         "Evaluation events of closed calls for OpenTelemetry, by whether they were sent, counted when that is known; 0 unless "
         "otlp.endpoint is set."
     ),
-    _EXPORTER.counter("callgauge_scores_read_total", "records", SCORE_KIND)("Score records read and counted, by kind."),
+    _EXPORTER.counter("callgauge_scores_read_total", "records", SCORE_KIND)(
+        "Rows read and counted, by what they are of."
+    ),
     _EXPORTER.counter("callgauge_scores_refused_total", "records")(
-        "Score records that could not be decoded, or that an older version wrote in another shape, and were left out."
+        "Rows that could not be decoded, or that lack what their metrics need, and were left out."
     ),
 )
 """In the order in which they are listed."""

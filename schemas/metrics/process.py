@@ -156,7 +156,7 @@ _REFUSED = Label(
     "reason",
     "why a person or a program got no answer",
     (
-        *("pages", "choices", "watched", "searches", "drawings", "lists", "history", "known", "unknown"),
+        *("pages", "choices", "drawings", "lists", "history", "known", "unknown"),
         *("token", "other_site"),
     ),
 )
@@ -167,11 +167,8 @@ CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
     _CONSOLE.gauge("callgauge_console_pages_open", "pages")(
         "Pages of the console that are open, and readers of its stream."
     ),
-    _CONSOLE.gauge("callgauge_console_calls_watched", "calls")(
-        "Calls whose events are read because a page shows them."
-    ),
     _CONSOLE.counter("callgauge_console_refused_total", "requests", _REFUSED)(
-        "Requests that were refused: too many pages or choices are open, too many calls are watched, looked for, drawn or listed, too many "
+        "Requests that were refused: too many pages or choices are open, too many calls are looked for, drawn or listed, too many "
         "searches wait, the token was wrong, or a page of another site asked."
     ),
     _CONSOLE.counter("callgauge_console_waited_seconds_total", "seconds", _SHARE)(

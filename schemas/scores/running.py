@@ -1,21 +1,20 @@
-"""The calls that run now, folded from `scores`: which there are, which of them a person asks for, and in which order.
+"""The calls that run now: which there are, which of them a person asks for, and in which order.
 
-`top`, the demo and the page of running calls show this. Pure: records and the present time in, views out.
+`top`, the demo and the page of running calls show this. Pure: rows of calls and the present time in, lists out.
 """
 
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from pydantic import BaseModel
+from msgspec import Struct
 
-from schemas.closed_sets import Anchor, CloseReason, PipelineType, SortKey
-from schemas.scores.live_view import CallFold, CallView, ShownRecord
-from schemas.scores.records import CallLabels
+from schemas.closed_sets import SortKey
+from schemas.rows import CallRow, Labels
 from schemas.scores.shares import Shares
-from schemas.scores.trouble import FRESH_MS, Trouble, TroubleKind, troubles_of
+from schemas.scores.trouble import FRESH_MS, Trouble, bad_end, troubles_of
 from schemas.units import MS_PER_SECOND, to_seconds
 
 MAX_CALLS: Final = 5_000
@@ -23,20 +22,22 @@ MAX_CALLS: Final = 5_000
 
 SHOWN_AFTER_END_MS: Final = 20_000
 """How long a call stays in the table after it closed, so that a person sees how it ended."""
+SHOWN_AFTER_BAD_END_MS: Final = 900_000
+"""The same for one that ended badly: whoever looks after a page has rung finds it."""
 
 
 class _Kept:
     """A call of the table, and its troubles as they were shown last; None before, and when they may have changed."""
 
-    __slots__ = ("fold", "troubles")
+    __slots__ = ("call", "troubles")
 
-    def __init__(self, fold: CallFold) -> None:
-        self.fold = fold
+    def __init__(self, call: CallRow) -> None:
+        self.call = call
         self.troubles: tuple[Trouble, ...] | None = None
 
 
 class CallTable:
-    """The calls that run, and those that ended lately. Taking in a record takes constant time, however many calls there are.
+    """The calls that run, and those that ended lately. Taking in a row takes constant time, however many calls there are.
 
     When it is full, a call that ended makes room, otherwise the quietest call of the tenant with the most running ones: no tenant
     pushes out the calls of another one.
@@ -55,18 +56,20 @@ class CallTable:
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Ids of the calls that ended, the quietest first."""
 
-    def fold(self, record: ShownRecord) -> None:
-        """Takes in one record."""
-        conversation_id = record.conversation_id
+    def take(self, call: CallRow) -> None:
+        """Takes in the newest row of a call. One that is older than that in the table changes nothing."""
+        conversation_id = call.conversation_id
         kept = self._calls.get(conversation_id)
-        was_open = kept is None or kept.fold.closed is None
+        if kept is not None and kept.call.revision > call.revision:
+            return
+        was_open = kept is None or kept.call.state != "closed"
         if kept is None:
             self._make_room()
-            kept = self._calls[conversation_id] = _Kept(CallFold(record))
-        elif kept.fold.fold(record):
-            kept.troubles = None
-        if kept.fold.closed is None:
-            self._running.use(conversation_id, kept.fold.labels.tenant)
+            self._calls[conversation_id] = _Kept(call)
+        else:
+            kept.call, kept.troubles = call, None
+        if call.state != "closed":
+            self._running.use(conversation_id, call.labels.tenant)
             return
         self._ended[conversation_id] = None
         self._ended.move_to_end(conversation_id)
@@ -74,12 +77,9 @@ class CallTable:
             self._running.discard(conversation_id)
             self.calls_ended += 1
 
-    def rows(self, now_ms: int) -> list[CallView]:
-        """Returns the calls in the order in which they began, without those that closed over `SHOWN_AFTER_END_MS` ago."""
-        return [call.view for call in self.shown(now_ms, now_ms)]
-
     def shown(self, now_ms: int, known_ms: int) -> list["ShownCall"]:
-        """The same with their troubles. Those of a call without new records are kept, unless time alone changes them.
+        """Returns the calls in the order in which they began, without those that closed a while ago. The troubles of a call without a new
+        row are kept, unless time alone changes them.
 
         Args:
             now_ms: The present, in epoch ms.
@@ -88,20 +88,19 @@ class CallTable:
         return whole(self.showing(now_ms, known_ms))
 
     def showing(self, now_ms: int, known_ms: int) -> Generator[None, None, list["ShownCall"]]:
-        """As `shown`, in steps of one call, between which records may be taken in: each call is as its step finds it."""
+        """As `shown`, in steps of one call, between which rows may be taken in: each call is as its step finds it."""
         calls = []
         for conversation_id, kept in list(self._calls.items()):
-            fold = kept.fold
-            if fold.closed is not None and fold.changed_ms < now_ms - SHOWN_AFTER_END_MS:
+            call = kept.call
+            if call.state == "closed" and call.known_ms < now_ms - _shown_after_end_ms(call):
                 if conversation_id in self._ended:  # it may have made room meanwhile
                     del self._calls[conversation_id], self._ended[conversation_id]
                 continue
-            view = fold.view()
-            if kept.troubles is None or view.wait is not None or view.errors is not None:
-                kept.troubles = troubles_of(view, known_ms)
-            calls.append(ShownCall(view, kept.troubles))
+            if kept.troubles is None or call.waiting is not None or call.errors is not None:
+                kept.troubles = troubles_of(call, known_ms)
+            calls.append(ShownCall(call, kept.troubles))
             yield
-        calls.sort(key=lambda call: (call.view.first_seen_ms, call.view.conversation_id))
+        calls.sort(key=lambda each: (each.call.first_known_ms, each.call.conversation_id))
         return calls
 
     @property
@@ -118,6 +117,10 @@ class CallTable:
             gone = self._running.make_room()
             self.calls_dropped += 1
         del self._calls[gone]
+
+
+def _shown_after_end_ms(call: CallRow) -> int:
+    return SHOWN_AFTER_END_MS if bad_end(call) is None else SHOWN_AFTER_BAD_END_MS
 
 
 Result = TypeVar("Result")
@@ -139,7 +142,7 @@ def whole(steps: Generator[None, None, Result]) -> Result:
 class ShownCall(NamedTuple):
     """A call and what is wrong with it, the worst first."""
 
-    view: CallView
+    call: CallRow
     troubles: tuple[Trouble, ...]
 
     @property
@@ -148,20 +151,26 @@ class ShownCall(NamedTuple):
         return bool(self.troubles)
 
 
-def _by_trouble(call: ShownCall) -> tuple[float, bool]:
-    return -(call.troubles[0].rank if call.troubles else 0), call.view.closed is not None
+def _by_trouble(shown: ShownCall) -> tuple[float, int]:
+    """The worst first, then those that ended badly, then the healthy ones, then those that are over."""
+    call = shown.call
+    if shown.troubles:
+        return -shown.troubles[0].rank, 0
+    if call.state == "closed":
+        return 0, 2 if bad_end(call) is None else 0
+    return 0, 1
 
 
-def _by_latency(call: ShownCall) -> float:
-    return -call.view.latency.latency_ms if call.view.latency else math.inf
+def _by_latency(shown: ShownCall) -> float:
+    return math.inf if shown.call.answer is None else -shown.call.answer.wait_ms
 
 
-_ORDERS: Final[dict[SortKey, Callable[[ShownCall], tuple[float, bool] | float | str]]] = {
+_ORDERS: Final[dict[SortKey, Callable[[ShownCall], tuple[float, int] | float | str]]] = {
     "trouble": _by_trouble,
-    "quiet": lambda call: call.view.changed_ms,
+    "quiet": lambda shown: shown.call.known_ms,
     "latency": _by_latency,
-    "began": lambda call: call.view.first_seen_ms,
-    "agent": lambda call: call.view.agent,
+    "began": lambda shown: shown.call.first_known_ms,
+    "agent": lambda shown: shown.call.labels.agent,
 }
 
 
@@ -202,7 +211,7 @@ class WantedCalls:
     only_bad: bool = False
     sort: SortKey = "trouble"
 
-    def include(self, labels: CallLabels) -> bool:
+    def include(self, labels: Labels) -> bool:
         """Whether calls with these labels are asked for."""
         return (
             (not self.agents or labels.agent in self.agents)
@@ -257,7 +266,7 @@ class RunningCalls:
         """The calls that are asked for, in their order."""
         found: Iterable[tuple[ShownCall, str]] = self._in_order(wanted.sort)
         if wanted.agents or wanted.tenants or wanted.environments:
-            found = [each for each in found if wanted.include(each[0].view.labels)]
+            found = [each for each in found if wanted.include(each[0].call.labels)]
         if wanted.text:
             text = wanted.text.casefold()
             found = [each for each in found if text in each[1]]
@@ -265,7 +274,7 @@ class RunningCalls:
         bad = [call for call in everything if call.troubles]
         return ShownCalls(
             calls=bad if wanted.only_bad else everything,
-            running=sum(call.view.closed is None for call in everything),
+            running=sum(shown.call.state != "closed" for shown in everything),
             bad=len(bad),
             age=self.age,
             is_stale=self.is_stale,
@@ -283,11 +292,12 @@ class RunningCalls:
         return ordered
 
 
-def _said_of(call: ShownCall) -> str:
+def _said_of(shown: ShownCall) -> str:
     """The texts of a call in a list, in which a person searches: its id, its labels, and what is wrong."""
-    labels = call.view.labels
-    said = [call.view.conversation_id, labels.agent, labels.tenant, labels.environment]
-    return "\n".join([*said, *(trouble.reason for trouble in call.troubles)]).casefold()
+    labels, ending = shown.call.labels, bad_end(shown.call)
+    said = [shown.call.conversation_id, labels.agent, labels.tenant, labels.environment]
+    wrong = [] if ending is None else [ending]
+    return "\n".join([*said, *wrong, *(trouble.reason for trouble in shown.troubles)]).casefold()
 
 
 def running_now(table: CallTable, newest_ms: int | None, now_ms: int) -> RunningCalls:
@@ -309,111 +319,52 @@ def looking(table: CallTable, newest_ms: int | None, now_ms: int) -> Generator[N
     return RunningCalls(calls, age, is_stale)
 
 
-# One running call for programs: what `top --json` and the API of the console give.
+# The running calls for programs: what `top --json` and the API of the console give.
 
 
-class ListedTrouble(BaseModel):
-    """One trouble of a call: its kind, its rank (the higher, the worse), and the reason in words."""
-
-    kind: TroubleKind
-    rank: float
-    reason: str
-
-
-class ListedLatency(BaseModel):
-    """The newest latency of a call: the turn that was answered, milliseconds, and how the end of the user's speech is known."""
-
-    turn: int
-    latency_ms: float
-    anchor: Anchor | None
-
-
-class ListedGoals(BaseModel):
-    """Subgoals of a call by their state: `reached` of `subgoals`, and `missing` without a verdict."""
-
-    reached: int
-    missing: int
-    subgoals: int
-
-
-class ListedEnd(BaseModel):
-    """How a call ended: why callgauge closed it, and the reason that the bot gave."""
-
-    reason: CloseReason
-    ended_reason: str | None
-
-
-class ListedCall(BaseModel):
-    """A call as its score records show it now: times in epoch ms, durations in ms, null for unknown values.
+class ListedCall(Struct):
+    """A running call: its row, as `docs/tables.md` has it, and what follows from it now.
 
     Attributes:
-        conversation_id: Its id.
-        agent: Name of the voice agent; `unknown` until the call names it.
-        tenant: Whose call it is; `unknown` as well.
-        environment: Where it runs; `unknown` as well.
-        pipeline_type: The agent's pipeline.
-        version: The agent's version, if the call says it.
-        first_seen_ms: Broker time of its first score.
-        changed_ms: Broker time of its newest score.
-        quiet_ms: Time since then.
-        waiting_since_ms: Broker time from which the caller waits in silence, once that is dead air; null otherwise.
+        call: Its row. A field that is not there has its default.
         troubles: What is wrong now, the worst first.
-        turn: The newest turn.
-        latency: The newest latency.
-        user_interruptions: How often the user interrupted the assistant.
-        assistant_interruptions: How often the assistant interrupted the user.
-        dead_airs: How often nobody spoke for longer than the threshold.
-        tool_calls: Tool calls with an outcome.
-        goals: Its subgoals after the newest judged turn.
-        is_stalled: Whether it reached no further subgoal since its last stall.
-        is_over: Whether it is over; it may still wait for verdicts.
-        closed: How it ended, once it is closed.
+        ended_badly: How a call that is over ended badly, in words; null otherwise.
+        quiet_ms: Time since its newest row.
     """
 
-    conversation_id: str
-    agent: str
-    tenant: str
-    environment: str
-    pipeline_type: PipelineType
-    version: str | None
-    first_seen_ms: int
-    changed_ms: int
+    call: CallRow
+    troubles: tuple[Trouble, ...]
+    ended_badly: str | None
     quiet_ms: int
-    waiting_since_ms: int | None
-    troubles: list[ListedTrouble]
-    turn: int | None
-    latency: ListedLatency | None
-    user_interruptions: int
-    assistant_interruptions: int
-    dead_airs: int
-    tool_calls: int
-    goals: ListedGoals | None
-    is_stalled: bool
-    is_over: bool
-    closed: ListedEnd | None
 
-    @classmethod
-    def of(cls, call: ShownCall, now_ms: int) -> Self:
-        """The call at this time."""
-        view = call.view
-        latency, goals, closed = view.latency, view.goals, view.closed
-        return cls(
-            conversation_id=view.conversation_id,
-            **dict(view.labels),
-            version=view.version,
-            first_seen_ms=view.first_seen_ms,
-            changed_ms=view.changed_ms,
-            quiet_ms=max(0, now_ms - view.changed_ms),
-            waiting_since_ms=None if view.wait is None else view.wait.since_ms,
-            troubles=[ListedTrouble(kind=each.kind, rank=each.rank, reason=each.reason) for each in call.troubles],
-            turn=view.turn,
-            latency=None if latency is None else ListedLatency(**latency._asdict()),
-            user_interruptions=view.user_interruptions,
-            assistant_interruptions=view.assistant_interruptions,
-            dead_airs=view.dead_airs,
-            tool_calls=view.tool_calls,
-            goals=None if goals is None else ListedGoals(**goals._asdict()),
-            is_stalled=view.is_stalled,
-            is_over=view.is_over,
-            closed=None if closed is None else ListedEnd(reason=closed.reason, ended_reason=closed.ended_reason),
-        )
+
+class CallList(Struct):
+    """The calls that run now, and those that ended in the last seconds; times in epoch ms, null for unknown values.
+
+    Attributes:
+        at_ms: The present.
+        newest_score_ms: Broker time of the newest cause of any row.
+        is_stale: Whether that is too old to say anything of the present.
+        calls_running: Calls that have not closed.
+        calls_in_trouble: How many of them have a trouble.
+        calls_ended: Calls that were seen to close.
+        calls_left_out: Calls that made room for others while they still ran.
+        unreadable_records: Values of `scores` that are no rows.
+        calls: The calls, in the order that was asked for.
+    """
+
+    at_ms: int
+    newest_score_ms: int | None
+    is_stale: bool
+    calls_running: int
+    calls_in_trouble: int
+    calls_ended: int
+    calls_left_out: int
+    unreadable_records: int
+    calls: list[ListedCall]
+
+
+def listed(shown: ShownCall, now_ms: int) -> ListedCall:
+    """The call at this time."""
+    call = shown.call
+    return ListedCall(call, shown.troubles, bad_end(call), max(0, now_ms - call.known_ms))

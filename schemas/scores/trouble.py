@@ -1,14 +1,16 @@
-"""The troubles of a running call now, by its score records alone: kinds of trouble, their rank, and the reason in words.
+"""The troubles of a running call now, by its row alone: kinds of trouble, their rank, and the reason in words. And how a call ended badly.
 
-`top` sorts by it, and so does everything else that shows running calls. Pure: the view of a call and the present time in,
+`top` sorts by it, and so does everything else that shows running calls. Pure: the row of a call and the present time in,
 troubles out.
 """
 
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
+from msgspec import Struct
+
+from schemas.rows import CallRow
 from schemas.scores.latency_stages import Stage
-from schemas.scores.live_view import CallView
 from schemas.units import MS_PER_SECOND
 
 # The figures of deploy/slo.yaml, where their sources are. A test compares them.
@@ -60,7 +62,7 @@ URGENT: Final = frozenset({TroubleKind.MUTE, TroubleKind.SILENT, TroubleKind.AGE
 """Troubles that a caller hears at this moment."""
 
 
-class Trouble(NamedTuple):
+class Trouble(Struct, frozen=True, order=True):
     """One trouble of a call.
 
     Attributes:
@@ -80,17 +82,34 @@ class Trouble(NamedTuple):
         return self.kind in URGENT
 
 
-def troubles_of(call: CallView, now_ms: int) -> tuple[Trouble, ...]:
+def troubles_of(call: CallRow, now_ms: int) -> tuple[Trouble, ...]:
     """Returns the troubles of the call, the worst first; empty for a healthy call, and for one that is over.
 
     Args:
-        call: The call as its records show it.
-        now_ms: The time up to which its records are known, on the broker's clock, in epoch ms: waits are counted up to it.
+        call: The newest row of the call.
+        now_ms: The time up to which its rows are known, on the broker's clock, in epoch ms: waits are counted up to it.
     """
-    if call.is_over:
+    if call.state != "running":
         return ()
     found = [*_waits(call, now_ms), *_errors(call, now_ms), *_answers(call), *_tools(call), *_conversation(call)]
     return tuple(sorted(found, reverse=True))
+
+
+def bad_end(call: CallRow) -> str | None:
+    """Returns how a call that is over ended badly, in words; None for a call that runs, or ended well enough.
+
+    A caller who gave up while he waited, and an agent that reported an error in its last moments, are what a person looks for first.
+    """
+    if call.state == "running":
+        return None
+    if call.waiting is not None:
+        turn = call.waiting.turn
+        return f"ended: no answer in turn {turn}" if turn else "ended: the agent never spoke"
+    ended_ms = call.known_ms
+    if call.errors is not None and ended_ms - call.errors.known_ms <= ERROR_MS:
+        of = "" if call.errors.component is None else f": {call.errors.component}"
+        return f"ended: agent error{of}"
+    return None
 
 
 def _trouble(kind: TroubleKind, size: float, reason: str) -> Trouble:
@@ -98,16 +117,16 @@ def _trouble(kind: TroubleKind, size: float, reason: str) -> Trouble:
     return Trouble(round(_PLACES[kind] + size / (1 + size), 4), kind, reason)
 
 
-def _waits(call: CallView, now_ms: int) -> list[Trouble]:
-    if call.wait is None:
+def _waits(call: CallRow, now_ms: int) -> list[Trouble]:
+    if call.waiting is None:
         return []
-    seconds = max(0, now_ms - call.wait.since_ms) // MS_PER_SECOND
-    if call.wait.silences == 1:
+    seconds = max(0, now_ms - call.waiting.since_ms) // MS_PER_SECOND
+    if call.waiting.silences == 1:
         return [_trouble(TroubleKind.SILENT, seconds / 60, f"silent for {seconds} s")]
     return [_trouble(TroubleKind.MUTE, seconds / 60, f"agent mute for {seconds} s")]
 
 
-def _errors(call: CallView, now_ms: int) -> list[Trouble]:
+def _errors(call: CallRow, now_ms: int) -> list[Trouble]:
     errors = call.errors
     if errors is None or now_ms - errors.known_ms > ERROR_MS:
         return []
@@ -116,42 +135,40 @@ def _errors(call: CallView, now_ms: int) -> list[Trouble]:
     return [_trouble(TroubleKind.AGENT_ERROR, errors.number, f"{count}{of}")]
 
 
-def _answers(call: CallView) -> list[Trouble]:
-    newest = call.latency
-    if newest is None or newest.latency_ms <= SLOW_MS:
+def _answers(call: CallRow) -> list[Trouble]:
+    newest = call.answer
+    if newest is None or newest.wait_ms <= SLOW_MS:
         return []
-    kind = TroubleKind.VERY_SLOW if newest.latency_ms > VERY_SLOW_MS else TroubleKind.SLOW
-    reason = f"turn {newest.turn} slow: {newest.latency_ms / MS_PER_SECOND:.1f} s"
-    if (
-        call.slowest_stage is not None and call.slowest_stage.latency_ms > newest.latency_ms / 2
-    ):  # otherwise it explains little
-        took_s = call.slowest_stage.latency_ms / MS_PER_SECOND
-        reason += f", {STAGE_WORDS[call.slowest_stage.stage]} {took_s:.1f} s"
-    return [_trouble(kind, newest.latency_ms / VERY_SLOW_MS, reason)]
+    kind = TroubleKind.VERY_SLOW if newest.wait_ms > VERY_SLOW_MS else TroubleKind.SLOW
+    reason = f"turn {newest.turn} slow: {newest.wait_ms / MS_PER_SECOND:.1f} s"
+    stage, stage_ms = newest.slowest_stage, newest.slowest_stage_ms or 0
+    if stage is not None and stage_ms > newest.wait_ms / 2:  # otherwise it explains little
+        reason += f", {STAGE_WORDS[stage]} {stage_ms / MS_PER_SECOND:.1f} s"
+    return [_trouble(kind, newest.wait_ms / VERY_SLOW_MS, reason)]
 
 
-def _tools(call: CallView) -> list[Trouble]:
+def _tools(call: CallRow) -> list[Trouble]:
     times = {1: "", 2: " twice"}
     return [
         _trouble(TroubleKind.TOOL_FAILS, failed, f"{tool} fails{times.get(failed, f' {failed} times')}")
-        for tool, failed in call.failing_tools
+        for tool, failed in call.failing_tools.items()
     ]
 
 
-def _conversation(call: CallView) -> list[Trouble]:
+def _conversation(call: CallRow) -> list[Trouble]:
     found = []
     recent = (call.turn or 0) - RECENT_TURNS
-    if call.is_stalled:
-        turns = max(0, (call.turn or 0) - (call.stalled_since or 0))
+    if call.goals is not None and call.goals.is_stalled:
+        turns = max(0, (call.turn or 0) - call.goals.stalls[-1].since_turn)
         reason = f"stalled for {turns} turns" if turns > 1 else "stalled"
         found.append(_trouble(TroubleKind.STALLED, turns, reason))
     if sum(turn > recent for turn in call.interrupted_turns) >= MANY_INTERRUPTIONS:
         count = len(call.interrupted_turns)
         reason = f"{_ORDINALS[count]} interruption" if count in _ORDINALS else f"{count} interruptions"
         found.append(_trouble(TroubleKind.INTERRUPTIONS, count, reason))
-    slow_turn = call.latency.turn if call.latency is not None and call.latency.latency_ms > SLOW_MS else None
+    slow_turn = None if call.answer is None or call.answer.wait_ms <= SLOW_MS else call.answer.turn
     silent = [turn for turn in call.dead_air_turns if turn > recent and turn != slow_turn]
-    if silent and call.wait is None:
+    if silent and call.waiting is None:
         found.append(_trouble(TroubleKind.DEAD_AIR, len(silent), f"dead air in turn {silent[-1]}"))
     return found
 

@@ -1,4 +1,4 @@
-"""What is wrong with a call now: each kind of trouble from its records, its reason in words, and the order of the kinds."""
+"""What is wrong with a call now: each kind of trouble from its row, its reason in words, and the order of the kinds."""
 
 from pathlib import Path
 from typing import Any
@@ -6,38 +6,25 @@ from typing import Any
 import pytest
 import yaml
 
-from schemas.closed_sets import ToolOutcome
-from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
-from schemas.scores.live_view import CallView, Wait
-from schemas.scores.records import AgentErrorsFact, AnyScoreRecord, CallValues, DeadAirFact, StageLatency, ToolUseFact
-from schemas.scores.trouble import ERROR_MS, FRESH_MS, RECENT_TURNS, SLOW_MS, VERY_SLOW_MS, TroubleKind, troubles_of
-from tests.unit.exporter.test_projection import CAUSED_AT_MS, FIRST, latency, row
-from tests.unit.schemas.test_live_view import closed, interruption, judged, stall, started, view_of
+from schemas.rows import CallRow, Errors
+from schemas.scores.latency_stages import ServiceKind, Stage
+from schemas.scores.trouble import (
+    ERROR_MS,
+    FRESH_MS,
+    RECENT_TURNS,
+    SLOW_MS,
+    VERY_SLOW_MS,
+    TroubleKind,
+    bad_end,
+    troubles_of,
+)
+from tests.support.calls.made_rows import NOW_MS, THRESHOLD_MS, answer, call_row, closed_row, goals, waiting
 
 SLO = Path(__file__).parents[3] / "deploy" / "slo.yaml"
-THRESHOLD_MS = 3_000
 
 
-def dead_air(turn: int, index: int = 0, **fields: Any) -> AnyScoreRecord:
-    silence = {"turn": turn, "index": index, "silent_since_ms": 0, "threshold_ms": THRESHOLD_MS}
-    return DeadAirFact(**FIRST | silence | fields)
-
-
-def tool(turn: int, index: int = 0, *, name: str = "payment", fails: bool = False) -> AnyScoreRecord:
-    outcome = ToolOutcome.ERROR if fails else ToolOutcome.SUCCESS
-    return ToolUseFact(**FIRST | {"turn": turn, "index": index, "tool": name, "outcome": outcome, "duration_ms": 5})
-
-
-def left(turn: int, **stages: float) -> AnyScoreRecord:
-    measured = [
-        StageLatency(stage=Stage(name), latency_ms=latency_ms, source=StageSource.PIPECAT)
-        for name, latency_ms in stages.items()
-    ]
-    return row(turn=turn, stages=tuple(measured))
-
-
-def reasons(*records: AnyScoreRecord, later_ms: int = 0) -> list[str]:
-    return [each.reason for each in troubles_of(view_of(started(), *records), CAUSED_AT_MS + later_ms)]
+def reasons(later_ms: int = 0, **parts: Any) -> list[str]:
+    return [each.reason for each in troubles_of(call_row(**parts), NOW_MS + later_ms)]
 
 
 def test_the_figures_are_those_of_the_objectives() -> None:
@@ -50,122 +37,112 @@ def test_the_figures_are_those_of_the_objectives() -> None:
 
 def test_a_healthy_call_has_no_trouble() -> None:
     assert reasons() == []
-    assert reasons(latency(SLOW_MS, turn=1), left(1), tool(1), interruption(1), interruption(2, "assistant")) == []
+    assert reasons(turn=2, answer=answer(1, SLOW_MS), tool_calls=1, interrupted_turns=(1, 2)) == []
 
 
 def test_a_caller_who_waits_in_silence() -> None:
-    assert reasons(latency(900, turn=1), dead_air(2), later_ms=3_400) == ["silent for 6 s"]
-    assert view_of(started(), dead_air(2)).wait == Wait(2, CAUSED_AT_MS - THRESHOLD_MS, 1)
-
-
-def test_the_wait_is_over_when_the_turn_is_answered_or_left() -> None:
-    answered = latency(4_000, turn=2, caused_at_ms=CAUSED_AT_MS + 1)
-    assert view_of(started(), dead_air(2), answered).wait is None
-    assert view_of(started(), answered, dead_air(2)).wait is None, "in any order"
-    assert view_of(started(), dead_air(2), interruption(3)).wait is None
-    before = latency(900, turn=2, caused_at_ms=CAUSED_AT_MS - 1)
-    assert view_of(started(), before, dead_air(2)).wait is not None, "that answer came before the silence"
-    late = latency(900, turn=1, caused_at_ms=CAUSED_AT_MS + 1)
-    assert view_of(started(), late, dead_air(2)).wait is not None, "that answer is another turn's"
+    assert reasons(3_400, turn=2, answer=answer(1, 900), waiting=waiting(2)) == ["silent for 6 s"]
+    assert reasons(turn=2, dead_airs=1, dead_air_turns=(2,), waiting=waiting(2)) == ["silent for 3 s"], "said once"
 
 
 def test_an_agent_that_does_not_answer_although_the_caller_asks_again_is_mute() -> None:
-    again = dead_air(1, 1, caused_at_ms=CAUSED_AT_MS + 8_000)
-    assert reasons(dead_air(1), again, later_ms=11_000) == ["agent mute for 14 s"]
+    assert reasons(11_000, turn=1, waiting=waiting(1, 2)) == ["agent mute for 14 s"]
 
 
 @pytest.mark.parametrize(
-    ("latency_ms", "kind", "reason"),
+    ("wait_ms", "kind", "reason"),
     [
         (SLOW_MS + 1, TroubleKind.SLOW, "turn 3 slow: 1.5 s, model 1.0 s"),
         (VERY_SLOW_MS, TroubleKind.SLOW, "turn 3 slow: 3.5 s"),
         (VERY_SLOW_MS + 1, TroubleKind.VERY_SLOW, "turn 3 slow: 3.5 s"),
     ],
 )
-def test_the_newest_answer_is_slow(latency_ms: float, kind: TroubleKind, reason: str) -> None:
-    slow = view_of(started(), latency(latency_ms, turn=3), left(3, llm_first_token=1_000, voice_to_voice=9_000))
-    (found,) = troubles_of(slow, CAUSED_AT_MS)
+def test_the_newest_answer_is_slow(wait_ms: float, kind: TroubleKind, reason: str) -> None:
+    slow = answer(3, wait_ms, slowest_stage=Stage.LLM_FIRST_TOKEN, slowest_stage_ms=1_000)
+    (found,) = troubles_of(call_row(turn=3, answer=slow), NOW_MS)
     assert (found.kind, found.reason) == (kind, reason)
-    assert reasons(latency(latency_ms, turn=3), latency(700, turn=4)) == []
 
 
-def errors(count: int, revision: int = 1, component: ServiceKind | None = ServiceKind.LLM) -> AnyScoreRecord:
-    return AgentErrorsFact(**FIRST | {"revision": revision, "errors": count, "last_ms": 0, "component": component})
+def errors(number: int, component: ServiceKind | None = ServiceKind.LLM) -> Errors:
+    return Errors(number, 0, NOW_MS, component)
 
 
 def test_an_error_of_the_agent_is_trouble_for_a_minute() -> None:
-    assert reasons(errors(1)) == ["agent error: LLM"]
-    assert reasons(errors(4, 3), errors(1, component=None), errors(2, 2)) == ["4 agent errors: LLM"]
-    assert reasons(errors(1, component=None)) == ["agent error"]
-    assert reasons(errors(1), later_ms=ERROR_MS) != []
-    assert reasons(errors(1), later_ms=ERROR_MS + 1) == []
+    assert reasons(errors=errors(1)) == ["agent error: LLM"]
+    assert reasons(errors=errors(4)) == ["4 agent errors: LLM"]
+    assert reasons(errors=errors(1, None)) == ["agent error"]
+    assert reasons(ERROR_MS, errors=errors(1)) != []
+    assert reasons(ERROR_MS + 1, errors=errors(1)) == []
 
 
 def test_a_tool_fails_until_it_works_again() -> None:
-    assert reasons(tool(1, fails=True)) == ["payment fails"]
-    assert reasons(tool(1, fails=True), tool(1, 1, fails=True)) == ["payment fails twice"]
-    assert reasons(*(tool(turn, fails=True) for turn in (1, 2, 3))) == ["payment fails 3 times"]
-    assert reasons(tool(1, fails=True), tool(2)) == []
-    assert reasons(tool(1, fails=True), tool(2, name="search")) == ["payment fails"]
+    assert reasons(failing_tools={"payment": 1}) == ["payment fails"]
+    assert reasons(failing_tools={"payment": 2}) == ["payment fails twice"]
+    assert reasons(failing_tools={"payment": 3}) == ["payment fails 3 times"]
 
 
 def test_a_call_is_stalled() -> None:
-    assert reasons(judged(1, 1), judged(5, 1), stall(1)) == ["stalled for 4 turns"]
-    assert reasons(judged(1, 1), stall(1)) == ["stalled"]
+    assert reasons(turn=5, goals=goals(1, since_turn=1)) == ["stalled for 4 turns"]
+    assert reasons(turn=1, goals=goals(1, since_turn=1)) == ["stalled"]
 
 
 def test_interruptions_are_trouble_when_there_are_many_of_late() -> None:
-    cut = [interruption(2), interruption(4), interruption(4, "assistant")]
-    assert reasons(*cut[:2]) == []
-    assert reasons(*cut) == ["third interruption"]
-    assert reasons(*cut, *(interruption(turn) for turn in (5, 6, 7, 8))) == ["7 interruptions"]
-    assert reasons(*cut, latency(900, turn=2 + RECENT_TURNS)) == []
+    assert reasons(turn=4, interrupted_turns=(2, 4)) == []
+    assert reasons(turn=4, interrupted_turns=(2, 4, 4)) == ["third interruption"]
+    assert reasons(turn=8, interrupted_turns=(2, 4, 4, 5, 6, 7, 8)) == ["7 interruptions"]
+    assert reasons(turn=2 + RECENT_TURNS, interrupted_turns=(2, 4, 4)) == []
 
 
 def test_dead_air_that_was_answered_is_trouble_for_some_turns() -> None:
-    answered = latency(1_000, turn=1, caused_at_ms=CAUSED_AT_MS + 1)
-    assert reasons(dead_air(1), answered) == ["dead air in turn 1"]
-    assert reasons(dead_air(1), answered, latency(900, turn=1 + RECENT_TURNS)) == []
-    slow = latency(5_000, turn=1, caused_at_ms=CAUSED_AT_MS + 1)
-    assert reasons(dead_air(1), slow) == ["turn 1 slow: 5.0 s"], "one trouble, said once"
+    assert reasons(turn=1, dead_air_turns=(1,), answer=answer(1, 1_000)) == ["dead air in turn 1"]
+    assert reasons(turn=1 + RECENT_TURNS, dead_air_turns=(1,), answer=answer(1 + RECENT_TURNS, 900)) == []
+    assert reasons(turn=1, dead_air_turns=(1,), answer=answer(1, 5_000)) == ["turn 1 slow: 5.0 s"], "said once"
 
 
-def test_a_call_that_is_over_has_no_trouble() -> None:
-    over = CallValues(through_turn=1, is_over=True, **FIRST)
-    assert reasons(dead_air(1), over) == reasons(dead_air(1), closed()) == []
-    assert view_of(started(), over).is_over
-    assert not view_of(started()).is_over
+@pytest.mark.parametrize("state", ["over", "closed"])
+def test_a_call_that_is_over_has_no_trouble_and_may_have_ended_badly(state: str) -> None:
+    assert reasons(state=state, turn=1, waiting=waiting(1), errors=errors(1)) == []
+    assert bad_end(call_row(state=state, waiting=waiting(2))) == "ended: no answer in turn 2"
+    assert bad_end(call_row(state=state, waiting=waiting(0))) == "ended: the agent never spoke"
+    assert bad_end(call_row(state=state, errors=errors(1))) == "ended: agent error: LLM"
+    assert bad_end(call_row(state=state, errors=errors(3, None))) == "ended: agent error"
+    assert bad_end(call_row(state=state, known_ms=NOW_MS + ERROR_MS + 1, errors=errors(1))) is None
+    assert bad_end(call_row(state="running", waiting=waiting(2), errors=errors(1))) is None
+    assert bad_end(closed_row()) is None
 
 
-def rank_of(call: CallView, later_ms: int = 0) -> float:
-    return troubles_of(call, CAUSED_AT_MS + later_ms)[0].rank
+def rank_of(call: CallRow, later_ms: int = 0) -> float:
+    return troubles_of(call, NOW_MS + later_ms)[0].rank
 
 
 def test_the_worst_trouble_has_the_highest_rank() -> None:
-    worst_first = [
-        (dead_air(1), dead_air(1, 1)),
-        (dead_air(1),),
-        (errors(1),),
-        (latency(60_000, turn=1),),
-        (latency(4_000, turn=1),),
-        tuple(tool(turn, fails=True) for turn in range(1, 9)),
-        (tool(1, fails=True),),
-        (judged(1, 1), judged(9, 1), stall(1)),
-        (latency(3_000, turn=1),),
-        (latency(1_600, turn=1),),
-        tuple(interruption(turn) for turn in (1, 2, 3, 4)),
-        (dead_air(1), latency(1_000, turn=1, caused_at_ms=CAUSED_AT_MS + 1)),
+    worst_first: list[dict[str, Any]] = [
+        {"waiting": waiting(1, 2)},
+        {"waiting": waiting(1)},
+        {"errors": errors(1)},
+        {"answer": answer(1, 60_000)},
+        {"answer": answer(1, 4_000)},
+        {"failing_tools": {"payment": 8}},
+        {"failing_tools": {"payment": 1}},
+        {"turn": 9, "goals": goals(1, since_turn=1)},
+        {"answer": answer(1, 3_000)},
+        {"answer": answer(1, 1_600)},
+        {"turn": 4, "interrupted_turns": (1, 2, 3, 4)},
+        {"turn": 1, "dead_air_turns": (1,), "answer": answer(1, 1_000)},
     ]
-    ranks = [rank_of(view_of(started(), *records)) for records in worst_first]
+    ranks = [rank_of(call_row(**{"turn": 1} | parts)) for parts in worst_first]
     assert ranks == sorted(ranks, reverse=True)
     assert len(set(ranks)) == len(ranks)
-    silent = view_of(started(), dead_air(1))
+    silent = call_row(turn=1, waiting=waiting(1))
     assert rank_of(silent, 60_000) > rank_of(silent, 5_000), "the longer, the worse"
 
 
 def test_several_troubles_are_told_the_worst_first() -> None:
-    assert reasons(latency(2_000, turn=1), tool(1, fails=True), dead_air(2)) == [
-        "silent for 3 s",
-        "payment fails",
-        "turn 1 slow: 2.0 s",
-    ]
+    parts: dict[str, Any] = {
+        "turn": 2,
+        "answer": answer(1, 2_000),
+        "failing_tools": {"payment": 1},
+        "waiting": waiting(2),
+    }
+    assert THRESHOLD_MS == 3_000
+    assert reasons(**parts) == ["silent for 3 s", "payment fails", "turn 1 slow: 2.0 s"]
