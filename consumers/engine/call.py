@@ -3,17 +3,25 @@
 from bisect import insort
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
+from math import inf
 from typing import Any, Final, TypeVar, cast
 
 from consumers.engine.admission import Arrival
 from consumers.engine.contexts import CallFacts, context_by_the_bot, with_facts
-from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, PublishScore, RequestVerdict
+from consumers.engine.effects import (
+    Count,
+    Effect,
+    NotUnderstood,
+    PublishRow,
+    PublishTranscript,
+    PublishWords,
+)
 from consumers.engine.goals.progress import ChosenGoals, JudgedScores
 from consumers.engine.goals.text_judges import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.rows import Measures
-from consumers.engine.records import Cause, Revisions
 from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, CallRedactor, Redactor
+from consumers.engine.rows import CallRows
 from consumers.engine.sources.elevenlabs import AgentFacts
 from consumers.engine.sources.facts import (
     AgentError,
@@ -48,28 +56,28 @@ from consumers.engine.sources.rules import RULES, UNKNOWN, VERDICT, reports_of
 from consumers.engine.transcripts import CallTranscript, RecordedTranscript, order_of_details, transcript_bytes
 from consumers.engine.turns.bot import SpeechMoment
 from consumers.engine.turns.eva import EvaHistory
-from consumers.engine.turns.live import INPUT_RANK, NO_CHANGES, LiveCall
+from consumers.engine.turns.heard import HeardTurns
+from consumers.engine.turns.live import INPUT_RANK, NEVER_MS, NO_CHANGES, Cause, LiveCall
 from consumers.engine.turns.timeline import BrokerMoment, ElementKind, SilenceKind
+from consumers.engine.words_rows import CallWords
 from schemas.closed_sets import CloseReason
 from schemas.metric_context import MetricContext
-from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
+from schemas.rows import CallRow, Labels, Row, TurnRow, WordsRow
 from schemas.wire import MAX_NAME_CHARS
 
 _LINE: Final = Layer.LINE  # looked up once
 LONG_CALL_TURNS: Final = 100
 """The close of a call with more turns than this takes several steps: that of a shorter one takes 20 ms at most."""
-LONG_CALL_RECORDS: Final = 300
-"""The same for its moments: latencies, interruptions and uses of tools."""
-MAX_HELD: Final = 100
-"""Most records that are held while it is unknown whether there is a call. Its labels, goals and errors are some; with more it is one."""
+LONG_CALL_EVENTS: Final = 3_000
+"""The same for its events."""
 MAX_DETAILS: Final = 1_000
 """Most `turn_details` of a call that are kept: as many as a call may have turns. Their bytes count among those that a call keeps."""
+CALL_ROW_EVERY_MS: Final = 60_000
+"""From one row of a call to the next, in ms of broker time, also when nothing changes: who begins to read knows the call by then."""
 ENTRIES_OF_ONE_STEP: Final = 200
 """Entries of a transcript that are written in one step: 10 ms."""
 
 Done = TypeVar("Done")
-_SAID: Final = (PublishScore, RequestVerdict)
-"""Effects that others see."""
 
 
 # Decides when a call without further events is over: announced, silent for too long, or too long altogether.
@@ -157,8 +165,8 @@ class CallEnd:
 
 
 class Call:
-    """One open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`. While
-    `is_closing`, its final records and its transcript are made, and no further record is folded.
+    """One open call, from its first record to its closed row. `receive` and `advance` append effects to `out`. While
+    `is_closing`, its final values and its transcript are made, and no further record is folded.
 
     Attributes:
         end: When silence ends the call; later records are not part of it.
@@ -172,12 +180,18 @@ class Call:
         code_version: str,
         goals: ChosenGoals | None = None,
         *,
+        partition: int = 0,
         writes_transcript: bool = False,
         redactor: Redactor | None = None,
         counts: bool = True,
         is_silent: bool = False,
     ) -> None:
         self.conversation_id = first.conversation_id
+        row = CallRow(
+            conversation_id=first.conversation_id, code_version=code_version, partition=partition,
+            first_place=first.offset, first_known_ms=first.broker_time_ms,
+        )  # fmt: skip
+        self.rows = CallRows(row, redactor, counts=counts, is_silent=is_silent)
         self.history = EvaHistory()
         self._replays = self.history.replays
         self.ended_reason: str | None = None
@@ -190,66 +204,98 @@ class Call:
         self.end = CallEnd(first.broker_time_ms, limits)
         self.next_decision_ms = self.end.due_ms
         self._limits = limits
-        self._revisions = Revisions(first.conversation_id, code_version, redactor)
-        self._revisions.counts, self._revisions.is_silent = counts, is_silent
-        self.redactor = self._revisions.redactor
-        self.live = LiveCall(self.history, self._revisions, limits)
+        self.redactor = self.rows.redactor
+        self.live = LiveCall(self.history, self.rows, limits)
+        self._words = CallWords(self.redactor) if limits.words else None
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentFacts()
         self._are_from_record: dict[type, bool] = {}  # for speech and for words: whether a record had them first
         self._recorded_words: list[Said] = []  # late ones, until the record ends
         self._details: list[Detailed] = []
         ratings = Ratings()
-        self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings)
-        self._measures = Measures(self._revisions, limits, ratings)
+        self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self.rows, ratings)
+        self._measures = Measures(self.rows, limits, ratings)
         self.supplied = self._measures.eva.supplied
         self.writes_transcript = writes_transcript
         self.is_over = self.is_closing = False
         self._closing: Iterator[bool] | None = None
         self._last_effects: list[Effect] = []
-        self._held: list[Effect] = []
         self._is_real = False
+        self._row_due_ms = NEVER_MS  # before its first row
         self._closes_as: tuple[CloseReason, int]  # once it is closing
 
     @property
     def tenant(self) -> str:
         """Whose call it is, as known now."""
-        return self._revisions.labels.tenant
+        return self.rows.call.labels.tenant
 
-    def receive(self, arrival: Arrival, out: list[Effect]) -> str:
-        """Folds one record; returns its outcome, a label of the events counter."""
-        before = len(out)
+    def receive(self, arrival: Arrival, revision: int, out: list[Effect]) -> str:
+        """Folds one record, and has the rows with this revision written that it changes; returns its outcome, a label of the events
+        counter.
+        """
+        self.decides_as(revision)
         outcome = self._fold(arrival, out)
-        if self.live.is_told_later:
-            self._hold(out, before)
+        self.publish(out)
         self._plan()
         return outcome
 
-    def _hold(self, out: list[Effect], since: int) -> None:
-        """Keeps what the last step says of a call that may be none, and lets all of it go with the first speech, word or tool: a trace has
-        spans around a call, also where nobody ever speaks.
-        """
-        if self._is_real:
-            return
-        if self.live.tells_nothing and len(self._held) < MAX_HELD:
-            new = out[since:]
-            self._held += [effect for effect in new if isinstance(effect, _SAID)]
-            out[since:] = [effect for effect in new if not isinstance(effect, _SAID)]
-        else:
-            self._is_real = True
-            out[since:since] = self._held
-            self._held.clear()
-
     @property
     def is_none(self) -> bool:
-        """Whether nothing shows that this is a call. It ends without a record, and a later one may have its id."""
+        """Whether nothing shows that this is a call: a trace has spans around a call, also where nobody ever speaks. Its rows wait for the
+        first speech, word or tool. If it ends before, it ends without a row, and a later one may have its id.
+        """
         return not self._is_real and self.live.is_told_later and self.live.tells_nothing
+
+    def publish(self, out: list[Effect]) -> None:
+        """Has the rows written that are another than at the end of the step before."""
+        rows, words = self.rows, self._words
+        has_words = words is not None and words.is_due
+        if not (rows.is_changed or has_words) or self.is_none:
+            return
+        self._is_real = True
+        heard = self.live.heard(words.since if words is not None and has_words else None)
+        if words is not None and has_words:
+            self._publish_words(words, heard, out)
+        if not rows.is_changed:
+            return
+        self._row_due_ms = rows.call.known_ms + CALL_ROW_EVERY_MS
+        self._plan()
+        if rows.is_silent:
+            rows.pass_over()
+        else:
+            out += map(PublishRow, self._changed_rows(heard))
+
+    def _publish_words(self, words: CallWords, heard: HeardTurns, out: list[Effect]) -> None:
+        made = [*map(PublishWords, words.rows(self.live, heard, self.rows.call, self.rows.revision))]
+        if not self.rows.is_silent:  # otherwise a former owner has written them
+            out += made
+
+    def say_again(self, revision: int) -> Iterator[Row | WordsRow]:
+        """All rows once again, with this revision, and without news."""
+        if self._words is not None:
+            yield from self._words.say_again(self.live, self.rows.call, revision)
+        self.rows.say_again()
+        yield from self._changed_rows(self.live.heard(), revision)
+
+    def _changed_rows(self, heard: HeardTurns, revision: int | None = None) -> Iterator[Row]:
+        """The changed rows, with all that is no reason to make one."""
+        live, call = self.live, self.rows.call
+
+        def completed(row: TurnRow) -> None:
+            if row.status != "withdrawn" or live.turns.view(row.turn) is not None:
+                row.status = live.turns.status(row.turn)
+            turn = heard.turn(row.turn)
+            row.user_sounds = () if turn is None else turn.user.in_row
+            row.assistant_sounds = () if turn is None else turn.assistant.in_row
+
+        call.began_ms, call.turns, call.events = live.first_ms, live.turns.highest_turn, self.events
+        return self.rows.drain(completed, revision)
 
     def _fold(self, arrival: Arrival, out: list[Effect]) -> str:
         self.redactor.left_chars = MAX_CHARS_PER_STEP
         source, event, broker_ms = arrival.source, arrival.event, arrival.broker_time_ms
         rule = RULES.get(type(event)) or UNKNOWN[source]
-        self._revisions.offset = arrival.offset
+        self.rows.call.last_place = arrival.offset
         if rule is not VERDICT:  # a verdict is no event of the call
             self.end.heard(broker_ms)
         if (arrival.envelope is not None or source in NUMBERED) and self._repeats_another(arrival):
@@ -278,9 +324,11 @@ class Call:
                 changes = live.refresh(cause, out)  # first: measures read the tool uses and settled turns it updates
                 if changes.touched or changes.settled:
                     self._measures.follow(live, changes, cause, self._judged, out)
+            if self._words is not None and (changes.touched or machine.reworded):
+                self._words.follow(live, changes.touched, changes.with_tools)
             if self._judged.is_any and (changes.with_tools or machine.turn != self._judged.seen_turn):
-                self._judged.follow(live, changes, time_ms, broker_ms, out)
-            if out and live.turns.highest_turn > limits.max_turns_per_call:
+                self._judged.follow(live, changes, broker_ms, out)
+            if changes.touched and live.turns.highest_turn > limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.end.last_ms, out)
             if rule.is_kept:
                 self.kept_bytes += len(arrival.value)
@@ -306,28 +354,28 @@ class Call:
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Lets broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
         self.redactor.left_chars = MAX_CHARS_PER_STEP
-        before = len(out)
         due_ms, reason = self.end.due_ms, self.end.reason
+        if self._row_due_ms <= now_ms < due_ms and not self.is_over:
+            self._row_due_ms = now_ms + CALL_ROW_EVERY_MS
+            self.rows.announce(now_ms)
         if self._judged.is_any and self._awaits_verdicts(now_ms, due_ms, out):
             pass  # it is over, and verdicts may still come
         elif now_ms < due_ms:
-            self.live.reached(now_ms, out)
+            self.live.reached(now_ms)
         elif reason is CloseReason.LIMIT_DURATION:
             self._hit_limit(reason, "duration", due_ms, out)
         else:
             self.close(reason, due_ms)
-        if self.live.is_told_later:
-            self._hold(out, before)
         self._plan()
 
     def _plan(self) -> None:
         due_ms, silence_ms, judged_ms = self.end.due_ms, self.live.dead_air.wakeup_at_ms, self._judged.wakeup_ms
         if silence_ms is not None and silence_ms < due_ms:
             due_ms = silence_ms
-        # A call that is over only waits for verdicts.
+        # A call that is over only waits for verdicts, and says nothing more until then.
         if judged_ms is not None and (judged_ms < due_ms or self.is_over):
             due_ms = judged_ms
-        self.next_decision_ms = due_ms
+        self.next_decision_ms = due_ms if self.is_over else min(due_ms, self._row_due_ms)
 
     def release(self) -> None:
         """Cuts the reference cycles of a closed call, so that its memory is freed at once."""
@@ -336,12 +384,12 @@ class Call:
         self.__dict__.pop("live")
 
     def speak(self) -> None:
-        """Makes records from here on, if none were made because a former owner has written them."""
-        self._revisions.is_silent = False
+        """Makes rows from here on, if none were made because a former owner has written them."""
+        self.rows.is_silent = False
 
     def decides_as(self, revision: int) -> None:
         """Gives a revision to what is decided from here on, until the next event."""
-        self._revisions.revision = revision
+        self.rows.revision = revision
 
     def context(self) -> MetricContext:
         """The context of the call so far: EVA's where a simulated caller hears it, otherwise that of the turns its bot heard."""
@@ -358,8 +406,8 @@ class Call:
         return with_facts(self.eva_context(), self._facts())
 
     def _facts(self) -> CallFacts:
-        agent, record = self._revisions.labels.agent, self.live.record
-        agent_id = None if agent == CallLabels().agent else agent
+        agent, record = self.rows.call.labels.agent, self.live.record
+        agent_id = None if agent == Labels().agent else agent
         if record is not None and record.agent_id is not None:
             agent_id = record.agent_id
         return CallFacts(
@@ -378,7 +426,7 @@ class Call:
         self._closes_as = reason, now_ms
 
     def go_on_closing(self, out: list[Effect]) -> None:
-        """Does as much of the close as fits into one step. All that it publishes comes with the last step, the `closed` fact at the
+        """Does as much of the close as fits into one step. All that it publishes comes with the last step, the closed row at the
         end: so it does not matter between which records the steps are taken.
         """
         self.redactor.left_chars = MAX_CHARS_PER_STEP
@@ -387,44 +435,35 @@ class Call:
         self.is_closed = next(self._closing, True)
         if self.is_closed:
             out += self._last_effects
+            self.publish(out)
 
     def _steps_of_the_close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> Iterator[bool]:
-        """Closes the call, and yields False where a step ends: texts are compared, the final records made, the transcript written.
+        """Closes the call, and yields False where a step ends: texts are compared, the final values set, the transcript written.
 
         No record is folded any more, so time may pass between two steps.
         """
         if not self.is_over:
-            self.live.reached(now_ms, out)
-        self.live.announce(now_ms, out)
+            self.live.reached(now_ms)
+        self.live.announce(now_ms)
         cause = Cause(self.history.last_time_ms(), now_ms)
-        records = self.live.final_records(cause)
+        self.live.finish(now_ms)
         if (recorded := self.live.record) is not None:
             self.ended_reason = self.ended_reason or recorded.ended_reason
         if not self.is_over:
-            self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
-        is_long = len(self.live.turns.turns) > LONG_CALL_TURNS or len(records) > LONG_CALL_RECORDS
+            self._judged.finish(self.live, now_ms, out, asks=False)
+        is_long = len(self.live.turns.turns) > LONG_CALL_TURNS or self.events > LONG_CALL_EVENTS
         if is_long:
-            yield False  # the records of the live call are work enough for one step
+            yield False  # the moments of the live call are work enough for one step
         context = self.eva_context()
         while not self._measures.compare_at_close(context):
             yield False
         if is_long:
             yield False
-        records += self._judged.final_records(cause)
-        records += yield from _in_steps(
-            self._measures.final_records(self.live, context, cause, self._judged), takes_several=is_long
-        )
+        self._judged.give_up(now_ms)
+        yield from _in_steps(self._measures.finish(self.live, context, cause, self._judged), takes_several=is_long)
         out += self._measures.closing_counts()
         if self.live.nameless_tools:
             self._unread(NAMELESS, 0, out)
-        ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)[:MAX_NAME_CHARS]
-        closed = self._revisions.make(
-            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
-            ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
-            through=self._revisions.offsets, began_at_ms=self.live.first_ms, ended_at_ms=self._ended_ms or None,
-        )  # fmt: skip
-        if closed is not None:
-            records.append(closed)
         if is_long:
             yield False
         value = None
@@ -440,11 +479,27 @@ class Call:
             value = None if transcript.is_too_large else transcript_bytes(entries)
             if value is None:
                 out.append(Count("callgauge_limits_hit_total", ("transcript",)))
-        out.append(CloseCall(self.conversation_id, tuple(records), value))
+            else:
+                out.append(PublishTranscript(self.conversation_id, value))
+        if (words := self._words) is not None:
+            words.finish(self.live)
+            while words.is_due:
+                self._publish_words(words, self.live.heard(words.since), out)
+                if words.is_due:
+                    yield False
+        self._set_closed(reason, now_ms)
+
+    def _set_closed(self, reason: CloseReason, known_ms: int) -> None:
+        ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)[:MAX_NAME_CHARS]
+        self.rows.leave(inf, known_ms)
+        self.rows.set_call(
+            known_ms, state="closed", close_reason=reason, ended_reason=ended_reason, ended_ms=self._ended_ms or None
+        )  # fmt: skip
+        self.rows.count(None, "closed")
 
     def transcript(self, redactor: Redactor | CallRedactor) -> CallTranscript | RecordedTranscript:
         """The transcript as it is now. It yields None where a step may end."""
-        live, record, agent = self.live, self.live.record, self._revisions.labels.agent
+        live, record, agent = self.live, self.live.record, self.rows.call.labels.agent
         if record is not None and record.entries:
             return RecordedTranscript(self.conversation_id, record.entries, record.agent_id or agent, redactor)
         metrics_of = partial(self._measures.stages.turn_metrics, live.heard(), record)
@@ -455,11 +510,11 @@ class Call:
         self._judged.reached(self.live, now_ms if self.is_over else min(now_ms, due_ms), out)
         if now_ms >= due_ms and not self.is_over:
             self.is_over = True
-            self.live.reached(due_ms, out)
-            self._judged.finish(self.live, self.history.last_time_ms(), due_ms, out, asks=True)
+            self.live.reached(due_ms)
+            self._judged.finish(self.live, due_ms, out, asks=True)
             self._judged.reached(self.live, now_ms, out)
             if self._judged.awaits_verdicts:
-                self._measures.announce_end(self.live, Cause(self.history.last_time_ms(), due_ms), self._judged, out)
+                self._measures.announce_end(self.live, due_ms, self._judged, out)
         return self.is_over and self._judged.awaits_verdicts
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
@@ -513,6 +568,8 @@ class Call:
     def _corrected(self, said: Corrected, _time_ms: int, _out: list[Effect]) -> None:
         if said.teller is Teller.LOG:
             self.history.update_user_text(said.text, said.id)
+            machine = self.live.machine
+            machine.reworded.update((machine.turn - 1, machine.turn))
         else:
             self._agent.fold(said, self.live)
 
@@ -566,7 +623,7 @@ class Call:
         if self.live.errors.is_told_again(error.told_twice, time_ms):
             return
         out.append(Count("callgauge_agent_errors_total", (error.source.value,)))
-        self.live.agent_failed(time_ms, error.component, out)
+        self.live.agent_failed(time_ms, error.component)
 
     def _lost(self, lost: Lost, _time_ms: int, out: list[Effect]) -> None:
         out.append(Count("callgauge_source_events_dropped_total", (lost.what.value,), lost.events))
@@ -584,7 +641,7 @@ class Call:
             self._plan_close(CloseReason.ENDED)
 
     def _started(self, started: Started, time_ms: int, out: list[Effect]) -> None:
-        known = self._revisions.labels
+        known = self.rows.call.labels
         self.live.began(time_ms)
         if started.is_told_later and not self.live.has_speech_events:  # otherwise live events came first
             self.live.told_later()
@@ -594,14 +651,15 @@ class Call:
         if started.pipeline_type is not None:
             self.history.set_pipeline_type(started.pipeline_type)
             self.live.pipeline_type_set()
-        keeps_agent = started.is_from_record and known.agent != CallLabels().agent
-        labels = CallLabels(
+        keeps_agent = started.is_from_record and known.agent != Labels().agent
+        labels = Labels(
             agent=known.agent if keeps_agent else started.agent or known.agent,
+            version=started.version or known.version,
             tenant=started.tenant or known.tenant,
             environment=started.environment or known.environment,
             pipeline_type=self.history.pipeline_type,
         )
-        self.live.set_labels(labels, started.version, started.traceparent, self.end.last_ms, out)
+        self.live.set_labels(labels, started.traceparent, self.end.last_ms)
         self._judged.started(started, labels.agent, self.live, self.end.last_ms, out)
 
     def _ended(self, ended: Ended, time_ms: int, _out: list[Effect]) -> None:

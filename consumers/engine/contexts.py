@@ -19,7 +19,6 @@ from consumers.engine.turns.timeline import (
 )
 from schemas.closed_sets import PipelineType, UnscoredReason
 from schemas.metric_context import AudioSegments, MetricContext
-from schemas.scores.records import Scored
 from schemas.units import MS_PER_SECOND
 
 # Facts of the call as a whole, which EVA's runner adds to its context.
@@ -253,8 +252,8 @@ def _waits(live: LiveCall, turns: Turns) -> tuple[dict[int, float], dict[str, li
     for number, turn in turns.items():
         view = live.turns.view(number)
         wait = None if view is None or number < 1 else voice_to_voice_ms(view)
-        if isinstance(wait, Scored):
-            waits_s[number] = round(wait.value / MS_PER_SECOND, EVA_DIGITS)
+        if isinstance(wait, float):
+            waits_s[number] = round(wait / MS_PER_SECOND, EVA_DIGITS)
         elif number > 0 and _is_heard(turn.assistant):
             reason = UnscoredReason.NO_SPEECH_EVENTS
             if wait is not None:

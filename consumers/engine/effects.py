@@ -5,29 +5,32 @@ from typing import TYPE_CHECKING
 
 from schemas.closed_sets import InputSource
 from schemas.judging import JudgeRequest
-from schemas.scores.records import AnyScoreRecord
+from schemas.rows import Row, WordsRow
 
 if TYPE_CHECKING:
     from schemas.events.codec import Misread  # brings the reader of every event
 
 
 @dataclass(frozen=True, slots=True)
-class PublishScore:
-    """Write one record to `scores`."""
+class PublishRow:
+    """Write a row to `scores`. Those of one step belong together. The closed row of a call is the last thing that is said of it."""
 
-    record: AnyScoreRecord
+    row: Row
 
 
 @dataclass(frozen=True, slots=True)
-class CloseCall:
-    """Write the final scores and, last, the `closed` fact in one transaction; the engine has forgotten the call.
+class PublishWords:
+    """Write a row to `words`."""
 
-    `transcript` is the value of a record of `transcripts` for the same transaction; None without a transcript.
-    """
+    row: WordsRow
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTranscript:
+    """Write the transcript of a call that closes in this step."""
 
     conversation_id: str
-    records: tuple[AnyScoreRecord, ...]
-    transcript: bytes | None = None
+    value: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +58,4 @@ class NotUnderstood:
     misread: "Misread"
 
 
-Effect = PublishScore | CloseCall | Count | RequestVerdict | NotUnderstood
+Effect = PublishRow | PublishWords | PublishTranscript | Count | RequestVerdict | NotUnderstood

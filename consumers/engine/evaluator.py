@@ -5,7 +5,7 @@ Pure: it reads no clock, performs no I/O and draws no random numbers. Equal step
 
 import heapq
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from consumers.engine.admission import Arrival
@@ -18,7 +18,7 @@ from consumers.engine.sources.audit import start_of
 from schemas.closed_sets import ClockSkew, CloseReason, InputSource, PipelineType
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
-from schemas.scores.records import revision_at
+from schemas.rows import Row, WordsRow, revision_at
 
 # Chooses the call that closes when too many are open: of the tenant with the most calls, one with few events if there is one,
 # otherwise the quietest. So a tenant that sends ever new ids closes its own calls, and no other tenant's.
@@ -205,7 +205,7 @@ MOST_CLOSING_WORK: Final = 1_500
 
 
 class PartitionEvaluator:
-    """The open calls of one partition. A call lives from its first record to its `closed` fact; later records are only counted.
+    """The open calls of one partition. A call lives from its first record to its closed row; later records are only counted.
 
     The four verbs:
 
@@ -223,7 +223,7 @@ class PartitionEvaluator:
         redactor: Redacts every text that leaves.
         evicted: Calls that are over because too many were open, and have not closed: the offset of the record that opened another.
         base: What is added to revisions: more than those of a log that was there before this one; 0 without one.
-        is_silent: Whether what a former owner has published is folded again, and no records are made.
+        is_silent: Whether what a former owner has published is folded again, and no rows are made.
         lacking: Ids of calls of which records are lost: what becomes known of them may have counted before, and does not count.
     """
 
@@ -235,16 +235,19 @@ class PartitionEvaluator:
         *,
         writes_transcripts: bool = False,
         redactor: Redactor | None = None,
+        partition: int = 0,
     ) -> None:
         """Starts without calls.
 
         Args:
             limits: Bounds of the calls.
-            code_version: Written into every record.
+            code_version: Written into the row of every call.
             goals: Source of the calls' goal sets, and the rules of judging.
             writes_transcripts: Whether a call that closes gets a transcript.
             redactor: Redacts every text that leaves; by default one with the default rules.
+            partition: Its number, for the rows.
         """
+        self._partition = partition
         self._limits = limits
         self._goals = goals or ChosenGoals()
         self._code_version = code_version
@@ -300,6 +303,10 @@ class PartitionEvaluator:
         self._fold(call, arrival, out)
         return out
 
+    def say_again(self, conversation_id: str, revision: int) -> Iterator[Row | WordsRow]:
+        """All rows of an open call once again, with this revision, and without news: another version decides them."""
+        return self._calls[conversation_id].say_again(revision)
+
     def evict(self, conversation_id: str, arrival: Arrival) -> None:
         """Closes a call because too many are open: this record opens another. An earlier owner may have had more of them."""
         call = self._calls.get(conversation_id)
@@ -314,7 +321,7 @@ class PartitionEvaluator:
         self._closed.close(conversation_id)
 
     def speak(self) -> None:
-        """Makes records from here on."""
+        """Makes rows from here on."""
         self.is_silent = False
         for call in self._calls.values():
             call.speak()
@@ -346,6 +353,7 @@ class PartitionEvaluator:
             while _is_open(call) and call.next_decision_ms <= now_ms:
                 call.advance(now_ms, out)
                 out += call.redactor.drain_counts()
+            call.publish(out)
             if _is_open(call):
                 self._wakeups.schedule(call, max(call.next_decision_ms, now_ms + 1))
             else:
@@ -393,8 +401,7 @@ class PartitionEvaluator:
 
     def _fold(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
         source, tenant = arrival.source, call.tenant
-        call.decides_as(self.base + revision_at(arrival.offset))
-        outcome = call.receive(arrival, out)
+        outcome = call.receive(arrival, self.base + revision_at(arrival.offset), out)
         if outcome == "folded":
             self._folded[source] += 1
         else:
@@ -417,7 +424,7 @@ class PartitionEvaluator:
         call = self._calls[arrival.conversation_id] = Call(
             arrival, self._limits, self._code_version, self._goals,
             writes_transcript=self._writes_transcripts, redactor=self.redactor, counts=arrival.conversation_id not in self.lacking,
-            is_silent=self.is_silent,
+            is_silent=self.is_silent, partition=self._partition,
         )  # fmt: skip
         self._eviction.add(call)
         return call
@@ -482,7 +489,7 @@ def folded(
     call.history.set_pipeline_type(PipelineType(pipeline_type))
     effects: list[Effect] = []
     for arrival in arrivals:
-        call.receive(arrival, effects)
+        call.receive(arrival, 0, effects)
         effects.clear()
     if call.ended_reason is None:
         call.ended_reason = ended_reason

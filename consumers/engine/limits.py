@@ -109,6 +109,10 @@ class Limits(BaseModel):
         ge=0,
         description="How far every stream must be past a turn before it is settled, in ms: one slow transcription.",
     )
+    words: bool = Field(
+        default=True,
+        description="Whether what is said in calls, and what tools are asked and answer, is written to `words`, without personal data.",
+    )
     dead_air_ms: int = Field(
         3_000,
         gt=0,

@@ -18,6 +18,7 @@ from zlib import crc32
 
 import httpx2 as httpx
 from confluent_kafka import Producer
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from consumers.console.fleet import Fleet
@@ -29,7 +30,7 @@ from consumers.engine.evaluator import NO_LIMITS
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.scores.records import AnyScoreRecord
+from schemas.rows import CallRow, GoalsRow, Row, encode
 from schemas.scores.running import EVERY_CALL, RunningCalls, WantedCalls
 from tests.benchmarks.evaluator_cost import PARTITIONS, create_topics, environment, folded_of
 from tests.benchmarks.figures import Figures, say
@@ -37,8 +38,8 @@ from tests.benchmarks.traffic import interleaved, simulated_events
 from tests.chaos.load.load import LoadProcess
 from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import Process, started, wait_for
-from tests.support.calls.watched_calls import scores_of
-from tests.support.fakes.watched import HeldCalls
+from tests.support.calls.console_calls import HeldCalls
+from tests.support.calls.rows_of_calls import rows_in_steps
 
 CALLS: Final = 5_000
 PAGES: Final = 300
@@ -46,7 +47,7 @@ WATCHED: Final = 100
 KINDS: Final = 30
 """Different calls that are simulated; the others are copies under other names."""
 CHANGES_PER_SECOND: Final = 1_000
-"""Score records of one second: each call has one every five."""
+"""Rows of one second: each call has one every five."""
 SECONDS: Final = 60.0
 WARM_SECONDS: Final = 15.0
 """Until the calls of the load have begun."""
@@ -64,7 +65,7 @@ def measure_console(figures: Figures) -> None:
     say(f"The console: {CALLS:,} running calls")
     fleet = Fleet()
     for record in running_calls()[0]:
-        fleet.fold(record, 0, 0)
+        fleet.take(record)
     _measure_list(figures, fleet)
 
 
@@ -136,7 +137,7 @@ def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) 
                 with _readers(address, [f"/live/calls/{name}" for name in names]):
                     wait_for(
                         "the calls",
-                        lambda: total(process.metrics(), "callgauge_console_calls_watched") == len(names),
+                        lambda: total(process.metrics(), "callgauge_console_pages_open") == len(names),
                         60,
                     )
                     figures.add(
@@ -167,7 +168,7 @@ def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) 
 
 
 class Feed:
-    """Writes score records."""
+    """Writes rows."""
 
     def __init__(self, variables: dict[str, str]) -> None:
         self._producer = Producer(
@@ -175,16 +176,16 @@ class Feed:
         )
         self._topic = f"{variables['CALLGAUGE_TOPIC_PREFIX']}scores"
 
-    def put(self, record: AnyScoreRecord) -> None:
+    def put(self, record: Row) -> None:
         key = record.conversation_id.encode()
-        self._producer.produce(self._topic, record.model_dump_json().encode(), key, partition=crc32(key) % PARTITIONS)
+        self._producer.produce(self._topic, encode(record), key, partition=crc32(key) % PARTITIONS)
         self._producer.poll(0)
 
     def flush(self) -> None:
         assert self._producer.flush(60) == 0
 
     @contextmanager
-    def running(self, changes: deque[AnyScoreRecord]) -> Iterator[None]:
+    def running(self, changes: deque[CallRow]) -> Iterator[None]:
         """Writes changes all the time, each call's in turn."""
         ended = Event()
 
@@ -193,7 +194,7 @@ class Feed:
                 for _ in range(int(CHANGES_PER_SECOND * STEP_SECONDS)):
                     record = changes.popleft()
                     changes.append(record)
-                    self.put(record.model_copy(update={"caused_at_ms": wall_clock_ms(), "revision": revision}))
+                    self.put(structs.replace(record, known_ms=wall_clock_ms(), revision=2 * revision))
                 if ended.wait(STEP_SECONDS):
                     return
 
@@ -206,21 +207,24 @@ class Feed:
             writing.join()
 
 
-def running_calls() -> tuple[list[AnyScoreRecord], deque[AnyScoreRecord]]:
-    """The records of calls two thirds on their way, and further ones, to be taken again and again."""
+def running_calls() -> tuple[list[Row], deque[CallRow]]:
+    """The rows of calls two thirds on their way, and further ones, to be taken again and again."""
     kinds = []
     for seed in range(KINDS):
         arrivals = [each for each in _arrivals(seed) if isinstance(each, Arrival)]
-        scores = scores_of(arrivals[: len(arrivals) * 2 // 3])
-        kinds.append([record for record in scores if record.name not in {"closed", "call"}])
-    all_records, changes, now_ms = list[AnyScoreRecord](), deque[AnyScoreRecord](), wall_clock_ms()
+        rows = rows_in_steps(arrivals[: len(arrivals) * 2 // 3])
+        kinds.append([row for row in rows if not (isinstance(row, CallRow) and row.state == "closed")])
+    all_records, changes, now_ms = list[Row](), deque[CallRow](), wall_clock_ms()
     for number in range(CALLS):
-        records = kinds[number % KINDS]
-        name, late_ms = f"conversation-{number:05}", now_ms - records[-1].caused_at_ms - number % 5_000
-        for record in records:
-            moved = record.model_copy(update={"conversation_id": name, "caused_at_ms": record.caused_at_ms + late_ms})
+        rows_of_kind = kinds[number % KINDS]
+        newest = next(row for row in reversed(rows_of_kind) if isinstance(row, CallRow))
+        name, late_ms = f"conversation-{number:05}", now_ms - newest.known_ms - number % 5_000
+        for row in rows_of_kind:
+            moved = structs.replace(row, conversation_id=name)
+            if not isinstance(moved, GoalsRow):
+                moved.known_ms += late_ms
             all_records.append(moved)
-        changes.append(moved)
+        changes.append(structs.replace(newest, conversation_id=name))
     return all_records, changes
 
 
@@ -231,7 +235,7 @@ def _arrivals(seed: int) -> Iterable[object]:
 def _measure_list(figures: Figures, fleet: Fleet) -> None:
     now_ms = wall_clock_ms()
     now = fleet.now(now_ms)
-    site = ConsoleSite(ConsoleSettings(), fleet, HeldCalls({}), None, None, Redactor(), _instruments(), "1")
+    site = ConsoleSite(ConsoleSettings(), fleet, HeldCalls(), None, None, Redactor(), _instruments(), "1")
     tick_ms = 1_000 * min(_spent(lambda: fleet.now(now_ms)) for _ in range(REPEATS))
     figures.add("console_fold_ms", tick_ms, f"state of {CALLS:,} calls", "ms", goal=100)
     for name, wanted in (("every", EVERY_CALL), ("filtered", WantedCalls(text="0123"))):
@@ -260,7 +264,7 @@ def console_process(folder: Path, variables: dict[str, str]) -> Iterator[tuple[P
     ) as process:
         found = wait_for("the console", lambda: re.search(r"console_listens.*?address=(\S+)/", process.text), 60)
         ready = process.metrics(60).replace("/metrics", "/readyz")
-        wait_for("scores that are read", lambda: answer_of(ready).status_code == 200, 120)
+        wait_for("rows that are read", lambda: answer_of(ready).status_code == 200, 120)
         yield process, found[1]
 
 

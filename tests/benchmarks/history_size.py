@@ -21,15 +21,18 @@ from random import Random
 from statistics import mean, median
 from typing import Any, Final, NamedTuple
 
-from consumers.history.rows import COLUMN_NAMES
-from consumers.history.search import Condition, Question
-from consumers.history.sqlite import WINDOW_BITS, Batch, SqliteHistory, words_of
+from msgspec import structs
+
+from consumers.engine.limits import GoalRules, Limits
+from consumers.history.search import COLUMNS, Condition, Question, quoted
+from consumers.history.sqlite import Batch, SqliteHistory, words_of
 from consumers.runtime.private_files import FILE_MODE
 from consumers.runtime.process import tune_python
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact, TurnValues
+from schemas.rows import CallRow, GoalsRow, Labels, Row, TurnRow, WordsRow
 from schemas.units import DAY_MS
 from streamer.history.comparison import Period, compared
-from streamer.notebook import score
+from streamer.offline.scoring import ScoringPlan, scored
+from streamer.recordings.reader import read_recordings
 from tests.benchmarks.figures import Figures, say
 from tests.support.conformance_data import RECORD, place_of
 from tests.support.patience import unserved_seconds
@@ -65,13 +68,13 @@ class Recorded(NamedTuple):
     """A recorded call whose id, times and so on are to be filled in.
 
     Attributes:
-        records: Its records, each with the time since the first one.
-        transcript: Its transcript.
+        rows: Its rows, and those of its words.
+        transcript: Its transcript, with `@number@` in it.
         events: How many events it has.
-        turns: How many rows of turns.
+        turns: How many turns.
     """
 
-    records: Sequence[tuple[str, int]]
+    rows: Sequence[Row | WordsRow]
     transcript: str
     events: int
     turns: int
@@ -79,35 +82,18 @@ class Recorded(NamedTuple):
 
 def recorded_calls() -> list[Recorded]:
     """The recorded calls with enough turns."""
+    plan = ScoringPlan(Limits(), GoalRules(asks_judge=False), "0.1.0", writes_transcripts=True)
     found = []
-    for call in [*score(RECORD) * REAL, *score(place_of("calls.jsonl.gz"))]:
-        turns = sum(isinstance(record, TurnValues) for record in call.records)
-        closed = next(record for record in call.records if isinstance(record, ClosedFact))
-        if turns < LEAST_TURNS or not call.transcript:
+    for recorded in [*list(read_recordings(RECORD)) * REAL, *read_recordings(place_of("calls.jsonl.gz"))]:
+        scoring = scored(recorded, plan)
+        (*_, closed) = [row for row in scoring.rows if isinstance(row, CallRow)]
+        turns = len({row.turn for row in scoring.rows if isinstance(row, TurnRow)})
+        if turns < LEAST_TURNS or not scoring.transcript:
             continue
-        first_ms = call.records[0].caused_at_ms
-        texts = [(_template(record), record.caused_at_ms - first_ms) for record in call.records]
-        said = [turn.model_dump(mode="json") for turn in call.transcript]
+        said = json.loads(scoring.transcript)
         said.append(said[-1] | {"message": "My number is @number@."})
-        found.append(Recorded(texts, _filled_in(json.dumps(said)), closed.events, turns))
+        found.append(Recorded([*scoring.rows, *scoring.words], json.dumps(said), closed.events, turns))
     return found
-
-
-def _template(record: AnyScoreRecord) -> str:
-    fields = record.model_dump(mode="json")
-    fields |= {"conversation_id": "@id@", "caused_at_ms": "@at@", "input_hash": "@hash@", "record_id": "@hash@"}
-    fields["labels"]["agent"] = "@agent@"
-    if isinstance(record, TurnValues) and "value" in fields["voice_to_voice_ms"]:
-        fields["voice_to_voice_ms"]["value"] = "@wait@"
-    return _filled_in(json.dumps(fields, separators=(",", ":")))
-
-
-def _filled_in(text: str) -> str:
-    """A text with `@name@` as one for the operator %."""
-    text = text.replace("%", "%%").replace('"@at@"', "%(at)d").replace('"@wait@"', "%(wait).1f")
-    for name in ("id", "hash", "agent", "number"):
-        text = text.replace(f"@{name}@", f"%({name})s")
-    return text
 
 
 def id_of(number: int) -> str:
@@ -115,34 +101,45 @@ def id_of(number: int) -> str:
     return f"{Random(number).getrandbits(128):032x}"  # noqa: S311  # no secret
 
 
-Generated = tuple[list[tuple[AnyScoreRecord, bytes]], tuple[str, int, bytes]]
+Generated = tuple[list[Row | WordsRow], tuple[str, int, bytes]]
 
 
 def generated(recorded: Recorded, number: int, at_ms: int) -> Generated:
-    """The records and the transcript of a call."""
+    """The rows and the transcript of a call."""
     random = Random(number)  # noqa: S311  # no secret
     name = f"{random.getrandbits(128):032x}"
-    fill: dict[str, Any] = {"id": name, "agent": f"agent-{number % AGENTS}", "number": number % 1_000}
-    scores = []
-    for text, after_ms in recorded.records:
-        fill["at"], fill["hash"] = at_ms + after_ms, f"{random.getrandbits(128):032x}"
-        fill["wait"] = random.lognormvariate(7, 0.6)
-        value = (text % fill).encode()
-        scores.append((SCORE_RECORD.validate_json(value), value))
-    return scores, (name, scores[-1][0].caused_at_ms, (recorded.transcript % fill).encode())
+    first_ms = next(row.first_known_ms for row in recorded.rows if isinstance(row, CallRow))
+    labels, stretch = Labels(agent=f"agent-{number % AGENTS}"), random.lognormvariate(0, 0.6)
+    rows: list[Row | WordsRow] = []
+    last_ms = at_ms
+    for row in recorded.rows:
+        changed: dict[str, Any] = {"conversation_id": name}
+        if not isinstance(row, GoalsRow):
+            last_ms = changed["known_ms"] = at_ms + row.known_ms - first_ms
+        if isinstance(row, CallRow | TurnRow):
+            changed["labels"] = labels
+        if isinstance(row, CallRow):
+            changed["first_known_ms"] = at_ms
+            for wait in ("p50_ms", "p95_ms", "longest_wait_ms"):
+                changed[wait] = (getattr(row, wait) or 0.0) * stretch
+        if isinstance(row, TurnRow) and isinstance(row.wait_ms, float):
+            changed["wait_ms"] = row.wait_ms * stretch
+        rows.append(structs.replace(row, **changed))
+    said = recorded.transcript.replace("@number@", str(number % 1_000))
+    return rows, (name, last_ms, said.encode())
 
 
 def batches(calls: Sequence[Recorded], numbers: range, day_ms: int) -> Iterator[Batch]:
     """What the role would read of the calls of a day."""
-    scores: list[tuple[AnyScoreRecord, bytes]] = []
+    rows: list[Row | WordsRow] = []
     transcripts: list[tuple[str, int, bytes]] = []
     for place, number in enumerate(numbers):
-        records, transcript = generated(calls[number % len(calls)], number, day_ms + place * 80_000_000 // len(numbers))
-        scores += records
+        of_call, transcript = generated(calls[number % len(calls)], number, day_ms + place * 80_000_000 // len(numbers))
+        rows += of_call
         transcripts.append(transcript)
-        if len(scores) > 2_000 or place == len(numbers) - 1:
-            yield Batch(scores, transcripts, {("scores", 0): number})
-            scores, transcripts = [], []
+        if len(rows) > BATCH or place == len(numbers) - 1:
+            yield Batch(rows, transcripts, {("scores", 0): number}, at_ms=day_ms)
+            rows, transcripts = [], []
 
 
 def write_day(folder: Path, day: int, calls: int, recorded: Sequence[Recorded]) -> None:
@@ -163,28 +160,22 @@ def _copy(file: Path, day_ms: int) -> None:
     connection = sqlite3.connect(file)
     connection.execute("PRAGMA synchronous = OFF")
     calls = connection.execute("SELECT max(id) FROM call").fetchone()[0]
-    (dictionary,) = connection.execute("SELECT value FROM dictionary").fetchone()
     for copy in range(1, COPIES + 1):
-        columns = dict(zip(COLUMN_NAMES, COLUMN_NAMES, strict=True))
-        columns["conversation_id"] = (
-            f"substr(conversation_id, {3 * copy + 1}) || substr(conversation_id, 1, {3 * copy})"
-        )
+        name = f"substr(conversation_id, {3 * copy + 1}) || substr(conversation_id, 1, {3 * copy})"
+        columns = {each: quoted(each) for each in COLUMNS}
+        columns["conversation_id"] = name
         columns["longest_wait_ms"] += f" * (1 + {copy} / 50.0)"
-        for name in ("started_ms", "changed_ms"):
-            columns[name] = f"({name} - {day_ms} + {copy} * 8000000) % 86000000 + {day_ms}"
-        connection.execute(
-            f"INSERT INTO call SELECT id + {copy * calls}, {', '.join(columns.values())} FROM call WHERE id <= {calls}"  # noqa: S608
-        )
-        for table, others in (
-            ("turn", "turn, revision, record"),
-            ("moment", "subject, revision, record"),
-            ("transcript", "value"),
+        for each in ("first_known_ms", "known_ms"):
+            columns[each] = f"({each} - {day_ms} + {copy} * 8000000) % 86000000 + {day_ms}"
+        for statement in (
+            f"INSERT INTO call SELECT id + {copy * calls}, {name}, revision, known_ms, is_closed, bytes, row, packed "  # noqa: S608
+            f"FROM call WHERE id <= {calls}",
+            f"INSERT INTO calls SELECT call + {copy * calls}, {', '.join(columns.values())} FROM calls WHERE call <= {calls}",  # noqa: S608
+            f"INSERT INTO transcript SELECT call + {copy * calls}, value FROM transcript WHERE call <= {calls}",  # noqa: S608
         ):
-            connection.execute(
-                f"INSERT INTO {table} SELECT call + {copy * calls}, {others} FROM {table} WHERE call <= {calls}"  # noqa: S608
-            )
+            connection.execute(statement)
     for call, value in connection.execute("SELECT call, value FROM transcript WHERE call <= ?", [calls]).fetchall():
-        text = words_of(zlib.decompressobj(-WINDOW_BITS, zdict=dictionary).decompress(value))
+        text = words_of(zlib.decompress(value))
         rows = [(call + copy * calls, text) for copy in range(1, COPIES + 1)]
         connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
     connection.commit()
@@ -204,10 +195,9 @@ def _copy_day(folder: Path, written: int, day: int) -> None:
     new.chmod(FILE_MODE)
     later_ms = (day - written) * DAY_MS
     connection = sqlite3.connect(new)
-    connection.execute(
-        f"UPDATE call SET conversation_id = '{day:02x}' || substr(conversation_id, 3), "  # noqa: S608
-        f"started_ms = started_ms + {later_ms}, changed_ms = changed_ms + {later_ms}"
-    )
+    name = f"conversation_id = '{day:02x}' || substr(conversation_id, 3), known_ms = known_ms + {later_ms}"
+    connection.execute(f"UPDATE call SET {name}")  # noqa: S608
+    connection.execute(f"UPDATE calls SET {name}, first_known_ms = first_known_ms + {later_ms}")  # noqa: S608
     connection.commit()
     connection.execute("PRAGMA wal_checkpoint (TRUNCATE)")
     connection.close()
@@ -218,16 +208,17 @@ def measure_writing(figures: Figures, folder: Path, recorded: Sequence[Recorded]
     """Writes calls that run at the same time, so that each batch has parts of all of them."""
     store = SqliteHistory(folder / "running", writes=True)
     calls = [generated(recorded[number % len(recorded)], number, FIRST_DAY * DAY_MS) for number in range(RUNNING)]
-    scores = [record for place in zip_longest(*(scores for scores, _ in calls)) for record in place if record]
-    seconds, records = 0.0, len(scores) + len(calls)
+    rows = [row for place in zip_longest(*(rows for rows, _ in calls)) for row in place if row]
+    seconds, records = 0.0, len(rows) + len(calls)
     transcripts = [transcript for _, transcript in calls]
-    for at in range(0, len(scores), BATCH):
-        batch = Batch(scores[at : at + BATCH], transcripts if at + BATCH >= len(scores) else [], {("scores", 0): at})
+    for at in range(0, len(rows), BATCH):
+        last = transcripts if at + BATCH >= len(rows) else []
+        batch = Batch(rows[at : at + BATCH], last, {("scores", 0): at}, at_ms=FIRST_DAY * DAY_MS)
         begin = time.process_time()
         store.write(batch)
         seconds += time.process_time() - begin
     store.close()
-    of_a_call = mean(len(call.records) + 1 for call in recorded)
+    of_a_call = mean(len(call.rows) + 1 for call in recorded)
     published = EVALUATOR_EVENTS * of_a_call / mean(call.events for call in recorded)
     figures.add("history_write_us", seconds / records * 1e6, "processor time of a record that is written", "us")
     figures.add("history_published", published, "records that one evaluator publishes in a second", "")
@@ -272,7 +263,7 @@ def _days(first: int, last: int) -> Period:
 
 
 SLOW: Final = [Condition("p95_ms", ">", 5_000)]
-WORST: Final = Question(*_days(DAYS - 2, DAYS - 1), [Condition("agent", "=", "agent-3")])
+WORST: Final = Question(*_days(DAYS - 2, DAYS - 1), [Condition("labels.agent", "=", "agent-3")])
 
 
 def measure_reading(figures: Figures, folder: Path, calls: int) -> None:
@@ -295,7 +286,7 @@ def measure_reading(figures: Figures, folder: Path, calls: int) -> None:
 
 
 def _found(folder: Path, number: int) -> None:
-    assert all(answers(folder, lambda store: store.call_records(id_of(number))))
+    assert answers(folder, lambda store: store.call(id_of(number)))
 
 
 def reads(folder: Path, seed: int, calls: int, ready: Any, stop: Any, answered: Any) -> None:
@@ -303,12 +294,12 @@ def reads(folder: Path, seed: int, calls: int, ready: Any, stop: Any, answered: 
     random = Random(seed)  # noqa: S311  # no secret
     store = SqliteHistory(folder)
     waits: list[tuple[float, float]] = []
-    store.call_records(id_of(0))  # opens the files
+    store.call(id_of(0))  # opens the files
     ready.release()
     while not stop.wait(random.expovariate(4)):
         number = random.randrange(written(calls))
         before_s = unserved_seconds()
-        wait_ms = took_ms(lambda number=number: store.call_records(id_of(number)))  # type: ignore[misc]
+        wait_ms = took_ms(lambda number=number: store.call(id_of(number)))  # type: ignore[misc]
         waits.append((wait_ms, wait_ms - 1_000 * (unserved_seconds() - before_s)))
     store.close()
     answered.put(waits)
@@ -331,7 +322,7 @@ def measure_readers(figures: Figures, folder: Path, calls: int, recorded: Sequen
     while time.monotonic() < until:
         batch = next(more)
         store.write(batch)
-        records += len(batch.scores)
+        records += len(batch.rows)
         time.sleep(0.5)  # as the role polls
     stop.set()
     answers_ms = [answer for _ in readers for answer in answered.get()]

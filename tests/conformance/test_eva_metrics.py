@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.effects import Count
-from schemas.scores.records import CallValues, Scored, TurnValues
+from schemas.rows import number
 from streamer.offline.contexts import eva_metrics_of
 from streamer.recordings.reader import read_recordings
-from tests.properties.evaluation import newest, run
+from tests.properties.evaluation import LIMITS, end_of
+from tests.support.calls.rows_of_calls import newest
 from tests.support.calls.wire_calls import arrivals_of, in_random_order, in_time_order, wire_calls
 from tests.support.conformance_data import RECORD, conformance
-from tests.support.fakes.engine_feed import records_of
+from tests.support.fakes.engine_feed import T0_MS, Feed
 
 Json = dict[str, Any]
 
 SEEDS = (None, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3, 4, 5)))
 """Of orders of arrival; None is the order of time."""
 EXACT = ("conversation_correctly_finished", "response_speed", "tool_call_validity", "turn_taking")
+SETTLED = ("callgauge_settled_turns_total", "callgauge_settled_turns_changed_total")
 MOST_CHANGED_SHARE = 0.01
 """The most settled turns that may differ in the end when events come in time."""
 
@@ -83,7 +84,7 @@ def test_the_recorded_call_has_its_reference_values(seed: int | None) -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 6])
-def test_score_records_end_as_the_reference_and_settled_turns_stay(seed: int | None) -> None:
+def test_rows_end_as_the_reference_and_settled_turns_stay(seed: int | None) -> None:
     path = conformance("calls.jsonl.gz")
     reference = {call["id"]: call["metrics"] for call in wire_calls(conformance("call_metrics.jsonl.gz"))}
     wrong: list[str] = []
@@ -95,27 +96,27 @@ def test_score_records_end_as_the_reference_and_settled_turns_stay(seed: int | N
         kind = {"type": "call_started", "timestamp": 0, "pipeline_type": call["pipeline_type"]}
         call |= {"control": [kind, reason], "control_on": ["audit", "audit"]}
         order = in_time_order(call) if seed is None else in_random_order(call, seed)
-        effects = run(arrivals_of(call, [("control", 0), *order, ("control", 1)]))
-        finals = newest(records_of(effects))
-        for effect in effects:
-            if isinstance(effect, Count) and effect.metric.startswith("callgauge_settled_turns"):
-                settled[effect.metric] += effect.by
+        arrivals = arrivals_of(call, [("control", 0), *order, ("control", 1)])
+        feed = Feed(LIMITS)
+        for arrival in arrivals:
+            feed._keep(feed.evaluator.receive(arrival))
+        feed.advance(end_of(arrivals) - T0_MS)
+        of_call, turns, _ = newest(feed.rows(call["id"]))
+        for metric_name in SETTLED:
+            settled[metric_name] += feed.counts(metric_name).total()
         expected = reference[call["id"]]
         scores = {
-            str(each.turn): each.turn_taking.result.value
-            for each in finals.values()
-            if isinstance(each, TurnValues) and each.turn_taking and isinstance(each.turn_taking.result, Scored)
+            str(each.turn): score
+            for each in turns
+            if each.turn_taking is not None and (score := number(each.turn_taking.result)) is not None
         }
         wrong += _differences(expected["turn_taking"]["details"]["per_turn_score"], scores, f"{call['id']} turns")
-        of_call = finals["call", None, 0]
-        assert isinstance(of_call, CallValues)
-        eva = {str(name): metric for name, metric in of_call.eva.items()}
         for name in EXACT:
-            metric = eva[f"eva_{name}"]
-            if isinstance(metric.result, Scored):
-                said = {"score": metric.result.value, "sub_metrics": metric.sub_metrics}
+            metric = of_call.eva[f"eva_{name}"]
+            if (score := number(metric.result)) is not None:
+                said = {"score": score, "sub_metrics": metric.sub_metrics}
                 wrong += _differences({key: expected[name][key] for key in said}, said, f"{call['id']} {name}")
     assert wrong == [], f"{len(wrong)} values differ"
-    assert settled["callgauge_settled_turns_total"] > 400
-    changed = settled["callgauge_settled_turns_changed_total"] / settled["callgauge_settled_turns_total"]
+    assert settled[SETTLED[0]] > 400
+    changed = settled[SETTLED[1]] / settled[SETTLED[0]]
     assert changed <= MOST_CHANGED_SHARE

@@ -12,6 +12,7 @@ from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.files import RecordedCall
 from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import with_control_events
+from tests.support.calls.rows_of_calls import call_of, turns_of
 from tests.support.conformance_data import needs_conformance, place_of
 
 FILE: Final = place_of("calls.jsonl.gz")
@@ -38,8 +39,10 @@ def judged(call: RecordedCall, seed: int | None, steady_words_ms: int) -> tuple[
             requests = asking.send([verdict_on(request) for request in requests])
         except StopIteration:
             requests = None
-    found = [each for each in scoring.final_records() if each.name in ("progress", "subgoal")]
-    return len(asked), sorted(f"{each.name} {each.turn} {each.index} {each.result}" for each in found)
+    progress = [f"turn {number} {row.progress}" for number, row in turns_of(scoring.rows).items()]
+    goals = call_of(scoring.rows).goals
+    assert goals is not None
+    return len(asked), [*progress, *(f"{each.result} by {each.reached_turn}" for each in goals.subgoals)]
 
 
 def verdict_on(request: JudgeRequest) -> JudgeVerdict:

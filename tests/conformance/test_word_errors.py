@@ -6,27 +6,17 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.effects import Effect
-from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
+from consumers.engine.evaluator import NO_LIMITS
 from consumers.engine.limits import Limits
+from consumers.engine.measures.results import MetricResult
 from consumers.engine.measures.words import WordErrors, stt_wer
-from consumers.engine.records import MetricResult
 from consumers.engine.turns.normal_text import normalised
-from schemas.scores.records import (
-    AnyScoreRecord,
-    CallValues,
-    NotApplicable,
-    Result,
-    Scored,
-    TurnStatus,
-    TurnValues,
-    WordErrorRate,
-)
-from tests.properties.evaluation import holds, newest
+from schemas.rows import CallRow, NotApplicable, TurnRow, Value, number
+from schemas.rows import WordErrors as WordErrorRate
 from tests.support.calls.metric_contexts import context
 from tests.support.calls.wire_calls import STREAMS, arrivals_of, in_random_order, in_time_order, record_call, wire_calls
 from tests.support.conformance_data import RECORD, conformance
-from tests.support.fakes.engine_feed import records_of
+from tests.support.fakes.engine_feed import T0_MS, Feed
 
 Json = dict[str, Any]
 
@@ -46,32 +36,29 @@ def _result(call: Json) -> MetricResult:
     return errors.result()
 
 
-def _live(call: Json, order: Sequence[tuple[str, int]], limits: Limits = NO_LIMITS) -> list[Effect]:
+def _live(call: Json, order: Sequence[tuple[str, int]], limits: Limits = NO_LIMITS) -> Feed:
     """Everything the engine says of a call, first that it has begun, then its events in this order."""
     times = [event["timestamp"] for stream in STREAMS for event in call.get(stream) or () if event.get("timestamp")]
     begun = {"type": "call_started", "timestamp": min(map(float, times)), "pipeline_type": call["pipeline_type"]}
     arrivals = arrivals_of(call | {"control": [begun], "control_on": ["audit"]}, [("control", 0), *order])
-    evaluator = PartitionEvaluator(limits, "test")
-    effects = [effect for arrival in arrivals for effect in evaluator.receive(arrival)]
-    return [*effects, *evaluator.advance(max(arrival.broker_time_ms for arrival in arrivals) + LONG_MS)]
+    feed = Feed(limits)
+    for arrival in arrivals:
+        feed._keep(feed.evaluator.receive(arrival))
+    feed.advance(max(arrival.broker_time_ms for arrival in arrivals) + LONG_MS - T0_MS)
+    return feed
 
 
-def _of_call(records: Sequence[AnyScoreRecord]) -> CallValues:
-    """The last word on the call."""
-    (final,) = [each for each in records if isinstance(each, CallValues) and each.status is TurnStatus.FINAL]
-    return final
-
-
-def _of_turns(records: Sequence[AnyScoreRecord]) -> dict[int | None, WordErrorRate]:
+def _of_turns(rows: Sequence[TurnRow]) -> dict[int, WordErrorRate]:
     """By turn, its rate as last published."""
-    last = newest(records).values()
-    turns = {each.turn: each.stt_wer for each in last if isinstance(each, TurnValues) and holds(each)}
+    newest = {row.turn: row for row in rows}
+    turns = {turn: row.stt_wer for turn, row in newest.items() if row.status != "withdrawn"}
     return {turn: rate for turn, rate in turns.items() if rate is not None}
 
 
-def _value(result: Result) -> float:
-    assert isinstance(result, Scored)
-    return result.value
+def _value(result: Value) -> float:
+    value = number(result)
+    assert value is not None
+    return value
 
 
 def test_every_field_equals_the_reference() -> None:
@@ -124,20 +111,20 @@ def test_the_last_word_of_the_live_engine_is_the_batch_value(seed: int | None) -
         order = in_time_order(call) if seed is None else in_random_order(call, seed)
         if not order:
             continue
-        records = records_of(_live(call, order))
-        of_call, turns = _of_call(records), _of_turns(records)
+        feed, name = _live(call, order), str(call["id"])
+        of_call, turns = feed.call(name), _of_turns(feed.turn_rows(key=name))
         final = of_call.stt_wer
         assert final is not None
-        assert of_call is records[-2], "behind it comes that the call is closed, and nothing more"
+        assert (of_call.state, feed.rows(name)[-1]) == ("closed", of_call), "nothing more is said of the call"
         expected = reference[call["id"]]
         if call["pipeline_type"] != "cascade":
             assert isinstance(final.result, NotApplicable)
         elif expected["error"] is not None:
-            assert not isinstance(final.result, Scored)
+            assert number(final.result) is None
         else:
             scored += 1
             details = expected["details"]
-            assert final.result == Scored(value=expected["score"]), call["id"]
+            assert final.result == expected["score"], name
             assert (final.reference_words, final.turns) == (details["reference_words"], details["num_turns"])
             assert {str(turn): _value(rate.result) for turn, rate in turns.items()} == details["per_turn_wer"]
     assert scored > 150
@@ -147,27 +134,25 @@ def test_a_real_call_turn_by_turn() -> None:
     call = record_call(conformance(RECORD.name))
     result = _result(call)
     assert (result.score, result.normalized_score) == (0.089, 0.911)
-    records = records_of(_live(call, in_time_order(call), NO_LIMITS.model_copy(update={"call_values_every_ms": 1})))
-    # The row of a turn comes when the call leaves it: errors by words of all rows so far are the rate of the call at that time.
-    of_turns = [each for each in records if isinstance(each, TurnValues) and each.stt_wer is not None]
-    so_far: dict[int | None, WordErrorRate] = {}
-    values: dict[int | None, float] = {}
-    for each in of_turns:
-        assert each.stt_wer is not None
-        so_far[each.turn] = each.stt_wer
+    feed = _live(call, in_time_order(call), NO_LIMITS.model_copy(update={"call_values_every_ms": 1}))
+    name = str(call["id"])
+    # A turn is measured when the call leaves it: errors by words of all rows so far are the rate of the call at that time.
+    so_far: dict[int, WordErrorRate] = {}
+    values: dict[int, float] = {}
+    for row in feed.turn_rows(key=name):
+        if row.stt_wer is None:
+            continue
+        so_far[row.turn] = row.stt_wer
         errors = sum(rate.substitutions + rate.deletions + rate.insertions for rate in so_far.values())
-        values[max(so_far, key=lambda turn: turn or 0)] = round(
-            errors / sum(rate.reference_words for rate in so_far.values()), 3
-        )
+        values[max(so_far)] = round(errors / sum(rate.reference_words for rate in so_far.values()), 3)
     assert values == dict(enumerate([0.0, 0.043, 0.156, 0.1, 0.085, 0.062, 0.074, 0.107, 0.097, 0.089], 1))
-    # The call is long, so its own record says the same while it runs.
-    running = {
-        each.through_turn: _value(each.stt_wer.result)
-        for each in records
-        if isinstance(each, CallValues) and each.stt_wer is not None
+    # The call is long, so its own row says the same while it runs.
+    running: dict[int | None, float] = {
+        row.through_turn: _value(row.stt_wer.result) for row in feed.call_rows(name) if row.stt_wer is not None
     }
     assert len(running) > 4
-    assert running == {turn: values[turn] for turn in running}
-    final = _of_call(records).transcript_disagreement
-    assert final is not None
-    assert (final.user.result, final.assistant.result) == (Scored(value=0.089), Scored(value=0.019))
+    assert running == {turn: values[turn] for turn in running if turn is not None}
+    final: CallRow = feed.call(name)
+    assert final.user_disagreement is not None
+    assert final.assistant_disagreement is not None
+    assert (final.user_disagreement.result, final.assistant_disagreement.result) == (0.089, 0.019)

@@ -21,10 +21,10 @@ from consumers.sequencer.service import Shard
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogReader, Tick
-from schemas.scores.records import DeadAirFact
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.chaos.load.silences import Silence
-from tests.support.fakes.engine_feed import closings_of, records_of, said
+from tests.properties.evaluation import lasting
+from tests.support.fakes.engine_feed import closings_of
 from tests.support.fakes.log_writer import LogRecord
 
 Place = tuple[InputSource, int]
@@ -154,7 +154,7 @@ async def sequenced(brokers: Brokers, steps: Iterable[tuple[int, dict[Place, int
 
 
 class Found(NamedTuple):
-    """What a fold of the log finds: dead airs by call, and the final records of each call that closed, once for each time."""
+    """What a fold of the log finds: dead airs by call, and the last row of each call that closed, once for each time."""
 
     dead_airs: Counter[str]
     closings: Counter[str]
@@ -175,11 +175,12 @@ def folded(log: Sequence[LogRecord], limits: Limits = LIMITS) -> Found:
             arrival.offset = read.place
             effects += evaluator.receive(arrival)
     assert (reader.repeats, reader.void) == (0, 0)
-    dead_airs = Counter(each.conversation_id for each in records_of(effects) if isinstance(each, DeadAirFact))
-    closings = Counter(
-        f"{closing.conversation_id}: {[said(record) for record in closing.records]}" for closing in closings_of(effects)
-    )
-    return Found(dead_airs, closings)
+    dead_airs: Counter[str] = Counter()
+    closings: Counter[str] = Counter()
+    for closed in closings_of(effects):
+        dead_airs[closed.conversation_id] += closed.dead_airs
+        closings[f"{closed.conversation_id}: {lasting(closed)}"] += 1
+    return Found(+dead_airs, closings)
 
 
 # The calls.

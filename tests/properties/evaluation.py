@@ -3,34 +3,19 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
+
+from msgspec import to_builtins
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import CloseCall, Count, Effect
+from consumers.engine.effects import Count, Effect
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
-from consumers.engine.measures.eva_timing import NOT_ANSWERED
-from schemas.closed_sets import TURN_JUDGES, UnscoredReason
+from schemas.closed_sets import TURN_JUDGES
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.records import (
-    STAGE_PREFIX,
-    TURN_VALUE_NAMES,
-    AnyScoreRecord,
-    CallStartedFact,
-    CallValues,
-    ClosedFact,
-    DeadAirFact,
-    InterruptionFact,
-    Scored,
-    ToolUseFact,
-    TurnValues,
-    Unscored,
-    VoiceToVoiceLatency,
-)
-from tests.support.fakes.engine_feed import Json, closings_of, records_of, said
-
-Subject = tuple[str, int | None, int]
-"""Name, turn and index of a record."""
+from schemas.rows import STAGE_NEWS, CallRow, GoalsRow, NotApplicable, Row, TurnRow, kind_of, number
+from tests.support.fakes.engine_feed import Json, closings_of, rows_of
 
 LIMITS = Limits()
 LONG_AFTER_MS = 24 * 3_600_000
@@ -83,8 +68,10 @@ def fold(evaluator: PartitionEvaluator, arrivals: Iterable[Arrival]) -> list[Eff
 def taken_over(arrivals: Sequence[Arrival], limits: Limits = LIMITS) -> PartitionEvaluator:
     """A later owner, which has folded these records of one call again, silently."""
     evaluator = fresh(limits)
+    evaluator.is_silent = True
     for arrival in arrivals:
         evaluator.receive(arrival)
+    evaluator.speak()
     return evaluator
 
 
@@ -112,112 +99,151 @@ def renumbered(arrivals: Sequence[Arrival]) -> list[Arrival]:
     return [replace(arrival, offset=place) for place, arrival in enumerate(arrivals)]
 
 
-def newest(records: Iterable[AnyScoreRecord]) -> dict[Subject, AnyScoreRecord]:
-    """By subject: its last revision."""
-    return {(record.name, record.turn, record.index): record for record in records}
+# What rows say that follows from the events alone, in whatever order and by whomever they are folded.
+
+Subject = tuple[str, int | None]
+"""What a row is of: `turn` with its number, `call`, or `goals`."""
+
+_HOW: Final = frozenset(
+    {"revision", "known_ms", "first_known_ms", "news", "code_version", "labels", "status", "first_place", "last_place"}
+)
+"""Fields that say how or when a value was found."""
+_BY_SILENCE: Final = frozenset({"dead_air", "dead_airs", "dead_air_turns", "waiting"})
+"""Fields of decisions by silence, which are made when time passes."""
+
+
+def subject_of(row: Row) -> Subject:
+    """What a row is of."""
+    return kind_of(row), row.turn if isinstance(row, TurnRow) else None
+
+
+def newest(rows: Iterable[Row]) -> dict[Subject, Row]:
+    """By subject: the last row."""
+    return {subject_of(row): row for row in rows}
+
+
+def newest_turns(rows: Iterable[Row]) -> dict[int, TurnRow]:
+    """By number: the last row of each turn that there is."""
+    last = {row.turn: row for row in rows if isinstance(row, TurnRow)}
+    return {turn: row for turn, row in last.items() if row.status != "withdrawn"}
+
+
+def closing_of_one(effects: Iterable[Effect]) -> CallRow:
+    """The closed row of the only call, which is the last thing that is said of it."""
+    (closed,) = closings_of(effects)
+    assert rows_of(effects)[-1] is closed
+    return closed
 
 
 def final_state(effects: Sequence[Effect]) -> dict[Subject, Json]:
-    """By subject: the final records of the only call after its close, without decisions by silence.
+    """By subject: what is known of the only call after its close, without decisions by silence."""
+    return final_values(rows_of(effects))
 
-    That is the newest revision of everything that was not taken back.
+
+def final_values(rows: Sequence[Row]) -> dict[Subject, Json]:
+    """As `final_state`, of all rows of the only call: it closes once, and they end with that."""
+    assert sum(isinstance(row, CallRow) and row.state == "closed" for row in rows) == 1
+    assert isinstance(rows[-1], CallRow)
+    assert rows[-1].state == "closed"
+    last = newest(rows)
+    return {subject: lasting(row) for subject, row in last.items() if holds(row)}
+
+
+def holds(row: Row) -> bool:
+    """Whether it is not of a turn that there is not."""
+    return not (isinstance(row, TurnRow) and row.status == "withdrawn")
+
+
+def lasting(row: Row) -> Json:
+    """The content of a row that follows from the events alone. Which of two end events came first is a matter of arrival, so not why
+    a call closed.
     """
-    return final_values(records_of(effects))
+    said: Json = {name: part for name, part in to_builtins(row).items() if name not in _HOW | _BY_SILENCE}
+    if isinstance(row, CallRow):
+        said["labels"] = to_builtins(row.labels)
+        said.pop("close_reason", None)
+        said.get("errors", {}).pop("known_ms", None)
+    return said
 
 
-def final_values(records: Sequence[AnyScoreRecord]) -> dict[Subject, Json]:
-    """As `final_state`, of all records of the only call: it closes once, and they end with that of the call and the `closed` fact."""
-    assert sum(isinstance(record, ClosedFact) for record in records) == 1
-    assert [record.name for record in records[-2:]] == ["call", "closed"]
-    last = newest(record for record in records if not isinstance(record, DeadAirFact))
-    return {subject: _lasting(record) for subject, record in last.items() if holds(record)}
+def assert_counted(rows: Iterable[Row]) -> None:
+    """The revisions of the rows of one call never fall, and all that counts counts once, by when it is known.
 
-
-def closing_of_one(effects: Iterable[Effect]) -> CloseCall:
-    """The closing of the only call: it ends with the record of the call and the `closed` fact."""
-    (closing,) = closings_of(effects)
-    assert [record.name for record in closing.records[-2:]] == ["call", "closed"]
-    return closing
-
-
-def holds(record: AnyScoreRecord) -> bool:
-    """Whether it says something, as against taking something back."""
-    result = getattr(record, "result", None)
-    if isinstance(result, Unscored) and result.reason is UnscoredReason.WITHDRAWN:
-        return False
-    return not getattr(record, "is_withdrawn", False)
-
-
-def _lasting(record: AnyScoreRecord) -> Json:
-    """The content of a record that does not depend on its time.
-
-    Only the records of the call and its end are always of the close: what others have of a time, of a status or of labels is of
-    the moment at which they changed. Which of two end events came first is a matter of arrival, so not why a call closed.
+    However many evaluators wrote them.
     """
-    left_out = set() if isinstance(record, CallValues | ClosedFact) else {"event_time_ms", "status", "labels"}
-    if isinstance(record, CallStartedFact):
-        left_out -= {"labels"}
-    if isinstance(record, ClosedFact):
-        left_out |= {"reason", "input_hash"}
-    return {name: value for name, value in said(record).items() if name not in left_out}
-
-
-def assert_counted(records: Iterable[AnyScoreRecord]) -> None:
-    """The revisions of the records of one call never fall, and everything that counters and histograms take is in them once.
-
-    However many evaluators wrote them: a subject with a value in its newest revision was marked by then.
-    """
-    last: dict[Subject, AnyScoreRecord] = {}
-    ids: set[str] = set()
-    first: set[Subject] = set()
-    known: Counter[tuple[int | None, str]] = Counter()
-    for record in records:
-        subject = (record.name, record.turn, record.index)
+    last: dict[Subject, Row] = {}
+    counted: Counter[tuple[Subject, str]] = Counter()
+    for row in rows:
+        subject = subject_of(row)
         before = last.get(subject)
-        assert before is None or before.revision <= record.revision, f"{subject} goes back to an older revision"
-        assert before is None or before.input_hash != record.input_hash, f"{subject} is restated"
-        last[subject] = record
-        assert record.record_id not in ids, "a record is written twice"
-        ids.add(record.record_id)
-        assert not (record.is_first and subject in first), f"{subject} counts twice"
-        if record.is_first:
-            first.add(subject)
-        if isinstance(record, TurnValues):
-            known.update((record.turn, name) for name in record.first_known)
-            values = counted_values(record)
-            assert set(record.first_known) <= values
-            assert all(known[record.turn, name] == 1 for name in values), "each value is marked once, when it is known"
-        assert subject in first or not _counts(record), f"{subject} is not counted"
-    assert not known or max(known.values()) == 1
+        assert before is None or before.revision <= row.revision, f"{subject} goes back to an older revision"
+        last[subject] = row
+        if isinstance(row, GoalsRow):
+            continue
+        if isinstance(row, TurnRow):
+            is_same = before is not None and _said(before) == _said(row)
+            assert row.news or not is_same or row.revision % 2, f"{subject} is restated"
+        counted.update((subject, name) for name in row.news)
+        unknown = {name for name in due_news(row) if not counted[subject, name]}
+        assert not unknown, f"{subject} has not counted {unknown}"
+    twice = {each for each, number in counted.items() if number > 1 and each[1] != "wait_revised"}
+    assert not twice
 
 
-def counted_values(record: TurnValues) -> set[str]:
-    """The values of a turn that histograms take, by the names of `first_known`."""
-    scores = {name: getattr(record, name) for name in ("turn_taking", *TURN_JUDGES)}
-    is_known = {name: score is not None and isinstance(score.result, Scored) for name, score in scores.items()}
-    is_known["estimate_error_ms"] = record.estimate_error is not None
-    assert is_known.keys() == {*TURN_VALUE_NAMES} - {"voice_to_voice_latency_ms"}, "each value is looked for here"
-    return {STAGE_PREFIX + each.stage for each in record.stages} | {name for name in is_known if is_known[name]}
+def _said(row: Row) -> Json:
+    return {name: part for name, part in to_builtins(row).items() if name not in {"revision", "known_ms", "news"}}
 
 
-def _counts(record: AnyScoreRecord) -> bool:
-    """Whether it says something that is counted."""
-    if isinstance(record, TurnValues):
-        return holds(record) and record.voice_to_voice_ms != NOT_ANSWERED
-    if isinstance(record, VoiceToVoiceLatency):
-        return isinstance(record.result, Scored)
-    return isinstance(record, InterruptionFact | ToolUseFact) and holds(record)
+def due_news(row: TurnRow | CallRow) -> set[str]:
+    """What must have counted by now, as the row is."""
+    if isinstance(row, CallRow):
+        goals = row.goals
+        return {
+            "started",
+            *(["closed"] if row.state == "closed" else []),
+            *(["errors"] if row.errors is not None else []),
+            *(["goals"] if goals is not None else []),
+            *(
+                f"subgoal.{place}"
+                for place, each in enumerate(goals.subgoals if goals else ())
+                if each.reached_turn is not None
+            ),
+        }
+    if row.status == "withdrawn":
+        return set()
+    scores: Json = {name: getattr(row, name) for name in ("turn_taking", *TURN_JUDGES)}
+    return {
+        *(["wait"] if number(row.wait_ms) is not None else []),
+        *(["estimate_error"] if row.estimate_error is not None else []),
+        *(name for name, score in scores.items() if score is not None and number(score.result) is not None),
+        *(STAGE_NEWS + each.stage for each in row.stages),
+        *(f"dead_air.{each.number}" for each in row.dead_air),
+        *(f"tool.{each.index}" for each in row.tools),
+        *(["turn"] if row.turn >= 1 and row.outcome is not None and not isinstance(row.wait_ms, NotApplicable) else []),
+    }
 
 
-def effects_of_calls(effects: Iterable[Effect]) -> dict[str, list[Json]]:
+def lives_of(rows: Iterable[Row]) -> list[list[Row]]:
+    """The rows of each call."""
+    calls: dict[str, list[Row]] = {}
+    for row in rows:
+        calls.setdefault(row.conversation_id, []).append(row)
+    return list(calls.values())
+
+
+def rows_of_calls(effects: Iterable[Effect]) -> dict[str, list[Json]]:
     """By conversation: everything written to `scores`, without the places in the log, which other records move."""
     by_call: dict[str, list[Json]] = {}
-    for record in records_of(effects):
-        plain = record.model_dump(mode="json", exclude={"offsets", "through", "revision", "record_id"})
-        by_call.setdefault(record.conversation_id, []).append(plain)
+    for row in rows_of(effects):
+        plain = {
+            name: part
+            for name, part in to_builtins(row).items()
+            if name not in {"revision", "first_place", "last_place"}
+        }
+        by_call.setdefault(row.conversation_id, []).append(plain)
     return by_call
 
 
 def is_closed_by(effect: Effect, conversation_id: str) -> bool:
     """Whether it closes this call."""
-    return isinstance(effect, CloseCall) and effect.conversation_id == conversation_id
+    return any(closed.conversation_id == conversation_id for closed in closings_of([effect]))

@@ -3,40 +3,44 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from consumers.engine.call import Call
 from consumers.engine.effects import Effect
 from consumers.engine.evaluator import PartitionEvaluator
-from consumers.engine.measures.eva import taking_fields
 from consumers.engine.measures.eva_timing import (
     NOT_ANSWERED,
     HeardTimes,
     TurnScore,
-    TurnValue,
-    final_value,
+    final_taking,
     heard_times,
     live_score,
-    live_value,
+    live_taking,
     turn_scores_of,
 )
 from consumers.engine.measures.stages import StageLatencies
 from consumers.engine.measures.talk import talk_of
-from consumers.engine.measures.words import TurnDifferences, WordErrors, compare, differences
+from consumers.engine.measures.words import ErrorSums, WordErrors, compare, differences
 from consumers.engine.turns.bot import BotTurnMachine
 from consumers.engine.turns.eva import Pieces, joined
 from consumers.engine.turns.heard import HeardTurn, view_of_bot_turn, view_of_eva_turn
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
-from schemas.closed_sets import TURN_JUDGES, Anchor, PipelineType
+from schemas.closed_sets import Anchor, PipelineType
 from schemas.metric_context import MetricContext
-from schemas.scores.records import CallRecord, NotApplicable, Result, TurnValues, Unscored
+from schemas.rows import Disagreement, EstimateError, NotApplicable, TurnRow, TurnTaking, Unscored, Value
+from schemas.rows import WordErrors as WordErrorRate
 from tests.properties.evaluation import LIMITS, holds
-from tests.support.fakes.engine_feed import Json, records_of
+from tests.support.fakes.engine_feed import Json, rows_of
 
-RATINGS = {kind.value for kind in TURN_JUDGES}
-PARTS = (
-    {*TurnValues.model_fields} - {*CallRecord.model_fields} - {"kind", "name", "first_known", "is_withdrawn"} - RATINGS
+PARTS = frozenset(
+    {
+        *("wait_ms", "anchor", "wait_source", "after_tools_ms", "stages", "outcome", "turn_taking", "talk"),
+        *("stt_wer", "user_disagreement", "assistant_disagreement", "estimate_error"),
+    }
 )
-"""The parts of a turn's record that its events decide: all values but the ratings of judges."""
+"""The measures of a turn that its events decide: all in its row but its moments, and the ratings of judges."""
+OF_THE_WAIT = {"wait_ms", "anchor", "wait_source"}
 WITHOUT_ANSWER = {None, "unanswered", "failed"}
 """Outcomes that an error, a silence or a source can change later; they are looked at when the turn is settled."""
 OF_WORDS = {"words", "stt_wer", "user_disagreement", "assistant_disagreement"}
@@ -44,35 +48,34 @@ OF_WORDS = {"words", "stt_wer", "user_disagreement", "assistant_disagreement"}
 
 
 class MeasuredTurns:
-    """Follows an evaluator of one call, and compares its records of turns with the turns measured anew.
+    """Follows an evaluator of one call, and compares its rows of turns with the turns measured anew.
 
     Attributes:
-        newest: The newest record of each turn.
+        newest: The newest row of each turn.
     """
 
     def __init__(self, evaluator: PartitionEvaluator) -> None:
-        self.newest: dict[int, TurnValues] = {}
+        self.newest: dict[int, TurnRow] = {}
         self._evaluator = evaluator
         self._turn = 0
         self._settled: set[int] = set()
 
     def take(self, effects: Iterable[Effect], conversation_id: str) -> Call | None:
         """Follows the effects of an event on this call; returns the call when its turns were measured now."""
-        published = [record for record in records_of(effects) if isinstance(record, TurnValues)]
-        for record in published:
-            assert record.turn is not None
-            self.newest[record.turn] = record
+        published = [row for row in rows_of(effects) if isinstance(row, TurnRow)]
+        measured = {row.turn for row in published if is_measured(row) and differs(self.newest.get(row.turn), row)}
+        self.newest |= {row.turn: row for row in published}
         call = self._evaluator._calls.get(conversation_id)
         if call is None:
             return None  # a limit has closed it
         before, self._turn = self._turn, call.live.machine.turn
         before_settled, self._settled = self._settled, set(call.live.turns.ever_settled)
-        looked_at = {record.turn for record in published} | (self._settled - before_settled)
+        looked_at = measured | (self._settled - before_settled)
         if self._turn == before and not looked_at:
             return None
         left = {turn for turn in call.live.turns.turns if turn < self._turn}
-        known = {turn for turn, record in self.newest.items() if holds(record)}
-        assert left <= known <= call.live.turns.turns, "each turn that was left has its record, and no other"
+        known = {turn for turn, row in self.newest.items() if holds(row) and is_measured(row)}
+        assert left <= known <= call.live.turns.turns, "each turn that was left is measured, and no other"
         for turn in sorted(left):
             found = differing(self.newest[turn], measured_now(call, turn))
             if turn not in looked_at:
@@ -83,18 +86,28 @@ class MeasuredTurns:
         return call
 
 
-def differing(record: TurnValues, expected: Json) -> Json:
-    """The parts of a turn's record that differ: the record's value, and the expected one."""
+def is_measured(row: TurnRow) -> bool:
+    """Whether the row has the measures of its turn: a turn that the call is in for the first time has moments alone."""
+    return row.talk is not None
+
+
+def differs(before: TurnRow | None, now: TurnRow) -> bool:
+    """Whether the turn was measured since: one of its measures is another, beside its wait, which is set whenever it is known."""
+    parts = PARTS - OF_THE_WAIT
+    return before is None or any(getattr(before, part) != getattr(now, part) for part in parts)
+
+
+def differing(row: TurnRow, expected: Json) -> Json:
+    """The parts of a turn's row that differ: the row's value, and the expected one."""
     assert expected.keys() == PARTS, "each value of a turn is measured anew, in `_parts`"
-    other = TurnValues.model_validate({**record.model_dump(include=set(TurnValues.model_fields)), **expected})
-    said, wanted = _parts_of(record), _parts_of(other)
+    said, wanted = _parts_of({part: getattr(row, part) for part in PARTS}), _parts_of(expected)
     return {part: (said[part], wanted[part]) for part in said if said[part] != wanted[part]}
 
 
-def _parts_of(record: TurnValues) -> Json:
-    parts = record.model_dump(include=PARTS)
+def _parts_of(parts: Json) -> Json:
     talk = parts["talk"]
-    return {**parts, "words": (talk["user"].pop("words"), talk["assistant"].pop("words"))}
+    silent = replace(talk, user=replace(talk.user, words=None), assistant=replace(talk.assistant, words=None))
+    return {**parts, "talk": silent, "words": (talk.user.words, talk.assistant.words)}
 
 
 def measured_now(call: Call, turn: int) -> Json:
@@ -102,7 +115,7 @@ def measured_now(call: Call, turn: int) -> Json:
     live = call.live
     heard = times_now(live, turn)
     machine = live.machine
-    errors = TurnDifferences(None, None, None, "en")
+    errors: Json = _NO_DIFFERENCES
     if not isinstance(machine, BotTurnMachine):
         state = machine.turns[turn]
         errors = _differences(
@@ -111,7 +124,7 @@ def measured_now(call: Call, turn: int) -> Json:
             (_text(state.intended_user), _text(state.transcribed_user)),
             (_text(state.intended_assistant), _text(state.transcribed_assistant)),
         )
-    taking = None if heard is None else live_value(turn, heard)
+    taking = None if heard is None else live_taking(turn, heard)
     return _parts(call, turn, _view(live, turn), taking, errors, None, is_over=False)
 
 
@@ -126,8 +139,8 @@ def measured_at_the_close(call: Call) -> dict[int, Json]:
     found = {}
     for turn in machine.turns:
         view = _view(live, turn, session_end_s)
-        value = final_value(heard[turn], scores.get(turn), is_last=turn == machine.turn)
-        taking = value if turn or value.score is not None else None
+        value = final_taking(heard[turn], scores.get(turn), is_last=turn == machine.turn)
+        taking = value if turn or turn in scores else None
         texts = (
             (context.intended_user_turns.get(turn), context.transcribed_user_turns.get(turn)),
             (context.intended_assistant_turns.get(turn), context.transcribed_assistant_turns.get(turn)),
@@ -135,7 +148,7 @@ def measured_at_the_close(call: Call) -> dict[int, Json]:
         parts = _parts(call, turn, view, taking, _differences(live, turn, *texts), end_ms, is_over=True)
         is_answered = view.has_assistant or view.is_answered_in_text
         if turn >= 1 and turn == machine.turn and view.has_user and not is_answered:
-            parts["voice_to_voice_ms"] = NOT_ANSWERED
+            parts["wait_ms"] = NOT_ANSWERED
         found[turn] = parts
     return found
 
@@ -193,36 +206,36 @@ def _parts(
     call: Call,
     turn: int,
     view: TurnView,
-    taking: TurnValue | None,
-    errors: TurnDifferences,
+    taking: TurnTaking | None,
+    errors: Json,
     end_ms: int | None,
     *,
     is_over: bool,
 ) -> Json:
     live = call.live
-    waited: Result | None = voice_to_voice_ms(view)
+    waited: Value | None = voice_to_voice_ms(view)
     if turn < 1:
-        waited = NotApplicable(reason="the greeting answers nobody")
+        waited = NotApplicable("the greeting answers nobody")
     elif waited is None:
-        waited = Unscored(reason=unmeasured_reason(view, has_speech_events=live.has_speech_events))
+        waited = Unscored(unmeasured_reason(view, has_speech_events=live.has_speech_events))
     heard, error = live.heard(), None
     said = heard.turn(turn)
     assert said is not None
     outcome = outcome_of(call, turn, view, is_over=is_over)
     if view.recorded_ms is not None and view.heard_ms is not None:
         error_ms = round(view.heard_ms - view.recorded_ms, MS_DIGITS)
-        error = {"error_ms": error_ms, "estimated_ms": view.heard_ms, "recorded_ms": view.recorded_ms}
+        error = EstimateError(error_ms, view.heard_ms, view.recorded_ms)
     return {
-        "voice_to_voice_ms": waited,
+        "wait_ms": waited,
         "anchor": view.anchor,
-        "source": view.source,
-        "stages": [stage.fields() for stage in stages_anew(call).stages_of(heard, turn)],
-        "turn_taking": taking_fields(taking),
-        "talk": talk_of(said, heard.sides, end_ms, is_cut_off=outcome == "interrupted").fields(),
+        "wait_source": view.source,
+        "stages": stages_anew(call).stages_of(heard, turn),
+        "turn_taking": taking,
+        "talk": talk_of(said, heard.sides, end_ms, is_cut_off=outcome == "interrupted"),
         "estimate_error": error,
         "outcome": outcome,
         "after_tools_ms": after_tools_of(said, view),
-        **errors.fields(),
+        **errors,
     }
 
 
@@ -236,7 +249,7 @@ def outcome_of(call: Call, turn: int, view: TurnView, *, is_over: bool) -> str |
         machine_turn: Any = live.machine.turns.get(turn + 1)
         is_cut = machine_turn is not None and getattr(machine_turn, "spoke_over", machine_turn.user_interrupted)
         return "interrupted" if is_cut else "answered"
-    silences = [subject for subject in call._revisions.published if subject[:2] == ("dead_air", turn)]
+    silences = call.rows.turns[turn].dead_air if turn in call.rows.turns else ()
     is_heard = live.has_speech_events and view.are_times_exact and (turns.sides.assistant or silences)
     if not is_heard or (turn >= turns.current and not is_over):
         return None
@@ -263,10 +276,8 @@ def after_tools_of(turn: HeardTurn, view: TurnView) -> float | None:
     return round(round(behind[0] - view.user_end_s, 6) * 1_000, MS_DIGITS)
 
 
-def _differences(
-    live: LiveCall, turn: int, user: Sequence[str | None], assistant: Sequence[str | None]
-) -> TurnDifferences:
-    sums = []
+def _differences(live: LiveCall, turn: int, user: Sequence[str | None], assistant: Sequence[str | None]) -> Json:
+    sums: list[ErrorSums | None] = []
     for (one, other), way in ((user, compare), (assistant, differences)):
         errors = WordErrors("en", way)
         errors.put(turn, one, other)
@@ -274,7 +285,18 @@ def _differences(
         sums.append(None if found is None else found.sums)
     is_cascade = live.history.pipeline_type is PipelineType.CASCADE
     of_user, of_assistant = sums
-    return TurnDifferences(of_user if is_cascade else None, of_user, of_assistant, "en")
+    return {
+        "stt_wer": WordErrorRate(round(of_user.rate, 3), *of_user, 1, "en") if is_cascade and of_user else None,
+        "user_disagreement": _disagreement(of_user),
+        "assistant_disagreement": _disagreement(of_assistant),
+    }
+
+
+def _disagreement(sums: ErrorSums | None) -> Disagreement | None:
+    return None if sums is None else Disagreement(round(sums.rate, 3), sums.errors, sums.reference_words, 1)
+
+
+_NO_DIFFERENCES: Json = {"stt_wer": None, "user_disagreement": None, "assistant_disagreement": None}
 
 
 def _text(pieces: Pieces | None) -> str | None:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+from unittest import mock
 
 from aiokafka import TopicPartition
 from hypothesis import strategies as st
@@ -13,11 +14,12 @@ from consumers.engine.admission import Arrival
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
+from consumers.evaluator import writer
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Owners, PublishedCalls, _recovery
-from consumers.evaluator.writer import Outgoing, Outlet
+from consumers.evaluator.writer import Decision, Outgoing, Outlet
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
@@ -25,7 +27,7 @@ from schemas.events.envelope import ID_HEADER, SOURCE_HEADER, TYPE_HEADER
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.judging import JudgeRequest
 from schemas.log import LogReader, Next, Placed, Tick, placed_in
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
+from schemas.rows import Row, decode
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC
 from tests.properties.evaluation import RULES, EveryCall
 from tests.support.fakes.log_writer import LogRecord, LogWriter
@@ -154,13 +156,14 @@ class Log(LogWriter):
             self.again(again, each.key, each.value, each.headers[:-1])
 
     @property
-    def score_records(self) -> list[AnyScoreRecord]:
-        """What was published to `scores`."""
-        return [
-            SCORE_RECORD.validate_json(each.value)
-            for each in self.published
-            if each.topic == SCORES_TOPIC and each.value
-        ]
+    def score_values(self) -> list[bytes]:
+        """The values that were published to `scores`."""
+        return [each.value for each in self.published if each.topic == SCORES_TOPIC and each.value]
+
+    @property
+    def rows(self) -> list[Row]:
+        """The same, decoded."""
+        return [decode(value) for value in self.score_values]
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,7 @@ class Owner:
         if not decisions:
             return
         log = self.log
-        for each in self.outlet.records_of(decisions, "writer"):
+        for each in outgoing(self.outlet, decisions):
             if each.topic == SCORES_TOPIC:
                 log.scores.append(
                     Published(each.topic, len(log.scores), self.partition._reader.known_ms, each.key, each.value, each.headers or ())
@@ -297,6 +300,12 @@ class Owner:
         raise AssertionError("calls do not end")
 
 
+def outgoing(outlet: Outlet, decisions: Sequence[Decision]) -> list[Outgoing]:
+    """The records of a transaction, also the rows that others of it replace: which these are depends on what it has."""
+    with mock.patch.object(writer, "_newest", lambda some: [record for each in some for record in each.records]):
+        return outlet.records_of(decisions, "writer")
+
+
 def undisturbed(log: Log, settings: Settings) -> list[Outgoing]:
     """What one owner publishes that folds the log once. Its goal files are those of the owner that decided there."""
     goals = ChosenGoals(None, settings.rules)
@@ -313,7 +322,7 @@ def undisturbed(log: Log, settings: Settings) -> list[Outgoing]:
     while partition.closing_calls:
         partition.close_some()
     while decisions := partition.outbox.first():
-        published += [each for each in outlet.records_of(decisions, "writer") if each.value is not None]
+        published += [each for each in outgoing(outlet, decisions) if each.value is not None]
         outlet.outbox.written(decisions)
     return published
 

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.scores.records import Scored, TurnValues, VoiceToVoiceLatency
+from schemas.rows import TurnRow, number
 from tests.properties.evaluation import assert_counted, end_of, final_state, final_values, fold, fresh, run, taken_over
 from tests.properties.owners import Acts, Log, Owner, Settings, acts, by_call, undisturbed
 from tests.support.calls.agent_calls import Json, agent_calls, arrivals_of
-from tests.support.fakes.engine_feed import records_of
+from tests.support.fakes.engine_feed import rows_of
 
 STARTED: tuple[Json, ...] = ({"type": "call_started", "timestamp": 1_790_000_000_000, "agent": "desk"},)
 
@@ -53,7 +53,7 @@ def test_events_made_from_the_record_add_nothing_to_live_ones_whichever_come_fir
     both = data.draw(st.permutations([*events, *recorded]))
     alone, together = (final_state(run(arrivals_of(each, control=STARTED))) for each in (events, both))
     for state in (alone, together):
-        del state["closed", None, 0]["events"]
+        del state["call", None]["events"]
     assert together == alone
 
 
@@ -68,9 +68,7 @@ def test_a_successor_anywhere_changes_nothing(drawn: tuple[list[Json], Json | No
     second = taken_over(arrivals[:place])
     effects += fold(second, arrivals[place:])
     effects += second.advance(end_of(arrivals))
-    assert [record.model_dump() for record in records_of(effects)] == [
-        each.model_dump() for each in records_of(expected)
-    ]
+    assert rows_of(effects) == rows_of(expected)
 
 
 @given(agent_calls())
@@ -78,22 +76,15 @@ def test_an_error_is_said_of_every_estimate_that_a_record_replaced_and_of_no_oth
     drawn: tuple[list[Json], Json | None],
 ) -> None:
     last = final_state(run(arrivals_of(_all_of(drawn), control=STARTED)))
-    latencies = {turn: record for (name, turn, _), record in last.items() if name == "voice_to_voice_latency_ms"}
-    turns = {turn: record for (name, turn, _), record in last.items() if name == "turn"}
-    errors = {turn: record["estimate_error"] for turn, record in turns.items() if record["estimate_error"]}
-    replaced = {turn for turn, record in latencies.items() if record["anchor"] == "record"}
+    turns = {turn: row for (_, turn), row in last.items() if turn is not None}
+    errors = {turn: row["estimate_error"] for turn, row in turns.items() if "estimate_error" in row}
+    replaced = {turn for turn, row in turns.items() if row.get("anchor") == "record"}
     assert errors.keys() <= replaced
     for turn, error in errors.items():
-        assert error["recorded_ms"] == latencies[turn]["result"]["value"]
-        assert turns[turn]["voice_to_voice_ms"] == latencies[turn]["result"]
-    published = records_of(run(arrivals_of(drawn[0], control=STARTED)))
-    estimated = {
-        record.turn
-        for record in published
-        if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored)
-    }
-    assert errors.keys() == replaced & estimated
-    assert all(record.estimate_error is None for record in published if isinstance(record, TurnValues))
+        assert error["recorded_ms"] == turns[turn]["wait_ms"]
+    rows = [row for row in rows_of(run(arrivals_of(drawn[0], control=STARTED))) if isinstance(row, TurnRow)]
+    assert errors.keys() == replaced & {row.turn for row in rows if number(row.wait_ms) is not None}
+    assert all(row.estimate_error is None for row in rows)
 
 
 @given(agent_calls(), st.lists(acts(), min_size=1, max_size=2), st.data())
@@ -105,6 +96,6 @@ def test_an_evaluator_that_ends_anywhere_loses_nothing(
     for each in lives:
         Owner(log, Settings()).live(each)
     Owner(log, Settings()).to_the_end()
-    assert_counted(log.score_records)
-    assert final_values(log.score_records) == final_state(run(arrivals))
+    assert_counted(log.rows)
+    assert final_values(log.rows) == final_state(run(arrivals))
     assert by_call(log.published) == by_call(undisturbed(log, Settings()))

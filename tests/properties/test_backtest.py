@@ -1,7 +1,7 @@
 """Past calls evaluated again come out as they did, whatever else was in the log."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from schemas.log import LogReader
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact
+from schemas.rows import CallRow, Row, decode, encode
 from streamer.backtest.past import PastCalls, Period
 from streamer.backtest.rerun import Comparison, Rerun, Said, Subject, last_words
 from tests.properties.owners import Acts, Log, Owner, Settings, acts
@@ -31,29 +31,33 @@ def _again(rerun: Rerun, log: Log, since: int = 0) -> dict[str, list[bytes]]:
     """All that the new evaluation writes, by call. It sees the log from one of its records on."""
     reader = LogReader()
     written: dict[str, list[bytes]] = {}
-    records: list[AnyScoreRecord] = []
+    rows: list[Row] = []
     past: Sequence[Any] = log.records[since:]
     for record in past:
         if (found := reader.read(record)) is not None:
-            records += rerun.take(found)
-    for each in [*records, *rerun.finish(0)]:
-        written.setdefault(each.conversation_id, []).append(each.model_dump_json().encode())
+            rows += rerun.take(found)
+    for row in [*rows, *rerun.finish(0)]:
+        written.setdefault(row.conversation_id, []).append(encode(row))
     return written
 
 
-def _calls(scores: Iterable[AnyScoreRecord], period: Period) -> tuple[PastCalls, dict[str, list[bytes]]]:
+def _calls(scores: Iterable[bytes], period: Period) -> tuple[PastCalls, dict[str, list[bytes]]]:
     """The calls that closed once, in the period, and all that was written of calls that closed in it."""
     calls, lives = PastCalls(period), dict[str, list[bytes]]()
     written: dict[str, list[bytes]] = {}
-    for record in scores:
-        value = record.model_dump_json().encode()
-        calls.take(record.conversation_id.encode(), value)
-        lives.setdefault(record.conversation_id, []).append(value)
-        if isinstance(record, ClosedFact):
-            life = lives.pop(record.conversation_id)
-            if period.has(record.caused_at_ms):
-                written[record.conversation_id] = life
+    for value in scores:
+        row = decode(value)
+        calls.take(row.conversation_id.encode(), value)
+        lives.setdefault(row.conversation_id, []).append(value)
+        if is_closed(row):
+            life = lives.pop(row.conversation_id)
+            if period.has(row.known_ms):
+                written[row.conversation_id] = life
     return calls, written
+
+
+def is_closed(row: Row) -> TypeGuard[CallRow]:
+    return isinstance(row, CallRow) and row.state == "closed"
 
 
 def _rerun(settings: Settings, calls: PastCalls, cut_ms: int = 0) -> Rerun:
@@ -65,20 +69,20 @@ def _rerun(settings: Settings, calls: PastCalls, cut_ms: int = 0) -> Rerun:
 
 @examples(times=2)
 @given(logs(), settings, _lives, st.integers(0, 4))
-def test_with_the_same_settings_every_record_is_the_same_byte_for_byte(
+def test_with_the_same_settings_every_row_is_the_same_byte_for_byte(
     log: Log, settings: Settings, lives: Sequence[Acts], skipped: int
 ) -> None:
     """Some calls may have closed before the period: they are not evaluated, and others gave way to them all the same."""
     _evaluated(log, settings, lives)
-    closed = [record for record in log.score_records if isinstance(record, ClosedFact)]
-    since_ms = sorted(record.caused_at_ms for record in closed)[skipped % len(closed)]
-    calls, then = _calls(log.score_records, Period(since_ms, EVER.until_ms))
+    closed = [row for row in map(decode, log.score_values) if is_closed(row)]
+    since_ms = sorted(row.known_ms for row in closed)[skipped % len(closed)]
+    calls, then = _calls(log.score_values, Period(since_ms, EVER.until_ms))
     rerun = _rerun(settings, calls)
     assert _again(rerun, log) == {conversation_id: then[conversation_id] for conversation_id in calls.by_id}
     assert (rerun.comparison.calls.equal, rerun.comparison.examples) == (len(calls.by_id), [])
     assert (rerun.open_calls, rerun.counts["without_beginning"]) == (0, 0)
     event(f"{len(calls.by_id)} of {len(closed)} calls")
-    event(f"{min(2, sum(record.reason == 'limit_open_calls' for record in closed))} evictions or more")
+    event(f"{min(2, sum(row.close_reason == 'limit_open_calls' for row in closed))} evictions or more")
 
 
 class NoGoals:
@@ -94,17 +98,17 @@ def test_other_settings_decide_as_if_they_had_been_there_then(
 ) -> None:
     _evaluated(log, Settings(Limits(**then), rules, lambda _: NoGoals()), lives)
     other = Settings(Limits(**today), rules, lambda _: NoGoals())
-    rerun = _rerun(other, _calls(log.score_records, EVER)[0])
+    rerun = _rerun(other, _calls(log.score_values, EVER)[0])
     again = _again(rerun, log)
     event(f"{min(1, rerun.comparison.calls.changed)} changed calls or more")
     log.scores, log.published, log.answers = [], [], lambda _: None
     Owner(log, other).to_the_end()
-    said = {key: _lasting(map(SCORE_RECORD.validate_json, values)) for key, values in again.items()}
-    undisturbed, _ = _calls(log.score_records, EVER)
-    assert said == {key: _lasting(call.records()) for key, call in undisturbed.by_id.items()}
+    said = {key: _lasting(map(decode, values)) for key, values in again.items()}
+    undisturbed, _ = _calls(log.score_values, EVER)
+    assert said == {key: _lasting(call.rows()) for key, call in undisturbed.by_id.items()}
 
 
-def _lasting(records: Iterable[AnyScoreRecord]) -> dict[Subject, Said]:
+def _lasting(rows: Iterable[Row]) -> dict[Subject, Said]:
     """The values at the end. Late facts may still change the number of a turn when a silence in it is decided."""
-    words = last_words(records)
+    words = last_words(rows)
     return {each._replace(turn=None) if each.name == "dead_air" else each: said for each, said in words.items()}

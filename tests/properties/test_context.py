@@ -32,7 +32,7 @@ def test_prefix_equals_batch(data: st.DataObject) -> None:
     out: list[Effect] = []
     for (stream, index), arrival in zip(order, arrivals_of(wire_call, order), strict=True):
         call = call or Call(arrival, NO_LIMITS, "test")
-        call.receive(arrival, out)
+        call.receive(arrival, 0, out)
         prefix.add(stream, index)
         assert call.eva_context().to_dict() == batch_context(prefix.call()), f"after {stream}[{index}]"
         spoken_over = {turn for turn, state in call.history.machine.turns.items() if state.spoke_over}
@@ -49,7 +49,7 @@ def test_any_interleaving_gives_the_same_context(data: st.DataObject) -> None:
         arrivals = arrivals_of(wire_call, taken)
         call = Call(arrivals[0], NO_LIMITS, "test")
         for arrival in arrivals:
-            call.receive(arrival, [])
+            call.receive(arrival, 0, [])
         contexts.append(call.eva_context().to_dict())
     assert contexts[0] == contexts[1] == batch_context(arrived(wire_call, other))
 

@@ -5,15 +5,16 @@ from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from consumers.engine.effects import Count, Effect
-from consumers.engine.measures.eva_timing import ChangeCause, live_value, turn_scores_of
-from schemas.scores.records import AnyScoreRecord, Scored, TurnTakingScore, TurnValues
+from consumers.engine.measures.eva_timing import ChangeCause, live_taking, turn_scores_of
+from schemas.rows import Row, TurnRow, TurnTaking, number
 from tests.properties.evaluation import end_of, fresh, holds, newest
 from tests.properties.measured_anew import times_now
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import Feed, records_of
+from tests.support.fakes.engine_feed import Feed, rows_of
 
 
 @given(st.data())
@@ -29,8 +30,8 @@ def test_after_every_event_each_turn_is_what_a_look_at_the_whole_call_says(data:
         live, measure = calls.live, calls._measures.eva
         for turn in live.machine.turns:
             times = times_now(live, turn)
-            expected = None if times is None else live_value(turn, times)
-            assert measure.turn_value(live, live.heard(), turn) == expected
+            expected = None if times is None else live_taking(turn, times)
+            assert measure.turn_taking(live, live.heard(), turn) == expected
 
 
 def test_a_turn_without_an_answer_has_no_unknown_times() -> None:
@@ -45,7 +46,7 @@ def test_a_turn_without_an_answer_has_no_unknown_times() -> None:
     times = times_now(call.live, 1)
     assert times is not None
     assert times.pending is None
-    assert call._measures.eva.turn_value(call.live, call.live.heard(), 1) is None
+    assert call._measures.eva.turn_taking(call.live, call.live.heard(), 1) is None
 
 
 @given(st.data())
@@ -60,10 +61,11 @@ def test_in_the_end_each_turn_is_as_eva_says(data: st.DataObject) -> None:
         expected = {turn: (s.score, s.reason.value) for turn, s in turn_scores_of(open_call.eva_context()).items()}
     effects += evaluator.advance(end_of(arrivals))
     if expected is not None:
-        finals = _timings(newest(records_of(effects)).values())
-        scored = {turn: (each.result, each.reason) for turn, each in finals.items() if each is not None}
+        finals = _timings(newest(rows_of(effects)).values())
         found = {
-            turn: (result.value, reason) for turn, (result, reason) in scored.items() if isinstance(result, Scored)
+            turn: (score, each.reason)
+            for turn, each in finals.items()
+            if each is not None and (score := number(each.result)) is not None
         }
         assert found == expected
 
@@ -73,12 +75,12 @@ def test_every_settled_turn_that_changes_is_counted(data: st.DataObject) -> None
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
     evaluator = fresh()
-    said: dict[int | None, object] = {}
-    then: dict[int | None, object] = {}
+    said: dict[int, object] = {}
+    then: dict[int, object] = {}
     counted: Counter[tuple[str, ...]] = Counter()
 
     def take(effects: list[Effect]) -> None:
-        for turn, timing in _timings(records_of(effects)).items():
+        for turn, timing in _timings(rows_of(effects)).items():
             said[turn] = _what(timing)
         for effect in effects:
             if isinstance(effect, Count) and effect.metric.startswith("callgauge_settled_turns"):
@@ -98,15 +100,14 @@ def test_every_settled_turn_that_changes_is_counted(data: st.DataObject) -> None
     assert set(counted) <= causes
 
 
-def _timings(records: Iterable[AnyScoreRecord]) -> dict[int | None, TurnTakingScore | None]:
-    """By turn: how well it was timed, by its newest record; None where that says nothing of it."""
-    turns = [record for record in records if isinstance(record, TurnValues)]
-    return {record.turn: record.turn_taking if holds(record) else None for record in turns}
+def _timings(rows: Iterable[Row]) -> dict[int, TurnTaking | None]:
+    """By turn: how well it was timed, by its newest row; None where that says nothing of it."""
+    turns = [row for row in rows if isinstance(row, TurnRow)]
+    return {row.turn: row.turn_taking if holds(row) else None for row in turns}
 
 
-def _what(timing: TurnTakingScore | None) -> object:
+def _what(timing: TurnTaking | None) -> object:
     """The score of the turn; all reasons for having none are the same."""
-    if timing is None or not isinstance(timing.result, Scored):
+    if timing is None or number(timing.result) is None:
         return None
-    how = {"result", "reason", "has_tool_call", "latency_ms", "overlap_ms", "interrupt_segments", "yield_ms"}
-    return timing.model_dump(include=how | {"post_interrupt_latency_ms"})
+    return replace(timing, anchor=None)

@@ -93,6 +93,6 @@ def test_a_crash_between_question_and_answer_changes_no_final_score(data: st.Dat
         Owner(log, SETTINGS).live(each)
     Owner(log, SETTINGS).to_the_end()
 
-    assert_counted(log.score_records)
-    assert final_values(log.score_records) == final_state(expected)
+    assert_counted(log.rows)
+    assert final_values(log.rows) == final_state(expected)
     assert by_call(log.published) == by_call(undisturbed(log, SETTINGS))

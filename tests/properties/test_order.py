@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.admission import Arrival
-from tests.properties.evaluation import effects_of_calls, final_state, fold, fresh, renumbered, run
+from tests.properties.evaluation import final_state, fold, fresh, renumbered, rows_of_calls, run
 from tests.properties.steered_calls import drawn, steered_arrivals
 from tests.support.calls.wire_calls import arrivals_of
 
@@ -37,10 +37,10 @@ def test_other_calls_in_between_change_nothing(data: st.DataObject) -> None:
     turns = data.draw(st.permutations([key for key, arrivals in alone.items() for _ in arrivals][:300]))
     left = {key: iter(arrivals) for key, arrivals in alone.items()}
     mixed = [next(left[key]) for key in turns]
-    together = effects_of_calls(fold(fresh(), renumbered(mixed)))
+    together = rows_of_calls(fold(fresh(), renumbered(mixed)))
     for key in alone:
         mine = [arrival for arrival in mixed if arrival.conversation_id == key]
-        assert together.get(key, []) == effects_of_calls(fold(fresh(), mine)).get(key, [])
+        assert together.get(key, []) == rows_of_calls(fold(fresh(), mine)).get(key, [])
 
 
 @given(st.data())

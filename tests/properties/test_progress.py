@@ -31,6 +31,7 @@ from consumers.engine.goals.questions import Voting
 from consumers.engine.goals.tool_correctness import ToolCorrectness, ToolQuestion
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ExpectedToolCall
+from schemas.rows import ToolDifference, Unscored
 from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven
 
 REASON = UnscoredReason.USER_STILL_SPEAKING
@@ -76,13 +77,12 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(table
         turns = [Turn("A question.", "An answer.")] * turn
         entries = driven(progress_through_turns(turns, subgoals, {MAX_TURNS: max_turns}), judge_of)
         progress = [entry.progress for entry in entries]
-        scores = curve.at(turn)
-        assert scores.progress == progress[-1]
-        assert scores.auc == (
-            auc_of_conversation(progress).value if max_turns > 1 else UnscoredReason.ONE_TURN_HAS_NO_AREA
-        )
+        scores, no_area = curve.at(turn), Unscored(UnscoredReason.ONE_TURN_HAS_NO_AREA)
+        assert scores is not None
+        assert scores.result == progress[-1]
+        assert scores.auc == (auc_of_conversation(progress).value if max_turns > 1 else no_area)
         so_far = progress[:turn]
-        assert scores.auc_if_ended_now == (auc_of(so_far) if len(so_far) > 1 else UnscoredReason.ONE_TURN_HAS_NO_AREA)
+        assert scores.auc_if_ended_now == (auc_of(so_far) if len(so_far) > 1 else no_area)
         assert scores.ppt == ppt_of_conversation(progress).value
         assert scores.success == success_at_final_turn(progress).value
         assert asked == len(evaluations), "the same evaluations, one after another"
@@ -261,21 +261,23 @@ def test_tool_correctness_after_every_turn_is_agent_inspect_s(
             asking = tool_correctness(turns, [_as_agent_inspect_has_it(each) for each in expected], {})
             result = driven(asking, judge_of)
         except InvalidInputValueError:
-            agent_inspect_s: float | UnscoredReason = UnscoredReason.NO_TOOL_CALL_DUE
+            agent_inspect_s: float | Unscored = Unscored(UnscoredReason.NO_TOOL_CALL_DUE)
         else:
             agent_inspect_s = result.score
         assert live.at(turn) == agent_inspect_s
         # A call that names no turn is left out; one whose turn never came is unknown here, and left out in agent-inspect.
         comes_later = any(isinstance(each.turn, int) and each.turn >= turn for each in expected)
-        assert live.at_end(turn) == (UnscoredReason.EXPECTED_TURN_NOT_REACHED if comes_later else agent_inspect_s)
+        assert live.at_end(turn) == (
+            Unscored(UnscoredReason.EXPECTED_TURN_NOT_REACHED) if comes_later else agent_inspect_s
+        )
         # Each expected call that is due is told, as agent-inspect finds it, and a missed one has a reason.
-        told = list(live.found(turn, is_over=False))
-        due = [expected[each.place] for each in told]
+        told = list(live.found(turn, {}, lambda found: ToolDifference(found.parameter, "", None), is_over=False))
+        due = [expected[each.index] for each in told]
         assert due == [each for each in expected if isinstance(each.turn, int) and 0 <= each.turn < turn]
         is_made = [each.is_made for each in result.found] if due else []  # in the order of turns
         by_turn = sorted(told, key=lambda each: each.turn or 0)
-        assert [each.value == 1 for each in by_turn] == is_made
+        assert [each.result == 1 for each in by_turn] == is_made
         for each in told:
             is_called = any(call.tool.strip() == each.tool.strip() for call in made[(each.turn or 0) - 1])
-            assert (each.differences is None) == (each.value == 0 and not is_called)
-            assert bool(each.differences) == (each.value == 0 and is_called)
+            assert (each.missed == ("name",)) == (each.result == 0 and not is_called)
+            assert bool(each.differences) == (each.result == 0 and is_called)

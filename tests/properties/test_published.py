@@ -1,48 +1,31 @@
-"""Published records: revisions that only grow, ids used once, values that are the context's at every moment."""
+"""Published rows: revisions that only grow, what counts once, values that are the context's at every moment."""
 
 from collections import Counter
+from collections.abc import Iterable
 
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from consumers.engine.effects import Count
+from consumers.engine.effects import Count, Effect
 from consumers.engine.turns.timeline import ToolEntry, outcome_of
-from schemas.closed_sets import ToolOutcome
-from schemas.scores.records import (
-    SCORE_RECORD,
-    AnyScoreRecord,
-    InterruptionFact,
-    Scored,
-    TurnStatus,
-    TurnValues,
-    Unscored,
-    VoiceToVoiceLatency,
-)
-from tests.properties.evaluation import (
-    Subject,
-    assert_counted,
-    closing_of_one,
-    end_of,
-    final_state,
-    fresh,
-    holds,
-    newest,
-    run,
-)
+from schemas.closed_sets import Speaker, ToolOutcome
+from schemas.rows import CallRow, GoalsRow, Silence, TurnRow, Unscored, decode, encode, number
+from tests.properties.evaluation import LIMITS, assert_counted, end_of, fresh, holds, newest, newest_turns, run
 from tests.properties.measured_anew import MeasuredTurns
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import LATENCY, Feed, assert_in_catalogue, records_of, value_of
+from tests.support.fakes.engine_feed import Feed, assert_in_catalogue, rows_of
 from tests.support.laws import examples
 
 
 @given(st.data())
 def test_revisions_of_a_subject_only_grow_and_everything_counts_once(data: st.DataObject) -> None:
     call, order = drawn(data)
-    records = records_of(run(arrivals_of(call, order)))
-    assert_counted(records)
-    for record in records:
-        assert SCORE_RECORD.validate_json(record.model_dump_json()) == record
+    rows = rows_of(run(arrivals_of(call, order)))
+    assert_counted(rows)
+    for row in rows:
+        assert decode(encode(row)) == row
 
 
 @given(st.data())
@@ -50,14 +33,13 @@ def test_a_closing_says_only_what_is_new(data: st.DataObject) -> None:
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
     evaluator = fresh()
-    before = newest(records_of([effect for arrival in arrivals for effect in evaluator.receive(arrival)]))
-    closing = closing_of_one(evaluator.advance(end_of(arrivals)))
-    subjects = [(record.name, record.turn, record.index) for record in closing.records]
-    assert len(subjects) == len(set(subjects))
-    for subject, record in zip(subjects, closing.records, strict=True):
-        assert record.status is TurnStatus.FINAL or not holds(record)
+    before = newest(rows_of([effect for arrival in arrivals for effect in evaluator.receive(arrival)]))
+    evaluator.pass_time(end_of(arrivals))  # silences, which may be new in any turn
+    said = newest(rows_of(evaluator.close_some()))
+    for subject, row in said.items():
         old = before.get(subject)
-        assert old is None or old.input_hash != record.input_hash
+        how = {"revision": 0, "known_ms": 0, "news": ()}
+        assert isinstance(row, GoalsRow) or old is None or structs.replace(old, **how) != structs.replace(row, **how)
 
 
 @given(st.data())
@@ -77,16 +59,15 @@ def test_unknown_is_never_zero(data: st.DataObject) -> None:
     arrivals = arrivals_of(call, order)
     evaluator = fresh()
     for arrival in arrivals:
-        for record in records_of(evaluator.receive(arrival)):
-            if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored):
+        for row in rows_of(evaluator.receive(arrival)):
+            if isinstance(row, TurnRow) and number(row.wait_ms) is not None:
                 live = evaluator._calls[arrival.conversation_id].live
-                assert record.turn is not None
-                view = live.turns._views[record.turn]
+                view = live.turns._views[row.turn]
                 assert view.user_end_s is not None
                 assert view.assistant_start_s is not None
-                assert record.anchor is not None
-                assert record.source is not None
-                assert record.turn >= 1
+                assert row.anchor is not None
+                assert row.wait_source is not None
+                assert row.turn >= 1
 
 
 @examples(times=2.5)
@@ -99,10 +80,10 @@ def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject)
     arrivals = arrivals_of(call, order)
     evaluator = fresh()
     measured = MeasuredTurns(evaluator)
-    published: dict[Subject, AnyScoreRecord] = {}
+    published: dict[int, TurnRow] = {}
     for arrival in arrivals:
         effects = evaluator.receive(arrival)
-        published |= newest(records_of(effects))
+        published |= {row.turn: row for row in rows_of(effects) if isinstance(row, TurnRow)}
         is_measured = measured.take(effects, arrival.conversation_id) is not None
         folded = evaluator._calls[arrival.conversation_id]
         if folded.live.bot is not None:
@@ -114,60 +95,67 @@ def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject)
             has_end = len(heard[turn].user_ends) >= len(heard[turn].user_starts)
             if turn >= 1:
                 expected[turn] = round(latency_s * 1000, 3) if has_end else "user_still_speaking"
-        latencies = [r for r in published.values() if isinstance(r, VoiceToVoiceLatency) and holds(r)]
-        scored = {turn: value for turn, value in expected.items() if not isinstance(value, str)}
-        assert {record.turn: value_of(record) for record in latencies} == scored
-        for name, turns in (
-            ("interruption_by_user", {turn for turn, state in heard.items() if state.spoke_over}),
-            ("interruption_by_assistant", context.assistant_interrupted_turns),
+        waits = {turn: wait_ms for turn, row in published.items() if (wait_ms := number(row.wait_ms)) is not None}
+        assert waits == {turn: value for turn, value in expected.items() if not isinstance(value, str)}
+        for by, turns in (
+            (Speaker.USER, {turn for turn, state in heard.items() if state.spoke_over}),
+            (Speaker.ASSISTANT, context.assistant_interrupted_turns),
         ):
-            assert {r.turn for r in published.values() if r.name == name and holds(r)} == turns
-        assert all(isinstance(r, InterruptionFact) for r in published.values() if r.name.startswith("interruption"))
+            assert {turn for turn, row in published.items() if by in row.interruptions} == turns
         if not is_measured:
             continue
-        known = {turn for turn, record in measured.newest.items() if holds(record)}
+        known = {turn for turn, row in measured.newest.items() if holds(row)}
         current = folded.history.machine.turn
         assert {turn for turn in heard if 1 <= turn < current} <= known <= set(heard), "only a greeting may wait"
         for turn in known & set(range(1, current)):
-            waited = measured.newest[turn].voice_to_voice_ms
+            waited = measured.newest[turn].wait_ms
             if turn in expected:
-                assert (waited.value if isinstance(waited, Scored) else waited.reason) == expected[turn]
+                assert (waited.reason if isinstance(waited, Unscored) else waited) == expected[turn]
             else:
                 assert isinstance(waited, Unscored)
 
 
 @given(st.data())
-def test_a_moment_of_a_latency_says_what_the_record_of_its_turn_says(data: st.DataObject) -> None:
-    """In the end, where both are of the whole call: a latency is there if and only if it is known."""
-    call, order = drawn(data)
-    last = final_state(run(arrivals_of(call, order)))
-    moments = {turn: record["result"] for (name, turn, _), record in last.items() if name == LATENCY}
-    turns = {turn: record["voice_to_voice_ms"] for (name, turn, _), record in last.items() if name == "turn"}
-    assert moments == {turn: waited for turn, waited in turns.items() if waited["outcome"] == "scored"}
-
-
-@given(st.data())
-def test_a_status_goes_forward_and_every_turn_ends_with_its_record(data: st.DataObject) -> None:
-    """A turn's record comes when the call leaves the turn; at the close each turn that is there has one, and no other has."""
+def test_each_turn_that_is_there_has_its_measures_in_the_end_and_no_other_counts(data: st.DataObject) -> None:
+    """A turn is measured when the call leaves it; at the close each turn that is there is."""
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
     evaluator = fresh()
-    effects = [effect for arrival in arrivals for effect in evaluator.receive(arrival)]
+    rows = rows_of([effect for arrival in arrivals for effect in evaluator.receive(arrival)])
     (open_call,) = evaluator._calls.values()
     turns = set(open_call.live.machine.turns)
-    for record in records_of(effects):
-        if isinstance(record, TurnValues) and holds(record):
-            assert record.status in (TurnStatus.PROVISIONAL, TurnStatus.SETTLED)
-    effects += evaluator.advance(end_of(arrivals))
-    finished = set()
-    last: dict[int | None, TurnValues] = {}
-    for record in records_of(effects):
-        assert "closed" not in finished
-        finished.add(record.name)
-        if isinstance(record, TurnValues):
-            assert record.turn not in last or last[record.turn].status is not TurnStatus.FINAL
-            last[record.turn] = record
-    assert {turn for turn, record in last.items() if holds(record)} == turns
+    assert all(row.status != "open" for row in rows if isinstance(row, TurnRow) and "turn" in row.news)
+    rows += rows_of(evaluator.advance(end_of(arrivals)))
+    assert isinstance(rows[-1], CallRow)
+    assert rows[-1].state == "closed"
+    assert {turn for turn, row in newest_turns(rows).items() if row.talk is not None} == turns
+
+
+@given(st.data())
+def test_a_silence_that_was_said_never_changes_but_for_its_end_which_is_said_once(data: st.DataObject) -> None:
+    """Of calls that grow: whatever comes later, the page draws it where it was."""
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    evaluator = fresh(LIMITS.model_copy(update={"dead_air_ms": 200, "delivery_allowance_ms": 0}))
+    silences: dict[int, tuple[int, Silence]] = {}
+
+    def look(effects: Iterable[Effect]) -> None:
+        turns = (row for row in rows_of(effects) if isinstance(row, TurnRow))
+        for row in turns:
+            for each in row.dead_air:
+                turn, said = silences.setdefault(each.number, (row.turn, each))
+                assert (turn, structs.replace(said, until_ms=each.until_ms)) == (row.turn, each)
+                assert said.until_ms in (None, each.until_ms)
+                assert each.until_ms is None or each.until_ms >= each.since_ms
+                silences[each.number] = turn, each
+
+    for arrival in arrivals:
+        look(evaluator.advance(arrival.broker_time_ms))
+        look(evaluator.receive(arrival))
+    look(evaluator.advance(end_of(arrivals)))
+    event(
+        f"{min(3, len(silences))} silences or more, {min(2, sum(each.until_ms is not None for _, each in silences.values()))} ends"
+    )
 
 
 def _paired(last: ToolEntry | None) -> dict[tuple[int, int], tuple[str, ToolOutcome, int | None]]:
@@ -217,7 +205,4 @@ def test_published_tool_uses_are_those_of_pairing_the_whole_call(steps: list[tup
         bot = feed.evaluator._calls["call"].live.bot
         assert bot is not None
         expected = _paired(bot.machine.last_tool)
-        newest = {(r.turn, r.index): r for r in feed.records("tool_call")}
-        assert expected == {
-            place: (r.tool, r.outcome, r.duration_ms) for place, r in newest.items() if not r.is_withdrawn
-        }
+        assert expected == {place: (use.tool, use.outcome, use.duration_ms) for place, use in feed.tools().items()}

@@ -12,13 +12,15 @@ from typing import Any, Final
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from consumers.engine.admission import Arrival
 from consumers.engine.limits import GoalRules, Limits
+from schemas import rows
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.log import Begin, Event, LogReader, Tick
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact
+from schemas.rows import CallRow, GoalsRow, Row
 from schemas.topics import JUDGE_REQUESTS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
 from tests.properties.evaluation import (
     Subject,
@@ -28,40 +30,35 @@ from tests.properties.evaluation import (
     final_values,
     fold,
     fresh,
+    lives_of,
     outcomes_of,
     run,
+    subject_of,
     taken_over,
 )
 from tests.properties.owners import Acts, Log, Owner, Rules, Settings, Step, acts, by_call, undisturbed
 from tests.properties.partitions import AgentsGoals, logs, settings
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import T0_MS, Json, closings_of
+from tests.support.fakes.engine_feed import T0_MS, Json, transcripts_of
 from tests.support.laws import examples
 
 STEP_MS = 25
 
 
-def _lives_of(records: Iterable[AnyScoreRecord]) -> list[list[AnyScoreRecord]]:
-    """The records of each call."""
-    calls: dict[str, list[AnyScoreRecord]] = {}
-    for record in records:
-        calls.setdefault(record.conversation_id, []).append(record)
-    return list(calls.values())
+def closings(rows: Iterable[Row]) -> list[CallRow]:
+    """The last row of each call."""
+    return [row for row in rows if isinstance(row, CallRow) and row.state == "closed"]
 
 
 def assert_once(log: Log) -> None:
-    """Every call closes once and is silent then, no record comes twice, and revisions never fall: one step may decide two."""
-    for life in _lives_of(log.score_records):
-        assert [record.name for record in life].count("closed") == 1, "every call closes once"
-        assert life[-1].name == "closed"
-        ids = [record.record_id for record in life]
-        assert len(set(ids)) == len(ids), "no record comes twice"
+    """Every call closes once and is silent then, and revisions never fall: one step may decide two rows of a call."""
+    for life in lives_of(log.rows):
+        assert closings(life) == life[-1:], "every call closes once"
         last: dict[Subject, int] = {}
-        for record in life:
-            subject = (record.name, record.turn, record.index)
-            assert record.revision >= last.get(subject, 0), "revisions never fall"
-            last[subject] = record.revision
+        for row in life:
+            assert row.revision >= last.get(subject_of(row), 0), "revisions never fall"
+            last[subject_of(row)] = row.revision
 
 
 @examples(times=3)
@@ -73,7 +70,7 @@ def test_folding_with_stops_anywhere_publishes_what_folding_once_does_byte_for_b
         Owner(log, settings, str(number)).live(each)
     Owner(log, settings, "last").to_the_end()
     expected = undisturbed(log, settings)
-    evictions = sum(isinstance(each, ClosedFact) and each.reason == "limit_open_calls" for each in log.score_records)
+    evictions = sum(each.close_reason == "limit_open_calls" for each in closings(log.rows))
     event(f"{min(evictions, 2)} evictions or more")
     event(f"{min(3, sum(each.topic == JUDGE_REQUESTS_TOPIC for each in expected))} questions or more")
     assert by_call(log.published) == by_call(expected)
@@ -94,27 +91,25 @@ def test_what_another_version_says_again_is_all_that_it_adds(
     owner = Owner(log, settings, "last", "1")
     again[2 * owner.partition.next_offset - 1] += owner.partition.is_publishing_again
     owner.to_the_end()
-    expected = _lives_of(
-        SCORE_RECORD.validate_json(each.value)
-        for each in undisturbed(log, settings)
-        if each.topic == SCORES_TOPIC and each.value
+    expected = lives_of(
+        rows.decode(each.value) for each in undisturbed(log, settings) if each.topic == SCORES_TOPIC and each.value
     )
-    published = {life[0].conversation_id: life for life in _lives_of(log.score_records)}
+    published = {life[0].conversation_id: life for life in lives_of(log.rows)}
     assert len(published) == len(expected)
     closed_again = 0
     for life in expected:
         seen = published[life[0].conversation_id]
-        said_again = [record for record in seen if record.revision % 2]
-        decided = [record for record in seen if not record.revision % 2]
+        said_again = [row for row in seen if row.revision % 2]
+        decided = [row for row in seen if not row.revision % 2]
         assert decided == life[: len(decided)]
         closing = life[len(decided) :]
         assert said_again[len(said_again) - len(closing) :] == [
-            record.model_copy(update={"revision": said_again[-1].revision}) for record in closing
+            structs.replace(row, revision=said_again[-1].revision) for row in closing
         ]
         before = said_again[: len(said_again) - len(closing)]
-        assert {record.revision for record in said_again} <= {revision for revision, times in again.items() if times}
-        assert not any(record.is_first or getattr(record, "first_known", ()) for record in before)
-        assert [record.revision for record in seen] == sorted(record.revision for record in seen)
+        assert {row.revision for row in said_again} <= {revision for revision, times in again.items() if times}
+        assert {row.news for row in before if not isinstance(row, GoalsRow)} <= {()}
+        assert [row.revision for row in seen] == sorted(row.revision for row in seen)
         closed_again += bool(closing)
     event(f"{min(2, sum(again.values()))} times or more, {min(1, closed_again)} closings or more")
 
@@ -135,10 +130,10 @@ def test_what_is_written_in_the_end_is_what_an_undisturbed_evaluator_writes(data
         Owner(log, Settings()).live(each)
     Owner(log, Settings()).to_the_end()
     expected = run(arrivals)
-    assert_counted(log.score_records)
+    assert_counted(log.rows)
     transcripts = [each.value for each in log.published if each.topic == TRANSCRIPTS_TOPIC]
-    assert transcripts == [closing.transcript for closing in closings_of(expected)]
-    assert final_values(log.score_records) == final_state(expected)
+    assert transcripts == transcripts_of(expected)
+    assert final_values(log.rows) == final_state(expected)
 
 
 @given(st.data())
@@ -332,10 +327,10 @@ def test_no_gap_between_ticks_and_no_restart_makes_a_silence(gap_ms: int, silenc
         owner.partition.write_row(is_last=True)
         owner.write()
     Owner(log, OF_LIVE_CALLS).to_the_end()
-    found = Counter(record.conversation_id for record in log.score_records if record.name == "dead_air")
+    closed = {each.conversation_id: each for each in closings(log.rows)}
+    found = {key: each.dead_airs for key, each in closed.items() if each.dead_airs}
     assert found == (dict.fromkeys(calls, dead_airs) if dead_airs else {})
-    closed = {each.conversation_id: each for each in log.score_records if isinstance(each, ClosedFact)}
     last_ms = {step.arrival.conversation_id: _time_of(step) for step in spoken if step.arrival is not None}
-    assert {key: each.caused_at_ms for key, each in closed.items()} == {
+    assert {key: each.known_ms for key, each in closed.items()} == {
         key: at_ms + OF_LIVE_CALLS.limits.idle_ms for key, at_ms in last_ms.items()
     }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from consumers.engine.admission import Arrival
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import Envelope
-from tests.properties.evaluation import LIMITS, effects_of_calls, fold, fresh, outcomes_of, renumbered
+from tests.properties.evaluation import LIMITS, fold, fresh, outcomes_of, renumbered, rows_of_calls
 from tests.properties.steered_calls import drawn
 from tests.support.calls.strategies import with_repeats
 from tests.support.calls.wire_calls import arrivals_of
@@ -17,7 +17,7 @@ from tests.support.calls.wire_calls import arrivals_of
 
 def _check(arrivals: list[Arrival], again: list[Arrival]) -> None:
     once, twice = fresh(), fresh()
-    effects, repeated = effects_of_calls(fold(once, arrivals)), effects_of_calls(fold(twice, again))
+    effects, repeated = rows_of_calls(fold(once, arrivals)), rows_of_calls(fold(twice, again))
     assert repeated == effects
     assert twice.context(arrivals[0].conversation_id) == once.context(arrivals[0].conversation_id)
     counts: Counter[tuple[str, ...]] = Counter()

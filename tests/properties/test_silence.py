@@ -1,15 +1,18 @@
 """Broker time: nothing happens before its deadline, nothing due is slept through, nothing follows a closing."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from consumers.engine.effects import Effect
-from tests.properties.evaluation import end_of, fold, fresh, renumbered, run
+from schemas.rows import GoalsRow, Row
+from tests.properties.evaluation import Subject, end_of, fold, fresh, lives_of, newest, renumbered, run, subject_of
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import T0_MS, Json, closings_of, records_of, said
+from tests.support.fakes.engine_feed import T0_MS, Json, closings_of, rows_of
 
 STEP_MS = 5
 
@@ -55,7 +58,7 @@ def test_every_step_of_time_gives_what_one_leap_gives(data: st.DataObject) -> No
     steps: list[Effect] = []
     while (wakeup_ms := stepping.next_wakeup()) is not None:
         steps += stepping.advance(wakeup_ms)
-    assert [said(record) for record in records_of(leap)] == [said(record) for record in records_of(steps)]
+    assert decided(leap) == decided(steps)
 
 
 @given(st.data())
@@ -67,7 +70,7 @@ def test_a_call_closes_once_and_is_silent_ever_after(data: st.DataObject) -> Non
     effects = fold(evaluator, arrivals[:close_at])
     closing = evaluator.advance(end_of(arrivals))
     assert len(closings_of(closing)) == 1
-    assert records_of(closing)[-1].name == "closed"
+    assert closings_of(closing) == rows_of(closing)[-1:]
     assert closings_of(effects) == []
     assert fold(evaluator, arrivals[close_at:]) == []
     assert evaluator.open_calls == ()
@@ -77,12 +80,13 @@ def test_a_call_closes_once_and_is_silent_ever_after(data: st.DataObject) -> Non
 
 
 @given(st.data())
-def test_every_call_ends_with_its_closed_fact(data: st.DataObject) -> None:
+def test_every_call_ends_with_its_closed_row(data: st.DataObject) -> None:
     call, order = drawn(data)
     arrivals = renumbered(arrivals_of(call, order))
-    closed = records_of(run(arrivals))[-1]
-    assert closed.name == "closed"
-    assert closed.model_dump()["through"] == {"events": len(arrivals) - 1}
+    effects = run(arrivals)
+    (closed,) = closings_of(effects)
+    assert rows_of(effects)[-1] is closed
+    assert closed.last_place == len(arrivals) - 1
 
 
 @given(st.data())
@@ -111,8 +115,19 @@ def test_the_pace_of_closing_changes_nothing(data: st.DataObject) -> None:
     assert set(slow.drain_counts()) == set(prompt.drain_counts())
 
 
-def _by_call(effects: list[Effect]) -> dict[str, list[Json]]:
-    records: dict[str, list[Json]] = {}
-    for record in records_of(effects):
-        records.setdefault(record.conversation_id, []).append(record.model_dump(mode="json"))
-    return records
+def _by_call(effects: list[Effect]) -> dict[str, list[Row]]:
+    return {life[0].conversation_id: life for life in lives_of(rows_of(effects))}
+
+
+def decided(effects: Sequence[Effect]) -> dict[Subject, tuple[Json, list[str]]]:
+    """By subject: what time has decided in the end, and what has counted. How many rows that is depends on the steps."""
+    rows = rows_of(effects)
+    news: dict[Subject, list[str]] = {}
+    for row in rows:
+        if not isinstance(row, GoalsRow):
+            news.setdefault(subject_of(row), []).extend(row.news)
+    how = {"revision", "news", "known_ms"}
+    return {
+        subject: ({name: part for name, part in to_builtins(row).items() if name not in how}, news.get(subject, []))
+        for subject, row in newest(rows).items()
+    }

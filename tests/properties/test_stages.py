@@ -15,12 +15,12 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
-from schemas.scores.records import AnyScoreRecord, TurnValues
+from schemas.rows import Row, StageLatency, TurnRow
 from tests.properties.evaluation import assert_counted, final_values, holds
 from tests.properties.measured_anew import MeasuredTurns, stages_anew
 from tests.properties.owners import Acts, Log, Owner, Settings, acts
 from tests.support.calls.wire_calls import Json
-from tests.support.fakes.engine_feed import T0_MS, records_of
+from tests.support.fakes.engine_feed import T0_MS, rows_of
 from tests.support.laws import examples
 
 LONG_AFTER_MS = 10**9
@@ -108,14 +108,14 @@ def folded(evaluator: PartitionEvaluator, log: Sequence[Arrival], *, closes: boo
     return [*effects, *evaluator.advance(T0_MS + LONG_AFTER_MS)] if closes else effects
 
 
-def turns_in(effects: Iterable[Effect]) -> list[TurnValues]:
-    return [record for record in records_of(effects) if isinstance(record, TurnValues)]
+def turns_in(effects: Iterable[Effect]) -> list[TurnRow]:
+    return [row for row in rows_of(effects) if isinstance(row, TurnRow)]
 
 
-def final_stages(records: Sequence[AnyScoreRecord]) -> dict[int | None, Any]:
-    final_values(records)  # the call closes once, and last
-    last = {record.turn: record for record in records if isinstance(record, TurnValues)}
-    return {turn: record.stages for turn, record in last.items() if holds(record)}
+def final_stages(rows: Sequence[Row]) -> dict[int, tuple[StageLatency, ...]]:
+    final_values(rows)  # the call closes once, and last
+    last = {row.turn: row for row in rows if isinstance(row, TurnRow)}
+    return {turn: row.stages for turn, row in last.items() if holds(row)}
 
 
 def transcript_metrics(evaluator: PartitionEvaluator) -> list[Any]:
@@ -145,8 +145,8 @@ def _in_time(events: Sequence[Json]) -> list[Json]:
 def test_any_order_of_arrival_gives_the_same_stages(events: list[Json], seed: int) -> None:
     if not events:
         return
-    expected = final_stages(records_of(folded(fresh(), arrivals(_in_time(events)))))
-    assert final_stages(records_of(folded(fresh(), arrivals(shuffled(events, seed))))) == expected
+    expected = final_stages(rows_of(folded(fresh(), arrivals(_in_time(events)))))
+    assert final_stages(rows_of(folded(fresh(), arrivals(shuffled(events, seed))))) == expected
 
 
 @examples(times=2)
@@ -178,7 +178,7 @@ def test_a_number_that_comes_twice_counts_once(events: list[Json], data: st.Data
     assert transcript_metrics(twice) == transcript_metrics(once)
     out_once += once.advance(T0_MS + LONG_AFTER_MS)
     out_twice += twice.advance(T0_MS + LONG_AFTER_MS)
-    assert final_stages(records_of(out_twice)) == final_stages(records_of(out_once))
+    assert final_stages(rows_of(out_twice)) == final_stages(rows_of(out_once))
 
 
 @examples(times=3)
@@ -192,9 +192,9 @@ def test_every_stage_is_known_for_the_first_time_once_whatever_crashes(
         Owner(log, Settings()).live(each)
     Owner(log, Settings()).to_the_end()
 
-    assert_counted(log.score_records)
+    assert_counted(log.rows)
     if sent:
-        assert final_stages(log.score_records) == final_stages(records_of(folded(fresh(), sent)))
+        assert final_stages(log.rows) == final_stages(rows_of(folded(fresh(), sent)))
 
 
 @given(talks(), st.data())

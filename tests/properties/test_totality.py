@@ -12,11 +12,12 @@ from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.examples import EXAMPLES
 from schemas.quarantine import QuarantineRecord
+from schemas.rows import CallRow
 from tests.properties.evaluation import end_of, fresh, outcomes_of
 from tests.properties.steered_calls import MOMENTS, STRANGE, drawn
 from tests.support.calls.strategies import AUDIO_EVENTS, AUDIT_EVENTS, OTHER_SIMULATOR_EVENTS, PIPECAT_EVENTS
 from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import records_of
+from tests.support.fakes.engine_feed import rows_of
 from tests.support.laws import examples
 
 _small = st.sampled_from([1, 2, 5, 10_000])
@@ -56,8 +57,9 @@ def test_any_sequence_of_valid_events_is_folded(data: st.DataObject, limits: Lim
     assert evaluator.open_calls == ()
     assert sum(count.by for count in outcomes_of(evaluator)) == len(arrivals), "every event has one outcome"
     closed: dict[str, int] = {}
-    for record in records_of(effects):
-        closed[record.conversation_id] = closed.get(record.conversation_id, 0) + (record.name == "closed")
+    for row in rows_of(effects):
+        is_closed = isinstance(row, CallRow) and row.state == "closed"
+        closed[row.conversation_id] = closed.get(row.conversation_id, 0) + is_closed
     assert all(count >= 1 for count in closed.values())
 
 

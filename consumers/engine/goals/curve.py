@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from consumers.engine.goals.checks import Undecided
-from consumers.engine.records import Value
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import DEFAULT_MAX_TURNS
+from schemas.rows import Progress, Unscored, Value
 
 # The area under a progress curve, equal to agent-inspect's to the last bit: numpy's trapezoid rule rounded to 4
 # places.
@@ -71,35 +71,8 @@ def _added(start: float, terms: Sequence[float]) -> float:
 _UNIT = 10_000  # 10 to the PLACES: rounded progress is a whole number of these parts of 1, so its sums are exact
 
 
-class TurnScores(NamedTuple):
-    """Scores after one turn, of the turns up to it.
-
-    Attributes:
-        turn: The last turn that counts; 0 while there is none.
-        progress: Share of subgoals reached.
-        auc: Area under the progress curve from turn 1 to `max_turns`, with the last value repeated for missing turns:
-            agent-inspect's AUC of these turns.
-        auc_if_ended_now: Area under the progress curve of these turns alone, as if `max_turns` were the last of them.
-        ppt: Progress divided by the turn that reached it first. It can fall while progress rises.
-        success: 1 when every subgoal is reached, otherwise 0; known also when a missing verdict could not make it 1.
-        reached: Number of subgoals reached.
-        missing: Number of subgoals not reached, without a verdict of this turn.
-        last_reached_turn: Turn that reached the last of the reached subgoals; None when none is reached.
-    """
-
-    turn: int
-    progress: Value
-    auc: Value
-    auc_if_ended_now: Value
-    ppt: Value
-    success: Value
-    reached: int = 0
-    missing: int = 0
-    last_reached_turn: int | None = None
-
-
-def _without_scores(turn: int, gap: UnscoredReason) -> TurnScores:
-    return TurnScores(turn, progress=gap, auc=gap, auc_if_ended_now=gap, ppt=gap, success=gap)
+# Known after a turn: a number, or why there is none. None while a verdict is open.
+_Known = float | UnscoredReason | None
 
 
 class _Prefix(NamedTuple):
@@ -109,8 +82,8 @@ class _Prefix(NamedTuple):
     reached: int
     missing: int
     last_reached_turn: int | None
-    progress: float | UnscoredReason | None
-    success: float | UnscoredReason | None
+    progress: _Known
+    success: _Known
     hole: (
         UnscoredReason | bool | None
     )  # False: progress is known after each of the turns; otherwise why not, None for open
@@ -223,31 +196,48 @@ class ProgressCurve:
                     yield turn, subgoal
                     break
 
-    def at(self, turn: int) -> TurnScores:
-        """The scores of the call up to this turn, of which an input is known; after `max_turns` they do not change."""
+    def at(self, turn: int) -> Progress | None:
+        """The scores of the call up to this turn, of which an input is known; after `max_turns` they do not change.
+
+        - `auc` is agent-inspect's AUC of these turns: the last value is repeated for missing turns
+        - `auc_if_ended_now` is as if `max_turns` were the last of them
+        - `ppt` is progress divided by the turn that reached it first; it can fall while progress rises
+        - `success` is known also when a missing verdict could not make it 1
+
+        Returns:
+            The scores; None while a verdict is open.
+        """
         turn = min(turn, self._max_turns)
         if not self._reached_at:
-            return _without_scores(turn, UnscoredReason.NO_SUBGOALS)
+            return _without_scores(UnscoredReason.NO_SUBGOALS)
         while len(self._prefixes) < turn:
             self._prefixes.append(self._next_prefix())
         last = self._prefixes[turn - 1]
-        counts = (last.reached, last.missing, last.last_reached_turn)
-        if not isinstance(last.hole, bool):
-            return TurnScores(turn, last.progress, last.hole, last.hole, last.hole, last.success, *counts)
-        return TurnScores(
-            turn,
-            last.progress,
-            self._area(last, self._max_turns),
-            self._area(last, turn),
-            self._progress_per_turn(last),
-            last.success,
-            *counts,
+        if last.progress is None or last.success is None or last.hole is None:
+            return None
+        if isinstance(last.hole, UnscoredReason):
+            auc: Value = Unscored(last.hole)
+            auc_now, ppt = auc, auc
+        else:
+            auc, auc_now = self._area(last, self._max_turns), self._area(last, turn)
+            ppt = self._progress_per_turn(last)
+        return Progress(
+            _value(last.progress),
+            auc,
+            auc_now,
+            ppt,
+            _value(last.success),
+            last.reached,
+            last.missing,
+            len(self._reached_at),
         )
 
     @property
-    def now(self) -> TurnScores:
-        """The scores of the call so far."""
-        return self.at(self.turns) if self.turns else _without_scores(0, UnscoredReason.NO_TURN_JUDGED)
+    def now(self) -> Progress | None:
+        """The scores of the call so far; None while a verdict is open."""
+        if self.turns:
+            return self.at(self.turns)
+        return _without_scores(UnscoredReason.NO_TURN_JUDGED, len(self._reached_at))
 
     def _next_prefix(self) -> _Prefix:
         """The prefix that is one turn longer than the longest known one."""
@@ -297,7 +287,7 @@ class ProgressCurve:
         agent-inspect rounds.
         """
         if width == 1:
-            return UnscoredReason.ONE_TURN_HAS_NO_AREA
+            return Unscored(UnscoredReason.ONE_TURN_HAS_NO_AREA)
         doubled = 2 * last.sum_units + 2 * (width - last.turn) * last.last_units - last.first_units - last.last_units
         units, rest = divmod(doubled, 2 * (width - 1))
         if rest != width - 1:
@@ -321,3 +311,12 @@ class ProgressCurve:
 
     def _first_reaching(self, subgoal: int) -> int | None:
         return next((turn for turn, verdicts in enumerate(self._verdicts, 1) if verdicts.get(subgoal) is True), None)
+
+
+def _without_scores(reason: UnscoredReason, subgoals: int = 0) -> Progress:
+    gap = Unscored(reason)
+    return Progress(gap, gap, gap, gap, gap, subgoals=subgoals)
+
+
+def _value(known: float | UnscoredReason) -> Value:
+    return Unscored(known) if isinstance(known, UnscoredReason) else known

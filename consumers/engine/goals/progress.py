@@ -1,12 +1,12 @@
 """Progress of a call towards its goals: subgoals as verdicts and checks reach them, and stalls."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
 
-from consumers.engine.effects import Effect, PublishScore, RequestVerdict
+from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.goals.checks import CheckPlan, CheckState, SubgoalChecks
-from consumers.engine.goals.curve import ProgressCurve, TurnScores
+from consumers.engine.goals.curve import ProgressCurve
 from consumers.engine.goals.questions import (
     AT_RISK,
     MAX_KEPT_VERDICTS,
@@ -22,23 +22,13 @@ from consumers.engine.goals.questions import (
 from consumers.engine.goals.text_judges import JudgedTurns, Ratings, TextJudges, facts_of
 from consumers.engine.goals.tool_correctness import Difference, ToolCorrectness, ToolQuestion
 from consumers.engine.limits import GoalRules
-from consumers.engine.records import Cause, ExpectedToolValues, GoalValues, Revisions, Value, result_of
+from consumers.engine.rows import CallRows
 from consumers.engine.sources.facts import Started
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Votes
-from schemas.scores.records import (
-    WITHDRAWN,
-    AnyScoreRecord,
-    GoalsFact,
-    ProgressScore,
-    Result,
-    StallFact,
-    SubgoalScore,
-    TurnStatus,
-    Unscored,
-)
+from schemas.rows import Goals, GoalsRow, Stall, Subgoal, ToolDifference, Unscored, Value
 
 # Finds stalls: no further subgoal for too many turns or too long, while some are open. Each stall is published once.
 
@@ -50,10 +40,10 @@ class Stalls:
         is_stuck: Whether no subgoal was reached since the last published stall.
     """
 
-    def __init__(self, rules: GoalRules, revisions: Revisions) -> None:
+    def __init__(self, rules: GoalRules, rows: CallRows) -> None:
         self.is_stuck = False
         self._rules = rules
-        self._revisions = revisions
+        self._rows = rows
         self._moved_ms: int | None = None
         self._numbers: dict[int, int] = {}
 
@@ -73,26 +63,25 @@ class Stalls:
             return None
         return self._moved_ms + self._rules.stall_ms
 
-    def by_turns(self, since_turn: int, last_turn: int, cause: Cause) -> StallFact | None:
-        """The stall, if too many turns have passed."""
-        return self._fact(since_turn, "turns", cause) if last_turn - since_turn >= self._rules.stall_turns else None
+    def look_at_turns(self, since_turn: int, last_turn: int, known_ms: int) -> None:
+        """Publishes the stall, if too many turns have passed."""
+        if last_turn - since_turn >= self._rules.stall_turns:
+            self._publish(since_turn, "turns", known_ms)
 
-    def by_time(self, since_turn: int, now_ms: int) -> StallFact | None:
-        """The stall, if too much time has passed."""
+    def look_at_time(self, since_turn: int, now_ms: int) -> None:
+        """Publishes the stall, if too much time has passed."""
         due_at_ms = self.due_at_ms(since_turn)
-        if due_at_ms is None or due_at_ms > now_ms:
-            return None
-        return self._fact(since_turn, "seconds", Cause(None, due_at_ms))
+        if due_at_ms is not None and due_at_ms <= now_ms:
+            self._publish(since_turn, "seconds", due_at_ms)
 
-    def _fact(self, since_turn: int, by: str, cause: Cause) -> StallFact | None:
-        if since_turn in self._numbers:
-            return None
-        self._numbers[since_turn] = len(self._numbers) + 1
+    def _publish(self, since_turn: int, by: Literal["turns", "seconds"], known_ms: int) -> None:
+        goals = self._rows.call.goals
+        if since_turn in self._numbers or goals is None:
+            return
+        self._numbers[since_turn] = number = len(self._numbers) + 1
         self.is_stuck = True
-        return self._revisions.make(
-            StallFact, ("stall", None, self._numbers[since_turn]), TurnStatus.FINAL, (since_turn,), cause,
-            since_turn=since_turn, by=by,
-        )  # fmt: skip
+        self._rows.set_goals(known_ms, stalls=(*goals.stalls, Stall(since_turn, by)))
+        self._rows.count(None, f"stall.{number}")
 
 
 # Judges a call against its goals, turn by turn while it runs: subgoals reached, speed of progress, stalls.
@@ -104,12 +93,8 @@ LOOKED_AT_AGAIN = 3
 """Turns before the newest whose texts may come late. Older turns change only by a replay, which is noticed."""
 
 
-MOST_DIFFERENCES: Final = 5
-"""Differences of one expected tool call that its record names: what follows is rarely another mistake."""
-MOST_OTHER_TURNS: Final = 10
-"""Turns in which a missed tool was called that its record names."""
 MAX_SHOWN_CHARS: Final = 200
-"""Longest text of an expected or a seen value in the record: a set expects up to 100 calls."""
+"""Longest text of an expected or a seen value in the row: a set expects up to 100 calls."""
 
 
 class _Verdict(NamedTuple):
@@ -123,28 +108,28 @@ class GoalProgress:
     """Judges one call against its goal set."""
 
     def __init__(
-        self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, revisions: Revisions
+        self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, rows: CallRows
     ) -> None:
         self.goal_set = goal_set
         self._plan = plan
         self._rules = rules = rules.of(goal_set)
-        self._revisions = revisions
+        self._rows = rows
         self._checks = SubgoalChecks(plan)
         self._curve = ProgressCurve(len(goal_set.subgoals), goal_set.max_turns)
         self._tools = ToolCorrectness(goal_set.expected_tool_calls)
-        self._asking = SubgoalQuestions(conversation_id, goal_set, rules, revisions.redactor)
+        self._asking = SubgoalQuestions(conversation_id, goal_set, rules, rows.redactor)
         self._questions: OpenQuestions[AskedAbout] = OpenQuestions(keeps_trials=rules.include_judge_explanation)
         self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
-        self._turns = JudgedTurns(revisions.redactor)
+        self._turns = JudgedTurns(rows.redactor)
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
         self._undecidable: dict[int, UnscoredReason] = {}
         self._words = SteadyWords(rules)
-        self._published_scores: dict[int, TurnScores] = {}
+        self._published_subgoals: set[int] = set()
         self._last = 0
         self._seen_turn = 0
         self._seen: tuple[bool | None, int] = (None, 0)
         self._is_over, self._asks = False, True
-        self._stalls = Stalls(rules, revisions)
+        self._stalls = Stalls(rules, rows)
 
     @property
     def next_wakeup_ms(self) -> int | None:
@@ -158,17 +143,24 @@ class GoalProgress:
         """Whether a question is open."""
         return self._questions.next_deadline_ms is not None
 
-    def announce(self, broker_ms: int, out: list[Effect]) -> None:
-        """Records the goal set: from now on it is the call's."""
-        fact = self._revisions.make(
-            GoalsFact, ("goals", None, 0), TurnStatus.OPEN, (self.goal_set.digest,), Cause(None, broker_ms),
-            goal_set=self.goal_set, digest=self.goal_set.digest,
-        )  # fmt: skip
-        self._publish(fact, out)
+    def announce(self, known_ms: int) -> None:
+        """Publishes the goal set: from now on it is the call's."""
+        goal_set, rows = self.goal_set, self._rows
+        unknown = Subgoal(Unscored(UnscoredReason.NO_USER_SPEECH))
+        by_judge = sum(subgoal.is_judged for subgoal in goal_set.subgoals)
+        goals = Goals(goal_set.id, goal_set.digest, (unknown,) * len(goal_set.subgoals), by_judge)
+        rows.set_call(known_ms, goals=goals)
+        rows.set_goals_row(
+            GoalsRow(
+                conversation_id=rows.call.conversation_id,
+                revision=rows.revision,
+                digest=goal_set.digest,
+                goal_set=goal_set.model_dump(mode="json"),
+            )
+        )
+        rows.count(None, "goals")
 
-    def follow(
-        self, live: LiveCall, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
-    ) -> None:
+    def follow(self, live: LiveCall, changes: LiveChanges | None, broker_ms: int, out: list[Effect]) -> None:
         """Judges the turns that were left, and those that changed. Texts are compared when a turn is left, or
         without `changes`.
         """
@@ -180,23 +172,23 @@ class GoalProgress:
             return
         first = min([self._last + 1 - LOOKED_AT_AGAIN, *others]) if seen == self._seen else 0
         self._seen_turn, self._seen = current, seen
-        self._look(live, max(0, first), max(0, current - 1), time_ms, broker_ms, out)
+        self._look(live, max(0, first), max(0, current - 1), broker_ms, out)
 
-    def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+    def finish(self, live: LiveCall, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """Judges every turn of a call that is over, the last one too. `asks` says whether judges can still answer."""
         self._is_over = True
         self._asks = asks
         last = live.turn
         while last > 0 and not self._says_anything(live, last):
             last -= 1
-        self._look(live, 0, last, time_ms, broker_ms, out)
+        self._look(live, 0, last, broker_ms, out)
 
     def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """Applies a verdict. The next questions are about the turns as they are now."""
-        self.follow(live, None, None, broker_ms, out)
+        self.follow(live, None, broker_ms, out)
         answer = self._questions.fold(verdict, broker_ms)
         if answer is not None:
-            self._settle([answer], None, broker_ms, out)
+            self._settle([answer], broker_ms, out)
 
     def reached(self, live: LiveCall, now_ms: int, out: list[Effect]) -> None:
         """Expires the verdicts whose deadline broker time `now_ms` has reached, asks about turns whose words are steady by then,
@@ -205,75 +197,59 @@ class GoalProgress:
         late = self._questions.expire(now_ms)
         is_due = self._words.ask_at_ms is not None and self._words.ask_at_ms <= now_ms
         if is_due:  # words may have come since the turn was left
-            self.follow(live, None, None, now_ms, out)
+            self.follow(live, None, now_ms, out)
         if late or is_due:
-            self._settle(late, None, now_ms, out)
+            self._settle(late, now_ms, out)
         if self._is_open:
-            self._publish(self._stalls.by_time(self._since(), now_ms), out)
+            self._stalls.look_at_time(self._since(), now_ms)
 
     def set_agent(self, agent: str) -> None:
         """Sets the agent whose budget pays for the judges' work."""
         self._asking.agent = agent
 
-    def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
-        """Scores that change at the end of the call; subgoals without a verdict by now get a reason instead."""
+    def give_up(self, known_ms: int) -> None:
+        """Sets the scores that change at the end of the call; subgoals without a verdict by now get a reason instead."""
         self._apply(self._questions.give_up())
         self._asks = False
         self._ask(0)
-        curve = self._curve
-        records: list[AnyScoreRecord | None] = [
-            self._progress(turn, curve.at(turn), TurnStatus.FINAL, cause) for turn in range(1, curve.turns + 1)
-        ]
-        records += [self._subgoal(place, TurnStatus.FINAL, cause) for place in range(len(self.goal_set.subgoals))]
-        return [record for record in records if record is not None]
+        self._published_subgoals.update(range(len(self.goal_set.subgoals)))
+        self._publish_changes(known_ms)
 
-    def values(self, *, is_over: bool) -> GoalValues:
-        """The values of the whole call, so far or at its end."""
-        tools: Value = None
+    def publish_values(self, known_ms: int, *, is_over: bool) -> None:
+        """Sets the values of the whole call, so far or at its end."""
+        goals = self._rows.call.goals
+        if goals is None:
+            return
         if self.goal_set.expected_tool_calls:
             tools = self._tools.at_end(self._last) if is_over else self._tools.at(self._last) if self._last else None
-        expected = tuple(self._expected_tools(is_over=is_over))
-        if not is_over:
-            return GoalValues(tools, None, (), expected)
-        unknown = [
-            result.reason
-            for place in range(len(self.goal_set.subgoals))
-            if isinstance(result := self._subgoal_result(place), Unscored)
-        ]
-        return GoalValues(tools, self._curve.now.success, tuple(sorted(Counter(unknown).items())), expected)
-
-    def _expected_tools(self, *, is_over: bool) -> Iterator[ExpectedToolValues]:
-        if not self.goal_set.expected_tool_calls:
-            return
-        called_in: dict[str, dict[int, None]] = {}
-        for turn, facts in sorted(self._turns.facts.items()):
-            for call in facts.calls:
-                called_in.setdefault(call.tool.strip(), {})[turn] = None
-        for found in self._tools.found(self._last, is_over=is_over):
-            elsewhere = [turn for turn in called_in.get(found.tool.strip(), ()) if turn != found.turn]
-            yield ExpectedToolValues(
-                found.place,
-                found.tool,
-                found.turn,
-                found.value,
-                None if found.differences is None else tuple(map(self._in_words, found.differences[:MOST_DIFFERENCES])),
-                tuple(elsewhere[:MOST_OTHER_TURNS]) if found.value == 0 else (),
+            called_in: dict[str, dict[int, None]] = {}
+            for turn, facts in sorted(self._turns.facts.items()):
+                for call in facts.calls:
+                    called_in.setdefault(call.tool.strip(), {})[turn] = None
+            expected = tuple(self._tools.found(self._last, called_in, self._in_words, is_over=is_over))
+            self._rows.set_goals(known_ms, tool_correctness=tools, expected_tools=expected)
+        if is_over:
+            reasons = [each.result.reason for each in goals.subgoals if isinstance(each.result, Unscored)]
+            now = self._curve.now
+            self._rows.set_goals(
+                known_ms,
+                success_final_turn=None if now is None else now.success,
+                unscored_subgoals=dict(sorted(Counter(reasons).items())),
             )
 
-    def _in_words(self, difference: Difference) -> tuple[str | None, str, str | None]:
-        name, required, redactor = difference.parameter, difference.required, self._revisions.redactor
+    def _in_words(self, difference: Difference) -> ToolDifference:
+        name, required, redactor = difference.parameter, difference.required, self._rows.redactor
         if required.check is None:
             expected = value_in_words(name, required.value, redactor, MAX_SHOWN_CHARS)
         else:
             expected = redactor.beginning(required.check, MAX_SHOWN_CHARS)
         is_there, value = difference.is_there, difference.value
-        return name, expected, value_in_words(name, value, redactor, MAX_SHOWN_CHARS) if is_there else None
+        seen = value_in_words(name, value, redactor, MAX_SHOWN_CHARS) if is_there else None
+        return ToolDifference(name, expected, seen)
 
     # Turns.
 
-    def _look(
-        self, live: LiveCall, first: int, last: int, time_ms: int | None, broker_ms: int, out: list[Effect]
-    ) -> None:
+    def _look(self, live: LiveCall, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
         if last >= 1:
             self._stalls.begins(broker_ms)
         first = 0 if 0 not in self._turns.facts else min(first, last + 1)
@@ -281,7 +257,7 @@ class GoalProgress:
         changed = [turn for turn in range(first, last + 1) if self._is_news(turn, has_other_words=turn in other_words)]
         self._words.changed(changed, broker_ms)
         for turn in range(last + 1, self._last + 1):
-            self._drop(turn, Cause(time_ms, broker_ms), out)
+            self._drop(turn, broker_ms)
         if not changed and last == self._last and not self._is_over:
             return
         self._curve.remove_from(last + 1)
@@ -298,7 +274,7 @@ class GoalProgress:
             reached_at = result.turn if result.state is CheckState.REACHED else None
             self._curve.know(self._places[subgoal], reached_at, undecidable.get(subgoal))
         self._questions.forget_unless(lambda about, input_hash: self._turns.inputs.get(turn_of(about)) == input_hash)
-        self._settle([], time_ms, broker_ms, out)
+        self._settle([], broker_ms, out)
 
     def _is_news(self, turn: int, *, has_other_words: bool) -> bool:
         """Shows the turn to the checks by code; returns whether its words, tools or times differ."""
@@ -309,13 +285,13 @@ class GoalProgress:
             self._tools.look(turn, facts.calls, self._asking.found)
         return self._checks.set_turn(turn, facts)
 
-    def _drop(self, turn: int, cause: Cause, out: list[Effect]) -> None:
+    def _drop(self, turn: int, known_ms: int) -> None:
         """Drops a turn that does not exist any more."""
         if not self._turns.drop(turn):
             return
         self._checks.drop_turn(turn)
-        if self._published_scores.pop(turn, None) is not None:
-            self._publish(self._withdrawn(turn, cause), out)
+        if turn in self._rows.turns:
+            self._rows.set_turn(turn, known_ms, progress=None)
 
     def _says_anything(self, live: LiveCall, turn: int) -> bool:
         facts = facts_of(live, range(turn, turn + 1))[turn]
@@ -323,9 +299,7 @@ class GoalProgress:
 
     # Questions.
 
-    def _settle(
-        self, answers: list[Answer[AskedAbout]], time_ms: int | None, broker_ms: int, out: list[Effect]
-    ) -> None:
+    def _settle(self, answers: list[Answer[AskedAbout]], broker_ms: int, out: list[Effect]) -> None:
         """Applies answers, asks the next questions, and publishes the changed scores."""
         before = self._curve.reached_at
         self._apply(answers)
@@ -333,7 +307,9 @@ class GoalProgress:
         out.extend([RequestVerdict(request) for request in requests])
         if self._curve.reached_at != before:
             self._stalls.moved(broker_ms)
-        self._publish_changes(Cause(time_ms, broker_ms), out)
+        self._publish_changes(broker_ms)
+        if self._is_open:
+            self._stalls.look_at_turns(self._since(), self._last, broker_ms)
 
     def _apply(self, answers: list[Answer[AskedAbout]]) -> None:
         looked_at = set()
@@ -392,65 +368,40 @@ class GoalProgress:
         standing = self._current_verdict(place)
         return standing.finding if standing is not None and isinstance(standing.finding, UnscoredReason) else None
 
-    # Records.
+    # Rows.
 
-    def _publish_changes(self, cause: Cause, out: list[Effect]) -> None:
-        curve = self._curve
+    def _publish_changes(self, known_ms: int) -> None:
+        """Sets the progress after each turn, and the subgoals; those that were never reached are set at the end."""
+        curve, rows = self._curve, self._rows
         for turn in range(1, curve.turns + 1):
-            scores = curve.at(turn)
-            if scores != self._published_scores.get(turn):
-                record = self._progress(turn, scores, TurnStatus.PROVISIONAL, cause)
-                if record is not None:
-                    self._published_scores[turn] = scores
-                self._publish(record, out)
-        for place, reached_turn in enumerate(curve.reached_at):
-            if reached_turn is not None or ("subgoal", None, place) in self._revisions.published:
-                self._publish(self._subgoal(place, TurnStatus.PROVISIONAL, cause), out)
-        if self._is_open:
-            self._publish(self._stalls.by_turns(self._since(), self._last, cause), out)
+            progress = curve.at(turn)
+            if progress is not None:
+                rows.set_turn(turn, known_ms, progress=progress)
+        reached_at = dict(enumerate(curve.reached_at))
+        self._published_subgoals.update(place for place, turn in reached_at.items() if turn is not None)
+        if rows.call.goals is None or not self._published_subgoals:
+            return
+        subgoals = list(rows.call.goals.subgoals)
+        for place in self._published_subgoals:
+            subgoals[place] = self._subgoal(place)
+        rows.set_goals(known_ms, subgoals=tuple(subgoals))
+        for place in sorted(self._published_subgoals):
+            if reached_at[place] is not None:
+                rows.count(None, f"subgoal.{place}")
 
-    def _progress(self, turn: int, scores: TurnScores, status: TurnStatus, cause: Cause) -> ProgressScore | None:
-        values = [scores.progress, scores.auc, scores.auc_if_ended_now, scores.ppt, scores.success]
-        results = [None if value is None else result_of(value) for value in values]
-        progress, auc, auc_now, ppt, success = results
-        if progress is None or auc is None or auc_now is None or ppt is None or success is None:
-            return None  # a verdict is open
-        return self._revisions.make(
-            ProgressScore, ("progress", turn, 0), status, (*values, scores.reached, scores.missing), cause,
-            result=progress, auc=auc, auc_if_ended_now=auc_now, ppt=ppt, success=success,
-            reached=scores.reached, missing=scores.missing, subgoals=len(self.goal_set.subgoals),
-        )  # fmt: skip
-
-    def _withdrawn(self, turn: int, cause: Cause) -> ProgressScore | None:
-        return self._revisions.withdraw(
-            ProgressScore, ("progress", turn, 0), cause,
-            result=WITHDRAWN, auc=WITHDRAWN, auc_if_ended_now=WITHDRAWN, ppt=WITHDRAWN, success=WITHDRAWN,
-            reached=0, missing=0, subgoals=len(self.goal_set.subgoals),
-        )  # fmt: skip
-
-    def _subgoal_result(self, place: int) -> Result:
-        if self._curve.reached_at[place] is not None:
-            return result_of(1.0)
-        if reason := self._unknown(place):
-            return Unscored(reason=reason)
-        return result_of(0.0 if self._last else UnscoredReason.NO_USER_SPEECH)
-
-    def _subgoal(self, place: int, status: TurnStatus, cause: Cause) -> SubgoalScore | None:
-        subgoal = self.goal_set.subgoals[place]
-        reached_turn = self._curve.reached_at[place]
-        result = self._subgoal_result(place)
-        standing = self._current_verdict(place)
-        votes, trials = (Votes(), ()) if standing is None else (standing.votes, standing.trials)
-        inputs = (result, reached_turn, votes.complete, votes.incomplete, *trials)
-        return self._revisions.make(
-            SubgoalScore, ("subgoal", None, place), status, inputs, cause, has_value=reached_turn is not None,
-            result=result, subgoal_id=subgoal.id, checked_by="judge" if subgoal.is_judged else "code", reached_turn=reached_turn,
-            votes_complete=votes.complete, votes_incomplete=votes.incomplete, trials=self._asking.redacted(trials),
-        )  # fmt: skip
-
-    def _publish(self, record: AnyScoreRecord | None, out: list[Effect]) -> None:
-        if record is not None:
-            out.append(PublishScore(record))
+    def _subgoal(self, place: int) -> Subgoal:
+        reached_turn, standing = self._curve.reached_at[place], self._current_verdict(place)
+        result: Value
+        if reached_turn is not None:
+            result = 1.0
+        elif reason := self._unknown(place):
+            result = Unscored(reason)
+        else:
+            result = 0.0 if self._last else Unscored(UnscoredReason.NO_USER_SPEECH)
+        if standing is None:
+            return Subgoal(result, reached_turn)
+        trials = tuple(trial.model_dump(mode="json") for trial in self._asking.redacted(standing.trials))
+        return Subgoal(result, reached_turn, standing.votes.complete, standing.votes.incomplete, trials)
 
     # Stalls.
 
@@ -495,14 +446,14 @@ class ChosenGoals:
             return self.logged.get(conversation_id)
         return None if self.source is None else self.source.choose(goals_id, agent)
 
-    def progress(self, conversation_id: str, goal_set: GoalSet, revisions: Revisions) -> GoalProgress:
+    def progress(self, conversation_id: str, goal_set: GoalSet, rows: CallRows) -> GoalProgress:
         """The part that judges a call against a goal set."""
         plan = self._plans.get(goal_set.digest)
         if plan is None:
             plan = self._plans[goal_set.digest] = CheckPlan(goal_set)
             if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
-        return GoalProgress(conversation_id, goal_set, plan, self.rules, revisions)
+        return GoalProgress(conversation_id, goal_set, plan, self.rules, rows)
 
 
 # The judged scores of one call: its goal progress, and the ratings of its texts.
@@ -518,16 +469,16 @@ class JudgedScores:
         wakeup_ms: Broker time of the next deadline of a verdict, question or stall; None without any.
     """
 
-    def __init__(self, conversation_id: str, chosen: ChosenGoals, revisions: Revisions, ratings: Ratings) -> None:
+    def __init__(self, conversation_id: str, chosen: ChosenGoals, rows: CallRows, ratings: Ratings) -> None:
         self._conversation_id = conversation_id
         self._chosen = chosen
-        self._revisions = revisions
+        self._rows = rows
         self._goals: GoalProgress | None = None
         self._early_verdicts: list[tuple[JudgeVerdict, int]] = []
         self._parts: list[GoalProgress | TextJudges] = []
         self._texts: TextJudges | None = None
         if chosen.rules.text_judges:
-            self._texts = TextJudges(conversation_id, chosen.rules, revisions, ratings)
+            self._texts = TextJudges(conversation_id, chosen.rules, rows, ratings)
             self._parts.append(self._texts)
         self.is_any = bool(self._parts)
         self.seen_turn = -1
@@ -551,11 +502,11 @@ class JudgedScores:
         if self._goals is None:
             goal_set = self._chosen.choose(self._conversation_id, event.goals, agent)
             if goal_set is not None:
-                self._goals = self._chosen.progress(self._conversation_id, goal_set, self._revisions)
+                self._goals = self._chosen.progress(self._conversation_id, goal_set, self._rows)
                 self._parts.append(self._goals)
                 self.is_any = True
                 self.seen_turn = -1
-                self._goals.announce(broker_ms, out)
+                self._goals.announce(broker_ms)
                 if self._texts is not None:
                     self._texts.set_instruction(goal_set.user_instruction)
                 for verdict, came_ms in self._early_verdicts:
@@ -567,11 +518,11 @@ class JudgedScores:
         for part in self._parts:
             part.set_agent(agent)
 
-    def follow(self, live: LiveCall, changes: LiveChanges, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+    def follow(self, live: LiveCall, changes: LiveChanges, broker_ms: int, out: list[Effect]) -> None:
         """Judges the turns that were left or changed."""
         self.seen_turn = live.turn
         for part in self._parts:
-            part.follow(live, changes, time_ms, broker_ms, out)
+            part.follow(live, changes, broker_ms, out)
         self._plan()
 
     def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
@@ -590,21 +541,23 @@ class JudgedScores:
             part.reached(live, now_ms, out)
         self._plan()
 
-    def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+    def finish(self, live: LiveCall, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """Judges every turn of a call that is over. `asks` says whether judges can still answer."""
         for part in self._parts:
-            part.finish(live, time_ms, broker_ms, out, asks=asks)
+            part.finish(live, broker_ms, out, asks=asks)
         self._plan()
 
     def _plan(self) -> None:
         self.wakeup_ms = min((time_ms for part in self._parts if (time_ms := part.next_wakeup_ms)), default=None)
 
-    def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
-        """Scores that change at the end of the call."""
+    def give_up(self, known_ms: int) -> None:
+        """Sets what changes at the end of the call: no verdict can come any more."""
         if self._texts is not None:
             self._texts.give_up()
-        return [] if self._goals is None else self._goals.final_records(cause)
+        if self._goals is not None:
+            self._goals.give_up(known_ms)
 
-    def goal_values(self, *, is_over: bool) -> GoalValues | None:
-        """The goals' values of the whole call, so far or at its end; None without goals."""
-        return None if self._goals is None else self._goals.values(is_over=is_over)
+    def publish_values(self, known_ms: int, *, is_over: bool) -> None:
+        """Sets the goals' values of the whole call, so far or at its end."""
+        if self._goals is not None:
+            self._goals.publish_values(known_ms, is_over=is_over)

@@ -371,21 +371,18 @@ class SubgoalQuestions:
             redacted = self._redacted[text] = self._redactor.beginning(text, MAX_TEXT_CHARS)
         return redacted
 
-    def redacted(self, trials: Iterable[TrialAnswer]) -> tuple[TrialAnswer, ...] | None:
-        """The trials of a verdict for a record, without personal data; None if there are none."""
+    def redacted(self, trials: Iterable[TrialAnswer]) -> list[TrialAnswer]:
+        """The trials of a verdict for a row, without personal data."""
         texts = self._redactor.beginning
-        return (
-            tuple(
-                trial.model_copy(
-                    update={
-                        "explanation": texts(trial.explanation, MAX_EXPLANATION_CHARS),
-                        "raw": None if trial.raw is None else texts(trial.raw, MAX_RAW_ANSWER_CHARS),
-                    }
-                )
-                for trial in trials
+        return [
+            trial.model_copy(
+                update={
+                    "explanation": texts(trial.explanation, MAX_EXPLANATION_CHARS),
+                    "raw": None if trial.raw is None else texts(trial.raw, MAX_RAW_ANSWER_CHARS),
+                }
             )
-            or None
-        )
+            for trial in trials
+        ]
 
     def found(self, question: ToolQuestion) -> Finding:
         """The known finding about a value of a tool call."""

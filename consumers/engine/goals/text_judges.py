@@ -9,15 +9,15 @@ from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.goals.checks import CalledTool, TurnFacts
 from consumers.engine.goals.questions import Answer, AskingBudget, OpenQuestions
 from consumers.engine.limits import GoalRules
-from consumers.engine.records import Revisions, hash_of
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
+from consumers.engine.rows import CallRows
 from consumers.engine.sources.facts import Started
 from consumers.engine.turns.heard import HeardTurn, Purpose
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import PairedUse, outcome_of
 from schemas.closed_sets import CALL_JUDGES, TURN_JUDGES, JudgeKind, PipelineType, ToolOutcome, UnscoredReason
 from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeRequest, JudgeVerdict, NotRateable, Rated, TranscriptItem
-from schemas.scores.records import NotApplicable, Result, Scored, Unscored
+from schemas.rows import NotApplicable, Rating, Unscored, number
 from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_TEXT_CHARS
 
@@ -135,7 +135,7 @@ class JudgedTurns:
             self.inputs[turn] = digest.hexdigest()
 
 
-# The ratings that judges gave to a call's texts so far: by turn, and of the call.
+# The ratings that judges gave to a call's texts so far: of turns, and of the call.
 
 Outcome = Rated | NotRateable | UnscoredReason
 
@@ -144,72 +144,65 @@ OF_A_SIMULATION: Final = frozenset({JudgeKind.KEY_ENTITIES, JudgeKind.USER_FIDEL
 
 
 class Ratings:
-    """The newest outcome of each kind, with the turn up to which it counts.
+    """The newest rating of each kind, with the turn up to which it counts.
 
     Attributes:
-        changed_turns: Turns whose ratings changed; the publisher clears it.
+        changed_turns: Turns whose ratings changed; who publishes them clears it.
     """
 
     def __init__(self) -> None:
         self.changed_turns: set[int] = set()
-        self._of_turns: dict[tuple[JudgeKind, int], Outcome] = {}
-        self._of_call: dict[JudgeKind, tuple[Outcome, int]] = {}
+        self._of_turns: dict[tuple[JudgeKind, int], Rating] = {}
+        self._of_call: dict[JudgeKind, Rating] = {}
 
     def rate_turn(self, kind: JudgeKind, turn: int, outcome: Outcome | None) -> None:
         """Keeps the outcome of a turn; None drops it."""
-        if self._of_turns.get((kind, turn)) == outcome:
+        rating = None if outcome is None else rating_of(outcome, turn)
+        if self._of_turns.get((kind, turn)) == rating:
             return
         self.changed_turns.add(turn)
-        if outcome is None:
+        if rating is None:
             del self._of_turns[kind, turn]
         else:
-            self._of_turns[kind, turn] = outcome
+            self._of_turns[kind, turn] = rating
 
     def rate_call(self, kind: JudgeKind, outcome: Outcome | None, through_turn: int) -> None:
         """Keeps the outcome of the call up to a turn; None drops it."""
         if outcome is None:
             self._of_call.pop(kind, None)
         else:
-            self._of_call[kind] = (outcome, through_turn)
+            self._of_call[kind] = rating_of(outcome, through_turn)
 
-    def of_turn(self, turn: int) -> dict[JudgeKind, Outcome]:
-        """The outcomes of a turn by kind."""
-        if not self._of_turns:
-            return {}
-        return {kind: self._of_turns[kind, turn] for kind in TURN_JUDGES if (kind, turn) in self._of_turns}
+    def of_turn(self, kind: JudgeKind, turn: int) -> Rating | None:
+        """The rating of a turn; None before it has one."""
+        return self._of_turns.get((kind, turn))
 
-    def of_call(self) -> dict[JudgeKind, tuple[Outcome, int]]:
-        """The outcomes of the call by kind, each with the turn up to which it counts."""
-        return {kind: self._of_call[kind] for kind in CALL_JUDGES if kind in self._of_call}
+    def of_call(self, kind: JudgeKind) -> Rating | None:
+        """The rating of the call so far; None before it has one."""
+        return self._of_call.get(kind)
 
     def known_of_turns(self, kind: JudgeKind) -> list[float]:
         """Ratings from 0 to 1 of all turns that have one, in the order of the turns."""
-        rated = sorted((turn, outcome) for (each, turn), outcome in self._of_turns.items() if each is kind)
-        return [outcome.normalised for _, outcome in rated if isinstance(outcome, Rated)]
+        rated = sorted((turn, number(rating.result)) for (each, turn), rating in self._of_turns.items() if each is kind)
+        return [value for _, value in rated if value is not None]
 
 
-def rating_result(outcome: Outcome) -> Result:
-    """The outcome as the result of a record."""
+def rating_of(outcome: Outcome, through_turn: int) -> Rating:
+    """The outcome as rows have it."""
     match outcome:
-        case Rated(normalised=normalised):
-            return Scored(value=normalised)
+        case Rated():
+            return Rating(
+                outcome.normalised,
+                through_turn,
+                outcome.rating,
+                outcome.dimensions,
+                outcome.not_applicable,
+                outcome.failure_modes,
+            )
         case NotRateable(reason=reason):
-            return NotApplicable(reason=reason)
+            return Rating(NotApplicable(reason), through_turn)
         case UnscoredReason():
-            return Unscored(reason=outcome)
-
-
-def rating_fields(outcome: Outcome, through_turn: int) -> dict[str, Any]:
-    """The fields of a `TextRating`."""
-    fields: dict[str, Any] = {"result": rating_result(outcome), "through_turn": through_turn}
-    if isinstance(outcome, Rated):
-        fields |= {
-            "rating": outcome.rating,
-            "dimensions": outcome.dimensions,
-            "not_applicable": outcome.not_applicable,
-            "failure_modes": outcome.failure_modes,
-        }
-    return fields
+            return Rating(Unscored(outcome), through_turn)
 
 
 # EVA's text judges, live: each turn when the call leaves it, and the call so far with at most one open question.
@@ -227,15 +220,15 @@ _About = tuple[JudgeKind, int]
 class TextJudges:
     """Judges the text of one call. Effects are appended to `out`."""
 
-    def __init__(self, conversation_id: str, rules: GoalRules, revisions: Revisions, ratings: Ratings) -> None:
+    def __init__(self, conversation_id: str, rules: GoalRules, rows: CallRows, ratings: Ratings) -> None:
         self._agent = "unknown"
         self._brief: AgentBrief | None = None
         self._conversation_id = conversation_id
         self._rules = rules
-        self._revisions = revisions
+        self._redactor = rows.redactor
         self._ratings = ratings
         self._questions: OpenQuestions[_About] = OpenQuestions()
-        self._turns = JudgedTurns(revisions.redactor)
+        self._turns = JudgedTurns(rows.redactor)
         self._is_s2s = False
         self._is_simulated = False
         self._instruction: str | None = None
@@ -252,7 +245,7 @@ class TextJudges:
         """Broker time of the next deadline of a verdict; None without an open question."""
         return self._questions.next_deadline_ms
 
-    def follow(self, live: LiveCall, _changes: LiveChanges, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+    def follow(self, live: LiveCall, _changes: LiveChanges, broker_ms: int, out: list[Effect]) -> None:
         """Judges the turns that the call has left, and those that changed."""
         seen = (live.turn, live.is_simulated, live.history.replays.elements)
         if self._is_over or seen[0] == self._seen[0]:
@@ -261,7 +254,7 @@ class TextJudges:
         self._seen = seen
         self._look(live, first, seen[0] - 1, broker_ms, out)
 
-    def finish(self, live: LiveCall, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+    def finish(self, live: LiveCall, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """Judges the whole call at its end; `asks` says whether judges can still answer."""
         self._is_over, self._is_late = True, not asks
         self._look(live, 0, live.turn, broker_ms, out)
@@ -296,18 +289,14 @@ class TextJudges:
             "tools": tools,
             "current_date_time": event.current_date_time,
         }
-        redacted = {
-            name: self._revisions.redactor.beginning(text, MAX_INSTRUCTIONS_CHARS)
-            for name, text in told.items()
-            if text
-        }
+        redacted = {name: self._redactor.beginning(text, MAX_INSTRUCTIONS_CHARS) for name, text in told.items() if text}
         if redacted:
             self._brief = (self._brief or AgentBrief()).model_copy(update=redacted)
 
     def set_instruction(self, instruction: str | None) -> None:
         """Sets the caller's instruction, as the goal set of the call has it."""
         if instruction is not None and instruction.strip():
-            self._instruction = self._revisions.redactor.beginning(instruction, MAX_INSTRUCTIONS_CHARS)
+            self._instruction = self._redactor.beginning(instruction, MAX_INSTRUCTIONS_CHARS)
 
     def give_up(self) -> None:
         """Closes the open questions at the end of the call: they become ratings with a reason."""
@@ -408,11 +397,11 @@ class TextJudges:
         kind, turn = about
         input_hash = self._turns.inputs.get(turn, "")
         if kind is JudgeKind.FAITHFULNESS and self._brief is not None:
-            return hash_of((input_hash, *self._brief.model_dump().values()))
+            return _hash_of((input_hash, *self._brief.model_dump().values()))
         if kind is JudgeKind.KEY_ENTITIES:
-            return hash_of(self._user_words.get(turn, ()))
+            return _hash_of(self._user_words.get(turn, ()))
         if kind is JudgeKind.USER_FIDELITY:
-            return hash_of((input_hash, self._instruction, *sorted(self._user_words.items())))
+            return _hash_of((input_hash, self._instruction, *sorted(self._user_words.items())))
         return input_hash
 
     def _not_rateable(self, about: _About) -> str | None:
@@ -435,7 +424,7 @@ class TextJudges:
     def _shown(self, about: _About) -> Iterable[tuple[TranscriptItem, ...]]:
         """Yields the items of each turn that the judge reads."""
         kind, last = about
-        redactor = self._revisions.redactor
+        redactor = self._redactor
         if kind is JudgeKind.KEY_ENTITIES:
             meant, understood = (redactor.beginning(text or "", MAX_TEXT_CHARS) for text in self._user_words[last])
             yield (
@@ -475,3 +464,8 @@ class TextJudges:
             return self._found[kind, turn]
         ratings = [found for (each, _), found in self._found.items() if each is kind and isinstance(found, Rated)]
         return min(ratings, key=lambda rated: rated.rating, default=self._found[kind, turn])
+
+
+def _hash_of(inputs: tuple[Any, ...]) -> str:
+    """Hash of what a question is about: equal for equal inputs, in every process."""
+    return hashlib.blake2b(repr(inputs).encode(), digest_size=8).hexdigest()

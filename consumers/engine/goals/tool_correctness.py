@@ -1,13 +1,13 @@
 """Whether a call used the tools that its goals expect."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 from consumers.engine.goals.checks import CalledTool
 from consumers.engine.goals.curve import PLACES
-from consumers.engine.records import Value
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ExpectedOutput, ExpectedParameter, ExpectedToolCall
+from schemas.rows import ExpectedTool, NotApplicable, ToolDifference, Unscored, Value
 
 
 class ToolQuestion(NamedTuple):
@@ -48,29 +48,20 @@ class Difference(NamedTuple):
     value: Any
 
 
-class ExpectedFound(NamedTuple):
-    """An expected call as far as it is known.
-
-    Attributes:
-        place: Its place in the goal set, from 0.
-        tool: Its name.
-        turn: The turn in which it is expected; None if it names none.
-        value: 1 or 0, or why it is not known; None if it names no turn.
-        differences: What is not as expected in the call of this tool with the fewest differences; None if there was none.
-    """
-
-    place: int
-    tool: str
-    turn: int | None
-    value: Value
-    differences: tuple[Difference, ...] | None
-
+MOST_DIFFERENCES: Final = 5
+"""Differences of one expected tool call that its row names: what follows is rarely another mistake."""
+MOST_OTHER_TURNS: Final = 10
+"""Turns in which a missed tool was called that its row names."""
+_NO_TURN: Final = NotApplicable("the goal set names no turn for it")
 
 Finding = bool | UnscoredReason | None
 """Whether something is as expected; a reason when that cannot be known, None when it is not known yet."""
 
 Answers = Callable[[ToolQuestion], Finding]
 """The judge's finding for a question; None without a verdict so far."""
+
+InWords = Callable[[Difference], ToolDifference]
+"""Writes a difference down, without personal data."""
 
 
 class ToolCorrectness:
@@ -111,39 +102,64 @@ class ToolCorrectness:
         for questions in self._questions.values():
             yield from questions
 
-    @property
-    def findings(self) -> tuple[Value, ...]:
-        """For each expected call 1 or 0, or the reason for having neither; None while it is open or its turn has not come."""
-        return tuple(_value(self._findings.get(place)) for place in range(len(self._expected)))
+    def found(
+        self, last_turn: int, called_in: Mapping[str, Collection[int]], in_words: InWords, *, is_over: bool
+    ) -> Iterator[ExpectedTool]:
+        """The expected calls that are known after this turn, in the order of the goal set; all of them once the call is over.
 
-    def found(self, last_turn: int, *, is_over: bool) -> Iterator[ExpectedFound]:
-        """The expected calls that are known after this turn, in the order of the goal set; all of them once the call is over."""
+        Args:
+            last_turn: The turn.
+            called_in: By tool, the turns in which it was called.
+            in_words: Writes differences down.
+            is_over: Whether the call is over.
+        """
         for place, expected in enumerate(self._expected):
             turn = _turn_of(expected)
             finding = self._findings.get(place)
             if is_over and turn is not None and turn > last_turn:
                 finding = UnscoredReason.EXPECTED_TURN_NOT_REACHED
-            if finding is not None or (is_over and turn is None):
-                differences = self._differences.get(place, ()) if finding is False else ()
-                is_missing = finding is False and place not in self._differences
-                yield ExpectedFound(place, expected.tool, turn, _value(finding), None if is_missing else differences)
+            if finding is False:
+                yield self._missed(place, called_in.get(expected.tool.strip(), ()), in_words)
+            elif finding is not None:
+                yield ExpectedTool(place, expected.tool, _value(finding), turn)
+            elif is_over and turn is None:
+                yield ExpectedTool(place, expected.tool, _NO_TURN)
 
-    def at(self, turn: int) -> Value:
-        """The share of the calls expected up to this turn that were made: agent-inspect's number for these turns."""
+    def _missed(self, place: int, called_in: Collection[int], in_words: InWords) -> ExpectedTool:
+        expected, differences = self._expected[place], self._differences.get(place, ())[:MOST_DIFFERENCES]
+        turn = _turn_of(expected)
+        missed: dict[Literal["name", "arguments", "output"], None] = {}
+        for each in differences:
+            missed["output" if each.parameter is None else "arguments"] = None
+        elsewhere = [other for other in called_in if other != turn]
+        return ExpectedTool(
+            place,
+            expected.tool,
+            0.0,
+            turn,
+            missed=tuple(missed) or ("name",),
+            differences=tuple(map(in_words, differences)),
+            called_in_turns=tuple(elsewhere[:MOST_OTHER_TURNS]),
+        )
+
+    def at(self, turn: int) -> Value | None:
+        """The share of the calls expected up to this turn that were made: agent-inspect's number for these turns. None while one of them
+        is open.
+        """
         due = [self._findings.get(place) for place, each in enumerate(self._expected) if _is_due(each, turn)]
         if not due:
-            return UnscoredReason.NO_TOOL_CALL_DUE
+            return Unscored(UnscoredReason.NO_TOOL_CALL_DUE)
         if None in due:
             return None
         unknown = next((finding for finding in due if isinstance(finding, UnscoredReason)), None)
-        return unknown or round(due.count(True) / len(due), PLACES)
+        return round(due.count(True) / len(due), PLACES) if unknown is None else Unscored(unknown)
 
-    def at_end(self, last_turn: int) -> Value:
+    def at_end(self, last_turn: int) -> Value | None:
         """As `at`, but a call that is expected in a turn that never came leaves the score unknown. One that names no turn is left
         out, as in agent-inspect.
         """
         if any(_turn_of(each) is not None and not _is_due(each, last_turn) for each in self._expected):
-            return UnscoredReason.EXPECTED_TURN_NOT_REACHED
+            return Unscored(UnscoredReason.EXPECTED_TURN_NOT_REACHED)
         return self.at(last_turn)
 
 
@@ -223,5 +239,5 @@ def _is_due(expected: ExpectedToolCall, turn: int) -> bool:
     return due is not None and due <= turn
 
 
-def _value(finding: Finding) -> Value:
-    return float(finding) if isinstance(finding, bool) else finding
+def _value(finding: bool | UnscoredReason) -> Value:  # noqa: FBT001  # a finding is data
+    return Unscored(finding) if isinstance(finding, UnscoredReason) else float(finding)

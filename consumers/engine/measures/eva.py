@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from consumers.engine.effects import Count
 from consumers.engine.goals.text_judges import Ratings
 from consumers.engine.measures.eva_timing import (
@@ -17,14 +19,13 @@ from consumers.engine.measures.eva_timing import (
     HeardTimes,
     SettledTurns,
     TurnScore,
-    TurnValue,
     context_as_heard,
-    final_value,
+    final_taking,
     heard_times,
     is_scored_at_the_close,
     last_speaker,
     live_score,
-    live_value,
+    live_taking,
     may_be_scored,
     missed_turn,
     response_speed,
@@ -40,16 +41,15 @@ from consumers.engine.measures.eva_tools import (
     tool_schema_validity,
     validity_of,
 )
+from consumers.engine.measures.results import MetricResult, failed, scored, skipped
 from consumers.engine.measures.words import stt_wer
-from consumers.engine.records import MetricResult, failed, scored, skipped
 from consumers.engine.sources.facts import AgentTool, Ended, Started
 from consumers.engine.turns.eva import CallerLine, EvaHistory
 from consumers.engine.turns.heard import HeardTurns
 from consumers.engine.turns.live import LiveCall
-from schemas.closed_sets import Anchor, JudgeKind, PipelineType, UnscoredReason
-from schemas.judging import Rated
+from schemas.closed_sets import JudgeKind, PipelineType, UnscoredReason
 from schemas.metric_context import MetricContext
-from schemas.scores.records import EvaMetricName, NotApplicable, Result, Scored, Unscored
+from schemas.rows import Eva, NotApplicable, TurnTaking, Unscored, Value, number
 
 # EVA's metrics of a call's final state: whether the user was identified, and whether the records are as expected.
 
@@ -353,23 +353,17 @@ class SuppliedFacts:
 
 # Turns EVA's metrics of a whole call into scores: a zero for an unknown value becomes unscored, with a reason.
 
-NO_CALLER: Final = NotApplicable(reason="there is no simulated caller")
-NO_TOOL: Final = NotApplicable(reason="no tool was used")
-NO_ANSWER: Final = NotApplicable(reason="no answer of a tool is known")
-NO_ARGUMENTS: Final = NotApplicable(reason="the arguments of the tools are not known")
-NO_SCHEMAS: Final = NotApplicable(reason="the schemas of the agent's tools are not known")
-NO_EXPECTED_STATE: Final = NotApplicable(reason="the expected final state is not known")
-NO_EXPECTED_SESSION: Final = NotApplicable(reason="the user need not be identified")
-NO_WAIT: Final = NotApplicable(reason="the user never waited for an answer")
+Metrics = dict[str, Eva]
+"""Metrics of a call by name."""
 
-
-@dataclass(frozen=True, slots=True)
-class FinalScore:
-    """One metric as a score record has it; the other fields are the metric's own."""
-
-    result: Result
-    normalized: float | None = None
-    sub_metrics: Mapping[str, float | None] | None = None
+NO_CALLER: Final = NotApplicable("there is no simulated caller")
+NO_TOOL: Final = NotApplicable("no tool was used")
+NO_ANSWER: Final = NotApplicable("no answer of a tool is known")
+NO_ARGUMENTS: Final = NotApplicable("the arguments of the tools are not known")
+NO_SCHEMAS: Final = NotApplicable("the schemas of the agent's tools are not known")
+NO_EXPECTED_STATE: Final = NotApplicable("the expected final state is not known")
+NO_EXPECTED_SESSION: Final = NotApplicable("the user need not be identified")
+NO_WAIT: Final = NotApplicable("the user never waited for an answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +389,7 @@ class WholeCall:
     supplied: SuppliedFacts
 
 
-def final_scores(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
+def final_scores(call: WholeCall) -> Metrics:
     """Every metric that needs no judge, scored or with the reason why not; word errors are a measure of their own."""
     return {
         "eva_turn_taking": _turn_taking(call),
@@ -407,45 +401,44 @@ def final_scores(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
     }
 
 
-def _of(result: MetricResult) -> FinalScore:
+def _of(result: MetricResult) -> Eva:
     """The score of a result that has one."""
-    score = 0.0 if result.score is None else result.score
-    return FinalScore(Scored(value=score), result.normalized_score, result.sub_metrics)
+    return Eva(result.score or 0.0, result.normalized_score, dict(result.sub_metrics))
 
 
-def _unscored(reason: UnscoredReason) -> FinalScore:
-    return FinalScore(Unscored(reason=reason))
+def _unscored(reason: UnscoredReason) -> Eva:
+    return Eva(Unscored(reason))
 
 
-def _turn_taking(call: WholeCall) -> FinalScore:
+def _turn_taking(call: WholeCall) -> Eva:
     if call.silence is not None and not missed_turn(call.context):
         return _unscored(call.silence)
     return _of(turn_taking(call.context, call.pre_tool_speech_rate, call.turn_scores))
 
 
-def _response_speed(call: WholeCall) -> FinalScore:
+def _response_speed(call: WholeCall) -> Eva:
     result = response_speed(call.context)
     if not result.skipped:
         return _of(result)
-    return FinalScore(NO_WAIT) if call.silence is None else _unscored(call.silence)
+    return Eva(NO_WAIT) if call.silence is None else _unscored(call.silence)
 
 
-def _tool_call_validity(call: WholeCall) -> FinalScore:
+def _tool_call_validity(call: WholeCall) -> Eva:
     if call.context.tool_responses:
         return _of(tool_call_validity(call.context))
-    return FinalScore(NO_ANSWER if call.has_used_tool else NO_TOOL)
+    return Eva(NO_ANSWER if call.has_used_tool else NO_TOOL)
 
 
-def _tool_schema_validity(call: WholeCall) -> FinalScore:
+def _tool_schema_validity(call: WholeCall) -> Eva:
     if call.supplied.tools is None:
-        return FinalScore(NO_SCHEMAS)
+        return Eva(NO_SCHEMAS)
     result = tool_schema_validity(call.context.tool_params, call.supplied.tools)
     if not result.skipped:
         return _of(result)
-    return FinalScore(NO_ARGUMENTS if call.has_used_tool else NO_TOOL)
+    return Eva(NO_ARGUMENTS if call.has_used_tool else NO_TOOL)
 
 
-def _ends(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
+def _ends(call: WholeCall) -> Metrics:
     context, line = call.context, call.caller_line
     if context.conversation_ended_reason is None:
         finished = on_time = _unscored(UnscoredReason.END_REASON_UNKNOWN)
@@ -457,22 +450,20 @@ def _ends(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
     return {
         "eva_conversation_correctly_finished": finished,
         "eva_conversation_completed_on_time": on_time,
-        "eva_conversation_valid_end": _of(conversation_valid_end(context, line))
-        if line.has_events
-        else FinalScore(NO_CALLER),
+        "eva_conversation_valid_end": _of(conversation_valid_end(context, line)) if line.has_events else Eva(NO_CALLER),
     }
 
 
-def _state(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
+def _state(call: WholeCall) -> Metrics:
     expected, final = call.supplied.expected_state, call.supplied.final_state
     if expected is None:
-        authentication = completion = FinalScore(NO_EXPECTED_STATE)
+        authentication = completion = Eva(NO_EXPECTED_STATE)
     elif final is None:
         authentication = completion = _unscored(UnscoredReason.FINAL_STATE_UNKNOWN)
     else:
         tools = [tool.model_dump(include={"name", "tool_type"}) for tool in call.supplied.tools or ()]
         session = authentication_success(expected, final, call.context.tool_responses, tools)
-        authentication = FinalScore(NO_EXPECTED_SESSION) if session.skipped else _of(session)
+        authentication = Eva(NO_EXPECTED_SESSION) if session.skipped else _of(session)
         completion = _of(task_completion(expected, final, call.supplied.final_state_hash))
     return {"eva_authentication_success": authentication, "eva_task_completion": completion}
 
@@ -483,15 +474,11 @@ def _state(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
 # A turn's score is computed from that turn and the end of the answer before it, by the functions that score the whole
 # call; at the close every value is EVA's own. A settled turn whose final value differs is counted with the cause.
 
-TURN: Final = "turn_taking"
-_NO_ACCURACY: Final = NotApplicable(reason="neither the task's completion nor faithfulness is known")
-_NO_SOUND: Final = NotApplicable(reason="agent speech fidelity is judged from sound, which callgauge does not hear")
-_NOT_JUDGED: Final = NotApplicable(reason="conciseness and conversation progression are not both judged")
+_NO_ACCURACY: Final = NotApplicable("neither the task's completion nor faithfulness is known")
+_NO_SOUND: Final = NotApplicable("agent speech fidelity is judged from sound, which callgauge does not hear")
+_NOT_JUDGED: Final = NotApplicable("conciseness and conversation progression are not both judged")
 _OF_SOUND: Final = ("eva_turn_taking", "eva_response_speed")
 _RATING_DIGITS: Final = 3
-
-Metrics = dict[EvaMetricName, tuple[FinalScore, Anchor | None]]
-"""Metrics of a call by name; the anchor is the worst one of the turns behind a metric of sound."""
 
 
 class EvaScores:
@@ -505,29 +492,29 @@ class EvaScores:
         self.supplied = SuppliedFacts()
         self._ratings = ratings
         self._settled = SettledTurns()
-        self._final: Mapping[int, TurnValue] | None = None
+        self._final: Mapping[int, TurnTaking] | None = None
 
     def touched(self, live: LiveCall, turns: Iterable[int], time_ms: int | None) -> None:
         """Notes which settled ones among these turns changed by an event at this time."""
         changed = live.turns.ever_settled.intersection(turns)
         heard = live.heard()
         for turn in changed:
-            self._settled.changed(live, turn, self.turn_value(live, heard, turn), time_ms)
+            self._settled.changed(live, turn, self.turn_taking(live, heard, turn), time_ms)
 
     def settled(self, live: LiveCall, turns: Iterable[int]) -> None:
         """Notes the values of turns that are settled now."""
         heard = live.heard()
         for turn in turns:
-            self._settled.settle(turn, self.turn_value(live, heard, turn))
+            self._settled.settle(turn, self.turn_taking(live, heard, turn))
 
-    def turn_value(self, live: LiveCall, heard: HeardTurns, number: int) -> TurnValue | None:
+    def turn_taking(self, live: LiveCall, heard: HeardTurns, number: int) -> TurnTaking | None:
         """The timing of the turn as far as known; None while nothing is known."""
         if self._final is not None:
             return self._final.get(number)
         view, turn = live.turns.view(number), heard.turn(number)
         if view is None or turn is None or not may_be_scored(turn, view) or is_scored_at_the_close(turn):
             return None
-        return live_value(number, heard_times(turn, view))
+        return live_taking(number, heard_times(turn, view))
 
     def running_metrics(self, live: LiveCall, heard: HeardTurns) -> Metrics:
         """The metrics that the call has so far."""
@@ -537,20 +524,16 @@ class EvaScores:
             {"tool_name": use.tool, "tool_response": use.answer} for use in tools if use.tool and use.answer is not None
         ]
         if answers:
-            validity = validity_of(answers, ())
-            score = FinalScore(Scored(value=validity.score or 0.0), validity.normalized_score, validity.sub_metrics)
-            metrics["eva_tool_call_validity"] = (score, None)
+            metrics["eva_tool_call_validity"] = _of(validity_of(answers, ()))
         timed = self._times(live, heard, is_over=False)
-        values = {turn: value for turn, each in timed.items() if (value := live_value(turn, each)) is not None}
+        takings = [taking for turn, each in timed.items() if (taking := live_taking(turn, each)) is not None]
         waits = {turn: each.times.latency_s for turn, each in timed.items() if each.times.latency_s is not None}
         speed = speed_of(waits, [turn for turn in waits if tools.has_call(turn)])
         if speed.score is not None:
-            anchor = worst_anchor(values.values())
-            metrics["eva_response_speed"] = (FinalScore(Scored(value=speed.score), None, speed.sub_metrics), anchor)
-        scores = [value.score.score for value in values.values() if value.score is not None]
+            metrics["eva_response_speed"] = replace(_of(speed), anchor=worst_anchor(takings))
+        scores = [score for taking in takings if (score := number(taking.result)) is not None]
         if scores:
-            mean = round(fmean(scores), SCORE_DIGITS)
-            metrics["eva_x_mean"] = (self._experience_mean(mean), None)
+            metrics["eva_x_mean"] = self._experience_mean(round(fmean(scores), SCORE_DIGITS))
         return metrics
 
     def finish(self, live: LiveCall, heard: HeardTurns, context: MetricContext) -> Generator[None, None, Metrics]:
@@ -566,11 +549,11 @@ class EvaScores:
         else:
             context = context_as_heard(context, timed, heard.last_tool)
             scores = {turn: score for turn, each in timed.items() if (score := live_score(turn, each)) is not None}
-        values = {
-            turn: final_value(each, scores.get(turn), is_last=turn == heard.current) for turn, each in timed.items()
+        takings = {
+            turn: final_taking(each, scores.get(turn), is_last=turn == heard.current) for turn, each in timed.items()
         }
-        self._settled.close(values)
-        self._final = {turn: value for turn, value in values.items() if turn or value.score is not None}
+        self._settled.close(takings)
+        self._final = {turn: taking for turn, taking in takings.items() if turn or number(taking.result) is not None}
         yield
         whole = WholeCall(
             context,
@@ -581,19 +564,17 @@ class EvaScores:
             live.history.caller_line,
             self.supplied,
         )
-        anchor = worst_anchor(values.values())
-        metrics: Metrics = {
-            name: (score, anchor if name in _OF_SOUND else None) for name, score in final_scores(whole).items()
-        }
-        timing = metrics["eva_turn_taking"][0].result
-        mean = timing.value if isinstance(timing, Scored) else None
-        accuracy = self._accuracy(metrics["eva_task_completion"][0].result)
-        metrics["eva_a_mean"] = (_mean_of(accuracy, _NO_ACCURACY), None)
-        metrics["eva_a_pass"] = (FinalScore(_NO_SOUND), None)
-        metrics["eva_x_mean"] = (self._experience_mean(mean), None)
-        is_passed = composite_pass(self._experience(mean), EXPERIENCE_THRESHOLDS)
-        passed = FinalScore(_NOT_JUDGED) if is_passed is None else FinalScore(Scored(value=is_passed), float(is_passed))
-        metrics["eva_x_pass"] = (passed, None)
+        metrics = final_scores(whole)
+        anchor = worst_anchor(takings.values())
+        for name in _OF_SOUND:
+            metrics[name] = replace(metrics[name], anchor=anchor)
+        timing = number(metrics["eva_turn_taking"].result)
+        metrics["eva_a_mean"] = _mean_of(self._accuracy(metrics["eva_task_completion"].result), _NO_ACCURACY)
+        metrics["eva_a_pass"] = Eva(_NO_SOUND)
+        metrics["eva_x_mean"] = self._experience_mean(timing)
+        is_passed = composite_pass(self._experience(timing), EXPERIENCE_THRESHOLDS)
+        passed = Eva(_NOT_JUDGED) if is_passed is None else Eva(float(is_passed), float(is_passed))
+        metrics["eva_x_pass"] = passed
         return metrics
 
     def closing_counts(self) -> list[Count]:
@@ -603,87 +584,37 @@ class EvaScores:
     def _times(self, live: LiveCall, heard: HeardTurns, *, is_over: bool) -> dict[int, HeardTimes]:
         """Times by turn, lowest first; while the call runs only of the turns that are scored live."""
         found = {}
-        for number, turn in heard.turns(sorted(heard.numbers())).items():
-            view = live.turns.view(number)
+        for place, turn in heard.turns(sorted(heard.numbers())).items():
+            view = live.turns.view(place)
             if view is not None and (is_over or not is_scored_at_the_close(turn)):
-                found[number] = heard_times(turn, view)
+                found[place] = heard_times(turn, view)
         return found
 
-    def _experience_mean(self, timing: float | None) -> FinalScore:
-        return _mean_of(self._experience(timing), Unscored(reason=UnscoredReason.NO_TURN_JUDGED))
+    def _experience_mean(self, timing: float | None) -> Eva:
+        return _mean_of(self._experience(timing), Unscored(UnscoredReason.NO_TURN_JUDGED))
 
-    def _accuracy(self, completion: Result) -> dict[str, float | None]:
+    def _accuracy(self, completion: Value) -> dict[str, float | None]:
         """The known parts of EVA-A."""
         parts: dict[str, float | None] = dict.fromkeys(ACCURACY_THRESHOLDS)
-        if isinstance(completion, Scored):
-            parts["task_completion"] = float(completion.value)
-        faithfulness = self._ratings.of_call().get(JudgeKind.FAITHFULNESS)
-        if faithfulness is not None and isinstance(faithfulness[0], Rated):
-            parts[JudgeKind.FAITHFULNESS.value] = faithfulness[0].normalised
+        parts["task_completion"] = number(completion)
+        parts["faithfulness"] = self._rated(JudgeKind.FAITHFULNESS)
         return parts
 
     def _experience(self, timing: float | None) -> dict[str, float | None]:
         """The known parts of EVA-X."""
-        parts: dict[str, float | None] = dict.fromkeys(EXPERIENCE_THRESHOLDS)
-        parts[TURN] = timing
-        progression = self._ratings.of_call().get(JudgeKind.CONVERSATION_PROGRESSION)
-        if progression is not None and isinstance(progression[0], Rated):
-            parts[JudgeKind.CONVERSATION_PROGRESSION.value] = progression[0].normalised
         known = self._ratings.known_of_turns(JudgeKind.CONCISENESS)
-        parts[JudgeKind.CONCISENESS.value] = round(fmean(known), _RATING_DIGITS) if known else None
-        return parts
+        return {
+            "conversation_progression": self._rated(JudgeKind.CONVERSATION_PROGRESSION),
+            "turn_taking": timing,
+            "conciseness": round(fmean(known), _RATING_DIGITS) if known else None,
+        }
+
+    def _rated(self, kind: JudgeKind) -> float | None:
+        rating = self._ratings.of_call(kind)
+        return None if rating is None else number(rating.result)
 
 
-def _mean_of(parts: Mapping[str, float | None], unknown: Result) -> FinalScore:
+def _mean_of(parts: Mapping[str, float | None], unknown: Unscored | NotApplicable) -> Eva:
     mean = composite_mean(parts)
     known = {name: value for name, value in parts.items() if value is not None}
-    return FinalScore(unknown if mean is None else Scored(value=mean), mean, known)
-
-
-def taking_inputs(value: TurnValue | None) -> tuple[Any, ...] | None:
-    """A turn's score in plain values, to be hashed."""
-    if value is None:
-        return None
-    result, score = value.result, value.score
-    plain = result.value if isinstance(result, Scored) else result.reason
-    return plain, () if score is None else tuple(score.evidence.items()), value.anchor
-
-
-def taking_fields(value: TurnValue | None) -> dict[str, Any] | None:
-    """The fields of a `TurnTakingScore`."""
-    if value is None:
-        return None
-    fields: dict[str, Any] = {"result": value.result, "anchor": value.anchor}
-    if value.score is not None:
-        evidence = value.score.evidence
-        fields |= {
-            "reason": value.score.reason.value,
-            "has_tool_call": evidence.get("has_tool_call", False),
-            "latency_ms": evidence.get("latency_ms"),
-            "overlap_ms": evidence.get("overlap_ms"),
-            "interrupt_segments": evidence.get("n_interrupt_segments"),
-            "post_interrupt_latency_ms": evidence.get("post_interrupt_latency_ms"),
-            "yield_ms": evidence.get("yield_ms"),
-        }
-    return fields
-
-
-def metric_inputs(metrics: Metrics) -> tuple[Any, ...]:
-    """The metrics in plain values, to be hashed."""
-    return tuple(
-        (name, *score.result, score.normalized, tuple(dict(score.sub_metrics or {}).items()), anchor)
-        for name, (score, anchor) in metrics.items()
-    )
-
-
-def metric_fields(metrics: Metrics) -> dict[EvaMetricName, dict[str, Any]]:
-    """The fields of an `EvaMetricScore` by name."""
-    return {
-        name: {
-            "result": score.result,
-            "normalized": score.normalized,
-            "sub_metrics": dict(score.sub_metrics or {}),
-            "anchor": anchor,
-        }
-        for name, (score, anchor) in metrics.items()
-    }
+    return Eva(unknown if mean is None else mean, mean, dict(known))

@@ -12,14 +12,16 @@ from math import inf
 from operator import add
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from consumers.engine.effects import Count
-from consumers.engine.records import MetricResult, scored, skipped
+from consumers.engine.measures.results import MetricResult, scored, skipped
 from consumers.engine.turns.heard import HeardTurn
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.timeline import EVA_DIGITS, MS_DIGITS, ToolEntry, TurnView, voice_to_voice_ms
 from schemas.closed_sets import Anchor, PipelineType, UnscoredReason
 from schemas.metric_context import MetricContext
-from schemas.scores.records import NotApplicable, Result, Scored, Unscored
+from schemas.rows import NotApplicable, TurnTaking, Unscored, Value, number
 
 # Scores the timing of one turn from 0 to 1: EVA's curves for latency, for the assistant speaking over the user, and
 # for its yielding.
@@ -398,19 +400,19 @@ def heard_times(turn: HeardTurn, view: TurnView) -> HeardTimes:
         user = ((view.user_end_s, view.user_end_s),)
     if not assistant and view.assistant_start_s is not None:
         assistant = ((view.assistant_start_s, view.assistant_start_s),)
-    waited = voice_to_voice_ms(view)
+    wait_ms = voice_to_voice_ms(view)
     times = TurnTimes(
         user=user,
         assistant=assistant,
         assistant_before_end_s=turn.answer_before_end_s,
-        latency_s=round(waited.value / 1000, EVA_DIGITS) if isinstance(waited, Scored) else None,
+        latency_s=round(wait_ms / 1000, EVA_DIGITS) if isinstance(wait_ms, float) else None,
         has_tool_call=turn.has_tool_call,
         is_fallback=turn.is_fallback,
         assistant_interrupted=turn.assistant_interrupted,
         user_interrupted=turn.user_interrupted,
     )
     anchor = view.anchor or (Anchor.ESTIMATED if turn.is_fallback else None)
-    pending = waited.reason if isinstance(waited, Unscored) else None
+    pending = wait_ms.reason if isinstance(wait_ms, Unscored) else None
     is_over_other = times.assistant_interrupted or times.user_interrupted
     if is_over_other and (turn.user.has_gaps or turn.assistant.has_gaps) and may_be_scored(turn, view):
         pending = UnscoredReason.TIMES_UNKNOWN  # for how long one spoke over the other is not known
@@ -426,30 +428,32 @@ def heard_times(turn: HeardTurn, view: TurnView) -> HeardTimes:
 
 # The timing of a turn while the call runs, and at its end.
 
-NOT_ANSWERED: Final = NotApplicable(reason="the call ended before an answer")
+NOT_ANSWERED: Final = NotApplicable("the call ended before an answer")
 _ANCHORS: Final = tuple(Anchor)
 
 
-class TurnValue(NamedTuple):
-    """A turn's score, or the reason for having none.
+def taking_of(score: TurnScore, anchor: Anchor | None) -> TurnTaking:
+    """The score of a turn with its evidence, as the row of the turn has it."""
+    evidence: Mapping[str, Any] = score.evidence
+    return TurnTaking(
+        result=score.score,
+        reason=score.reason.value,
+        has_tool_call=evidence.get("has_tool_call", False),
+        latency_ms=evidence.get("latency_ms"),
+        overlap_ms=evidence.get("overlap_ms"),
+        interrupt_segments=evidence.get("n_interrupt_segments"),
+        post_interrupt_latency_ms=evidence.get("post_interrupt_latency_ms"),
+        yield_ms=evidence.get("yield_ms"),
+        anchor=anchor,
+    )
 
-    Attributes:
-        score: The score with its grounds; None when the turn has none.
-        result: The same as a record has it.
-        anchor: Source of the end of the user's speech.
-    """
 
-    score: TurnScore | None
-    result: Result
-    anchor: Anchor | None
-
-
-def live_value(turn: int, heard: HeardTimes) -> TurnValue | None:
+def live_taking(turn: int, heard: HeardTimes) -> TurnTaking | None:
     """The turn as heard so far; None while one side was not heard, since nothing is known yet."""
     if heard.pending is not None and turn:
-        return TurnValue(None, Unscored(reason=heard.pending), heard.anchor)
+        return TurnTaking(Unscored(heard.pending), anchor=heard.anchor)
     score = live_score(turn, heard)
-    return None if score is None else TurnValue(score, Scored(value=score.score), heard.anchor)
+    return None if score is None else taking_of(score, heard.anchor)
 
 
 def live_score(turn: int, heard: HeardTimes) -> TurnScore | None:
@@ -459,7 +463,7 @@ def live_score(turn: int, heard: HeardTimes) -> TurnScore | None:
     return turn_score(heard.times)
 
 
-def final_value(heard: HeardTimes, score: TurnScore | None, *, is_last: bool) -> TurnValue:
+def final_taking(heard: HeardTimes, score: TurnScore | None, *, is_last: bool) -> TurnTaking:
     """The turn when the call is over.
 
     Args:
@@ -467,16 +471,16 @@ def final_value(heard: HeardTimes, score: TurnScore | None, *, is_last: bool) ->
         score: Its score by the rules for whole calls.
         is_last: Whether the call ended in it.
     """
-    result: Result
     if score is not None:
-        result = Scored(value=score.score)
-    elif heard.pending is not None:
-        result = Unscored(reason=heard.pending)
+        return taking_of(score, heard.anchor)
+    result: Value
+    if heard.pending is not None:
+        result = Unscored(heard.pending)
     elif not heard.times.user:
-        result = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
+        result = Unscored(UnscoredReason.NO_USER_SPEECH)
     else:
-        result = NOT_ANSWERED if is_last else Unscored(reason=UnscoredReason.NO_ASSISTANT_SPEECH)
-    return TurnValue(score, result, heard.anchor)
+        result = NOT_ANSWERED if is_last else Unscored(UnscoredReason.NO_ASSISTANT_SPEECH)
+    return TurnTaking(result, anchor=heard.anchor)
 
 
 def why_silent(heard: Mapping[int, HeardTimes], *, has_speech_events: bool) -> UnscoredReason:
@@ -492,9 +496,11 @@ def why_silent(heard: Mapping[int, HeardTimes], *, has_speech_events: bool) -> U
     return UnscoredReason.NO_ASSISTANT_SPEECH if has_user else UnscoredReason.NO_USER_SPEECH
 
 
-def worst_anchor(values: Iterable[TurnValue]) -> Anchor | None:
+def worst_anchor(takings: Iterable[TurnTaking]) -> Anchor | None:
     """The least certain anchor of the turns that have a score; None when none has one."""
-    places = [_ANCHORS.index(value.anchor) for value in values if value.score is not None and value.anchor is not None]
+    places = [
+        _ANCHORS.index(each.anchor) for each in takings if number(each.result) is not None and each.anchor is not None
+    ]
     return _ANCHORS[max(places)] if places else None
 
 
@@ -626,13 +632,13 @@ class SettledTurns:
         self._settled = 0
         self._changed: Counter[ChangeCause] = Counter()
 
-    def settle(self, turn: int, value: TurnValue | None) -> None:
-        """Notes that the turn is settled with this value; a turn that was settled before keeps its first value."""
-        self._then.setdefault(turn, _score(value))
+    def settle(self, turn: int, taking: TurnTaking | None) -> None:
+        """Notes that the turn is settled with this score; a turn that was settled before keeps its first value."""
+        self._then.setdefault(turn, _score(taking))
 
-    def changed(self, live: LiveCall, turn: int, value: TurnValue | None, time_ms: int | None) -> None:
+    def changed(self, live: LiveCall, turn: int, taking: TurnTaking | None, time_ms: int | None) -> None:
         """Notes the value of a settled turn after an event at this time touched it."""
-        if turn in self._causes or turn not in self._then or self._then[turn] == _score(value):
+        if turn in self._causes or turn not in self._then or self._then[turn] == _score(taking):
             return
         if time_ms is not None and time_ms >= live.newest_ms:
             self._causes[turn] = ChangeCause.COUNTED_ANEW
@@ -641,7 +647,7 @@ class SettledTurns:
         else:
             self._causes[turn] = ChangeCause.LATE_EVENT
 
-    def close(self, final: Mapping[int, TurnValue]) -> None:
+    def close(self, final: Mapping[int, TurnTaking]) -> None:
         """Compares with the final values."""
         for turn in sorted(self._then):
             self._settled += 1
@@ -658,6 +664,8 @@ class SettledTurns:
         ]
 
 
-def _score(value: TurnValue | None) -> bytes:
+def _score(taking: TurnTaking | None) -> bytes:
     """Equal bytes for equal scores; a few for each turn, however much evidence the score has."""
-    return blake2b(repr(None if value is None else value.score).encode(), digest_size=8).digest()
+    if taking is None or number(taking.result) is None:
+        return b""
+    return blake2b(repr(replace(taking, anchor=None)).encode(), digest_size=8).digest()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from consumers.engine.goals.checks import is_same
 from consumers.engine.measures.eva_timing import SCORE_DIGITS
-from consumers.engine.records import MetricResult, scored, skipped
+from consumers.engine.measures.results import MetricResult, scored, skipped
 from consumers.engine.sources.facts import AgentTool
 from consumers.engine.turns.timeline import ElementKind
 from schemas.goals.patterns import MAX_SEARCHED_CHARS, PatternError, worst_steps

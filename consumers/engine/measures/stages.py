@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consumers.engine.effects import Count
 from consumers.engine.limits import Limits
@@ -17,6 +17,7 @@ from consumers.engine.turns.heard import HeardTurn, HeardTurns
 from consumers.engine.turns.reported import AgentRecord
 from consumers.engine.turns.timeline import MS_DIGITS, Span, length_ms, merged
 from schemas.closed_sets import Anchor, InputSource
+from schemas.rows import StageLatency
 from schemas.scores.latency_stages import (
     CONVAI_METRICS,
     CONVAI_NAMES,
@@ -316,57 +317,30 @@ SECOND_DIGITS = 6
 _FROM_A_RECORD = frozenset({StageSource.ELEVENLABS, StageSource.RUN})
 _FROM_SPEECH = frozenset({Anchor.AUDIO, Anchor.RECORD, Anchor.VAD})
 """Anchors at the end of the user's speech itself."""
-_SPEECH = SOURCES.index(StageSource.SPEECH)
 _SOURCE_PLACES: Mapping[StageSource, int] = {source: place for place, source in enumerate(SOURCES)}
 
 
-class StageReading(NamedTuple):
-    """One stage in plain values: places in the lists of stages and sources, milliseconds, the model's name."""
-
-    stage: int
-    source: int
-    latency_ms: float
-    model: str
-    others_ms: tuple[tuple[int, float], ...]
-
-    @property
-    def is_disputed(self) -> bool:
-        """Whether another source differs beyond the tolerance."""
-        return any(disagree(self.latency_ms, other_ms) for _, other_ms in self.others_ms)
-
-    def fields(self) -> dict[str, Any]:
-        """The fields of a `StageLatency`; made together with its record it costs half as much."""
-        stage = STAGES[self.stage]
-        fields: dict[str, Any] = {"stage": stage, "latency_ms": self.latency_ms, "source": SOURCES[self.source]}
-        if stage in FROM_USER_SILENCE:
-            # A source that measures from the end of the user's speech has that from a detector; a record made after the call
-            # does not name its source.
-            fields["anchor"] = Anchor.RECORD if SOURCES[self.source] in _FROM_A_RECORD else Anchor.VAD
-        if self.model:
-            fields["model"] = self.model
-        if self.others_ms:
-            fields["others_ms"] = {SOURCES[place]: other_ms for place, other_ms in self.others_ms}
-            fields["is_disputed"] = self.is_disputed
-        return fields
-
-
-def stage_readings(reports: Reports, heard_ms: float | None) -> list[StageReading]:
+def stages_in_row(reports: Reports, heard_ms: float | None) -> tuple[StageLatency, ...]:
     """The measured stages, in the order of the list of stages.
 
     Voice to voice has a score of its own from the times of speech, `heard_ms`; it appears here where others measured it too, unless
     it does not begin at the end of the user's speech (None).
     """
-    readings = []
-    for stage, by_source in reports.items():
-        found = [(_SOURCE_PLACES[source], value) for source, value in by_source.items()]
-        if len(found) > 1:
-            found.sort()
-        source, best = found[0]
-        others = tuple([(place, _ms(other)) for place, other in found[1:]]) if len(found) > 1 else ()
+    stages = []
+    for stage in sorted(reports, key=STAGE_PLACES.__getitem__):
+        source, *others = sorted(reports[stage], key=_SOURCE_PLACES.__getitem__)
+        best = reports[stage][source]
+        others_ms = {other: _ms(reports[stage][other]) for other in others}
         if stage is Stage.VOICE_TO_VOICE and heard_ms is not None:
-            others = (*others, (_SPEECH, heard_ms))
-        readings.append(StageReading(STAGE_PLACES[stage], source, _ms(best), best.model, others))
-    return sorted(readings)
+            others_ms[StageSource.SPEECH] = heard_ms
+        latency_ms, anchor = _ms(best), None
+        if stage in FROM_USER_SILENCE:
+            # A source that measures from the end of the user's speech has that from a detector; a record made after the call
+            # does not name its source.
+            anchor = Anchor.RECORD if source in _FROM_A_RECORD else Anchor.VAD
+        is_disputed = any(disagree(latency_ms, other_ms) for other_ms in others_ms.values())
+        stages.append(StageLatency(stage, latency_ms, source, anchor, best.model or None, others_ms, is_disputed))
+    return tuple(stages)
 
 
 def convai_seconds(reports: Reports, heard_ms: float | None) -> dict[str, float]:
@@ -493,17 +467,17 @@ class StageLatencies:
             stale |= self._windows.update(heard, touched)
         return stale
 
-    def stages_of(self, heard: HeardTurns, number: int) -> list[StageReading]:
+    def stages_of(self, heard: HeardTurns, number: int) -> tuple[StageLatency, ...]:
         """The measured stages of a turn, in the order of the list of stages."""
         turn = heard.turn(number)
         if turn is None or turn.view is None:
-            return []
+            return ()
         is_reported = self._values or number in self._convai or number in self._of_the_run_s
         if heard.is_simulated and not is_reported and not turn.tools:
-            return []
+            return ()
         # A source measures from the end of the user's speech; from a transcript or a ruling on, the wait is another one.
         is_from_silence = turn.view.anchor in _FROM_SPEECH
-        return stage_readings(self._reports(turn), turn.view.heard_ms if is_from_silence else None)
+        return stages_in_row(self._reports(turn), turn.view.heard_ms if is_from_silence else None)
 
     def count_contradicted(self, heard: HeardTurns) -> None:
         """Counts the values that the sounds do not allow: at the close, when every sound is known."""
@@ -518,16 +492,6 @@ class StageLatencies:
             for stage, seconds in _in_record(self._convai[number]):
                 if not bounds.allow(stage, seconds):
                     self._counts[CONTRADICTED, StageSource.ELEVENLABS.value, stage.value] += 1
-
-    def agreement(self, heard: HeardTurns, turns: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """By the place of a stage: turns in which several sources measured it, and turns in which they disagree."""
-        found: dict[int, tuple[int, int]] = {}
-        for turn in turns:
-            for stage in self.stages_of(heard, turn):
-                if stage.others_ms:
-                    compared, disputed = found.get(stage.stage, (0, 0))
-                    found[stage.stage] = (compared + 1, disputed + stage.is_disputed)
-        return found
 
     def turn_metrics(self, heard: HeardTurns, record: AgentRecord | None, number: int) -> TurnMetrics:
         """The metrics of a turn for a transcript, as of the last `follow`."""

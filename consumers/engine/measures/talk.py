@@ -4,13 +4,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from consumers.engine.turns.heard import HeardSide, HeardSides, HeardTurn, HeardTurns, Purpose
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.timeline import PairedUse, Span, Spans, length_ms, merged
 from schemas.closed_sets import UnscoredReason
-from schemas.scores.records import NotApplicable, Result, Scored, Unscored
+from schemas.rows import NotApplicable, SideSpeech, SideTalk, Speech, TurnTalk, Unscored, Value
 
 # Measures of how a call sounded: amount of speech, overlap, pace, monologues and silence.
 #
@@ -263,49 +263,16 @@ the final ones are published. A call of two hours with 250 turns takes a quarter
 _PIECE_CHARS: Final = 64
 """Characters that cost as much to read as one turn."""
 
-_NO_EVENTS: Final = Unscored(reason=UnscoredReason.NO_SPEECH_EVENTS)
-_NO_USER: Final = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
-_NO_ASSISTANT: Final = Unscored(reason=UnscoredReason.NO_ASSISTANT_SPEECH)
-_NO_TIMES: Final = Unscored(reason=UnscoredReason.TIMES_UNKNOWN)
-_NO_WORDS: Final = NotApplicable(reason="no transcript has the words of this side")
-GAPS: Final = -1
-"""Stands for a time that is unknown because a start or an end of sound was lost."""
+_NO_EVENTS: Final = Unscored(UnscoredReason.NO_SPEECH_EVENTS)
+_NO_USER: Final = Unscored(UnscoredReason.NO_USER_SPEECH)
+_NO_ASSISTANT: Final = Unscored(UnscoredReason.NO_ASSISTANT_SPEECH)
+_NO_TIMES: Final = Unscored(UnscoredReason.TIMES_UNKNOWN)
+_NO_WORDS: Final = NotApplicable("no transcript has the words of this side")
 _RATIO_DIGITS = 4
 _PACE_DIGITS = 1
 
-
-class Talk(NamedTuple):
-    """Time for which each side was heard in a turn, in ms, and its number of words; None where unknown, and `GAPS` where a
-    start or an end of its sounds was lost. `written_words` are those of the whole answer, if it was cut off.
-    """
-
-    user_ms: int | None
-    assistant_ms: int | None
-    user_words: int | None
-    assistant_words: int | None
-    written_words: int | None
-
-    def fields(self) -> dict[str, Any]:
-        """The fields of a `TurnTalk`."""
-        return {
-            "user": {"speech_ms": _known(self.user_ms, _NO_USER), "words": self.user_words},
-            "assistant": {"speech_ms": _known(self.assistant_ms, _NO_ASSISTANT), "words": self.assistant_words},
-            "written_words": self.written_words,
-        }
-
-
-class Speech(NamedTuple):
-    """Measures of a call's sound and words.
-
-    Attributes:
-        inputs: Plain values from which the fields follow.
-        fields: The fields of a `SpeechScore`.
-        work: Work done for it: turns, stretches of sound, tools and pieces of text.
-    """
-
-    inputs: tuple[Any, ...]
-    fields: dict[str, Any]
-    work: int
+SpeechAndWork = tuple[Speech, int]
+"""The speech of a call, and the work done for it: turns, stretches of sound, tools and pieces of text."""
 
 
 def word_count(text: str) -> int:
@@ -318,32 +285,39 @@ def word_count(text: str) -> int:
     return len(text.split())
 
 
-def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None, *, is_cut_off: bool) -> Talk:
+def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None, *, is_cut_off: bool) -> TurnTalk:
     """The talk of a turn, whose answer the caller cut off or not; an open sound ends at `end_ms`, or is left out."""
-    user, assistant = turn.user.said(Purpose.TALK), turn.assistant.said(Purpose.TALK)
-    written = turn.assistant.said(Purpose.WRITTEN) if is_cut_off else ""
-    return Talk(
-        _heard_ms(turn.user, end_ms) if sides.user else None,
-        _heard_ms(turn.assistant, end_ms) if sides.assistant else None,
-        word_count(user) if user else None,
-        word_count(assistant) if assistant else None,
-        word_count(written) if written else None,
+    return TurnTalk(
+        SideTalk(_heard_ms(turn.user, end_ms) if sides.user else _NO_USER, _words(turn.user, Purpose.TALK)),
+        SideTalk(
+            _heard_ms(turn.assistant, end_ms) if sides.assistant else _NO_ASSISTANT,
+            _words(turn.assistant, Purpose.TALK),
+        ),
+        _words(turn.assistant, Purpose.WRITTEN) if is_cut_off else None,
     )
 
 
-def speech_of(live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool) -> Speech:
+def _words(side: HeardSide, purpose: Purpose) -> int | None:
+    """The number of its words; None if they are not known."""
+    text = side.said(purpose)
+    return word_count(text) if text else None
+
+
+def speech_of(
+    live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool
+) -> SpeechAndWork:
     """Measures the call in one step; the arguments are those of `speech_in_steps`."""
     work = speech_in_steps(live, heard, turns, last_ms, is_over=is_over)
     while True:
         try:
             next(work)
         except StopIteration as done:
-            return cast("Speech", done.value)
+            return cast("SpeechAndWork", done.value)
 
 
 def speech_in_steps(
     live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool
-) -> Generator[None, None, Speech]:
+) -> Generator[None, None, SpeechAndWork]:
     """Measures the call, and pauses behind every `TURNS_OF_ONE_STEP` turns.
 
     Args:
@@ -377,32 +351,30 @@ def speech_in_steps(
     measured = measures_of(spoken, tools, LONG_SILENCE_MS, end_ms)
     sides = heard.sides
     unknown = _unknown(sides, measured) or (_NO_TIMES if has_user_gaps or has_assistant_gaps else None)
-    began_ms = live.first_ms
     of_user = repeated(user_asks) if has_user_words else None
     of_assistant = repeated(assistant_asks) if has_assistant_words else None
-    inputs = (measured, sides, began_ms, of_user, of_assistant, has_user_gaps, has_assistant_gaps)
-    fields = {
-        "result": unknown or Scored(value=round(measured.talk_ratio or 0.0, _RATIO_DIGITS)),
-        "source": sides.source,
-        "user": _side(measured.user, of_user, _unheard(_NO_USER, is_heard=sides.user, has_gaps=has_user_gaps)),
-        "assistant": _side(
-            measured.assistant,
-            of_assistant,
-            _unheard(_NO_ASSISTANT, is_heard=sides.assistant, has_gaps=has_assistant_gaps),
-        ),
-        "overlap_ms": unknown or Scored(value=measured.overlap_ms),
-        "dead_air_ms": unknown or Scored(value=measured.dead_air_ms),
-        "first_word_ms": _first_word(began_ms, measured.first_assistant_ms, sides),
-    }
-    return Speech(inputs, fields, work + len(tools))
+    no_user = _unheard(_NO_USER, is_heard=sides.user, has_gaps=has_user_gaps)
+    no_assistant = _unheard(_NO_ASSISTANT, is_heard=sides.assistant, has_gaps=has_assistant_gaps)
+    speech = Speech(
+        result=unknown or round(measured.talk_ratio or 0.0, _RATIO_DIGITS),
+        user=_side(measured.user, of_user, no_user),
+        assistant=_side(measured.assistant, of_assistant, no_assistant),
+        overlap_ms=unknown or float(measured.overlap_ms),
+        dead_air_ms=unknown or float(measured.dead_air_ms),
+        first_word_ms=_first_word(live.first_ms, measured.first_assistant_ms, sides),
+        source=sides.source,
+    )
+    return speech, work + len(tools)
 
 
 def _run(start_ms: int, use: PairedUse) -> ToolRun:
     return ToolRun(start_ms, None if use.duration_ms is None else start_ms + use.duration_ms)
 
 
-def _heard_ms(side: HeardSide, end_ms: int | None) -> int:
-    return GAPS if _has_gaps(side, is_over=end_ms is not None) else length_ms(merged(side.spans(end_ms)))
+def _heard_ms(side: HeardSide, end_ms: int | None) -> Value:
+    if _has_gaps(side, is_over=end_ms is not None):
+        return _NO_TIMES
+    return float(length_ms(merged(side.spans(end_ms))))
 
 
 def _has_gaps(side: HeardSide, *, is_over: bool) -> bool:
@@ -410,10 +382,6 @@ def _has_gaps(side: HeardSide, *, is_over: bool) -> bool:
     was lost, or the line went down first.
     """
     return side.has_gaps or (is_over and side.is_paired_by_time and side.is_open)
-
-
-def _known(value: int | None, unknown: Unscored) -> Result:
-    return unknown if value is None else _NO_TIMES if value == GAPS else Scored(value=value)
 
 
 def _unknown(sides: HeardSides, measured: CallMeasures) -> Unscored | None:
@@ -432,20 +400,20 @@ def _unheard(reason: Unscored, *, is_heard: bool, has_gaps: bool) -> Unscored | 
     return _NO_TIMES if has_gaps else None
 
 
-def _side(measured: SideMeasures, asks: tuple[int, tuple[int, ...]] | None, unheard: Unscored | None) -> dict[str, Any]:
+def _side(measured: SideMeasures, asks: tuple[int, tuple[int, ...]] | None, unheard: Unscored | None) -> SideSpeech:
     pace = measured.words_per_minute
-    return {
-        "speech_ms": unheard or Scored(value=measured.speech_ms),
-        "longest_monologue_ms": unheard or Scored(value=measured.longest_ms),
-        "words_per_minute": unheard or (_NO_WORDS if pace is None else Scored(value=round(pace, _PACE_DIGITS))),
-        "repeated_questions": _NO_WORDS if asks is None else Scored(value=asks[0]),
-        "repeated_in_turns": () if asks is None else asks[1],
-    }
+    return SideSpeech(
+        speech_ms=unheard or float(measured.speech_ms),
+        longest_monologue_ms=unheard or float(measured.longest_ms),
+        words_per_minute=unheard or (_NO_WORDS if pace is None else round(pace, _PACE_DIGITS)),
+        repeated_questions=_NO_WORDS if asks is None else float(asks[0]),
+        repeated_in_turns=() if asks is None else asks[1],
+    )
 
 
-def _first_word(began_ms: int | None, first_ms: int | None, sides: HeardSides) -> Result:
+def _first_word(began_ms: int | None, first_ms: int | None, sides: HeardSides) -> Value:
     if first_ms is None:
         return _NO_ASSISTANT if sides.source else _NO_EVENTS
     if began_ms is None or began_ms >= first_ms:
         return _NO_TIMES
-    return Scored(value=first_ms - began_ms)
+    return float(first_ms - began_ms)

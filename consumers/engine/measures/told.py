@@ -3,39 +3,27 @@
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum, inf
-from typing import Any, Final, NamedTuple
+from typing import Final
+
+from msgspec import convert
+from msgspec.structs import replace
 
 from consumers.engine.limits import MILLION, SECONDS_IN_MINUTE, Price
 from consumers.engine.sources.facts import Note, Used
 from consumers.engine.turns.bot import PRICE_DIGITS, TokenUsage
 from consumers.engine.turns.heard import HeardTurn
+from schemas import rows
 from schemas.closed_sets import UnscoredReason
 from schemas.scores.latency_stages import ServiceKind
-from schemas.scores.records import Result, Scored, Unscored
 from schemas.units import MS_PER_SECOND
 
 SECOND_DIGITS: Final = 3
 """Decimals of seconds of sound."""
 
 
-class Use(NamedTuple):
-    """What one model used in the call: an amount by its name in `ServiceUse`, and its cost if it is known."""
-
-    kind: ServiceKind
-    provider: str
-    model: str
-    amounts: tuple[tuple[str, float], ...]
-    cost: float | None
-
-    def fields(self) -> dict[str, Any]:
-        """The fields of a `ServiceUse`."""
-        named = {"provider": self.provider or None, "model": self.model or None, "cost": self.cost}
-        return {"kind": self.kind, **named, **dict(self.amounts)}
-
-
 def uses_of(
     used: Sequence[Used], recorded: Iterable[Mapping[str, TokenUsage]], prices: Mapping[str, Price]
-) -> list[Use]:
+) -> tuple[rows.ServiceUse, ...]:
     """The uses of a call, by kind and model.
 
     Args:
@@ -52,18 +40,18 @@ def uses_of(
     for each in used:
         if each.rank == best[each.kind] and not (has_record and each.kind is ServiceKind.LLM):
             _add(sums, (each.kind, each.provider, each.model), each.usage, each.amount)
-    return [_use(*key, *amounts, prices.get(key[2])) for key, amounts in sorted(sums.items())]
+    return tuple(_use(*key, *amounts, prices.get(key[2])) for key, amounts in sorted(sums.items()))
 
 
-def cost_of(uses: Sequence[Use]) -> Result | None:
+def cost_of(uses: Sequence[rows.ServiceUse]) -> rows.Value | None:
     """The cost of all uses; None without a use."""
     costs = [use.cost for use in uses]
     if not costs:
         return None
     known = [cost for cost in costs if cost is not None]
     if len(known) < len(costs):
-        return Unscored(reason=UnscoredReason.NO_PRICE)
-    return Scored(value=round(fsum(known), PRICE_DIGITS))
+        return rows.Unscored(UnscoredReason.NO_PRICE)
+    return round(fsum(known), PRICE_DIGITS)
 
 
 def _add(
@@ -76,34 +64,23 @@ def _add(
     sums[key] = before.plus(usage), so_far + amount
 
 
-def _use(kind: ServiceKind, provider: str, model: str, usage: TokenUsage, amount: float, price: Price | None) -> Use:
-    if kind is ServiceKind.LLM:
-        counts = usage[:4]
-        amounts = dict(
-            zip(
-                ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens"),
-                map(float, counts),
-                strict=True,
-            )
-        )
-        its_own = usage[4:]
-        if price is not None:
-            by_kind = (
-                price.input,
-                _first(price.cached, price.input),
-                _first(price.cache_write, price.input),
-                price.output,
-            )
-            cost = _sum(zip(counts, by_kind, strict=True), MILLION)
-        else:
-            cost = round(fsum(its_own), PRICE_DIGITS) if any(its_own) else None
-    elif kind is ServiceKind.TTS:
-        amounts = {"characters": amount}
+def _use(
+    kind: ServiceKind, provider: str, model: str, usage: TokenUsage, amount: float, price: Price | None
+) -> rows.ServiceUse:
+    use = rows.ServiceUse(kind, provider or None, model or None)
+    if kind is ServiceKind.TTS:
         cost = None if price is None else _sum([(amount, price.characters)], MILLION)
-    else:
-        amounts = {"audio_seconds": round(amount, SECOND_DIGITS)}
+        return replace(use, characters=int(amount), cost=cost)
+    if kind is not ServiceKind.LLM:
         cost = None if price is None else _sum([(amount, price.audio_minute)], SECONDS_IN_MINUTE)
-    return Use(kind, provider, model, tuple((name, count) for name, count in amounts.items() if count), cost)
+        return replace(use, audio_seconds=round(amount, SECOND_DIGITS), cost=cost)
+    counts, its_own = usage[:4], usage[4:]
+    if price is not None:
+        cached, cache_write = _first(price.cached, price.input), _first(price.cache_write, price.input)
+        cost = _sum(zip(counts, (price.input, cached, cache_write, price.output), strict=True), MILLION)
+    else:
+        cost = round(fsum(its_own), PRICE_DIGITS) if any(its_own) else None
+    return rows.ServiceUse(kind, provider or None, model or None, *counts, cost=cost)
 
 
 def _first(price: float | None, otherwise: float | None) -> float | None:
@@ -139,15 +116,18 @@ class Notes:
             self.is_full = True
             self._notes.pop()
 
-    def fields(self, turns: Iterable[HeardTurn]) -> list[dict[str, Any]]:
-        """The fields of each `FrameworkNote`; the turns of the call say in which one it was."""
+    def in_row(self, turns: Iterable[HeardTurn]) -> tuple[rows.Note, ...]:
+        """The notes as the row of the call has them; its turns say in which one each was."""
         begun: list[tuple[float, float]] = sorted(
             (turn.begin_s * MS_PER_SECOND, turn.number) for turn in turns if turn.begin_s is not None
         )
-        return [
-            {"what": note.what, "at_ms": note.at_ms, "turn": _turn_at(begun, note.at_ms), **dict(note.more)}
+        return tuple(
+            convert(
+                {"what": note.what, "at_ms": note.at_ms, "turn": _turn_at(begun, note.at_ms), **dict(note.more)},
+                rows.Note,
+            )
             for note in self._notes
-        ]
+        )
 
 
 def _turn_at(begun: Sequence[tuple[float, float]], at_ms: int) -> int | None:

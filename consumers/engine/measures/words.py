@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple
 
 import jiwer
 
-from consumers.engine.records import MetricResult, failed
+from consumers.engine.measures.results import MetricResult, failed
 from consumers.engine.turns.heard import HeardSide, HeardTurns, Purpose
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.normal_text import MAX_CHARS, normalised, rules_of, without_bracketed
+from schemas import rows
 from schemas.closed_sets import PipelineType, UnscoredReason
 from schemas.metric_context import MetricContext
-from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 
 # EVA's `stt_wer`: how well the speech of simulated callers is understood, word by word.
 #
@@ -329,40 +329,27 @@ MAX_CHARS_PER_STEP: Final = 50_000
 _SEEN_CHARS: Final = 64
 """Characters of unchanged texts whose recognition costs as much as comparing one character."""
 
-_NO_USER: Final = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
-_NO_CALLER: Final = NotApplicable(reason="only a simulated caller knows what it meant to say")
-_NO_TRANSCRIBER: Final = NotApplicable(reason="the agent hears sound: no transcript has the words that it understood")
-_ONE_TRANSCRIPT: Final = NotApplicable(reason="there are no two transcripts of it")
+_NO_USER: Final = rows.Unscored(UnscoredReason.NO_USER_SPEECH)
+_NO_CALLER: Final = rows.NotApplicable("only a simulated caller knows what it meant to say")
+_NO_TRANSCRIBER: Final = rows.NotApplicable("the agent hears sound: no transcript has the words that it understood")
+_ONE_TRANSCRIPT: Final = rows.NotApplicable("there are no two transcripts of it")
 _RATE_DIGITS = 3  # as EVA rounds
 
 
-class TurnDifferences(NamedTuple):
-    """The differences in a turn: of the user's side by EVA's `stt_wer`, and by disagreement of each side; None where one
-    transcript is unknown.
+class Differences(NamedTuple):
+    """The differences in a turn, or in a call, as rows have them; None where they are not known, or not yet.
+
+    Attributes:
+        stt_wer: Errors in the agent's transcript of the user.
+        user: Differences between both transcripts of the user.
+        assistant: Differences between both transcripts of the agent.
+        both: Those of both sides together; of a call only.
     """
 
-    stt: ErrorSums | None
-    user: ErrorSums | None
-    assistant: ErrorSums | None
-    normalizer: str
-
-    def fields(self) -> dict[str, Any]:
-        """Its fields in a turn's record."""
-        return {
-            "stt_wer": None if self.stt is None else _error_fields(self.stt, 1, None, self.normalizer),
-            "user_disagreement": None if self.user is None else _side_fields(self.user, 1),
-            "assistant_disagreement": None if self.assistant is None else _side_fields(self.assistant, 1),
-        }
-
-
-class CallDifferences(NamedTuple):
-    """The differences in a call, in plain values, and the fields of a `WordErrorRate` and of a `TranscriptDisagreement`; either
-    is None where it is known only at the close.
-    """
-
-    inputs: tuple[Any, ...]
-    stt_wer: dict[str, Any] | None
-    disagreement: dict[str, Any] | None
+    stt_wer: rows.WordErrors | None
+    user: rows.Disagreement | None
+    assistant: rows.Disagreement | None
+    both: rows.Value | None = None
 
 
 class TranscriptErrors:
@@ -442,42 +429,40 @@ class TranscriptErrors:
             errors.put_all(one, other)
         return self._changed_at_close
 
-    def of_turn(self, live: LiveCall, turn: int) -> TurnDifferences:
+    def of_turn(self, live: LiveCall, turn: int) -> Differences:
         """The differences in a turn, as far as it was compared."""
         user, assistant = (errors.turns.get(turn) for errors in (self._of_user, self._of_assistant))
-        user_sums = None if user is None else user.sums
-        is_cascade = live.history.pipeline_type is PipelineType.CASCADE
-        return TurnDifferences(
-            user_sums if is_cascade else None,
-            user_sums,
-            None if assistant is None else assistant.sums,
-            self.normalizer,
+        has_rate = user is not None and live.history.pipeline_type is PipelineType.CASCADE
+        return Differences(
+            self._rate(user.sums, 1) if user is not None and has_rate else None,
+            None if user is None else _disagreement(user.sums, 1),
+            None if assistant is None else _disagreement(assistant.sums, 1),
         )
 
-    def of_call(self, live: LiveCall, context: MetricContext | None) -> CallDifferences:
+    def of_call(self, live: LiveCall, context: MetricContext | None) -> Differences:
         """The differences in the call so far; at its end by EVA's context, with the reason where nothing can be compared."""
-        errors = self._of_user
-        unknown: Unscored | NotApplicable | None = None
+        user, assistant = self._of_user, self._of_assistant
+        rate: rows.WordErrors | None = None
         if context is not None and context.is_audio_native:
-            unknown = _NO_TRANSCRIBER
+            rate = rows.WordErrors(_NO_TRANSCRIBER, normalizer=self.normalizer)
         elif context is not None and not any(context.intended_user_turns.values()):
-            unknown = _NO_CALLER
-        elif not errors.turns:
-            unknown = _NO_USER
-        has_rate = context is not None or (unknown is None and live.history.pipeline_type is PipelineType.CASCADE)
-        sums, turns = (errors.sums, len(errors.turns)) if unknown is None else (ErrorSums(), 0)
-        sides = (errors.sums, len(errors.turns)), (self._of_assistant.sums, len(self._of_assistant.turns))
-        has_sides = context is not None or any(turns for _, turns in sides)
-        inputs = (has_rate and (sums, turns, unknown and unknown.reason, self.normalizer), has_sides and sides)
-        both = sides[0][0].plus(sides[1][0])
-        is_compared = any(turns for _, turns in sides)
-        disagreement = {
-            "result": _scored(both) if is_compared else _ONE_TRANSCRIPT,
-            "user": _side_fields(*sides[0]),
-            "assistant": _side_fields(*sides[1]),
-        }
-        rate = _error_fields(sums, turns, unknown, self.normalizer)
-        return CallDifferences(inputs, rate if has_rate else None, disagreement if has_sides else None)
+            rate = rows.WordErrors(_NO_CALLER, normalizer=self.normalizer)
+        elif context is not None and not user.turns:
+            rate = rows.WordErrors(_NO_USER, normalizer=self.normalizer)
+        elif user.turns and (context is not None or live.history.pipeline_type is PipelineType.CASCADE):
+            rate = self._rate(user.sums, len(user.turns))
+        is_compared = bool(user.turns or assistant.turns)
+        if context is None and not is_compared:
+            return Differences(rate, None, None)
+        return Differences(
+            rate,
+            _disagreement(user.sums, len(user.turns)),
+            _disagreement(assistant.sums, len(assistant.turns)),
+            _rounded(user.sums.plus(assistant.sums)) if is_compared else _ONE_TRANSCRIPT,
+        )
+
+    def _rate(self, sums: ErrorSums, turns: int) -> rows.WordErrors:
+        return rows.WordErrors(_rounded(sums), *sums, turns, self.normalizer)
 
     def _pairs(
         self, context: MetricContext
@@ -513,24 +498,9 @@ def _compared_chars(one: str | None, other: str | None) -> int:
     return min(len(one or "") + len(other or ""), 2 * MAX_CHARS)
 
 
-def _scored(sums: ErrorSums) -> Scored:
-    return Scored(value=round(sums.rate, _RATE_DIGITS))
+def _rounded(sums: ErrorSums) -> float:
+    return round(sums.rate, _RATE_DIGITS)
 
 
-def _error_fields(
-    sums: ErrorSums, turns: int, unknown: Unscored | NotApplicable | None, normalizer: str
-) -> dict[str, Any]:
-    return {
-        "result": unknown or _scored(sums),
-        "substitutions": sums.substitutions,
-        "deletions": sums.deletions,
-        "insertions": sums.insertions,
-        "reference_words": sums.reference_words,
-        "turns": turns,
-        "normalizer": normalizer,
-    }
-
-
-def _side_fields(sums: ErrorSums, turns: int) -> dict[str, Any]:
-    result: Result = _scored(sums) if turns else _ONE_TRANSCRIPT
-    return {"result": result, "differences": sums.errors, "words": sums.reference_words, "turns": turns}
+def _disagreement(sums: ErrorSums, turns: int) -> rows.Disagreement:
+    return rows.Disagreement(_rounded(sums) if turns else _ONE_TRANSCRIPT, sums.errors, sums.reference_words, turns)

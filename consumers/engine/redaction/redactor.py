@@ -7,6 +7,8 @@ from hashlib import blake2b
 from itertools import pairwise, takewhile
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 from consumers.engine.effects import Count
 from consumers.engine.redaction.dates import WORDS_ABOUT_BIRTHS, find_birth_dates, has_numeric_date
 from consumers.engine.redaction.emails import find_emails
@@ -328,16 +330,18 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
 
 # Redacts the texts of one call: each once, and no step of the call more than a bound.
 #
-# The same words leave the engine several times: in questions to judges, and in the transcript. The call keeps each
-# redacted text, so that the next reader does not search it again.
+# The same words leave the engine several times: in questions to judges, in the rows of words, and in the transcript. The call keeps
+# each text and each tool's value in which something was searched for, so that the next reader does not search it again.
 
 MAX_CHARS_PER_STEP: Final = 20_000
 """Characters that one step of a call searches closely: 40 ms of digits, 0.2 s at worst. A turn with tools has a few thousand, and most of
 its texts hold nothing and end at a glance. A transcript goes on in the next step; the rest of a question to judges is left out.
 """
 MAX_KEPT_TEXTS: Final = 4_096
-"""Texts whose redaction is kept: two sides of 1,000 turns, and as many that have changed since."""
+"""Texts and values whose redaction is kept: two sides of 1,000 turns, and as many that have changed since."""
 _DIGEST_BYTES: Final = 16
+_OF_A_VALUE: Final = b"\0"
+_JSON: Final = b"\0"
 
 
 class CallRedactor:
@@ -357,7 +361,8 @@ class CallRedactor:
         self.texts_left_out = 0
         self._redactor = redactor
         self.left_chars = MAX_CHARS_PER_STEP
-        self._known: dict[bytes, str] = {}
+        self._known: dict[bytes, Any] = {}
+        self._has_values = False
 
     @property
     def has_room(self) -> bool:
@@ -368,17 +373,14 @@ class CallRedactor:
         """Redacts a text, as `Redactor.redact` does."""
         if not self._redactor.is_worth_a_look(text):
             return text
-        digest = blake2b(text.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).digest()
-        known = self._known.get(digest)
+        digest = _digest(text.encode(errors="surrogatepass"))
+        known: str | None = self._known.get(digest)
         if known is not None:
             return known
         if not self.has_room:
             return self._left_out()
         redacted: str = self._counted(self._redactor.redact, text)
-        # An unchanged text needs no second copy.
-        self._known[digest] = text if redacted == text else redacted
-        if len(self._known) > MAX_KEPT_TEXTS:
-            del self._known[next(iter(self._known))]
+        self._keep(digest, text, redacted)
         return redacted
 
     def beginning(self, text: str, most: int) -> str:
@@ -392,7 +394,23 @@ class CallRedactor:
 
     def redact_value(self, value: Any) -> Any:
         """Redacts a JSON value, as `Redactor.redact_value` does."""
-        return self._counted(self._redactor.redact_value, value) if self.has_room else self._left_out()
+        digest = _digest_of(value) if self._has_values else b""
+        if digest in self._known:
+            return self._known[digest]
+        if not self.has_room:
+            return self._left_out()
+        left_chars = self.left_chars
+        redacted = self._counted(self._redactor.redact_value, value)
+        if self.left_chars < left_chars:  # nearly all values hold nothing, and are only glanced at
+            self._has_values = True
+            self._keep(digest or _digest_of(value), value, redacted)
+        return redacted
+
+    def _keep(self, digest: bytes, original: Any, redacted: Any) -> None:
+        # What is unchanged needs no second copy.
+        self._known[digest] = original if redacted == original else redacted
+        if len(self._known) > MAX_KEPT_TEXTS:
+            del self._known[next(iter(self._known))]
 
     def drain_counts(self) -> list[Count]:
         """Counts of texts left out since the last drain."""
@@ -408,3 +426,14 @@ class CallRedactor:
     def _left_out(self) -> str:
         self.texts_left_out += 1
         return TOO_LONG
+
+
+def _digest(text: bytes) -> bytes:
+    return blake2b(text, digest_size=_DIGEST_BYTES).digest()
+
+
+def _digest_of(value: Any) -> bytes:
+    """Of a JSON value; a text as a value is redacted otherwise than as a text."""
+    return _digest(
+        _OF_A_VALUE + (value.encode(errors="surrogatepass") if isinstance(value, str) else _JSON + to_json(value))
+    )

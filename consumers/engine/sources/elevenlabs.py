@@ -363,7 +363,7 @@ class _AgentStream:
             replies.append(reply._replace(key=key))
             self._correct(event_id, bot)
         if said.is_exact:
-            live.someone_speaks(said.at_ms)
+            live.someone_speaks(said.at_ms, is_assistant=True)
 
     def _on_correction(self, said: Corrected, bot: BotHistory) -> None:
         event_id = _WITHOUT_ID if said.id is None else said.id
@@ -390,7 +390,7 @@ class _AgentStream:
     def _on_cut_off(self, cut: CutOff, live: LiveCall, bot: BotHistory) -> None:
         self._keys.append(bot.from_agent(SpeechMoment.AGENT_CUT_OFF, cut.at_ms, cut.id, ()))
         if cut.is_exact:
-            live.someone_speaks(cut.at_ms)
+            live.someone_speaks(cut.at_ms, is_assistant=False)
 
     def _on_tool(self, run: ToolRun, live: LiveCall, bot: BotHistory) -> None:
         if run.state is ToolState.RUNS:

@@ -291,7 +291,8 @@ class BotTurnMachine:
     """State after the last moment. `turn` 0 is the greeting.
 
     `touched` has, since it was last emptied, every turn whose times, interruptions or tools may differ; a change of words alone
-    sets `have_words_changed` instead, until the reader of the words clears it.
+    sets `have_words_changed` instead, until the reader of the words clears it. `reworded` has the turns whose words may differ, but for
+    pieces of a text that grows.
 
     `bot_turn` is the turn in which the bot speaks, `ruled_turn` the one of the open ruling, `vad_turn` the one of the open
     stretch of sound, each None without one. `answering` is the turn to which the bot's words belong: one that the caller has
@@ -337,6 +338,7 @@ class BotTurnMachine:
         self.turns = dict[int, BotTurn]()
         self.words = dict[int, tuple[Words, ...]]()
         self.touched = set[int]()
+        self.reworded = set[int]()
         self.have_words_changed = False
         self.hears_transcripts = self.is_mute = True
         self.has_rulings = self.hears_detector = self.reports_answers = self.is_over = False
@@ -364,6 +366,7 @@ class BotTurnMachine:
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)
         self.touched.update(number for number, state in self.turns.items() if turns.get(number) is not state)
+        self.reworded.update(number for number, said in self.words.items() if words.get(number) is not said)
         self.turns = dict(turns)
         self.words = dict(words)
         self.have_words_changed = True
@@ -593,6 +596,7 @@ class BotTurnMachine:
             turn = self._turn_of_message(turn, time_ms / 1000)
         self.words[turn] = (*self.words.get(turn, ()), words)
         self.have_words_changed = True
+        self.reworded.add(turn)
         if self.is_mute and not words.is_user:
             self.has_bot_spoken = True
             self._change(turn, written=(*self._of(turn).written, time_ms / 1000))
@@ -731,6 +735,7 @@ class BotTurnMachine:
         else:
             self.words[turn] = (*self.words.get(turn, ()), *said.words)
             self.have_words_changed = True
+            self.reworded.add(turn)
         state = self._of(turn)
         is_first = not state.agent_said  # only the first answer ends a latency
         is_exact = said.is_exact and not is_late

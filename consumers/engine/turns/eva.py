@@ -179,8 +179,8 @@ class EvaTurnMachine:
     """State of the pass. `turns` has the state of each turn id; `turn` is 0 for the greeting and can become -1.
 
     `touched` has, since it was last emptied, every turn whose times, interruptions or tools may differ; a change of words alone
-    does not touch a turn. `user_start_turn` and `assistant_start_turn` are the turns of the role's latest audio start (None
-    before the first); the ends belong there.
+    does not touch a turn, and `reworded` has those that the call has left. `user_start_turn` and `assistant_start_turn` are the
+    turns of the role's latest audio start (None before the first); the ends belong there.
     """
 
     # Each value that a checkpoint keeps, besides the turns; its annotation makes it one.
@@ -214,6 +214,7 @@ class EvaTurnMachine:
         self._epoch = 0
         self.turns = dict[int, TurnState]()
         self.touched = set[int]()
+        self.reworded = set[int]()
 
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
         """Applies one element of the history."""
@@ -242,6 +243,8 @@ class EvaTurnMachine:
         return self._writable(number)
 
     def _writable(self, number: int) -> TurnState:
+        if number < self.turn:
+            self.reworded.add(number)
         state = self.turns.get(number)
         if state is None:
             self.touched.add(number)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum, auto
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -26,6 +26,7 @@ from consumers.engine.turns.timeline import (
     key_time_ms,
 )
 from schemas.closed_sets import Anchor
+from schemas.rows import MAX_SOUNDS, Sound
 from schemas.units import MS_PER_SECOND
 
 # The words of a turn by source, and one table that chooses the sources for each purpose.
@@ -257,6 +258,12 @@ class HeardSide(NamedTuple):
                 found.append(Span(_ms(start_s), stop_ms))
         return tuple(found)
 
+    @property
+    def in_row(self) -> tuple[Sound, ...]:
+        """Its first sounds, as the row of a turn has them."""
+        pairs = islice(self._pairs(), MAX_SOUNDS)
+        return tuple(Sound(_ms(start_s), None if stop_s is None else _ms(stop_s)) for start_s, stop_s in pairs)
+
     def _pairs(self) -> Iterator[tuple[float, float | None]]:
         ends = self.ends
         for at, start_s in enumerate(self.starts):
@@ -416,11 +423,14 @@ def answers_of(turns: Mapping[int, HeardTurn], spoken: Mapping[int, str] | None 
     if spoken is None:
         spoken = {number: turn.assistant.said(Purpose.SPOKEN) for number, turn in turns.items()}
     knows_speech = any(spoken.values())
-    return {
-        number: spoken[number]
-        or ("" if knows_speech and not turn.assistant.starts else turn.assistant.said(Purpose.WRITTEN))
-        for number, turn in turns.items()
-    }
+    return {number: answer_of(turn, spoken[number], knows_speech=knows_speech) for number, turn in turns.items()}
+
+
+def answer_of(turn: HeardTurn, spoken: str, *, knows_speech: bool) -> str:
+    """The same of one turn; `knows_speech` is whether any turn of the call has spoken words."""
+    if spoken or (knows_speech and not turn.assistant.starts):
+        return spoken
+    return turn.assistant.said(Purpose.WRITTEN)
 
 
 def cut_off_turns(turns: Mapping[int, HeardTurn]) -> set[int]:

@@ -5,11 +5,13 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from consumers.engine.effects import Effect, PublishScore
+from msgspec import structs
+
+from consumers.engine.effects import Effect
 from consumers.engine.limits import Limits
-from consumers.engine.records import Cause, LabelHistory, Revisions
+from consumers.engine.rows import CallRows
 from consumers.engine.sources.facts import Said, ToldWait, ToolRun, ToolState
 from consumers.engine.turns.bot import (
     MESSAGE_RANK,
@@ -19,7 +21,7 @@ from consumers.engine.turns.bot import (
     SpeechMoment,
     Words,
 )
-from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
+from consumers.engine.turns.dead_air import DeadAirWatch
 from consumers.engine.turns.eva import EvaHistory, EvaTurnMachine
 from consumers.engine.turns.heard import (
     HeardByTheBot,
@@ -42,28 +44,27 @@ from consumers.engine.turns.timeline import (
     turn_with_user_end,
     voice_to_voice_ms,
 )
-from schemas.closed_sets import InputSource, PipelineType, ToolOutcome
+from schemas import rows as table
+from schemas.closed_sets import InputSource, PipelineType, Speaker, ToolOutcome, UnscoredReason
+from schemas.rows import MAX_SILENCES, Errors, Labels, Silence
 from schemas.scores.latency_stages import ServiceKind
-from schemas.scores.records import (
-    WITHDRAWN,
-    AgentErrorsFact,
-    AnyScoreRecord,
-    CallLabels,
-    CallStartedFact,
-    DeadAirFact,
-    InterruptionFact,
-    Scored,
-    ToolUseFact,
-    TurnStatus,
-    VoiceToVoiceLatency,
-)
 from schemas.units import MS_PER_SECOND
 
-# Publishes the moments of a call's turns: compares turns with the published values and makes records of latencies,
-# interruptions and tools.
+# The moments of a call's turns: waits, interruptions and uses of tools.
 
-LATENCY = "voice_to_voice_latency_ms"
-_INTERRUPTIONS = ("interruption_by_user", "interruption_by_assistant")
+_WITHDRAWN: Final = table.Unscored(UnscoredReason.WITHDRAWN)
+
+
+class Cause(NamedTuple):
+    """What changed turns.
+
+    Attributes:
+        event_time_ms: The time of the event, on the call's own clock; None where the change has no time there.
+        broker_ms: Broker time of the record.
+    """
+
+    event_time_ms: int | None
+    broker_ms: int
 
 
 class TurnMoments:
@@ -76,8 +77,8 @@ class TurnMoments:
         tools: The uses of tools as last seen.
     """
 
-    def __init__(self, revisions: Revisions) -> None:
-        self._revisions = revisions
+    def __init__(self, rows: CallRows) -> None:
+        self._rows = rows
         self._views: dict[int, TurnView] = {}
         self._left_at_ms: dict[int, int] = {}
         self.ever_settled: set[int] = set()
@@ -108,8 +109,8 @@ class TurnMoments:
         last_tool: ToolEntry | None,
         current: int,
         cause: Cause,
-    ) -> tuple[list[AnyScoreRecord], set[int]]:
-        """Records of the changes, and the turns whose uses of tools changed.
+    ) -> set[int]:
+        """Follows the changes; returns the turns whose uses of tools changed.
 
         Args:
             touched: Turns that may have changed, in any order.
@@ -123,13 +124,12 @@ class TurnMoments:
                 self._left_at_ms[turn] = self._unended.pop(turn)
         has_moved = current != self._current
         self._current = current
-        records: list[AnyScoreRecord | None] = []
         for turn in sorted(touched) if len(touched) > 1 else touched:
             view = views.get(turn)
             old = self._views.get(turn)
             if view is None:
                 if old is not None:
-                    records += self._forget(turn, cause)
+                    self._forget(turn, cause.broker_ms)
                 continue
             if view == old and not has_moved:
                 continue
@@ -137,11 +137,12 @@ class TurnMoments:
             self.highest_turn = max(self.highest_turn, turn)
             self._move(turn, cause)
             if view != old:
-                records += self._turn_records(turn, view, old, cause)
+                self._follow(turn, view, old, cause.broker_ms)
         changed = self.tools.follow(last_tool)
         if changed:
-            records += [self._tool_record(key, changed[key], cause) for key in sorted(changed)]
-        return [record for record in records if record is not None], {turn for turn, _ in changed}
+            for key in sorted(changed):
+                self._follow_tool(key, changed[key], cause.broker_ms)
+        return {turn for turn, _ in changed}
 
     def settle(self, passed_ms: float, rests_on_open_sound: Callable[[int], bool]) -> list[int]:
         """Settles the turns that were left at or before `passed_ms`, and returns them. A turn with an open sound waits for its
@@ -158,22 +159,21 @@ class TurnMoments:
             settled.append(turn)
         return settled
 
-    def final_records(
-        self, views: dict[int, TurnView], last_tool: ToolEntry | None, cause: Cause
-    ) -> list[AnyScoreRecord]:
-        """Records of the latencies that change now that every sound has an end, and of unanswered tools."""
+    def finish(self, views: dict[int, TurnView], last_tool: ToolEntry | None, known_ms: int) -> None:
+        """Sets the waits that change now that every sound has an end, and unanswered tools."""
         self._views = dict(views)
-        records: list[AnyScoreRecord | None] = []
-        records += [self._latency(turn, views[turn], TurnStatus.FINAL, cause) for turn in sorted(views) if turn >= 1]
+        for turn in sorted(views):
+            if turn >= 1:
+                self._set_wait(turn, views[turn], known_ms)
         self.tools.follow(last_tool)
-        records += [self._tool_record((use.turn, use.index), use, cause, is_over=True) for use in self.tools]
-        return [record for record in records if record is not None]
+        for use in self.tools:
+            self._follow_tool((use.turn, use.index), use, known_ms, is_over=True)
 
-    def status(self, turn: int) -> TurnStatus:
-        """Whether the turn is open, provisional or settled."""
+    def status(self, turn: int) -> Literal["open", "provisional", "settled"]:
+        """How far the turn can still change."""
         if self._is_settled(turn):
-            return TurnStatus.SETTLED
-        return TurnStatus.PROVISIONAL if turn < self._current else TurnStatus.OPEN
+            return "settled"
+        return "provisional" if turn < self._current else "open"
 
     def _is_settled(self, turn: int) -> bool:
         return turn in self.ever_settled and turn not in self._reopened
@@ -190,75 +190,55 @@ class TurnMoments:
         elif not self._is_settled(turn):
             self._left_at_ms.setdefault(turn, cause.event_time_ms or 0)
 
-    def _turn_records(
-        self, turn: int, view: TurnView, old: TurnView | None, cause: Cause
-    ) -> list[AnyScoreRecord | None]:
-        """Records of a changed view: the latency if its ends moved, an interruption if it appeared or vanished."""
-        records: list[AnyScoreRecord | None] = []
+    def _follow(self, turn: int, view: TurnView, old: TurnView | None, known_ms: int) -> None:
+        """Follows a changed view: its wait if its ends moved, an interruption if it appeared or vanished."""
+        if old is None and turn in self._rows.turns:  # it may be there again
+            self._rows.set_turn(turn, known_ms, status=self.status(turn))
         if turn >= 1 and (old is None or view.timing != old.timing):
-            records.append(self._latency(turn, view, self.status(turn), cause))
+            self._set_wait(turn, view, known_ms)
         was = (False, False) if old is None else (old.user_interrupted, old.assistant_interrupted)
         now = view.user_interrupted, view.assistant_interrupted
         if now != was:
-            for name, is_so, was_so in zip(_INTERRUPTIONS, now, was, strict=True):
+            for by, is_so, was_so in zip((Speaker.USER, Speaker.ASSISTANT), now, was, strict=True):
                 if is_so is not was_so:
-                    records.append(self._interruption(name, turn, cause, is_withdrawn=not is_so))
-        return records
+                    self._rows.interrupts(turn, known_ms, by, is_withdrawn=not is_so)
 
-    def _latency(self, turn: int, view: TurnView, status: TurnStatus, cause: Cause) -> VoiceToVoiceLatency | None:
-        """Record of the latency once it is known; withdraws one that is not known any more. The turn's own record has the
-        reason.
-        """
-        result = voice_to_voice_ms(view)
-        subject = (LATENCY, turn, 0)
-        if not isinstance(result, Scored):
-            last = self._revisions.published.get(subject)
-            return None if last is None or not last.had_value else self._withdrawn_latency(turn, cause)
-        inputs = (view.user_end_s, view.assistant_start_s, view.anchor, view.recorded_ms)
-        return self._revisions.make(
-            VoiceToVoiceLatency, subject, status, inputs, cause, result=result, anchor=view.anchor, source=view.source
-        )
+    def _set_wait(self, turn: int, view: TurnView, known_ms: int) -> None:
+        """Sets the wait once it is known; withdraws one that is not known any more. Why it is not known is a measure's to say."""
+        wait_ms = voice_to_voice_ms(view)
+        if isinstance(wait_ms, float):
+            self._rows.set_wait(turn, known_ms, wait_ms, view.anchor, view.source)
+        else:
+            self._withdraw_wait(turn, known_ms)
 
-    def _withdrawn_latency(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
-        return self._revisions.withdraw(
-            VoiceToVoiceLatency, (LATENCY, turn, 0), cause, result=WITHDRAWN, anchor=None, source=None
-        )
+    def _withdraw_wait(self, turn: int, known_ms: int) -> None:
+        row = self._rows.turns.get(turn)
+        if row is not None and isinstance(row.wait_ms, float):
+            self._rows.set_wait(turn, known_ms, _WITHDRAWN)
 
-    def _interruption(self, name: str, turn: int, cause: Cause, *, is_withdrawn: bool) -> InterruptionFact | None:
-        return self._revisions.make(
-            InterruptionFact, (name, turn, 0), self.status(turn), (is_withdrawn,), cause,
-            has_value=not is_withdrawn, is_withdrawn=is_withdrawn,
-        )  # fmt: skip
-
-    def _forget(self, turn: int, cause: Cause) -> list[AnyScoreRecord | None]:
-        """Withdraws every moment of a turn that does not exist any more."""
+    def _forget(self, turn: int, known_ms: int) -> None:
+        """Withdraws a turn that does not exist any more."""
         del self._views[turn]
         self._left_at_ms.pop(turn, None)
         self._unended.pop(turn, None)
         self._reopen(turn)
         if turn == self.highest_turn:
             self.highest_turn = max(self._views, default=0)
-        names = [name for name in _INTERRUPTIONS if (name, turn, 0) in self._revisions.published]
-        interruptions = [self._interruption(name, turn, cause, is_withdrawn=True) for name in names]
-        return [self._withdrawn_latency(turn, cause), *interruptions]
+        if turn in self._rows.turns:
+            self._withdraw_wait(turn, known_ms)
+            for by in Speaker:
+                self._rows.interrupts(turn, known_ms, by, is_withdrawn=True)
+            self._rows.set_turn(turn, known_ms, status="withdrawn")
 
-    def _tool_record(
-        self, key: UseKey, use: PairedUse | None, cause: Cause, *, is_over: bool = False
-    ) -> ToolUseFact | None:
-        """Record of a use with a known outcome, at the end also of an unanswered one; otherwise withdraws the published one."""
+    def _follow_tool(self, key: UseKey, use: PairedUse | None, known_ms: int, *, is_over: bool = False) -> None:
+        """Sets a use with a known outcome, at the end also an unanswered one; otherwise withdraws what is known of it."""
         turn, index = key
-        subject = ("tool_call", turn, index)
         if use is None or (use.outcome is None and not is_over):
-            unanswered = ToolOutcome.UNANSWERED
-            return self._revisions.withdraw(
-                ToolUseFact, subject, cause, tool="", outcome=unanswered, duration_ms=None, is_withdrawn=True
-            )
-        status = TurnStatus.FINAL if is_over else self.status(turn)
+            if turn in self._rows.turns:
+                self._rows.set_tool(turn, known_ms, None, index)
+            return
         outcome = use.outcome or ToolOutcome.UNANSWERED
-        return self._revisions.make(
-            ToolUseFact, subject, status, (use.tool, outcome, use.duration_ms), cause,
-            tool=use.tool, outcome=outcome, duration_ms=use.duration_ms,
-        )  # fmt: skip
+        self._rows.set_tool(turn, known_ms, table.ToolUse(index, use.tool, outcome, use.duration_ms), index)
 
 
 # Tools of a call from pipecat's `FunctionCallObserver`; they count where no other source has tools.
@@ -337,10 +317,10 @@ MAX_ERROR_TIMES: Final = 1_000
 class AgentErrors:
     """The errors of the agent of one call. What is final does not depend on the order in which they arrive."""
 
-    __slots__ = ("_count", "_newest", "_published_ms", "_revisions", "_times_ms", "_told")
+    __slots__ = ("_count", "_newest", "_published_ms", "_rows", "_times_ms", "_told")
 
-    def __init__(self, revisions: Revisions) -> None:
-        self._revisions = revisions
+    def __init__(self, rows: CallRows) -> None:
+        self._rows = rows
         self._count = 0
         self._newest = (0, "")
         self._published_ms = 0
@@ -364,42 +344,42 @@ class AgentErrors:
         self._told = [*self._told, (cause, told_by, time_ms)][-MAX_TOLD_ERRORS:]
         return False
 
-    def fold(self, time_ms: int, component: ServiceKind | None, cause: Cause) -> AgentErrorsFact | None:
-        """Counts an error at this time; returns the record of them all if one is due."""
+    def fold(self, time_ms: int, component: ServiceKind | None, known_ms: int) -> None:
+        """Counts an error at this time. It is in the row of the call now, or soon."""
         self._count += 1
         self._newest = max(self._newest, (time_ms, component or ""))
         insort(self._times_ms, time_ms)
         del self._times_ms[MAX_ERROR_TIMES:]
         has_doubled = not self._count & (self._count - 1)
-        if not has_doubled and time_ms < self._published_ms + ERRORS_EVERY_MS:
-            return None
-        self._published_ms = time_ms
-        return self._record(TurnStatus.OPEN, cause)
+        if has_doubled or time_ms >= self._published_ms + ERRORS_EVERY_MS:
+            self._published_ms = time_ms
+            self.publish(known_ms)
 
-    def final_record(self, cause: Cause) -> AgentErrorsFact | None:
-        """The record of all errors of the call; None without any, and if it is published already."""
-        return self._record(TurnStatus.FINAL, cause) if self._count else None
+    def publish(self, known_ms: int) -> None:
+        """Sets what is known of the errors in the row of the call; nothing without any."""
+        last_ms, component = self._newest
+        known = self._rows.call.errors
+        errors = Errors(self._count, last_ms, known_ms, ServiceKind(component) if component else None)
+        if self._count and (known is None or structs.replace(errors, known_ms=known.known_ms) != known):
+            self._rows.set_call(known_ms, errors=errors)
+            self._rows.count(None, "errors")
 
     def is_any(self, from_s: float, until_s: float) -> bool:
         """Whether there was an error from one epoch second until before the other."""
         place = bisect_left(self._times_ms, round(from_s * MS_PER_SECOND))
         return place < len(self._times_ms) and self._times_ms[place] / MS_PER_SECOND < until_s
 
-    def _record(self, status: TurnStatus, cause: Cause) -> AgentErrorsFact | None:
-        last_ms, component = self._newest
-        return self._revisions.make(
-            AgentErrorsFact, ("agent_errors", None, 0), status, (self._count, last_ms, component), cause,
-            errors=self._count, last_ms=last_ms, component=component or None,
-        )  # fmt: skip
 
-
-# The live call: turns as heard now, and their latencies, interruptions, tools and silences as records to publish.
+# The live call: turns as heard now, and their waits, interruptions, tools and silences, which it sets in their rows.
 #
 # A call with a simulated caller is heard through the caller's audio events, which make EVA's own turns; any other
 # call through the bot's events. The first audio event switches from the bot's turns to EVA's, as a revision.
 # Estimates of an ElevenLabs agent's turns give way to the values of the conversation record, once it is there.
 
 _USER_STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED})
+_ASSISTANTS = frozenset({SpeechMoment.BOT_STARTED, SpeechMoment.BOT_STOPPED})
+MAX_ANSWERS: Final = 20
+"""Starts of the assistant's speech that are kept, the newest ones: one may come before the silence that it ends is known."""
 INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
 """Order of two records of different topics with the same broker time."""
 
@@ -434,26 +414,26 @@ class LiveCall:
         is_told_later: Whether events come long after what they tell, as spans do.
     """
 
-    def __init__(self, history: EvaHistory, revisions: Revisions, limits: Limits) -> None:
+    def __init__(self, history: EvaHistory, rows: CallRows, limits: Limits) -> None:
         self.broker_ms = self.input_rank = self._logged_ms = 0
         self.first_ms: int | None = None
         self.announced_end_ms = 0
-        self.turns = TurnMoments(revisions)
+        self.turns = TurnMoments(rows)
         self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
-        self.history, self._revisions, self._limits = history, revisions, limits
+        self.history, self._rows, self._limits = history, rows, limits
         self.bot: BotHistory | None = BotHistory(history.replays, limits.allowed_lateness_ms)
         self.is_told_later = False
         self._heard_by = HeardBy.BOT
         self._watermarks: dict[InputSource, int] = {}
         self.low_ms, self.settle_at_ms, self._has_announced = -inf, inf, False
-        self._version: str | None = None
-        self._traceparent: str | None = None
-        self._found: list[DeadAir] = []
-        self._labels = LabelHistory()
         self.records = AgentRecords()
         self._function_calls = FunctionCalls()
         self._told_waits = ToldWaits()
-        self.errors = AgentErrors(revisions)
+        self.errors = AgentErrors(rows)
+        self._silences: list[
+            tuple[int, Silence]
+        ] = []  # newest ones, after which the assistant was not heard, with their turns
+        self._answers_ms: list[int] = []  # newest ones
 
     @property
     def has_speech_events(self) -> bool:
@@ -540,15 +520,18 @@ class LiveCall:
             bot.machine.name_sound(sound_id, at_s)
         machine, at_ms = bot.machine, int(at_s * 1000)
         is_unseen, is_found = bot.is_start_unseen(moment), bot.spoken(moment, at_s, started_s)
+        is_assistant = moment in _ASSISTANTS
         if is_found and started_s is not None:
-            self.someone_speaks(int(started_s * 1000))
+            self.someone_speaks(int(started_s * 1000), is_assistant=is_assistant)
         self.dead_air.is_heard(HeardBy.BOT if machine.has_user_events else HeardBy.TRANSCRIPT, self.broker_moment)
         if is_unseen and not is_found:
             self.dead_air.note(SilenceKind.SOMEONE_SPOKE, at_ms, self.broker_moment, self._heard_by)
+            if is_assistant:
+                self._assistant_heard(at_ms)
         elif moment in _USER_STARTS:
             self.dead_air.note(SilenceKind.USER_STARTED, at_ms, self.broker_moment, self._heard_by)
         elif moment is SpeechMoment.BOT_STARTED:
-            self.someone_speaks(at_ms)
+            self.someone_speaks(at_ms, is_assistant=True)
         if machine.bot_turn is None and (
             (moment is SpeechMoment.VAD_STOPPED and machine.pending_vad is None)
             or (moment is SpeechMoment.TURN_RELEASED and not machine.turns.get(machine.turn, BotTurn()).vad_starts)
@@ -563,7 +546,7 @@ class LiveCall:
             self.dead_air.is_heard(HeardBy.CALLER, self.broker_moment)
             machine.touched |= self.turns.turns | set(machine.turns) | self.records.forget()
         if is_start:
-            self.someone_speaks(int(at_s * 1000))
+            self.someone_speaks(int(at_s * 1000), is_assistant=not is_user)
         elif is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None:
             self.user_fell_silent(int(at_s * 1000), machine.user_start_turn)
 
@@ -582,7 +565,7 @@ class LiveCall:
         if self.bot is not None:
             self.bot.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
             if self.bot.machine.is_mute:  # its words are the answer
-                self.someone_speaks(time_ms)
+                self.someone_speaks(time_ms, is_assistant=True)
 
     def message(self, said: Said) -> None:
         """Folds the bot's own record of an utterance, for calls whose audit log lacks it."""
@@ -591,7 +574,7 @@ class LiveCall:
         if said.tells_cuts:
             self.bot.report_answers()
         if not said.is_user and self.bot.machine.is_mute:
-            self.someone_speaks(said.at_ms)
+            self.someone_speaks(said.at_ms, is_assistant=True)
         self.bot.said_to_pipecat(said.at_ms, _words_of(said))
 
     def recorded_words(self, said: Iterable[Said]) -> None:
@@ -632,10 +615,9 @@ class LiveCall:
         """Tools of which no event of pipecat has the name."""
         return self._function_calls.nameless
 
-    def agent_failed(self, time_ms: int, component: ServiceKind | None, out: list[Effect]) -> None:
+    def agent_failed(self, time_ms: int, component: ServiceKind | None) -> None:
         """Folds an error that the agent reports."""
-        record = self.errors.fold(time_ms, component, Cause(time_ms, self.broker_ms))
-        self._publish([] if record is None else [record], out)
+        self.errors.fold(time_ms, component, self.broker_ms)
 
     def bot_text(self, stamp: float, frame: str, *, is_reply: bool = False) -> None:
         """Folds text that the bot hands to speech synthesis, or a reply of its model: its speech, if it does not report that."""
@@ -645,12 +627,12 @@ class LiveCall:
         time_ms = int(stamp)
         is_new = bot.replied(time_ms, frame) if is_reply else bot.synthesised(time_ms, frame)
         if is_new and not bot.machine.has_bot_events:
-            self.someone_speaks(time_ms)
+            self.someone_speaks(time_ms, is_assistant=True)
         elif bot.machine.has_bot_events and not is_reply:
             self.dead_air.words_came(time_ms, len(frame), self.broker_moment, self._heard_by)
 
     def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
-        """Publishes the changed moments, and settles the turns that every stream has passed."""
+        """Follows the changed moments, and settles the turns that every stream has passed."""
         machine = self.machine
         touched, machine.touched = machine.touched, set()
         with_tools: set[int] = set()
@@ -658,11 +640,9 @@ class LiveCall:
             touched |= self.records.follow(self.bot.machine, out)
         if touched:
             views = self._views(touched)
-            records, with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
+            with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
             touched |= with_tools
-            self._publish(records, out)
-            if not self._has_announced:
-                self.announce(cause.broker_ms, out)  # a call is announced with its first turn, whatever is known of it
+            self.announce(cause.broker_ms)  # a call is announced with its first turn, whatever is known of it
             self._plan_settling()
         settled: Sequence[int] = ()
         if min(cause.event_time_ms or 0, self.low_ms) >= self.settle_at_ms:
@@ -670,49 +650,50 @@ class LiveCall:
             self._plan_settling()
         return LiveChanges(touched, settled, with_tools)
 
-    def reached(self, now_ms: int, out: list[Effect]) -> None:
+    def reached(self, now_ms: int) -> None:
         """Declares the dead air that broker time `now_ms` decides."""
-        self._found += self.dead_air.reached(now_ms)
-        self._declare_dead_air(out)
+        for each in self.dead_air.reached(now_ms):
+            turn = turn_with_user_end(self.machine.turns, each.user_end_ms, each.turn)
+            since_ms, threshold_ms = each.silent_since_ms, self._limits.dead_air_ms
+            until_ms = min((at_ms for at_ms in self._answers_ms if at_ms >= since_ms), default=None)
+            silence = Silence(each.number, since_ms, each.known_at_ms, threshold_ms, until_ms)
+            self._rows.set_silence(turn, silence)
+            if until_ms is None:
+                self._silences = [*self._silences, (turn, silence)][-MAX_SILENCES:]
 
-    def set_labels(
-        self, labels: CallLabels, version: str | None, traceparent: str | None, broker_ms: int, out: list[Effect]
-    ) -> None:
-        """Sets the labels of the call, and the agent's version and the call's span unless they are None; a change is published at once."""
-        more = version or self._version, traceparent or self._traceparent
-        if more != (self._version, self._traceparent):
-            self._version, self._traceparent = more
-            self._has_announced = False
-        if labels != self._revisions.labels:
-            self._revisions.labels = labels
-            self._labels.note(self.broker_ms, labels)
-            self._has_announced = False
-        self.announce(broker_ms, out)
+    def set_labels(self, labels: Labels, traceparent: str | None, known_ms: int) -> None:
+        """Sets the labels of the call, and its span unless that is None."""
+        self._rows.set_call(known_ms, labels=labels, traceparent=traceparent or self._rows.call.traceparent)
+        self.announce(known_ms)
 
-    def announce(self, broker_ms: int, out: list[Effect]) -> None:
-        """Publishes the call itself, before its first other record and whenever its labels change."""
-        if self._has_announced:
-            return
-        self._has_announced = True
-        subject = ("call_started", None, 0)
-        labels, version, traceparent = self._revisions.labels.model_dump_json(), self._version, self._traceparent
-        inputs = tuple(known for known in (labels, version, traceparent) if known is not None)
-        cause = Cause(None, broker_ms)
-        record = self._revisions.make(
-            CallStartedFact, subject, TurnStatus.OPEN, inputs, cause, version=version, traceparent=traceparent
-        )
-        if record is not None:
-            out.append(PublishScore(record))
+    def announce(self, known_ms: int) -> None:
+        """Has a row of the call made, unless there was one before."""
+        if not self._has_announced:
+            self._has_announced = True
+            self._rows.announce(known_ms)
 
-    def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
-        """The moments that change at the end of the call, with open sound closed as EVA closes it."""
+    def finish(self, known_ms: int) -> None:
+        """Sets the moments that change at the end of the call, with open sound closed as EVA closes it."""
         if self.bot is not None:
             self.bot.machine.is_over = True
         self.records.finish(None if self.bot is None else self.bot.machine)
-        views = self._views(None, self.history.session_end_s())
-        records = self.turns.final_records(views, self.machine.last_tool, cause)
-        errors = self.errors.final_record(cause)
-        return records if errors is None else [*records, errors]
+        self.turns.finish(self._views(None, self.history.session_end_s()), self.machine.last_tool, known_ms)
+        self.errors.publish(known_ms)
+
+    def is_answer_over(self, turn: int) -> bool:
+        """Whether the agent has answered in the turn and is silent now. Without sound it is, because its words are whole utterances;
+        text for a synthesis that nobody reports may go on.
+        """
+        if self.bot is None:
+            heard = self.history.machine.turns.get(turn)
+            return heard is not None and 0 < len(heard.assistant_starts) <= len(heard.assistant_ends)
+        machine = self.bot.machine
+        state = machine.turns.get(turn)
+        if state is None:
+            return False
+        if state.bot_starts:
+            return machine.bot_turn != turn
+        return bool(state.agent_said) or machine.is_mute
 
     def rests_on_open_sound(self, turn: int) -> bool:
         """Whether an open sound hides a value of the turn."""
@@ -730,11 +711,6 @@ class LiveCall:
             views = {turn: self._told_waits.revised(machine, turn, view) for turn, view in views.items()}
         return views if record is None else {turn: record.revised(turn, view) for turn, view in views.items()}
 
-    def _publish(self, records: Sequence[AnyScoreRecord], out: list[Effect]) -> None:
-        if records:
-            self.announce(records[0].caused_at_ms, out)
-            out.extend([PublishScore(record) for record in records])
-
     def _plan_settling(self) -> None:
         since_ms = self.turns.unsettled_since_ms
         self.settle_at_ms = inf if since_ms is None else since_ms + self._limits.allowed_lateness_ms
@@ -743,24 +719,20 @@ class LiveCall:
         """Begins a silence: the caller has finished. `heard_by` is the better of the caller and the bot by default."""
         self.dead_air.user_ended(end_ms, self._logged_ms, self.broker_moment, turn, heard_by or self._heard_by)
 
-    def someone_speaks(self, start_ms: int) -> None:
+    def someone_speaks(self, start_ms: int, *, is_assistant: bool) -> None:
         """Ends the silence."""
         self.dead_air.note(SilenceKind.SPEECH_STARTED, start_ms, self.broker_moment, self._heard_by)
+        if is_assistant:
+            self._assistant_heard(start_ms)
 
-    def _declare_dead_air(self, out: list[Effect]) -> None:
-        found, self._found = self._found, []
-        for each in found:
-            turn = turn_with_user_end(self.machine.turns, each.user_end_ms, each.turn)
-            dead_air = DeadAir(each.silent_since_ms, turn, each.number, each.known_at_ms)
-            known_at_ms, threshold_ms = each.known_at_ms, self._limits.dead_air_ms
-            record = self._revisions.make(
-                DeadAirFact, ("dead_air", turn, each.number), TurnStatus.FINAL, (dead_air,),
-                Cause(each.silent_since_ms + threshold_ms, known_at_ms), labels=self._labels.at(known_at_ms),
-                silent_since_ms=each.silent_since_ms, threshold_ms=threshold_ms,
-            )  # fmt: skip
-            if record is not None:
-                self.announce(known_at_ms, out)
-                out.append(PublishScore(record))
+    def _assistant_heard(self, at_ms: int) -> None:
+        """Notes until when the caller has waited through silences that became dead air, or are about to."""
+        self._answers_ms = [*self._answers_ms, at_ms][-MAX_ANSWERS:]
+        if self._silences:
+            for turn, silence in self._silences:
+                if silence.since_ms <= at_ms:
+                    self._rows.end_silence(turn, silence.number, at_ms, self.broker_ms)
+            self._silences = [each for each in self._silences if each[1].since_ms > at_ms]
 
 
 def _among(turns: Mapping[int, object], numbers: Iterable[int] | None) -> Iterable[int]:

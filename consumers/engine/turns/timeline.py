@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Literal, NamedTuple, Protocol
 
 from schemas.closed_sets import Anchor, InputSource, ToolOutcome, UnscoredReason
-from schemas.scores.records import Scored, Unscored
+from schemas.rows import Unscored
 
 # One merged timeline of a call: sorted elements, the machine's state after the last, and checkpoints to return to.
 #
@@ -563,7 +563,7 @@ class TurnView(NamedTuple):
         return round(round(self.assistant_start_s - self.user_end_s, EVA_DIGITS) * 1000, MS_DIGITS)
 
 
-def voice_to_voice_ms(view: TurnView) -> Scored | Unscored | None:
+def voice_to_voice_ms(view: TurnView) -> float | Unscored | None:
     """Silence the caller sat through: from the end of the user's last speech of the turn to the assistant's first.
 
     Returns:
@@ -572,15 +572,15 @@ def voice_to_voice_ms(view: TurnView) -> Scored | Unscored | None:
         since nothing is known yet.
     """
     if view.recorded_ms is not None:
-        return Scored(value=view.recorded_ms)
+        return float(view.recorded_ms)
     if view.has_user and view.is_answered_in_text:
-        return Unscored(reason=UnscoredReason.ANSWERED_IN_TEXT)
+        return Unscored(UnscoredReason.ANSWERED_IN_TEXT)
     if not view.has_user or view.assistant_start_s is None:
         return None
     if view.user_end_s is None:
-        return Unscored(reason=UnscoredReason.USER_STILL_SPEAKING)
+        return Unscored(UnscoredReason.USER_STILL_SPEAKING)
     heard_ms = view.heard_ms
-    return Unscored(reason=UnscoredReason.TIMES_UNKNOWN) if heard_ms is None else Scored(value=heard_ms)
+    return Unscored(UnscoredReason.TIMES_UNKNOWN) if heard_ms is None else heard_ms
 
 
 def unmeasured_reason(view: TurnView, *, has_speech_events: bool) -> UnscoredReason:

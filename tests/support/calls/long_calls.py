@@ -8,10 +8,13 @@ from typing import Any
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import NO_LIMITS
 from schemas.closed_sets import InputSource
-from schemas.scores.records import AnyScoreRecord
+from schemas.rows import CallRow, Row, TurnRow, WordsRow
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.benchmarks.traffic import START_MS, BrokerRecord
-from tests.support.calls.watched_calls import Input, scores_of
+from tests.support.calls.report_calls import words_of
+from tests.support.calls.rows_of_calls import rows_in_steps
+
+Input = tuple[InputSource, BrokerRecord]
 
 TURN_MS = 4_000
 WORDS = ("word " * 40).strip()
@@ -32,7 +35,13 @@ def long_inputs(turns: int, conversation_id: str = "long") -> list[Input]:
         events.append((InputSource.PIPECAT, at_ms, {"type": kind, "data": data}))
 
     def tool(kind: str, at_ms: float, number: int, **more: Any) -> None:
-        data = {"kind": kind, "status": kind, "tool_call_id": f"c{number}", "function_name": "lookup", **more}
+        data = {
+            "kind": f"function_call_{kind}",
+            "status": kind,
+            "tool_call_id": f"c{number}",
+            "function_name": "lookup",
+            **more,
+        }
         events.append((InputSource.PIPECAT, at_ms, {"type": "function_call_event", "data": data}))
 
     for number in range(turns):
@@ -57,8 +66,10 @@ def long_inputs(turns: int, conversation_id: str = "long") -> list[Input]:
 
 
 @functools.cache
-def long_call(turns: int) -> tuple[Sequence[Input], Sequence[AnyScoreRecord]]:
-    """The inputs of such a call and its scores, made once: a call of 900 turns takes seconds."""
-    inputs = long_inputs(turns)
-    arrivals = [admit(source, record, NO_LIMITS) for source, record in inputs]
-    return inputs, scores_of([each for each in arrivals if isinstance(each, Arrival)])
+def long_call(turns: int) -> Sequence[Row | WordsRow]:
+    """All rows of such a call up to now, and its words, made once: a call of 900 turns takes seconds."""
+    arrivals = [admit(source, record, NO_LIMITS) for source, record in long_inputs(turns)]
+    steps = rows_in_steps([each for each in arrivals if isinstance(each, Arrival)], None, NO_LIMITS)
+    rows: list[Row | WordsRow] = [row for row in steps if not (isinstance(row, CallRow) and row.state == "closed")]
+    newest = {row.turn: row for row in rows if isinstance(row, TurnRow)}
+    return [*rows, *words_of(newest.values(), WORDS)]

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consumers.engine.admission import Arrival
 from consumers.engine.effects import Effect
@@ -17,8 +17,9 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
-from schemas.scores.records import DeadAirFact, InterruptionFact, Scored, ToolUseFact, TurnValues
-from tests.support.fakes.engine_feed import LATENCY, Json, closings_of, records_of
+from schemas.rows import TurnRow, number
+from tests.properties.evaluation import newest_turns
+from tests.support.fakes.engine_feed import Json, rows_of, transcripts_of
 
 _FILE: Final = Path(__file__).with_name("pipecat_calls.jsonl")
 _LIMITS: Final = Limits(max_event_time_skew_ms=10**12)
@@ -37,18 +38,18 @@ class RecordedCall(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The published records of a call.
+    """The published rows of a call.
 
     Attributes:
         latencies_ms: The newest latency by turn, for turns that have one.
         anchors: The anchor of each.
         ever_ms: Every latency that was published at any time.
-        interruptions: (name, turn) of every interruption that was published at any time.
+        interruptions: (who, turn) of every interruption that was published at any time.
         dead_airs: (turn, start in ms) of every dead air.
         stages_ms: The newest value by turn and stage.
         speech_ms: The newest time of speech by turn and side, where it is known.
         tools: Tool and outcome of each use, in order.
-        turns: Numbers of the turns with a record.
+        turns: Numbers of the turns with a row.
         transcript: Speaker, words and whether they were cut off, in order; entries of tools are left out.
     """
 
@@ -105,33 +106,30 @@ def outcome_of(events: Sequence[Json]) -> Outcome:
         effects += evaluator.receive(Arrival(InputSource.PIPECAT, offset, at_ms, "call", decoded, value, None))
         effects += evaluator.advance(at_ms)
     effects += evaluator.advance(ended["timestamp"] + _LATER_MS)
-    (closing,) = closings_of(effects)
-    return _outcome(records_of(effects), json.loads(closing.transcript or b"[]"))
+    (transcript,) = transcripts_of(effects)
+    return _outcome([row for row in rows_of(effects) if isinstance(row, TurnRow)], json.loads(transcript))
 
 
-def _outcome(records: Sequence[Any], transcript: list[Json]) -> Outcome:
-    newest = {(each.name, each.turn or 0, each.index): each for each in records}
-    measured = [each for each in records if each.name == LATENCY and isinstance(each.result, Scored)]
-    known = {turn: each for (_, turn, _), each in newest.items() if each in measured}
-    rows = [each for each in newest.values() if isinstance(each, TurnValues) and not each.is_withdrawn]
-    overlaps = [each for each in records if isinstance(each, InterruptionFact)]
-    tools = {key: each for key, each in newest.items() if isinstance(each, ToolUseFact) and not each.is_withdrawn}
+def _outcome(rows: Sequence[TurnRow], transcript: list[Json]) -> Outcome:
+    turns = newest_turns(rows)
+    waits_ms = {turn: wait_ms for turn, row in turns.items() if (wait_ms := number(row.wait_ms)) is not None}
+    tools = [(turn, use) for turn, row in sorted(turns.items()) for use in row.tools]
     return Outcome(
-        latencies_ms={turn: each.result.value for turn, each in known.items()},
-        anchors={turn: each.anchor.value for turn, each in known.items()},
-        ever_ms={each.result.value for each in measured},
-        interruptions={(each.name, each.turn or 0) for each in overlaps if not each.is_withdrawn},
-        dead_airs={(each.turn or 0, each.silent_since_ms) for each in records if isinstance(each, DeadAirFact)},
-        stages_ms={(row.turn or 0, each.stage.value): each.latency_ms for row in rows for each in row.stages},
+        latencies_ms=waits_ms,
+        anchors={turn: anchor.value for turn in waits_ms if (anchor := turns[turn].anchor) is not None},
+        ever_ms={wait_ms for row in rows if (wait_ms := number(row.wait_ms)) is not None},
+        interruptions={(by.value, row.turn) for row in rows for by in row.interruptions},
+        dead_airs={(turn, each.since_ms) for turn, row in turns.items() for each in row.dead_air},
+        stages_ms={(turn, each.stage.value): each.latency_ms for turn, row in turns.items() for each in row.stages},
         speech_ms={
-            (row.turn or 0, side): talk.speech_ms.value
-            for row in rows
+            (turn, side): speech_ms
+            for turn, row in turns.items()
             if row.talk is not None
             for side, talk in (("user", row.talk.user), ("assistant", row.talk.assistant))
-            if isinstance(talk.speech_ms, Scored)
+            if (speech_ms := number(talk.speech_ms)) is not None
         },
-        tools=[(tools[key].turn or 0, tools[key].tool, tools[key].outcome.value) for key in sorted(tools)],
-        turns={row.turn or 0 for row in rows},
+        tools=[(turn, use.tool, use.outcome.value) for turn, use in tools if use.outcome is not None],
+        turns=set(turns),
         transcript=[
             (entry["role"], entry["message"], entry["interrupted"])
             for entry in transcript

@@ -1,15 +1,17 @@
 """Recorded calls for tests of the report, with every text in them chosen, and a redactor that shows its input."""
 
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from consumers.console.page.calls import ReportedCall
 from consumers.engine.limits import GoalRules, Limits
 from schemas.goals.goal_set import GoalSet
+from schemas.rows import ToolWords, TurnRow, WordsRow
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.files import RecordedCall
-from streamer.report import reported_call
 from streamer.sources.replay import with_control_events
+from tests.support.calls.rows_of_calls import newest
 
 Json = dict[str, Any]
 T0_MS = 1_790_000_000_000
@@ -109,12 +111,29 @@ def goal_set(text: str = "hello") -> GoalSet:
 def reported(
     call: RecordedCall, goals: GoalSet | None = None, anchor_id: str = "c1", taken_out: str = "\x00"
 ) -> ReportedCall:
-    """The call as a report has it."""
+    """The call as a report has it; in each turn both sides say the first words of the caller."""
     call = with_control_events(call)
     scoring = RecordedScoring(call, ScoringPlan(Limits(), GoalRules(), "test"), goals)
     for _ in scoring.run():
         raise AssertionError("nothing is asked without a judge")
-    return reported_call(scoring, anchor_id, Marks(taken_out))
+    row, turns, goals_row = newest(scoring.rows)
+    text = next((str(each["value"]) for each in call.audit or () if each["message_type"] == "user"), "")
+    words = words_of(turns, text) if text else ()
+    return ReportedCall(row, turns, goals_row, words, anchor_id, Marks(taken_out))
+
+
+def words_of(turns: Iterable[TurnRow], text: str = "hello") -> Iterator[WordsRow]:
+    """Rows of words in which both sides say this in each turn, and tools are given and answer it."""
+    for each in turns:
+        tools = tuple(ToolWords(use.index, use.tool, json.dumps({text: text}), text) for use in each.tools)
+        yield WordsRow(
+            conversation_id=each.conversation_id,
+            turn=each.turn,
+            known_ms=each.known_ms,
+            user=text,
+            assistant=text,
+            tools=tools,
+        )
 
 
 class Marks:
@@ -125,13 +144,3 @@ class Marks:
 
     def redact(self, text: str) -> str:
         return text.replace(self._secret, "[redacted]")
-
-    def redact_value(self, value: Any) -> Any:
-        match value:
-            case str():
-                return self.redact(value)
-            case dict():
-                return {self.redact(name): self.redact_value(item) for name, item in value.items()}
-            case list():
-                return [self.redact_value(item) for item in value]
-        return value

@@ -1,4 +1,4 @@
-"""An evaluator fed by hand: events in milliseconds since the call began, results by name and turn."""
+"""An evaluator fed by hand: events in milliseconds since the call began, results as rows."""
 
 import json
 from collections import Counter
@@ -6,44 +6,33 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import CloseCall, Count, Effect, PublishScore
+from consumers.engine.effects import Count, Effect, PublishRow, PublishTranscript
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.events.codec import decode
 from schemas.events.envelope import Envelope
 from schemas.metrics.catalogue import metric_named
-from schemas.scores.records import AnyScoreRecord, CallValues, Result, Scored, TurnValues, Unscored
+from schemas.rows import CallRow, NotApplicable, Row, Silence, ToolUse, TurnRow, Unscored, Value
 from tests.support.calls.wire_calls import SOURCE_OF
 
 Json = dict[str, Any]
 
 T0_MS = 1_790_000_000_000
-LATENCY = "voice_to_voice_latency_ms"
 
 
-def records_of(effects: Iterable[Effect]) -> list[AnyScoreRecord]:
+def rows_of(effects: Iterable[Effect]) -> list[Row]:
     """Everything that effects write to `scores`, in that order."""
-    records: list[AnyScoreRecord] = []
-    for effect in effects:
-        match effect:
-            case PublishScore(record):
-                records.append(record)
-            case CloseCall(_, closing):
-                records += closing
-            case Count():
-                pass
-    return records
+    return [effect.row for effect in effects if isinstance(effect, PublishRow)]
 
 
-def closings_of(effects: Iterable[Effect]) -> list[CloseCall]:
-    """The calls that effects close."""
-    return [effect for effect in effects if isinstance(effect, CloseCall)]
+def closings_of(effects: Iterable[Effect]) -> list[CallRow]:
+    """The last row of each call that effects close."""
+    return [row for row in rows_of(effects) if isinstance(row, CallRow) and row.state == "closed"]
 
 
-def said(record: AnyScoreRecord) -> Json:
-    """The content of a record, without its time and offsets: equal for equal knowledge."""
-    how = {"revision", "record_id", "is_first", "first_known", "offsets", "through", "caused_at_ms"}
-    return record.model_dump(mode="json", exclude=how)
+def transcripts_of(effects: Iterable[Effect]) -> list[bytes]:
+    """The transcripts that effects write."""
+    return [effect.value for effect in effects if isinstance(effect, PublishTranscript)]
 
 
 def assert_in_catalogue(count: Count) -> None:
@@ -174,27 +163,58 @@ class Feed:
 
     # Results.
 
-    def records(self, name: str | None = None, turn: int | None = None) -> list[Any]:
-        """Everything written to `scores` so far, of this name and turn."""
-        found = records_of(self.effects)
-        return [r for r in found if (name is None or r.name == name) and (turn is None or r.turn == turn)]
+    def rows(self, key: str = "call") -> list[Row]:
+        """Everything written to `scores` so far of a call."""
+        return [row for row in rows_of(self.effects) if row.conversation_id == key]
 
-    def nth(self, record: AnyScoreRecord) -> int:
-        """Which revision of its subject a record is, from 1, in the order in which they were written; revisions never fall."""
-        subject = record.name, record.turn, record.index
-        written = [each for each in self.records() if (each.name, each.turn, each.index) == subject]
-        assert [each.revision for each in written] == sorted(each.revision for each in written)
-        return written.index(record) + 1
+    def turn_rows(self, turn: int | None = None, key: str = "call") -> list[TurnRow]:
+        """All rows of one turn, or of every turn, in the order in which they were written."""
+        rows = self.rows(key)
+        return [row for row in rows if isinstance(row, TurnRow) and (turn is None or row.turn == turn)]
 
-    def latencies(self) -> dict[int | None, float | str]:
-        """By turn: the newest latency in ms, or why it is not known, by its own record or by that of the turn."""
-        newest: dict[int | None, float | str] = {}
-        for record in self.records():
-            if record.name == LATENCY:
-                newest[record.turn] = value_of(record)
-            elif isinstance(record, TurnValues) and record.turn:
-                newest[record.turn] = plain(record.voice_to_voice_ms)
-        return newest
+    def call_rows(self, key: str = "call") -> list[CallRow]:
+        """All rows of a call, in the order in which they were written."""
+        return [row for row in self.rows(key) if isinstance(row, CallRow)]
+
+    def turn(self, turn: int, key: str = "call") -> TurnRow:
+        """The newest row of a turn."""
+        return self.turn_rows(turn, key)[-1]
+
+    def call(self, key: str = "call") -> CallRow:
+        """The newest row of a call."""
+        return self.call_rows(key)[-1]
+
+    def values(self, name: str, turn: int | None = None, key: str = "call") -> list[Any]:
+        """What a field of a turn, or of the call, has been, in order, each value once until the next one."""
+        rows: list[Any] = list(self.call_rows(key) if turn is None else self.turn_rows(turn, key))
+        values = [getattr(row, name) for row in rows]
+        return [value for place, value in enumerate(values) if place == 0 or value != values[place - 1]]
+
+    def news(self, turn: int | None = None, key: str = "call") -> list[str]:
+        """What has counted in a turn, or in the call, in order."""
+        rows: list[Any] = list(self.call_rows(key) if turn is None else self.turn_rows(turn, key))
+        return [name for row in rows for name in row.news]
+
+    def latencies(self, key: str = "call") -> dict[int, float | str]:
+        """By turn: the newest wait in ms, or why it is not known."""
+        newest = {row.turn: row.wait_ms for row in self.turn_rows(key=key) if row.turn}
+        return {turn: plain(wait_ms) for turn, wait_ms in newest.items() if wait_ms is not None}
+
+    def silences(self, key: str = "call") -> list[tuple[int, Silence]]:
+        """The silences that became dead air, in order, each with its turn."""
+        rows = {row.turn: row for row in self.turn_rows(key=key)}
+        found = [(turn, silence) for turn, row in rows.items() for silence in row.dead_air]
+        return sorted(found, key=lambda each: each[1].number)
+
+    def interruptions(self, key: str = "call") -> list[tuple[int, str]]:
+        """Who began to speak over the other, as is known now, with the turn."""
+        rows = {row.turn: row for row in self.turn_rows(key=key)}
+        return [(turn, by.value) for turn, row in sorted(rows.items()) for by in row.interruptions]
+
+    def tools(self, key: str = "call") -> dict[tuple[int, int], ToolUse]:
+        """The uses of tools, by turn and index."""
+        rows = {row.turn: row for row in self.turn_rows(key=key)}
+        return {(turn, use.index): use for turn, row in sorted(rows.items()) for use in row.tools}
 
     def turns(self, key: str = "call") -> set[int]:
         """The turns that an open call has."""
@@ -202,19 +222,7 @@ class Feed:
 
     def status(self, turn: int, key: str = "call") -> str:
         """How far a turn of an open call can still change."""
-        return self.evaluator._calls[key].live.turns.status(turn).value
-
-    def turn_values(self, turn: int) -> TurnValues:
-        """The newest record of the turn."""
-        record = self.records("turn", turn)[-1]
-        assert isinstance(record, TurnValues)
-        return record
-
-    def call_values(self) -> CallValues:
-        """The newest record of the call as a whole."""
-        record = self.records("call")[-1]
-        assert isinstance(record, CallValues)
-        return record
+        return self.evaluator._calls[key].live.turns.status(turn)
 
     def counts(self, metric: str) -> Counter[tuple[str, ...]]:
         """Sums of Count effects and drained counts, by labels."""
@@ -227,17 +235,8 @@ class Feed:
         return total
 
 
-def value_of(record: Any) -> float | str:
-    """The value of a record or of a part of one, or the reason why there is none."""
-    return plain(record.result)
-
-
-def plain(result: Result) -> float | str:
+def plain(value: Value) -> float | str:
     """The value, or the reason why there is none."""
-    match result:
-        case Scored(value=value):
-            return value
-        case Unscored(reason=reason):
-            return str(reason)
-        case not_applicable:
-            return not_applicable.reason
+    if isinstance(value, Unscored):
+        return str(value.reason)
+    return value.reason if isinstance(value, NotApplicable) else value

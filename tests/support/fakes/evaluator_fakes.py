@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from aiokafka.structs import OffsetAndMetadata
 from prometheus_client import CollectorRegistry
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import Count, Effect, PublishScore
+from consumers.engine.effects import Count, Effect, PublishRow
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
@@ -30,7 +31,7 @@ from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest
 from schemas.owners import PartitionRow
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import CallStartedFact, GoalsFact, TurnStatus
+from schemas.rows import CallRow, GoalsRow, Row, TurnRow
 from schemas.topics import EVENTS_TOPIC
 from tests.support.fakes.log_writer import LogRecord, LogWriter
 
@@ -62,6 +63,7 @@ class StubEvaluator(PartitionEvaluator):
         self.closed: list[str] = []
         self.closes_as: int | None = None
         self.evictions: list[tuple[str, int]] = []
+        self.again: Sequence[Row] = ()
         self.counts: list[Count] = []
         self._effects = effects
 
@@ -77,6 +79,10 @@ class StubEvaluator(PartitionEvaluator):
 
     def close_as(self, revision: int) -> None:
         self.closes_as = revision
+
+    def say_again(self, conversation_id: str, revision: int) -> Iterator[Row]:
+        del conversation_id, revision
+        return iter(self.again)
 
     def pass_time(self, now_ms: int, place: int | None = None) -> Sequence[Effect]:
         del place
@@ -95,11 +101,18 @@ class StubEvaluator(PartitionEvaluator):
         return counts
 
 
-def fact(conversation_id: str) -> CallStartedFact:
-    return CallStartedFact(
-        conversation_id=conversation_id, revision=1, status=TurnStatus.OPEN, input_hash="0", offsets={},
-        event_time_ms=None, caused_at_ms=0, labels={}, code_version="1",
-    )  # fmt: skip
+_TURNS = count()
+
+
+def moment(conversation_id: str) -> TurnRow:
+    """A row in which something just happened, of a turn that no other row has."""
+    return TurnRow(conversation_id=conversation_id, turn=next(_TURNS), news=("wait",))
+
+
+def call_row(conversation_id: str, **more: Any) -> CallRow:
+    """The first row of a call."""
+    first: dict[str, Any] = {"revision": 1, "news": ("started",)}
+    return CallRow(conversation_id=conversation_id, **(first | more))
 
 
 def goal_set(details: str = "Said.") -> GoalSet:
@@ -107,8 +120,10 @@ def goal_set(details: str = "Said.") -> GoalSet:
     return GoalSet.model_validate({"id": "goals", "subgoals": [{"id": "said", "details": details, "check": says}]})
 
 
-def goals_fact(conversation_id: str, chosen: GoalSet) -> GoalsFact:
-    return GoalsFact(**dict(fact(conversation_id)) | {"name": "goals", "goal_set": chosen, "digest": chosen.digest})
+def goals_row(conversation_id: str, chosen: GoalSet, revision: int = 1) -> GoalsRow:
+    """The row with which a call gets its goals."""
+    goals = chosen.model_dump(mode="json")
+    return GoalsRow(conversation_id=conversation_id, revision=revision, digest=chosen.digest, goal_set=goals)
 
 
 def question(conversation_id: str) -> JudgeRequest:
@@ -324,7 +339,7 @@ class Shell:
         monkeypatch.setattr(self.role._group, "_members", self._members)
 
     def _evaluator(self, *_: Any, **__: Any) -> StubEvaluator:
-        self.evaluators.append(StubEvaluator([PublishScore(fact("c-1"))]))
+        self.evaluators.append(StubEvaluator([PublishRow(moment("c-1"))]))
         return self.evaluators[-1]
 
     def _writer(self, *arguments: Any) -> FakeWriter:

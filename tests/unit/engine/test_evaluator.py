@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine import evaluator as eviction
-from consumers.engine.effects import CloseCall
 from consumers.engine.evaluator import AHEAD_MS, BEHIND_MS, FEWEST_EVENTS, ClosedCalls, PartitionEvaluator
 from consumers.engine.limits import Limits
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import CloseReason, InputSource, UnscoredReason
 from schemas.events.codec import RefusedRecordError, decode
-from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, closings_of
+from schemas.rows import CallRow, TurnRow
+from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, rows_of
 
 LIMITS = Limits(closing_grace_ms=10_000, idle_ms=60_000, max_call_duration_ms=600_000)
 ENDED = {"type": "call_ended", "reason": "goodbye"}
@@ -21,7 +21,7 @@ SESSION_ENDED = {"type": "connection_state", "data": {"state": "session_ended"}}
 
 
 def _closed(feed: Feed) -> list[tuple[str, int]]:
-    return [(record.reason.value, record.caused_at_ms - T0_MS) for record in feed.records("closed")]
+    return [(str(row.close_reason), row.known_ms - T0_MS) for row in closings_of(feed.effects)]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_an_end_event_closes_after_a_grace(feed: Feed, stream: str, event: dict[
     feed.send(stream, event, 2_000)
     feed.advance(11_999)
     assert _closed(feed) == []
-    assert feed.records("dead_air") == []  # the line is down: no caller waits
+    assert feed.silences() == []  # the line is down: no caller waits
     feed.advance(12_000)
     assert _closed(feed) == [(reason, 12_000)]
 
@@ -50,7 +50,7 @@ def test_what_comes_in_the_grace_counts_and_does_not_prolong_it(feed: Feed) -> N
     feed.send("user_sim", SESSION_ENDED, 11_500)
     feed.advance(12_000)
     assert _closed(feed) == [("session_ended", 12_000)]
-    assert [record.tool for record in feed.records("tool_call")] == ["rebook"]
+    assert [use.tool for use in feed.tools().values()] == ["rebook"]
 
 
 def test_silence_of_all_streams_closes(feed: Feed) -> None:
@@ -89,7 +89,7 @@ def test_the_events_limit() -> None:
     assert (_closed(feed), feed.evaluator.closing_calls) == ([], 1), "a record does no closing work"
     feed.close_all()
     assert _closed(feed) == [("limit_events", 200)]
-    assert feed.records("closed")[0].events == 3
+    assert feed.call().events == 3
     assert feed.counts("callgauge_limits_hit_total") == {("events",): 1}
     feed.heard("four", 300)
     assert feed.counts("callgauge_events_total")["audit", "after_close"] == 1
@@ -101,7 +101,7 @@ def test_the_turns_limit() -> None:
         feed.user_audio(10_000 * turn, 10_000 * turn + 1_000)
         feed.assistant_audio(10_000 * turn + 2_000, 10_000 * turn + 3_000)
     feed.close_all()
-    assert [record.turns for record in feed.records("closed")] == [3]
+    assert feed.call().turns == 3
     assert [reason for reason, _ in _closed(feed)] == ["limit_turns"]
     assert feed.counts("callgauge_limits_hit_total") == {("turns",): 1}
 
@@ -113,14 +113,14 @@ def test_beyond_the_open_calls_the_quietest_is_closed() -> None:
     assert (feed.evaluator.evicted, closings_of(feed.latest)) == ({"two": 3}, []), "a record does no closing work"
     assert [*feed.evaluator.open_calls] == ["one", "two", "three"]
     feed.close_all()
-    assert [(c.conversation_id, c.records[-1].reason.value) for c in closings_of(feed.effects)] == [  # type: ignore[union-attr]  # the last record of a closing is the closed fact
-        ("two", "limit_open_calls")
+    assert [(c.conversation_id, c.close_reason) for c in closings_of(feed.effects)] == [
+        ("two", CloseReason.LIMIT_OPEN_CALLS)
     ]
     assert ([*feed.evaluator.open_calls], feed.evaluator.evicted) == (["one", "three"], {})
     assert feed.counts("callgauge_limits_hit_total") == {("open_calls",): 1}
 
 
-def test_the_last_effect_holds_final_scores_and_then_the_fact(feed: Feed) -> None:
+def test_the_close_ends_with_the_row_of_the_call_behind_what_has_changed(feed: Feed) -> None:
     feed.user_audio(0, 1_000)
     feed.assistant_audio(1_500, 2_500)
     feed.user_audio(4_000, 5_000)
@@ -128,16 +128,13 @@ def test_the_last_effect_holds_final_scores_and_then_the_fact(feed: Feed) -> Non
     feed.send("user_sim", SESSION_ENDED, 8_000)
     feed.send("judge", ENDED, 8_100)
     feed.advance(30_000)
-    closing = feed.latest[-1]
-    assert isinstance(closing, CloseCall)
-    names = [(record.name, record.turn) for record in closing.records]
-    assert names == [("turn", 1), ("call", None), ("closed", None)]  # known values are not published again
-    assert {record.status.value for record in closing.records} == {"final"}
-    closed = feed.records("closed")[0]
-    assert (closed.turns, closed.ended_reason) == (1, "goodbye")
-    assert closed.through == {"events": 15}
-    call = feed.call_values()
-    assert (feed.nth(call), call.is_first, call.through_turn) == (1, True, 1)
+    turn, closed = rows_of(feed.latest)  # the greeting has not changed
+    assert isinstance(turn, TurnRow)
+    assert isinstance(closed, CallRow)
+    assert (turn.turn, closed.state, closed.turns, closed.ended_reason) == (1, "closed", 1, "goodbye")
+    assert (closed.first_place, closed.last_place, closed.events) == (0, 15, 16)
+    assert (closed.began_ms, closed.ended_ms) == (T0_MS, T0_MS + 8_100)
+    assert (closed.through_turn, closed.news) == (1, ("closed",))
 
 
 def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted(feed: Feed) -> None:
@@ -146,7 +143,7 @@ def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted(f
     feed.send("user_sim", SESSION_ENDED, 2_500)
     feed.advance(30_000)
     assert feed.latencies() == {1: "the call ended before an answer"}
-    assert [record.is_first for record in feed.records("turn", turn=1)] == [False]
+    assert feed.news(1) == []
 
 
 def test_sound_without_an_end_is_closed_as_eva_closes_it(feed: Feed) -> None:
@@ -168,19 +165,19 @@ def test_a_turn_never_answered_says_so(feed: Feed) -> None:
     feed.send("user_sim", SESSION_ENDED, 8_000)
     feed.advance(30_000)
     assert feed.latencies() == {1: "no_assistant_speech", 2: 1_000.0}
-    assert [record.turn for record in feed.records(LATENCY)] == [2]
-    assert feed.call_values().unscored_turns["voice_to_voice_latency_ms"] == {"no_assistant_speech": 1}
+    assert ("wait" in feed.news(1), "wait" in feed.news(2)) == (False, True)
+    assert feed.call().unscored_turns["voice_to_voice_latency_ms"] == {UnscoredReason.NO_ASSISTANT_SPEECH: 1}
 
 
 def test_after_the_end_everything_is_only_counted(feed: Feed) -> None:
     feed.heard("Hello", 0)
     feed.send("judge", ENDED, 100)
     feed.advance(20_000)
-    before = len(feed.records())
+    before = len(feed.rows())
     feed.heard("Hello?", 21_000)
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 22_000)
     feed.advance(900_000)
-    assert len(feed.records()) == before
+    assert len(feed.rows()) == before
     counts = feed.counts("callgauge_events_total")
     assert (counts["audit", "after_close"], counts["judge", "after_close"]) == (1, 1)
     assert feed.evaluator.low_watermark() is None
@@ -198,7 +195,7 @@ def test_a_leap_of_time_declares_nothing_that_lies_behind_the_closing() -> None:
     feed = Feed(Limits(idle_ms=3_000))
     feed.user_audio(0, 1_000)
     feed.advance(900_000)  # idle from 4,000 on, dead air would have been due at 4,500
-    assert feed.records("dead_air") == []
+    assert feed.silences() == []
     assert [reason for reason, _ in _closed(feed)] == ["idle"]
 
 
@@ -237,7 +234,7 @@ def test_calls_that_end_together_close_a_few_at_a_time() -> None:
             each.send("audit", ENDED, 1_000, key=f"call-{number}")
     assert closings_of(feed.evaluator.pass_time(T0_MS + 11_000)) == []
     assert len(feed.evaluator.open_calls) == feed.evaluator.closing_calls == 200
-    closings: list[list[CloseCall]] = []
+    closings: list[list[CallRow]] = []
     while feed.evaluator.closing_calls:
         closings.append(closings_of(feed.evaluator.close_some()))
     assert [len(each) for each in closings] == [29] * 6 + [26]
@@ -255,7 +252,7 @@ def test_calls_that_wait_for_their_close_need_no_room() -> None:
     for number in range(4):
         feed.send("audit", {"message_type": "user", "value": "Hello"}, 11_000 + number, key=f"new-{number}")
     feed.close_all()
-    reasons = {each.conversation_id: each.records[-1].reason.value for each in closings_of(feed.effects)}  # type: ignore[union-attr]  # the fact
+    reasons = {each.conversation_id: str(each.close_reason) for each in closings_of(feed.effects)}
     assert reasons == {"over-0": "ended", "over-1": "ended", "over-2": "ended", "new-0": "limit_open_calls"}
 
 
@@ -415,7 +412,7 @@ def test_calls_that_close_by_themselves_leave_no_places_behind() -> None:
     assert feed.evaluator.open_calls == ()
     assert places_of(feed) == 0
     assert len(feed.evaluator._eviction._largest) <= eviction._SPARE + 3
-    assert all(isinstance(closing, CloseCall) for closing in closings_of(feed.effects))
+    assert len(closings_of(feed.effects)) == 2_000
 
 
 WORD = {"message_type": "user", "value": "hello"}
@@ -437,7 +434,7 @@ def test_late_records_of_calls_that_an_earlier_owner_closed_are_only_counted() -
         feed.evaluator.has_closed(f"call-{number}")
     for number in (1, 2):
         feed.send("audit", WORD, number, key=f"call-{number}")
-    assert (feed.evaluator.open_calls, feed.records()) == ((), [])
+    assert (feed.evaluator.open_calls, rows_of(feed.effects)) == ((), [])
     assert feed.counts("callgauge_events_total") == Counter({("audit", "after_close"): 2})
     feed.send("audit", WORD, 3, key="call-0")
     assert feed.evaluator.open_calls == ("call-0",), "more have closed since than are remembered"

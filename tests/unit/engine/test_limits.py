@@ -10,14 +10,13 @@ from typing import Any
 import jiwer
 import pytest
 
-from consumers.engine.effects import CloseCall, Effect, RequestVerdict
+from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.measures import eva as eva_scores
 from consumers.engine.measures import words as word_errors
 from consumers.engine.measures.eva_timing import MAX_LIVE_SOUNDS, heard_times
-from consumers.engine.records import Revisions
 from consumers.engine.redaction import redactor as redaction
 from consumers.engine.sources.elevenlabs import MAX_REPLIES_OF_AN_ID
 from consumers.engine.turns.bot import BotTurnMachine
@@ -25,17 +24,17 @@ from consumers.engine.turns.timeline import ToolEntry, ToolUse, ToolUses
 from schemas import judging
 from schemas.closed_sets import JudgeKind
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.records import Scored
+from schemas.rows import CallRow
 from schemas.wire import MAX_NAME_CHARS
 from tests.support.calls.agent_calls import corrected, envelope_of, said
-from tests.support.fakes.engine_feed import T0_MS, Feed, Json
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of, rows_of
 from tests.unit.engine.goals.test_progress import OneSet
 
 LOOP_EVENTS = 2_000
 
 
 def _close_reasons(feed: Feed) -> list[str]:
-    return [record.reason.value for record in feed.records("closed")]
+    return [str(row.close_reason) for row in closings_of(feed.effects)]
 
 
 def test_one_more_tool_event_of_a_turn_changes_one_use() -> None:
@@ -67,7 +66,7 @@ def test_tool_events_in_order_replay_nothing() -> None:
     for place in range(LOOP_EVENTS):
         (feed.tool_answer if place % 2 else feed.tool_call)("look", place)
     assert feed.evaluator.replayed_elements == 0
-    assert len(feed.records("tool_call")) == LOOP_EVENTS // 2
+    assert feed.call().tool_calls == LOOP_EVENTS // 2
 
 
 def test_sound_that_runs_backwards_closes_the_call_at_the_replay_limit() -> None:
@@ -172,16 +171,16 @@ def test_a_turn_with_sounds_without_end_is_scored_again_at_the_close(monkeypatch
     feed = Feed()
     feed.assistant_audio(0, 500)
     feed.user_audio(1_000, 2_000)
-    for number in range(2 * MAX_LIVE_SOUNDS):
-        feed.assistant_audio(4_000 + 10 * number, 4_005 + 10 * number)
+    for place in range(2 * MAX_LIVE_SOUNDS):
+        feed.assistant_audio(4_000 + 10 * place, 4_005 + 10 * place)
     feed.user_audio(30_000, 31_000)
     assert looks == 0, "the greeting has no score, and turn 1 too many sounds to have one while the call runs"
-    assert feed.turn_values(1).turn_taking is None
+    assert feed.turn(1).turn_taking is None
     feed.advance(10_000_000)
     assert looks == 3
-    timing = feed.turn_values(1).turn_taking
+    timing = feed.turn(1).turn_taking
     assert timing is not None
-    assert isinstance(timing.result, Scored)
+    assert isinstance(timing.result, float)
 
 
 def test_a_call_has_two_wake_ups_however_long_it_is() -> None:
@@ -194,9 +193,9 @@ def test_a_call_has_two_wake_ups_however_long_it_is() -> None:
         feed.assistant_audio(at_ms + 6_000, at_ms + 7_000)
         feed.advance(at_ms + 9_000)
         assert len(feed.evaluator._wakeups._heap) <= 2
-    assert feed.records("dead_air") != []
+    assert feed.silences() != []
     feed.advance(3_600_000)
-    assert [record.reason.value for record in feed.records("closed")] == ["idle"]
+    assert _close_reasons(feed) == ["idle"]
     assert feed.evaluator.next_wakeup() is None
 
 
@@ -205,7 +204,7 @@ PRICES_US = {
     "redacted characters": 8.0,
     "compared characters": 6.0,
     "folded elements": 12.0,
-    "records": 60.0,
+    "rows": 60.0,
     "entries in questions": 5.0,
     "characters in questions": 0.03,
 }
@@ -229,7 +228,6 @@ class Steps:
             monkeypatch, word_errors, "normalised", "compared characters", lambda text, _: min(len(text), 5_000)
         )
         self._count(monkeypatch, jiwer, "process_words", "compared characters", lambda one, two: len(one) + len(two))
-        self._count_records(monkeypatch)
 
     def _count(
         self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, unit: str, size: Callable[..., int]
@@ -242,22 +240,13 @@ class Steps:
 
         monkeypatch.setattr(owner, name, counting, raising=False)
 
-    def _count_records(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        make = Revisions.make
-
-        def counting(*arguments: Any, **more: Any) -> Any:
-            record = make(*arguments, **more)
-            self.work["records"] += record is not None
-            return record
-
-        monkeypatch.setattr(Revisions, "make", counting)
-
     def take(self, what: str, evaluator: PartitionEvaluator, step: Callable[[], Sequence[Effect]]) -> Sequence[Effect]:
         """One step."""
         self.work.clear()
         replayed, began = evaluator.replayed_elements, time.thread_time()
         effects = step()
         self.longest_ms = max(self.longest_ms, 1_000 * (time.thread_time() - began))
+        self.work["rows"] = len(rows_of(effects))
         self.work["folded elements"] = 1 + evaluator.replayed_elements - replayed
         for effect in effects:
             if isinstance(effect, RequestVerdict):
@@ -275,7 +264,7 @@ class MeteredFeed(Feed):
         super().__init__()
         self.evaluator = PartitionEvaluator(LIMITS, "test", goals, writes_transcripts=True)
         self.events = 0
-        self.closed: CloseCall | None = None
+        self.closed: CallRow | None = None
         self._steps = steps
 
     def send(self, stream: str, event: Json, at_ms: int, **more: Any) -> Sequence[Effect]:
@@ -302,7 +291,7 @@ class MeteredFeed(Feed):
         raise AssertionError("the call does not close")
 
     def _look(self, effects: Sequence[Effect]) -> None:
-        self.closed = next((each for each in effects if isinstance(each, CloseCall)), self.closed)
+        self.closed = next(iter(closings_of(effects)), self.closed)
 
 
 def _turn(feed: Feed, at_ms: int, texts: Iterator[str]) -> None:
@@ -354,7 +343,7 @@ def _hostile_call(
 
 def _report(steps: Steps, feed: MeteredFeed) -> str:
     lines = [f"{price_us / 1_000:.0f} ms by count: {what} {work}" for price_us, what, work in steps.longest]
-    reason = feed.closed and getattr(feed.closed.records[-1], "reason", None)
+    reason = feed.closed and feed.closed.close_reason
     return f"{feed.events} events, {reason}, longest step {steps.longest_ms:.0f} ms of processor time\n" + "\n".join(
         lines
     )

@@ -24,7 +24,7 @@ from tests.support.calls.agent_calls import (
     tool_replied,
     tool_requested,
 )
-from tests.support.fakes.engine_feed import Json, closings_of
+from tests.support.fakes.engine_feed import Json, transcripts_of
 from tests.unit.schemas.test_transcript import KEYS
 
 END_MS = 1_790_000_000_000 + 24 * 3_600_000
@@ -153,9 +153,8 @@ def live(*events: Json) -> list[Json]:
     for arrival in arrivals_of(events):
         effects += evaluator.receive(arrival)
     effects += evaluator.advance(END_MS)
-    (closing,) = closings_of(effects)
-    assert closing.transcript is not None
-    turns: list[Json] = json.loads(closing.transcript)
+    (transcript,) = transcripts_of(effects)
+    turns: list[Json] = json.loads(transcript)
     for turn in turns:
         assert SdkTurn.model_validate(turn).model_extra == {}
     return turns
@@ -256,6 +255,5 @@ def test_the_transcript_of_a_call_is_its_final_record(status: str | None, media:
     for arrival in arrivals_of([heard("Hi", 1_000, 1), said("Yes?", 2_000, 2), report]):
         effects += evaluator.receive(arrival)
     effects += evaluator.advance(END_MS)
-    (closing,) = closings_of(effects)
-    assert closing.transcript is not None
-    assert [turn["source_medium"] for turn in json.loads(closing.transcript)] == media
+    (transcript,) = transcripts_of(effects)
+    assert [turn["source_medium"] for turn in json.loads(transcript)] == media

@@ -9,17 +9,17 @@ from consumers.engine.goals.checks import TurnFacts
 from consumers.engine.goals.text_judges import facts_of as facts_of_turns
 from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.limits import Limits
-from consumers.engine.records import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.rows import CallRows
 from consumers.engine.sources.elevenlabs import AgentFacts
 from consumers.engine.sources.facts import RecordFollows
 from consumers.engine.sources.rules import RULES
 from consumers.engine.turns.eva import EvaHistory
-from consumers.engine.turns.live import LiveCall
-from schemas.closed_sets import Anchor, InputSource
+from consumers.engine.turns.live import Cause, LiveCall
+from schemas.closed_sets import Anchor, InputSource, ToolOutcome
 from schemas.events.codec import decode
 from schemas.redaction import RedactionRules
-from schemas.scores.records import EstimateError, TurnStatus
+from schemas.rows import CallRow, EstimateError, ToolUse, Value
 from streamer.recordings.elevenlabs import agent_call
 from tests.support.calls.agent_calls import (
     corrected,
@@ -34,7 +34,7 @@ from tests.support.calls.agent_calls import (
     tool_requested,
     waited,
 )
-from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, Json
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of
 
 
 def fed(*events: Json, feed: Feed | None = None) -> Feed:
@@ -47,13 +47,14 @@ def fed(*events: Json, feed: Feed | None = None) -> Feed:
 
 def estimate_error(feed: Feed, turn: int) -> EstimateError:
     """How far the newest record of the turn says that the estimate was off."""
-    error = feed.turn_values(turn).estimate_error
+    error = feed.turn(turn).estimate_error
     assert error is not None
     return error
 
 
-def newest(feed: Feed, name: str, turn: int | None = None, index: int = 0) -> Any:
-    return [each for each in feed.records(name, turn) if each.index == index][-1]
+def wait(feed: Feed, turn: int) -> tuple[Value | None, Anchor | None]:
+    """The wait of a turn as it is now, and how the end of the caller's speech is known."""
+    return feed.turn(turn).wait_ms, feed.turn(turn).anchor
 
 
 def test_turns_latencies_and_their_anchor() -> None:
@@ -62,7 +63,7 @@ def test_turns_latencies_and_their_anchor() -> None:
         said("Certainly.", 8_900, 3),
     )  # fmt: skip
     assert feed.latencies() == {1: 1_250.0, 2: 900.0}
-    assert {(each.anchor, each.source) for each in feed.records(LATENCY)} == {(Anchor.ESTIMATED, "elevenlabs")}
+    assert {(row.anchor, row.wait_source) for row in feed.turn_rows() if row.turn} == {(Anchor.ESTIMATED, "elevenlabs")}
     assert feed.turns() == {0, 1, 2}
 
 
@@ -91,7 +92,7 @@ def test_a_latency_is_that_of_the_first_answer_of_a_turn() -> None:
 
 def test_who_cuts_the_agent_off_begins_a_turn() -> None:
     feed = fed(said("Welcome to the long speech.", 0, 1), interrupted(900, 1))
-    assert [(fact.by.value, fact.turn) for fact in feed.records("interruption_by_user")] == [("user", 1)]
+    assert feed.interruptions() == [(1, "user")]
     fed(heard("Stop", 1_500, 2), said("Yes?", 2_000, 2), feed=feed)
     assert feed.latencies() == {1: 500.0}
     assert feed.turns() == {0, 1}
@@ -99,7 +100,7 @@ def test_who_cuts_the_agent_off_begins_a_turn() -> None:
 
 def test_a_cut_off_that_is_told_after_the_transcript_is_of_the_same_turn() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Stop", 1_500, 2), interrupted(1_510, 1), said("Yes?", 2_000, 2))
-    assert [fact.turn for fact in feed.records("interruption_by_user")] == [1]
+    assert feed.interruptions() == [(1, "user")]
     assert feed.turns() == {0, 1}
 
 
@@ -107,7 +108,7 @@ def test_a_caller_who_cuts_off_and_hangs_up_leaves_no_turn_that_counts() -> None
     feed = fed(said("Welcome.", 0, 1), heard("Hi", 2_000, 2), said("A long answer", 3_000, 2), interrupted(4_000, 2))
     feed.advance(900_000)
     assert feed.latencies() == {1: 1_000.0, 2: "the call ended before an answer"}
-    assert [(each.turn, each.is_first) for each in feed.records("turn")] == [(0, True), (1, True), (2, False)]
+    assert ["turn" in feed.news(turn) for turn in (0, 1, 2)] == [False, True, False]
 
 
 def test_times_that_only_order_give_no_latency() -> None:
@@ -118,9 +119,9 @@ def test_times_that_only_order_give_no_latency() -> None:
     assert feed.latencies() == {1: "times_unknown", 2: 1_000.0}
     feed.advance(900_000)
     assert feed.latencies() == {1: "times_unknown", 2: 1_000.0}
-    assert [each.turn for each in feed.records(LATENCY)] == [2]
-    assert feed.call_values().unscored_turns["voice_to_voice_latency_ms"] == {"times_unknown": 1}
-    assert feed.records("dead_air") == []
+    assert ["wait" in feed.news(turn) for turn in (1, 2)] == [False, True]
+    assert feed.call().unscored_turns["voice_to_voice_latency_ms"] == {"times_unknown": 1}
+    assert feed.silences() == []
 
 
 def test_an_inexact_answer_later_in_a_turn_is_no_matter() -> None:
@@ -134,9 +135,9 @@ def test_what_a_reconnected_monitor_sends_again_is_a_repeat() -> None:
         tool_replied("find", "c1", 3_300), said("Hi.", 4_000, 2), interrupted(4_500, 2), corrected("Hi.", "H", 4_501, 2),
     ]  # fmt: skip
     feed = fed(*events)
-    before = len(feed.records())
+    before = len(feed.rows())
     fed(*({**event, "timestamp": event["timestamp"] + 20_000} for event in events), feed=feed)
-    assert len(feed.records()) == before
+    assert len(feed.rows()) == before
     assert feed.counts("callgauge_events_total") == {("elevenlabs", "folded"): 7, ("elevenlabs", "repeated"): 7}
 
 
@@ -154,9 +155,7 @@ def test_a_client_s_tool_is_one_use_whatever_is_told_of_it_first(order: tuple[in
         tool_replied("find", "c1", 3_950, "agent_tool_response_full_payload", full_tool_result={"status": "ok"}),
     ]  # fmt: skip
     feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), *(events[place] for place in order))
-    use = newest(feed, "tool_call")
-    assert (use.turn, use.tool, use.outcome, use.duration_ms) == (1, "find", "success", 800)
-    assert {each.index for each in feed.records("tool_call")} == {0}
+    assert feed.tools() == {(1, 0): ToolUse(0, "find", ToolOutcome.SUCCESS, 800)}
 
 
 def test_uses_of_one_tool_at_a_time_are_paired_by_their_ids() -> None:
@@ -164,7 +163,7 @@ def test_uses_of_one_tool_at_a_time_are_paired_by_their_ids() -> None:
         heard("Hello", 0, 2), tool_requested("find", "a", 100), tool_requested("find", "b", 200),
         tool_replied("find", "b", 300), tool_replied("find", "a", 900),
     )  # fmt: skip
-    assert [newest(feed, "tool_call", index=index).duration_ms for index in (0, 1)] == [800, 100]
+    assert [feed.tools()[1, index].duration_ms for index in (0, 1)] == [800, 100]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +180,7 @@ def test_uses_of_one_tool_at_a_time_are_paired_by_their_ids() -> None:
 def test_how_a_tool_ended(more: Json, outcome: str) -> None:
     feed = fed(heard("Hello", 0, 2), tool_requested("find", "a", 100), tool_replied("find", "a", 300, **more))
     feed.advance(900_000)
-    assert newest(feed, "tool_call").outcome == outcome
+    assert feed.tools()[1, 0].outcome == outcome
 
 
 @pytest.mark.parametrize("past", [{0}, {1}, {0, 1}])
@@ -191,21 +190,21 @@ def test_a_tool_out_of_the_past_has_no_time(past: set[int]) -> None:
     for place in past:
         pair[place]["is_time_exact"] = False
     feed = fed(heard("Hello", 0, 2), *pair, said("There.", 900, 3), heard("Thanks", 3_000, 4))
-    assert (newest(feed, "tool_call").outcome, newest(feed, "tool_call").duration_ms) == ("success", None)
-    assert [stage.stage for stage in feed.turn_values(1).stages] == []
+    assert (feed.tools()[1, 0].outcome, feed.tools()[1, 0].duration_ms) == ("success", None)
+    assert [stage.stage for stage in feed.turn(1).stages] == []
 
 
 def test_an_answer_that_has_its_own_time_keeps_it() -> None:
     reply = tool_replied("find", "a", 101, tool_latency_secs=0.75) | {"is_time_exact": False}
     feed = fed(heard("Hello", 0, 2), tool_requested("find", "a", 100), reply)
-    assert newest(feed, "tool_call").duration_ms == 750
+    assert feed.tools()[1, 0].duration_ms == 750
 
 
 def test_an_answer_under_the_other_name_of_its_payload() -> None:
     event = tool_replied("find", "a", 300)
     event["agent_tool_response_event"] = event.pop("agent_tool_response")
     feed = fed(heard("Hello", 0, 2), tool_requested("find", "a", 100), event)
-    assert newest(feed, "tool_call").duration_ms == 200
+    assert feed.tools()[1, 0].duration_ms == 200
 
 
 def mcp(state: str, at_ms: int, call_id: str = "m1", **more: Any) -> Json:
@@ -240,8 +239,7 @@ def test_a_tool_of_an_mcp_server_is_a_tool(ended: Json, outcome: str, answer: ob
         mcp("loading", 400),
         ended,
     )
-    use = newest(feed, "tool_call")
-    assert (use.turn, use.tool, use.outcome, use.duration_ms) == (1, "track", outcome, 500)
+    assert feed.tools() == {(1, 0): ToolUse(0, "track", ToolOutcome(outcome), 500)}
     (call,) = facts_of(heard("Where is it?", 0, 2), mcp("loading", 400), ended)[1].calls
     assert (call.arguments, call.answer) == ({"parcel": "P1"}, answer)
 
@@ -251,18 +249,17 @@ def test_an_mcp_tool_that_both_events_report_is_one_use() -> None:
     feed = fed(
         heard("Where is it?", 0, 2), *both, tool_replied("track", "m1", 950, tool_type="mcp"), said("There.", 1_500, 2)
     )
-    assert {each.index for each in feed.records("tool_call")} == {0}
-    assert newest(feed, "tool_call").duration_ms == 800
+    assert [use.duration_ms for use in feed.tools().values()] == [800]
 
 
 def test_nobody_waits_in_silence_while_an_mcp_tool_runs_and_a_replay_adds_none() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Where is it?", 3_000, 2), mcp("loading", 3_100))
     feed.advance(20_000)
-    assert feed.records("dead_air") == []
+    assert feed.silences() == []
     fed(mcp("loading", 21_000), mcp("success", 21_500, result=[]), feed=feed)
     assert feed.counts("callgauge_events_total") == {("elevenlabs", "folded"): 4, ("elevenlabs", "repeated"): 1}
     feed.advance(30_000)
-    assert len(feed.records("dead_air")) == 1
+    assert len(feed.silences()) == 1
 
 
 def test_an_mcp_tool_of_the_record_is_a_tool() -> None:
@@ -275,7 +272,7 @@ def test_an_mcp_tool_of_the_record_is_a_tool() -> None:
         ]),
     )  # fmt: skip
     feed = fed(*agent_call(record(*entries)).events)
-    use = newest(feed, "tool_call")
+    use = feed.tools()[1, 0]
     assert (use.tool, use.outcome, use.duration_ms) == ("track", "success", 500)
 
 
@@ -297,8 +294,8 @@ def found_in(feed: Feed) -> tuple[Any, ...]:
     """Turns, latencies, durations of tools and words of a call, which then closes."""
     turns = feed.turns()
     feed.advance(3_600_000)
-    tools = {each.index: each.duration_ms for each in feed.records("tool_call")}
-    talks = [feed.turn_values(turn).talk for turn in (0, 1)]
+    tools = {index: each.duration_ms for (_, index), each in feed.tools().items()}
+    talks = [feed.turn(turn).talk for turn in (0, 1)]
     return turns, feed.latencies()[1], tools, [talk and talk.assistant.words for talk in talks]
 
 
@@ -368,15 +365,15 @@ def test_a_judge_is_told_that_a_tool_failed(answer: str | None, shown: str, *, i
 def test_dead_air_from_the_transcript_on() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2))
     feed.advance(5_999)
-    assert feed.records("dead_air") == []
+    assert feed.silences() == []
     feed.advance(7_000)
-    assert [(fact.turn, fact.silent_since_ms - T0_MS) for fact in feed.records("dead_air")] == [(1, 3_000)]
+    assert [(turn, each.since_ms - T0_MS) for turn, each in feed.silences()] == [(1, 3_000)]
 
 
 def test_no_dead_air_while_a_tool_runs() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), tool_requested("find", "a", 3_100))
     feed.advance(9_000)
-    assert feed.records("dead_air") == []
+    assert feed.silences() == []
 
 
 def test_a_simulated_caller_s_audio_wins() -> None:
@@ -386,10 +383,9 @@ def test_a_simulated_caller_s_audio_wins() -> None:
     feed.user_audio(1_000, 2_400, behind_ms=3_100)
     feed.assistant_audio(4_100, behind_ms=400)
     fed(record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed)
-    found = newest(feed, LATENCY, 1)
-    assert (found.result.value, found.anchor) == (1_700.0, Anchor.AUDIO)
+    assert wait(feed, 1) == (1_700.0, Anchor.AUDIO)
     feed.advance(900_000)
-    assert feed.turn_values(1).estimate_error is None
+    assert feed.turn(1).estimate_error is None
 
 
 def test_audio_after_the_record_takes_the_record_s_word_back() -> None:
@@ -401,9 +397,9 @@ def test_audio_after_the_record_takes_the_record_s_word_back() -> None:
     assert estimate_error(feed, 1).error_ms == -1_000.0
     feed.user_audio(1_000, 2_400, behind_ms=4_500)
     feed.assistant_audio(4_100, behind_ms=2_000)
-    assert newest(feed, LATENCY, 1).anchor is Anchor.AUDIO
+    assert wait(feed, 1)[1] is Anchor.AUDIO
     feed.user_audio(7_000, 8_000)
-    assert feed.turn_values(1).estimate_error is None
+    assert feed.turn(1).estimate_error is None
 
 
 def test_the_record_replaces_the_estimate_and_says_how_far_it_was_off() -> None:
@@ -416,19 +412,13 @@ def test_the_record_replaces_the_estimate_and_says_how_far_it_was_off() -> None:
         ),
         feed=feed,
     )  # fmt: skip
-    first, second = newest(feed, LATENCY, 1), newest(feed, LATENCY, 2)
-    assert (first.result.value, first.anchor, feed.nth(first), first.is_first) == (2_400.0, Anchor.RECORD, 2, False)
-    assert (second.result.value, second.anchor) == (900.0, Anchor.ESTIMATED)
+    assert (wait(feed, 1), wait(feed, 2)) == ((2_400.0, Anchor.RECORD), (900.0, Anchor.ESTIMATED))
+    assert feed.news(1).count("wait_revised") == 1
     feed.advance(900_000)
     error = estimate_error(feed, 1)
     assert (error.error_ms, error.estimated_ms, error.recorded_ms) == (-1_400.0, 1_000.0, 2_400.0)
-    assert feed.turn_values(2).estimate_error is None
-    turn = feed.turn_values(1)
-    assert (turn.status, feed.nth(turn), turn.voice_to_voice_ms, turn.anchor) == (
-        TurnStatus.FINAL, 2, first.result, Anchor.RECORD,
-    )  # fmt: skip
-    assert "estimate_error_ms" in turn.first_known
-    assert [each.turn for each in feed.records("turn") if "estimate_error_ms" in each.first_known] == [1]
+    assert feed.turn(2).estimate_error is None
+    assert (feed.news(1).count("estimate_error"), feed.news(2).count("estimate_error")) == (1, 0)
 
 
 def test_a_webhook_s_body_is_a_record_too() -> None:
@@ -521,10 +511,10 @@ def test_a_call_ends_for_the_reason_in_its_record_unless_an_event_names_one(anno
         feed.send("audit", {"type": "call_ended", "reason": announced}, 61_000)
     feed.advance(100_000)
     feed.close_all()
-    (closed,) = feed.records("closed")
+    (closed,) = closings_of(feed.effects)
     assert closed.ended_reason == reason
-    assert closed.began_at_ms == T0_MS + 3_000
-    assert closed.ended_at_ms == T0_MS + (24_000 if announced is None else 61_000)
+    assert closed.began_ms == T0_MS + 3_000
+    assert closed.ended_ms == T0_MS + (24_000 if announced is None else 61_000)
 
 
 def test_the_record_s_metrics_are_stages_of_their_turns() -> None:
@@ -538,7 +528,7 @@ def test_the_record_s_metrics_are_stages_of_their_turns() -> None:
         feed=feed,
     )  # fmt: skip
     feed.advance(900_000)
-    found = feed.turn_values(1)
+    found = feed.turn(1)
     values = {each.stage.value: each.latency_ms for each in found.stages if each.source == "elevenlabs"}
     assert values == {
         "stt_trailing": 150.0, "llm_first_token": 700.0, "llm_last_sentence": 1_400.0, "tts_first_byte": 100.0,
@@ -557,9 +547,9 @@ def test_a_better_record_that_does_not_know_a_turn_gives_it_back_to_the_estimate
     other = [entry("user", "One"), entry("agent", "Hi.", **waited(1.0)), entry("user", "Two"), entry("agent", "Hi."),
              entry("user", "Three")]  # fmt: skip
     fed(record(*other, at_ms=9_000), feed=feed)
-    assert (newest(feed, LATENCY, 1).result.value, newest(feed, LATENCY, 1).anchor) == (1_000.0, Anchor.ESTIMATED)
+    assert wait(feed, 1) == (1_000.0, Anchor.ESTIMATED)
     feed.advance(900_000)
-    assert feed.turn_values(1).estimate_error is None
+    assert feed.turn(1).estimate_error is None
 
 
 def test_a_turn_that_the_bot_s_detector_heard_keeps_its_latency() -> None:
@@ -568,7 +558,7 @@ def test_a_turn_that_the_bot_s_detector_heard_keeps_its_latency() -> None:
     feed.speech("bot_speech_started", 4_000)
     fed(heard("Hello", 3_200, 2), said("Hi.", 3_900, 2), record(entry("user", "Hello", source_event_id=2),
         entry("agent", "Hi.", **waited(2.4)), at_ms=9_000), feed=feed)  # fmt: skip
-    assert (newest(feed, LATENCY, 1).result.value, newest(feed, LATENCY, 1).anchor) == (1_000.0, Anchor.VAD)
+    assert wait(feed, 1) == (1_000.0, Anchor.VAD)
 
 
 def test_a_wait_of_years_is_no_measurement() -> None:
@@ -621,7 +611,7 @@ def test_the_agent_s_own_log_beside_its_events_makes_no_further_turns() -> None:
 
 def facts_of(*events: Json) -> dict[int, TurnFacts]:
     """The turns as goals are judged on them."""
-    live = LiveCall(EvaHistory(), Revisions("call", "test"), Limits())
+    live = LiveCall(EvaHistory(), CallRows(CallRow(conversation_id="call")), Limits())
     agent = AgentFacts()
     for event in events:
         typed = decode(InputSource.ELEVENLABS, json.dumps(event).encode(), envelope_of(event))
@@ -703,28 +693,28 @@ def test_a_call_waits_for_its_record_and_not_longer() -> None:
     feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=Feed(limits))
     feed.send("audit", ended, 5_000)
     feed.advance(100_000)
-    assert feed.records("closed") == []
+    assert feed.call().state == "running"
     fed(record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), at_ms=101_000), feed=feed)
     feed.advance(110_999)
-    assert feed.records("closed") == []
+    assert feed.call().state == "running"
     feed.advance(111_000)
-    assert newest(feed, LATENCY, 1).result.value == 2_400.0
-    assert newest(feed, "closed").reason == "ended"
+    assert wait(feed, 1)[0] == 2_400.0
+    assert feed.call().close_reason == "ended"
 
 
 def test_a_call_whose_record_does_not_come_closes_all_the_same() -> None:
     feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=Feed(Limits(agent_record_grace_ms=120_000)))
     feed.send("audit", {"type": "call_ended"}, 5_000)
     feed.advance(124_999)
-    assert feed.records("closed") == []
+    assert feed.call().state == "running"
     feed.advance(125_000)
-    assert newest(feed, "closed").reason == "ended"
+    assert feed.call().close_reason == "ended"
 
 
 def test_a_record_ends_a_call_of_which_nobody_says_that_it_ended() -> None:
     feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), record(entry("user", "Hello"), at_ms=30_000))
     feed.advance(40_000)
-    assert newest(feed, "closed").reason == "ended"
+    assert feed.call().close_reason == "ended"
 
 
 def test_other_calls_close_as_before() -> None:
@@ -732,7 +722,7 @@ def test_other_calls_close_as_before() -> None:
     feed.heard("Hello", 1_000)
     feed.send("audit", {"type": "call_ended"}, 5_000)
     feed.advance(15_000)
-    assert newest(feed, "closed").reason == "ended"
+    assert feed.call().close_reason == "ended"
 
 
 def test_events_of_later_versions_and_those_that_nobody_reads() -> None:

@@ -22,7 +22,7 @@ from consumers.engine.turns.heard import HeardByTheBot, cut_off_turns
 from consumers.engine.turns.timeline import ToolUses
 from schemas.redaction import RedactionRules
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
-from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json, transcripts_of
 
 END_MS = 24 * 3_600_000
 PLAIN = Redactor(RedactionRules(enabled=False))
@@ -38,10 +38,9 @@ class TranscriptFeed(Feed):
     def closed(self) -> list[Json]:
         """The turns of the call, after it has ended by silence."""
         self.advance(END_MS)
-        (closing,) = closings_of(self.effects)
-        assert closing.transcript is not None
-        TRANSCRIPT.validate_json(closing.transcript)
-        turns: list[Json] = json.loads(closing.transcript)
+        (transcript,) = transcripts_of(self.effects)
+        TRANSCRIPT.validate_json(transcript)
+        turns: list[Json] = json.loads(transcript)
         return turns
 
     def reply(self, text: str, at_ms: int) -> None:
@@ -141,7 +140,7 @@ def test_a_barge_in_cuts_the_message_and_keeps_what_was_written(feed: Transcript
         ("There are many seats", "There are many seats on the first and the last flight.")
     ]
     assert not any("[" in (turn["message"] or "") for turn in turns), "EVA's labels are not in it"
-    talks = [feed.turn_values(turn).talk for turn in (1, 2)]
+    talks = [feed.turn(turn).talk for turn in (1, 2)]
     assert [(talk.assistant.words, talk.written_words) for talk in talks if talk] == [(4, 11), (1, None)]
 
 
@@ -239,8 +238,7 @@ def test_an_answer_that_nobody_asked_for_has_the_format_s_own_number_for_no_late
     feed.tool_answer("book", 500, "done")
     (result,) = [each for turn in feed.closed() for each in turn["tool_results"]]
     assert (result["result_value"], result["tool_latency_secs"]) == ("done", 0.0)
-    (scored,) = feed.records("tool_call")
-    assert scored.duration_ms is None
+    assert [use.duration_ms for use in feed.tools().values()] == [None]
 
 
 def test_where_nothing_was_measured_there_are_no_metrics(feed: TranscriptFeed) -> None:
@@ -432,9 +430,8 @@ def _small(monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> Callable[[], tup
 
     def close() -> tuple[bytes | None, Any]:
         feed.advance(END_MS)
-        (closing,) = closings_of(feed.effects)
-        assert closing.records[-1].name == "closed", "the call closes in any case"
-        return closing.transcript, feed.counts("callgauge_limits_hit_total")
+        assert feed.call().state == "closed", "the call closes in any case"
+        return next(iter(transcripts_of(feed.effects)), None), feed.counts("callgauge_limits_hit_total")
 
     return close
 
@@ -467,7 +464,7 @@ def test_calls_have_transcripts_only_where_they_are_wanted() -> None:
     feed = Feed()
     feed.heard("Hello", 0)
     feed.advance(END_MS)
-    assert [closing.transcript for closing in closings_of(feed.effects)] == [None]
+    assert (feed.call().state, transcripts_of(feed.effects)) == ("closed", [])
 
 
 # -- what only a transcript shows ---------------------------------------------------------------------------------------

@@ -6,10 +6,9 @@ import pytest
 
 from consumers.engine.goals import curve as progress_curve
 from consumers.engine.goals.checks import Undecided
-from consumers.engine.goals.curve import ProgressCurve, TurnScores, area_under, sum_in_numpy_order
-from consumers.engine.records import result_of
+from consumers.engine.goals.curve import ProgressCurve, area_under, sum_in_numpy_order
 from schemas.closed_sets import UnscoredReason
-from schemas.scores.records import Scored, Unscored
+from schemas.rows import Progress, Unscored
 
 LATE = UnscoredReason.USER_STILL_SPEAKING  # any two reasons: the curve only passes them on
 ABSENT = UnscoredReason.NO_USER_SPEECH
@@ -31,8 +30,18 @@ def _curve(*rows: str, max_turns: int = 20) -> ProgressCurve:
     return curve
 
 
+def _plain(scores: Progress | None, name: str) -> object:
+    """The score, or the reason why it is not known; None while a verdict is open."""
+    value = getattr(scores, name, None)
+    return value.reason if isinstance(value, Unscored) else value
+
+
 def _each(curve: ProgressCurve, name: str) -> list[object]:
-    return [getattr(curve.at(turn), name) for turn in range(1, curve.turns + 1)]
+    return [_plain(curve.at(turn), name) for turn in range(1, curve.turns + 1)]
+
+
+def _now(curve: ProgressCurve, name: str) -> object:
+    return _plain(curve.now, name)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +67,8 @@ def test_the_numbers_are_agent_inspect_s(
     rows: tuple[str, ...], max_turns: int, progress: list[float], auc: float, ppt: float, success: float
 ) -> None:
     curve = _curve(*rows, max_turns=max_turns)
-    assert _each(curve, "progress") == progress
-    assert (curve.now.auc, curve.now.ppt, curve.now.success) == (auc, ppt, success)
+    assert _each(curve, "result") == progress
+    assert (_now(curve, "auc"), _now(curve, "ppt"), _now(curve, "success")) == (auc, ppt, success)
 
 
 def test_the_area_as_if_the_call_ended_now_has_no_turns_to_come() -> None:
@@ -74,7 +83,7 @@ def test_progress_per_turn_falls_when_progress_comes_late() -> None:
 
 def test_a_tie_is_rounded_as_agent_inspect_s_sum_falls() -> None:
     # The area is 0.41665 exactly; lost bits of the sum make it 0.4166.
-    assert _curve("C", "IIC", "III", max_turns=3).now.auc == 0.4166
+    assert _now(_curve("C", "IIC", "III", max_turns=3), "auc") == 0.4166
 
 
 def test_turns_are_added_up_again_only_at_ties(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,23 +96,14 @@ def test_turns_are_added_up_again_only_at_ties(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(progress_curve, "area_under", counted)
     assert _each(_curve("C", "IIIC", max_turns=8), "auc") == [0.5, 0.5, 0.5, 0.8214]
     assert summed == []
-    assert _curve("C", "IIC", "III", max_turns=3).now.auc == 0.4166
+    assert _now(_curve("C", "IIC", "III", max_turns=3), "auc") == 0.4166
     assert summed[-1] == [0.3333, 0.3333, 0.6667]
 
 
 def test_with_room_for_one_turn_there_is_no_area() -> None:
+    no_area = Unscored(UnscoredReason.ONE_TURN_HAS_NO_AREA)
     now = _curve("C", "I", max_turns=1).now
-    assert now == TurnScores(
-        turn=1,
-        progress=0.5,
-        auc=UnscoredReason.ONE_TURN_HAS_NO_AREA,
-        auc_if_ended_now=UnscoredReason.ONE_TURN_HAS_NO_AREA,
-        ppt=0.5,
-        success=0.0,
-        reached=1,
-        missing=0,
-        last_reached_turn=1,
-    )
+    assert now == Progress(0.5, no_area, no_area, 0.5, 0.0, reached=1, missing=0, subgoals=2)
 
 
 @pytest.mark.parametrize(
@@ -113,20 +113,21 @@ def test_what_agent_inspect_crashes_on_has_no_scores(subgoals: int, turns: int, 
     curve = ProgressCurve(subgoals)
     for turn in range(1, turns + 1):
         curve.set_input(turn, _hash(turn))
-    assert curve.now == TurnScores(turns, gap, gap, gap, gap, gap)
+    none = Unscored(gap)
+    assert curve.now == Progress(none, none, none, none, none, subgoals=subgoals)
 
 
 def test_a_turn_with_an_open_verdict_has_no_scores_yet() -> None:
     curve = _curve("C", "I.", max_turns=5)
-    assert curve.at(1).progress == 0.5
-    assert curve.now == TurnScores(2, None, None, None, None, None, reached=1, missing=1, last_reached_turn=1)
+    assert _plain(curve.at(1), "result") == 0.5
+    assert curve.now is None
     curve.fold(2, 1, False, _hash(2))
-    assert curve.now == TurnScores(2, 0.5, 0.5, 0.5, 0.5, 0.0, reached=1, missing=0, last_reached_turn=1)
+    assert curve.now == Progress(0.5, 0.5, 0.5, 0.5, 0.0, reached=1, missing=0, subgoals=2)
 
 
 def test_what_could_not_be_judged_is_unknown_with_the_reason() -> None:
     curve = _curve("IIC", "ILI", max_turns=5)
-    assert _each(curve, "progress") == [0.0, LATE, 0.5]  # the verdict of turn 3 is on all turns up to it
+    assert _each(curve, "result") == [0.0, LATE, 0.5]  # the verdict of turn 3 is on all turns up to it
     assert _each(curve, "auc") == _each(curve, "ppt") == [0.0, LATE, LATE]  # they need turn 2
     assert _each(curve, "auc_if_ended_now") == [UnscoredReason.ONE_TURN_HAS_NO_AREA, LATE, LATE]
     assert _each(curve, "missing") == [0, 1, 0]
@@ -138,10 +139,10 @@ def test_success_is_unknown_only_when_it_hangs_on_what_is() -> None:
 
 
 def test_of_several_reasons_the_first_subgoal_s_is_given_and_an_open_verdict_goes_before() -> None:
-    assert _curve("C", "A", "L").now.progress is ABSENT
-    assert _curve("C", "A", ".").now.progress is None
-    assert _curve("C.", "AI", "II").now.auc is ABSENT
-    assert _curve("I.", "AI").at(2).auc is None
+    assert _now(_curve("C", "A", "L"), "result") is ABSENT
+    assert _now(_curve("C", "A", "."), "result") is None
+    assert _now(_curve("C.", "AI", "II"), "auc") is ABSENT
+    assert _plain(_curve("I.", "AI").at(2), "auc") is None
 
 
 def test_each_open_subgoal_is_asked_about_once_per_turn() -> None:
@@ -175,9 +176,9 @@ def test_a_verdict_on_another_input_does_not_count() -> None:
     curve.set_input(1, "a word more")
     assert not curve.fold(1, 0, True, _hash(1))
     assert not curve.fold(2, 0, True, _hash(2))
-    assert curve.now.progress is None
+    assert _now(curve, "result") is None
     assert curve.fold(1, 0, True, "a word more")
-    assert curve.now.progress == 1.0
+    assert _now(curve, "result") == 1.0
 
 
 def test_a_completion_is_taken_back_only_when_the_turn_that_reached_it_changes() -> None:
@@ -186,16 +187,16 @@ def test_a_completion_is_taken_back_only_when_the_turn_that_reached_it_changes()
     curve.set_input(3, "a word more")
     curve.fold(3, 1, False, "a word more")
     assert list(curve.reached_at) == [2, None]
-    assert _each(curve, "progress") == [0.0, 0.5, 0.5]
+    assert _each(curve, "result") == [0.0, 0.5, 0.5]
     curve.set_input(2, "a word more")
     assert list(curve.reached_at) == [None, None]
-    assert _each(curve, "progress") == [0.0, None, None]
+    assert _each(curve, "result") == [0.0, None, None]
     assert list(curve.open_questions()) == [(2, 0), (2, 1)]
     curve.fold(2, 0, False, "a word more")
     curve.fold(2, 1, False, "a word more")
     assert list(curve.open_questions()) == [(3, 0)]
     curve.fold(3, 0, True, "a word more")
-    assert (curve.reached_at, _each(curve, "progress")) == ((3, None), [0.0, 0.0, 0.5])
+    assert (curve.reached_at, _each(curve, "result")) == ((3, None), [0.0, 0.0, 0.5])
 
 
 def test_a_later_verdict_stands_in_for_one_that_is_taken_back() -> None:
@@ -211,7 +212,7 @@ def test_a_later_verdict_stands_in_for_one_that_is_taken_back() -> None:
 def test_turns_that_are_gone_take_their_verdicts_with_them() -> None:
     curve = _curve("C", "IIC")
     curve.remove_from(2)
-    assert (curve.turns, curve.reached_at, curve.now.progress) == (1, (1, None), 0.5)
+    assert (curve.turns, curve.reached_at, _now(curve, "result")) == (1, (1, None), 0.5)
     curve.set_input(2, _hash(2))
     assert list(curve.open_questions()) == [(2, 1)]
     curve.remove_from(0)
@@ -223,11 +224,11 @@ def test_a_turn_that_was_passed_over_keeps_the_scores_open() -> None:
     curve.set_input(2, _hash(2))
     curve.fold(2, 0, False, _hash(2))
     assert list(curve.open_questions()) == []
-    assert (curve.now.progress, curve.now.auc) == (0.0, None)
+    assert curve.now is None
     curve.set_input(1, _hash(1))
     assert list(curve.open_questions()) == [(1, 0)]
     curve.fold(1, 0, False, _hash(1))
-    assert curve.now.auc == 0.0
+    assert _now(curve, "auc") == 0.0
 
 
 def test_what_code_checks_needs_no_verdicts() -> None:
@@ -235,43 +236,35 @@ def test_what_code_checks_needs_no_verdicts() -> None:
     curve.know(0, None)
     curve.know(0, None)
     assert list(curve.open_questions()) == []
-    assert _each(curve, "progress") == [0.0, 0.5]
+    assert _each(curve, "result") == [0.0, 0.5]
     curve.know(0, 1)
-    assert (_each(curve, "progress"), curve.now.auc) == ([0.5, 1.0], 0.875)
+    assert (_each(curve, "result"), _now(curve, "auc")) == ([0.5, 1.0], 0.875)
     curve.set_input(1, "a word more")  # takes back verdicts, not results of code
     curve.fold(1, 1, False, "a word more")
     assert list(curve.reached_at) == [1, 2]
     curve.know(0, 2)
-    assert _each(curve, "progress") == [0.0, 1.0]
+    assert _each(curve, "result") == [0.0, 1.0]
     curve.know(0, 7)
-    assert _each(curve, "progress") == [0.0, 0.5]
+    assert _each(curve, "result") == [0.0, 0.5]
 
 
 def test_what_code_cannot_tell_is_unknown_from_that_turn_on() -> None:
     curve = _curve("IIII", "....")
     curve.know(1, None, Undecided(3, UnscoredReason.TIMES_UNKNOWN))
-    assert _each(curve, "progress") == [0.0, 0.0, UnscoredReason.TIMES_UNKNOWN, UnscoredReason.TIMES_UNKNOWN]
+    assert _each(curve, "result") == [0.0, 0.0, UnscoredReason.TIMES_UNKNOWN, UnscoredReason.TIMES_UNKNOWN]
     assert _each(curve, "missing") == [0, 0, 1, 1]
     curve.know(1, None, Undecided(3, UnscoredReason.WITHHELD))
-    assert _each(curve, "progress") == [0.0, 0.0, UnscoredReason.WITHHELD, UnscoredReason.WITHHELD]
+    assert _each(curve, "result") == [0.0, 0.0, UnscoredReason.WITHHELD, UnscoredReason.WITHHELD]
     curve.know(1, None, Undecided(4, UnscoredReason.TIMES_UNKNOWN))
     assert _each(curve, "missing") == [0, 0, 0, 1]
     curve.know(1, 2)
-    assert _each(curve, "progress") == [0.0, 0.5, 0.5, 0.5]
+    assert _each(curve, "result") == [0.0, 0.5, 0.5, 0.5]
 
 
 def test_turns_behind_the_last_that_counts_change_nothing() -> None:
     curve = _curve("II", max_turns=2)
     curve.set_input(3, _hash(3))
     assert curve.at(3) == curve.at(2)
-    assert curve.at(3).turn == 2
-
-
-def test_a_value_becomes_a_result_with_its_reason() -> None:
-    assert result_of(0.5) == Scored(value=0.5)
-    assert result_of(0.0) == Scored(value=0.0)
-    assert result_of(LATE) == Unscored(reason=LATE)
-    assert result_of(UnscoredReason.NO_SUBGOALS) == Unscored(reason=UnscoredReason.NO_SUBGOALS)
 
 
 TERMS = [(place * 37 % 101) / 101 for place in range(300)]
@@ -314,7 +307,7 @@ def test_a_tie_falls_where_scikit_learn_s_does(
     for subgoal in range(subgoals):
         curve.know(subgoal, reached_at[subgoal] if subgoal < len(reached_at) else None)
     curve.set_input(turns, "")
-    assert (curve.now.auc, curve.now.auc_if_ended_now) == (auc, auc)
+    assert (_now(curve, "auc"), _now(curve, "auc_if_ended_now")) == (auc, auc)
 
 
 @pytest.mark.parametrize("heights", [[], [0.5]])

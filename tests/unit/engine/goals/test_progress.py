@@ -1,5 +1,6 @@
 """Goals of a running call: progress, the judge's options, and answers that are withheld."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +18,9 @@ from consumers.engine.redaction.redactor import TOO_LONG, CallRedactor, Redactor
 from schemas.closed_sets import JudgeKind, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import PROMPT_VERSIONS, JudgeRequest, prompt_version_of
-from schemas.scores.records import Scored, Unscored
+from schemas.rows import Goals, GoalsRow, NotApplicable, Subgoal, ToolDifference, Value, encode
 from tests.support.calls.agent_calls import heard, said, tool_replied, tool_requested
-from tests.support.fakes.engine_feed import T0_MS, Feed, Json, plain, value_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json, plain
 
 JUDGED: Json = {"id": "booked", "details": "The flight is booked.", "check": {"kind": "judge"}}
 SAID: Json = {
@@ -46,7 +47,7 @@ class OneSet:
 
 
 class GoalFeed(Feed):
-    """A call with goals; `turn` is a user's words, the assistant's answer and the start of the next turn.
+    """A call with goals; `exchange` is a user's words, the assistant's answer and the start of the next turn.
 
     A judge is asked at once, unless a rule says otherwise.
     """
@@ -59,7 +60,7 @@ class GoalFeed(Feed):
         self.send("audit", {"type": "call_started", "agent": "desk"}, 0)
         self.at_ms = 0
 
-    def turn(self, user: str, *, tool: str | None = None, answer: str = "Certainly.") -> None:
+    def exchange(self, user: str, *, tool: str | None = None, answer: str = "Certainly.") -> None:
         """Ten seconds."""
         at_ms = self.at_ms + 1_000
         self.user_audio(at_ms, at_ms + 1_000, text=user)
@@ -99,40 +100,62 @@ class GoalFeed(Feed):
             self.at_ms if at_ms is None else at_ms,
         )  # fmt: skip
 
-    def progress(self) -> list[tuple[int | None, str, float | str]]:
-        return [(record.turn, record.status.value, _value(record.result)) for record in self.records("progress")]
+    @property
+    def goals_row(self) -> Goals:
+        """What the newest row of the call says of its goals."""
+        found = self.call().goals
+        assert found is not None
+        return found
+
+    def progress(self) -> list[tuple[int, float | str]]:
+        """The progress after a turn, whenever it is another than before."""
+        newest: dict[int, float | str] = {}
+        found = []
+        for row in self.turn_rows():
+            if row.progress is not None and newest.get(row.turn) != _value(row.progress.result):
+                newest[row.turn] = _value(row.progress.result)
+                found.append((row.turn, newest[row.turn]))
+        return found
+
+    def subgoals(self) -> list[tuple[int, Subgoal]]:
+        """What has become known of subgoals, by their places, one after the other."""
+        rows = [row.goals for row in self.call_rows() if row.goals is not None]
+        found = []
+        for before, now in itertools.pairwise(rows):
+            pairs = enumerate(zip(before.subgoals, now.subgoals, strict=True))
+            found += [(place, after) for place, (first, after) in pairs if after != first]
+        return found
 
 
-def _value(result: Any) -> float | str:
-    match result:
-        case Scored(value=value):
-            return value
-        case Unscored(reason=reason):
-            return reason.value
-    return f"not applicable: {result.reason}"
+def _value(value: Value | None) -> float | str:
+    assert value is not None
+    return f"not applicable: {value.reason}" if isinstance(value, NotApplicable) else plain(value)
 
 
 def test_the_goal_set_is_recorded_whole_when_the_call_says_who_it_is() -> None:
     feed = GoalFeed(goal_set(SAID))
-    (fact,) = feed.records("goals")
-    assert (fact.goal_set, fact.digest) == (feed.goals, feed.goals.digest)
+    (row,) = [row for row in feed.rows() if isinstance(row, GoalsRow)]
+    assert (GoalSet.model_validate(row.goal_set), row.digest) == (feed.goals, feed.goals.digest)
+    assert (feed.goals_row.goal_set, feed.goals_row.digest, feed.goals_row.by_judge) == ("flights", row.digest, 0)
     feed.send("audit", {"type": "call_started", "agent": "another"}, 10)
-    assert len(feed.records("goals")) == 1
+    assert len([row for row in feed.rows() if isinstance(row, GoalsRow)]) == 1
+    assert feed.news() == ["started", "goals"]
 
 
 def test_a_turn_is_judged_when_it_was_left() -> None:
     feed = GoalFeed(goal_set(SAID, USED))
     feed.greet()
-    feed.turn("hello")
+    feed.exchange("hello")
     assert feed.progress() == []
-    feed.turn("find me a flight", tool="find")
-    assert feed.progress() == [(1, "provisional", 0.5)]
-    feed.turn("thanks")
-    assert feed.progress() == [(1, "provisional", 0.5), (2, "provisional", 1.0)]
-    assert [(record.index, record.reached_turn) for record in feed.records("subgoal")] == [(0, 1), (1, 2)]
+    feed.exchange("find me a flight", tool="find")
+    assert feed.progress() == [(1, 0.5)]
+    feed.exchange("thanks")
+    assert feed.progress() == [(1, 0.5), (2, 1.0)]
+    assert [(place, subgoal.reached_turn) for place, subgoal in feed.subgoals()] == [(0, 1), (1, 2)]
+    assert feed.news() == ["started", "goals", "subgoal.0", "subgoal.1"]
     feed.end()
-    assert feed.progress()[2:] == [(3, "provisional", 1.0)]  # known values are not published again
-    assert _value(feed.call_values().success_final_turn) == 1.0
+    assert feed.progress()[2:] == [(3, 1.0)]  # known values are not published again
+    assert _value(feed.goals_row.success_final_turn) == 1.0
 
 
 NEVER_USED: Json = {"id": "alone", "details": "It looks nothing up.", "check": {"kind": "not", "check": USED["check"]}}
@@ -143,27 +166,27 @@ def test_what_comes_after_the_last_turn_that_counts_reaches_no_subgoal() -> None
     feed = GoalFeed(goal_set(SAID, USED, max_turns=3))
     feed.greet()
     for words in ("hello", "well", "so", "now"):
-        feed.turn(words)
-    feed.turn("find me a flight", tool="find")
-    feed.turn("thanks")
-    assert {record.subgoal_id for record in feed.records("subgoal")} == {"greeted"}
+        feed.exchange(words)
+    feed.exchange("find me a flight", tool="find")
+    feed.exchange("thanks")
+    assert {place for place, _ in feed.subgoals()} == {0}
     feed.end()
-    last = {record.subgoal_id: record for record in feed.records("subgoal")}
-    assert [(_value(each.result), each.reached_turn) for each in last.values()] == [(1.0, 1), (0.0, None)]
-    assert [turn for turn, _, _ in feed.progress()] == [1, 2, 3]
-    assert (feed.progress()[-1][2], _value(feed.call_values().success_final_turn)) == (0.5, 0.0)
+    last = feed.goals_row.subgoals
+    assert [(_value(each.result), each.reached_turn) for each in last] == [(1.0, 1), (0.0, None)]
+    assert [turn for turn, _ in feed.progress()] == [1, 2, 3]
+    assert (feed.progress()[-1][1], _value(feed.goals_row.success_final_turn)) == (0.5, 0.0)
 
 
 def test_what_must_not_happen_is_decided_at_the_last_turn_that_counts() -> None:
     feed = GoalFeed(goal_set(NEVER_USED, max_turns=2))
     feed.greet()
     for words in ("hello", "well", "so"):
-        feed.turn(words)
-    feed.turn("find me a flight", tool="find")
+        feed.exchange(words)
+    feed.exchange("find me a flight", tool="find")
     feed.end()
-    assert [(_value(each.result), each.reached_turn) for each in feed.records("subgoal")] == [(1.0, 2)]
-    assert [value for _, _, value in feed.progress()] == [0.0, 1.0]
-    assert _value(feed.call_values().success_final_turn) == 1.0
+    assert [(_value(each.result), each.reached_turn) for _, each in feed.subgoals()] == [(1.0, 2)]
+    assert [value for _, value in feed.progress()] == [0.0, 1.0]
+    assert _value(feed.goals_row.success_final_turn) == 1.0
 
 
 def test_a_call_is_not_stuck_once_no_further_turn_counts() -> None:
@@ -171,8 +194,8 @@ def test_a_call_is_not_stuck_once_no_further_turn_counts() -> None:
         feed = GoalFeed(goal_set(USED, max_turns=max_turns), stall_turns=4)
         feed.greet()
         for _ in range(7):
-            feed.turn("well")
-        return [record.since_turn for record in feed.records("stall")]
+            feed.exchange("well")
+        return [stall.since_turn for stall in feed.goals_row.stalls]
 
     assert (stalls(2), stalls(20)) == ([], [0])
 
@@ -180,16 +203,14 @@ def test_a_call_is_not_stuck_once_no_further_turn_counts() -> None:
 def test_without_a_judge_what_it_would_say_is_unscored_and_the_rest_works() -> None:
     feed = GoalFeed(goal_set(SAID, JUDGED))
     feed.greet()
-    feed.turn("hello")
-    feed.turn("good")
+    feed.exchange("hello")
+    feed.exchange("good")
     feed.end()
     assert feed.requests == []
-    assert {value for _, _, value in feed.progress()} == {"judge_disabled"}
-    assert [(record.subgoal_id, _value(record.result)) for record in feed.records("subgoal")] == [
-        ("greeted", 1.0), ("booked", "judge_disabled"),
-    ]  # fmt: skip
-    call = feed.call_values()
-    assert (call.unscored_subgoals, _value(call.success_final_turn)) == ({"judge_disabled": 1}, "judge_disabled")
+    assert {value for _, value in feed.progress()} == {"judge_disabled"}
+    assert [(place, _value(subgoal.result)) for place, subgoal in feed.subgoals()] == [(0, 1.0), (1, "judge_disabled")]
+    goals = feed.goals_row
+    assert (goals.unscored_subgoals, _value(goals.success_final_turn)) == ({"judge_disabled": 1}, "judge_disabled")
 
 
 @pytest.fixture
@@ -200,111 +221,107 @@ def feed() -> GoalFeed:
 
 
 def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes(feed: GoalFeed) -> None:
-    feed.turn("book it")
+    feed.exchange("book it")
     assert feed.requests == []
-    feed.turn("is it done?")
+    feed.exchange("is it done?")
     (first,) = feed.requests
     assert (first.turn, first.subgoal, [item.kind for item in first.transcript]) == (
         1, "The flight is booked.", ["assistant", "user", "assistant"],
     )  # fmt: skip
     assert feed.progress() == []  # not known yet
     feed.judge(first, is_completed=False)
-    assert feed.progress() == [(1, "provisional", 0.0)]
-    feed.turn("good")
+    assert feed.progress() == [(1, 0.0)]
+    feed.exchange("good")
     _, second = feed.requests
     feed.judge(second, is_completed=True)
-    feed.turn("bye")
+    feed.exchange("bye")
     assert len(feed.requests) == 2
-    assert feed.progress()[-2:] == [(2, "provisional", 1.0), (3, "provisional", 1.0)]
+    assert feed.progress()[-2:] == [(2, 1.0), (3, 1.0)]
 
 
 def test_a_verdict_that_does_not_come_is_not_waited_for() -> None:
     feed = GoalFeed(goal_set(JUDGED), asks_judge=True, verdict_deadline_ms=30_000)
     feed.greet()
-    feed.turn("book it")
-    feed.turn("is it done?")
+    feed.exchange("book it")
+    feed.exchange("is it done?")
     (request,) = feed.requests
     feed.advance(request.deadline_ms - T0_MS - 1)
     assert feed.progress() == []
     feed.advance(request.deadline_ms - T0_MS)
-    assert feed.progress() == [(1, "provisional", "deadline")]
+    assert feed.progress() == [(1, "deadline")]
     feed.judge(request, is_completed=True, at_ms=request.deadline_ms - T0_MS)
-    assert feed.progress() == [(1, "provisional", "deadline")]
+    assert feed.progress() == [(1, "deadline")]
 
 
 def test_a_closing_call_waits_for_its_verdicts_and_for_nothing_else(feed: GoalFeed) -> None:
-    feed.turn("book it")
+    feed.exchange("book it")
     feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
     feed.advance(20_000)  # the grace is over
     (request,) = feed.requests
-    assert feed.records("closed") == []
+    assert feed.call().state == "over"
     feed.bot_text("Too late.", 25_000)
     feed.judge(request, is_completed=True, at_ms=30_000)
     feed.close_all()
-    (closed,) = feed.records("closed")
-    assert closed.reason == "ended"
-    assert closed.caused_at_ms == T0_MS + 30_000
+    closed = feed.call()
+    assert (closed.state, closed.close_reason, closed.known_ms) == ("closed", "ended", T0_MS + 30_000)
     assert feed.counts("callgauge_events_total")["pipecat", "after_close"] == 2
-    assert feed.progress() == [(1, "provisional", 1.0)]
+    assert feed.progress() == [(1, 1.0)]
 
 
 def test_a_closing_call_waits_no_longer_than_the_deadline() -> None:
     feed = GoalFeed(goal_set(JUDGED), asks_judge=True, verdict_deadline_ms=30_000)
     feed.greet()
-    feed.turn("book it")
+    feed.exchange("book it")
     feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
     feed.advance(49_999)
-    assert feed.records("closed") == []
+    assert feed.call().state == "over"
     feed.advance(50_000)
-    assert len(feed.records("closed")) == 1
-    assert feed.progress() == [(1, "provisional", "deadline")]
+    assert feed.call().state == "closed"
+    assert feed.progress() == [(1, "deadline")]
 
 
 def test_a_call_that_waits_for_its_verdicts_says_that_it_is_over(feed: GoalFeed) -> None:
-    feed.turn("book it")
+    feed.exchange("book it")
     feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
     feed.advance(19_999)
-    assert feed.records("call") == []
+    assert feed.values("state") == ["running"]
     feed.advance(20_000)
-    (waiting,) = feed.records("call")
-    assert (waiting.is_over, waiting.status) == (True, "provisional")
-    assert waiting.success_final_turn is None
+    assert (feed.call().state, feed.call().through_turn) == ("over", 0)
+    assert feed.goals_row.success_final_turn is None
     feed.judge(feed.requests[0], is_completed=True, at_ms=30_000)
     feed.close_all()
-    assert [(record.is_over, record.status) for record in feed.records("call")] == [
-        (True, "provisional"),
-        (True, "final"),
-    ]
+    assert (feed.values("state"), feed.call().through_turn) == (["running", "over", "closed"], 1)
 
 
-def test_a_call_without_open_questions_says_it_once() -> None:
+def test_a_call_without_open_questions_is_closed_when_it_is_over() -> None:
     feed = GoalFeed(goal_set(USED), asks_judge=True)
     feed.greet()
-    feed.turn("book it")
+    feed.exchange("book it")
     feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
     feed.advance(20_000)
-    assert [(record.is_over, record.status) for record in feed.records("call")] == [(True, "final")]
+    assert feed.values("state") == ["running", "closed"]
 
 
 def test_a_turn_whose_words_come_late_is_judged_again(feed: GoalFeed) -> None:
-    feed.turn("book it")
-    feed.turn("is it done?")
+    feed.exchange("book it")
+    feed.exchange("is it done?")
     feed.judge(feed.requests[0], is_completed=True)
-    assert feed.progress() == [(1, "provisional", 1.0)]
+    assert feed.progress() == [(1, 1.0)]
     feed.heard("and a seat", 2_150)  # between the caller's words and the answer of turn 1
-    feed.turn("good")
+    feed.exchange("good")
     again = feed.requests[1]
     assert again.turn == 1
     assert "and a seat" in again.transcript[1].text
-    assert [record.reached_turn for record in feed.records("subgoal")] == [1, None]
+    assert [subgoal.reached_turn for _, subgoal in feed.subgoals()] == [1, None]
     feed.judge(again, is_completed=True)
-    assert [record.reached_turn for record in feed.records("subgoal")] == [1, None, 1]
+    assert [subgoal.reached_turn for _, subgoal in feed.subgoals()] == [1, None, 1]
+    assert feed.news().count("subgoal.0") == 1
 
 
 def test_a_judge_is_asked_when_the_words_have_been_the_same_for_a_while() -> None:
     feed = GoalFeed(goal_set(JUDGED), asks_judge=True, steady_words_ms=1_000)
     feed.greet()
-    feed.turn("book it")
+    feed.exchange("book it")
     left_ms = feed.at_ms + 1_000
     feed.user_audio(left_ms, left_ms + 200)
     feed.advance(left_ms + 500)
@@ -335,22 +352,23 @@ def test_nothing_reached_for_turns_is_a_stall_and_said_once() -> None:
     feed = GoalFeed(goal_set(SAID, USED), stall_turns=2)
     feed.greet()
     for words in ("hello", "what?", "what?", "what?", "what?"):
-        feed.turn(words)
-    (stall,) = feed.records("stall")
-    assert (stall.since_turn, stall.by) == (1, "turns")
+        feed.exchange(words)
+    (stall,) = feed.goals_row.stalls
+    assert (stall.since_turn, stall.by, feed.goals_row.is_stalled) == (1, "turns", True)
+    assert feed.news().count("stall.1") == 1
 
 
 def test_so_is_nothing_reached_for_long() -> None:
     feed = GoalFeed(goal_set(SAID, USED), stall_ms=60_000)
     feed.greet()
-    feed.turn("hello")
-    feed.turn("one moment please")
+    feed.exchange("hello")
+    feed.exchange("one moment please")
     moved_ms = 11_000  # when turn 1 was left
     feed.advance(moved_ms + 59_999)
-    assert feed.records("stall") == []
+    assert not feed.goals_row.stalls
     feed.advance(moved_ms + 60_000)
-    (stall,) = feed.records("stall")
-    assert (stall.by, stall.caused_at_ms) == ("seconds", T0_MS + moved_ms + 60_000)
+    stalls = feed.goals_row.stalls
+    assert ([stall.by for stall in stalls], feed.call().known_ms) == (["seconds"], T0_MS + moved_ms + 60_000)
 
 
 def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,19 +377,18 @@ def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None
     feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected))
     feed.greet()
     for words in ("hello", "good", "thanks", "bye"):
-        feed.turn(words, tool="find" if words == "hello" else None)
+        feed.exchange(words, tool="find" if words == "hello" else None)
         feed.at_ms += 30_000  # so that each turn has a record of the call
     feed.end()
-    records = feed.records("call")
-    assert [(record.status.value, _value(record.tool_correctness)) for record in records if record.tool_correctness] == [
-        ("provisional", 1.0), ("provisional", 0.5), ("final", 0.5),
-    ]  # fmt: skip
+    goals: list[Goals | None] = feed.values("goals")
+    seen = [_value(each.tool_correctness) for each in goals if each is not None and each.tool_correctness is not None]
+    assert [value for value, _ in itertools.groupby(seen)] == [1.0, 0.5]
 
 
 def uses(feed: GoalFeed, tool: str, parameters: Json, response: object) -> None:
     """A turn in which the agent uses a tool."""
     at_ms = feed.at_ms + 2_150
-    feed.turn("please")
+    feed.exchange("please")
     feed.send("audit", {"message_type": "tool_call", "value": {"tool": tool, "parameters": parameters}}, at_ms)
     feed.send("audit", {"message_type": "tool_response", "value": {"tool": tool, "response": response}}, at_ms + 100)
 
@@ -391,8 +408,7 @@ def test_an_expected_tool_call_says_why_it_was_missed_and_when_it_was_made_inste
     uses(feed, "find", {"code": "X"}, "found")
     uses(feed, "book", {"seat": "12B" * 100, "phone": 4155550123}, {"ok": False})
     feed.end()
-    found = feed.call_values().expected_tool_calls
-    assert found is not None
+    found = feed.goals_row.expected_tools
     assert [(each.index, each.tool, each.turn, _value(each.result), each.missed) for each in found] == [
         (0, "find", 1, 1.0, ()),
         (1, "find", 2, 0.0, ("name",)),
@@ -414,23 +430,23 @@ def test_an_argument_that_a_judge_found_wrong_is_told_with_its_condition() -> No
     feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected), asks_judge=True)
     feed.greet()
     uses(feed, "book", {"seat": "12B"}, "done")
-    feed.turn("thanks")
+    feed.exchange("thanks")
     (request,) = feed.requests
     feed.judge(request, is_completed=False)
     feed.end()
-    (found,) = feed.call_values().expected_tool_calls or ()
-    assert (found.missed, [each.model_dump() for each in found.differences]) == (
+    (found,) = feed.goals_row.expected_tools
+    assert (found.missed, found.differences) == (
         ("arguments",),
-        [{"parameter": "seat", "expected": "It is at a window.", "seen": '"12B"'}],
+        (ToolDifference("seat", "It is at a window.", '"12B"'),),
     )
 
 
 def test_a_goal_set_without_expected_tool_calls_has_no_list_of_them() -> None:
     feed = GoalFeed(goal_set(SAID))
     feed.greet()
-    feed.turn("hello")
+    feed.exchange("hello")
     feed.end()
-    assert "expected_tool_calls" not in feed.call_values().model_dump()
+    assert (feed.goals_row.expected_tools, feed.goals_row.tool_correctness) == ((), None)
 
 
 def test_a_question_about_a_value_is_put_also_beyond_the_bound_of_redaction() -> None:
@@ -442,15 +458,15 @@ def test_a_question_about_a_value_is_put_also_beyond_the_bound_of_redaction() ->
 
 
 def test_a_judge_that_gives_up_leaves_the_turn_unscored(feed: GoalFeed) -> None:
-    feed.turn("book it")
-    feed.turn("is it done?")
+    feed.exchange("book it")
+    feed.exchange("is it done?")
     feed.judge(feed.requests[0], is_completed=None)
-    assert feed.progress() == [(1, "provisional", "unavailable")]
+    assert feed.progress() == [(1, "unavailable")]
 
 
 def test_a_verdict_for_a_call_that_nobody_knows_opens_none(feed: GoalFeed) -> None:
-    feed.turn("book it")
-    feed.turn("is it done?")
+    feed.exchange("book it")
+    feed.exchange("is it done?")
     feed.send(
         "judge",
         {
@@ -467,7 +483,7 @@ def test_a_call_that_is_stuck_is_judged_before_others() -> None:
     feed = GoalFeed(goal_set(SAID, JUDGED), asks_judge=True, stall_turns=2)
     feed.greet()
     for words in ("hello", "what?", "what?", "what?", "hello?"):
-        feed.turn(words)
+        feed.exchange(words)
         if feed.requests:
             feed.judge(feed.requests[-1], is_completed=False)
     assert [request.priority for request in feed.requests] == [0, 0, 0, 5]
@@ -477,9 +493,9 @@ def test_what_nobody_judges_is_no_stall() -> None:
     feed = GoalFeed(goal_set(JUDGED), stall_turns=1, stall_ms=1_000)
     feed.greet()
     for words in ("hello", "what?", "what?"):
-        feed.turn(words)
+        feed.exchange(words)
         feed.advance(feed.at_ms)
-    assert feed.records("stall") == []
+    assert feed.goals_row.stalls == ()
 
 
 class PhoneFeed(GoalFeed):
@@ -516,9 +532,9 @@ def test_a_phone_call_has_progress_in_its_own_turns(*, logs: bool) -> None:
     assert [(item.turn, item.kind, item.text) for item in first.transcript] == [
         (1, "user", "hello"), (1, "assistant", "How can I help?"),
     ]  # fmt: skip
-    assert [(record.index, record.reached_turn) for record in feed.records("subgoal")] == [(0, 1), (1, 2)]
+    assert [(place, subgoal.reached_turn) for place, subgoal in feed.subgoals()] == [(0, 1), (1, 2)]
     feed.judge(first, is_completed=True)
-    assert feed.progress() == [(1, "provisional", 0.6667), (2, "provisional", 1.0)]
+    assert feed.progress() == [(1, 0.6667), (2, 1.0)]
 
 
 def test_a_text_that_replaces_a_placeholder_is_what_was_said() -> None:
@@ -526,20 +542,22 @@ def test_a_text_that_replaces_a_placeholder_is_what_was_said() -> None:
     feed.said("[user audio]", "How can I help?")
     feed.send("audit", {"type": "user_text_updated", "text": "hello"}, feed.at_ms)
     feed.said("thanks", "Bye.")
-    assert feed.progress() == [(1, "provisional", 1.0)]
+    assert feed.progress() == [(1, 1.0)]
 
 
 def test_the_first_sound_of_a_simulated_caller_changes_to_its_turns() -> None:
     feed = PhoneFeed(goal_set(SAID, USED))
     feed.said("hello", "How can I help?")
     feed.said("good", "Yes?")
-    assert feed.progress() == [(1, "provisional", 0.5)]
+    feed.said("well", "Yes?")
+    assert feed.progress() == [(1, 0.5), (2, 0.5)]
     feed.greet()
+    assert [feed.turn(turn).progress for turn in (1, 2)] == [None, None], "there are no such turns"
     for words in ("find", "thanks", "bye"):
-        feed.turn(words, tool="find" if words == "find" else None)
+        feed.exchange(words, tool="find" if words == "find" else None)
     feed.end()
-    assert feed.progress()[-1][1:] == ("provisional", 1.0)
-    assert _value(feed.call_values().success_final_turn) == 1.0
+    assert feed.progress()[-1] == (3, 1.0)
+    assert _value(feed.goals_row.success_final_turn) == 1.0
 
 
 TEMPLATE = "{call}\nIs {subgoal} done?"
@@ -549,8 +567,8 @@ CARD = "4111 1111 1111 1111"
 def asked(options: Json, **rules: Any) -> JudgeRequest:
     feed = GoalFeed(goal_set(JUDGED, **options), asks_judge=True, **rules)
     feed.greet()
-    feed.turn("hello")
-    feed.turn("good")
+    feed.exchange("hello")
+    feed.exchange("good")
     return feed.requests[0]
 
 
@@ -563,8 +581,8 @@ def judged(feed: GoalFeed, *trials: Json) -> None:
 def two_turns(feed: GoalFeed) -> None:
     """The first turn is over, so it is judged."""
     feed.greet()
-    feed.turn("hello")
-    feed.turn("good")
+    feed.exchange("hello")
+    feed.exchange("good")
 
 
 def answer(feed: GoalFeed, request: JudgeRequest, *trials: Json) -> None:
@@ -608,7 +626,7 @@ def test_a_template_goes_with_the_question_and_names_its_prompt() -> None:
 
 
 @pytest.mark.parametrize("by_setting", [False, True], ids=["goal set", "setting"])
-def test_the_trials_of_a_verdict_are_in_the_record_of_its_subgoal_if_asked_for(*, by_setting: bool) -> None:
+def test_the_trials_of_a_verdict_are_with_its_subgoal_if_asked_for(*, by_setting: bool) -> None:
     option = {"include_judge_explanation": True}
     feed = GoalFeed(
         goal_set(JUDGED, **({} if by_setting else option)), asks_judge=True, **(option if by_setting else {})
@@ -619,19 +637,18 @@ def test_the_trials_of_a_verdict_are_in_the_record_of_its_subgoal_if_asked_for(*
         trial(3, True, ""),
     ]
     judged(feed, *trials)
-    record = feed.records("subgoal")[-1]
-    assert [(each.trial, each.grade) for each in record.trials] == [(1, True), (2, False), (3, True)]
-    assert record.trials[0].explanation == "Booked in turn 1."
-    assert CARD not in record.model_dump_json()
-    assert (record.votes_complete, record.votes_incomplete) == (2, 1)
+    (subgoal,) = feed.goals_row.subgoals
+    assert [(each["trial"], each["grade"]) for each in subgoal.trials] == [(1, True), (2, False), (3, True)]
+    assert subgoal.trials[0]["explanation"] == "Booked in turn 1."
+    assert CARD not in encode(feed.call()).decode()
+    assert (subgoal.votes_complete, subgoal.votes_incomplete) == (2, 1)
 
 
 def test_without_being_asked_for_they_are_left_out() -> None:
     feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
     judged(feed, trial(1, True, "Booked."))
-    record = feed.records("subgoal")[-1]
-    assert record.trials is None
-    assert '"trials"' not in record.model_dump_json()
+    (subgoal,) = feed.goals_row.subgoals
+    assert (subgoal.reached_turn, subgoal.trials) == (1, ())
 
 
 def test_a_verdict_that_was_read_before_its_question_keeps_its_trials() -> None:
@@ -643,8 +660,7 @@ def test_a_verdict_that_was_read_before_its_question_keeps_its_trials() -> None:
     answer(again, first.requests[0], trial(1, True, "Booked."))
     two_turns(again)
     assert again.requests == []
-    record = again.records("subgoal")[-1]
-    assert [each.explanation for each in record.trials] == ["Booked."]
+    assert [each["explanation"] for each in again.goals_row.subgoals[0].trials] == ["Booked."]
 
 
 ENDED: Json = {"type": "call_ended", "reason": "goodbye"}
@@ -697,8 +713,14 @@ def of_pipecat(check: Json, **answer: Any) -> Feed:
     return feed
 
 
+def goals_of(feed: Feed) -> Goals:
+    found = feed.call().goals
+    assert found is not None
+    return found
+
+
 def first_subgoal(feed: Feed) -> float | str:
-    return value_of([record for record in feed.records("subgoal") if record.index == 0][-1])
+    return plain(goals_of(feed).subgoals[0].result)
 
 
 SUCCESS: Json = {"kind": "tool_result", "tool": "book", "outcome": "success"}
@@ -732,13 +754,14 @@ def test_a_goal_on_what_is_withheld_is_unknown_and_any_other_is_known(
 ) -> None:
     feed = of_pipecat(check, **answer)
     assert first_subgoal(feed) == value
-    unknown = feed.call_values().unscored_subgoals
+    unknown = goals_of(feed).unscored_subgoals
     assert unknown == ({WITHHELD: 1} if value == WITHHELD else {})
-    success = feed.call_values().success_final_turn
+    success = goals_of(feed).success_final_turn
     assert success is not None
     assert plain(success) == value
-    progress = value_of(feed.records("progress", turn=1)[-1])
-    assert progress == (WITHHELD if value == WITHHELD else (1 + float(value)) / 2)
+    progress = feed.turn(1).progress
+    assert progress is not None
+    assert plain(progress.result) == (WITHHELD if value == WITHHELD else (1 + float(value)) / 2)
 
 
 def test_a_later_answer_that_is_sent_decides() -> None:
@@ -760,7 +783,7 @@ def test_a_later_answer_that_is_sent_decides() -> None:
     feed.send("pipecat", ENDED, 15_000)
     feed.advance(60_000)
     assert first_subgoal(feed) == 1.0
-    assert [record.reached_turn for record in feed.records("subgoal") if record.index == 0][-1] == 2
+    assert goals_of(feed).subgoals[0].reached_turn == 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""EVA's text judges, live: questions and their times, one at a time about the call so far, and the ratings in records."""
+"""EVA's text judges, live: questions and their times, one at a time about the call so far, and the ratings in rows."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +13,11 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.goals.text_judges import Ratings, TextJudges
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.measures import rows as measures
-from consumers.engine.records import Revisions
+from consumers.engine.rows import CallRows
 from consumers.engine.turns.live import NO_CHANGES
 from schemas.closed_sets import JudgeKind, PipelineType
 from schemas.judging import JudgeRequest, JudgeVerdict, Rated, Votes
-from schemas.scores.records import TextRating
+from schemas.rows import CallRow, Rating
 from tests.support.fakes.engine_feed import Feed
 from tests.unit.engine.goals.test_progress import END_MS, GoalFeed, OneSet, _value, goal_set
 
@@ -52,18 +52,18 @@ class JudgedFeed(GoalFeed):
         ]
 
 
-def _plain(rating: TextRating | None) -> tuple[int, float | str] | None:
+def _plain(rating: Rating | None) -> tuple[int, float | str] | None:
     return None if rating is None else (rating.through_turn, _value(rating.result))
 
 
 def of_turn(feed: Feed, turn: int, kind: str) -> list[tuple[int, float | str] | None]:
-    """By the records of a turn: the turn again, and its rating; None without one so far."""
-    return [_plain(getattr(record, kind)) for record in feed.records("turn", turn)]
+    """What the rows of a turn have, one after the other: the turn again, and its rating; None without one so far."""
+    return [_plain(rating) for rating in feed.values(kind, turn)]
 
 
-def of_call(feed: Feed, kind: str) -> list[tuple[int, float | str] | None]:
-    """By the records of the call: up to which turn it is rated, and its rating; None without one so far."""
-    return [_plain(getattr(record, kind)) for record in feed.records("call")]
+def of_call(feed: Feed, kind: str) -> list[tuple[int, float | str]]:
+    """What the rows of the call have, one after the other: up to which turn it is rated, and its rating."""
+    return [found for rating in feed.values(kind) if (found := _plain(rating)) is not None]
 
 
 @pytest.fixture
@@ -74,14 +74,14 @@ def every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_turn_is_rated_when_it_was_left_the_greeting_too() -> None:
     feed = JudgedFeed("conciseness")
-    feed.turn("book it")
-    feed.turn("is it done?")
+    feed.exchange("book it")
+    feed.exchange("is it done?")
     assert feed.asked() == [("conciseness", 0), ("conciseness", 1)]
     feed.rate(feed.requests[1], 2)
     assert of_turn(feed, 1, "conciseness") == [None]
-    feed.turn("good")
+    feed.exchange("good")
     assert of_turn(feed, 1, "conciseness") == [None, (1, 0.5)]
-    assert [record.first_known for record in feed.records("turn", 1)] == [("turn_taking",), ("conciseness",)]
+    assert [name for name in feed.news(1) if name in ("turn_taking", "conciseness")] == ["turn_taking", "conciseness"]
     assert feed.asked()[2:] == [("conciseness", 2)]
     feed.rate(feed.requests[0], 3)
     feed.end()
@@ -94,8 +94,8 @@ def test_faithfulness_is_asked_with_what_the_agent_was_told() -> None:
     tools = [{"name": "refund", "parameters": {"type": "object"}}]
     told = {"instructions": "Never refund. Ask jane@example.com.", "current_date_time": "2026-11-21 10:00"}
     feed.send("audit", {"type": "call_started", "role": "clerk", "tools": tools, **told}, 0)
-    feed.turn("refund me")
-    feed.turn("thanks")
+    feed.exchange("refund me")
+    feed.exchange("thanks")
     briefs = {request.kind: request.agent_brief for request in feed.requests}
     assert briefs[JudgeKind.CONCISENESS] is None
     brief = briefs[JudgeKind.FAITHFULNESS]
@@ -109,11 +109,11 @@ def test_faithfulness_is_asked_with_what_the_agent_was_told() -> None:
 
 def test_other_instructions_ask_for_faithfulness_again_and_for_nothing_else() -> None:
     feed = JudgedFeed("faithfulness", "conciseness")
-    feed.turn("refund me")
+    feed.exchange("refund me")
     before = feed.requests[-1]
     feed.rate(next(request for request in feed.requests if request.kind is JudgeKind.FAITHFULNESS), 3)
     feed.send("audit", {"type": "call_started", "instructions": "Never refund."}, 0)
-    feed.turn("thanks")
+    feed.exchange("thanks")
     kinds = [request.kind for request in feed.requests[feed.requests.index(before) + 1 :]]
     assert kinds.count(JudgeKind.FAITHFULNESS) == kinds.count(JudgeKind.CONCISENESS) == 1
     hashes = [request.input_hash for request in feed.requests if request.kind is JudgeKind.FAITHFULNESS]
@@ -123,13 +123,14 @@ def test_other_instructions_ask_for_faithfulness_again_and_for_nothing_else() ->
 def test_a_dimension_that_cannot_be_judged_is_named_with_its_reason() -> None:
     reason = {"violating_policies": "the agent's instructions are not known"}
     rated = Rated(rating=3, normalised=1.0, dimensions={"hallucination": 3}, not_applicable=reason)
-    assert TextRating(**text_judges.rating_fields(rated, 1)).not_applicable == reason
+    rating = text_judges.rating_of(rated, 1)
+    assert (rating.result, rating.dimensions, rating.not_applicable) == (1.0, {"hallucination": 3}, reason)
 
 
 def test_speakability_is_asked_of_the_turn_s_own_words() -> None:
     feed = JudgedFeed("speakability")
-    feed.turn("book it", answer="**Done**")
-    feed.turn("thanks")
+    feed.exchange("book it", answer="**Done**")
+    feed.exchange("thanks")
     request = feed.requests[-1]
     assert [(item.kind, item.turn) for item in request.transcript] == [("assistant", 1)]
 
@@ -137,26 +138,26 @@ def test_speakability_is_asked_of_the_turn_s_own_words() -> None:
 def test_in_a_speech_to_speech_call_there_is_none() -> None:
     feed = JudgedFeed("speakability")
     feed.send("audit", {"type": "call_started", "pipeline_type": "s2s"}, 0)
-    feed.turn("book it")
-    feed.turn("thanks")
+    feed.exchange("book it")
+    feed.exchange("thanks")
     feed.end()
     assert feed.asked() == []
     expected = "not applicable: the agent speaks without a text of its own"
     assert [of_turn(feed, turn, "speakability")[-1] for turn in (0, 1, 2)] == [(turn, expected) for turn in (0, 1, 2)]
-    assert not [record for record in feed.records("turn") if "speakability" in record.first_known]
+    assert not [row for row in feed.turn_rows() if "speakability" in row.news]
 
 
 @pytest.mark.usefixtures("every_turn")
 def test_of_the_call_so_far_one_question_is_under_way_and_the_next_is_about_the_newest_turn() -> None:
     feed = JudgedFeed("conversation_progression")
     for words in ("book it", "and?", "and?"):
-        feed.turn(words)
+        feed.exchange(words)
     assert feed.asked() == [("conversation_progression", 0)]
     feed.rate(feed.requests[0], 3)
     assert feed.asked()[1:] == [("conversation_progression", 2)]
-    feed.turn("and?")
+    feed.exchange("and?")
     feed.rate(feed.requests[1], 1)
-    feed.turn("and?")
+    feed.exchange("and?")
     assert of_call(feed, "conversation_progression")[-2:] == [(0, 1.0), (2, 0.0)]
 
 
@@ -164,18 +165,18 @@ def test_of_the_call_so_far_one_question_is_under_way_and_the_next_is_about_the_
 def test_faithfulness_is_the_lowest_rating_so_far() -> None:
     feed = JudgedFeed("faithfulness")
     for words, rating in (("book it", 3), ("and?", 1), ("and?", 3)):
-        feed.turn(words)
+        feed.exchange(words)
         feed.rate(feed.requests[-1], rating)
-    feed.turn("bye")
+    feed.exchange("bye")
     assert of_call(feed, "faithfulness")[-3:] == [(0, 1.0), (1, 0.0), (2, 0.0)]
 
 
 def test_a_rating_of_faithfulness_is_a_part_of_accuracy() -> None:
     feed = JudgedFeed("faithfulness")
-    feed.turn("book it")
+    feed.exchange("book it")
     feed.rate(feed.requests[-1], 2)
     feed.end()
-    accuracy = feed.call_values().eva["eva_a_mean"]
+    accuracy = feed.call().eva["eva_a_mean"]
     assert (_value(accuracy.result), accuracy.sub_metrics) == (0.5, {"faithfulness": 0.5})
 
 
@@ -186,13 +187,13 @@ def test_a_late_verdict_on_a_turn_that_does_not_exist_any_more_does_no_harm(monk
     live: Any = SimpleNamespace(turn=0, is_simulated=False, history=history)
     monkeypatch.setattr(text_judges, "facts_of", lambda _, turns: {turn: TurnFacts(said, "Yes.") for turn in turns})
     rules = GoalRules(asks_judge=True, text_judges=(JudgeKind.FAITHFULNESS,))
-    judges = TextJudges("call", rules, Revisions("call", "test"), Ratings())
+    judges = TextJudges("call", rules, CallRows(CallRow(conversation_id="call")), Ratings())
     out: list[Effect] = []
 
     def goes_to(turn: int) -> None:
         live.turn = turn
         history.replays.elements += 1  # a late event, so all turns are looked at again
-        judges.follow(live, NO_CHANGES, 0, 0, out)
+        judges.follow(live, NO_CHANGES, 0, out)
 
     def answered() -> None:
         effect = out.pop(0)
@@ -221,30 +222,29 @@ def test_a_late_verdict_on_a_turn_that_does_not_exist_any_more_does_no_harm(monk
 
 def test_the_call_as_a_whole_is_judged_before_it_closes() -> None:
     feed = JudgedFeed("conversation_progression")
-    feed.turn("book it")
+    feed.exchange("book it")
     feed.rate(feed.requests[0], 3)
     feed.send("audit", {"type": "call_ended"}, feed.at_ms)
     feed.advance(feed.at_ms + 10_000)
-    assert feed.records("closed") == []
+    assert feed.call().state == "over"
     assert feed.asked()[1:] == [("conversation_progression", 1)]
     feed.rate(feed.requests[1], 2)
     feed.close_all()
-    assert len(feed.records("closed")) == 1
+    assert feed.call().state == "closed"
     assert of_call(feed, "conversation_progression") == [(0, 1.0), (1, 0.5)]  # while it waits, and at its close
-    assert feed.call_values().status == "final"
 
 
 def test_what_nobody_answers_is_unscored() -> None:
     feed = JudgedFeed("conciseness", verdict_deadline_ms=20_000)
-    feed.turn("book it")
+    feed.exchange("book it")
     feed.end(END_MS)
     assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [(0, "deadline"), (1, "deadline")]
-    assert feed.call_values().unscored_turns["conciseness"] == {"deadline": 2}
+    assert feed.call().unscored_turns["conciseness"] == {"deadline": 2}
 
 
 def test_without_a_judge_everything_is_unscored_and_nothing_is_asked() -> None:
     feed = JudgedFeed("conciseness", "faithfulness", asks_judge=False)
-    feed.turn("book it")
+    feed.exchange("book it")
     feed.end()
     assert feed.asked() == []
     assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [(0, "judge_disabled"), (1, "judge_disabled")]
@@ -257,7 +257,7 @@ def test_a_turn_without_an_answer_is_not_rated() -> None:
     feed.heard("book it", 2_100)
     feed.end()
     assert of_turn(feed, 1, "conciseness") == [(1, "not applicable: the assistant said nothing")]
-    assert feed.turn_values(1).first_known == ()
+    assert "conciseness" not in feed.news(1)
 
 
 def test_key_entities_are_asked_with_what_the_caller_meant_and_what_the_agent_wrote_down() -> None:
@@ -266,7 +266,7 @@ def test_key_entities_are_asked_with_what_the_caller_meant_and_what_the_agent_wr
     feed.heard("Flight SK 124", 2_100)
     feed.assistant_audio(3_000, 4_000)
     feed.at_ms = 10_000
-    feed.turn("thanks")
+    feed.exchange("thanks")
     request = feed.requests[0]
     assert (request.turn, [item.kind for item in request.transcript]) == (1, ["user", "heard"])
     meant, heard = (item.text for item in request.transcript)
@@ -285,10 +285,10 @@ def test_a_late_transcript_asks_for_its_key_entities_again() -> None:
     feed.heard("Flight SK", 2_100)
     feed.assistant_audio(3_000, 4_000)
     feed.at_ms = 10_000
-    feed.turn("thanks")
+    feed.exchange("thanks")
     first = feed.requests[0]
     feed.heard("123", 2_200)
-    feed.turn("bye")
+    feed.exchange("bye")
     again = [request for request in feed.requests if request.turn == 1 and request is not first]
     assert [request.transcript[-1].text for request in again] == ["Flight SK 123"]
     feed.rate(first, 1)  # on words that are not the turn's any more
@@ -301,8 +301,8 @@ def test_the_caller_s_fidelity_is_asked_once_and_with_its_instruction() -> None:
     told = told.model_copy(update={"user_instruction": "Book SK 123."})
     feed = JudgedFeed("user_behavioral_fidelity", goals=OneSet(told))
     feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
-    feed.turn("book it")
-    feed.turn("thanks")
+    feed.exchange("book it")
+    feed.exchange("thanks")
     assert feed.asked() == []
     feed.send("audit", {"type": "call_ended"}, feed.at_ms)
     feed.advance(feed.at_ms + 10_000)
@@ -316,7 +316,7 @@ def test_the_caller_s_fidelity_is_asked_once_and_with_its_instruction() -> None:
 
 def test_without_an_instruction_the_caller_s_fidelity_does_not_apply() -> None:
     feed = JudgedFeed("user_behavioral_fidelity")
-    feed.turn("book it")
+    feed.exchange("book it")
     feed.end()
     assert feed.asked() == []
     expected = "not applicable: no goal set says what the caller was told to do"

@@ -1,13 +1,16 @@
 """Expected tool calls against those that were made, live: calls that count as made, questions to a judge, unknown results."""
 
+from ast import literal_eval
 from typing import Any
 
 import pytest
 
 from consumers.engine.goals.checks import CalledTool
-from consumers.engine.goals.tool_correctness import Finding, ToolCorrectness, ToolQuestion
+from consumers.engine.goals.tool_correctness import Difference, Finding, ToolCorrectness, ToolQuestion
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ExpectedToolCall
+from schemas.rows import ExpectedTool, ToolDifference
+from tests.support.fakes.engine_feed import plain
 
 LATE = UnscoredReason.USER_STILL_SPEAKING  # any reason: it is only passed on
 
@@ -35,10 +38,30 @@ def _nobody(question: ToolQuestion) -> Finding:
     raise AssertionError(f"nobody should be asked: {question}")
 
 
+def _at(tools: ToolCorrectness, turn: int, *, is_over: bool = False) -> float | str | None:
+    """The score after a turn, or the reason why it is not known; None while a question is open."""
+    value = tools.at_end(turn) if is_over else tools.at(turn)
+    return None if value is None else plain(value)
+
+
+def _found(tools: ToolCorrectness, turn: int, *, is_over: bool = False) -> list[ExpectedTool]:
+    """What is told of the expected calls after a turn, all that was seen written as it is."""
+
+    def in_words(difference: Difference) -> ToolDifference:
+        return ToolDifference(difference.parameter, "", repr(difference.value) if difference.is_there else None)
+
+    return list(tools.found(turn, {}, in_words, is_over=is_over))
+
+
+def _results(tools: ToolCorrectness, turn: int) -> dict[int, float | str]:
+    """The result of each expected call that is known, by its place."""
+    return {each.index: plain(each.result) for each in _found(tools, turn)}
+
+
 def _score(expected: ExpectedToolCall, *made: CalledTool) -> Any:
     tools = ToolCorrectness([expected])
     tools.look(1, made, _nobody)
-    return tools.at(1)
+    return _at(tools, 1)
 
 
 @pytest.mark.parametrize(
@@ -117,24 +140,24 @@ def test_of_a_repeated_name_the_last_requirement_and_the_first_argument_count() 
 def test_calls_count_in_their_own_turn_and_one_may_serve_several() -> None:
     tools = ToolCorrectness([_expected("a", 1), _expected("a", 0), _expected("a", 0), _expected("b", 0)])
     tools.look(1, [_made("a")], _nobody)
-    assert list(tools.findings) == [None, 1.0, 1.0, 0.0]
-    assert tools.at(1) == 0.6667
+    assert _results(tools, 1) == {1: 1.0, 2: 1.0, 3: 0.0}
+    assert _at(tools, 1) == 0.6667
     tools.look(2, [_made("b")], _nobody)
-    assert list(tools.findings) == [0.0, 1.0, 1.0, 0.0]
-    assert (tools.at(1), tools.at(2)) == (0.6667, 0.5)
+    assert _results(tools, 2) == {0: 0.0, 1: 1.0, 2: 1.0, 3: 0.0}
+    assert (_at(tools, 1), _at(tools, 2)) == (0.6667, 0.5)
     tools.look(2, [_made("b")], _nobody)
     tools.look(2, [_made("b"), _made("a")], _nobody)
-    assert tools.at(2) == 0.75
+    assert _at(tools, 2) == 0.75
 
 
 def _missed(expected: ExpectedToolCall, *made: CalledTool, no: str = "") -> Any:
     """What is wrong in the nearest call: names with their values, `...` for an argument that is not there."""
     tools = ToolCorrectness([expected])
     tools.look(1, made, lambda question: question.check != no)
-    (found,) = tools.found(1, is_over=False)
-    if found.differences is None:
+    (found,) = _found(tools, 1)
+    if found.missed == ("name",):
         return None
-    return {each.parameter: each.value if each.is_there else ... for each in found.differences}
+    return {each.parameter: ... if each.seen is None else literal_eval(each.seen) for each in found.differences}
 
 
 @pytest.mark.parametrize(
@@ -160,52 +183,55 @@ def test_what_is_known_is_told_as_the_call_goes_on() -> None:
     tools = ToolCorrectness([_expected("a", 0), _expected("b", 1), _expected("c", None), _expected("d", 7)])
 
     def told(last_turn: int, *, is_over: bool) -> list[tuple[str, int | None, Any]]:
-        return [(each.tool, each.turn, each.value) for each in tools.found(last_turn, is_over=is_over)]
+        return [(each.tool, each.turn, plain(each.result)) for each in _found(tools, last_turn, is_over=is_over)]
 
     assert told(0, is_over=False) == []
     tools.look(1, [_made("a")], _nobody)
     assert told(1, is_over=False) == [("a", 1, 1.0)]
     tools.look(2, [_made("a")], _nobody)
     assert told(2, is_over=False) == [("a", 1, 1.0), ("b", 2, 0.0)]
-    not_reached = UnscoredReason.EXPECTED_TURN_NOT_REACHED
-    assert told(2, is_over=True) == [("a", 1, 1.0), ("b", 2, 0.0), ("c", None, None), ("d", 8, not_reached)]
+    not_reached, no_turn = UnscoredReason.EXPECTED_TURN_NOT_REACHED, "the goal set names no turn for it"
+    assert told(2, is_over=True) == [("a", 1, 1.0), ("b", 2, 0.0), ("c", None, no_turn), ("d", 8, not_reached)]
     tools.forget_from(2)
     assert told(1, is_over=True)[1] == ("b", 2, not_reached)
 
 
 def test_a_call_that_comes_later_clears_what_was_wrong() -> None:
     tools = ToolCorrectness([_expected(x=1)])
-    steps: list[tuple[list[CalledTool], float, int | None]] = [
-        ([_made(x=2)], 0.0, 1),
-        ([_made(x=2), _made(x=1)], 1.0, 0),
-        ([], 0.0, None),
+    steps: list[tuple[list[CalledTool], float, tuple[str, ...]]] = [
+        ([_made(x=2)], 0.0, ("arguments",)),
+        ([_made(x=2), _made(x=1)], 1.0, ()),
+        ([], 0.0, ("name",)),
     ]
-    for made, value, differences in steps:
+    for made, value, missed in steps:
         tools.look(1, made, _nobody)
-        (found,) = tools.found(1, is_over=False)
-        assert (found.value, None if found.differences is None else len(found.differences)) == (value, differences)
+        (found,) = _found(tools, 1)
+        assert (found.result, found.missed) == (value, missed)
 
 
 def test_what_is_expected_in_no_turn_of_the_call_leaves_the_final_score_unknown() -> None:
     tools = ToolCorrectness([_expected("a", 0), _expected("b", 1)])
     tools.look(1, [_made("a")], _nobody)
-    assert (tools.at(1), tools.at_end(1)) == (1.0, UnscoredReason.EXPECTED_TURN_NOT_REACHED)
+    assert (_at(tools, 1), _at(tools, 1, is_over=True)) == (1.0, UnscoredReason.EXPECTED_TURN_NOT_REACHED)
     tools.look(2, [_made("b")], _nobody)
-    assert tools.at_end(2) == 1.0
+    assert _at(tools, 2, is_over=True) == 1.0
 
 
 @pytest.mark.parametrize("turn", [None, "0", "all", -1])
 def test_a_call_that_names_no_turn_is_never_due_and_left_out(turn: Any) -> None:
     tools = ToolCorrectness([_expected(turn=turn)])
     tools.look(1, [_made()], _nobody)
-    assert (tools.at(1), tools.at_end(1)) == (UnscoredReason.NO_TOOL_CALL_DUE, UnscoredReason.NO_TOOL_CALL_DUE)
+    assert (_at(tools, 1), _at(tools, 1, is_over=True)) == (
+        UnscoredReason.NO_TOOL_CALL_DUE,
+        UnscoredReason.NO_TOOL_CALL_DUE,
+    )
     tools = ToolCorrectness([_expected(turn=turn), _expected("a", 0)])
     tools.look(1, [_made("a")], _nobody)
-    assert tools.at_end(1) == 1.0
+    assert _at(tools, 1, is_over=True) == 1.0
 
 
 def test_where_nothing_is_expected_there_is_no_score() -> None:
-    assert ToolCorrectness([]).at_end(3) is UnscoredReason.NO_TOOL_CALL_DUE
+    assert _at(ToolCorrectness([]), 3, is_over=True) == UnscoredReason.NO_TOOL_CALL_DUE
 
 
 def test_a_judge_is_asked_about_what_may_still_be_right() -> None:
@@ -217,7 +243,7 @@ def test_a_judge_is_asked_about_what_may_still_be_right() -> None:
         ToolQuestion(1, 0, 1, "x", "?is a date", "now", right),
         ToolQuestion(1, 0, 1, None, "?confirms it", "done", right),
     ]
-    assert tools.at(1) is None
+    assert _at(tools, 1) is None
 
 
 def test_an_argument_that_is_not_there_is_shown_to_the_judge_as_empty() -> None:
@@ -244,7 +270,7 @@ def test_the_first_call_that_is_right_decides(
 ) -> None:
     tools = ToolCorrectness([_expected(x="?is a date")])
     tools.look(1, [_made(x="a"), _made(x="b")], lambda question: (first, second)[question.made])
-    assert tools.at(1) == score
+    assert _at(tools, 1) == score
     assert [question.made for question in tools.open_questions()] == open_calls
 
 
@@ -262,7 +288,7 @@ def test_the_first_call_that_is_right_decides(
 def test_every_check_of_a_call_must_hold(x: Finding, y: Finding, score: Any, open_parameters: list[str]) -> None:
     tools = ToolCorrectness([_expected(x="?is a date", y="?is a place")])
     tools.look(1, [_made(x="a", y="b")], lambda question: {"x": x, "y": y}[question.parameter or ""])
-    assert tools.at(1) == score
+    assert _at(tools, 1) == score
     assert [question.parameter for question in tools.open_questions()] == open_parameters
 
 
@@ -270,9 +296,9 @@ def test_answers_come_in_later() -> None:
     tools = ToolCorrectness([_expected(x="?is a date"), _expected("pay")])
     made = [_made(x="a"), _made("pay")]
     tools.look(1, made, lambda _: None)
-    assert (tools.findings, tools.at(1)) == ((None, 1.0), None)
+    assert (_results(tools, 1), _at(tools, 1)) == ({1: 1.0}, None)
     tools.look(1, made, lambda _: True)
-    assert (tools.findings, tools.at(1)) == ((1.0, 1.0), 1.0)
+    assert (_results(tools, 1), _at(tools, 1)) == ({0: 1.0, 1: 1.0}, 1.0)
     assert list(tools.open_questions()) == []
 
 
@@ -280,7 +306,7 @@ def test_one_unknown_finding_makes_the_score_unknown() -> None:
     tools = ToolCorrectness([_expected(x="?is a date"), _expected("pay", 1)])
     tools.look(1, [_made(x="a")], lambda _: LATE)
     tools.look(2, [], _nobody)
-    assert (tools.at(1), tools.at(2)) == (LATE, LATE)
+    assert (_at(tools, 1), _at(tools, 2)) == (LATE, LATE)
 
 
 def test_a_turn_that_is_gone_takes_its_findings_with_it() -> None:
@@ -288,4 +314,4 @@ def test_a_turn_that_is_gone_takes_its_findings_with_it() -> None:
     tools.look(1, [_made("a")], _nobody)
     tools.look(2, [_made("b", x=1)], lambda _: None)
     tools.forget_from(2)
-    assert (tools.findings, tools.at(1), list(tools.open_questions())) == ((1.0, None, None), 1.0, [])
+    assert (_results(tools, 2), _at(tools, 1), list(tools.open_questions())) == ({0: 1.0}, 1.0, [])

@@ -6,37 +6,40 @@ import pytest
 
 from consumers.engine.limits import Limits
 from consumers.engine.measures import rows as measures
-from schemas.scores.records import EvaMetricScore, TurnTakingScore
+from schemas.rows import Eva, TurnTaking
 from tests.support.calls.agent_calls import envelope_of, heard, tool_replied, tool_requested
 from tests.support.calls.agent_calls import said as agent_said
-from tests.support.fakes.engine_feed import T0_MS, Feed, plain, value_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, plain
 
 LIMITS = Limits(closing_grace_ms=1_000, call_values_every_ms=1)
 ENDED = {"type": "call_ended", "reason": "goodbye"}
 GOODBYE = {"type": "connection_state", "data": {"state": "session_ended", "details": {"reason": "goodbye"}}}
 
 
-def timing(feed: Feed, turn: int) -> TurnTakingScore:
-    """The timing of a turn, as its newest record has it."""
-    found = feed.turn_values(turn).turn_taking
+def timing(feed: Feed, turn: int) -> TurnTaking:
+    """The timing of a turn, as its newest row has it."""
+    found = feed.turn(turn).turn_taking
     assert found is not None
     return found
 
 
 def timings(feed: Feed, turn: int) -> list[float | str | None]:
-    """The timing in the records of a turn, one after the other."""
-    parts = [record.turn_taking for record in feed.records("turn", turn)]
-    return [None if part is None else plain(part.result) for part in parts]
+    """What the timing of a turn has been since it was known, one after the other."""
+    parts: list[TurnTaking | None] = feed.values("turn_taking", turn)
+    values = [None if part is None else plain(part.result) for part in parts]
+    return values[1:] if values[:1] == [None] else values
 
 
-def metric(feed: Feed, name: Any) -> EvaMetricScore:
-    """The value of a metric in the newest record of the call."""
-    return feed.call_values().eva[name]
+def metric(feed: Feed, name: str) -> Eva:
+    """The value of a metric in the newest row of the call."""
+    return feed.call().eva[name]
 
 
-def metrics(feed: Feed, name: Any) -> list[float | str]:
-    """The values of a metric in the records of the call, one after the other."""
-    return [value_of(record.eva[name]) for record in feed.records("call") if name in record.eva]
+def metrics(feed: Feed, name: str) -> list[float | str]:
+    """What a metric of the call has been, one after the other."""
+    found: list[dict[str, Eva]] = feed.values("eva")
+    values = [plain(each[name].result) for each in found if name in each]
+    return [value for place, value in enumerate(values) if place == 0 or value != values[place - 1]]
 
 
 @pytest.fixture
@@ -85,12 +88,12 @@ def test_a_turn_is_scored_when_it_was_left(feed: Feed) -> None:
     assert timings(feed, 1) == metrics(feed, "eva_response_speed") == []
     feed.user_audio(9_000, 10_000)
     found = timing(feed, 1)
-    assert (value_of(found), found.reason, found.latency_ms, found.anchor) == (0.5, "latency", 2_750.0, "audio")
+    assert (plain(found.result), found.reason, found.latency_ms, found.anchor) == (0.5, "latency", 2_750.0, "audio")
     assert (found.has_tool_call, found.overlap_ms, found.yield_ms) == (False, None, None)
-    assert feed.turn_values(1).first_known == ("turn_taking",)
+    assert "turn_taking" in feed.news(1)
     assert metrics(feed, "eva_response_speed") == [2.75]
     mean = metric(feed, "eva_x_mean")
-    assert (value_of(mean), mean.sub_metrics) == (0.5, {"turn_taking": 0.5})
+    assert (plain(mean.result), mean.sub_metrics) == (0.5, {"turn_taking": 0.5})
 
 
 @pytest.mark.usefixtures("every_turn")
@@ -112,7 +115,7 @@ def test_while_the_user_is_still_heard_nothing_is_known(feed: Feed) -> None:
     feed.assistant_audio(3_000, 3_400)
     feed.user_audio(9_000, 10_000)
     assert timings(feed, 1) == ["user_still_speaking"]
-    assert feed.turn_values(1).first_known == ()
+    assert "turn_taking" not in feed.news(1)
     feed = greeted()
     feed.user_audio(2_000)
     feed.assistant_audio(3_000, 3_400)
@@ -122,7 +125,7 @@ def test_while_the_user_is_still_heard_nothing_is_known(feed: Feed) -> None:
     feed.assistant_audio(6_750, 8_000)
     feed.user_audio(9_000, 10_000)
     found = timing(feed, 1)
-    assert (value_of(found), found.reason, found.overlap_ms, found.interrupt_segments) == (
+    assert (plain(found.result), found.reason, found.overlap_ms, found.interrupt_segments) == (
         0.4, "agent_interrupt", 400.0, 1,
     )  # fmt: skip
     assert found.post_interrupt_latency_ms == 2_750.0
@@ -139,7 +142,7 @@ def test_how_soon_the_assistant_yields_is_known_when_it_falls_silent(feed: Feed)
     feed.send("user_sim", late_end, 10_500)  # filed under the turn in which it began last, as EVA does
     feed.assistant_audio(11_000, 12_000)
     feed.user_audio(13_000, 14_000)
-    assert value_of(timing(feed, 2)) == "assistant_still_speaking"
+    assert plain(timing(feed, 2).result) == "assistant_still_speaking"
 
 
 @pytest.mark.usefixtures("every_turn")
@@ -151,8 +154,8 @@ def test_a_turn_that_turns_out_to_be_none_is_taken_back() -> None:
     assert metrics(feed, "eva_response_speed") == [1.0]
     feed.assistant_audio(0, 900, behind_ms=9_000)  # there is a simulated caller: it has heard the greeting so far
     assert timings(feed, 1) == [1.0, None]
-    assert feed.turn_values(1).is_withdrawn
-    assert "eva_response_speed" not in feed.call_values().eva
+    assert feed.turn(1).status == "withdrawn"
+    assert "eva_response_speed" not in feed.call().eva
 
 
 def test_a_fallback_is_worth_nothing(feed: Feed) -> None:
@@ -161,7 +164,7 @@ def test_a_fallback_is_worth_nothing(feed: Feed) -> None:
     feed.assistant_audio(10_000, 11_000)
     feed.user_audio(12_000, 13_000)
     found = timing(feed, 1)
-    assert (value_of(found), found.reason, found.latency_ms) == (0.0, "turn_end_fallback", None)
+    assert (plain(found.result), found.reason, found.latency_ms) == (0.0, "turn_end_fallback", None)
 
 
 @pytest.mark.usefixtures("every_turn")
@@ -174,7 +177,7 @@ def test_tool_answers_are_counted_one_by_one(feed: Feed) -> None:
     feed.user_audio(8_000, 9_000)
     validity = metric(feed, "eva_tool_call_validity")
     rates = {name: rate for name, rate in validity.sub_metrics.items() if rate}
-    assert (value_of(validity), rates) == (0.5, {"tool_not_found_rate": 0.5, "num_tool_calls": 2.0})
+    assert (plain(validity.result), rates) == (0.5, {"tool_not_found_rate": 0.5, "num_tool_calls": 2.0})
 
 
 # Without a simulated caller.
@@ -186,14 +189,14 @@ def test_the_bot_s_own_hearing_is_scored_the_same_and_says_so() -> None:
     feed.spoke("bot", 5_750, 7_000)
     spoken(feed, 6_500, 8_000)
     found = timing(feed, 1)
-    assert (value_of(found), found.reason, found.anchor) == (0.5, "latency", "vad")
+    assert (plain(found.result), found.reason, found.anchor) == (0.5, "latency", "vad")
     feed.spoke("bot", 9_000, 9_500)
     feed.spoke("user", 12_000, 12_100)
     ended(feed)
     found = timing(feed, 2)
-    assert (value_of(found), found.reason, found.yield_ms) == (0.75, "user_interrupt", 500.0)
+    assert (plain(found.result), found.reason, found.yield_ms) == (0.75, "user_interrupt", 500.0)
     final = metric(feed, "eva_turn_taking")
-    assert (value_of(final), final.anchor) == (0.625, "vad")
+    assert (plain(final.result), final.anchor) == (0.625, "vad")
     assert final.sub_metrics["mean_latency_ms"] == 1_875.0
 
 
@@ -208,7 +211,7 @@ def test_a_bot_that_is_interrupted_is_scored_by_how_it_yields() -> None:
     spoken(feed, 11_000, 12_000)
     feed.speech("bot_speech_started", 13_000)
     found = timing(feed, 2)
-    assert (value_of(found), found.reason, found.yield_ms) == (0.5, "user_interrupt", 1_000.0)
+    assert (plain(found.result), found.reason, found.yield_ms) == (0.5, "user_interrupt", 1_000.0)
 
 
 def test_a_call_of_texts_alone_is_scored_by_their_times() -> None:
@@ -217,7 +220,7 @@ def test_a_call_of_texts_alone_is_scored_by_their_times() -> None:
     feed.heard("My badge is lost.", 3_000)
     feed.bot_text("Certainly.", 4_000)
     feed.heard("Thanks.", 7_000)
-    assert (value_of(timing(feed, 1)), timing(feed, 1).anchor) == (1.0, "transcript")
+    assert (plain(timing(feed, 1).result), timing(feed, 1).anchor) == (1.0, "transcript")
 
 
 def test_a_fallback_counts_where_only_the_bot_hears_the_call() -> None:
@@ -226,13 +229,13 @@ def test_a_fallback_counts_where_only_the_bot_hears_the_call() -> None:
     spoken(feed, 12_000, 13_000)
     feed.speech("bot_speech_started", 14_000)
     found = timing(feed, 0)
-    assert (value_of(found), found.reason, found.anchor) == (0.0, "turn_end_fallback", "estimated")
+    assert (plain(found.result), found.reason, found.anchor) == (0.0, "turn_end_fallback", "estimated")
     assert metrics(ended(feed), "eva_turn_taking") == [0.5]
 
 
 def test_production_says_what_it_cannot_know() -> None:
     feed = ended(phoned())
-    last = {name: value_of(score) for name, score in feed.call_values().eva.items()}
+    last = {name: plain(score.result) for name, score in feed.call().eva.items()}
     assert last == {
         "eva_turn_taking": "no_user_speech",
         "eva_response_speed": "no_user_speech",
@@ -326,7 +329,7 @@ def test_tool_calls_are_compared_with_the_schemas_of_the_agents_tools() -> None:
         feed.tool_call(tool, at_ms)
     ended(feed)
     score = metric(feed, "eva_tool_schema_validity")
-    assert (value_of(score), score.sub_metrics["unfit_arguments_rate"]) == (0.5, 0.5)
+    assert (plain(score.result), score.sub_metrics["unfit_arguments_rate"]) == (0.5, 0.5)
 
 
 # An ElevenLabs agent's tools, of which EVA knows nothing.
@@ -362,7 +365,7 @@ def test_the_tools_of_an_agent_count_in_the_end_as_they_did_live() -> None:
     )
     assert metrics(feed, "eva_tool_call_validity") == [0.6667]
     agent_ended(feed)
-    assert metrics(feed, "eva_tool_call_validity") == [0.6667, 0.6667]
+    assert metrics(feed, "eva_tool_call_validity") == [0.6667]
     assert metric(feed, "eva_tool_call_validity").sub_metrics["num_tool_calls"] == 3.0
     assert metrics(feed, "eva_tool_schema_validity") == [0.6667]
     assert metric(feed, "eva_tool_schema_validity").sub_metrics["num_tool_calls"] == 3.0
@@ -384,8 +387,8 @@ def test_a_call_whose_times_only_order_says_so_as_its_turns_do() -> None:
     for event in (heard("Hello", 3_000, 1, is_time_exact=False), agent_said("Hi.", 4_000, 2, is_time_exact=False)):
         feed.send("user_sim", event, int(event["timestamp"]) - T0_MS, envelope=envelope_of(event))
     agent_ended(feed)
-    assert value_of(timing(feed, 1)) == "times_unknown"
-    assert feed.call_values().unscored_turns["turn_taking"] == {"times_unknown": 1}
+    assert plain(timing(feed, 1).result) == "times_unknown"
+    assert feed.call().unscored_turns["turn_taking"] == {"times_unknown": 1}
     assert metrics(feed, "eva_turn_taking") == metrics(feed, "eva_response_speed") == ["times_unknown"]
 
 
@@ -399,7 +402,7 @@ def test_the_end_is_eva_s_own_and_the_last_turn_is_not_held_against_the_agent(fe
     assert timings(feed, 2) == ["the call ended before an answer"]
     assert metrics(feed, "eva_turn_taking") == [1.0]
     assert metrics(feed, "eva_conversation_valid_end") == [1.0]
-    assert [record.status.value for record in feed.records("call")] == ["final"]
+    assert [row.state for row in feed.call_rows() if row.eva] == ["closed"]
 
 
 @pytest.mark.parametrize("kind", ["timeout", "of a later EVA", "audio", "ping", "user_transcript"])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from consumers.engine.limits import Limits
-from consumers.engine.records import Cause, Revisions
-from consumers.engine.turns.live import ERRORS_EVERY_MS, MAX_ERROR_TIMES, AgentErrors
+from consumers.engine.turns.live import ERRORS_EVERY_MS, MAX_ERROR_TIMES
+from schemas.rows import Errors
 from schemas.scores.latency_stages import ServiceKind
 from tests.support.fakes.engine_feed import T0_MS, Feed
 
@@ -20,7 +20,7 @@ ERROR = {"type": "error", "data": {"message": "the model is down", "processor": 
 
 
 def outcome(feed: Feed, turn: int) -> str | None:
-    return feed.turn_values(turn).outcome
+    return feed.turn(turn).outcome
 
 
 def greeted() -> Feed:
@@ -36,7 +36,7 @@ def test_a_turn_is_answered_when_the_call_has_left_it() -> None:
     feed.user_audio(6_000, 7_000)
     assert outcome(feed, 1) == "answered"
     assert outcome(feed, 0) is None, "the greeting answers nobody"
-    assert feed.records("turn", turn=2) == [], "the call is in it"
+    assert [row.outcome for row in feed.turn_rows(2)] in ([], [None]), "the call is in it"
 
 
 def test_an_answer_that_the_caller_speaks_over_is_interrupted() -> None:
@@ -65,7 +65,20 @@ def test_one_interruption_is_none_of_the_later_turns() -> None:
         feed.assistant_audio(begin_ms + 1_000, begin_ms + 2_000)
         feed.user_audio(begin_ms + 3_000, begin_ms + 4_000)
     assert [outcome(feed, turn) for turn in (1, 2, 3, 4)] == ["interrupted", "answered", "answered", "answered"]
-    assert [fact.turn for fact in feed.records("interruption_by_user")] == [2]
+    assert feed.interruptions() == [(2, "user")]
+
+
+def test_an_interruption_counts_when_the_call_has_left_its_turn() -> None:
+    feed = greeted()
+    feed.assistant_audio(4_000, None)
+    feed.user_audio(6_000, None)
+    feed._audio("audio_end", "assistant", 6_500, 0)
+    assert feed.interruptions() == [(2, "user")]
+    feed._audio("audio_end", "simulated_user", 8_000, 0)
+    feed.assistant_audio(9_000, 10_000)
+    assert "interruption.user" not in feed.news(2)
+    feed.user_audio(11_000, 12_000)
+    assert feed.news(2).count("interruption.user") == 1
 
 
 def test_an_interruption_that_is_known_late_changes_the_outcome() -> None:
@@ -78,8 +91,7 @@ def test_an_interruption_that_is_known_late_changes_the_outcome() -> None:
     feed.spoke("user", 8_000, 9_000)
     feed.speech("bot_speech_stopped", 4_500, behind_ms=6_000)
     feed.advance(OVER_MS)
-    seen = [record.outcome for record in feed.records("turn", turn=1)]
-    assert seen[-1] == "interrupted"
+    assert feed.values("outcome", 1)[-2:] == ["answered", "interrupted"]
 
 
 def test_a_call_that_ends_before_an_answer_is_abandoned() -> None:
@@ -159,11 +171,16 @@ def with_a_tool(*sounds: tuple[int, int | None], tool: tuple[int, int] | None = 
 def test_the_answer_behind_a_filler_is_measured(
     sounds: list[tuple[int, int]], tool: tuple[int, int] | None, after_ms: float | None
 ) -> None:
-    row = with_a_tool(*sounds, tool=tool).turn_values(1)
+    row = with_a_tool(*sounds, tool=tool).turn(1)
     assert row.after_tools_ms == after_ms
 
 
 # Errors of the agent.
+
+
+def errors_of(feed: Feed) -> list[Errors]:
+    """What the rows of the call have said of its errors, one after the other."""
+    return [errors for errors in feed.values("errors") if errors is not None]
 
 
 def test_errors_are_published_at_the_first_and_at_the_close() -> None:
@@ -172,43 +189,53 @@ def test_errors_are_published_at_the_first_and_at_the_close() -> None:
         feed.send("pipecat", ERROR, at_ms)
     feed.send("pipecat", {"type": "error", "data": "no object"}, 3_300)
     feed.send("pipecat", {"type": "error", "data": {"processor": "OpenAITTSService#1"}}, 3_400)
-    first, second, fourth = feed.records("agent_errors")
-    assert (first.errors, first.component, first.last_ms, first.turn) == (1, ServiceKind.LLM, T0_MS + 3_000, None)
-    assert (second.errors, fourth.errors, fourth.component) == (2, 4, None)
+    first, second, fourth = errors_of(feed)
+    assert (first.number, first.component, first.last_ms) == (1, ServiceKind.LLM, T0_MS + 3_000)
+    assert (second.number, fourth.number, fourth.component) == (2, 4, None)
     feed.advance(OVER_MS)
-    last = feed.records("agent_errors")[-1]
-    assert (last.errors, last.component, last.status.value) == (5, ServiceKind.TTS, "final")
+    last = errors_of(feed)[-1]
+    assert (last.number, last.component, feed.call().state) == (5, ServiceKind.TTS, "closed")
+    assert feed.news().count("errors") == 1
 
 
-def test_a_call_without_errors_has_no_record_of_them() -> None:
+def test_a_call_without_errors_says_nothing_of_them() -> None:
     feed = greeted()
     feed.advance(OVER_MS)
-    assert feed.records("agent_errors") == []
+    assert errors_of(feed) == []
 
 
-def errors_after(*errors: tuple[int, ServiceKind | None]) -> tuple[AgentErrors, list[Any]]:
-    found = AgentErrors(Revisions("call", "test"))
-    published = [found.fold(at_ms, component, Cause(at_ms, at_ms)) for at_ms, component in errors]
-    return found, [record for record in published if record is not None]
+def failed(at_ms: int, processor: str) -> dict[str, Any]:
+    return {"type": "error", "timestamp": T0_MS + at_ms, "data": {"processor": processor, "message": str(at_ms)}}
 
 
-def test_the_final_record_of_errors_does_not_depend_on_their_order() -> None:
-    errors = [(1_000, ServiceKind.STT), (5_000, None), (5_000, ServiceKind.LLM)]
+def test_what_is_said_of_errors_in_the_end_does_not_depend_on_their_order() -> None:
+    errors = [failed(3_000, "OneSTTService#0"), failed(7_000, "Other#0"), failed(7_000, "OneLLMService#0")]
     finals = []
     for order in itertools.permutations(errors):
-        found, _ = errors_after(*order)
-        assert found.is_any(0.9, 1.1)
-        assert not found.is_any(1.001, 5.0)
-        assert found.is_any(5.0, 5.001)
-        finals.append(found._count and found._newest)
-    assert set(finals) == {(5_000, "LLM")}
+        feed = greeted()
+        for error in order:
+            feed.send("pipecat", error, 8_000)
+        found = feed.evaluator._calls["call"].live.errors
+        begin_s = T0_MS / 1_000
+        assert found.is_any(begin_s + 2.9, begin_s + 3.1)
+        assert not found.is_any(begin_s + 3.001, begin_s + 7.0)
+        assert found.is_any(begin_s + 7.0, begin_s + 7.001)
+        feed.advance(OVER_MS)
+        last = feed.call().errors
+        assert last is not None
+        finals.append((last.number, last.last_ms, last.component))
+    assert set(finals) == {(3, T0_MS + 7_000, "LLM")}
 
 
-def test_a_flood_of_errors_makes_few_records_and_keeps_bounded_times() -> None:
-    flood = [(at_ms, ServiceKind.LLM) for at_ms in range(0, 60_000, 20)]
-    found, published = errors_after(*flood)
-    assert [record.errors for record in published][:4] == [1, 2, 4, 8]
+def test_a_flood_of_errors_makes_few_rows_and_keeps_bounded_times() -> None:
+    feed = greeted()
+    flood = range(3_000, 63_000, 20)
+    for at_ms in flood:
+        feed.send("pipecat", failed(at_ms, "OneLLMService#0"), at_ms)
+    published = errors_of(feed)
+    assert [errors.number for errors in published][:4] == [1, 2, 4, 8]
     assert len(published) <= len(flood).bit_length() + 60_000 // ERRORS_EVERY_MS
-    assert published[-1].errors > 2_500, "the newest record is at most 10 s old"
-    assert found.is_any(0, 1)
-    assert not found.is_any(MAX_ERROR_TIMES * 0.02, 1_000)
+    assert published[-1].number > 2_500, "the newest row with errors is at most 10 s old"
+    found, begin_s = feed.evaluator._calls["call"].live.errors, T0_MS / 1_000
+    assert found.is_any(begin_s, begin_s + 4)
+    assert not found.is_any(begin_s + 3 + MAX_ERROR_TIMES * 0.02, begin_s + 1_000)

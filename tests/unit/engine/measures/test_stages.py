@@ -25,8 +25,8 @@ from consumers.engine.turns.heard import HeardByTheBot
 from consumers.engine.turns.timeline import ToolUses
 from schemas.closed_sets import Anchor, InputSource
 from schemas.events.codec import decode
+from schemas.rows import STAGE_NEWS, Agreement, StageLatency, TurnRow
 from schemas.scores.latency_stages import Stage, StageSource
-from schemas.scores.records import STAGE_PREFIX, StageAgreement, StageLatency, TurnStatus, TurnValues
 from tests.support.calls import agent_calls
 from tests.support.calls.pipecat_calls import recorded_calls
 from tests.support.fakes.engine_feed import T0_MS, Feed
@@ -37,7 +37,7 @@ STT, LLM, TTS = "OneSTTService#0", "OneLLMService#0", "OneTTSService#0"
 class Phone(Feed):
     """A call on a line: the bot says who speaks, and its services how long they took."""
 
-    def turn(self, at_ms: int, *, spoken: bool = True) -> None:
+    def exchange(self, at_ms: int, *, spoken: bool = True) -> None:
         """The user speaks for a second; 1.1 s later the bot answers for two."""
         for kind, after_ms in (
             ("user_speech_started", 0),
@@ -67,25 +67,24 @@ class Phone(Feed):
         self.speech("user_turn_started", at_ms + 200)
 
     def stages(self, turn: int) -> dict[Stage, float]:
-        return {each.stage: each.latency_ms for each in self.turn_values(turn).stages}
+        return {each.stage: each.latency_ms for each in self.turn(turn).stages}
 
     def stage(self, turn: int, stage: Stage) -> StageLatency:
-        (found,) = [each for each in self.turn_values(turn).stages if each.stage is stage]
+        (found,) = [each for each in self.turn(turn).stages if each.stage is stage]
         return found
 
     def known(self, turn: int) -> list[list[Stage]]:
-        """The stages that each record of the turn says to be known for the first time."""
-        return [stages_in(record) for record in self.records("turn", turn)]
+        """The stages that a row of the turn says to be known for the first time, row by row, where there are some."""
+        return [found for row in self.turn_rows(turn) if (found := stages_in(row))]
 
     @property
     def measure(self) -> StageLatencies:
         return self.evaluator._calls["call"]._measures.stages
 
 
-def stages_in(record: TurnValues) -> list[Stage]:
-    """Those in `first_known`."""
-    names = [name for name in record.first_known if name.startswith(STAGE_PREFIX)]
-    return [Stage(name.removeprefix(STAGE_PREFIX)) for name in names]
+def stages_in(row: TurnRow) -> list[Stage]:
+    """Those among its news."""
+    return [Stage(name.removeprefix(STAGE_NEWS)) for name in row.news if name.startswith(STAGE_NEWS)]
 
 
 @pytest.fixture
@@ -101,7 +100,7 @@ def test_numbers_belong_to_the_turn_in_whose_time_they_began(phone: Phone) -> No
         phone.metric(STT, 0.3 + turn / 100, at_ms + 1300)
         phone.metric(LLM, 0.4 + turn / 100, at_ms + 1800)
         phone.metric(TTS, 0.2 + turn / 100, at_ms + 2050)
-        phone.turn(at_ms)
+        phone.exchange(at_ms)
     phone.leave(16_000)
     for turn in (1, 2, 3):
         assert phone.stages(turn) == {
@@ -114,35 +113,33 @@ def test_numbers_belong_to_the_turn_in_whose_time_they_began(phone: Phone) -> No
 
 
 def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once(phone: Phone) -> None:
-    phone.turn(1000, spoken=False)
+    phone.exchange(1000, spoken=False)
     phone.metric(LLM, 0.4, 2800)
     phone.spoke("bot", 3100, 5100)
-    assert phone.records("turn", 1) == []
+    assert phone.turn(1).stages == ()
     phone.leave(6000)
-    (first,) = phone.records("turn", 1)
-    assert (phone.nth(first), first.status, first.is_first) == (1, TurnStatus.PROVISIONAL, True)
-    assert stages_in(first) == [Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN]
+    first = phone.turn(1)
+    assert ("turn" in first.news, stages_in(first)) == (True, [Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN])
     phone.metric(LLM, 2.0, 5200, "ProcessingMetricsData")  # a number of the turn that is left
-    assert phone.records("turn", 1) == [first]
+    assert phone.turn(1) == first
     phone.leave(12_000)
     phone.speech("user_turn_stopped", 13_000)
     phone.speech("bot_speech_started", 14_000)
     phone.leave(16_000)
-    second = phone.turn_values(1)
-    assert (phone.nth(second), second.is_first, stages_in(second)) == (2, False, [Stage.LLM_LAST_SENTENCE])
+    second = phone.turn(1)
+    assert ("turn" in second.news, stages_in(second)) == (False, [Stage.LLM_LAST_SENTENCE])
     phone.send("audit", {"type": "call_ended"}, 17_000)
     phone.advance(60_000)
-    assert phone.turn_values(1) == second
+    assert phone.turn(1).stages == second.stages
+    assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN], [Stage.LLM_LAST_SENTENCE]]
 
 
 def test_a_number_that_comes_after_its_turn_was_left_is_known_at_the_close_at_the_latest(phone: Phone) -> None:
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.leave(6000)
     phone.metric(LLM, 0.4, 2800)
     phone.send("audit", {"type": "call_ended"}, 7000)
     phone.advance(60_000)
-    final = phone.turn_values(1)
-    assert (phone.nth(final), final.status) == (2, TurnStatus.FINAL)
     assert phone.known(1) == [[Stage.ENDPOINTING], [Stage.LLM_FIRST_TOKEN]]
 
 
@@ -153,13 +150,13 @@ def test_where_nobody_says_when_an_answer_ends_stages_are_published_when_the_tur
     phone.ruling("user_stopped_speaking", 2000)
     phone.metric(LLM, 0.4, 2500)
     phone.bot_text("Yes.", 2600)
-    assert phone.records("turn", 1) == []
+    assert [row.stages for row in phone.turn_rows(1)] in ([], [()])
     phone.ruling("user_started_speaking", 5000)
     assert phone.stages(1) == {Stage.LLM_FIRST_TOKEN: 400}
 
 
 def test_what_a_barge_in_cuts_off_belongs_to_the_answer_that_it_cuts_off(phone: Phone) -> None:
-    phone.turn(1000, spoken=False)
+    phone.exchange(1000, spoken=False)
     phone.speech("bot_speech_started", 3100)
     phone.speech("user_speech_started", 4000)
     phone.speech("user_turn_started", 4010)
@@ -172,28 +169,28 @@ def test_what_a_barge_in_cuts_off_belongs_to_the_answer_that_it_cuts_off(phone: 
 
 
 def test_numbers_move_when_their_turn_turns_out_to_be_two(phone: Phone) -> None:
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.metric(LLM, 0.4, 2800)
     phone.metric(LLM, 0.5, 8800)
     phone.metric(LLM, 0.9, 9300, "ProcessingMetricsData")
     phone.leave(15_000)
     assert phone.stages(1)[Stage.LLM_LAST_SENTENCE] == 900
-    phone.turn(7000)  # its events come late
+    phone.exchange(7000)  # its events come late
     assert phone.stages(1) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 400}
     assert phone.stages(2) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 500, Stage.LLM_LAST_SENTENCE: 900}
 
 
 def test_a_turn_that_is_no_more_takes_its_stages_back(phone: Phone) -> None:
     """The first audio event says that the call is heard through a simulated caller, whose turns are others."""
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.metric(LLM, 0.4, 2800)
-    phone.turn(7000)
+    phone.exchange(7000)
     phone.leave(13_000)
     assert phone.stages(1) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 400}
     phone.assistant_audio(100, 500)
     for turn in (1, 2):
-        withdrawn = phone.turn_values(turn)
-        assert (withdrawn.is_withdrawn, withdrawn.stages, withdrawn.first_known) == (True, (), ())
+        withdrawn = phone.turn(turn)
+        assert (withdrawn.status, withdrawn.stages, stages_in(withdrawn)) == ("withdrawn", (), [])
 
 
 def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one(phone: Phone) -> None:
@@ -204,7 +201,7 @@ def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one(phone: Pho
         phone.metric(LLM, seconds + 0.05, at_ms + 50, "ProcessingMetricsData")
     for at_ms in (4000, 4500):
         phone.metric(TTS, at_ms / 10_000, at_ms)
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.leave(9000)
     found = phone.stages(1)
     assert found[Stage.STT_TRAILING] == 350, "the last wait was the one before the answer"
@@ -217,7 +214,7 @@ def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for
     phone.metric(LLM, 0.4, 2800)
     phone.metric(LLM, 0.3, 3400)
     phone.metric(TTS, 0.125, 3525, "TextAggregationMetricsData")
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.leave(9000)
     assert phone.stages(1)[Stage.LLM_FIRST_SENTENCE] == 425
     assert phone.stages(1)[Stage.SENTENCE_AGGREGATION] == 125
@@ -239,7 +236,7 @@ def test_a_wait_that_is_told_when_its_answer_is_cut_off_is_of_the_moment_that_it
 
 
 def test_sources_that_say_nearly_the_same_agree(phone: Phone) -> None:
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.observed("user_bot_latency", {"latency_seconds": 1.2}, 3100)
     phone.leave(9000)
     found = phone.stage(1, Stage.VOICE_TO_VOICE)
@@ -253,21 +250,21 @@ def test_sources_that_say_nearly_the_same_agree(phone: Phone) -> None:
 )
 def test_sources_that_are_further_apart_disagree(phone: Phone, seconds: float, *, is_disputed: bool) -> None:
     """1.1 s were heard; 200 ms and a fifth of the larger number are allowed."""
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.observed("user_bot_latency", {"latency_seconds": seconds}, 3100)
     phone.leave(9000)
     assert phone.stage(1, Stage.VOICE_TO_VOICE).is_disputed is is_disputed
 
 
 def test_a_wait_that_only_we_measured_has_its_own_score_and_is_no_stage(phone: Phone) -> None:
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.leave(9000)
     assert phone.stages(1) == {Stage.ENDPOINTING: 400}
     assert phone.latencies()[1] == 1100
 
 
 def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat(phone: Phone) -> None:
-    phone.turn(1000, spoken=False)
+    phone.exchange(1000, spoken=False)
     for tool, at_ms in (("look", 2500), ("find", 2700)):
         phone.tool_call(tool, at_ms)
         phone.tool_answer(tool, at_ms + 150)
@@ -286,14 +283,14 @@ def test_a_breakdown_s_own_figures_stand_behind_those_of_the_services(phone: Pho
     phone.metric(LLM, 0.4, 2800)
     part = {"processor": LLM, "start_time": (T0_MS + 2400) / 1000, "duration_secs": 0.44}
     phone.observed("latency_breakdown", {"ttfb": [part]}, 3100)
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.leave(9000)
     assert phone.stages(1)[Stage.LLM_FIRST_TOKEN] == 400
 
 
 def test_the_model_is_named_where_the_service_names_it(phone: Phone) -> None:
     phone.metric(LLM, 0.4, 2800)
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.leave(9000)
     assert phone.stage(1, Stage.LLM_FIRST_TOKEN).model == "m"
     assert phone.stage(1, Stage.ENDPOINTING).model is None
@@ -304,7 +301,7 @@ def test_zeros_of_the_start_are_no_numbers() -> None:
     for processor in (STT, LLM, TTS):
         phone.metric(processor, 0.0, 10)
     phone.greeting()
-    phone.turn(1000)
+    phone.exchange(1000)
     assert phone.stages(0) == {}
     assert phone.counts("callgauge_stage_values_unmapped_total") == {}
 
@@ -322,7 +319,7 @@ def test_unknown_names_are_counted_by_source_and_kept_up_to_a_bound(phone: Phone
 def test_beyond_the_limit_numbers_do_not_count_and_that_is_said_once() -> None:
     phone = Phone(Limits(max_stage_values_per_call=3))
     phone.greeting()
-    phone.turn(1000)
+    phone.exchange(1000)
     for number in range(10):
         phone.metric(LLM, 0.4 + number / 100, 2800 + 10 * number)
         phone.send(
@@ -331,14 +328,14 @@ def test_beyond_the_limit_numbers_do_not_count_and_that_is_said_once() -> None:
     phone.leave(7000)
     assert phone.counts("callgauge_limits_hit_total") == {("stage_values",): 1}
     assert len(phone.measure._values) + len(phone.measure._used) == 3
-    phone.turn(7000)
+    phone.exchange(7000)
     phone.leave(13_000)
     assert phone.stages(2) == {Stage.ENDPOINTING: 400}, "the call goes on"
 
 
 def test_only_so_many_numbers_of_a_turn_count(phone: Phone) -> None:
     """The earliest: a loop in a producer must not make every further event cost the whole call."""
-    phone.turn(1000)
+    phone.exchange(1000)
     for number in range(MAX_VALUES_PER_TURN + 20):
         begun_s = (T0_MS + 2500 + 4 * number) / 1000
         run = {"kind": "function_call_completed", "in_progress_at": begun_s, "timestamp": begun_s + 0.002}
@@ -356,8 +353,8 @@ def test_transcripts_get_seconds_by_name_and_tokens_by_model(phone: Phone) -> No
             "service_usage", {"kind": "llm", "model": "gpt", **tokens, "timestamp": (T0_MS + at_ms) / 1000}, at_ms
         )
         phone.send("audit", {"message_type": "llm_call", "value": "Yes", "model": "other", "usage": tokens}, at_ms)
-    phone.turn(1000)
-    phone.turn(7000)
+    phone.exchange(1000)
+    phone.exchange(7000)
     live = phone.evaluator._calls["call"].live
     heard = live.heard()
     said = phone.measure.turn_metrics(heard, live.record, 1)
@@ -373,8 +370,8 @@ def test_transcripts_get_seconds_by_name_and_tokens_by_model(phone: Phone) -> No
 
 
 def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_is_missing(phone: Phone) -> None:
-    phone.turn(1000)
-    phone.turn(7000)
+    phone.exchange(1000)
+    phone.exchange(7000)
     both = {"convai_turn_asr_latency": 0.35, "convai_asr_trailing_service_latency": 0.3, "convai_of_tomorrow": 1.0}
     phone.measure.fold_convai(1, both)
     phone.measure.fold_convai(2, {"convai_turn_asr_latency": 0.35, "convai_llm_service_ttfb": -1.0})
@@ -389,40 +386,39 @@ def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_i
 def test_a_successor_counts_no_stage_again(phone: Phone) -> None:
     """Of a turn with two stages written, a third is known after the hand-over: only that one is new."""
     phone.metric(LLM, 0.4, 2800)
-    phone.turn(1000)
+    phone.exchange(1000)
     phone.leave(7000)
     assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN]]
     phone.hand_over(PartitionEvaluator(Limits(), "test"))
     phone.metric(TTS, 0.2, 3000)
-    phone.turn(7000)
+    phone.exchange(7000)
     phone.leave(13_000)
-    assert stages_in(phone.turn_values(1)) == [Stage.TTS_FIRST_BYTE]
-    assert phone.nth(phone.turn_values(1)) == 2
+    assert stages_in(phone.turn(1)) == [Stage.TTS_FIRST_BYTE]
     phone.metric(TTS, 0.3, 2950)
-    phone.turn(13_000)
+    phone.exchange(13_000)
     phone.leave(19_000)
-    assert phone.nth(phone.turn_values(1)) == 3
-    assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN], [Stage.TTS_FIRST_BYTE], []]
+    assert phone.stage(1, Stage.TTS_FIRST_BYTE).latency_ms == 300, "the first one that began"
+    assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN], [Stage.TTS_FIRST_BYTE]]
 
 
 def test_the_call_says_how_often_sources_disagree(phone: Phone) -> None:
     for at_ms, seconds in ((1000, 1.1), (7000, 1.2), (13_000, 2.0)):
-        phone.turn(at_ms)
+        phone.exchange(at_ms)
         phone.observed("user_bot_latency", {"latency_seconds": seconds}, at_ms + 2100)
-    phone.turn(19_000)  # no other source measured it
+    phone.exchange(19_000)  # no other source measured it
     phone.send("audit", {"type": "call_ended"}, 25_000)
     phone.advance(60_000)
-    agreement = phone.call_values().stages
-    assert agreement == {Stage.VOICE_TO_VOICE: StageAgreement(compared=3, disputed=1)}
+    agreement = phone.call().stages
+    assert agreement == {Stage.VOICE_TO_VOICE: Agreement(compared=3, disputed=1)}
 
 
 def closed_with(latencies_ms: list[float]) -> Phone:
     """Two answered turns with waits of 1.1 s and one without an answer, and the run's values at the end."""
     phone = Phone()
     phone.greeting()
-    phone.turn(1000)
-    phone.turn(7000)
-    phone.turn(13_000, spoken=False)
+    phone.exchange(1000)
+    phone.exchange(7000)
+    phone.exchange(13_000, spoken=False)
     phone.send("audit", {"type": "call_ended", "response_latencies_ms": latencies_ms}, 25_000)
     phone.advance(60_000)
     return phone
@@ -434,7 +430,7 @@ def test_the_run_s_own_latencies_stand_beside_those_from_the_times_of_speech() -
     assert (alike.latency_ms, alike.source, alike.anchor) == (1150, StageSource.RUN, Anchor.RECORD)
     assert alike.others_ms == apart.others_ms == {StageSource.SPEECH: 1100}
     assert (alike.is_disputed, apart.is_disputed) == (False, True)
-    assert phone.call_values().stages == {Stage.VOICE_TO_VOICE: StageAgreement(compared=2, disputed=1)}
+    assert phone.call().stages == {Stage.VOICE_TO_VOICE: Agreement(compared=2, disputed=1)}
     assert (phone.latencies()[1], phone.latencies()[2]) == (1100, 1100)  # the measured score does not change
     assert phone.counts("callgauge_stage_values_unmapped_total") == {}
 
@@ -451,7 +447,7 @@ def test_a_transcript_has_the_wait_as_heard_and_not_as_the_run_measured_it(
 def test_latencies_of_the_run_that_cannot_be_filed_under_turns_are_counted(latencies_ms: list[float]) -> None:
     phone = closed_with(latencies_ms)
     assert [Stage.VOICE_TO_VOICE in phone.stages(turn) for turn in (1, 2)] == [False, False]
-    assert phone.call_values().stages == {}
+    assert phone.call().stages == {}
     assert phone.counts("callgauge_stage_values_unmapped_total") == {("audit",): len(latencies_ms)}
 
 
@@ -733,7 +729,7 @@ def test_no_stage_of_minutes_is_published_on_any_turn(form: str, seconds: float,
     if greets:
         phone.greeting()
     for at_ms in (1000, 7000):
-        phone.turn(at_ms)
+        phone.exchange(at_ms)
     told(phone, form, seconds, (3050, 9050)[place])
     closed(phone)
     first = 0 if greets else 1
@@ -746,7 +742,7 @@ def test_no_stage_of_minutes_is_published_on_any_turn(form: str, seconds: float,
 def test_a_stage_that_fits_into_its_wait_stays(form: str) -> None:
     phone = Phone()
     phone.greeting()
-    phone.turn(1000)
+    phone.exchange(1000)
     told(phone, form, 0.3, 3050)
     closed(phone)
     assert phone.stages(1)[FORMS[form]] == 300
@@ -757,7 +753,7 @@ def test_a_stage_that_fits_into_its_wait_stays(form: str) -> None:
 def test_a_part_of_the_wait_may_be_longer_by_what_measuring_explains(
     phone: Phone, seconds: float, *, stays: bool
 ) -> None:
-    phone.turn(4000)
+    phone.exchange(4000)
     told(phone, f"{LLM} ttfb", seconds, 6100)
     closed(phone)
     assert (Stage.LLM_FIRST_TOKEN in phone.stages(1)) is stays
@@ -766,14 +762,14 @@ def test_a_part_of_the_wait_may_be_longer_by_what_measuring_explains(
 
 def test_what_is_no_part_of_the_wait_may_be_longer(phone: Phone) -> None:
     """Endpointing of a pause, an answer that is written while it is spoken, a tool that runs on, the wait of another anchor."""
-    phone.turn(1000, spoken=False)
+    phone.exchange(1000, spoken=False)
     told(phone, "endpointing begun", 1.6, 2600)
     told(phone, "step", 3.0, 5500)
     told(phone, "wait", 1.6, 3100)
     times = {"in_progress_at": (T0_MS + 2500) / 1000, "timestamp": (T0_MS + 32_500) / 1000}
     phone.observed("function_call_event", {"kind": "function_call_completed", "function_name": "f", **times}, 32_500)
     phone.spoke("bot", 3100, 6100)
-    phone.turn(8000)
+    phone.exchange(8000)
     closed(phone)
     assert phone.stages(1) == {
         Stage.ENDPOINTING: 1600,
@@ -785,7 +781,7 @@ def test_what_is_no_part_of_the_wait_may_be_longer(phone: Phone) -> None:
 
 
 def test_a_model_that_answers_behind_a_bridging_sound_keeps_its_time(phone: Phone) -> None:
-    phone.turn(1000)
+    phone.exchange(1000)
     told(phone, f"{LLM} ttfb", 1.9, 4200)  # asked 300 ms after the user's last sound
     closed(phone)
     assert phone.stages(1)[Stage.LLM_FIRST_TOKEN] == 1900

@@ -1,4 +1,4 @@
-"""Talk: its arithmetic and what a call's records say of it."""
+"""Talk: its arithmetic and what a call's rows say of it."""
 
 import pytest
 
@@ -17,15 +17,8 @@ from consumers.engine.measures.talk import (
 )
 from consumers.engine.measures.words import MAX_RUNNING_CHARS
 from consumers.engine.turns.timeline import Span
-from schemas.scores.records import (
-    NotApplicable,
-    SpeechScore,
-    TranscriptDisagreement,
-    TurnStatus,
-    TurnTalk,
-    WordErrorRate,
-)
-from tests.support.fakes.engine_feed import Feed, plain, value_of
+from schemas.rows import Disagreement, NotApplicable, Speech, TurnTalk, WordErrors
+from tests.support.fakes.engine_feed import Feed, plain
 
 LIMITS = Limits(closing_grace_ms=1_000, idle_ms=60_000, call_values_every_ms=1)
 STARTED = {"type": "call_started", "pipeline_type": "cascade", "agent": "ava"}
@@ -38,36 +31,50 @@ def every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures, "LONG_CALL_MS", 0)
 
 
-def speech(feed: Feed) -> SpeechScore:
+def speech(feed: Feed) -> Speech:
     """The newest."""
-    found = feed.call_values().speech
+    found = feed.call().speech
     assert found is not None
     return found
 
 
-def rate(feed: Feed) -> WordErrorRate:
+def rate(feed: Feed) -> WordErrors:
     """The newest of the call."""
-    found = feed.call_values().stt_wer
+    found = feed.call().stt_wer
     assert found is not None
     return found
 
 
 def rates_by_turn(feed: Feed) -> dict[int, float | str]:
     """Those of the turns that have one."""
-    newest = {record.turn: record.stt_wer for record in feed.records("turn")}
-    return {turn: value_of(found) for turn, found in newest.items() if found is not None}
+    newest = {row.turn: row.stt_wer for row in feed.turn_rows()}
+    return {turn: plain(found.result) for turn, found in newest.items() if found is not None}
 
 
-def disagreement(feed: Feed) -> TranscriptDisagreement:
-    """The newest of the call."""
-    found = feed.call_values().transcript_disagreement
+def of_user(feed: Feed) -> Disagreement:
+    """The differences in the caller's words, of the call so far."""
+    found = feed.call().user_disagreement
     assert found is not None
     return found
 
 
+def of_assistant(feed: Feed) -> Disagreement:
+    """The differences in the agent's words, of the call so far."""
+    found = feed.call().assistant_disagreement
+    assert found is not None
+    return found
+
+
+def of_both(feed: Feed) -> float | str:
+    """Both together."""
+    found = feed.call().transcript_disagreement
+    assert found is not None
+    return plain(found)
+
+
 def talk_in(feed: Feed, turn: int) -> TurnTalk:
-    """Who spoke how long in a turn, by its newest record."""
-    found = feed.turn_values(turn).talk
+    """Who spoke how long in a turn, by its newest row."""
+    found = feed.turn(turn).talk
     assert found is not None
     return found
 
@@ -94,14 +101,12 @@ def test_a_turn_counts_when_it_is_left(feed: Feed) -> None:
     feed.assistant_audio(100, 600)
     feed.user_audio(1_000, 3_000)
     feed.assistant_audio(4_000, 9_500)
-    assert (feed.call_values().through_turn, plain(speech(feed).result)) == (0, 1.0)
+    assert (feed.call().through_turn, plain(speech(feed).result)) == (0, 1.0)
     assert plain(talk_in(feed, 0).assistant.speech_ms) == 500
     feed.user_audio(12_000, 13_000)
-    record, found = feed.call_values(), speech(feed)
-    assert (plain(found.result), record.through_turn, record.status, found.source) == (
-        0.75, 1, TurnStatus.PROVISIONAL, "elevenlabs",
-    )  # fmt: skip
-    assert [each.is_first for each in feed.records("call")] == [True, False]
+    found = speech(feed)
+    assert (plain(found.result), feed.call().state, found.source) == (0.75, "running", "elevenlabs")
+    assert feed.values("through_turn") == [None, 0, 1]
     talked = talk_in(feed, 1)
     assert (plain(talked.user.speech_ms), plain(talked.assistant.speech_ms)) == (2_000, 5_500)
     assert (talked.user.words, talked.assistant.words) == (1, 1)
@@ -111,7 +116,7 @@ def test_the_final_record_has_the_whole_call(feed: Feed) -> None:
     talk(feed)
     feed.send("judge", ENDED, 18_000)
     feed.advance(60_000)
-    assert (feed.call_values().status, feed.call_values().through_turn) == (TurnStatus.FINAL, 2)
+    assert (feed.call().state, feed.call().through_turn) == ("closed", 2)
     record = speech(feed)
     assert [plain(each) for each in (record.result, record.overlap_ms, record.dead_air_ms, record.first_word_ms)] == [
         0.5, 0, 4_000, 500,
@@ -141,12 +146,12 @@ def test_a_late_transcript_revises_what_was_said(feed: Feed) -> None:
     feed.user_audio(1_000, 3_000, text="A window seat")
     feed.assistant_audio(4_000, 5_000)
     feed.user_audio(6_000, 7_000, text="Yes")
-    assert (feed.nth(feed.call_values()), plain(speech(feed).user.words_per_minute)) == (2, 90.0)
+    assert plain(speech(feed).user.words_per_minute) == 90.0
     assert talk_in(feed, 1).user.words == 3
     feed.heard("I would like a window seat", 3_100)
     feed.assistant_audio(8_000, 9_000)
     feed.user_audio(10_000, 11_000)
-    assert (feed.nth(feed.call_values()), plain(speech(feed).user.words_per_minute)) == (3, 140.0)
+    assert plain(speech(feed).user.words_per_minute) == 140.0
     assert talk_in(feed, 1).user.words == 6
 
 
@@ -236,15 +241,15 @@ def test_a_text_that_comes_when_its_turn_was_left_is_read_later(feed: Feed) -> N
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 7_100)
     assistant(8_000, "Sure, one two.", 9_000)
     feed.user_audio(10_000, 11_000)
-    assert feed.call_values().transcript_disagreement is None
+    assert feed.call().transcript_disagreement is None
     assistant(12_000, "No.", 13_100)
     feed.send("pipecat", {"type": "of a later version"}, 13_200)
     assert feed.status(1) == "settled"
-    turn = feed.turn_values(1)
+    turn = feed.turn(1)
     assert turn.assistant_disagreement is not None
-    assert (feed.nth(turn), turn.assistant_disagreement.turns, value_of(turn.assistant_disagreement)) == (2, 1, 1.0)
+    assert (turn.assistant_disagreement.turns, plain(turn.assistant_disagreement.result)) == (1, 1.0)
     feed.user_audio(14_000, 15_000)
-    assert (disagreement(feed).assistant.turns, value_of(disagreement(feed).assistant)) == (1, 1.0)
+    assert (of_assistant(feed).turns, plain(of_assistant(feed).result)) == (1, 1.0)
     before = plain(speech(feed).assistant.words_per_minute)
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "No way at all"}}, 15_100)
     assistant(16_000, "Bye.", 17_100)
@@ -261,10 +266,10 @@ def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn(feed: Feed)
     feed.user_audio(1_500, 1_700)
     feed.assistant_audio(1_800, 1_900)
     feed.user_audio(2_000, text=None)
-    assert (feed.call_values().through_turn, disagreement(feed).assistant.turns) == (1, 1)
+    assert (feed.call().through_turn, of_assistant(feed).turns) == (1, 1)
     feed._audio("audio_end", "simulated_user", 3_000, 0)
-    assert (feed.call_values().through_turn, disagreement(feed).assistant.turns) == (0, 1)
-    assert plain(disagreement(feed).result) == 1.0
+    assert (feed.call().through_turn, of_assistant(feed).turns) == (0, 1)
+    assert of_both(feed) == 1.0
 
 
 def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent(feed: Feed) -> None:
@@ -277,6 +282,19 @@ def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent(feed: Feed) -> N
         plain(record.result) == plain(record.assistant.speech_ms) == plain(record.overlap_ms) == "no_assistant_speech"
     )
     assert plain(record.user.speech_ms) == 2_000
+
+
+def test_once_a_side_is_heard_it_was_silent_in_the_turns_before(feed: Feed) -> None:
+    """Also where the call ends before it leaves another turn."""
+    for at_ms in (1_000, 1_600, 2_200):
+        feed.spoke("user", at_ms, at_ms + 200)
+        if at_ms < 2_200:
+            feed.bot_text("Certainly.", at_ms + 400)
+    assert plain(talk_in(feed, 1).assistant.speech_ms) == "no_assistant_speech"
+    feed.spoke("bot", 2_600, 2_800)
+    feed.send("judge", ENDED, 3_000)
+    feed.advance(60_000)
+    assert [plain(talk_in(feed, turn).assistant.speech_ms) for turn in (1, 2)] == [0, 0]
 
 
 def test_a_call_without_sound_says_so(feed: Feed) -> None:
@@ -310,15 +328,15 @@ def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(feed: F
 def test_word_errors_run_with_the_call(feed: Feed) -> None:
     talk(feed)
     feed.user_audio(20_000, 21_000, text="Bye")
-    rates = [(record.stt_wer, record.through_turn) for record in feed.records("call")]
-    assert [(found and value_of(found), turn) for found, turn in rates] == [(None, 0), (0.0, 1), (0.1, 2)]
+    rates: list[WordErrors | None] = feed.values("stt_wer")
+    assert [found and plain(found.result) for found in rates] == [None, 0.0, 0.1]
     assert rates_by_turn(feed) == {1: 0.0, 2: 0.167}
     feed.send("judge", ENDED, 22_000)
     feed.advance(60_000)
     # The last turn was not understood: EVA's backfill completes it with the intended words.
-    assert (value_of(rate(feed)), rates_by_turn(feed)) == (0.091, {1: 0.0, 2: 0.167, 3: 0.0})
+    assert (plain(rate(feed).result), rates_by_turn(feed)) == (0.091, {1: 0.0, 2: 0.167, 3: 0.0})
     assert (rate(feed).substitutions, rate(feed).reference_words, rate(feed).turns) == (1, 11, 3)
-    assert [feed.nth(record) for record in feed.records("turn", 2)] == [1]
+    assert [found and found.result for found in feed.values("stt_wer", 2)] == [None, 0.167]
 
 
 def test_disagreement_is_that_of_both_sides(feed: Feed) -> None:
@@ -328,25 +346,24 @@ def test_disagreement_is_that_of_both_sides(feed: Feed) -> None:
     feed.assistant_audio(4_000, 5_000)
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain lee"}}, 5_100)
     feed.user_audio(7_000, 8_000)
-    turn = feed.turn_values(0)
+    turn = feed.turn(0)
     assert turn.user_disagreement is not None
     assert turn.assistant_disagreement is not None
-    assert (value_of(turn.user_disagreement), value_of(turn.assistant_disagreement)) == (0.333, 2.0)
+    assert (plain(turn.user_disagreement.result), plain(turn.assistant_disagreement.result)) == (0.333, 2.0)
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
     assert plain(speech(feed).assistant.words_per_minute) == 60.0  # one word was spoken, whatever the other side heard
-    record = disagreement(feed)
     # The second turn was not understood: EVA's backfill completes it with the intended words.
-    assert (value_of(record.user), value_of(record.assistant)) == (0.25, 2.0)
-    assert (record.user.words, record.assistant.words, record.assistant.turns) == (4, 1, 1)
+    assert (plain(of_user(feed).result), plain(of_assistant(feed).result)) == (0.25, 2.0)
+    assert (of_user(feed).words, of_assistant(feed).words, of_assistant(feed).turns) == (4, 1, 1)
 
 
 def test_only_a_simulated_caller_knows_what_it_meant(feed: Feed) -> None:
     feed.heard("Hello", 1_000)
     feed.send("judge", ENDED, 2_000)
     feed.advance(60_000)
-    assert value_of(rate(feed)) == "only a simulated caller knows what it meant to say"
-    assert value_of(disagreement(feed)) == value_of(disagreement(feed).user) == "there are no two transcripts of it"
+    assert plain(rate(feed).result) == "only a simulated caller knows what it meant to say"
+    assert of_both(feed) == plain(of_user(feed).result) == "there are no two transcripts of it"
 
 
 def test_an_agent_that_hears_sound_has_no_word_errors(feed: Feed) -> None:
@@ -357,11 +374,11 @@ def test_an_agent_that_hears_sound_has_no_word_errors(feed: Feed) -> None:
     feed.user_audio(7_000, 8_000)
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
-    assert value_of(rate(feed)) == "the agent hears sound: no transcript has the words that it understood"
+    assert plain(rate(feed).result) == "the agent hears sound: no transcript has the words that it understood"
     assert (rate(feed).reference_words, rates_by_turn(feed)) == (0, {})
-    turn = feed.turn_values(0)
+    turn = feed.turn(0)
     assert turn.user_disagreement is not None
-    assert value_of(turn.user_disagreement) == 0.5
+    assert plain(turn.user_disagreement.result) == 0.5
 
 
 @pytest.mark.parametrize("told_ms", [0, 6_500])
@@ -392,12 +409,12 @@ def test_words_are_compared_in_the_language_of_the_call(
     feed.assistant_audio(7_000, 7_500)
     feed.user_audio(8_000, 8_500, text="")
     (turn,) = rates_by_turn(feed)
-    found = feed.turn_values(turn).stt_wer
+    found = feed.turn(turn).stt_wer
     assert found is not None
-    assert (value_of(found), found.reference_words, found.normalizer) == expected
+    assert (plain(found.result), found.reference_words, found.normalizer) == expected
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
-    assert (value_of(rate(feed)), rate(feed).reference_words, rate(feed).normalizer) == expected
+    assert (plain(rate(feed).result), rate(feed).reference_words, rate(feed).normalizer) == expected
 
 
 def test_a_caller_who_was_never_understood_has_no_rate(feed: Feed) -> None:
@@ -405,7 +422,7 @@ def test_a_caller_who_was_never_understood_has_no_rate(feed: Feed) -> None:
     feed.user_audio(1_000, 3_000, text="[coughs]")
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
-    assert value_of(rate(feed)) == "no_user_speech"
+    assert plain(rate(feed).result) == "no_user_speech"
 
 
 def test_a_successor_goes_on() -> None:
@@ -418,7 +435,7 @@ def test_a_successor_goes_on() -> None:
         each.user_audio(20_000, 21_000)
         each.send("judge", ENDED, 22_000)
         each.advance(60_000)
-    assert feed.records() == moved.records()
+    assert feed.rows() == moved.rows()
 
 
 def test_running_values_have_an_end_and_final_ones_do_not(feed: Feed) -> None:
@@ -426,17 +443,17 @@ def test_running_values_have_an_end_and_final_ones_do_not(feed: Feed) -> None:
     running = feed.evaluator._calls["call"]._measures
     running._work = MAX_RUNNING_WORK
     running._transcripts._chars = MAX_RUNNING_CHARS
-    before = len(feed.records("call"))
+    before = feed.values("through_turn")
     for at_ms in (20_000, 30_000, 40_000):
         feed.user_audio(at_ms, at_ms + 1_000, text="Hello")
         feed.heard("Hello", at_ms + 1_100)
         feed.assistant_audio(at_ms + 2_000, at_ms + 3_000)
     assert feed.counts("callgauge_limits_hit_total") == {("running_speech",): 1, ("running_comparison",): 1}
-    assert (before, len(feed.records("call"))) == (2, 3)
+    assert (before, feed.values("through_turn")) == ([None, 0, 1], [None, 0, 1, 2])
     assert sorted(rates_by_turn(feed)) == [1, 2, 3, 4], "a turn is compared once"
     feed.send("judge", ENDED, 50_000)
     feed.advance(90_000)
-    assert (feed.call_values().through_turn, rate(feed).turns, sorted(rates_by_turn(feed))) == (5, 5, [1, 2, 3, 4, 5])
+    assert (feed.call().through_turn, rate(feed).turns, sorted(rates_by_turn(feed))) == (5, 5, [1, 2, 3, 4, 5])
 
 
 PAUSE_MS = 3_000

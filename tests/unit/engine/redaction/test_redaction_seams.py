@@ -9,7 +9,7 @@ import pytest
 import structlog
 from pydantic import ValidationError
 
-from consumers.engine.effects import CloseCall, RequestVerdict
+from consumers.engine.effects import RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
@@ -21,11 +21,11 @@ from schemas.closed_sets import InputSource, JudgeKind, TrialOutcome
 from schemas.judging import MAX_EXPLANATION_CHARS, JudgeRequest, TranscriptItem
 from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules
-from schemas.scores.records import ClosedFact
+from schemas.rows import GoalsRow, encode
 from streamer.quarantine import MAX_VALUE_BYTES, shown_value
 from streamer.settings.all_settings import RedactionSettings
 from tests.support.calls.judge_questions import ScriptedEndpoint, judge_settings, question, running_judge
-from tests.support.fakes.engine_feed import T0_MS, Feed, Json
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json, transcripts_of
 from tests.support.fakes.evaluator_fakes import NOW_MS, StubEvaluator, partition_of
 from tests.support.fakes.log_writer import LogWriter
 from tests.unit.engine.goals.test_progress import JUDGED, GoalFeed, OneSet, goal_set
@@ -72,15 +72,17 @@ class PlantedFeed(GoalFeed):
     def run(self, *, hands_over: bool = False) -> "PlantedFeed":
         self.send("audit", {"type": "call_started", "agent": "desk"}, 0)
         self.greet()
-        self.turn(f"It's {SAID_CARD}, I'm jane dot doe at example dot com.", answer="Thanks, I have +1 415 555 0142.")
+        self.exchange(
+            f"It's {SAID_CARD}, I'm jane dot doe at example dot com.", answer="Thanks, I have +1 415 555 0142."
+        )
         value = {"tool": "pay", "parameters": TOOL}
         self.send("audit", {"message_type": "tool_call", "value": value}, self.at_ms + 100)
         answer = {"tool": "pay", "response": {"status": "success", "customer": [TOOL], "jane@example.com": "known"}}
         self.send("audit", {"message_type": "tool_response", "value": answer}, self.at_ms + 200)
-        self.turn("Born 14 March 1985, yes.", answer=f"So {CARD}.")
+        self.exchange("Born 14 March 1985, yes.", answer=f"So {CARD}.")
         if hands_over:
             self.hand_over(self._fresh())
-        self.turn("Thanks.", answer="Bye.")
+        self.exchange("Thanks.", answer="Bye.")
         self.send("audit", {"type": "call_ended", "reason": f"card {CARD} declined"}, self.at_ms)
         while (due_ms := self.evaluator.next_wakeup()) is not None:  # no judge
             self.advance(due_ms - T0_MS)
@@ -88,13 +90,10 @@ class PlantedFeed(GoalFeed):
 
 
 def everything_written(feed: Feed) -> str:
-    """Requests, records and the transcript, as they go to topics."""
-    parts = [record.model_dump_json() for record in feed.records() if record.name != "goals"]
-    for effect in feed.effects:
-        if isinstance(effect, RequestVerdict):
-            parts.append(effect.request.model_dump_json())
-        elif isinstance(effect, CloseCall):
-            parts.append((effect.transcript or b"").decode())
+    """Rows, requests and the transcript, as they go to topics."""
+    parts = [encode(row).decode() for row in feed.rows() if not isinstance(row, GoalsRow)]
+    parts += [effect.request.model_dump_json() for effect in feed.effects if isinstance(effect, RequestVerdict)]
+    parts += [transcript.decode() for transcript in transcripts_of(feed.effects)]
     return "\n".join(parts)
 
 
@@ -102,10 +101,10 @@ def test_nothing_that_was_planted_leaves_the_engine() -> None:
     feed = PlantedFeed().run()
     written = everything_written(feed)
     assert [planted for planted in PLANTED if planted in written] == []
-    (closing,) = [effect for effect in feed.effects if isinstance(effect, CloseCall)]
+    (transcript,) = transcripts_of(feed.effects)
     for tag in ("[CARD]", "[PHONE]", "[EMAIL]", "[IBAN]", "[BIRTH_DATE]"):
         assert tag in written
-        assert tag in (closing.transcript or b"").decode()
+        assert tag in transcript.decode()
     kinds = {request.kind for request in feed.requests}
     assert kinds == {JudgeKind.SUBGOAL, JudgeKind.CONCISENESS, JudgeKind.FAITHFULNESS, JudgeKind.SPEAKABILITY}
     counts = feed.counts("callgauge_redactions_total")
@@ -121,8 +120,9 @@ def test_switched_off_it_all_leaves() -> None:
 def test_scores_are_those_of_what_was_said() -> None:
     """A check by code finds the caller's words, which no reader may see."""
     for redactor in (Redactor(), Redactor(RedactionRules(enabled=False))):
-        (score,) = PlantedFeed(redactor, code_only=True).run().records("subgoal")
-        assert (score.result.value, score.reached_turn) == (1.0, 1)
+        goals = PlantedFeed(redactor, code_only=True).run().call().goals
+        assert goals is not None
+        assert [(each.result, each.reached_turn) for each in goals.subgoals] == [(1.0, 1)]
 
 
 def test_what_is_asked_stays_the_same_question() -> None:
@@ -148,13 +148,13 @@ def test_a_long_answer_is_cut_and_not_in_the_middle_of_a_number() -> None:
     feed = PlantedFeed()
     feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
     feed.greet()
-    feed.turn("Hello", tool=None)
+    feed.exchange("Hello", tool=None)
     feed.send("audit", {"message_type": "tool_call", "value": {"tool": "list", "parameters": {}}}, feed.at_ms)
     numbers = [f"{CARD} and so on" for _ in range(2_000)]
     answer = {"tool": "list", "response": {"status": "success", "numbers": numbers}}
     feed.send("audit", {"message_type": "tool_response", "value": answer}, feed.at_ms + 50)
-    feed.turn("x" * 30_000 + f" {CARD}")
-    feed.turn("x" * 31_000)
+    feed.exchange("x" * 30_000 + f" {CARD}")
+    feed.exchange("x" * 31_000)
     assert "11" not in "".join(item.text for request in feed.requests for item in request.transcript)
 
 
@@ -164,16 +164,16 @@ def test_a_turn_longer_than_an_item_may_be_does_not_end_the_evaluator() -> None:
     feed.greet()
     for part in range(3):
         feed.heard(f"part {part} " + "word " * 5_000, feed.at_ms + 1_000 + part)
-    feed.turn("word " * 6_000)
-    feed.turn("Thanks.")
+    feed.exchange("word " * 6_000)
+    feed.exchange("Thanks.")
     assert feed.requests
 
 
 def test_why_a_call_ended_is_redacted_and_told_again_by_a_back_test() -> None:
     feed = PlantedFeed().run()
-    (closed,) = [record for record in feed.records("closed") if isinstance(record, ClosedFact)]
-    assert closed.ended_reason == "card [CARD] declined"
-    assert Redactor().redact(closed.ended_reason) == closed.ended_reason
+    ended_reason = feed.call().ended_reason
+    assert ended_reason == "card [CARD] declined"
+    assert Redactor().redact(ended_reason) == ended_reason
 
 
 WRONG: list[tuple[InputSource, Json]] = [

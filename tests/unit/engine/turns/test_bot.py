@@ -8,15 +8,19 @@ import pytest
 from consumers.engine.effects import NotUnderstood
 from consumers.engine.limits import Limits
 from consumers.engine.turns.bot import BotTurnMachine, SpeechMoment
-from schemas.closed_sets import ToolOutcome
-from schemas.scores.records import ToolUseFact
+from schemas.closed_sets import Anchor, ToolOutcome
 from tests.support.calls.agent_calls import envelope_of, tool_replied, tool_requested
 from tests.support.calls.pipecat_calls import Outcome, outcome_of, recorded_calls
-from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed
+from tests.support.fakes.engine_feed import T0_MS, Feed
 
 
 def _interruptions(feed: Feed) -> list[tuple[str, int]]:
-    return [(fact.by.value, fact.turn) for fact in feed.records() if fact.name.startswith("interruption")]
+    return [(by, turn) for turn, by in feed.interruptions()]
+
+
+def _sources(feed: Feed) -> set[tuple[str, str | None]]:
+    """How the end of the caller's speech is known in the rows with a wait, and by which stream."""
+    return {(row.anchor.value, row.wait_source) for row in feed.turn_rows() if row.turn and row.anchor is not None}
 
 
 def _greeted() -> Feed:
@@ -39,7 +43,7 @@ def test_detector_and_rulings() -> None:
     _spoken(feed, 7_000, 8_000)
     feed.speech("bot_speech_started", 8_700)
     assert feed.latencies() == {1: 1_500.0, 2: 700.0}
-    assert {(r.anchor.value, r.source) for r in feed.records(LATENCY)} == {("vad", "pipecat")}
+    assert _sources(feed) == {("vad", "pipecat")}
     assert feed.turns() == {0, 1, 2}
     assert _interruptions(feed) == []
 
@@ -51,7 +55,7 @@ def test_rulings_alone_written_twice_as_eva_does() -> None:
     feed.ruling("user_stopped_speaking", 3_000, times=2)
     feed.bot_text("Certainly.", 4_250)
     assert feed.latencies() == {1: 1_250.0}
-    assert [r.anchor.value for r in feed.records(LATENCY)] == ["turn_release"]
+    assert _sources(feed) == {("turn_release", "pipecat")}
     assert feed.turns() == {0, 1}
 
 
@@ -61,7 +65,7 @@ def test_a_transcript_alone() -> None:
     feed.heard("My badge is lost.", 3_000)
     feed.bot_text("Certainly.", 4_000)
     assert feed.latencies() == {1: 1_000.0}
-    assert [(r.anchor.value, r.source) for r in feed.records(LATENCY)] == [("transcript", "audit")]
+    assert _sources(feed) == {("transcript", "audit")}
 
 
 def test_two_transcripts_before_an_answer_are_one_turn() -> None:
@@ -138,7 +142,7 @@ def test_moments_count_when_they_happened_not_when_they_came() -> None:
     feed.speech("bot_speech_started", 4_000)
     feed.speech("user_speech_stopped", 3_000, behind_ms=5_000)
     assert feed.latencies() == {1: 1_000.0}
-    assert feed.records("interruption_by_assistant") == [], "who spoke over whom is known at the end of the speech"
+    assert feed.interruptions() == [], "who spoke over whom is known at the end of the speech"
 
 
 def test_the_first_audio_event_switches_to_audio_as_a_revision() -> None:
@@ -149,10 +153,10 @@ def test_the_first_audio_event_switches_to_audio_as_a_revision() -> None:
     assert feed.latencies() == {1: 1_000.0}
     feed.user_audio(1_000, 2_400, behind_ms=2_000)
     feed.assistant_audio(4_100, behind_ms=400)
-    newest = feed.records(LATENCY, turn=1)[-1]
-    assert (newest.result.value, newest.anchor.value, newest.source) == (1_700.0, "audio", "elevenlabs")
-    assert feed.nth(newest) == len(feed.records(LATENCY, turn=1))
-    assert [record.is_first for record in feed.records(LATENCY, turn=1)].count(True) == 1
+    newest = feed.turn(1)
+    assert (newest.wait_ms, newest.anchor, newest.wait_source) == (1_700.0, Anchor.AUDIO, "elevenlabs")
+    assert feed.news(1).count("wait") == 1
+    assert "wait_revised" in feed.news(1)
 
 
 def test_other_kinds_of_speech_events_change_no_turn_and_an_unknown_one_is_reported() -> None:
@@ -177,7 +181,7 @@ def test_only_a_cascade_s_transcripts_end_a_wait_whenever_it_is_told(is_told_fir
         feed.send("audit", started, 4_100)
         assert feed.latencies() == {1: "withdrawn"}
     feed.advance(900_000)
-    assert feed.records("closed")[0].turns == 1, "the order of the log is known"
+    assert feed.call().turns == 1, "the order of the log is known"
     assert feed.latencies() == {1: "no_user_speech"}
     feed = Feed()
     feed.send("audit", started, 0)
@@ -215,10 +219,9 @@ def _waiting_user(limits: Limits = LIMITS) -> Feed:
     return feed
 
 
-def _tools(feed: Feed) -> list[tuple[int | None, int, str, ToolOutcome, int | None]]:
+def _tools(feed: Feed) -> list[tuple[int, int, str, ToolOutcome | None, int | None]]:
     """The newest of each tool call: turn, index, tool, outcome, how long it ran."""
-    newest = {(fact.turn, fact.index): fact for fact in feed.records("tool_call") if isinstance(fact, ToolUseFact)}
-    return [(*place, fact.tool, fact.outcome, fact.duration_ms) for place, fact in newest.items()]
+    return [(*place, use.tool, use.outcome, use.duration_ms) for place, use in feed.tools().items()]
 
 
 def _end(feed: Feed, at_ms: int = 20_000) -> None:
@@ -261,10 +264,10 @@ def test_an_answer_that_is_withheld_is_no_success_and_one_in_json_text_is_read(
 def test_waiting_for_it_is_no_dead_air_and_waiting_after_it_is(feed: Feed) -> None:
     _report(feed, RUNS, 2_100)
     feed.advance(60_000)
-    assert feed.records("dead_air") == []
+    assert feed.silences() == []
     _report(feed, DONE, 60_000)
     feed.advance(63_521)
-    assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [60_000]
+    assert [each.since_ms - T0_MS for _, each in feed.silences()] == [60_000]
 
 
 @pytest.mark.parametrize("moment", ["failed", "timed_out"])
@@ -278,7 +281,7 @@ def test_one_that_was_cancelled_has_not_answered_and_explains_no_waiting(feed: F
     _report(feed, RUNS, 2_100)
     _report(feed, "cancelled", 2_900, in_progress_at=2_100)
     feed.advance(6_500)
-    assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [2_900]
+    assert [each.since_ms - T0_MS for _, each in feed.silences()] == [2_900]
     _end(feed)
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.UNANSWERED, None)]
 
@@ -287,7 +290,7 @@ def test_one_that_was_only_asked_for_never_ran(feed: Feed) -> None:
     _report(feed, ASKED, 2_100)
     _end(feed)
     assert _tools(feed) == []
-    assert feed.records("dead_air")
+    assert feed.silences()
 
 
 def test_the_moment_that_settles_it_says_when_it_began_where_nothing_else_does(feed: Feed) -> None:
@@ -302,7 +305,7 @@ def test_moments_that_come_twice_count_once(feed: Feed) -> None:
         _report(feed, DONE, 2_900, in_progress_at=2_100, result={})
     feed.advance(6_500)
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.SUCCESS, 800)]
-    assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [2_900]
+    assert [each.since_ms - T0_MS for _, each in feed.silences()] == [2_900]
 
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("ppll"))))
@@ -319,7 +322,7 @@ def test_where_the_audit_log_has_tools_it_is_the_one_that_counts_whatever_comes_
         else:
             feed.tool_answer("rebook", 2_800)
     feed.advance(6_301)
-    assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [2_800]
+    assert [each.since_ms - T0_MS for _, each in feed.silences()] == [2_800]
     _end(feed)
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.SUCCESS, 600)]
 
@@ -338,7 +341,7 @@ def test_they_give_way_to_an_elevenlabs_agent_s_tools_as_well(feed: Feed, order:
             event = reported("rebook", "two", at_ms)
             feed.send("user_sim", event, at_ms, envelope=envelope_of(event))
     feed.advance(6_301)
-    assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [2_800]
+    assert [each.since_ms - T0_MS for _, each in feed.silences()] == [2_800]
     _end(feed)
     assert [tool[:3] for tool in _tools(feed)] == [(1, 0, "rebook")]
 
@@ -348,7 +351,7 @@ def test_a_call_that_was_never_settled_is_no_tool_that_runs_once_the_log_has_one
     feed.tool_call("rebook", 2_200)
     feed.tool_answer("rebook", 2_800)
     feed.advance(6_301)
-    assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [2_800]
+    assert [each.since_ms - T0_MS for _, each in feed.silences()] == [2_800]
 
 
 def test_a_report_without_an_id_is_no_tool_and_is_reported(feed: Feed) -> None:
@@ -356,7 +359,7 @@ def test_a_report_without_an_id_is_no_tool_and_is_reported(feed: Feed) -> None:
     feed.send("pipecat", {"type": "function_call_event", "data": data}, 2_100)
     assert [each.misread.reason for each in feed.latest if isinstance(each, NotUnderstood)] == ["tool_without_id"]
     feed.advance(6_000)
-    assert len(feed.records("dead_air")) == 1
+    assert len(feed.silences()) == 1
     _end(feed)
     assert _tools(feed) == []
 
@@ -452,7 +455,7 @@ TRANSCRIPTS = {
     # Of a phrase that was cut off before its end nothing is known to have been heard.
     "over_greeting": [("agent", None, True), ("user", "When does it leave?", False), ("agent", "At nine.", False)],
 }
-INTERRUPTIONS = {"barge_in": {("interruption_by_user", 2)}, "over_greeting": {("interruption_by_user", 1)}}
+INTERRUPTIONS = {"barge_in": {("user", 2)}, "over_greeting": {("user", 1)}}
 TOOLS = {
     "tools": [
         (1, "find_booking", "success"),

@@ -1,18 +1,19 @@
 """Dead air: when silence counts, when it is explained, and that it is said once."""
 
-from collections import deque
 from collections.abc import Callable
 
 import pytest
 
-from consumers.engine.limits import GoalRules, Limits
+from consumers.engine.admission import Arrival
+from consumers.engine.limits import Limits
 from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
 from consumers.engine.turns.timeline import BrokerMoment, HeardBy, SilenceKind
-from schemas.scores.records import DeadAirFact
-from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
+from schemas.rows import Silence, Waiting
 from streamer.recordings.files import RecordedCall
 from streamer.recordings.reader import read_recordings
-from streamer.sources.replay import with_control_events
+from streamer.sources.replay import in_random_order, in_time_order, with_control_events
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.conformance_data import conformance
 from tests.support.fakes.engine_feed import T0_MS, Feed
@@ -20,8 +21,13 @@ from tests.support.fakes.engine_feed import T0_MS, Feed
 LIMITS = Limits(dead_air_ms=3_000, delivery_allowance_ms=500)
 
 
-def _dead_airs(feed: Feed) -> list[tuple[int | None, int]]:
-    return [(fact.turn, fact.silent_since_ms - T0_MS) for fact in feed.records("dead_air")]
+def _dead_airs(feed: Feed) -> list[tuple[int, int]]:
+    return [(turn, silence.since_ms - T0_MS) for turn, silence in feed.silences()]
+
+
+def _until(feed: Feed) -> list[int | None]:
+    """Until when each silence lasted."""
+    return [None if each.until_ms is None else each.until_ms - T0_MS for _, each in feed.silences()]
 
 
 @pytest.fixture
@@ -36,27 +42,44 @@ def test_silence_is_known_when_threshold_and_delivery_time_have_passed(feed: Fee
     assert _dead_airs(feed) == []
     feed.advance(5_500)
     assert _dead_airs(feed) == [(0, 2_000)]
-    (fact,) = feed.records("dead_air")
-    assert (fact.event_time_ms, fact.caused_at_ms) == (T0_MS + 5_000, T0_MS + 5_500)
-    assert fact.threshold_ms == 3_000
+    assert feed.silences() == [(0, Silence(1, T0_MS + 2_000, T0_MS + 5_500, 3_000))]
+    assert feed.news(0) == ["user_turn.1", "dead_air.1"]
 
 
 def test_a_silence_is_found_although_time_leaps_beyond_the_end_of_the_call(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000)
     feed.advance(10 * 3_600_000)
     assert _dead_airs(feed) == [(0, 2_000)]
-    assert feed.records("closed")
+    assert feed.call().state == "closed"
 
 
-@pytest.mark.parametrize(("started_ms", "agent"), [(5_499, "desk"), (5_501, "unknown")])
-def test_dead_air_that_is_found_late_has_the_labels_of_its_time(feed: Feed, started_ms: int, agent: str) -> None:
+def test_a_silence_lasts_until_the_assistant_is_heard_and_its_end_never_moves(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000)
-    feed.send("judge", {"type": "call_started", "agent": "desk"}, started_ms)
-    feed.user_audio(9_000)
-    feed.advance(20_000)
-    (fact,) = feed.records("dead_air")
-    assert (fact.caused_at_ms, fact.labels.agent) == (T0_MS + 5_500, agent)
-    assert feed.records("call_started")[-1].labels.agent == "desk"
+    feed.advance(5_500)
+    assert _until(feed) == [None]
+    assert feed.call().waiting == Waiting(0, T0_MS + 2_500, 1)
+    feed.assistant_audio(9_000, 9_500)
+    feed.assistant_audio(9_900, 10_000)
+    feed.assistant_audio(7_000, 8_000, behind_ms=4_000)  # comes late, and was heard before
+    feed.advance(60_000)
+    assert _until(feed) == [9_000]
+    assert feed.call().waiting is None
+
+
+def test_a_caller_who_goes_on_does_not_end_a_silence(feed: Feed) -> None:
+    for start_ms in (1_000, 8_000):
+        feed.user_audio(start_ms, start_ms + 1_000)
+        feed.advance(start_ms + 4_500)
+    assert _until(feed) == [None, None]
+    feed.assistant_audio(20_000)
+    assert _until(feed) == [20_000, 20_000]
+
+
+def test_an_answer_that_is_known_before_its_silence_ends_it(feed: Feed) -> None:
+    feed.user_audio(1_000, 2_000)
+    feed.assistant_audio(9_000)
+    feed.advance(9_500)
+    assert _until(feed) == [9_000]
 
 
 def test_the_detector_s_delay_is_silence_already_passed(feed: Feed) -> None:
@@ -101,7 +124,8 @@ def test_the_next_silence_counts_again(feed: Feed) -> None:
         feed.advance(start_ms + 9_000)
         feed.assistant_audio(start_ms + 10_000, start_ms + 11_000)
     assert _dead_airs(feed) == [(0, 2_000), (1, 22_000)]
-    assert [fact.index for fact in feed.records("dead_air")] == [1, 2]
+    assert [each.number for _, each in feed.silences()] == [1, 2]
+    assert _until(feed) == [10_000, 30_000]
 
 
 def test_a_user_who_waits_while_the_assistant_speaks_is_not_left_in_silence(feed: Feed) -> None:
@@ -135,7 +159,7 @@ def test_a_silence_before_the_tool_still_counts(feed: Feed) -> None:
     feed.tool_call("rebook", 5_000)
     feed.advance(5_500)
     assert _dead_airs(feed) == [(0, 2_000)]
-    assert [fact.caused_at_ms - T0_MS for fact in feed.records("dead_air")] == [5_000]
+    assert [each.known_ms - T0_MS for _, each in feed.silences()] == [5_000]
 
 
 def test_of_two_tools_both_must_have_answered(feed: Feed) -> None:
@@ -232,10 +256,17 @@ READ_IN_MANY_ORDERS = (
 """Calls whose silences once were other ones, or in other turns, when topics were read one after the other."""
 
 
-def _silences(call: RecordedCall, seed: int | None) -> list[tuple[int | None, int]]:
-    scoring = RecordedScoring(with_control_events(call), ScoringPlan(Limits(), GoalRules(), "test", seed), None)
-    deque(scoring.run(), maxlen=0)
-    return [(fact.turn, fact.silent_since_ms) for fact in scoring.records if isinstance(fact, DeadAirFact)]
+def _silences(call: RecordedCall, seed: int | None) -> list[tuple[int, Silence]]:
+    """Time is known as far as everything is read."""
+    called, feed = with_control_events(call), Feed(Limits())
+    events = [*(in_time_order(called) if seed is None else in_random_order(called, seed))]
+    for offset, event in enumerate(events):
+        source, at_ms = InputSource(event.source), int(event.arrival_ms)
+        known_ms = min(int(each.arrival_ms) for each in events[offset:]) - 1
+        arrival = Arrival(source, offset, at_ms, "call", decode(source, event.value), event.value, None)
+        feed.effects += [*feed.evaluator.advance(known_ms), *feed.evaluator.receive(arrival)]
+    feed.effects += feed.evaluator.advance(10**15)
+    return feed.silences()
 
 
 def test_the_order_in_which_topics_are_read_changes_no_silence_and_no_turn_of_one() -> None:

@@ -57,7 +57,7 @@ def test_text_groups_after_every_line(case: str) -> None:
     arrivals = arrivals_of(call, [("pipecat", index) for index in range(len(lines))])
     folded = Call(arrivals[0], NO_LIMITS, "test")
     for count, arrival in enumerate(arrivals, 1):
-        folded.receive(arrival, [])
+        folded.receive(arrival, 0, [])
         prefix = {**call, "pipecat": call["pipecat"][:count]}
         assert folded.eva_context().to_dict() == batch_context(prefix), f"after {lines[count - 1]}"
     assert [
@@ -175,19 +175,19 @@ def test_each_written_answer_has_its_turn_and_says_why_it_has_no_latency(source:
     feed.send("pipecat", ENDED, 9_000)
     feed.advance(60_000)
     assert feed.latencies() == {1: IN_TEXT, 2: IN_TEXT}
-    assert feed.call_values().unscored_turns["voice_to_voice_latency_ms"] == {IN_TEXT: 2}
-    assert feed.call_values().unscored_turns["turn_taking"] == {IN_TEXT: 2}
-    assert feed.records("dead_air") == []
+    assert feed.call().unscored_turns["voice_to_voice_latency_ms"] == {IN_TEXT: 2}
+    assert feed.call().unscored_turns["turn_taking"] == {IN_TEXT: 2}
+    assert feed.silences() == []
 
 
 def test_a_caller_who_waits_for_a_written_answer_waits() -> None:
     feed = Feed(LIMITS)
     asks(feed, 1_000)
     feed.advance(6_000)
-    assert len(feed.records("dead_air")) == 1
+    assert len(feed.silences()) == 1
     writes(feed, 6_500)
     feed.advance(30_000)
-    assert len(feed.records("dead_air")) == 1
+    assert len(feed.silences()) == 1
 
 
 def test_a_question_without_any_answer_has_the_old_reason() -> None:

@@ -11,7 +11,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.sources.frameworks import translated
 from consumers.engine.turns.heard import Purpose
 from tests.support.calls.agent_calls import envelope_of, heard, said
-from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json, transcripts_of
 
 FIRST, SECOND = "I lost my badge.", "The blue one."
 
@@ -33,9 +33,9 @@ class Line(Feed):
     def said(self) -> list[list[str]]:
         """The words of the caller by turn, from the transcript of the call that ends now."""
         self.advance(900_000)
-        (closing,) = closings_of(self.effects)
+        (transcript,) = transcripts_of(self.effects)
         turns: list[list[str]] = []
-        for entry in json.loads(closing.transcript or b"[]"):
+        for entry in json.loads(transcript):
             if entry["role"] == "agent":
                 turns.append([])
             elif entry["message"] is not None:
@@ -143,27 +143,27 @@ def test_late_words_make_no_turn_of_a_sound_that_nothing_ruled(sounded_ms: int |
     line.speech("user_speech_stopped", 3_700)
     line.speech("bot_speech_stopped", 4_800)
     assert line.turns() == {0, 1}
-    assert line.records("interruption_by_user") == []
+    assert line.interruptions() == []
     assert line.said() == [[FIRST], []]
 
 
 def test_late_words_revise_the_turn_that_the_call_has_left(line: Line) -> None:
     ends(line)
-    before = line.turn_values(1)
+    before = line.turn(1)
     line.user_said(FIRST, 6_000, sounded_ms=1_000)
     line.spoke("user", 8_000, 9_000)
     assert before.talk is not None
     assert before.talk.user.words is None
-    after = line.turn_values(1)
+    after = line.turn(1)
     assert after.talk is not None
-    assert (after.talk.user.words, line.nth(after)) == (4, line.nth(before) + 1)
+    assert (after.talk.user.words, after.revision > before.revision) == (4, True)
 
 
 def answered(line: Line) -> list[str | None]:
     """The words of the agent, from the transcript of the call that ends now."""
     line.advance(900_000)
-    (closing,) = closings_of(line.effects)
-    return [entry["message"] for entry in json.loads(closing.transcript or b"[]") if entry["role"] == "agent"]
+    (transcript,) = transcripts_of(line.effects)
+    return [entry["message"] for entry in json.loads(transcript) if entry["role"] == "agent"]
 
 
 @pytest.fixture
@@ -319,4 +319,4 @@ def test_after_a_late_transcript_nobody_waits_for_the_answer_that_has_come() -> 
     for event in (said("Hello.", 0, 1), said("First.", 3_000, 5), heard("One.", 3_100, 3)):
         line.send("user_sim", event, event["timestamp"] - T0_MS, envelope=envelope_of(event))
     line.advance(20_000)
-    assert line.records("dead_air") == []
+    assert line.silences() == []

@@ -1,23 +1,30 @@
 """Live turns: their moments, and when they are settled."""
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from consumers.engine.effects import Effect
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.measures.eva_timing import SettledTurns, TurnReason, TurnScore, TurnValue
+from consumers.engine.measures.eva_timing import SettledTurns
 from consumers.engine.turns.live import LiveCall
-from schemas.closed_sets import Anchor, PipelineType
-from schemas.scores.records import Scored, TurnValues, VoiceToVoiceLatency
+from schemas.closed_sets import Anchor, PipelineType, ToolOutcome, UnscoredReason
+from schemas.rows import Labels, NotApplicable, ToolUse, TurnRow, TurnTaking, Unscored, Value, number
 from tests.support.calls.wire_calls import Json, arrivals_of, in_time_order, record_call
 from tests.support.conformance_data import RECORD, conformance
-from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, plain, records_of, value_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, rows_of
 
 
-def _statuses(feed: Feed, turn: int) -> list[tuple[int, str]]:
-    return [(feed.nth(record), record.status.value) for record in feed.records("turn", turn=turn)]
+def _measured(feed: Feed, turn: int) -> list[TurnRow]:
+    """The rows of a turn since the call has left it."""
+    return [row for row in feed.turn_rows(turn) if row.talk is not None]
+
+
+def _statuses(feed: Feed, turn: int) -> list[str]:
+    return [row.status for row in _measured(feed, turn)]
 
 
 def _dialogue(feed: Feed) -> None:
@@ -33,7 +40,7 @@ def test_a_turn_is_open_then_provisional_then_settled_and_published_when_it_was_
     feed.assistant_audio(0, 1_000)
     assert (feed.status(0), _statuses(feed, 0)) == ("open", [])
     feed.user_audio(2_000, 3_000)
-    assert (feed.status(0), _statuses(feed, 0)) == ("provisional", [(1, "provisional")])
+    assert (feed.status(0), _statuses(feed, 0)) == ("provisional", ["provisional"])
     feed = Feed(Limits(allowed_lateness_ms=5_000))
     _dialogue(feed)
     assert [feed.status(turn) for turn in (0, 1, 2)] == ["settled", "provisional", "open"]
@@ -44,27 +51,30 @@ def test_a_turn_is_open_then_provisional_then_settled_and_published_when_it_was_
     assert feed.status(1) == "settled"
     feed.advance(400_000)
     assert [_statuses(feed, turn) for turn in (0, 1, 2, 3)] == [
-        [(1, "provisional")], [(1, "provisional")], [(1, "provisional")], [(1, "provisional"), (2, "final")],
-    ]  # fmt: skip
+        ["provisional"],
+        ["provisional"],
+        ["provisional"],
+        ["provisional"] * 2,
+    ]
 
 
 def test_a_turn_that_is_left_is_published_again_only_if_a_value_changes() -> None:
     feed = Feed(Limits(allowed_lateness_ms=5_000))
     _dialogue(feed)
-    (first,) = feed.records("turn", turn=1)
-    assert (plain(first.voice_to_voice_ms), first.anchor, first.source) == (1_000.0, Anchor.AUDIO, "elevenlabs")
-    assert (first.is_first, first.is_withdrawn) == (True, False)
+    (first,) = _measured(feed, 1)
+    assert (first.wait_ms, first.anchor, first.wait_source) == (1_000.0, Anchor.AUDIO, "elevenlabs")
+    assert "turn" in first.news
     feed.tool_call("book", 3_500)  # comes late: the turn may take longer
-    assert feed.records("turn", turn=1) == [first]  # the next change of turn is soon enough
+    assert _measured(feed, 1) == [first]  # the next change of turn is soon enough
     feed.user_audio(22_000, 23_000)
-    _, second = feed.records("turn", turn=1)
+    _, second = _measured(feed, 1)
     assert first.turn_taking is not None
     assert second.turn_taking is not None
     assert (first.turn_taking.has_tool_call, second.turn_taking.has_tool_call) == (False, True)
-    assert (feed.nth(second), second.is_first, second.first_known) == (2, False, ())
+    assert second.news == ()
     feed.user_audio(32_000, 33_000)
     feed.advance(800_000)
-    assert feed.records("turn", turn=1) == [first, second]
+    assert [row.tools for row in _measured(feed, 1)] == [(), (), (ToolUse(0, "book", ToolOutcome.UNANSWERED),)]
 
 
 def test_a_turn_that_settles_with_another_value_is_published_when_it_settles() -> None:
@@ -74,7 +84,7 @@ def test_a_turn_that_settles_with_another_value_is_published_when_it_settles() -
     feed.send("audit", {"message_type": "llm_call"}, 18_000)
     feed.send("pipecat", {"type": "of a later version"}, 18_000)
     feed.send("user_sim", {"type": "timeout"}, 18_000)
-    assert (feed.status(1), _statuses(feed, 1)) == ("settled", [(1, "provisional"), (2, "settled")])
+    assert (feed.status(1), _statuses(feed, 1)) == ("settled", ["provisional", "settled"])
 
 
 def test_a_stream_that_is_absent_holds_nothing_up() -> None:
@@ -102,11 +112,11 @@ def feed() -> Feed:
 def test_latency_is_said_when_the_assistant_starts(feed: Feed) -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 3_000)
-    assert feed.records(LATENCY) == []
+    assert feed.turn_rows(1) == []
     feed.assistant_audio(3_750)
-    (record,) = feed.records(LATENCY)
-    assert (record.turn, value_of(record), record.anchor.value, record.source) == (1, 750.0, "audio", "elevenlabs")
-    assert (feed.nth(record), record.status.value, record.is_first) == (1, "open", True)
+    row = feed.turn(1)
+    assert (row.wait_ms, row.anchor, row.wait_source, row.status) == (750.0, Anchor.AUDIO, "elevenlabs", "open")
+    assert feed.news(1) == ["user_turn.1", "wait"]
 
 
 def test_the_greeting_has_no_latency(feed: Feed) -> None:
@@ -114,8 +124,8 @@ def test_the_greeting_has_no_latency(feed: Feed) -> None:
     feed.assistant_audio(2_000, 3_000)
     assert feed.turns() == {0}
     feed.advance(400_000)
-    assert feed.records(LATENCY) == []
-    assert plain(feed.turn_values(0).voice_to_voice_ms) == "the greeting answers nobody"
+    assert feed.values("wait_ms", 0) == [NotApplicable("the greeting answers nobody")]
+    assert feed.news(0) == []
 
 
 def test_a_late_end_of_the_user_is_a_revision(feed: Feed) -> None:
@@ -123,9 +133,9 @@ def test_a_late_end_of_the_user_is_a_revision(feed: Feed) -> None:
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(4_000, 5_000)
     feed.user_audio(3_100, 3_600, behind_ms=2_500)  # the user went on, which came late
-    values = [value_of(record) for record in feed.records(LATENCY, turn=1)]
+    values = feed.values("wait_ms", 1)
     assert values[0] == 1_000.0
-    assert [record.is_first for record in feed.records(LATENCY, turn=1)] == [True] + [False] * (len(values) - 1)
+    assert [name for name in feed.news(1) if name.startswith("wait")] == ["wait", *["wait_revised"] * (len(values) - 1)]
 
 
 def test_an_empty_session_takes_its_turn_back(feed: Feed) -> None:
@@ -135,7 +145,7 @@ def test_an_empty_session_takes_its_turn_back(feed: Feed) -> None:
     feed.assistant_audio(6_000, 7_000)
     assert feed.latencies() == {1: 1_000.0}
     feed.advance(400_000)
-    assert feed.records("closed")[0].turns == 1
+    assert feed.call().turns == 1
 
 
 def test_a_turn_that_never_was_is_withdrawn(feed: Feed) -> None:
@@ -148,7 +158,8 @@ def test_a_turn_that_never_was_is_withdrawn(feed: Feed) -> None:
     assert feed.turns() == {0}
     assert feed.latencies() == {1: "withdrawn"}
     feed.advance(400_000)
-    assert {record.turn for record in feed.records("turn")} == {0}  # the other was not read yet
+    assert feed.turn(1).status == "withdrawn"
+    assert (feed.call().turn, feed.call().turns, feed.call().p50_ms) == (0, 0, None)
 
 
 def test_a_turn_that_was_left_and_never_was_is_withdrawn(feed: Feed) -> None:
@@ -156,31 +167,31 @@ def test_a_turn_that_was_left_and_never_was_is_withdrawn(feed: Feed) -> None:
     for at_ms in (2_000, 6_000, 10_000):
         feed.spoke("user", at_ms, at_ms + 1_000)
         feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
-    assert [(record.turn, feed.nth(record)) for record in feed.records("turn")] == [(0, 1), (1, 1), (2, 1)]
+    assert [len(_measured(feed, turn)) for turn in (0, 1, 2)] == [1, 1, 1]
+    before = feed.news(1)
     feed.assistant_audio(0, 900)  # there is a simulated caller: it has heard the greeting so far
-    assert [(record.turn, feed.nth(record)) for record in feed.records("turn") if record.is_withdrawn] == [
-        (1, 2),
-        (2, 2),
-    ]
-    withdrawn = feed.turn_values(1)
-    assert (plain(withdrawn.voice_to_voice_ms), withdrawn.turn_taking, withdrawn.talk) == ("withdrawn", None, None)
-    assert (withdrawn.is_first, withdrawn.first_known) == (False, ())
+    assert [feed.turn(turn).status for turn in (0, 1, 2)] == ["provisional", "withdrawn", "withdrawn"]
+    withdrawn = feed.turn(1)
+    assert (withdrawn.wait_ms, withdrawn.turn_taking, withdrawn.talk) == (
+        Unscored(UnscoredReason.WITHDRAWN),
+        None,
+        None,
+    )
+    assert feed.news(1) == [*before, "wait_revised"]
     feed.advance(400_000)
-    assert [record.turn for record in feed.records("turn") if record.is_withdrawn] == [1, 2]
-    assert feed.records("closed")[0].turns == 0
+    assert {feed.turn(turn).status for turn in (1, 2)} == {"withdrawn"}
+    assert feed.call().turns == 0
 
 
-def test_revisions_carry_offsets_labels_and_the_cause(feed: Feed) -> None:
+def test_rows_have_revisions_labels_and_the_time_at_which_they_were_known(feed: Feed) -> None:
     feed.send("judge", {"type": "call_started", "agent": "desk", "tenant": "acme"}, 0)
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(4_000)
-    record = feed.records(LATENCY)[0]
-    assert record.labels.agent == "desk"
-    assert (record.labels.tenant, record.labels.environment) == ("acme", "unknown")
-    assert record.offsets == {"events": 8}
-    assert record.caused_at_ms == record.event_time_ms
-    assert record.code_version == "test"
+    row = feed.turn(1)
+    assert row.labels == Labels(agent="desk", tenant="acme")
+    assert (row.revision, row.known_ms) == (2 * 8, T0_MS + 4_000)
+    assert (feed.call().code_version, feed.call().last_place) == ("test", 8)
 
 
 def test_labels_that_become_known_are_published_at_once(feed: Feed) -> None:
@@ -188,8 +199,10 @@ def test_labels_that_become_known_are_published_at_once(feed: Feed) -> None:
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 100)
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 200)
     feed.send("judge", {"type": "call_started", "environment": "test"}, 300)
-    started = [(feed.nth(r), r.labels.agent, r.labels.environment) for r in feed.records("call_started")]
-    assert started == [(1, "unknown", "unknown"), (2, "desk", "unknown"), (3, "desk", "test")]
+    assert [(labels.agent, labels.environment) for labels in feed.values("labels")] == [
+        ("unknown", "unknown"), ("desk", "unknown"), ("desk", "test"),
+    ]  # fmt: skip
+    assert feed.news() == ["started"]
 
 
 def test_events_that_every_stream_is_past_are_late() -> None:
@@ -245,46 +258,44 @@ def recorded() -> Json:
 def test_a_recorded_call_says_each_latency_once_and_right(recorded: Json) -> None:
     evaluator = PartitionEvaluator(Limits(), "test")
     arrivals = arrivals_of(recorded, in_time_order(recorded))
-    live = records_of(effect for arrival in arrivals for effect in evaluator.receive(arrival))
-    closing = records_of(evaluator.advance(arrivals[-1].broker_time_ms + 600_000))
+    live = turn_rows(effect for arrival in arrivals for effect in evaluator.receive(arrival))
+    closing = evaluator.advance(arrivals[-1].broker_time_ms + 600_000)
     expected = {int(turn): round(1000 * s, 3) for turn, s in recorded["expected"]["latency_assistant_turns"].items()}
-    first: dict[int | None, float | str] = {}
-    for record in live:
-        if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored):
-            first.setdefault(record.turn, value_of(record))
+    first: dict[int, Value | None] = {}
+    for row in live:
+        if number(row.wait_ms) is not None:
+            first.setdefault(row.turn, row.wait_ms)
     assert len(expected) == 9
     assert first == expected
     assert {turn for turn, value in expected.items() if value < 0} == {3}
-    final = {
-        record.turn: plain(record.voice_to_voice_ms)
-        for record in [*live, *closing]
-        if isinstance(record, TurnValues) and record.turn
-    }
+    final = {row.turn: row.wait_ms for row in [*live, *turn_rows(closing)] if row.turn}
     assert {turn: value for turn, value in final.items() if turn in expected} == expected
     assert set(final) - set(expected) <= {10}  # the goodbye, which got no answer
-    assert not [record for record in closing if isinstance(record, VoiceToVoiceLatency)]  # nothing is restated
-    assert closing[-1].name == "closed"
+    assert {row.turn for row in turn_rows(closing) if not row.dead_air} <= {10}, "nothing is restated"
+    assert closings_of(closing) == rows_of(closing)[-1:]
 
 
 def test_a_recorded_call_without_its_simulator_has_live_turns(recorded: Json) -> None:
     call = {**recorded, "user_sim": None}
     evaluator = PartitionEvaluator(Limits(), "test")
     arrivals = arrivals_of(call, in_time_order(call))
-    records = records_of(effect for arrival in arrivals for effect in evaluator.receive(arrival))
-    latencies = [record for record in records if isinstance(record, VoiceToVoiceLatency)]
-    measured = {record.turn for record in latencies if isinstance(record.result, Scored)}
-    assert len(measured) >= 8
-    assert {record.anchor for record in latencies} == {Anchor.TURN_RELEASE}
-    assert {record.source for record in latencies} == {"pipecat"}
-    newest = {record.turn: value_of(record) for record in latencies}
-    assert all(-25_000 < value < 25_000 for value in newest.values() if isinstance(value, float))
+    rows = turn_rows(effect for arrival in arrivals for effect in evaluator.receive(arrival))
+    waits = {row.turn: (wait_ms, row) for row in rows if (wait_ms := number(row.wait_ms)) is not None}
+    assert len(waits) >= 8
+    assert {row.anchor for _, row in waits.values()} == {Anchor.TURN_RELEASE}
+    assert {row.wait_source for _, row in waits.values()} == {"pipecat"}
+    assert all(-25_000 < wait_ms < 25_000 for wait_ms, _ in waits.values())
+
+
+def turn_rows(effects: Iterable[Effect]) -> list[TurnRow]:
+    return [row for row in rows_of(effects) if isinstance(row, TurnRow)]
 
 
 LIMITS = Limits(allowed_lateness_ms=5_000)
 
 
-def value(score: float) -> TurnValue:
-    return TurnValue(TurnScore(score, TurnReason.LATENCY, {}), Scored(value=score), None)
+def value(score: float) -> TurnTaking:
+    return TurnTaking(score, "latency")
 
 
 def live(*, pipeline: PipelineType = PipelineType.CASCADE, newest_ms: int = 9_000) -> LiveCall:

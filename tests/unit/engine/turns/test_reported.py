@@ -12,7 +12,7 @@ from consumers.engine.turns.timeline import CHECKPOINT_EVERY, Replays
 from schemas.closed_sets import Anchor
 from schemas.events.elevenlabs import ConversationRecord
 from tests.support.calls.agent_calls import entry, envelope_of, heard, interrupted, metrics, record, said, waited
-from tests.support.fakes.engine_feed import T0_MS, Feed, Json, plain
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json
 
 LIMIT_HITS = "callgauge_limits_hit_total"
 RECORD = record(
@@ -40,11 +40,11 @@ def pipecat_hears(feed: Feed) -> None:
 def latencies(feed: Feed) -> list[tuple[float | str, Anchor | None]]:
     """By the records of the turns, when the call is over."""
     feed.advance(900_000)
-    return [(plain(feed.turn_values(turn).voice_to_voice_ms), feed.turn_values(turn).anchor) for turn in (1, 2)]
+    return [(feed.latencies()[turn], feed.turn(turn).anchor) for turn in (1, 2)]
 
 
 def stages_by_elevenlabs(feed: Feed, turn: int) -> list[float]:
-    return [each.latency_ms for each in feed.turn_values(turn).stages if each.source == "elevenlabs"]
+    return [each.latency_ms for each in feed.turn(turn).stages if each.source == "elevenlabs"]
 
 
 def test_words_that_come_after_the_record_place_it_anew() -> None:
@@ -66,7 +66,7 @@ def test_beyond_a_bound_of_work_the_record_is_placed_anew_at_the_close(monkeypat
     pipecat_hears(feed)
     assert feed.latencies() == UNRECORDED
     assert latencies(feed) == [(1_100.0, Anchor.RECORD), (1_200.0, Anchor.RECORD)]
-    assert [each.latency_ms for each in feed.turn_values(2).stages] == [1_200.0]
+    assert [each.latency_ms for each in feed.turn(2).stages] == [1_200.0]
     assert feed.counts(LIMIT_HITS) == {("placed_records",): 1}
 
 

@@ -13,6 +13,7 @@ from consumers.engine.turns.timeline import (
     order_key,
     outcome_of,
 )
+from schemas import rows
 from schemas.closed_sets import ToolOutcome
 from tests.support.fakes.engine_feed import Feed
 
@@ -139,15 +140,14 @@ def test_answers_that_do_not(response: object) -> None:
 def test_a_use_is_published_when_its_outcome_is_known() -> None:
     feed = Feed()
     feed.tool_call("rebook", 1_000)
-    assert feed.records("tool_call") == []
+    assert feed.tools() == {}
     feed.tool_answer("rebook", 1_800, {"status": "error"})
-    (fact,) = feed.records("tool_call")
-    assert (fact.tool, fact.outcome.value, fact.duration_ms, fact.is_first) == ("rebook", "error", 800, True)
+    assert feed.tools() == {(0, 0): rows.ToolUse(0, "rebook", ToolOutcome.ERROR, 800)}
+    assert feed.news(0) == ["tool.0"]
 
 
 def test_a_use_that_was_never_answered_is_known_at_the_end() -> None:
     feed = Feed()
     feed.tool_call("rebook", 1_000)
     feed.advance(1_000_000)
-    (fact,) = feed.records("tool_call")
-    assert (fact.outcome.value, fact.duration_ms, fact.status.value) == ("unanswered", None, "final")
+    assert feed.tools() == {(0, 0): rows.ToolUse(0, "rebook", ToolOutcome.UNANSWERED)}
