@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import structlog
@@ -22,7 +22,7 @@ from consumers.runtime.registry import Instruments
 from schemas.log import Begin, Event, LogError, LogReader, Tick
 from schemas.owners import PartitionRow
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
-from schemas.scores.records import revision_again
+from schemas.rows import revision_again
 
 BEGINS_APART_MS: Final = 10_000
 """Time between two ticks that are remembered as places to begin: a successor folds at most this much more than it needs."""
@@ -277,14 +277,15 @@ class Partition:
             self._publish_again(known, withheld)
 
     def _publish_again(self, known: Recovery, withheld: Withheld) -> None:
-        """Publishes the values of the open calls once again: another version decided them, or they lack records. `close_some` goes on.
+        """Publishes the rows of the open calls once again: another version decided them, or they lack records. `close_some` goes on.
 
         Calls that are over close with the same revision, because the former owner may have decided more of them than this one. Until
         the last of it is written, the row has no version: who takes over in between does all of it again.
         """
         revision, calls = known.base + revision_again(self.next_offset), self.evaluator.open_calls
         self.evaluator.close_as(revision)
-        self._again, self._version = withheld.again(calls, revision), ""
+        by_call = (chain(self.evaluator.say_again(each, revision), withheld.again(each)) for each in calls)
+        self._again, self._version = chain.from_iterable(by_call), ""
         if known.is_cut:
             self._cut = self.next_offset
             self._refusals.incomplete(dict.fromkeys([*calls, *known.lacking]))

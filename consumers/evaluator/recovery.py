@@ -1,51 +1,39 @@
 """Recovery: a successor folds again what the former owner of a partition had folded, silently, until its state is the same."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import Effect, PublishScore, RequestVerdict
+from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest
 from schemas.log import Event
 from schemas.owners import PartitionRow
-from schemas.scores.live_view import Subject
-from schemas.scores.records import AnyScoreRecord, TurnValues
 
 MAX_KEPT_REQUESTS: Final = 256
 """Questions of a call that are asked once again; the oldest are left out."""
 
 
 class Withheld:
-    """Unpublished decisions of the engine: the newest record of each subject of a call, and its questions."""
+    """The questions of calls that are folded again, which another version may ask otherwise."""
 
     def __init__(self) -> None:
-        self._records: dict[str, dict[Subject, AnyScoreRecord]] = {}
         self._requests: dict[str, dict[str, JudgeRequest]] = {}
 
     def take(self, effects: Iterable[Effect]) -> None:
-        """Keeps the records and questions among the effects."""
+        """Keeps the questions among the effects."""
         for effect in effects:
-            match effect:
-                case PublishScore(record):
-                    by_subject = self._records.setdefault(record.conversation_id, {})
-                    by_subject[record.name, record.turn, record.index] = record
-                case RequestVerdict(request):
-                    requests = self._requests.setdefault(request.conversation_id, {})
-                    requests[request.request_id] = request
-                    if len(requests) > MAX_KEPT_REQUESTS:
-                        del requests[next(iter(requests))]
-                case _:
-                    pass
+            if isinstance(effect, RequestVerdict):
+                request = effect.request
+                requests = self._requests.setdefault(request.conversation_id, {})
+                requests[request.request_id] = request
+                if len(requests) > MAX_KEPT_REQUESTS:
+                    del requests[next(iter(requests))]
 
-    def again(self, calls: Iterable[str], revision: int) -> Iterator[AnyScoreRecord | JudgeRequest]:
-        """Yields the records of these calls with this revision, which count nothing a second time, and their questions."""
-        for conversation_id in calls:
-            for record in self._records.pop(conversation_id, {}).values():
-                counted: dict[str, Any] = {"first_known": ()} if isinstance(record, TurnValues) else {}
-                yield record.model_copy(update={"revision": revision, "is_first": False, **counted})
-            yield from self._requests.pop(conversation_id, {}).values()
+    def again(self, conversation_id: str) -> Collection[JudgeRequest]:
+        """The questions of this call."""
+        return self._requests.pop(conversation_id, {}).values()
 
 
 class Recovery(NamedTuple):
@@ -57,7 +45,7 @@ class Recovery(NamedTuple):
         place: Offset before which nothing is published; None if the log is another one than that of the row. Then nothing is
             published until known time is that of the row.
         closed: Calls that have closed, in order, with a place behind the record that closed them.
-        open: Calls that have scores and did not close.
+        open: Calls that have rows and did not close.
         lacking: Those of which records are lost: what they lack may have counted.
         goals: Goal sets of calls that got one, each with the place of the record that brought it.
         is_cut: Whether records of open calls are gone from the log now, and were there for the former owner.
@@ -80,7 +68,7 @@ class Recovering:
 
     Attributes:
         known: What is known of the former owner.
-        withheld: What has to be published once again; None if nothing has, because the same version published it whole.
+        withheld: Questions of calls that have to be published once again; None if none has, because the same version published them.
         goals: Goal sets of the calls that had one by now.
     """
 
@@ -95,7 +83,7 @@ class Recovering:
         self._closed = {conversation_id.encode(): place for conversation_id, place in known.closed.items()}
         self._is_same_log = is_same_log = row is not None and known.place is not None
         self._evicted = {at: each for each, at in row.evicted.items()} if row is not None and is_same_log else {}
-        evaluator.is_silent = not is_other  # what has to be published again must be made
+        evaluator.is_silent = True
         evaluator.base = known.base
         evaluator.lacking = set(known.lacking)
         for conversation_id in known.closed:

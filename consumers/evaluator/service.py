@@ -402,10 +402,18 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     def _new_partition(self, number: int) -> Partition:
         settings, limits, version = self._settings, self._settings.limits, self._settings.code_version
         redactor = Redactor(settings.redaction)  # of this partition alone: its counts are drained with the engine's
-        goals, writes = ChosenGoals(self._goals, settings.goals), settings.writes_transcripts
+        goals = ChosenGoals(self._goals, settings.goals)
+        evaluator = PartitionEvaluator(
+            limits,
+            version,
+            goals,
+            writes_transcripts=settings.writes_transcripts,
+            redactor=redactor,
+            partition=number,
+        )
         return Partition(
             Outlet(number, self._kafka, self._outbox),
-            PartitionEvaluator(limits, version, goals, writes_transcripts=writes, redactor=redactor),
+            evaluator,
             limits,
             self._instruments,
             redactor,

@@ -20,7 +20,7 @@ class EvaluatorSettings(BaseModel):
         min_length=1,
         description="A name that outlives a restart of this replica, so that it causes no rebalance.",
     )
-    code_version: str = Field("unknown", min_length=1, description="Written into every score record.")
+    code_version: str = Field("unknown", min_length=1, description="Written into the row of each call.")
     limits: Limits = Field(default_factory=Limits, description="Bounds of one partition's evaluation.")
     goals: GoalRules = Field(default_factory=GoalRules, description="How goals are judged.")
     redaction: RedactionRules = Field(
@@ -33,7 +33,7 @@ class EvaluatorSettings(BaseModel):
         description="Most records folded before anything else has a turn: 15 ms of work, and 40 ms if each opens a call.",
     )
     max_unwritten_records: int = Field(
-        2_000, gt=0, description="Most score records decided and not yet written; reading waits when there are more."
+        2_000, gt=0, description="Most rows decided and not yet written; reading waits when there are more."
     )
     write_interval_ms: int = Field(
         500,

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pydantic
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 import consumers.engine
 import schemas
@@ -26,7 +26,7 @@ from consumers.runtime.kafka.ranges import FETCH_BYTES, onlooker, records_betwee
 from schemas.goals.goal_set import GoalSet
 from schemas.owners import PartitionRow, row_in, writer_in
 from schemas.quarantine import UndecodableRecord
-from schemas.scores.records import GoalsFact, revision_again, revision_at
+from schemas.rows import revision_again, revision_at
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 
 FIRST_LOOK_RECORDS: Final = 256
@@ -35,9 +35,9 @@ LOOKED_AT_IN_A_TURN: Final = 500
 """Records of `scores` that are looked at before anything else has a turn: some ms."""
 MAX_ODD_RECORD_LINES: Final = 5
 """Log lines of one takeover about records that no callgauge wrote."""
-_CLOSED: Final = b'"name":"closed"'
-_GOALS: Final = b'"name":"goals"'
-"""In the bytes of a record: nine of ten are not decoded. Inside of a text the quotes would be escaped."""
+_CLOSED: Final = b'"state":"closed"'
+_GOALS: Final = b'{"row":"goals"'
+"""In the bytes of a row: nine of ten are not decoded. Inside of a text the quotes would be escaped."""
 
 log = structlog.get_logger()
 
@@ -89,14 +89,27 @@ class Owners:
             self.writers.add(writer)
 
 
+class _SeenRow(msgspec.Struct):
+    """What a takeover needs of a row, whichever version wrote it: another version may have words here that this one does not know."""
+
+    conversation_id: str
+    revision: int = 0
+    state: str = ""
+    digest: str = ""
+    goal_set: dict[str, Any] = {}
+
+
+_SEEN: Final = msgspec.json.Decoder(_SeenRow)
+
+
 class PublishedCalls:
     """The calls of one partition, as `scores` has them.
 
     Attributes:
-        open: Keys of the calls that have records and did not close, each with the revision of its first record.
+        open: Keys of the calls that have rows and did not close, each with the revision of its first row.
         closed: Ids of the calls that closed, in order, with the place in the row behind.
-        goals: The goal sets of calls that did not close, each with the place in the log of the record that brought it: a call may
-            name its agent only after some turns.
+        goals: The goal sets of calls that did not close, each with the revision of its row: a call may name its agent only after some
+            turns.
     """
 
     def __init__(self) -> None:
@@ -117,13 +130,12 @@ class PublishedCalls:
             self._closed.clear()
         if value is None or record.key is None:
             return
-        if record.key in self.open and _CLOSED not in value and _GOALS not in value:
+        is_of_goals = value.startswith(_GOALS)
+        if record.key in self.open and not is_of_goals and _CLOSED not in value:
             return
         try:
-            fields = from_json(value)
-            conversation_id, name = fields["conversation_id"], fields["name"]
-            self.open.setdefault(record.key, int(fields["revision"]))
-        except (ValueError, TypeError, LookupError):
+            read = _SEEN.decode(value)
+        except msgspec.DecodeError:
             self._odd += 1
             if self._odd <= MAX_ODD_RECORD_LINES:
                 log.warning(
@@ -132,21 +144,21 @@ class PublishedCalls:
                     what_to_do="Find who writes there, and give the right to write `scores` to evaluators alone.",
                 )  # fmt: skip
             return
-        if name == "closed":
+        self.open.setdefault(record.key, read.revision)
+        if is_of_goals:
+            self._choose(read)
+        elif read.state == "closed":
             del self.open[record.key]
-            self.goals.pop(conversation_id, None)
-            self._closed.append(conversation_id)
-        elif name == "goals":
-            self._choose(conversation_id, fields.get("digest"), fields.get("offsets"), value)
+            self.goals.pop(read.conversation_id, None)
+            self._closed.append(read.conversation_id)
 
-    def _choose(self, conversation_id: str, digest: Any, offsets: Any, value: bytes) -> None:
-        if digest not in self._sets:
+    def _choose(self, row: _SeenRow) -> None:
+        if row.digest not in self._sets:
             try:
-                self._sets[digest] = GoalsFact.model_validate_json(value).goal_set
+                self._sets[row.digest] = GoalSet.model_validate(row.goal_set)
             except ValidationError:  # of another version, with a check that this one does not know
                 return
-        place = offsets.get(EVENTS_TOPIC) if isinstance(offsets, dict) else None
-        self.goals[conversation_id] = place if isinstance(place, int) else 0, self._sets[digest]
+        self.goals[row.conversation_id] = row.revision, self._sets[row.digest]
 
 
 class Takeover:
@@ -279,8 +291,10 @@ def _is_anew(row: PartitionRow, end: int) -> bool:
 
 def _recovery(tp: TopicPartition, row: PartitionRow | None, first: int, end: int, calls: PublishedCalls) -> Recovery:
     still_open = {key.decode("utf-8", "replace"): revision for key, revision in calls.open.items()}
+    base = 0 if row is None else row.base
+    goals = {each: (max(0, revision - base) // 2, chosen) for each, (revision, chosen) in calls.goals.items()}
     if row is None:
-        return Recovery(None, first, first, calls.closed, still_open, (), calls.goals)
+        return Recovery(None, first, first, calls.closed, still_open, (), goals)
     is_anew = _is_anew(row, end)
     is_cut = is_anew or first > row.first
     if is_cut:
@@ -291,9 +305,10 @@ def _recovery(tp: TopicPartition, row: PartitionRow | None, first: int, end: int
             what_to_do="Keep `events` for longer than the longest call and the longest outage, do not delete it while calls run, and let "
             "no broker lead that is not in sync; see `callgauge doctor`.",
         )  # fmt: skip
-    missed = row.base + revision_again(row.cut)
+    missed = base + revision_again(row.cut)
     lacking = [each for each, revision in still_open.items() if is_cut or revision < missed]
     # Where the log ends before the place, its places come a second time.
-    base = row.base if row.place <= end else row.base + revision_at(row.place)
+    if row.place > end:
+        base += revision_at(row.place)
     start, place = (first, None) if is_anew else (max(first, row.first), min(row.place, max(first, end)))
-    return Recovery(row, start, place, calls.closed, still_open, lacking, calls.goals, is_cut, base)
+    return Recovery(row, start, place, calls.closed, still_open, lacking, goals, is_cut, base)

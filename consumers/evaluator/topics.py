@@ -27,13 +27,14 @@ from schemas.topics import (
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
     TRANSCRIPTS_TOPIC,
+    WORDS_TOPIC,
     Severity,
     TopicFault,
     topic_faults,
 )
 
-EQUAL_TOPICS: Final = (EVENTS_TOPIC, SCORES_TOPIC)
-"""Topics on which all records of a call have the same partition number."""
+EQUAL_TOPICS: Final = (EVENTS_TOPIC, SCORES_TOPIC, WORDS_TOPIC)
+"""Topics on which all records of a call have the same partition number; the last one only where words are written."""
 
 SLOW_SECONDS: Final = 15.0
 """Standstill after which the role is not ready and the topics are checked. It is well within the minute after which a broker ends a
@@ -59,7 +60,7 @@ async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) 
         settings: Which topics are used, and how long a call may last and be silent: its records must be kept for longer.
 
     Returns:
-        The partition count of `events` and `scores`.
+        The partition count of `events` and `scores`, and of `words` if it is used.
 
     Raises:
         KafkaUnreachableError: No broker answers.
@@ -69,7 +70,7 @@ async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) 
     """
     names = used_topics(settings)
     counts = await partition_counts(kafka, names)
-    _require_equal({name: counts[name] for name in EQUAL_TOPICS})
+    _require_equal({name: counts[name] for name in EQUAL_TOPICS if name in counts})
     if kafka.is_embedded:
         return counts[EVENTS_TOPIC]
     found = await topic_settings(kafka, names)
@@ -93,8 +94,12 @@ async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) 
 
 def used_topics(settings: EvaluatorSettings) -> tuple[str, ...]:
     """Returns the topics that the evaluator reads or writes, by their names in the topic table."""
-    perhaps = {TRANSCRIPTS_TOPIC: settings.writes_transcripts, JUDGE_REQUESTS_TOPIC: settings.goals.asks_judge}
-    return (*EQUAL_TOPICS, QUARANTINE_TOPIC, *(name for name, is_used in perhaps.items() if is_used))
+    perhaps = {
+        WORDS_TOPIC: settings.limits.words,
+        TRANSCRIPTS_TOPIC: settings.writes_transcripts,
+        JUDGE_REQUESTS_TOPIC: settings.goals.asks_judge,
+    }
+    return (EVENTS_TOPIC, SCORES_TOPIC, QUARANTINE_TOPIC, *(name for name, is_used in perhaps.items() if is_used))
 
 
 def _require_equal(counts: Mapping[str, int]) -> None:
@@ -215,7 +220,7 @@ class TopicWatch:
                 "user may not see it any more. callgauge cannot work like this, so the evaluator ends. Make what is missing again with "
                 "`callgauge topics create`, with as many partitions as before, or give the right back."
             )
-        _require_equal({kafka.topic(name): counts[kafka.topic(name)] for name in EQUAL_TOPICS})
+        _require_equal({kafka.topic(name): counts[kafka.topic(name)] for name in EQUAL_TOPICS if name in names})
 
 
 def _is_whole(found: Mapping[str, Sequence[Any]]) -> bool:

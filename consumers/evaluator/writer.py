@@ -23,11 +23,12 @@ from aiokafka.errors import (
 )
 
 from consumers.engine.effects import (
-    CloseCall,
     Count,
     Effect,
     NotUnderstood,
-    PublishScore,
+    PublishRow,
+    PublishTranscript,
+    PublishWords,
     RequestVerdict,
 )
 from consumers.evaluator.settings import EvaluatorSettings
@@ -38,7 +39,7 @@ from schemas.judging import JudgeRequest
 from schemas.metrics.process import STEP_METRIC
 from schemas.owners import WRITER_HEADER, PartitionRow
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, TurnValues
+from schemas.rows import CallRow, GoalsRow, Row, TurnRow, WordsRow, encode, kind_of, united
 from schemas.topics import (
     JUDGE_REQUESTS_TOPIC,
     MAX_BATCH_BYTES,
@@ -46,18 +47,21 @@ from schemas.topics import (
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
     TRANSCRIPTS_TOPIC,
+    WORDS_TOPIC,
 )
 from schemas.transcript import Transcript
 from schemas.units import to_seconds
 
 # Unwritten decisions, in order. What one step decided is written whole or not at all.
 
-Written = AnyScoreRecord | QuarantineRecord | JudgeRequest | Transcript
+Written = Row | WordsRow | QuarantineRecord | JudgeRequest | Transcript
 
 MAX_TRANSACTION_RECORDS: Final = 1_000
 """Number of records at which a transaction takes no further decision: some 500 kB, far below the broker's limit."""
-MAY_WAIT: Final = (TurnValues, CallValues, ClosedFact, Transcript)
-"""Records that sum up what is over, so half a second more changes nothing. All others are moments: they are written at once."""
+MOMENTS: Final = frozenset({"started", "wait", "user_turn", "dead_air", "tool", "errors", "goals", "subgoal", "stall"})
+"""What happens in a call just now, by the first part of its name in `news`: it is written at once. All else that a row says, and a
+transcript, may wait for half a second.
+"""
 RESTS: Final = 3
 """A writer rests this many times as long as its last transaction took: on a busy machine more decisions share a transaction."""
 
@@ -176,12 +180,19 @@ class Outbox:
 
 
 def _is_moment(decision: Decision) -> bool:
-    return any(not isinstance(record, MAY_WAIT) for record in decision.records)
+    return any(map(_is_urgent, decision.records))
+
+
+def _is_urgent(record: Written) -> bool:
+    if isinstance(record, (TurnRow, CallRow)):
+        return any(name.partition(".")[0] in MOMENTS for name in record.news)
+    return not isinstance(record, (GoalsRow, WordsRow, Transcript))  # a goal set comes with the row of its call
 
 
 # A record for the broker: its address, its bytes, and whether its group can be written without it.
 
 _WITHOUT_TRANSCRIPT: Final = "The call closes with all its scores and has no transcript."
+_WITHOUT_WORDS: Final = "The turn has all its values and no words."
 _WITHOUT_QUESTION: Final = (
     "The judge is not asked; the subject of the question is unscored when its deadline has passed."
 )
@@ -210,7 +221,7 @@ class Outgoing(NamedTuple):
         value: The bytes; None for the row of a partition.
         partition: Partition number; None if the key decides.
         headers: Headers; None for none.
-        kind: Kind of a score, for its count; None for other records.
+        kind: What a row of `scores` is of, for its count; None for other records.
         left_out: Consequence of leaving it out; None for a score or the row of a partition, which must not be left out.
     """
 
@@ -222,6 +233,22 @@ class Outgoing(NamedTuple):
     headers: list[tuple[str, bytes]] | None = None
     kind: str | None = None
     left_out: LeftOut | None = None
+
+
+def _newest(decisions: Iterable[Decision]) -> list[Written]:
+    """The records of these decisions. Of several rows of one turn or call the last is enough; what counts in it is what counts in all."""
+    written: dict[object, Written] = {}
+    for place, record in enumerate(record for decision in decisions for record in decision.records):
+        if not isinstance(record, (TurnRow, CallRow, WordsRow)):
+            written[place] = record
+            continue
+        turn = None if isinstance(record, CallRow) else record.turn
+        subject = type(record), record.conversation_id, turn
+        older = written.pop(subject, None)
+        written[subject] = record
+        if isinstance(record, (TurnRow, CallRow)) and isinstance(older, (TurnRow, CallRow)):
+            record.news = united(older.news, record.news)
+    return list(written.values())
 
 
 class Outlet:
@@ -239,7 +266,7 @@ class Outlet:
         self.outbox = outbox or Outbox()
         self.place: int | None = None
         self.topic = kafka.topic
-        self._scores = kafka.topic(SCORES_TOPIC)
+        self._scores, self._words = kafka.topic(SCORES_TOPIC), kafka.topic(WORDS_TOPIC)
         self._has_rows = not kafka.is_embedded  # which forgets all with its process
 
     def put(self, records: Iterable[Written], row: PartitionRow, trip: Trip | None = None) -> None:
@@ -248,7 +275,7 @@ class Outlet:
 
     def records_of(self, decisions: Sequence[Decision], writer_id: str) -> list[Outgoing]:
         """Returns the records of these decisions, and last the row of the partition behind them."""
-        records = [self.addressed(record) for decision in decisions for record in decision.records]
+        records = [self.addressed(record) for record in _newest(decisions)]
         if self._has_rows:
             headers = [(WRITER_HEADER, writer_id.encode()), decisions[-1].row.header()]
             records.append(Outgoing(self.number, self._scores, OWNER_MARK_KEY, None, self.number, headers))
@@ -259,15 +286,18 @@ class Outlet:
         if isinstance(record, Transcript):
             key, left_out = record.conversation_id.encode(), LeftOut("transcript", _WITHOUT_TRANSCRIPT)
             return Outgoing(self.number, self.topic(TRANSCRIPTS_TOPIC), key, record.value, left_out=left_out)
+        if isinstance(record, (TurnRow, CallRow, GoalsRow)):
+            key = record.conversation_id.encode()
+            return Outgoing(self.number, self._scores, key, encode(record), self.number, kind=kind_of(record))
+        if isinstance(record, WordsRow):
+            key, left_out = record.conversation_id.encode(), LeftOut("words", _WITHOUT_WORDS)
+            return Outgoing(self.number, self._words, key, encode(record), self.number, left_out=left_out)
         value = record.model_dump_json().encode()
         if isinstance(record, QuarantineRecord):
             left_out = LeftOut("quarantine_record", _WITHOUT_QUARANTINE)
             return Outgoing(self.number, self.topic(QUARANTINE_TOPIC), record.key.encode(), value, left_out=left_out)
-        key = record.conversation_id.encode()
-        if isinstance(record, JudgeRequest):
-            left_out = LeftOut("judge_request", _WITHOUT_QUESTION)
-            return Outgoing(self.number, self.topic(JUDGE_REQUESTS_TOPIC), key, value, left_out=left_out)
-        return Outgoing(self.number, self._scores, key, value, self.number, kind=record.kind)
+        key, left_out = record.conversation_id.encode(), LeftOut("judge_request", _WITHOUT_QUESTION)
+        return Outgoing(self.number, self.topic(JUDGE_REQUESTS_TOPIC), key, value, left_out=left_out)
 
 
 # Who may write a partition.
@@ -597,17 +627,15 @@ def carry_out(
         report: Takes records that are not understood.
 
     Returns:
-        The records in order. The `closed` fact of a call comes after all its final records and its transcript.
+        The records in order. The closed row of a call comes after all its other rows and its transcript.
     """
     records: list[Written] = []
     for effect in effects:
         match effect:
-            case PublishScore(record):
-                records.append(record)
-            case CloseCall(conversation_id, closing, transcript):
-                if transcript is not None:
-                    records.append(Transcript(conversation_id, transcript))
-                records += closing
+            case PublishRow(row) | PublishWords(row):
+                records.append(row)
+            case PublishTranscript(conversation_id, value):
+                records.append(Transcript(conversation_id, value))
             case RequestVerdict(request):
                 records.append(request)
             case Count(metric, labels, by):

@@ -12,13 +12,10 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from consumers.runtime.kafka.batches import OnlyBatchesWith
-from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.ranges import Ranges, not_shown, records_between
 from consumers.runtime.process import OperatorError
 from schemas.log import TICK_HEADER, Event, LogError, LogReader, Tick, placed_in, tick_term
-from schemas.scores.records import AnyScoreRecord
-from schemas.topics import EVENTS_TOPIC
-from schemas.units import MINUTE_MS, MS_PER_SECOND
+from schemas.units import MS_PER_SECOND
 
 # A partition of the log, in order.
 
@@ -82,8 +79,6 @@ MAX_KEPT: Final = 100_000
 """Records of one call that are kept: more events than an evaluator takes of one."""
 MAX_KEPT_BYTES: Final = 64 * 2**20
 """Bytes of the records of one call that are kept: an hour in which each turn has a prompt of 100 kB has a third."""
-LEAD_MS: Final = MINUTE_MS
-"""How long before its first score a call usually has its first event: it is announced with its first turn, or when it says its agent."""
 CLOCKS_MS: Final = MS_PER_SECOND
 """By how much the clocks of brokers may differ: an event may have been earlier in the log than it was at its input."""
 
@@ -208,48 +203,3 @@ async def offsets_at(
     """
     found = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, at_ms)))
     return {tp: end if found[tp] is None else min(found[tp].offset, end) for tp, end in ends.items()}
-
-
-async def events_of(
-    kafka: KafkaSettings,
-    consumer: AIOKafkaConsumer,
-    tp: TopicPartition,
-    end: int,
-    first: AnyScoreRecord,
-    *,
-    idle_ms: int,
-    longest_ms: int,
-) -> CallEvents:
-    """What the log has of a call, from its first event on.
-
-    Nothing names the first one. But a call that is silent for `idle_ms` is closed, so before its first event is such a silence.
-
-    Args:
-        kafka: Where the log is.
-        consumer: A started consumer.
-        tp: The partition of the log: that of the call's scores.
-        end: The end of what is read.
-        first: Its first score.
-        idle_ms: Silence after which a call is over.
-        longest_ms: How long a call may last.
-
-    Raises:
-        KafkaError: The broker refuses.
-        TimeoutError: It hands over nothing although there is more.
-    """
-    found = CallEvents(consumer, first.conversation_id.encode())
-    if kafka.is_embedded:  # it knows no times, and has little
-        await found.read({tp: (0, end)})
-        return found
-    from_ms = first.caused_at_ms - LEAD_MS - idle_ms
-    begun = (await offsets_at(consumer, {tp: end}, from_ms))[tp]
-    begun = min(begun, first.offsets.get(EVENTS_TOPIC, begun))
-    await found.read({tp: (begun, end)})
-    oldest_ms = first.caused_at_ms - longest_ms
-    # An event comes into the log at the time that it had at its input, or later.
-    while found.first_ms is not None and oldest_ms < (earlier_ms := found.first_ms - idle_ms - CLOCKS_MS) < from_ms:
-        from_ms = earlier_ms
-        earlier = (await offsets_at(consumer, {tp: begun}, from_ms))[tp]
-        await found.read({tp: (earlier, begun)})
-        begun = earlier
-    return found

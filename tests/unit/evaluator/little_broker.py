@@ -1,7 +1,6 @@
 """A broker in memory, with transactions, for takeovers without a broker; and owners of its partition 0, one after the other."""
 
 import asyncio
-import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import ChoosesGoals
+from schemas.rows import Row, decode
 from schemas.topics import EVENTS_TOPIC
 from tests.support.fakes.evaluator_fakes import NOW_MS
 from tests.support.fakes.log_writer import LogRecord as Record
@@ -266,10 +266,10 @@ class Owner:
         return self.registry.get_sample_value(f"callgauge_{name}_total", labels)
 
 
-def published(broker: LittleBroker) -> dict[str, list[dict[str, Any]]]:
-    """By call: its records of `scores`, in order."""
-    records: dict[str, list[dict[str, Any]]] = {}
+def published(broker: LittleBroker) -> dict[str, list[Row]]:
+    """By call: its rows in `scores`, in order."""
+    written: dict[str, list[Row]] = {}
     for value in broker.values("scores"):
-        record = json.loads(value)
-        records.setdefault(record["conversation_id"], []).append(record)
-    return records
+        row = decode(value)
+        written.setdefault(row.conversation_id, []).append(row)
+    return written

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 from unittest import mock
@@ -16,8 +17,11 @@ from consumers.engine.limits import GoalRules, Limits
 from consumers.evaluator import writer
 from consumers.evaluator.settings import EvaluatorSettings
 from schemas.goals.goal_set import GoalSet
+from schemas.rows import CallRow, GoalsRow, Row
 from schemas.topics import EVENTS_TOPIC, SOURCE_BY_TOPIC
 from tests.benchmarks.traffic import interleaved, simulated_events
+from tests.properties.evaluation import Subject, assert_counted, lasting, newest, subject_of
+from tests.support.fakes.engine_feed import Json
 from tests.support.fakes.evaluator_fakes import NOW_MS, goal_set
 from tests.support.laws import examples
 from tests.unit.evaluator.little_broker import LittleBroker, Owner, published
@@ -33,6 +37,15 @@ OUTPUTS = ("scores", "transcripts", "judge.requests", "quarantine")
 def small_transactions() -> Iterator[None]:
     """So that an owner ends with some of what it decided written, and some not."""
     with mock.patch.object(writer, "MAX_TRANSACTION_RECORDS", 3):
+        yield
+
+
+@contextmanager
+def every_row() -> Iterator[None]:
+    """Also those that others of the same transaction replace: which these are depends on what a transaction has."""
+    with mock.patch.object(
+        writer, "_newest", lambda decisions: [record for each in decisions for record in each.records]
+    ):
         yield
 
 
@@ -140,42 +153,26 @@ def test_owners_that_end_anywhere_publish_together_what_one_owner_publishes(
     actions: Actions, max_open_calls: int
 ) -> None:
     broker, settings = LittleBroker(), settings_of(max_open_calls=max_open_calls)
-    owners = asyncio.run(owned(broker, settings, actions))
-    event(f"owners: {len(owners)}")
-    assert written(broker) == written(asyncio.run(_undisturbed(broker, settings)))
+    with every_row():
+        owners = asyncio.run(owned(broker, settings, actions))
+        event(f"owners: {len(owners)}")
+        assert written(broker) == written(asyncio.run(_undisturbed(broker, settings)))
     assert_closed_once(broker)
 
 
+def closings(rows: Iterable[Row]) -> list[CallRow]:
+    return [row for row in rows if isinstance(row, CallRow) and row.state == "closed"]
+
+
 def assert_closed_once(broker: LittleBroker) -> None:
-    for records in published(broker).values():
-        assert [record["name"] for record in records].count("closed") == 1
-        assert records[-1]["name"] == "closed"
+    for rows in published(broker).values():
+        assert closings(rows) == rows[-1:]
 
 
-HOW = {
-    "code_version",
-    "revision",
-    "record_id",
-    "is_first",
-    "first_known",
-    "offsets",
-    "through",
-    "event_time_ms",
-    "status",
-    "labels",
-}
-"""Fields that say how or when a value was found, which depends on the order of reading."""
-
-
-def final_values(broker: LittleBroker) -> dict[tuple[str, str, int | None, int], dict[str, Any]]:
-    """By call and subject: the newest record, without decisions by silence."""
-    final: dict[tuple[str, str, int | None, int], dict[str, Any]] = {}
-    for conversation_id, records in published(broker).items():
-        for record in records:
-            left_out = HOW if record["name"] == "closed" else {*HOW, "caused_at_ms"}
-            subject = conversation_id, record["name"], record.get("turn"), record.get("index", 0)
-            final[subject] = {name: value for name, value in record.items() if name not in left_out}
-    return {subject: record for subject, record in final.items() if subject[1] != "dead_air"}
+def final_values(broker: LittleBroker) -> dict[str, dict[Subject, Json]]:
+    """By call and subject: the newest values, without decisions by silence."""
+    calls = published(broker)
+    return {call: {subject: lasting(row) for subject, row in newest(rows).items()} for call, rows in calls.items()}
 
 
 @cache
@@ -195,25 +192,10 @@ def test_how_late_they_read_and_where_they_end_changes_no_value(actions: Actions
     assert final_values(broker) == in_time()
 
 
-def assert_revisions_go_up(broker: LittleBroker) -> None:
-    for records in published(broker).values():
-        newest: dict[Any, int] = {}
-        for record in records:
-            subject = record["name"], record.get("turn"), record.get("index")
-            assert record["revision"] >= newest.get(subject, 0), f"{subject} goes back to an older revision"
-            newest[subject] = record["revision"]
-
-
 def assert_counted_once(broker: LittleBroker) -> None:
-    """However often values are published again."""
-    assert_revisions_go_up(broker)
-    for records in published(broker).values():
-        firsts: Counter[Any] = Counter()
-        for record in records:
-            subject = record["name"], record.get("turn"), record.get("index")
-            firsts.update([subject] * record["is_first"])
-            firsts.update((*subject, value) for value in record.get("first_known", ()))
-        assert max(firsts.values(), default=1) == 1, "a value is counted twice"
+    """However often rows are published again."""
+    for rows in published(broker).values():
+        assert_counted(rows)
 
 
 def with_other_ends(actions: Actions, which: int, end: str) -> Actions:
@@ -236,11 +218,10 @@ def test_owners_of_several_versions_publish_the_values_of_open_calls_once_again(
     assert_closed_once(broker)
     assert_counted_once(broker)
     assert final_values(broker) == in_time()
-    for records in published(broker).values():
-        newest = {(each["name"], each.get("turn"), each.get("index")): each["code_version"] for each in records}
-        assert set(newest.values()) == {records[-1]["code_version"]}, (
-            "no value is left of a version that did not close it"
-        )
+    for rows in published(broker).values():
+        again = max((row.revision for row in rows if row.revision % 2), default=0)
+        last = [row.revision for row in newest(rows).values() if not isinstance(row, GoalsRow)]
+        assert min(last) >= again, "no row is left of a version that did not close it"
 
 
 @examples(0.5)
@@ -248,6 +229,11 @@ def test_owners_of_several_versions_publish_the_values_of_open_calls_once_again(
 def test_after_a_loss_revisions_go_up_and_nothing_counts_or_closes_twice(actions: Actions, which: int) -> None:
     broker, settings = LittleBroker(), settings_of(idle_ms=IDLE_MS)
     asyncio.run(owned(broker, settings, with_other_ends(actions, which, "lose the log")))
-    assert_revisions_go_up(broker)
-    for records in published(broker).values():
-        assert [record["name"] for record in records].count("closed") <= 1
+    for rows in published(broker).values():
+        assert len(closings(rows)) <= 1
+        revisions: dict[Subject, int] = {}
+        news = Counter((subject_of(row), name) for row in rows if not isinstance(row, GoalsRow) for name in row.news)
+        assert max((number for (_, name), number in news.items() if name != "wait_revised"), default=1) == 1
+        for row in rows:
+            assert row.revision >= revisions.get(subject_of(row), 0)
+            revisions[subject_of(row)] = row.revision

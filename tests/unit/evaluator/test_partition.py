@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.engine.admission import admit
-from consumers.engine.effects import Count, Effect, NotUnderstood, PublishScore, RequestVerdict
+from consumers.engine.effects import Count, Effect, NotUnderstood, PublishRow, RequestVerdict
 from consumers.evaluator import partition as partition_module
 from consumers.evaluator.partition import (
     BEGINS_APART_MS,
@@ -25,15 +25,14 @@ from schemas.events.codec import Misread
 from schemas.log import Origin, Placed
 from schemas.metrics.catalogue import metric_named
 from schemas.owners import PartitionRow
-from schemas.scores.records import CallStartedFact
 from schemas.topics import EVENTS_TOPIC
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.fakes.evaluator_fakes import (
     ENDED,
     NOW_MS,
     StubEvaluator,
-    fact,
     goal_set,
+    moment,
     partition_of,
     question,
     row,
@@ -42,7 +41,7 @@ from tests.support.fakes.evaluator_fakes import (
 from tests.support.fakes.log_writer import LogWriter
 
 PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
-SCORE = PublishScore(fact("c-1"))
+SCORE = PublishRow(moment("c-1"))
 
 
 @pytest.fixture
@@ -424,13 +423,10 @@ def test_an_owner_that_folded_nothing_leaves_nothing_to_do(log: LogWriter) -> No
 # Another version of code or settings.
 
 
-def score(call: str, revision: int = 1, turn: int | None = None) -> CallStartedFact:
-    return fact(call).model_copy(update={"revision": revision, "is_first": True, "turn": turn})
-
-
 def test_another_version_publishes_open_calls_once_again_in_front_of_the_next_place(log: LogWriter) -> None:
-    partition, evaluator, _ = recovering(log, (PublishScore(score("c-1", 4)),), row=row(3, version="other"))
+    partition, evaluator, _ = recovering(log, (SCORE, RequestVerdict(question("c-1"))), row=row(3, version="other"))
     evaluator.closing_calls = 2
+    evaluator.again = [moment("c-1"), moment("c-1")]
     for record in log.records[:3]:
         partition.fold(record, NOW_MS)
     assert (partition.is_recovering, partition.is_publishing_again, partition.closing_calls) == (False, True, 3)
@@ -438,20 +434,19 @@ def test_another_version_publishes_open_calls_once_again_in_front_of_the_next_pl
     while partition.is_publishing_again:
         partition.close_some()
     begun, again, done = partition.outbox.first()
-    (published,) = again.records
-    assert (published.revision, published.is_first) == (5, False)  # type: ignore[union-attr]  # it is a score
+    assert again.records == (*evaluator.again, question("c-1"))
     assert [each.row.version for each in (begun, again, done)] == ["", "", "test"], (
         "who takes over before all is written does it again"
     )
     assert (done.records, done.row.place, done.row.cut, evaluator.closing_calls) == ((), 3, 0, 0)
 
 
-def test_many_values_are_published_again_in_steps_and_all_of_them_before_the_next_record(
+def test_many_rows_are_published_again_in_steps_and_all_of_them_before_the_next_record(
     log: LogWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_module, "PUBLISHED_AGAIN_IN_A_STEP", 2)
-    scores = [PublishScore(score("c-1", 4, turn)) for turn in range(5)]
-    partition, evaluator, _ = recovering(log, scores, row=row(3, version="other"))
+    partition, evaluator, _ = recovering(log, row=row(3, version="other"))
+    evaluator.again = [moment("c-1") for _ in range(5)]
     for record in log.records[:3]:
         partition.fold(record, NOW_MS)
     partition.close_some()
@@ -462,26 +457,23 @@ def test_many_values_are_published_again_in_steps_and_all_of_them_before_the_nex
     assert [each.place for each in rows_in(partition)] == [3] * 5
 
 
-def test_the_engine_makes_records_only_if_they_are_published(log: LogWriter) -> None:
+def test_the_engine_makes_no_rows_before_the_place(log: LogWriter) -> None:
     for version in ("test", "other"):
         partition, evaluator, _ = recovering(log, row=row(3, version=version))
-        assert (partition.is_recovering, evaluator.is_silent) == (True, version == "test")
+        assert (partition.is_recovering, evaluator.is_silent) == (True, True)
         for record in log.records[:3]:
             partition.fold(record, NOW_MS)
         assert (partition.is_recovering, evaluator.is_silent) == (False, False)
 
 
-def test_the_newest_record_of_each_subject_and_the_newest_questions_are_withheld() -> None:
+def test_the_newest_questions_of_a_call_are_withheld_once() -> None:
     withheld = Withheld()
-    withheld.take([PublishScore(score("c-1", 1)), PublishScore(score("c-1", 2)), PublishScore(score("c-2", 1))])
     questions = [
         question("c-1").model_copy(update={"subgoal_id": f"s-{place}"}) for place in range(MAX_KEPT_REQUESTS + 1)
     ]
-    withheld.take([RequestVerdict(each) for each in questions])
-    first, *asked = withheld.again(["c-1"], 7)
-    assert (first.revision, first.is_first) == (7, False)  # type: ignore[union-attr]  # it is a score
-    assert asked == questions[1:]
-    assert list(withheld.again(["c-1"], 7)) == []
+    withheld.take([SCORE, *map(RequestVerdict, questions), RequestVerdict(question("c-2"))])
+    assert [*withheld.again("c-1")] == questions[1:]
+    assert [*withheld.again("c-1")] == []
 
 
 # A log that is not as it was.
@@ -490,6 +482,7 @@ def test_the_newest_record_of_each_subject_and_the_newest_questions_are_withheld
 def test_where_records_of_open_calls_are_gone_all_is_published_again_and_counts_nothing(log: LogWriter) -> None:
     with capture_logs() as logged:
         partition, evaluator, registry = recovering(log, start=2, place=3, is_cut=True, lacking=["c-1", "c-gone"])
+        evaluator.again = [moment("c-1")]
         partition.fold(log.records[2], NOW_MS)
         partition.close_some()
         partition.close_some()

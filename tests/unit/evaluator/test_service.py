@@ -31,7 +31,7 @@ from tests.support.fakes.evaluator_fakes import (
     START,
     Shell,
     ended,
-    fact,
+    moment,
     pause,
     row,
     until_idle,
@@ -101,7 +101,7 @@ async def test_what_is_published_once_again_gives_way_and_comes_before_the_next_
     await shell.assigned(0)
     owned = shell.role.owned[0]
     monkeypatch.setattr(partition, "PUBLISHED_AGAIN_IN_A_STEP", 1)
-    owned._again = iter([fact("c-1")] * 3)
+    owned._again = iter([moment("c-1")] * 3)
     turns: list[int] = []
 
     async def others() -> None:
@@ -146,7 +146,7 @@ async def test_a_partition_with_too_many_calls_to_close_is_read_no_more_until_so
 
 async def test_a_partition_that_publishes_again_is_read_afterwards(shell: Shell) -> None:
     await shell.assigned(0, 1)
-    shell.role.owned[0]._again = iter([fact("c-1")])
+    shell.role.owned[0]._again = iter([moment("c-1")])
     for _ in range(3):
         await shell.goes_round()
     assert shell.consumer.polls == [({1}, 0), ({1}, 0), ({0, 1}, 1)]

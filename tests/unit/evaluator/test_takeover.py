@@ -8,7 +8,6 @@ from unittest import mock
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, ProducerFenced
-from pydantic_core import from_json
 from structlog.testing import capture_logs
 
 from consumers.evaluator import takeover
@@ -17,11 +16,14 @@ from consumers.evaluator.takeover import Owners, PublishedCalls
 from consumers.evaluator.writer import Claims, Writer
 from consumers.runtime.kafka import ranges
 from consumers.runtime.kafka.connection import KafkaUnreachableError
+from schemas import rows
+from schemas.closed_sets import CloseReason
 from schemas.goals.goal_set import GoalSet
 from schemas.owners import WRITER_HEADER
+from schemas.rows import CallRow, GoalsRow, TurnRow
 from schemas.topics import EVENTS_TOPIC, OWNER_MARK_KEY
 from tests.support.brokers.record_bytes import stand_in
-from tests.support.fakes.evaluator_fakes import NOW_MS, fact, goal_set, goals_fact, row, until_idle
+from tests.support.fakes.evaluator_fakes import NOW_MS, call_row, goal_set, goals_row, row, until_idle
 from tests.support.fakes.log_writer import LogRecord
 from tests.unit.evaluator.little_broker import LittleBroker, LittleConsumer, LittleProducer, Owner, published
 
@@ -63,7 +65,12 @@ async def handed_over(broker: LittleBroker) -> LittleBroker:
 
 def starts(broker: LittleBroker, call: str) -> int:
     """How often it was published that a call has started."""
-    return [record["name"] for record in published(broker).get(call, ())].count("call_started")
+    return news_of(broker, call).count("started")
+
+
+def news_of(broker: LittleBroker, call: str) -> list[str]:
+    """What has counted in a call itself, in order."""
+    return [name for each in published(broker).get(call, ()) if isinstance(each, CallRow) for name in each.news]
 
 
 # Who was there before.
@@ -252,7 +259,7 @@ async def test_calls_that_closed_up_to_a_while_before_are_known_and_a_late_recor
     broker.event("pipecat", "a", SAID)
     successor = await took_over(broker, settings=settings)
     await successor.to_the_end()
-    assert [record["name"] for record in published(broker)["a"]].count("closed") == 1
+    assert news_of(broker, "a").count("closed") == 1
     assert successor.counted("events", source="pipecat", outcome="after_close") == 0, "not yet"
     successor.partition.count_events()
     assert successor.counted("events", source="pipecat", outcome="after_close") == 1
@@ -293,35 +300,39 @@ def test_the_last_row_counts_and_who_wrote_it_or_claimed_after_it() -> None:
 def test_calls_are_open_until_they_close_and_beside_what_matters_only_their_first_records_are_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decode = mock.Mock(side_effect=from_json)
-    monkeypatch.setattr(takeover, "from_json", decode)
-    calls, chosen = PublishedCalls(), goals_fact("c-2", goal_set()).model_copy(update={"offsets": {"events": 5}})
-    closed = fact("c-1").model_dump_json().replace("call_started", "closed").encode()
-    text = fact("c-4").model_copy(update={"code_version": '{"name":"closed"}'})  # quotes inside of a text are escaped
-    for value, key in (
-        (fact("c-1").model_dump_json().encode(), b"c-1"), (chosen.model_dump_json().encode(), b"c-2"),
-        (closed, b"c-1"), (text.model_dump_json().encode(), b"c-4"), (None, b"c-5"), (b"{}", None),
-    ):  # fmt: skip
+    seen = mock.Mock(wraps=takeover._SEEN)
+    monkeypatch.setattr(takeover, "_SEEN", seen)
+    calls = PublishedCalls()
+    text = call_row("c-4", code_version='"state":"closed"')  # quotes inside of a text are escaped
+    for each in (call_row("c-1"), goals_row("c-2", goal_set(), 10), call_row("c-1", state="closed"), text, None):
+        value, key = (None, b"c-5") if each is None else (rows.encode(each), each.conversation_id.encode())
         calls.take(scored(value, key))
         calls.take(scored(None, b"callgauge-owner", [row(7).header()]))
-    later = fact("c-4").model_copy(update={"revision": 9})
-    calls.take(scored(later.model_dump_json().encode(), b"c-4"))
-    assert (calls.open, calls.closed, calls.goals) == ({b"c-2": 1, b"c-4": 1}, {"c-1": 7}, {"c-2": (5, goal_set())})
-    assert decode.call_count == 4
+    calls.take(scored(b"{}", None))
+    calls.take(scored(rows.encode(call_row("c-4", revision=9)), b"c-4"))
+    assert (calls.open, calls.closed, calls.goals) == ({b"c-2": 10, b"c-4": 1}, {"c-1": 7}, {"c-2": (10, goal_set())})
+    assert seen.decode.call_count == 4
 
 
 def test_what_no_callgauge_wrote_is_passed_over_with_few_lines() -> None:
-    calls = PublishedCalls()
+    calls, odd = PublishedCalls(), b'{"state":"closed"}'
     with capture_logs() as logged:
-        for value in (b'[{"name":"closed"}]', b'{"name":"closed"}', b'"name":"goals"', *[b'"name":"closed"'] * 9):
+        for value in (b'[{"state":"closed"}]', b'{"row":"goals"', b'{"row":"song"}', *[odd] * 9):
             calls.take(scored(value))
     assert calls.closed == {}
     assert [line["event"] for line in logged] == ["score_not_ours"] * takeover.MAX_ODD_RECORD_LINES
 
 
+def test_a_call_that_another_version_closed_with_a_word_of_its_own_is_closed() -> None:
+    calls, closed = PublishedCalls(), rows.encode(call_row("c-1", state="closed", close_reason=CloseReason.ENDED))
+    calls.take(scored(closed.replace(b'"ended"', b'"ended_by_caller"').replace(b'"state"', b'"of_later":[1],"state"')))
+    calls.take(scored(None, b"callgauge-owner", [row(7).header()]))
+    assert (calls.open, calls.closed) == ({}, {"c-1": 7})
+
+
 def test_a_goal_set_that_this_version_cannot_read_is_none() -> None:
-    calls, chosen = PublishedCalls(), goals_fact("c-1", goal_set())
-    calls.take(scored(chosen.model_dump_json().replace('"says"', '"sings"').encode()))
+    calls, chosen = PublishedCalls(), rows.encode(goals_row("c-1", goal_set()))
+    calls.take(scored(chosen.replace(b'"says"', b'"sings"')))
     assert calls.goals == {}
 
 
@@ -345,27 +356,32 @@ async def test_a_call_keeps_its_goals_whatever_became_of_them(broker: LittleBrok
     await read_all(await took_over(broker, goals=Goals(goal_set("As it was."))))
     owner = await took_over(broker, goals=Goals(now))
     await owner.to_the_end()
-    names = [record["name"] for record in published(broker)["a"]]
-    assert (names.count("goals"), names.count("subgoal")) == (1, 1)
+    (chosen,) = [each for each in published(broker)["a"] if isinstance(each, GoalsRow)]
+    closed = published(broker)["a"][-1]
+    assert chosen.goal_set["subgoals"][0]["details"] == "As it was."
+    assert isinstance(closed, CallRow)
+    assert closed.goals is not None
+    assert (closed.state, closed.goals.digest) == ("closed", goal_set("As it was.").digest)
 
 
 async def test_a_call_without_goals_gets_none_though_there_are_some_now(handed_over: LittleBroker) -> None:
     owner = await took_over(handed_over, goals=Goals(goal_set()))
     await owner.to_the_end()
-    for records in published(handed_over).values():
-        assert not {"goals", "subgoal", "progress"} & {record["name"] for record in records}
+    for written in published(handed_over).values():
+        assert not [each for each in written if isinstance(each, GoalsRow)]
+        assert all(each.goals is None for each in written if isinstance(each, CallRow))
 
 
 # A log that is not as it was.
 
 
 def assert_revisions_go_up(broker: LittleBroker) -> None:
-    for records in published(broker).values():
+    for written in published(broker).values():
         newest: dict[Any, int] = {}
-        for record in records:
-            subject = record["name"], record.get("turn"), record.get("index")
-            assert record["revision"] >= newest.get(subject, 0), f"{subject} goes back to an older revision"
-            newest[subject] = record["revision"]
+        for each in written:
+            subject = each.turn if isinstance(each, TurnRow) else type(each)
+            assert each.revision >= newest.get(subject, 0), f"{subject} goes back to an older revision"
+            newest[subject] = each.revision
 
 
 async def test_where_retention_took_where_calls_began_they_are_named_and_go_on_with_new_numbers(
@@ -379,9 +395,7 @@ async def test_where_retention_took_where_calls_began_they_are_named_and_go_on_w
     assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [["a", "b"]]
     await owner.to_the_end()
     assert_revisions_go_up(handed_over)
-    assert [record["is_first"] for record in published(handed_over)["b"] if record["name"] == "call_started"] == [
-        True, False,
-    ]  # fmt: skip
+    assert news_of(handed_over, "b") == ["started"], "what it lacks may have counted"
 
 
 async def test_calls_that_lack_records_count_nothing_at_a_second_successor_either(handed_over: LittleBroker) -> None:
@@ -394,13 +408,9 @@ async def test_calls_that_lack_records_count_nothing_at_a_second_successor_eithe
     third = await took_over(handed_over)
     assert third.evaluator.lacking == {"a", "b"}, "not the one that began since"
     await third.to_the_end()
-    closed = {
-        call: record["is_first"]
-        for call, records in published(handed_over).items()
-        for record in records
-        if record["name"] == "closed"
-    }
-    assert closed == {"a": False, "b": False, "c": True}
+    assert {call: news_of(handed_over, call) for call in "abc"} == {
+        "a": ["started"], "b": ["started"], "c": ["started", "closed"],
+    }  # fmt: skip
 
 
 async def test_of_a_log_that_was_made_anew_calls_that_closed_stay_closed(broker: LittleBroker) -> None:
@@ -424,9 +434,11 @@ async def test_of_a_log_that_was_made_anew_calls_that_closed_stay_closed(broker:
     broker.tick()
     broker.event("pipecat", "c", STARTED)
     await successor.to_the_end()
-    assert {call: [each["name"] for each in records].count("closed") for call, records in published(broker).items()} == {
-        "a": 1, "b": 1, "c": 1,
-    }  # fmt: skip
+    ends = {
+        call: [isinstance(each, CallRow) and each.state for each in written].count("closed")
+        for call, written in published(broker).items()
+    }
+    assert ends == {"a": 1, "b": 1, "c": 1}
     assert_revisions_go_up(broker)
 
 

@@ -26,7 +26,7 @@ class Broker:
     """The broker's answers when asked."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys((*EQUAL_TOPICS, "quarantine", "transcripts", "judge.requests"), 4)
+        self.counts = dict.fromkeys((*EQUAL_TOPICS, "quarantine", "transcripts", "words", "judge.requests"), 4)
         self.asked_for: set[str] = set()
         self.settings: dict[str, Mapping[str, str]] = dict.fromkeys(self.counts, RIGHT)
         self.asked_for_settings = False
@@ -70,6 +70,13 @@ async def test_one_count_for_all(broker: Broker, topic: str) -> None:
         await require_fit_topics(KAFKA, SETTINGS)
 
 
+async def test_there_must_be_a_topic_for_words_unless_none_are_written(broker: Broker) -> None:
+    silent = SETTINGS.model_copy(update={"limits": SETTINGS.limits.model_copy(update={"words": False})})
+    broker.counts["words"] = 8
+    assert await require_fit_topics(KAFKA, silent) == 4
+    assert "words" not in broker.asked_for
+
+
 async def test_everything_that_would_lose_scores_is_told_at_once(broker: Broker) -> None:
     broker.settings["scores"] = {**RIGHT, "cleanup.policy": "compact"}
     broker.settings["events"] = {**RIGHT, "retention.ms": str(HOUR_MS)}
@@ -85,7 +92,7 @@ async def test_everything_that_would_lose_scores_is_told_at_once(broker: Broker)
 
 async def test_records_kept_for_the_longest_call_and_its_silence_are_enough(broker: Broker) -> None:
     settings = {**RIGHT, "retention.ms": str(HOUR_MS + 60_000)}
-    broker.settings |= dict.fromkeys(EQUAL_TOPICS, settings)
+    broker.settings |= dict.fromkeys(("events", "scores"), settings)
     assert await require_fit_topics(KAFKA, SETTINGS) == 4
     longer = EvaluatorSettings(limits=Limits(max_call_duration_ms=HOUR_MS, idle_ms=60_001))
     with pytest.raises(TopicsUnfitError):
@@ -104,22 +111,24 @@ async def test_what_is_only_wrong_or_a_warning_stops_no_start_and_is_a_line_each
     ]
 
 
-WHEN_WRITTEN = {"transcripts", "judge.requests"}
+WHEN_WRITTEN = {"transcripts", "judge.requests", "words"}
 
 
 def using(*names: str) -> EvaluatorSettings:
     """Settings with which these topics are written too."""
     goals = GoalRules(asks_judge="judge.requests" in names)
-    return SETTINGS.model_copy(update={"writes_transcripts": "transcripts" in names, "goals": goals})
+    limits = SETTINGS.limits.model_copy(update={"words": "words" in names})
+    written = {"writes_transcripts": "transcripts" in names, "goals": goals, "limits": limits}
+    return SETTINGS.model_copy(update=written)
 
 
-@pytest.mark.parametrize("topic", ["scores", "events", "quarantine", "transcripts", "judge.requests"])
+@pytest.mark.parametrize("topic", ["scores", "events", "quarantine", *sorted(WHEN_WRITTEN)])
 async def test_a_topic_that_takes_less_than_is_written_to_it_stops_the_start(broker: Broker, topic: str) -> None:
     broker.settings[topic] = {**RIGHT, "max.message.bytes": "100000"}
     with pytest.raises(
         TopicsUnfitError, match=rf"x\.{topic}: max\.message\.bytes is 100000, .* Set max\.message\.bytes=1\d{{6}}\."
     ):
-        await require_fit_topics(KAFKA, using("transcripts", "judge.requests"))
+        await require_fit_topics(KAFKA, using(*WHEN_WRITTEN))
     if topic in WHEN_WRITTEN:
         broker.asked_for.clear()
         with capture_logs() as logged:
@@ -196,11 +205,11 @@ class Answering(KafkaSettings):
         yield SimpleNamespace(send=AsyncMock(return_value=answer))
 
 
-USED = used_topics(using("transcripts"))
+USED = used_topics(using("transcripts", "words"))
 
 
 def watch(kafka: KafkaSettings) -> TopicWatch:
-    return TopicWatch(kafka, using("transcripts"))
+    return TopicWatch(kafka, using("transcripts", "words"))
 
 
 async def misfit(**counts: int) -> str:
@@ -229,7 +238,8 @@ async def test_all_topics_that_are_gone_are_named_at_once() -> None:
 
 
 async def test_counts_that_differ_now_are_told() -> None:
-    assert "x.events 8, x.scores 4" in await misfit(events=8)
+    assert "x.events 8, x.scores 4, x.words 4" in await misfit(events=8)
+    assert "x.events 4, x.scores 4, x.words 5" in await misfit(words=5)
 
 
 async def test_a_broker_that_does_not_answer_says_nothing_of_its_topics() -> None:

@@ -24,7 +24,15 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, PublishScore, RequestVerdict
+from consumers.engine.effects import (
+    Count,
+    Effect,
+    NotUnderstood,
+    PublishRow,
+    PublishTranscript,
+    PublishWords,
+    RequestVerdict,
+)
 from consumers.evaluator import writer as outbox_module
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import (
@@ -47,9 +55,9 @@ from schemas.judging import JudgeRequest
 from schemas.metrics.process import STEP_METRIC
 from schemas.owners import PartitionRow, row_in, writer_in
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import SCORE_RECORD
+from schemas.rows import CallRow, TurnRow, WordsRow, decode, decode_words
 from schemas.transcript import Transcript
-from tests.support.fakes.evaluator_fakes import fact, question, row, until_idle, waiting_in
+from tests.support.fakes.evaluator_fakes import call_row, moment, question, row, until_idle, waiting_in
 from tests.support.patience import patient
 
 REFUSED = QuarantineRecord(
@@ -155,7 +163,7 @@ class Writing:
     def put(self, *decisions: str) -> None:
         """Each word is a decision; its letters are conversations."""
         for each in decisions:
-            self.decide(*map(fact, each))
+            self.decide(*map(moment, each))
 
     def decide(self, *records: Written, place: int = 0) -> None:
         """A step of partition 3."""
@@ -190,7 +198,7 @@ class Writing:
 
     @property
     def published(self) -> float | None:
-        return self.registry.get_sample_value("callgauge_scores_published_total", {"kind": "fact"})
+        return self.registry.get_sample_value("callgauge_scores_published_total", {"kind": "turn"})
 
 
 @pytest.fixture
@@ -269,7 +277,7 @@ async def test_without_transactions_the_writer_has_no_id(make: Callable[..., Wri
 async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: Writing) -> None:
     other = Outlet(4, KafkaSettings(topic_prefix="t."), writing.outbox)
     writing.put("a")
-    other.put([fact("b")], row(2))
+    other.put([moment("b")], row(2))
     running = await writing.run()
     await writing.until_written()
     assert writing.producer.journal == ["begin", "a", "row", "b", "row", "commit"]
@@ -285,7 +293,7 @@ async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(writ
     other = Outlet(4, KafkaSettings(topic_prefix="t."), writing.outbox)
     for _ in range(2):
         writing.put("a" * MAX_TRANSACTION_RECORDS)
-    other.put([fact("b")], row())
+    other.put([moment("b")], row())
     running = await writing.run()
     await writing.until_written()
     assert [what for what in writing.producer.journal if what in {"b", "commit"}] == ["commit", "commit", "b", "commit"]
@@ -308,12 +316,13 @@ async def test_what_gathers_goes_in_one_transaction(writing: Writing) -> None:
 
 
 async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(writing: Writing) -> None:
-    writing.decide(fact("c-2"))
+    score_row = moment("c-2")
+    writing.decide(score_row)
     writing.decide(REFUSED)
     running = await writing.run()
     score, refused, _ = writing.producer.sent
     assert (score.topic, score.key, score.partition) == ("t.scores", b"c-2", 3)
-    assert SCORE_RECORD.validate_json(score.value or b"") == fact("c-2")
+    assert decode(score.value or b"") == score_row
     assert (refused.topic, refused.key, refused.partition) == ("t.quarantine", b"c-1", None)
     assert QuarantineRecord.model_validate_json(refused.value or b"") == REFUSED
     assert writing.published == 1  # a refused record is no score
@@ -321,7 +330,7 @@ async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(wri
 
 
 async def test_a_transcript_goes_to_its_topic_in_the_transaction_of_the_closing(writing: Writing) -> None:
-    writing.decide(Transcript("c-2", b'[{"role":"user"}]'), fact("c-2"))
+    writing.decide(Transcript("c-2", b'[{"role":"user"}]'), moment("c-2"))
     running = await writing.run()
     assert writing.producer.journal == ["begin", "c-2", "c-2", "row", "commit"]
     transcript, closed, _ = writing.producer.sent
@@ -387,12 +396,29 @@ async def test_what_cannot_be_written_ends_the_writing(writing: Writing, where: 
 
 LARGE_TRANSCRIPT = Transcript("c-2", b"[" + b" " * 2_000 + b"]")
 LARGE_QUESTION = question("c-2").model_copy(update={"subgoal": "Done. " * 300})
+LARGE_WORDS = WordsRow(conversation_id="c-2", turn=1, user="Done. " * 300)
 LARGE_REFUSED = REFUSED.model_copy(update={"what": "a" * 2_000})
 LARGE: dict[str, tuple[str, Written]] = {
     "transcript": ("t.transcripts", LARGE_TRANSCRIPT),
     "judge_request": ("t.judge.requests", LARGE_QUESTION),
     "quarantine_record": ("t.quarantine", LARGE_REFUSED),
+    "words": ("t.words", LARGE_WORDS),
 }
+
+
+async def test_words_go_to_their_own_topic_in_the_same_transaction_on_the_partition_of_their_call(
+    writing: Writing,
+) -> None:
+    first, newest = (WordsRow(conversation_id="c-1", turn=1, revision=each, user="Hello") for each in (2, 4))
+    other = WordsRow(conversation_id="c-1", turn=2, revision=4, user="Thanks")
+    writing.decide(first, moment("a"))
+    writing.decide(newest, other)
+    await writing.write()
+    assert writing.producer.journal == ["begin", "a", "c-1", "c-1", "row", "commit"]
+    words = [sent for sent in writing.producer.sent if sent.topic == "t.words"]
+    assert [decode_words(sent.value or b"") for sent in words] == [newest, other]
+    assert {sent.partition for sent in words} == {3}
+    assert writing.published == 1, "they are no scores"
 
 
 @pytest.mark.parametrize("limit", LARGE)
@@ -405,8 +431,8 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
         writing.producer.most_bytes[topic] = 1_000
     else:
         writing.producer.sends_at_most = 1_000
-    writing.decide(fact("before"))
-    writing.decide(large, fact("closed"))
+    writing.decide(moment("before"))
+    writing.decide(large, moment("closed"))
     with capture_logs() as logged:
         running = await writing.run()
         await writing.until_written()
@@ -432,8 +458,8 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
 
 async def test_what_is_taken_of_its_kind_goes_with_the_rest(writing: Writing) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
-    writing.decide(Transcript("c-1", b"[]"), fact("c-1"))
-    writing.decide(LARGE_TRANSCRIPT, fact("c-2"))
+    writing.decide(Transcript("c-1", b"[]"), moment("c-1"))
+    writing.decide(LARGE_TRANSCRIPT, moment("c-2"))
     with capture_logs() as logged:
         running = await writing.run()
         await writing.until_written()
@@ -490,7 +516,7 @@ async def test_nothing_is_written_when_the_partition_had_another_owner_while_the
     writing.producer.most_bytes["t.transcripts"] = 1_000
     await writing.start()
     writing.producer.epochs = 2
-    writing.decide(LARGE_TRANSCRIPT, fact("c-2"))
+    writing.decide(LARGE_TRANSCRIPT, moment("c-2"))
     running = await writing.run()
     with pytest.raises(FencedError, match="taken over by another evaluator in between"):
         async with asyncio.timeout(patient(5)):
@@ -506,7 +532,7 @@ async def test_a_transaction_that_cannot_be_aborted_ends_the_writing(
 ) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
     writing.producer.errors["abort"] = error
-    writing.decide(LARGE_TRANSCRIPT, fact("c-2"))
+    writing.decide(LARGE_TRANSCRIPT, moment("c-2"))
     running = await writing.run()
     with pytest.raises(raised):
         await running
@@ -517,7 +543,7 @@ async def test_without_transactions_what_is_too_large_ends_the_writing(make: Cal
     """The records written before it cannot be taken back and must not be written again."""
     writing = make(is_embedded=True)
     writing.producer.most_bytes["t.transcripts"] = 1_000
-    writing.decide(LARGE_TRANSCRIPT, fact("c-2"))
+    writing.decide(LARGE_TRANSCRIPT, moment("c-2"))
     running = await writing.run()
     with pytest.raises(WriteError):
         await running
@@ -650,9 +676,9 @@ async def test_a_question_is_written_in_the_transaction_of_its_step(writing: Wri
 
 
 async def test_each_transaction_ends_with_the_row_behind_its_last_decision(writing: Writing) -> None:
-    writing.decide(fact("a"), place=1)
+    writing.decide(moment("a"), place=1)
     writing.decide(place=2)
-    writing.decide(fact("c"), place=3)
+    writing.decide(moment("c"), place=3)
     await writing.write()
     writing.decide(place=9)
     await writing.write()
@@ -667,10 +693,10 @@ async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, mon
     clock_ms = iter((1_200, 1_207))  # a transaction begins, and is committed
     monkeypatch.setattr("consumers.evaluator.writer.wall_clock_ms", lambda: next(clock_ms))
     trip = Trip(produced=1_000, polled=1_030, folded=1_040)
-    writing.outlet.put([fact("a")], row(1), trip)
-    writing.outlet.put([fact("a")], row(1), trip._replace(produced=1_035))  # by a wrong clock
+    writing.outlet.put([moment("a")], row(1), trip)
+    writing.outlet.put([moment("a")], row(1), trip._replace(produced=1_035))  # by a wrong clock
     writing.outlet.put([Transcript("a", b"[]")], row(1), trip)  # waits on purpose
-    writing.decide(fact("b"), place=2)  # was decided as time passed
+    writing.decide(moment("b"), place=2)  # was decided as time passed
     await writing.write()
     steps = {
         step: writing.registry.get_sample_value(f"{STEP_METRIC}_sum", {"step": step})
@@ -682,7 +708,7 @@ async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, mon
 
 async def test_a_row_of_a_transaction_that_was_aborted_comes_with_the_next_attempt(writing: Writing) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
-    writing.decide(LARGE_TRANSCRIPT, fact("a"), place=5)
+    writing.decide(LARGE_TRANSCRIPT, moment("a"), place=5)
     await writing.write()
     assert writing.rows == [row(5), row(5)]
     assert writing.producer.journal[-4:] == ["begin", "a", "row", "commit"]
@@ -700,7 +726,7 @@ async def test_a_place_that_was_not_written_is_none(writing: Writing) -> None:
 
 async def test_the_embedded_broker_gets_no_rows(make: Callable[..., Writing]) -> None:
     writing = make(is_embedded=True)
-    writing.decide(fact("a"), place=1)
+    writing.decide(moment("a"), place=1)
     writing.decide(place=2)
     await writing.write()
     assert [sent.topic for sent in writing.producer.sent] == ["t.scores"]
@@ -724,7 +750,7 @@ def outlet_of(*decisions: str, patience_seconds: float = 0.0) -> Outlet:
     """Each word is a decision; its letters are conversations."""
     outlet = Outlet(0, KafkaSettings(), Outbox(patience_seconds))
     for each in decisions:
-        outlet.put(map(fact, each), row())
+        outlet.put(map(moment, each), row())
     return outlet
 
 
@@ -746,7 +772,7 @@ def test_decisions_stay_until_they_are_written_in_order_and_whole() -> None:
 def test_transactions_take_as_many_whole_decisions_as_fit_and_all_in_order(drawn: list[int]) -> None:
     outlet, places = Outlet(0, KafkaSettings()), list[int]()
     for place, records in enumerate(drawn):
-        outlet.put([fact("a")] * records, row(place))
+        outlet.put([moment("a") for _ in range(records)], row(place))
     with mock.patch.object(outbox_module, "MAX_TRANSACTION_RECORDS", 10):
         while decisions := outlet.outbox.first():
             was_full, is_full = (sum(len(each.records) for each in some) >= 10 for some in (decisions[:-1], decisions))
@@ -781,11 +807,44 @@ async def test_who_writes_sleeps_until_there_is_a_decision_though_without_a_reco
     assert (waiting_in(outlet.outbox), outlet.outbox.records) == ([[]], 0)
 
 
+@pytest.mark.parametrize(
+    ("news", "is_due"),
+    [
+        (("turn", "wait"), True), (("user_turn.2",), True), (("dead_air.1",), True), (("tool.0",), True),
+        (("turn", "stages.llm_first_token", "interruption.user"), False), (("wait_revised",), False), ((), False),
+    ],
+)  # fmt: skip
+async def test_a_row_is_due_at_once_if_something_just_happened(news: tuple[str, ...], is_due: bool) -> None:
+    outlet = outlet_of(patience_seconds=PATIENCE)
+    outlet.put([TurnRow(conversation_id="a", turn=1, news=news), call_row("a", news=())], row())
+    waiting = asyncio.create_task(outlet.outbox.until_due())
+    await until_idle()
+    assert waiting.done() is is_due
+    waiting.cancel()
+
+
+async def test_of_a_transaction_only_the_last_row_of_a_turn_and_of_a_call_is_written_with_all_that_counts(
+    writing: Writing,
+) -> None:
+    turn: dict[str, Any] = {"conversation_id": "a", "turn": 1}
+    writing.decide(TurnRow(**turn, revision=2, news=("wait",)), call_row("a", revision=2))
+    writing.decide(TurnRow(**turn | {"turn": 2}, revision=4), TurnRow(conversation_id="b", turn=1, news=("turn",)))
+    writing.decide(TurnRow(**turn, revision=6, news=("turn", "wait")), call_row("a", revision=6, news=("errors",)))
+    await writing.write()
+    written = [decode(sent.value) for sent in writing.producer.sent if sent.value is not None]
+    assert written == [
+        TurnRow(**turn | {"turn": 2}, revision=4),
+        TurnRow(conversation_id="b", turn=1, news=("turn",)),
+        TurnRow(**turn, revision=6, news=("wait", "turn")),
+        CallRow(conversation_id="a", revision=6, news=("started", "errors")),
+    ]
+
+
 async def test_a_moment_is_due_at_once_and_what_is_over_waits_for_one_or_for_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     over, outlet = Transcript("a", b"[]"), outlet_of(patience_seconds=PATIENCE)
-    for due in (fact("a"), question("a")):
+    for due in (moment("a"), question("a")):
         outlet.put([over], row())
         waiting = await sleeps(outlet.outbox)
         outlet.put([due], row())
@@ -831,7 +890,7 @@ async def test_a_condition_that_holds_hurries_nobody() -> None:
 async def test_what_is_forgotten_is_waited_for_no_longer() -> None:
     gone = outlet_of("a", "b")
     stays = Outlet(1, KafkaSettings(), gone.outbox)
-    stays.put([fact("c")], row())
+    stays.put([moment("c")], row())
     waiting = asyncio.create_task(gone.outbox.until(lambda: gone.outbox.records < 2))
     await until_idle()
     assert not waiting.done()
@@ -845,7 +904,7 @@ async def test_what_is_forgotten_is_waited_for_no_longer() -> None:
 def test_a_transaction_that_ends_after_its_partition_was_forgotten_takes_nothing_else_out() -> None:
     gone = outlet_of("a", "b")
     stays = Outlet(1, KafkaSettings(), gone.outbox)
-    stays.put([fact("c")], row(7))
+    stays.put([moment("c")], row(7))
     decided = gone.outbox.first()[:2]
     gone.outbox.forget(gone)
     gone.outbox.written(decided)
@@ -857,9 +916,12 @@ def test_a_transaction_that_ends_after_its_partition_was_forgotten_takes_nothing
 # Effects are carried out: records to write, and counts.
 
 MISREAD = NotUnderstood(InputSource.AUDIT, "c-1", Misread(MisreadReason.UNKNOWN_TYPE, "x", "y"))
+SAID = call_row("c-1")
+WORDS = WordsRow(conversation_id="c-1", turn=2, revision=4, user="Hello")
 EFFECTS: list[tuple[Effect, Sequence[Written]]] = [
-    (PublishScore(fact("c-1")), [fact("c-1")]),
-    (CloseCall("c-1", (fact("last"), fact("closed"))), [fact("last"), fact("closed")]),
+    (PublishRow(SAID), [SAID]),
+    (PublishWords(WORDS), [WORDS]),
+    (PublishTranscript("c-1", b"[]"), [Transcript("c-1", b"[]")]),
     (Count("callgauge_late_events_total", ("audit",), 2), []),
     (RequestVerdict(question("asked")), [question("asked")]),
     (MISREAD, []),
@@ -868,19 +930,12 @@ EFFECTS: list[tuple[Effect, Sequence[Written]]] = [
 
 @pytest.mark.parametrize(("effect", "records"), EFFECTS, ids=[type(effect).__name__ for effect, _ in EFFECTS])
 def test_each_effect_is_carried_out(effect: Effect, records: Sequence[Written]) -> None:
-    registry, reported = CollectorRegistry(), list[NotUnderstood]()
-    before = PublishScore(fact("before"))
-    written = carry_out([before, effect], Instruments(registry, ["evaluator"]), reported.append)
-    assert written == [fact("before"), *records]
+    registry, reported, before = CollectorRegistry(), list[NotUnderstood](), moment("before")
+    written = carry_out([PublishRow(before), effect], Instruments(registry, ["evaluator"]), reported.append)
+    assert written == [before, *records]
     late = registry.get_sample_value("callgauge_late_events_total", {"source": "audit"})
     assert late == (2 if isinstance(effect, Count) else 0)
     assert reported == ([effect] if isinstance(effect, NotUnderstood) else [])
-
-
-def test_a_transcript_is_written_with_the_closing_and_before_it() -> None:
-    closing = CloseCall("c-1", (fact("last"), fact("closed")), b"[]")
-    written = carry_out([closing], Instruments(CollectorRegistry(), ["evaluator"]), list[object]().append)
-    assert written == [Transcript("c-1", b"[]"), fact("last"), fact("closed")]
 
 
 def test_every_effect_has_a_case() -> None:

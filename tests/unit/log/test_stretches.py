@@ -7,22 +7,18 @@ import pytest
 from aiokafka import TopicPartition
 
 from consumers.log import stretches
-from consumers.log.stretches import CallEvents, KeyRecords, Terms, events_of, log_between, newest_tick
-from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.log.stretches import CallEvents, KeyRecords, Terms, log_between, newest_tick
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogReader, Next, Tick
-from schemas.scores.records import AnyScoreRecord
 from schemas.topics import EVENTS_TOPIC
 from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.log_records import PlacedRecords
-from tests.support.fakes.engine_feed import Feed
 from tests.support.fakes.kept_topics import KeptTopics
 
 AUDIT = InputSource.AUDIT
 LOG = TopicPartition(EVENTS_TOPIC, 0)
 T0_MS = 1_000_000_000_000
-IDLE_MS, LONGEST_MS = 60_000, 3_600_000
 
 
 def sent(offset: int, at_ms: int, key: str = "call") -> BrokerRecord:
@@ -118,55 +114,6 @@ async def test_the_newest_tick_is_found_from_the_end_backwards(monkeypatch: pyte
 
 
 # One call.
-
-
-def score(caused_at_ms: int, **offsets: int) -> AnyScoreRecord:
-    feed = Feed()
-    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
-    feed.user_audio(0, 1_000)
-    first: AnyScoreRecord = feed.records()[0]
-    changed: AnyScoreRecord = first.model_copy(update={"caused_at_ms": T0_MS + caused_at_ms, "offsets": offsets})
-    return changed
-
-
-async def read_of(consumer: Any, first: AnyScoreRecord, end: int) -> list[bytes | None]:
-    found = await events_of(KafkaSettings(), consumer, LOG, end, first, idle_ms=IDLE_MS, longest_ms=LONGEST_MS)
-    reader = LogReader()
-    events = [reader.read(record) for record in await found.in_order()]
-    return values([each for each in events if each is not None])
-
-
-async def test_a_call_is_read_from_its_first_event_on() -> None:
-    """Its first event is as long before its first score as a call may be silent, several times."""
-    log = PlacedRecords()
-    times = [0, 50_000, 100_000, 150_000, 400_000, 400_001]
-    log.event(AUDIT, sent(0, -300_000))  # of the id's earlier call
-    for number, at_ms in enumerate(times, 1):
-        log.tick(T0_MS + at_ms)
-        log.event(AUDIT, sent(2 * number - 1, at_ms))
-        log.event(AUDIT, sent(2 * number, at_ms, "other"))
-    log.event(AUDIT, sent(20, 500_000))
-    end = len(log.records) - 1
-    consumer = consumer_of(log)
-    assert await read_of(consumer, score(250_000), end) == [b"%d" % (2 * number - 1) for number in range(1, 7)]
-    assert 0 not in consumer.fetched, "before a silence as long as that no event is of this call"
-
-
-async def test_an_event_that_came_into_the_log_early_or_late_is_found_by_its_own_time() -> None:
-    """The sequencer stood still after the first event; the others came into the log at once."""
-    log = PlacedRecords()
-    log.event(AUDIT, sent(0, 0))
-    log.event(AUDIT, sent(1, 50_000), at_ms=T0_MS + 600_000)
-    log.event(AUDIT, sent(2, 100_000), at_ms=T0_MS + 600_000)
-    log.event(AUDIT, sent(3, 150_000), at_ms=T0_MS + 600_000)
-    assert await read_of(consumer_of(log), score(170_000), 4) == [b"0", b"1", b"2", b"3"]
-
-
-async def test_the_place_in_the_first_score_is_read_in_any_case() -> None:
-    log = PlacedRecords()
-    log.event(AUDIT, sent(0, -2 * LONGEST_MS))
-    log.event(AUDIT, sent(1, 0))
-    assert await read_of(consumer_of(log), score(0, events=0), 2) == [b"0", b"1"]
 
 
 async def test_repeats_are_told_though_the_records_of_others_are_not_looked_at() -> None:
