@@ -3,44 +3,30 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from consumers.exporter.settings import OtlpSettings
 from consumers.runtime.process import OperatorError
 from schemas import evaluation_event as names
-from schemas.closed_sets import CALL_JUDGES, TURN_JUDGES, JudgeKind
+from schemas.closed_sets import CALL_JUDGES, TURN_JUDGES
 from schemas.evaluation_event import EVENT_NAME
-from schemas.scores.live_view import Subject, is_withdrawn
-from schemas.scores.records import (
-    AnyScoreRecord,
-    CallStartedFact,
-    CallValues,
-    ClosedFact,
-    NotApplicable,
-    ProgressScore,
-    Result,
-    Scored,
-    SubgoalScore,
-    TextRating,
-    TurnValues,
-)
+from schemas.rows import CallRow, GoalsRow, NotApplicable, Row, TurnRow, Unscored, Value, number
 from schemas.scores.shares import Shares
 
 if TYPE_CHECKING:
     from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 
 
-# Turns the final scores of a closed call into evaluation events. Pure.
+# Turns the final rows of a closed call into evaluation events. Pure.
 #
-# A log cannot be revised, so nothing of a call is an event before its `closed` record: the newest revisions are final
-# then. A value that does not apply is no event; one that is not known is an event with its reason as `error.type`.
+# A log cannot be revised, so nothing of a call is an event before its closed row: the newest rows are final then. A value that does
+# not apply is no event; one that is not known is an event with its reason as `error.type`.
 
 MAX_CALLS: Final = 10_000
-"""Running calls whose scores are kept; beyond them the call that has been quiet for longest is forgotten and counted."""
-MAX_RECORDS_PER_CALL: Final = 2_000
-"""Scores kept of one call: a call of 500 turns has some 1,100. Further ones are left out and counted."""
-_KEPT: Final = (CallStartedFact, TurnValues, CallValues, ProgressScore, SubgoalScore)
+"""Running calls whose turns are kept; beyond them the call that has been quiet for longest is forgotten and counted."""
+MAX_TURNS_PER_CALL: Final = 1_000
+"""Turns kept of one call: some hours of talk. Further ones are left out and counted."""
 
 Attributes = Mapping[str, str | int | float]
 
@@ -53,116 +39,124 @@ class Evaluation(NamedTuple):
     parent: str | None = None
 
 
+class _Kept:
+    """What is known of a call that has not closed: its turns, and the names of its subgoals."""
+
+    __slots__ = ("subgoals", "turns")
+
+    def __init__(self) -> None:
+        self.turns: dict[int, TurnRow] = {}
+        self.subgoals: tuple[str, ...] = ()
+
+
 class FinalScores:
-    """The newest scores of running calls, until each call closes.
+    """The newest turns of running calls, until each call closes.
 
     Attributes:
-        left_out: Number of score records that did not fit into the bounds.
+        left_out: Number of rows that did not fit into the bounds.
     """
 
     def __init__(self) -> None:
-        """Starts with no call. Scores from before the start of the process are not known."""
+        """Starts with no call. Turns from before the start of the process are not known."""
         self.left_out = 0
-        self._calls: dict[str, dict[Subject, AnyScoreRecord]] = {}
+        self._calls: dict[str, _Kept] = {}
         self._shares = Shares()
 
-    def take(self, record: AnyScoreRecord) -> list[Evaluation]:
-        """Keeps a score record; gives the events of its call if it closes the call."""
-        call = record.conversation_id
-        if isinstance(record, ClosedFact):
-            kept = self._calls.pop(call, {})
-            self._shares.discard(call)
-            parents = [each.traceparent for each in kept.values() if isinstance(each, CallStartedFact)]
-            return [
-                event._replace(parent=parents[0] if parents else None)
-                for each in kept.values()
-                if not is_withdrawn(each)
-                for event in _evaluations(each)
-            ]
-        if not isinstance(record, _KEPT):
-            return []
-        scores = self._calls.setdefault(call, {})
-        self._shares.use(call, record.labels.tenant)
-        subject = (record.name, record.turn, record.index)
-        last = scores.get(subject)
-        if last is None and len(scores) >= MAX_RECORDS_PER_CALL:
-            self.left_out += 1
-        elif last is None or last.revision <= record.revision:
-            scores[subject] = record
+    def take(self, row: Row) -> list[Evaluation]:
+        """Keeps a row; gives the events of its call if it closes the call."""
+        match row:
+            case TurnRow():
+                turns = self._kept(row.conversation_id, row.labels.tenant).turns
+                if row.turn in turns or len(turns) < MAX_TURNS_PER_CALL:
+                    turns[row.turn] = row
+                else:
+                    self.left_out += 1
+            case GoalsRow():
+                ids = tuple(str(each.get("id", "")) for each in row.goal_set.get("subgoals", ()))
+                self._kept(row.conversation_id, None).subgoals = ids
+            case CallRow() if row.state == "closed":
+                self._shares.discard(row.conversation_id)
+                return list(_evaluations(row, self._calls.pop(row.conversation_id, _Kept())))
         if len(self._calls) > MAX_CALLS:
-            self.left_out += len(self._calls.pop(self._shares.make_room()))
+            del self._calls[self._shares.make_room()]
+            self.left_out += 1
         return []
 
-
-def _evaluations(record: AnyScoreRecord) -> Iterator[Evaluation]:
-    for name, result, more in _results(record):
-        if result is None or isinstance(result, NotApplicable):
-            continue
-        outcome = _without_none(more)
-        if isinstance(result, Scored):
-            outcome[names.SCORE_VALUE] = float(result.value)
-        else:
-            outcome[names.ERROR_TYPE] = result.reason.value
-        yield Evaluation(record.caused_at_ms, {names.EVALUATION_NAME: name, **outcome, **_about(record)})
+    def _kept(self, call: str, tenant: str | None) -> _Kept:
+        if tenant is not None or call not in self._calls:
+            self._shares.use(call, tenant or "unknown")
+        return self._calls.setdefault(call, _Kept())
 
 
-def _results(record: AnyScoreRecord) -> Iterator[tuple[str, Result | None, Mapping[str, str | float | None]]]:
-    match record:
-        case TurnValues():
-            anchor = {names.ANCHOR: None if record.anchor is None else record.anchor.value}
-            yield "voice_to_voice_latency_ms", record.voice_to_voice_ms, anchor
-            if (timing := record.turn_taking) is not None:
-                yield (
-                    "turn_taking",
-                    timing.result,
-                    {names.ANCHOR: None if timing.anchor is None else timing.anchor.value},
-                )
-            yield from _ratings(record, TURN_JUDGES)
-        case CallValues():
-            for eva_name, score in record.eva.items():
-                eva_anchor = None if score.anchor is None else score.anchor.value
-                yield eva_name, score.result, {names.NORMALIZED: score.normalized, names.ANCHOR: eva_anchor}
-            yield "tool_correctness", record.tool_correctness, {}
-            yield "success", record.success_final_turn, _label(record.success_final_turn, "success", "failure")
-            yield from _ratings(record, CALL_JUDGES)
-        case ProgressScore():
-            yield "progress", record.result, {}
-        case SubgoalScore():
-            label = _label(record.result, "reached", "open")
-            yield "subgoal", record.result, {names.SUBGOAL_ID: record.subgoal_id, **label}
+_More = Mapping[str, str | float | None]
+_Result = tuple[str, Value | None, _More]
 
 
-def _ratings(
-    record: TurnValues | CallValues, kinds: Iterable[JudgeKind]
-) -> Iterator[tuple[str, Result | None, Mapping[str, str | float | None]]]:
-    for kind in kinds:
-        rating: TextRating | None = getattr(record, kind)
+def _evaluations(call: CallRow, kept: _Kept) -> Iterator[Evaluation]:
+    for turn in kept.turns.values():
+        if turn.status != "withdrawn":
+            for result in _of_turn(turn):
+                yield from _evaluation(call, turn, result)
+    for result in _of_call(call, kept.subgoals):
+        yield from _evaluation(call, call, result)
+
+
+def _evaluation(call: CallRow, row: TurnRow | CallRow, result: _Result) -> Iterator[Evaluation]:
+    name, value, more = result
+    if value is None or isinstance(value, NotApplicable):
+        return
+    about: dict[str, str | int | float | None] = {names.EVALUATION_NAME: name, **more}
+    if isinstance(value, Unscored):
+        about[names.ERROR_TYPE] = value.reason.value
+    else:
+        about[names.SCORE_VALUE] = float(value)
+    about |= {
+        names.CONVERSATION_ID: row.conversation_id,
+        names.AGENT_NAME: call.labels.agent,
+        names.TENANT: call.labels.tenant,
+        names.ENVIRONMENT: call.labels.environment,
+        names.TURN: row.turn if isinstance(row, TurnRow) else None,
+        names.REVISION: row.revision,
+        names.CODE_VERSION: call.code_version,
+    }
+    attributes = {attribute: each for attribute, each in about.items() if each is not None}
+    yield Evaluation(row.known_ms, attributes, call.traceparent)
+
+
+def _of_turn(row: TurnRow) -> Iterator[_Result]:
+    yield "voice_to_voice_latency_ms", row.wait_ms, {names.ANCHOR: row.anchor}
+    if (timing := row.turn_taking) is not None:
+        yield "turn_taking", timing.result, {names.ANCHOR: timing.anchor}
+    if row.progress is not None:
+        yield "progress", row.progress.result, {}
+    for kind in TURN_JUDGES:
+        rating = getattr(row, kind)
         yield kind.value, None if rating is None else rating.result, {}
 
 
-def _label(result: Result | None, one: str, zero: str) -> dict[str, str | float | None]:
+def _of_call(row: CallRow, subgoals: Sequence[str]) -> Iterator[_Result]:
+    """Its subgoals have the names that the goal set of the call has. Without it they are left out: the exporter has not read it."""
+    for eva_name, eva in row.eva.items():
+        yield eva_name, eva.result, {names.NORMALIZED: eva.normalized, names.ANCHOR: eva.anchor}
+    for kind in CALL_JUDGES:
+        rating = getattr(row, kind)
+        yield kind.value, None if rating is None else rating.result, {}
+    if (goals := row.goals) is None:
+        return
+    yield "tool_correctness", goals.tool_correctness, {}
+    success = goals.success_final_turn
+    yield "success", success, {names.SCORE_LABEL: _label(success, "success", "failure")}
+    for subgoal_id, subgoal in zip(subgoals, goals.subgoals, strict=False):
+        label = _label(subgoal.result, "reached", "open")
+        yield "subgoal", subgoal.result, {names.SUBGOAL_ID: subgoal_id, names.SCORE_LABEL: label}
+
+
+def _label(value: Value | None, one: str, zero: str) -> str | None:
     """The word for a score that is 1 or 0."""
-    return {names.SCORE_LABEL: (one if result.value else zero) if isinstance(result, Scored) else None}
-
-
-def _about(record: AnyScoreRecord) -> Attributes:
-    labels = record.labels
-    return _without_none(
-        {
-            names.CONVERSATION_ID: record.conversation_id,
-            names.AGENT_NAME: labels.agent,
-            names.TENANT: labels.tenant,
-            names.ENVIRONMENT: labels.environment,
-            names.TURN: record.turn,
-            names.REVISION: record.revision,
-            names.RECORD_ID: record.record_id,
-            names.CODE_VERSION: record.code_version,
-        }
-    )
-
-
-def _without_none(values: Mapping[str, str | int | float | None]) -> dict[str, str | int | float]:
-    return {name: value for name, value in values.items() if value is not None}
+    score = number(value)
+    if score is None:
+        return None
+    return one if score else zero
 
 
 # Sends evaluation events by OTLP over HTTP, from a thread of its own: an endpoint that is away delays nothing.

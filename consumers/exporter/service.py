@@ -1,4 +1,5 @@
-"""The exporter role: reads `scores` and counts. The projection decides what to count; this module connects it to Kafka.
+"""The exporter role: reads the rows of `scores` and counts what is new in them. The projection decides what to count; this module connects
+it to Kafka.
 
 Counters are lost with their process. So the committed position, always the one after the last counted record, decides the
 effect of a restart on the sums over all processes:
@@ -11,22 +12,24 @@ effect of a restart on the sums over all processes:
 - Prometheus never sees the counts between its last scrape and the end of a process: at most those of one scrape interval.
 
 A new group begins at the end of `scores` and commits that position at once, so that its first restart skips nothing either.
+
+Gauges take the newest row of each running call, and every one of them is said again once a minute. So whoever gets a partition reads it
+from two minutes back: rows in front of the position only show which calls run.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
-from pydantic import ValidationError
 
 from consumers.exporter.otlp import Evaluation, EvaluationSender, FinalScores
-from consumers.exporter.projection import ActiveCalls, Counted, UncountableRecordError, exemplar_of, project
+from consumers.exporter.projection import Counted, OpenCalls, UncountableRowError, exemplar_of, project
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, GroupReader
@@ -34,9 +37,9 @@ from consumers.runtime.process import first_of, wall_clock_ms
 from consumers.runtime.received import Batch, Place, Refusals, Unreadable
 from consumers.runtime.registry import Instruments
 from schemas.metrics.process import STEP_METRIC
-from schemas.scores.records import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord, ScoreRecord, schema_version_in
+from schemas.rows import CallRow, Row, decode
 from schemas.topics import SCORES_TOPIC
-from schemas.units import to_seconds
+from schemas.units import MINUTE_MS, to_seconds
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 """Time between commits: a crash makes the next process count this time again. A commit costs 0.1 ms."""
@@ -44,26 +47,29 @@ HAND_OVER_SECONDS: Final = 0.8
 """How long the last commit may take when partitions are revoked or the role stops. Without it, records are counted again."""
 MAX_SILENT_SECONDS: Final = 30.0
 """Time without a tick after which the role counts as stuck. Ticks are at most the interval of commits and the time of one apart."""
+LOOK_BACK_MS: Final = 2 * MINUTE_MS
+"""How far in front of the present the running calls are looked for: a running call writes its row once a minute."""
 
 log = structlog.get_logger()
 
 
 class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
-    """Turns score records into metrics until it is stopped.
+    """Turns rows into metrics until it is stopped.
 
     Counting never waits, and the client hands over records without a wait after moving its position. So whenever another task
-    runs, `_next` is exactly the position after the counted records.
+    runs, `_next` is exactly the position after the counted records. A record in front of it has counted, here or elsewhere.
     """
 
     def __init__(self, kafka: KafkaSettings, settings: ExporterSettings, instruments: Instruments) -> None:
         self.ready = asyncio.Event()
         self._kafka = kafka
         self._instruments = instruments
-        self._active = ActiveCalls(settings.max_active_calls, settings.forget_after_ms)
+        self._open = OpenCalls(settings.max_active_calls, settings.forget_after_ms)
         self._records = 0
         self._refusals = Refusals("exporter", "callgauge_scores_refused_total", instruments)
         self._next: dict[TopicPartition, int] = {}  # the offset after the last counted record, where we are to count
         self._committed: dict[TopicPartition, int] = {}
+        self._looked_back: set[TopicPartition] = set()  # whose running calls are known, or are being read
         self._committing = asyncio.Lock()  # an older position must not be committed after a newer one
         self._assigned = asyncio.Event()
         self._is_leaving = False  # once true, polled records are our successor's
@@ -73,8 +79,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             "exporter",
             SCORES_TOPIC,
             self.handle,
-            message=ScoreRecord,
-            decode=_decoded,
+            message=dict[str, Any],  # the columns are in docs/tables.md: FastStream cannot show a struct
+            decode=decode,
             group_id=settings.group_id,
             max_records=settings.max_batch_records,
             begins="latest",
@@ -83,11 +89,11 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         )
         self._final_scores = FinalScores()
         self._otlp = None if settings.otlp.endpoint is None else self._sender(settings)
-        instruments.before_scrape(self._forget_silent)
-        instruments.read_gauge("callgauge_calls_active", self._active.by_who)
-        instruments.read_gauge("callgauge_calls_with_goals_active", self._active.progress.calls)
-        instruments.read_gauge("callgauge_progress_active", self._active.progress.progress)
-        instruments.read_gauge("callgauge_subgoals_active", self._active.progress.subgoals)
+        instruments.before_scrape(self._sum_up)
+        instruments.read_gauge("callgauge_calls_active", self._open.running)
+        instruments.read_gauge("callgauge_calls_with_goals_active", self._open.with_goals)
+        instruments.read_gauge("callgauge_progress_active", self._open.progress)
+        instruments.read_gauge("callgauge_subgoals_active", self._open.subgoals)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Counts until `stop` is set, then commits and leaves.
@@ -134,7 +140,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Keeps the running calls of the partitions that are still ours."""
-        self._active.keep_only({partition.partition for partition in assigned})
+        self._looked_back &= assigned
+        self._open.keep_only({partition.partition for partition in assigned})
         self._assigned.set()
 
     async def _read(self) -> bool:
@@ -158,7 +165,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             self._ticked_at = time.monotonic()
 
     async def _find_place(self) -> None:
-        """Asks for the start position of partitions without a counted record.
+        """Asks for the start position of partitions without a counted record, and looks back from there.
 
         In a group without a commit, that is the present end, which a restart must not move.
         """
@@ -166,6 +173,15 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         for partition in consumer.assignment() - self._next.keys():
             position = await consumer.position(partition)
             self._next.setdefault(partition, position)  # records of it may have come meanwhile
+        for partition in consumer.assignment() - self._looked_back:
+            since_ms = wall_clock_ms() - LOOK_BACK_MS
+            found = (await consumer.offsets_for_times({partition: since_ms}))[partition]
+            position = self._next.get(partition)
+            if position is None or partition not in consumer.assignment():
+                continue  # taken away meanwhile
+            self._looked_back.add(partition)
+            if found is not None and found.offset < position:
+                consumer.seek(partition, found.offset)
 
     async def _commit(self, deadline_seconds: float) -> None:
         """Commits the counted positions. If that fails or takes too long, logs it; the next tick tries again."""
@@ -188,41 +204,51 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         except (KafkaError, TimeoutError) as error:
             log.warning("commit_failed", role="exporter", error=str(error) or type(error).__name__)
 
-    async def handle(self, batch: Batch[AnyScoreRecord]) -> None:
-        """Counts records."""
+    async def handle(self, batch: Batch[Row]) -> None:
+        """Counts what is new in rows."""
         if self._is_leaving:
             return
         now_ms = wall_clock_ms()
-        for place, score in batch:
-            if isinstance(score, Unreadable):
-                self._refusals.refuse(place, score.reason)
-            elif score is not None:  # without a value, it marks a change of owner
-                self._count(place, score, now_ms)
-            self._next[TopicPartition(place.topic, place.partition)] = place.offset + 1
-        self._records += len(batch)
+        for place, row in batch:
+            partition = TopicPartition(place.topic, place.partition)
+            has_counted = place.offset < self._next.get(partition, 0)
+            if isinstance(row, Unreadable):
+                if not has_counted:
+                    self._refusals.refuse(place, row.reason)
+            elif row is not None:  # without a value, it says how far an evaluator has come
+                self._take(place, row, now_ms, has_counted=has_counted)
+            self._next[partition] = max(place.offset + 1, self._next.get(partition, 0))
+            self._records += not has_counted
         self._refusals.end_batch()
 
-    def _count(self, place: Place, score: AnyScoreRecord, now_ms: int) -> None:
+    def _take(self, place: Place, row: Row, now_ms: int, *, has_counted: bool) -> None:
+        if not has_counted:
+            try:
+                self._count(place, row, now_ms)
+            except UncountableRowError as error:
+                self._refusals.refuse(place, str(error))
+                return
+        if isinstance(row, CallRow):
+            self._count_forgotten(self._open.take(row, place.partition, now_ms))
+        if self._otlp is not None:
+            events = self._evaluations(row)
+            if not has_counted:
+                self._otlp.put(events)
+
+    def _count(self, place: Place, row: Row, now_ms: int) -> None:
         instruments = self._instruments
-        try:
-            samples = list(project(score, now_ms, self._active.so_far(score.conversation_id)))
-        except UncountableRecordError as error:
-            self._refusals.refuse(place, _why(score.schema_version, str(error).partition("\n")[0]))
-            return
-        exemplar = exemplar_of(score)
+        samples = list(project(row, now_ms, is_over=self._open.is_over(row.conversation_id)))
+        exemplar = exemplar_of(row)
         for sample in samples:
             if isinstance(sample, Counted):
                 instruments.inc(sample.metric, sample.labels, sample.by, exemplar if sample.by else None)
             else:
                 instruments.observe(sample.metric, sample.labels, sample.value, exemplar)
         instruments.observe(STEP_METRIC, ("counted",), to_seconds(max(0, now_ms - place.timestamp)))
-        self._count_forgotten(self._active.take(score, place.partition, now_ms))
-        if self._otlp is not None:
-            self._otlp.put(self._evaluations(score))
 
-    def _evaluations(self, score: AnyScoreRecord) -> list[Evaluation]:
+    def _evaluations(self, row: Row) -> list[Evaluation]:
         before = self._final_scores.left_out
-        events = self._final_scores.take(score)
+        events = self._final_scores.take(row)
         if (left_out := self._final_scores.left_out - before) > 0:
             self._count_otlp("not_kept", left_out)
         return events
@@ -233,26 +259,10 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
     def _count_otlp(self, outcome: str, events: int) -> None:
         self._instruments.inc("callgauge_otlp_events_total", (outcome,), events)
 
-    def _forget_silent(self) -> None:
-        self._count_forgotten(self._active.forget_silent(wall_clock_ms()))
+    def _sum_up(self) -> None:
+        self._count_forgotten(self._open.forget_silent(wall_clock_ms()))
+        self._open.sum_up()
 
     def _count_forgotten(self, calls: int) -> None:
         if calls:
             self._instruments.inc("callgauge_calls_forgotten_total", (), calls)
-
-
-def _decoded(value: bytes) -> AnyScoreRecord:
-    try:
-        return SCORE_RECORD.validate_json(value)
-    except ValidationError as error:
-        raise ValueError(_why(schema_version_in(value), str(error).partition("\n")[0])) from None
-
-
-def _why(version: int | None, reason: str) -> str:
-    """Returns the reason why a record is not counted. For a record of an older version, nobody has to act."""
-    if version is not None and version < SCHEMA_VERSION:
-        return (
-            f"it is of schema version {version}, of which only what version {SCHEMA_VERSION} has too is counted; expected "
-            "until all evaluators are new, see deploy/upgrades.md"
-        )
-    return reason

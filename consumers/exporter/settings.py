@@ -35,7 +35,7 @@ class ExporterSettings(BaseModel):
         min_length=1,
         description="Consumer group. A new one starts at the end of `scores`: the past is not counted as now.",
     )
-    max_batch_records: int = Field(500, gt=0, description="Most score records of one poll: 20 ms of a processor.")
+    max_batch_records: int = Field(500, gt=0, description="Most rows of one poll: 20 ms of a processor.")
     max_active_calls: int = Field(
         100_000,
         gt=0,

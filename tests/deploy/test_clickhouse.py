@@ -3,8 +3,8 @@
 import json
 import re
 
-from consumers.history.rows import COLUMN_NAMES
 from deploy.clickhouse.generate_tables import OUTPUT, tables
+from schemas.columns import CALL_COLUMNS, TURN_COLUMNS
 from schemas.topics import TOPICS
 from tests.support.clickhouse.running import TABLES
 
@@ -15,9 +15,10 @@ def test_the_tables_are_as_generated() -> None:
     assert OUTPUT.read_text(encoding="utf-8") == tables(), "run deploy/clickhouse/generate_tables.py"
 
 
-def test_the_table_of_calls_has_every_column_in_order() -> None:
-    (columns,) = re.findall(r"^CREATE TABLE call\n\(\n(.*?)\n    computed_at", TEXT, re.MULTILINE | re.DOTALL)
-    assert [line.split()[0] for line in columns.splitlines()] == list(COLUMN_NAMES)
+def test_the_tables_have_every_column_in_order() -> None:
+    for table, columns in (("calls", CALL_COLUMNS), ("turns", TURN_COLUMNS)):
+        (fields,) = re.findall(rf"^CREATE TABLE {table}\n\(\n(.*?)\n    row String", TEXT, re.MULTILINE | re.DOTALL)
+        assert [line.split()[0].strip('"') for line in fields.splitlines()] == [column.name for column in columns]
 
 
 def test_both_ways_in_bring_the_same_topics_into_the_same_tables() -> None:

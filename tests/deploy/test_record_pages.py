@@ -1,8 +1,9 @@
-"""The pages about events and scores: every event and record is on its page, with an example that their readers take."""
+"""The pages about events and tables: every event and column is on its page, an event with an example that its readers take."""
 
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -12,12 +13,13 @@ import pytest
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from docs.event_tables import SOURCES, WHEN, EventSource, kinds_of
-from docs.score_examples import RECORDS, example_of
+from docs.table_columns import SOURCES as COLUMN_SOURCES
 from schemas.closed_sets import Anchor, InputSource
+from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column
 from schemas.events.codec import misread_of
 from schemas.json_schemas import json_schema
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallRecord, Result, TurnStatus
+from schemas.rows import GoalsRow, TurnStatus, WordsRow
 from streamer.event_check import check_events
 
 # -- docs/events.md ----------------------------------------------------------------------------------------------------
@@ -114,47 +116,44 @@ def test_each_kind_of_the_table_matters() -> None:
         assert misread_of(arrival.event) is None
 
 
-# -- docs/scores.md ----------------------------------------------------------------------------------------------------
+# -- docs/tables.md ----------------------------------------------------------------------------------------------------
 
-SCORES_PAGE = (Path(__file__).parents[2] / "docs" / "scores.md").read_text(encoding="utf-8")
-NAMES = {
-    name for model in get_args(AnyScoreRecord) for name in get_args(model.model_fields["name"].annotation)
-}  # fmt: skip
+TABLES_PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 
 
-def shown_record(name: str) -> dict[str, object]:
-    part = SCORES_PAGE[SCORES_PAGE.index(f"\n### `{name}`\n") :]
-    block = re.search(r"^```json\n(.*?)^```$", part, re.M | re.S)
-    assert block is not None
-    return dict(json.loads(block[1]))
+def names_in(part: str) -> set[str]:
+    """The names in a generated part of the page."""
+    lines = TABLES_PAGE.split(f"<!-- begin {part} -->")[1].split(f"<!-- end {part} -->")[0]
+    return set(re.findall(r"^\| `([^`]+)`", lines, re.M))
 
 
-def test_every_record_is_on_the_page() -> None:
-    assert RECORDS.keys() == NAMES
-    assert set(re.findall(r"^### `(\w+)`$", SCORES_PAGE, re.M)) == NAMES
-    published = SCORES_PAGE[SCORES_PAGE.index("| record | published |") :].split("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", published)) >= NAMES
+@pytest.mark.parametrize(("part", "columns"), [("calls", CALL_COLUMNS), ("turns", TURN_COLUMNS)])
+def test_every_column_is_on_the_page_with_its_meaning(part: str, columns: Sequence[Column]) -> None:
+    shown = names_in(part)
+    for column in columns:
+        if column.shape == "reason":
+            continue
+        name = re.sub(r"^(eva|waits|stages)\.\w+", lambda each: f"{each[1]}.{WILD[each[1]]}", column.name)
+        assert name in shown, column.name
+        assert column.meaning, column.name
 
 
-@pytest.mark.parametrize("name", sorted(RECORDS))
-def test_an_example_is_a_record_of_the_topic(name: str) -> None:
-    common = example_of(name).model_dump(mode="json", include=set(CallRecord.model_fields))
-    record = SCORE_RECORD.validate_json(json.dumps({**common, **shown_record(name)}))
-    assert record.name == name
-    assert record == example_of(name)
+WILD = {"eva": "NAME", "waits": "ANCHOR", "stages": "STAGE"}
 
 
-def test_the_three_outcomes_are_shown() -> None:
-    block = SCORES_PAGE[SCORES_PAGE.index("## Scored, unscored") :].split("```")[1].removeprefix("json\n")
-    outcomes = [json.loads(line)["outcome"] for line in block.splitlines()]
-    models = get_args(get_args(Result)[0])
-    assert outcomes == [model.model_fields["outcome"].default for model in models]
-    for line, model in zip(block.splitlines(), models, strict=True):
-        model.model_validate_json(line)
+def test_every_field_of_a_row_has_a_source() -> None:
+    named = [name for names in COLUMN_SOURCES.values() for name in names.split()]
+    assert len(named) == len({*named})
+    assert {*named} == {column.path[0] for column in (*CALL_COLUMNS, *TURN_COLUMNS)}
+
+
+def test_words_and_goal_sets_are_on_the_page() -> None:
+    assert names_in("goals") == {*GoalsRow.__struct_fields__}
+    assert names_in("words") >= {*WordsRow.__struct_fields__}
 
 
 def test_every_anchor_and_status_is_named() -> None:
-    rows = SCORES_PAGE[SCORES_PAGE.index("| anchor |") :].split("\n\n")[0]
+    rows = TABLES_PAGE[TABLES_PAGE.index("| anchor |") :].split("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)`", rows, re.M)) == {anchor.value for anchor in Anchor}
-    for status in TurnStatus:
-        assert f"`{status.value}`" in SCORES_PAGE
+    for status in get_args(TurnStatus):
+        assert f"`{status}`" in TABLES_PAGE

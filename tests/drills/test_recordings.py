@@ -1,28 +1,19 @@
-"""Recorded values of the rules equal values computed from the scores: shares within 0.02, the quantile within its bucket."""
+"""Recorded values of the rules equal values computed from the rows: shares within 0.02, the quantile within its bucket."""
 
 import json
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import pytest
 
-from schemas.closed_sets import Speaker, ToolOutcome
+from schemas.closed_sets import FAILED_USES, Speaker
 from schemas.metrics.catalogue import metric_named
-from schemas.scores.records import (
-    AnyScoreRecord,
-    ClosedFact,
-    DeadAirFact,
-    InterruptionFact,
-    Scored,
-    ToolUseFact,
-    VoiceToVoiceLatency,
-)
+from schemas.rows import CallRow, Row, TurnRow, number
 from streamer.sources.simulator.profile import AGENTS, AWKWARD
-from tests.drills.virtual_time import RULES, SCRAPE_SECONDS, World, minute, records_of, scraped
+from tests.drills.virtual_time import RULES, SCRAPE_SECONDS, World, minute, rows_of, scraped
 from tests.support.promtool import promtool
 
 MINUTES = 40
@@ -35,7 +26,7 @@ _ANSWER = re.compile(r'expr: "([^"]+)", time: (\d+)m,\s+exp: ?\S+\s+got: ?"?\{[^
 
 @dataclass(frozen=True)
 class Happened:
-    """Final scores by the minute at which they were known first: everything that the recordings are shares of."""
+    """Final values by the minute at which they were known first: everything that the recordings are shares of."""
 
     latencies: list[tuple[float, float]]
     waits: list[float]
@@ -45,45 +36,47 @@ class Happened:
     call_turns: list[tuple[float, int]]
 
 
-Subject = tuple[str, str, int | None, int]
-
-
-def happened(records: Iterable[AnyScoreRecord]) -> Happened:
-    """Takes the newest revision of each subject, at the time of the first."""
-    newest: dict[Subject, AnyScoreRecord] = {}
-    first_ms: dict[Subject, int] = {}
-    for record in records:
-        subject: Subject = (record.conversation_id, record.name, record.turn, record.index)
-        newest[subject] = record
-        first_ms.setdefault(subject, record.caused_at_ms)
+def happened(rows: Iterable[Row]) -> Happened:
+    """Takes the newest row of each turn, and of each value in it the time at which it was known first."""
     found = Happened([], [], [], [], [], [])
-    waited: defaultdict[tuple[str, int | None], list[list[float]]] = defaultdict(lambda: [[], []])
-    for subject, record in newest.items():
-        at, turn = (first_ms[subject] - minute(0)) / 60_000, (record.conversation_id, record.turn)
-        match record:
-            case VoiceToVoiceLatency(result=Scored(value=value)):
-                waited[turn][0].append(at)
-                if value >= 0:
-                    found.latencies.append((at, value / 1000))
-            case DeadAirFact():
-                waited[turn][1].append(at)
-                found.dead_airs.append(at)
-            case InterruptionFact(by=Speaker.ASSISTANT, is_withdrawn=False):
-                found.interruptions.append(at)
-            case ToolUseFact(is_withdrawn=False):
-                found.tools.append((at, record.outcome in {ToolOutcome.ERROR, ToolOutcome.UNANSWERED}))
-            case ClosedFact():
-                found.call_turns.append((at, record.turns))
-    # An answer and a dead air of one turn are one wait.
-    for answered, silent in waited.values():
-        found.waits.extend(sorted(answered if len(answered) >= len(silent) else silent))
+    turns: dict[tuple[str, int], TurnRow] = {}
+    first: dict[tuple[str, int, str, object], float] = {}
+    for row in rows:
+        if isinstance(row, CallRow) and row.state == "closed":
+            found.call_turns.append((_minute_of(row.known_ms), row.turns))
+        if not isinstance(row, TurnRow):
+            continue
+        turn = (row.conversation_id, row.turn)
+        turns[turn] = row
+        parts: list[tuple[str, object]] = [("interruption", by) for by in row.interruptions]
+        parts += [("tool", use.index) for use in row.tools]
+        parts += [("wait", None)] if number(row.wait_ms) is not None else []
+        for part in parts:
+            first.setdefault((*turn, *part), _minute_of(row.known_ms))
+    for turn, row in turns.items():
+        answered, silent = [], [_minute_of(each.known_ms) for each in row.dead_air]
+        found.dead_airs.extend(silent)
+        if (wait_ms := number(row.wait_ms)) is not None:
+            answered.append(first[*turn, "wait", None])
+            if wait_ms >= 0:
+                found.latencies.append((answered[0], wait_ms / 1000))
+        # An answer and a dead air of one turn are one wait.
+        found.waits.extend(answered if len(answered) >= len(silent) else silent)
+        if Speaker.ASSISTANT in row.interruptions:
+            found.interruptions.append(first[*turn, "interruption", Speaker.ASSISTANT])
+        for use in row.tools:
+            found.tools.append((first[*turn, "tool", use.index], use.outcome in FAILED_USES))
     return found
+
+
+def _minute_of(known_ms: int) -> float:
+    return (known_ms - minute(0)) / 60_000
 
 
 @pytest.fixture(scope="module")
 def truth() -> Happened:
     return happened(
-        record for _, played in WORLD.calls() for record in records_of(played, lambda _metric, _labels, _at, _by: None)
+        row for _, played in WORLD.calls() for row in rows_of(played, lambda _metric, _labels, _at, _by: None)
     )
 
 

@@ -14,14 +14,14 @@ from typing import Final
 
 import yaml
 
-from consumers.engine.effects import CloseCall, Effect, PublishScore
+from consumers.engine.effects import Effect, PublishRow
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
-from consumers.exporter.projection import CallSoFar, Counted, project
+from consumers.exporter.projection import Counted, project
 from schemas.goals.goal_set import GoalSet
 from schemas.metrics.catalogue import metric_named
-from schemas.scores.records import AnyScoreRecord, ClosedFact
+from schemas.rows import CallRow, GoalsRow, Row
 from streamer.goals.files import SIMULATED_GOALS, GoalIndex, read_goal_file
 from streamer.offline.contexts import arrivals_of
 from streamer.offline.side_by_side import results_in_order
@@ -195,27 +195,22 @@ class _DemoGoals:
         return _goals().of_agent(agent) if agent is not None else None
 
 
-def records_of(played: PlayedCall, seen: Seen) -> Iterator[AnyScoreRecord]:
-    """Yields the engine's records of one call, in order, and counts the events that it reads."""
+def rows_of(played: PlayedCall, seen: Seen) -> Iterator[Row]:
+    """Yields the engine's rows of one call, in order, and counts the events that it reads."""
     engine = PartitionEvaluator(Limits(), "drill", ChosenGoals(_DemoGoals()))
     for arrival in arrivals_of(played.conversation_id, played.events, []):
         if arrival is None:
             continue
         while (due_ms := engine.next_wakeup()) is not None and due_ms <= arrival.broker_time_ms:
-            yield from _written(engine.advance(due_ms))
-        yield from _written(engine.receive(arrival))
+            yield from _rows_in(engine.advance(due_ms))
+        yield from _rows_in(engine.receive(arrival))
         seen("callgauge_events_total", {"source": arrival.source.value, "outcome": "folded"}, arrival.broker_time_ms, 1)
     while (due_ms := engine.next_wakeup()) is not None:
-        yield from _written(engine.advance(due_ms))
+        yield from _rows_in(engine.advance(due_ms))
 
 
-def _written(effects: Iterable[Effect]) -> Iterator[AnyScoreRecord]:
-    for effect in effects:
-        match effect:
-            case PublishScore(record):
-                yield record
-            case CloseCall(_, closing):
-                yield from closing
+def _rows_in(effects: Iterable[Effect]) -> Iterator[Row]:
+    return (effect.row for effect in effects if isinstance(effect, PublishRow))
 
 
 @lru_cache(_CALLS_REMEMBERED)
@@ -226,16 +221,18 @@ def _increments(played: PlayedCall) -> Increments:
     def seen(metric: str, labels: Mapping[str, str], at_ms: int, by: float) -> None:
         found.append((series_name(metric, labels), at_ms, by))
 
-    _count(records_of(played, seen), seen)
+    _count(rows_of(played, seen), seen)
     return found
 
 
-def _count(records: Iterable[AnyScoreRecord], seen: Seen) -> None:
+def _count(rows: Iterable[Row], seen: Seen) -> None:
     asked, edges = _asked()
-    so_far, is_running = CallSoFar(), False
-    for record in records:
-        at_ms = record.caused_at_ms
-        for sample in project(record, at_ms, so_far):
+    is_running = is_over = False
+    for row in rows:
+        if isinstance(row, GoalsRow):
+            continue
+        at_ms = row.known_ms
+        for sample in project(row, at_ms, is_over=is_over):
             if sample.metric not in asked:
                 continue
             metric = metric_named(sample.metric)
@@ -247,13 +244,14 @@ def _count(records: Iterable[AnyScoreRecord], seen: Seen) -> None:
             for edge, text in zip((*metric.edges, float("inf")), metric.le_values, strict=True):
                 if (sample.metric, text) in edges or sample.metric == _ALL_EDGES:
                     seen(f"{sample.metric}_bucket", {**labels, "le": text}, at_ms, sample.value <= edge)
-        so_far = so_far.after(record)
-        who = {"agent": record.labels.agent, "tenant": record.labels.tenant, "environment": record.labels.environment}
-        if not is_running and record.labels.agent != "unknown":
+        who = {"agent": row.labels.agent, "tenant": row.labels.tenant, "environment": row.labels.environment}
+        if not is_running and row.labels.agent != "unknown":
             is_running = True
             seen("callgauge_calls_active", who, at_ms, 1)
-        if is_running and isinstance(record, ClosedFact):
-            seen("callgauge_calls_active", who, at_ms, -1)
+        if isinstance(row, CallRow):
+            is_over = row.state == "over"
+            if is_running and row.state == "closed":
+                seen("callgauge_calls_active", who, at_ms, -1)
 
 
 def scraped(worlds: Sequence[World], minutes: int, *, processes: int = 1) -> Series:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from msgspec import structs
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from consumers.exporter import otlp as evaluations
@@ -21,25 +22,24 @@ from consumers.exporter.otlp import (
 )
 from consumers.exporter.settings import OtlpSettings
 from schemas.closed_sets import UnscoredReason
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact, NotApplicable, TurnValues, Unscored
-from streamer.offline import scoring
-from streamer.recordings.files import RecordedCall
-from streamer.settings.all_settings import Settings
-from streamer.sources.simulator.traffic import simulate_call
+from schemas.rows import CallRow, GoalsRow, NotApplicable, Row, TurnRow, Unscored, Value, decode, encode
 from tests.support.fakes.http_answers import Answer, Request, answering
 from tests.support.patience import patient
+from tests.unit.exporter.simulated import GOALS_OF_CODE, rows_with_goals_of_code
 
 
-def scored(seed: int = 1) -> list[AnyScoreRecord]:
-    """All records of a simulated call, as they are on the topic."""
-    call: RecordedCall = simulate_call(seed, start_ms=1_790_000_000_000, kind="cascade").call
-    records = scoring.scored(call, scoring.plan_from(Settings())).records
-    return [SCORE_RECORD.validate_json(record.model_dump_json()) for record in records]
+def written(seed: int = 1) -> list[Row]:
+    """All rows of a simulated call, as they are on the topic."""
+    return [decode(encode(row)) for row in rows_with_goals_of_code(seed)]
 
 
-def events_of(records: list[AnyScoreRecord]) -> list[Evaluation]:
+def events_of(rows: list[Row]) -> list[Evaluation]:
     scores = FinalScores()
-    return [event for record in records for event in scores.take(record)]
+    return [event for row in rows for event in scores.take(row)]
+
+
+def with_wait(rows: list[Row], wait_ms: Value) -> list[Row]:
+    return [structs.replace(row, wait_ms=wait_ms) if isinstance(row, TurnRow) else row for row in rows]
 
 
 class Collector:
@@ -75,60 +75,94 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_nothing_of_a_call_is_an_event_before_it_has_closed() -> None:
-    records = scored()
-    assert records[-1].name == "closed"
-    assert events_of(records[:-1]) == []
-    events = events_of(records)
+    rows = written()
+    assert isinstance(rows[-1], CallRow)
+    assert rows[-1].state == "closed"
+    assert events_of(rows[:-1]) == []
+    events = events_of(rows)
     assert {event.attributes["gen_ai.evaluation.name"] for event in events} >= {
-        "voice_to_voice_latency_ms", "turn_taking", "eva_turn_taking", "eva_response_speed",
+        "voice_to_voice_latency_ms", "turn_taking", "eva_turn_taking", "eva_response_speed", "progress", "subgoal", "success",
     }  # fmt: skip
-    subjects = Counter(
-        (event.attributes["gen_ai.evaluation.name"], event.attributes.get("callgauge.turn")) for event in events
-    )
+    names = ("gen_ai.evaluation.name", "callgauge.turn", "callgauge.subgoal.id")
+    subjects = Counter(tuple(event.attributes.get(name) for name in names) for event in events)
     assert set(subjects.values()) == {1}, "only the newest revision"
-    assert {event.attributes["gen_ai.conversation.id"] for event in events} == {records[0].conversation_id}
+    assert {event.attributes["gen_ai.conversation.id"] for event in events} == {rows[0].conversation_id}
+
+
+def test_values_are_those_of_the_last_rows() -> None:
+    rows = written()
+    last = {row.turn: row for row in rows if isinstance(row, TurnRow)}
+    events = [
+        each for each in events_of(rows) if each.attributes["gen_ai.evaluation.name"] == "voice_to_voice_latency_ms"
+    ]
+    for event in events:
+        row = last[int(event.attributes["callgauge.turn"])]
+        if "gen_ai.evaluation.score.value" in event.attributes:
+            assert event.attributes["gen_ai.evaluation.score.value"] == row.wait_ms
+        assert event.attributes["callgauge.revision"] == row.revision
+        assert event.time_ms == row.known_ms
+    asked = [row for row in last.values() if not isinstance(row.wait_ms, (NotApplicable, type(None)))]
+    assert len(events) == len(asked) > 0
+
+
+def test_subgoals_have_their_names_and_a_withdrawn_turn_has_no_event() -> None:
+    rows = written()
+    subgoals = [e.attributes for e in events_of(rows) if e.attributes["gen_ai.evaluation.name"] == "subgoal"]
+    assert [each["callgauge.subgoal.id"] for each in subgoals] == [each.id for each in GOALS_OF_CODE.subgoals]
+    for each in subgoals:
+        assert each["gen_ai.evaluation.score.label"] == ("reached" if each["gen_ai.evaluation.score.value"] else "open")
+    without = events_of([row for row in rows if not isinstance(row, GoalsRow)])
+    assert {e.attributes["gen_ai.evaluation.name"] for e in without} & {"subgoal", "success"} == {"success"}
+    gone = [structs.replace(row, status="withdrawn") if isinstance(row, TurnRow) else row for row in rows]
+    assert {each.attributes.get("callgauge.turn") for each in events_of(gone)} == {None}
 
 
 def test_an_unknown_score_has_its_reason_and_no_value() -> None:
-    records = scored()
-    unknown = [
-        record.model_copy(update={"voice_to_voice_ms": Unscored(reason=UnscoredReason.USER_STILL_SPEAKING)})
-        if isinstance(record, TurnValues)
-        else record
-        for record in records
-    ]
-    events = events_of(unknown)
+    rows = written()
+    events = events_of(with_wait(rows, Unscored(UnscoredReason.USER_STILL_SPEAKING)))
     for event in events:
         assert ("error.type" in event.attributes) != ("gen_ai.evaluation.score.value" in event.attributes)
-    assert {event.attributes.get("error.type") for event in events} == {None, "user_still_speaking"}
-    inapplicable = [
-        record.model_copy(update={"voice_to_voice_ms": NotApplicable(reason="nothing was due")})
-        if isinstance(record, TurnValues)
-        else record
-        for record in records
-    ]
-    assert "voice_to_voice_latency_ms" not in {e.attributes["gen_ai.evaluation.name"] for e in events_of(inapplicable)}
+    assert {event.attributes.get("error.type") for event in events} >= {None, "user_still_speaking"}
+    inapplicable = events_of(with_wait(rows, NotApplicable("nothing was due")))
+    assert "voice_to_voice_latency_ms" not in {e.attributes["gen_ai.evaluation.name"] for e in inapplicable}
 
 
-def test_calls_and_their_scores_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    records = scored()
-    everything = len(events_of(records))
-    monkeypatch.setattr(evaluations, "MAX_RECORDS_PER_CALL", 3)
+def test_calls_and_their_turns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = written()
+    everything = len(events_of(rows))
+    monkeypatch.setattr(evaluations, "MAX_TURNS_PER_CALL", 2)
     scores = FinalScores()
-    events = [event for record in records for event in scores.take(record)]
+    events = [event for row in rows for event in scores.take(row)]
     assert 0 < len(events) < everything
+    assert {event.attributes.get("callgauge.turn") for event in events} == {None, 1}, "turns 0 and 1 are kept"
     assert scores.left_out > 0
     monkeypatch.setattr(evaluations, "MAX_CALLS", 0)
     scores = FinalScores()
-    assert [event for record in records for event in scores.take(record)] == []
+    events = [event for row in rows for event in scores.take(row)]
+    assert {event.attributes.get("callgauge.turn") for event in events} == {None}, "the closed row speaks for itself"
     assert scores.left_out > 0
+
+
+def test_the_tenant_with_the_most_calls_loses_its_quietest_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluations, "MAX_CALLS", 2)
+    scores = FinalScores()
+    rows = written()
+    first = next(row for row in rows if isinstance(row, TurnRow))
+    labels = {name: structs.replace(first.labels, tenant=name) for name in ("big", "small")}
+    for call, tenant in (("b-1", "big"), ("s-1", "small"), ("b-2", "big")):
+        scores.take(structs.replace(first, conversation_id=call, labels=labels[tenant], wait_ms=5.0))
+    waits = []
+    for call in ("b-1", "s-1", "b-2"):
+        closing = scores.take(structs.replace(rows[-1], conversation_id=call))
+        waits.append(any(event.attributes.get("callgauge.turn") is not None for event in closing))
+    assert waits == [False, True, True]
 
 
 @pytest.mark.parametrize("parent", [f"00-{'0a' * 16}-{'0b' * 8}-01", None])
 def test_the_body_is_what_opentelemetry_reads(parent: str | None) -> None:
     counted: Counter[str] = Counter()
     named = {"traceparent": parent}
-    events = events_of([r.model_copy(update=named) if isinstance(r, CallStartedFact) else r for r in scored()])
+    events = events_of([structs.replace(row, **named) if isinstance(row, CallRow) else row for row in written()])
     with collecting() as collector:
         sending = EvaluationSender(
             OtlpSettings(endpoint=collector.url), "1.2", lambda outcome, number: counted.update({outcome: number})

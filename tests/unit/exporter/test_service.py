@@ -1,32 +1,31 @@
-"""The exporter without a broker: records in, metrics out, its handling of records that say nothing, and its commits."""
+"""The exporter without a broker: rows in, metrics out, its handling of records that say nothing, its commits and its look back."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Never
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, KafkaConnectionError
-from aiokafka.structs import OffsetAndMetadata
+from aiokafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 from faststream.kafka import TestKafkaBroker
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.exporter import service
-from consumers.exporter.service import MAX_SILENT_SECONDS, Exporter
+from consumers.exporter.service import LOOK_BACK_MS, MAX_SILENT_SECONDS, Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.received import MAX_REFUSED_LINES, Place, Received, Unreadable
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.metrics.process import STEP_METRIC
-from schemas.scores.records import ClosedFact, Scored, Unscored
+from schemas.rows import CallRow, Row, encode
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.patience import patient
-from tests.unit.exporter.test_projection import FINAL, call, closed, goals, latency, progress
-from tests.unit.exporter.test_running_calls import record as score
+from tests.unit.exporter.test_projection import NOT_KNOWN, call, closed, waited
+from tests.unit.exporter.test_running_calls import row as call_row
+from tests.unit.exporter.test_running_calls import so_far
 
 
 class Record(NamedTuple):
@@ -45,6 +44,15 @@ def exporter(**settings: Any) -> tuple[Exporter, CollectorRegistry]:
     return made, registry
 
 
+def score(conversation_id: str) -> bytes:
+    """The row of a call that has just started."""
+    return encode(call("started", conversation_id=conversation_id))
+
+
+def values(*rows: Row) -> list[Record]:
+    return [Record(encode(row), offset=offset) for offset, row in enumerate(rows)]
+
+
 async def take(role: Exporter, records: Sequence[Any]) -> None:
     """Hands over records as a poll does: FastStream's subscriber gets them."""
     reader = getattr(role.reader, "real", role.reader)
@@ -58,23 +66,25 @@ def sample(registry: CollectorRegistry, name: str, **labels: str) -> float | Non
     return registry.get_sample_value(name, labels)
 
 
-async def test_records_become_metrics() -> None:
+async def test_rows_become_metrics() -> None:
     role, registry = exporter()
-    records = [score("c-1"), latency(1500), score("c-2", closes=True)]
-    await take(role, [Record(each.model_dump_json().encode()) for each in records])
+    await take(role, values(call("started"), waited(1500.0), closed(conversation_id="c-2")))
     role._instruments.refresh()
-    labels = {"agent": "ava", "tenant": "acme", "environment": "live", "source": "pipecat", "anchor": "vad"}
+    who = {"agent": "ava", "tenant": "acme", "environment": "live"}
+    labels = who | {"source": "pipecat", "anchor": "vad"}
     assert sample(registry, "callgauge_turn_response_latency_seconds_sum", **labels) == 1.5
-    assert sample(registry, "callgauge_calls_active", agent="ava", tenant="unknown", environment="unknown") == 0
-    assert sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 1
-    assert sample(registry, "callgauge_scores_read_total", kind="closed") == 1
+    assert sample(registry, "callgauge_calls_active", **who) == 1
+    assert sample(registry, "callgauge_calls_started_total", **who) == 1
+    assert sample(registry, "callgauge_calls_ended_total", **who, outcome="ended") == 1
+    assert sample(registry, "callgauge_scores_read_total", kind="call") == 2
+    assert sample(registry, "callgauge_scores_read_total", kind="turn") == 1
 
 
-async def test_a_published_score_is_counted() -> None:
+async def test_a_published_row_is_counted() -> None:
     role, registry = exporter()
     async with TestKafkaBroker(role.reader.broker) as broker:
-        await broker.publish(score("c-1").model_dump_json().encode(), "scores", key=b"c-1")
-    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+        await broker.publish(score("c-1"), "scores", key=b"c-1")
+    assert sample(registry, "callgauge_scores_read_total", kind="call") == 1
 
 
 async def test_whoever_reads_can_hand_it_messages() -> None:
@@ -82,16 +92,16 @@ async def test_whoever_reads_can_hand_it_messages() -> None:
     role, registry = exporter()
     place = Place("scores", 0, 4, 0, b"c-1")
     with capture_logs() as lines:
-        await role.handle([Received(place, score("c-1")), Received(place._replace(offset=5), Unreadable("why"))])
-    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+        await role.handle([Received(place, call("started")), Received(place._replace(offset=5), Unreadable("why"))])
+    assert sample(registry, "callgauge_scores_read_total", kind="call") == 1
     assert [(line["event"], line["offset"], line["reason"]) for line in lines] == [("record_refused", 5, "why")]
 
 
-async def test_the_last_step_of_an_event_ends_when_its_record_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_step_of_an_event_ends_when_its_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "wall_clock_ms", lambda: 1_040)
     role, registry = exporter()
-    written = Record(score("c-1").model_dump_json().encode(), timestamp=1_000)
-    await take(role, [written, written._replace(timestamp=1_050)])  # the second one by a clock that is ahead
+    written = Record(score("c-1"), timestamp=1_000)
+    await take(role, [written, written._replace(timestamp=1_050, offset=1)])  # the second one by a clock that is ahead
     assert sample(registry, f"{STEP_METRIC}_sum", step="counted") == pytest.approx(0.04)
     assert sample(registry, f"{STEP_METRIC}_count", step="counted") == 2
 
@@ -99,18 +109,17 @@ async def test_the_last_step_of_an_event_ends_when_its_record_counts(monkeypatch
 async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_when_it_has_closed() -> None:
     role, registry = exporter()
     seen = []
-    who = {"agent": "ava", "tenant": "acme", "environment": "live"}
-    unknown = Unscored(reason=UnscoredReason.DEADLINE)
-    for record in (
-        goals(),
-        progress(Scored(value=0.0), turn=1, reached=0, subgoals=3),
-        progress(Scored(value=0.3333), turn=2, reached=1, subgoals=3),
-        progress(unknown, turn=3, reached=1, subgoals=3),
-        progress(Scored(value=0.6667), turn=3, reached=2, subgoals=3, **FINAL),
-        call(success_final_turn=Scored(value=0)),
-        closed(CloseReason.ENDED),
-    ):
-        await take(role, [Record(record.model_dump_json().encode())])
+    who = {"agent": "ava", "tenant": "unknown", "environment": "unknown"}
+    rows: list[CallRow] = [
+        call_row("c-1", goals=so_far(3)),
+        call_row("c-1", goals=so_far(3, 0, 0.0)),
+        call_row("c-1", goals=so_far(3, 1, 0.3333)),
+        call_row("c-1", goals=so_far(3, 1, NOT_KNOWN)),
+        call_row("c-1", goals=so_far(3, 2, 0.6667)),
+        closed(labels=call_row("c-1").labels, goals=so_far(3, 2, 0.6667)),
+    ]
+    for offset, row in enumerate(rows):
+        await take(role, [Record(encode(row), offset=offset)])
         role._instruments.refresh()
         seen.append(
             (
@@ -121,15 +130,12 @@ async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_wh
                 sample(registry, "callgauge_subgoals_active", **who, state="open"),
             )
         )
-        assert sample(registry, "callgauge_call_progress_ratio_count", **who) == (
-            1 if isinstance(record, ClosedFact) else None
-        )
+        assert sample(registry, "callgauge_call_progress_ratio_count", **who) == (1 if row is rows[-1] else None)
     assert seen == [
         (0, 1, 0, 0, 3),
         (1, 0, 0, 0, 3),
         (1, 0, 0.3333, 1, 2),
         (0, 1, 0, 1, 2),
-        (1, 0, 0.6667, 2, 1),
         (1, 0, 0.6667, 2, 1),
         (0, 0, 0, 0, 0),
     ]
@@ -139,44 +145,23 @@ async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_wh
 
 async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
     role, registry = exporter()
-    odd = latency(1500, anchor=None)
-    values = [b"", b"\xff", b"{}", b'{"name":"closed"}', odd.model_dump_json().encode()]
-    usual = score("c-1").model_dump_json().encode()
-    later = usual.replace(b"{", b'{"of_a_later_version": 1, ', 1)
-    await take(role, [*map(Record, values), Record(None), Record(usual), Record(later)])  # None: another owner came
-    assert sample(registry, "callgauge_scores_refused_total") == len(values)
-    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 2
-
-
-async def test_of_a_log_of_schema_1_what_both_versions_have_is_counted() -> None:
-    """As long as exporters are of the new version and evaluators are not yet."""
-    role, registry = exporter()
-    values = (Path(__file__).parents[2] / "support" / "scores_of_schema_1.jsonl").read_bytes().splitlines()
-    with capture_logs() as lines:
-        await take(role, [Record(value) for value in values])
-    latencies = [value for value in values if b'"name": "voice_to_voice_latency_ms"' in value]
-    firsts = sum(b'"is_first": true' in value for value in latencies)
-    assert len(latencies) > firsts > 0
-    who = {"agent": "pharmacy-refill", "environment": "simulated", "tenant": "unknown"}
-    labels = who | {"source": "pipecat", "anchor": "vad"}
-    assert sample(registry, "callgauge_turn_response_latency_seconds_count", **labels) == firsts
-    assert sample(registry, "callgauge_dead_air_total", **who) == 1
-    assert sample(registry, "callgauge_progress_stalls_total", **who, by="turns") == 1
-    assert sample(registry, "callgauge_scores_read_total", kind="closed") == 1
-    names = (b"turn", b"stage_latencies", b"speech", b"turn_taking", b"eva_x_mean", b"success_final_turn")
-    refused = sample(registry, "callgauge_scores_refused_total")
-    assert refused is not None
-    assert sum(b'"name": "%s"' % name in value for name in names for value in values) <= refused < len(values)
-    reasons = {line["reason"] for line in lines if line["event"] == "record_refused"}
-    assert [reason.split(",")[0] for reason in reasons] == ["it is of schema version 1"]
+    broken = [
+        b'{"row":', b'{"row":"turn"}', b'{"row":"call","conversation_id":7}', b'{"row":"of a later version"}',
+        encode(waited(1500.0, anchor=None)),
+    ]  # fmt: skip
+    later = score("c-1").replace(b"{", b'{"row":"call","of_a_later_version": 1, ', 1).replace(b', "row":"call"', b"")
+    usual = [None, score("c-1"), later]  # None: an evaluator said how far it has come
+    await take(role, [Record(value, offset=offset) for offset, value in enumerate([*broken, *usual])])
+    assert sample(registry, "callgauge_scores_refused_total") == len(broken)
+    assert sample(registry, "callgauge_scores_read_total", kind="call") == 2
 
 
 async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:
     role, registry = exporter()
     with capture_logs() as lines:
-        await take(role, [stand_in("scores", 3, 8), Record(score("c-1").model_dump_json().encode(), offset=9)])
+        await take(role, [stand_in("scores", 3, 8), Record(score("c-1"), offset=9)])
     assert sample(registry, "callgauge_scores_refused_total") == 1
-    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+    assert sample(registry, "callgauge_scores_read_total", kind="call") == 1
     assert [line["reason"] for line in lines if line["event"] == "record_refused"] == [
         "scores[0]@3 to @8: the batch cannot be unpacked, expected what zstd writes, saw less"
     ]
@@ -185,24 +170,26 @@ async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:
 
 async def test_forgotten_calls_are_counted() -> None:
     role, registry = exporter(max_active_calls=1)
-    await take(role, [Record(score(name).model_dump_json().encode()) for name in ("c-1", "c-2")])
+    await take(role, values(call_row("c-1"), call_row("c-2")))
     assert sample(registry, "callgauge_calls_forgotten_total") == 1
 
 
 async def test_running_calls_of_partitions_taken_away_are_dropped() -> None:
     role, registry = exporter()
-    await take(role, [Record(score("c-1").model_dump_json().encode(), partition=3)])
+    await take(role, [Record(score("c-1"), partition=3)])
+    role._instruments.refresh()
+    assert sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 1
     await role.on_partitions_assigned({TopicPartition("scores", 1)})
     role._instruments.refresh()
-    assert sample(registry, "callgauge_calls_active", agent="ava", tenant="unknown", environment="unknown") == 0
+    assert sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 0
 
 
 async def test_what_is_refused_is_told_with_its_place_and_not_without_end() -> None:
     role, _ = exporter()
-    junk = [Record(b"{}", key=b"c-7", partition=2, offset=offset) for offset in range(MAX_REFUSED_LINES + 5)]
+    junk = [Record(b'{"row":0}', key=b"c-7", partition=2, offset=offset) for offset in range(MAX_REFUSED_LINES + 5)]
     with capture_logs() as lines:
         await take(role, junk)
-        await take(role, junk[:1])
+        await take(role, [junk[0]._replace(offset=MAX_REFUSED_LINES + 5)])
     assert [line["event"] for line in lines] == [
         *["record_refused"] * MAX_REFUSED_LINES, "more_records_refused", "record_refused",
     ]  # fmt: skip
@@ -217,6 +204,9 @@ class FakeConsumer:
     def __init__(self, **starts: int) -> None:
         self.starts = {TopicPartition("scores", int(name[1:])): offset for name, offset in starts.items()}
         self.committed: list[dict[int, int]] = []
+        self.two_minutes_ago: dict[int, int] = {}
+        self.looked_up: list[int] = []
+        self.sought: list[tuple[int, int]] = []
         self.error: Exception | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -228,6 +218,16 @@ class FakeConsumer:
         start = self.starts[partition]
         await self.on_position()
         return start
+
+    async def offsets_for_times(
+        self, times: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        self.looked_up += times.values()
+        found = {each: self.two_minutes_ago.get(each.partition) for each in times}
+        return {each: None if offset is None else OffsetAndTimestamp(offset, 0) for each, offset in found.items()}
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.sought.append((partition.partition, offset))
 
     async def on_position(self) -> None:
         """Runs while a position is asked for, and does nothing."""
@@ -298,7 +298,7 @@ class Shell:
             await self.running
 
     async def count(self, partition: int, *offsets: int) -> None:
-        value = score("c-1").model_dump_json().encode()
+        value = score("c-1")
         await take(self.role, [Record(value, partition=partition, offset=offset) for offset in offsets])
 
 
@@ -336,7 +336,7 @@ async def test_a_graceful_stop_commits_what_was_counted_and_counts_nothing_more(
     made.consumer.gate.set()
     await stopping
     assert made.consumer.committed[1:] == [{0: 13}]
-    assert sample(made.registry, "callgauge_scores_read_total", kind="fact") == 3
+    assert sample(made.registry, "callgauge_scores_read_total", kind="call") == 3
     assert made.reader.is_stopped
 
 
@@ -470,3 +470,83 @@ async def test_it_is_not_ready_before_it_reads_and_after_it_stopped(shell: Shell
     assert made.role.problems() == ()
     await made.ended()
     assert made.role.problems()
+
+
+# Which calls run is read from two minutes back; what counts begins at the commit.
+
+
+async def test_a_new_owner_reads_from_two_minutes_back_and_counts_from_its_position(
+    shell: ShellMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "wall_clock_ms", lambda: 1_000_000)
+    made = shell(p0=7, p1=9)
+    made.consumer.two_minutes_ago = {0: 4}
+    await made.run()
+    assert made.consumer.looked_up == [1_000_000 - LOOK_BACK_MS] * 2
+    assert made.consumer.sought == [(0, 4)], "nothing was written to the other one since then"
+    rows: list[Row] = [call("started"), waited(1500.0), closed(conversation_id="c-2"), waited(900.0)]
+    await take(made.role, [Record(encode(row), offset=offset) for offset, row in enumerate(rows, 4)])
+    made.role._instruments.refresh()
+    who = {"agent": "ava", "tenant": "acme", "environment": "live"}
+    assert sample(made.registry, "callgauge_calls_active", **who) == 1
+    assert not sample(made.registry, "callgauge_calls_started_total", **who)
+    assert not sample(made.registry, "callgauge_calls_ended_total", **who, outcome="ended")
+    latency = "callgauge_turn_response_latency_seconds_sum"
+    assert sample(made.registry, latency, **who, source="pipecat", anchor="vad") == 0.9
+    assert sample(made.registry, "callgauge_scores_read_total", kind="turn") == 1
+    with capture_logs() as lines:
+        await made.ended()
+    assert [line["records"] for line in lines if line["event"] == "exporter_stopped"] == [1]
+    assert made.consumer.committed == [{0: 7, 1: 9}, {0: 8}], "a position never goes back"
+
+
+async def test_a_place_that_is_behind_two_minutes_ago_stays(shell: ShellMaker) -> None:
+    made = shell(p0=7)
+    made.consumer.two_minutes_ago = {0: 100}
+    await made.run()
+    assert made.consumer.sought == []
+    await made.count(0, 7)
+    await made.ended()
+    assert made.consumer.committed == [{0: 7}, {0: 8}]
+
+
+async def test_what_is_refused_in_front_of_the_place_was_refused_before(shell: ShellMaker) -> None:
+    made = shell(p0=7)
+    await made.run()
+    with capture_logs() as lines:
+        await take(made.role, [Record(b'{"row":0}', offset=5)])
+    assert lines == []
+    assert not sample(made.registry, "callgauge_scores_refused_total")
+    await made.ended()
+
+
+async def test_a_partition_that_stays_is_not_looked_back_at_again(shell: ShellMaker) -> None:
+    made = shell(p0=7, p1=9)
+    made.consumer.two_minutes_ago = {0: 4, 1: 4, 2: 4}
+    await made.run()
+    await made.role.on_partitions_revoked(set(made.consumer.starts))
+    made.consumer.starts = {TopicPartition("scores", 1): 9, TopicPartition("scores", 2): 9}
+    await made.role.on_partitions_assigned(set(made.consumer.starts))
+    await made.role._commit(1)
+    assert sorted(made.consumer.sought) == [(0, 4), (1, 4), (2, 4)]
+    await made.ended()
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_partition_that_goes_while_it_is_looked_up_is_left_alone(
+    shell: ShellMaker, *, comes_back: bool
+) -> None:
+    made = shell(p0=7)
+    made.consumer.two_minutes_ago = {0: 4}
+    asked = made.consumer.offsets_for_times
+
+    async def asked_too_late(times: Any) -> Any:
+        found = await asked(times)
+        made.consumer.starts = made.consumer.starts if comes_back else {}
+        made.role._next.clear()
+        return found
+
+    made.consumer.offsets_for_times = asked_too_late  # type: ignore[method-assign]  # runs meanwhile
+    await made.run()
+    assert made.consumer.sought == []
+    await made.ended()
