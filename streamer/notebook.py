@@ -21,12 +21,12 @@ from consumers.engine.agent_inspect import Asking, Ballot, Vote, auc_of, ppt_of,
 from consumers.engine.goals.questions import Voting, grade_of
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.opening import opened
-from consumers.history.rows import Value
 from consumers.history.search import Condition, Question
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import wall_clock_ms
+from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat, flat
 from schemas.metric_context import MetricContext
-from schemas.scores.records import AnyScoreRecord
+from schemas.rows import CallRow, GoalsRow, TurnRow, WordsRow
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.agent_inspect.scoring import (
     NotJudgedError,
@@ -62,7 +62,7 @@ def past_calls(
     text: str = "",
     folder: str | Path | None = None,
     config: str | Path | None = None,
-) -> list[dict[str, Value]]:
+) -> list[dict[str, Flat]]:
     """The calls of the history that began in a period, a row each, as `callgauge history find` prints them. An unknown value is None.
 
     Args:
@@ -92,57 +92,48 @@ _EVENTS: Final = Path("events")
 
 @dataclass(frozen=True, slots=True)
 class ScoredCall:
-    """The scores of one recorded call at its end.
+    """What is known of one recorded call at its end.
 
     Attributes:
         conversation_id: Its id in the recording.
-        records: The newest record of each score, as `callgauge score` prints them.
-        transcript: The transcript in ElevenLabs' format, redacted as the settings say; None if it is too large for its topic.
+        call: The row of the call, as `callgauge score` prints it.
+        turns: The rows of its turns, in order; those that later events have withdrawn are left out.
+        goals: Its goal set; None without goals.
+        words: What was said in each turn, redacted as the settings say.
+        transcript: The transcript in ElevenLabs' format, redacted likewise; None if it is too large for its topic.
         context: The `MetricContext`, as `callgauge context` prints it: the words in it are not redacted.
         remarks: Sentences for a person: events that were left out, goals and files that are missing.
     """
 
     conversation_id: str
-    records: tuple[AnyScoreRecord, ...]
+    call: CallRow
+    turns: tuple[TurnRow, ...]
+    goals: GoalsRow | None
+    words: tuple[WordsRow, ...]
     transcript: tuple[TranscriptTurn, ...] | None
     context: MetricContext
     remarks: tuple[str, ...]
 
-    def to_dicts(self, name: str | None = None) -> list[dict[str, Any]]:
-        """The records as rows for a table, for example `pandas.DataFrame(call.to_dicts("turn"))`.
+    def to_dict(self) -> dict[str, Flat]:
+        """The columns of the call, by their names."""
+        return _named(CALL_COLUMNS, self.call)
 
-        Fields of fields are joined by a dot. A score is its number; where it has none it is None, and the row says why under the
-        same name with `.reason`. A list stays a list.
+    def to_dicts(self) -> list[dict[str, Flat]]:
+        """The columns of each turn, for example for `pandas.DataFrame(call.to_dicts())`.
 
-        Args:
-            name: Only records of this name, for example `turn`, `call` or `tool_call`; None for all.
+        Where a value has no number it is None, and the column with `.reason` behind the name says why.
 
         Example:
             >>> (call,) = score("sample")
-            >>> turn = call.to_dicts("turn")[2]
-            >>> turn["turn"], turn["voice_to_voice_ms"], turn["talk.user.words"]
+            >>> turn = call.to_dicts()[2]
+            >>> turn["turn"], turn["wait_ms"], turn["talk.user.words"]
             (2, 919.22, 14)
         """
-        rows = []
-        for record in self.records:
-            if name is None or record.name == name:
-                row: dict[str, Any] = {}
-                _put(row, "", record.model_dump(mode="json"))
-                rows.append(row)
-        return rows
+        return [_named(TURN_COLUMNS, row) for row in self.turns]
 
 
-def _put(row: dict[str, Any], path: str, value: Any) -> None:
-    match value:
-        case {"outcome": "scored", "value": number}:
-            row[path] = number
-        case {"outcome": "unscored" | "not_applicable", "reason": reason}:
-            row |= {path: None, f"{path}.reason": reason}
-        case dict():
-            for name, part in value.items():
-                _put(row, f"{path}.{name}" if path else name, part)
-        case _:
-            row[path] = value
+def _named(columns: Sequence[Column], row: CallRow | TurnRow) -> dict[str, Flat]:
+    return dict(zip((column.name for column in columns), flat(columns, row), strict=True))
 
 
 def score(
@@ -169,8 +160,8 @@ def score(
 
     Example:
         >>> (call,) = score("sample")
-        >>> call.conversation_id, len(call.to_dicts("turn"))
-        ('sample-call', 8)
+        >>> call.conversation_id, len(call.turns), call.call.longest_wait_ms
+        ('sample-call', 8, 3000.0)
         >>> call.transcript[0].message
         'Good morning, this is the rebooking desk of Larkwing Air. How can I help you today?'
         >>> call.context.turns_by, call.context.tools_called
@@ -198,7 +189,21 @@ def score(
 def _call(recorded: RecordedCall, scoring: RecordedScoring) -> ScoredCall:
     entries = None if scoring.transcript is None else tuple(TRANSCRIPT.validate_json(scoring.transcript))
     context, _ = recorded_context(recorded)
-    return ScoredCall(recorded.conversation_id, tuple(scoring.final_records()), entries, context, scoring.remarks)
+    rows = scoring.newest_rows()
+    (of_call,) = [row for row in rows if isinstance(row, CallRow)]
+    turns = tuple(row for row in rows if isinstance(row, TurnRow) and row.status != "withdrawn")
+    goals = next((row for row in rows if isinstance(row, GoalsRow)), None)
+    words = {row.turn: row for row in scoring.words}
+    return ScoredCall(
+        recorded.conversation_id,
+        of_call,
+        turns,
+        goals,
+        tuple(words[turn] for turn in sorted(words)),
+        entries,
+        context,
+        scoring.remarks,
+    )
 
 
 def _calls_of(events: Iterable[Mapping[str, Any]]) -> Iterator[RecordedCall]:

@@ -1,152 +1,48 @@
 """Tables for programs: what the rows of `--csv` and `--parquet` have, column by column, and what writes them.
 
-Calls have the columns of history. A column has the same name and meaning in each table that has it; unknown is empty, never 0.
+Calls and turns have the columns of `schemas/columns.py`, as history has them. Unknown is empty, never 0.
 """
 
 import contextlib
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from consumers.history.rows import CALL_COLUMNS, CallOnFile, Column, Of, Value, scored
 from consumers.runtime.process import OperatorError
-from schemas.closed_sets import FAILED_USES
-from schemas.scores.latency_stages import Stage
-from schemas.scores.records import (
-    AnyScoreRecord,
-    InterruptionFact,
-    NotApplicable,
-    ProgressScore,
-    Result,
-    ToolUseFact,
-    TurnValues,
-    Unscored,
-)
+from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat, Kind, flat
+from schemas.rows import CallRow, TurnRow
 from schemas.scores.running import ShownCall
 from streamer.result_file import require_place, written_whole
 from streamer.terminal import print_lines
 from streamer.trials.calls import Trial
 
-Row = Sequence[Value]
-_CALL: Final = {column.name: column for column in CALL_COLUMNS}
-LABELS_COLUMN: Final = Column[Any]("labels", "text", "those of people, for calls of the history", lambda _: None)
-"""Behind the columns of past calls: they come from the topic `annotations`, not from the records of a call."""
+Row = Sequence[Flat]
+Of = TypeVar("Of")
 
 
-def _why(result: Result | None) -> str | None:
-    """Why there is no value; None where there is one, and where the thing itself is missing."""
-    match result:
-        case Unscored(reason=reason):
-            return reason.value
-        case NotApplicable(reason=reason):
-            return reason
-    return None
+class Computed(NamedTuple, Generic[Of]):
+    """A column of something that is no row of a turn or a call.
+
+    Attributes:
+        name: Its name, with the unit at the end.
+        kind: What its values are.
+        meaning: One phrase for people.
+        of: Computes it; None if it is unknown.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    of: Callable[[Of], Flat]
 
 
-# A row of a turn.
-
-
-class TurnOnFile(NamedTuple):
-    """A turn, with the newest records that name it and the call that it belongs to."""
-
-    call: CallOnFile
-    values: TurnValues
-    records: Sequence[AnyScoreRecord]
-
-
-def _of_turn(read: Callable[[TurnValues], Any]) -> Callable[[TurnOnFile], Value]:
-    return lambda turn: read(turn.values)
-
-
-def _result(read: Callable[[TurnValues], Result | None]) -> Callable[[TurnOnFile], Value]:
-    return lambda turn: scored(read(turn.values))
-
-
-def _part(name: str) -> Callable[[TurnOnFile], Value]:
-    """The result of a part of the record that may be missing."""
-
-    def of(turn: TurnOnFile) -> Value:
-        part = getattr(turn.values, name)
-        return None if part is None else scored(part.result)
-
-    return of
-
-
-def _talk(side: str, read: Callable[[Any], Value]) -> Callable[[TurnOnFile], Value]:
-    return lambda turn: None if turn.values.talk is None else read(getattr(turn.values.talk, side))
-
-
-def _stage(stage: Stage) -> Callable[[TurnOnFile], Value]:
-    return lambda turn: next((each.latency_ms for each in turn.values.stages if each.stage is stage), None)
-
-
-def _interruptions(name: str) -> Callable[[TurnOnFile], Value]:
-    return lambda turn: sum(isinstance(each, InterruptionFact) and each.name == name for each in turn.records)
-
-
-def _uses(turn: TurnOnFile) -> list[ToolUseFact]:
-    return [each for each in turn.records if isinstance(each, ToolUseFact)]
-
-
-def _progress(read: Callable[[ProgressScore], Value]) -> Callable[[TurnOnFile], Value]:
-    return lambda turn: next((read(each) for each in turn.records if isinstance(each, ProgressScore)), None)
-
-
-def _turn_of_call(name: str) -> Column[TurnOnFile]:
-    column = _CALL[name]
-    return Column(column.name, column.kind, column.meaning, lambda turn: column.of(turn.call))
-
-
-TURN_COLUMNS: Final[tuple[Column[TurnOnFile], ...]] = (
-    *map(_turn_of_call, ("conversation_id", "agent", "tenant", "environment", "version")),
-    Column("turn", "integer", "its number; 0 is the greeting", _of_turn(lambda turn: turn.turn)),
-    Column(
-        "outcome", "text", "answered, interrupted, unanswered, abandoned or failed",
-        _of_turn(lambda turn: None if turn.outcome is None else turn.outcome.value),
-    ),
-    Column(
-        "voice_to_voice_ms", "real", "end of the user's speech to the first sound of the answer; negative if it came before",
-        _result(lambda turn: turn.voice_to_voice_ms),
-    ),
-    Column("voice_to_voice_unknown", "text", "why there is no such latency", _of_turn(lambda turn: _why(turn.voice_to_voice_ms))),
-    Column("anchor", "text", "how the end of the user's speech is known", _of_turn(lambda turn: turn.anchor)),
-    Column("source", "text", "the stream with the events of that latency", _of_turn(lambda turn: turn.source)),
-    Column(
-        "after_tools_ms", "real", "to the first sound after the tools, where the first one was a filler",
-        _of_turn(lambda turn: turn.after_tools_ms),
-    ),
-    Column("user_speech_ms", "real", "time in which the user was heard", _talk("user", lambda side: scored(side.speech_ms))),
-    Column("assistant_speech_ms", "real", "likewise", _talk("assistant", lambda side: scored(side.speech_ms))),
-    Column("user_words", "integer", "words of the user", _talk("user", lambda side: side.words)),
-    Column("assistant_words", "integer", "likewise", _talk("assistant", lambda side: side.words)),
-    Column("user_interruptions", "integer", "by the caller", _interruptions("interruption_by_user")),
-    Column("assistant_interruptions", "integer", "by the agent", _interruptions("interruption_by_assistant")),
-    Column("dead_airs", "integer", "silences beyond the threshold", lambda turn: sum(each.name == "dead_air" for each in turn.records)),
-    Column("tool_calls", "integer", "tool calls with an outcome", lambda turn: len(_uses(turn))),
-    Column(
-        "failed_tool_calls", "integer", "those that failed or were not answered",
-        lambda turn: sum(use.outcome in FAILED_USES for use in _uses(turn)),
-    ),
-    Column("progress", "real", "share of subgoals that are reached after it, 0 to 1", _progress(lambda each: scored(each.result))),
-    Column("reached", "integer", "subgoals that are reached after it", _progress(lambda each: each.reached)),
-    Column("turn_taking", "real", "EVA's score of its timing, 0 to 1", _part("turn_taking")),
-    Column("stt_wer", "real", "word error rate of the agent's transcript", _part("stt_wer")),
-    Column("user_disagreement", "real", "difference between the two transcripts of the user", _part("user_disagreement")),
-    Column("assistant_disagreement", "real", "likewise", _part("assistant_disagreement")),
-    Column(
-        "estimate_error_ms", "real", "error of the live estimate of an ElevenLabs agent's latency",
-        _of_turn(lambda turn: None if turn.estimate_error is None else turn.estimate_error.error_ms),
-    ),
-    Column("conciseness", "real", "a judge's rating, 0 to 1", _part("conciseness")),
-    Column("speakability", "real", "likewise", _part("speakability")),
-    Column(
-        "transcription_accuracy_key_entities", "real", "likewise, of the key entities in the agent's transcript",
-        _part("transcription_accuracy_key_entities"),
-    ),
-    *(Column(f"stage_{stage}_ms", "real", "latency of this stage", _stage(stage)) for stage in Stage),
-)  # fmt: skip
+AnyColumn = Column | Computed[Any]
+LABELS_COLUMN: Final = Computed[Any](
+    "annotations", "text", "labels of people, for calls of the history", lambda _: None
+)
+"""Behind the columns of past calls: they come from the topic `annotations`, not from the row of a call."""
 
 
 # A row of a running call.
@@ -159,65 +55,34 @@ class RunningCall(NamedTuple):
     at_ms: int
 
 
-_IN_A_VIEW: Final = (
-    "conversation_id", "agent", "tenant", "environment", "version", "pipeline_type", "started_ms", "changed_ms", "is_closed",
-    "close_reason", "ended_reason", "turns", "dead_airs", "user_interruptions", "assistant_interruptions", "tool_calls",
-)  # fmt: skip
-"""The columns of calls that are computed from their view alone."""
-
-
-def _running_of_call(name: str) -> Column[RunningCall]:
-    column = _CALL[name]
-    return Column(
-        column.name,
-        column.kind,
-        column.meaning,
-        lambda call: column.of(CallOnFile(call.shown.view, (), None, None, ())),
-    )
-
-
-def _worst(read: Callable[[Any], Value]) -> Callable[[RunningCall], Value]:
+def _worst(read: Callable[[Any], Flat]) -> Callable[[RunningCall], Flat]:
     return lambda call: read(call.shown.troubles[0]) if call.shown.troubles else None
 
 
-def _newest(name: str) -> Callable[[RunningCall], Value]:
-    return lambda call: None if call.shown.view.latency is None else getattr(call.shown.view.latency, name)
+def _of_call(column: Column) -> Computed[RunningCall]:
+    return Computed(column.name, column.kind, column.meaning, lambda call: column.of(call.shown.call))
 
 
-def _goals(name: str) -> Callable[[RunningCall], Value]:
-    return lambda call: None if call.shown.view.goals is None else getattr(call.shown.view.goals, name)
-
-
-RUNNING_COLUMNS: Final[tuple[Column[RunningCall], ...]] = (
-    *map(_running_of_call, _IN_A_VIEW),
-    Column("trouble", "text", "kind of its worst trouble", _worst(lambda worst: worst.kind.value)),
-    Column("rank", "real", "the higher, the worse; empty for a healthy call", _worst(lambda worst: worst.rank)),
-    Column(
+TROUBLE_COLUMNS: Final[tuple[Computed[RunningCall], ...]] = (
+    Computed("trouble", "text", "kind of its worst trouble", _worst(lambda worst: worst.kind.value)),
+    Computed("rank", "real", "the higher, the worse; empty for a healthy call", _worst(lambda worst: worst.rank)),
+    Computed(
         "reasons", "text", "all of its troubles in words, the worst first",
         lambda call: "; ".join(each.reason for each in call.shown.troubles) or None,
     ),
-    Column("quiet_ms", "integer", "time since its last event", lambda call: max(0, call.at_ms - call.shown.view.changed_ms)),
-    Column(
-        "waiting_since_ms", "integer", "since when its caller waits in silence, once that is dead air, in epoch ms",
-        lambda call: None if call.shown.view.wait is None else call.shown.view.wait.since_ms,
-    ),
-    Column("voice_to_voice_ms", "real", "its newest latency", _newest("latency_ms")),
-    Column("latency_turn", "integer", "the turn of that", _newest("turn")),
-    Column("anchor", "text", "how the end of the user's speech is known", _newest("anchor")),
-    Column("reached", "integer", "subgoals that are reached", _goals("reached")),
-    Column("subgoals", "integer", "all subgoals", _goals("subgoals")),
-    Column("is_stalled", "integer", "1 while it reaches no further subgoal", lambda call: int(call.shown.view.is_stalled)),
+    Computed("quiet_ms", "integer", "time since its newest row", lambda call: max(0, call.at_ms - call.shown.call.known_ms)),
 )  # fmt: skip
+RUNNING_COLUMNS: Final = (*map(_of_call, CALL_COLUMNS), *TROUBLE_COLUMNS)
 
 
 # A row of a trial.
 
 
-def _known(read: Callable[[Trial], bool | float | str], kind: Callable[[float], Value]) -> Callable[[Trial], Value]:
+def _known(read: Callable[[Trial], bool | float | str], kind: Callable[[float], Flat]) -> Callable[[Trial], Flat]:
     return lambda trial: None if isinstance(value := read(trial), str) else kind(value)
 
 
-def _unknown(read: Callable[[Trial], bool | float | str]) -> Callable[[Trial], Value]:
+def _unknown(read: Callable[[Trial], bool | float | str]) -> Callable[[Trial], Flat]:
     return lambda trial: value if isinstance(value := read(trial), str) else None
 
 
@@ -225,56 +90,43 @@ def _joined(names: Iterable[str]) -> str | None:
     return ", ".join(dict.fromkeys(names)) or None
 
 
-TRIAL_COLUMNS: Final[tuple[Column[Trial], ...]] = (
-    Column("conversation_id", "text", "the call", lambda trial: trial.conversation_id),
-    Column("place", "text", "its file, or the address of its page", lambda trial: trial.place or None),
-    Column("goal_set", "text", "the goals of the call", lambda trial: trial.goal_set.id),
-    Column("goal_version", "text", "digest of their content", lambda trial: trial.version),
-    Column("success", "real", "1 when every subgoal is reached", _known(lambda trial: trial.success, float)),
-    Column("success_unknown", "text", "why nobody knows", _unknown(lambda trial: trial.success)),
-    Column("progress", "real", "share of subgoals that are reached, 0 to 1", _known(lambda trial: trial.progress, float)),
-    Column("progress_unknown", "text", "why nobody knows", _unknown(lambda trial: trial.progress)),
-    Column("reached", "integer", "subgoals that are reached", lambda trial: sum(each.finding is True for each in trial.subgoals)),
-    Column("subgoals", "integer", "all subgoals", lambda trial: len(trial.subgoals)),
-    Column("missed", "text", "the subgoals that were not reached, by name", lambda trial: _joined(trial.missed)),
-    Column("stall_turn", "integer", "the first turn after its last progress, without success", lambda trial: trial.stall_turn),
-    Column(
+TRIAL_COLUMNS: Final[tuple[Computed[Trial], ...]] = (
+    Computed("conversation_id", "text", "the call", lambda trial: trial.conversation_id),
+    Computed("place", "text", "its file, or the address of its page", lambda trial: trial.place or None),
+    Computed("goal_set", "text", "the goals of the call", lambda trial: trial.goal_set.id),
+    Computed("goal_version", "text", "digest of their content", lambda trial: trial.version),
+    Computed("success", "real", "1 when every subgoal is reached", _known(lambda trial: trial.success, float)),
+    Computed("success_unknown", "text", "why nobody knows", _unknown(lambda trial: trial.success)),
+    Computed("progress", "real", "share of subgoals that are reached, 0 to 1", _known(lambda trial: trial.progress, float)),
+    Computed("progress_unknown", "text", "why nobody knows", _unknown(lambda trial: trial.progress)),
+    Computed("reached", "integer", "subgoals that are reached", lambda trial: sum(each.finding is True for each in trial.subgoals)),
+    Computed("subgoals", "integer", "all subgoals", lambda trial: len(trial.subgoals)),
+    Computed("missed", "text", "the subgoals that were not reached, by name", lambda trial: _joined(trial.missed)),
+    Computed("stall_turn", "integer", "the first turn after its last progress, without success", lambda trial: trial.stall_turn),
+    Computed(
         "failed_tools", "text", "the tools that failed or were not answered",
         lambda trial: _joined(each.tool for each in trial.failed_tools),
     ),
-    Column("closed_ms", "integer", "when it was closed, in epoch ms", lambda trial: trial.closed_at_ms or None),
+    Computed("closed_ms", "integer", "when it was closed, in epoch ms", lambda trial: trial.closed_at_ms or None),
 )  # fmt: skip
 
 
-# Rows of records.
-
-TABLES: Final[Mapping[str, Sequence[Column[Any]]]] = {
-    "calls": CALL_COLUMNS,
-    "turns": TURN_COLUMNS,
-    "running calls": RUNNING_COLUMNS,
-    "trials": TRIAL_COLUMNS,
-}
-"""The columns of each table by its name."""
+# Rows.
 
 
-def row_of(columns: Sequence[Column[Of]], of: Of) -> Row:
+def row_of(columns: Sequence[Computed[Of]], of: Of) -> Row:
     """The row of one thing."""
     return tuple(column.of(of) for column in columns)
 
 
-def call_rows(records: Sequence[AnyScoreRecord]) -> list[Row]:
-    """The row of a call, from its records in any order; at least one."""
-    return [row_of(CALL_COLUMNS, CallOnFile.of(records))]
+def call_rows(rows: Iterable[object]) -> list[Row]:
+    """A line for each row of a call among these."""
+    return [flat(CALL_COLUMNS, row) for row in rows if isinstance(row, CallRow)]
 
 
-def turn_rows(records: Sequence[AnyScoreRecord]) -> list[Row]:
-    """A row for each turn of a call, from its records in any order; at least one."""
-    call = CallOnFile.of(records)
-    turns = [each for each in call.records if isinstance(each, TurnValues)]
-    return [
-        row_of(TURN_COLUMNS, TurnOnFile(call, turn, [each for each in call.records if each.turn == turn.turn]))
-        for turn in sorted(turns, key=lambda each: each.turn or 0)
-    ]
+def turn_rows(rows: Iterable[object]) -> list[Row]:
+    """A line for each row of a turn among these, without withdrawn ones."""
+    return [flat(TURN_COLUMNS, row) for row in rows if isinstance(row, TurnRow) and row.status != "withdrawn"]
 
 
 # What writes them: CSV to standard output, Parquet to a file.
@@ -288,7 +140,7 @@ class NoParquetError(OperatorError):
 
 
 @contextlib.contextmanager
-def table(columns: Sequence[Column[Any]], parquet: Path | None) -> Iterator[Callable[[Iterable[Row]], str]]:
+def table(columns: Sequence[AnyColumn], parquet: Path | None) -> Iterator[Callable[[Iterable[Row]], str]]:
     """Gives the function that takes rows and returns the text to print for them: lines of CSV, nothing for a Parquet file.
 
     Args:
@@ -307,7 +159,7 @@ def table(columns: Sequence[Column[Any]], parquet: Path | None) -> Iterator[Call
         yield take
 
 
-def print_table(columns: Sequence[Column[Any]], rows: Iterable[Row], parquet: Path | None) -> None:
+def print_table(columns: Sequence[AnyColumn], rows: Iterable[Row], parquet: Path | None) -> None:
     """Prints the rows as CSV, or writes them to the file."""
     with table(columns, parquet) as put:
         print_lines(put(rows), ends=False)
@@ -326,7 +178,7 @@ def csv_text(rows: Iterable[Row]) -> str:
     return text.getvalue()
 
 
-def _safe(value: Value) -> Value:
+def _safe(value: Flat) -> Flat:
     if isinstance(value, str):
         value = " ".join(value.split())
         return f"'{value}" if value[:1] in {"=", "+", "-", "@"} else value
@@ -353,7 +205,7 @@ def require_parquet(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _parquet(columns: Sequence[Column[Any]], path: Path) -> Iterator[Callable[[Iterable[Row]], str]]:
+def _parquet(columns: Sequence[AnyColumn], path: Path) -> Iterator[Callable[[Iterable[Row]], str]]:
     arrow = require_parquet(path)
     kinds = {"text": arrow.string(), "integer": arrow.int64(), "real": arrow.float64()}
     schema = arrow.schema([(column.name, kinds[column.kind]) for column in columns])

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from consumers.history.search import MAX_ROWS
+from consumers.store.rows import Place
 from schemas.annotations import Annotation, ForgottenTenant
 
 MAX_OF_A_CALL: Final = 100
@@ -20,9 +21,6 @@ MAX_FORGOTTEN: Final = 2_000_000
 """Forgotten calls that are remembered, some 80 MB; then the oldest are not. Their records are gone from the topics long before."""
 MAX_TENANTS: Final = 10_000
 """Forgotten tenants that are remembered; then the oldest are not."""
-
-Place = tuple[str, int]
-"""A partition of a topic."""
 
 FILE_NAME: Final = "annotations.sqlite"
 

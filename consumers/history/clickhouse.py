@@ -1,5 +1,5 @@
-"""History in ClickHouse, over its HTTP interface. It only reads: ClickHouse takes the records from Kafka itself, and computes the rows of
-calls (`deploy/clickhouse/tables.sql`).
+"""History in ClickHouse, over its HTTP interface. It only reads: ClickHouse takes the rows from Kafka itself, and keeps the newest of each
+turn and call (`deploy/clickhouse/tables.sql`).
 """
 
 import json
@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import httpx2
 
-from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, Value
-from consumers.history.search import MAX_ROWS, Question, ranked
+from consumers.history.search import COLUMNS, MAX_ROWS, Question, quoted, ranked
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import OperatorError
+from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
+from schemas.columns import Flat
+from schemas.rows import CallRow, GoalsRow, TurnRow, decode, decode_words
 
 CONNECT_SECONDS: Final = 5.0
 """How long connecting may take."""
@@ -26,11 +27,10 @@ IDS_AT_ONCE: Final = 500
 MAX_MESSAGE_CHARS: Final = 500
 """Longest error of ClickHouse that is shown."""
 
-_KINDS: Final = {column.name: column.kind for column in CALL_COLUMNS}
 _PARAMETERS: Final = {"text": "String", "integer": "Float64", "real": "Float64"}
 _NOT_FORGOTTEN: Final = (
-    "conversation_id NOT IN (SELECT conversation_id FROM forgotten) AND started_ms >= "
-    "transform(ifNull(tenant, ''), (SELECT groupArray(tenant) FROM tenants), (SELECT groupArray(at_ms) FROM tenants), toInt64(0))"
+    "conversation_id NOT IN (SELECT conversation_id FROM forgotten) AND first_known_ms >= transform(ifNull(\"labels.tenant\", ''), "
+    "(SELECT groupArray(tenant) FROM tenants), (SELECT groupArray(at_ms) FROM tenants), toInt64(0))"
 )
 _ASKED: Final = "IN (SELECT unhex(arrayJoin(splitByChar(',', {ids:String}))))"
 """Ids travel as hexadecimal numbers, because a list of texts is quoted in no way that all versions of ClickHouse agree on."""
@@ -64,12 +64,12 @@ class ClickHouseHistory:
         """Ends the connections."""
         self._client.close()
 
-    def find(self, question: Question) -> list[dict[str, Value]]:
+    def find(self, question: Question) -> list[dict[str, Flat]]:
         """Returns the rows of the calls that a question asks for, highest first by its column."""
-        rows = (dict(zip(COLUMN_NAMES, row, strict=True)) for row in self.values(question, COLUMN_NAMES))
+        rows = (dict(zip(COLUMNS, row, strict=True)) for row in self.values(question, tuple(COLUMNS)))
         return ranked(rows, question)
 
-    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
+    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """Yields these columns of the calls that a question asks for."""
         if question.ids is None:
             yield from self._values(question, columns, None)
@@ -80,13 +80,13 @@ class ClickHouseHistory:
 
     def _values(
         self, question: Question, columns: Sequence[str], ids: Sequence[str] | None
-    ) -> Iterator[tuple[Value, ...]]:
-        where = ["started_ms >= {since:Int64}", "started_ms < {until:Int64}", _NOT_FORGOTTEN]
+    ) -> Iterator[tuple[Flat, ...]]:
+        where = ["first_known_ms >= {since:Int64}", "first_known_ms < {until:Int64}", _NOT_FORGOTTEN]
         values: dict[str, str | float] = {"since": question.since_ms, "until": question.until_ms}
         for place, (column, comparison, value) in enumerate(question.conditions):
-            parameter = f"{{value{place}:{_PARAMETERS[_KINDS[column]]}}}"
+            parameter, name = f"{{value{place}:{_PARAMETERS[COLUMNS[column].kind]}}}", quoted(column)
             where.append(
-                f"position({column}, {parameter}) > 0" if comparison == "~" else f"{column} {comparison} {parameter}"
+                f"position({name}, {parameter}) > 0" if comparison == "~" else f"{name} {comparison} {parameter}"
             )
             values[f"value{place}"] = value if value is not None else ""
         if ids is not None:
@@ -103,10 +103,10 @@ class ClickHouseHistory:
             )  # ours
         order = ""
         if question.most is not None:
-            order = f"ORDER BY {question.order_by} DESC NULLS LAST, conversation_id LIMIT {int(question.most)}"
-        names = ", ".join(columns)
-        sql = f"{_TENANTS} SELECT {names} FROM call FINAL WHERE {' AND '.join(where)} {order}"  # noqa: S608  # our names
-        kinds = [_KINDS[name] for name in columns]
+            order = f"ORDER BY {quoted(question.order_by)} DESC NULLS LAST, conversation_id LIMIT {int(question.most)}"
+        names = ", ".join(map(quoted, columns))
+        sql = f"{_TENANTS} SELECT {names} FROM calls FINAL WHERE {' AND '.join(where)} {order}"  # noqa: S608  # our names
+        kinds = [COLUMNS[name].kind for name in columns]
         for row in self._rows(sql, values):
             # Versions of ClickHouse differ in whether they write large integers as texts.
             yield tuple(
@@ -114,25 +114,41 @@ class ClickHouseHistory:
                 for kind, value in zip(kinds, row, strict=True)
             )
 
-    def call_records(self, conversation_id: str) -> tuple[list[AnyScoreRecord], bytes | None]:
-        """Returns the newest records of a call and its transcript; no record and None if it is not here."""
-        of_call = {"id": conversation_id}
-        where = "conversation_id = {id:String} AND conversation_id NOT IN (SELECT conversation_id FROM forgotten)"
-        sql = f"SELECT record FROM score FINAL WHERE {where} ORDER BY name = 'turn', name, turn, `index`"  # noqa: S608  # ours
-        rows = self._rows(sql, of_call)
-        records = [SCORE_RECORD.validate_json(record) for (record,) in rows]
-        if records and self._is_of_forgotten_tenant(records):
-            return [], None
-        transcripts = self._rows(f"SELECT value FROM transcript FINAL WHERE {where} ORDER BY at DESC LIMIT 1", of_call)  # noqa: S608
-        return records, next((value.encode() for (value,) in transcripts), None)
-
-    def _is_of_forgotten_tenant(self, records: Sequence[AnyScoreRecord]) -> bool:
-        first = min(record.caused_at_ms for record in records)
-        tenants = {record.labels.tenant for record in records}
-        return any(
-            tenant in tenants and first < int(at_ms)
-            for tenant, at_ms in self._rows("SELECT tenant, max(at_ms) FROM forgotten_tenant GROUP BY tenant", {})
+    def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
+        """Returns the newest rows of a call; None if it is not here, or if at that moment it was another than it is now."""
+        (call,) = (*self._of_call("calls", conversation_id), None)[:1]
+        of_call = None if call is None else decode(call)
+        if not isinstance(of_call, CallRow) or (at_ms is not None and at_ms < of_call.known_ms):
+            return None
+        if of_call.first_known_ms < self._forgotten_until_ms(of_call.labels.tenant):
+            return None
+        turns = [decode(row) for row in self._of_call("turns", conversation_id, "turn")]
+        (*_, goals) = (None, *map(decode, self._of_call("goal_sets", conversation_id)))
+        words = tuple(map(decode_words, self._of_call("words", conversation_id, "turn")))
+        return StoredCall(
+            of_call,
+            tuple(row for row in turns if isinstance(row, TurnRow)),
+            goals if isinstance(goals, GoalsRow) else None,
+            words,
         )
+
+    def transcript(self, conversation_id: str) -> bytes | None:
+        """Returns the transcript of a call; None without one."""
+        if self.call(conversation_id) is None:  # that of a forgotten tenant is not shown either
+            return None
+        return next(iter(self._of_call("transcript", conversation_id, "at DESC", "value")), None)
+
+    def _of_call(
+        self, table: str, conversation_id: str, order: str = "conversation_id", column: str = "row"
+    ) -> list[bytes]:
+        where = "conversation_id = {id:String} AND conversation_id NOT IN (SELECT conversation_id FROM forgotten)"
+        sql = f"SELECT {column} FROM {table} FINAL WHERE {where} ORDER BY {order}"  # noqa: S608  # ours
+        return [value.encode() for (value,) in self._rows(sql, {"id": conversation_id})]
+
+    def _forgotten_until_ms(self, tenant: str) -> int:
+        """The moment before which calls of a tenant are forgotten; 0 for none."""
+        sql = "SELECT max(at_ms) FROM forgotten_tenant WHERE tenant = {tenant:String}"
+        return max((int(at_ms) for (at_ms,) in self._rows(sql, {"tenant": tenant})), default=0)
 
     def is_forgotten(self, conversation_id: str) -> bool:
         """Whether a call was deleted on request."""

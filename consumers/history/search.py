@@ -5,23 +5,30 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
-from consumers.history.rows import CALL_COLUMNS, Value
 from consumers.runtime.process import OperatorError
+from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
-from schemas.scores.records import AnyScoreRecord
+from schemas.columns import CALL_COLUMNS, Column, Flat
 
 Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
 COMPARISONS: Final[tuple[Comparison, ...]] = get_args(Comparison)
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     ">=": operator.ge, "<=": operator.le, "!=": operator.ne, "=": operator.eq, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-_KINDS: Final = {column.name: column.kind for column in CALL_COLUMNS}
-_CONDITION: Final = re.compile(rf"\s*([A-Za-z_0-9]+)\s*({'|'.join(map(re.escape, COMPARISONS))})\s*(.*?)\s*", re.DOTALL)
+COLUMNS: Final[Mapping[str, Column]] = {column.name: column for column in CALL_COLUMNS}
+"""The columns of past calls by their names, in their order."""
+_CONDITION: Final = re.compile(
+    rf"\s*([A-Za-z_0-9.]+)\s*({'|'.join(map(re.escape, COMPARISONS))})\s*(.*?)\s*", re.DOTALL
+)
 
 MAX_ROWS: Final = 10_000
 """Most calls of one answer: what a person or a table can hold."""
 MAX_TEXT_CHARS: Final = 200
 """Longest text of a condition or of a search for words."""
+
+
+MOST_MEANT: Final = 5
+"""Most columns that are named in place of one that is not there."""
 
 
 class QuestionError(OperatorError):
@@ -35,7 +42,7 @@ class Condition(NamedTuple):
 
     column: str
     comparison: Comparison
-    value: Value
+    value: Flat
 
     @classmethod
     def parse(cls, text: str) -> "Condition":
@@ -45,6 +52,8 @@ class Condition(NamedTuple):
         Condition(column='p95_ms', comparison='>', value=3000.0)
         >>> Condition.parse("failed_tools ~ payment")
         Condition(column='failed_tools', comparison='~', value='payment')
+        >>> Condition.parse("labels.agent = desk").column
+        'labels.agent'
 
         Raises:
             QuestionError: It is no condition.
@@ -56,13 +65,8 @@ class Condition(NamedTuple):
                 f"{MAX_TEXT_CHARS} characters, as in 'p95_ms > 3000'. Nothing was searched."
             )
         column, comparison, value = found.group(1), found.group(2), found.group(3).strip("\"'")
-        kind = _KINDS.get(column)
-        if kind is None:
-            raise QuestionError(
-                f"Condition {text!r}: there is no column {column!r}. Nothing was searched. The columns are "
-                f"{', '.join(sorted(_KINDS))}."
-            )
-        if kind == "text":
+        require_column(column, f"Condition {text!r}")
+        if COLUMNS[column].kind == "text":
             if comparison not in {"=", "!=", "~"}:
                 raise QuestionError(
                     f"Condition {text!r}: {column} is a text, so it can be compared with = (equal), != (not equal) and ~ (contains)."
@@ -78,10 +82,10 @@ class Condition(NamedTuple):
             )
         return cls(column, comparison, number)  # type: ignore[arg-type]
 
-    def holds(self, value: Value) -> bool | None:
+    def holds(self, value: Flat) -> bool | None:
         """Whether a value meets the condition; None for one that is unknown.
 
-        >>> Condition("success", "=", 1.0).holds(0.0), Condition("success", "=", 1.0).holds(None)
+        >>> Condition("turns", "=", 1.0).holds(0.0), Condition("turns", "=", 1.0).holds(None)
         (False, None)
         """
         if value is None:
@@ -91,11 +95,28 @@ class Condition(NamedTuple):
         return bool(_COMPARE[self.comparison](value, self.value))
 
 
+def require_column(name: str, asked: str) -> None:
+    """Refuses a name that is none of a column.
+
+    Raises:
+        QuestionError: There is no such column. It names those that may be meant, or all.
+    """
+    if name not in COLUMNS:
+        similar = [each for each in COLUMNS if name.split(".")[-1] in each.split(".")]
+        meant = f"Is it {' or '.join(similar[:MOST_MEANT])}?" if similar else f"The columns are {', '.join(COLUMNS)}."
+        raise QuestionError(f"{asked}: there is no column {name!r}. Nothing was searched. {meant}")
+
+
+def quoted(name: str) -> str:
+    """A column in SQL, because most names have dots."""
+    return f'"{name}"'
+
+
 class Question(NamedTuple):
     """The calls to find.
 
     Attributes:
-        since_ms: Calls that began then or later, in epoch ms.
+        since_ms: Calls that were known first then or later, by the broker's time in epoch ms.
         until_ms: Calls that began before that.
         conditions: All of them must hold.
         words: Words that the transcript must have, all of them; empty for any.
@@ -113,14 +134,14 @@ class Question(NamedTuple):
     ids: Collection[str] | None = None
 
 
-def ranked(rows: Iterable[dict[str, Value]], question: Question) -> list[dict[str, Value]]:
+def ranked(rows: Iterable[dict[str, Flat]], question: Question) -> list[dict[str, Flat]]:
     """The rows that a question asks for, highest first by its column; those with the same value by their ids."""
     found = sorted(rows, key=lambda row: str(row["conversation_id"]))
     found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
     return found[: question.most]
 
 
-def _rank(value: Value) -> tuple[bool, Any]:
+def _rank(value: Flat) -> tuple[bool, Any]:
     return value is not None, value if value is not None else 0
 
 
@@ -137,14 +158,17 @@ class HistoryStore(Protocol):
     def close(self) -> None:
         """Lets go of files and connections."""
 
-    def find(self, question: Question) -> list[dict[str, Value]]:
+    def find(self, question: Question) -> list[dict[str, Flat]]:
         """The rows of the calls that are asked for, highest first by their column."""
 
-    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
+    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """These columns of the calls that are asked for; without a number of calls, all of them in no order."""
 
-    def call_records(self, conversation_id: str) -> tuple[Sequence[AnyScoreRecord], bytes | None]:
-        """The newest records of a call and its transcript; no record and None if it is not here."""
+    def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
+        """A call as it was known at a moment; None if it is not here."""
+
+    def transcript(self, conversation_id: str) -> bytes | None:
+        """The transcript of a call; None without one."""
 
     def is_forgotten(self, conversation_id: str) -> bool:
         """Whether a call was deleted on request."""

@@ -1,4 +1,4 @@
-"""The history role: reads `scores`, `transcripts` and `annotations`, and keeps the calls in the store, each record exactly once.
+"""The history role: reads `scores`, `words`, `transcripts` and `annotations`, and keeps the calls in the store, each row exactly once.
 
 The store has the place to read on from in the same transaction as the rows, so no consumer group is used: one process reads all
 partitions, and a second one for the same folder is refused. It reads with aiokafka, because it begins each partition at that place and
@@ -27,8 +27,8 @@ from consumers.runtime.process import OperatorError, finish_unless
 from consumers.runtime.registry import Instruments
 from schemas.annotations import ANNOTATION, MAX_ANNOTATION_BYTES, MAX_NOTE_CHARS, Annotation, ForgottenTenant
 from schemas.quarantine import UndecodableRecord
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
-from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
+from schemas.rows import Row, RowError, WordsRow, decode, decode_words
+from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
 
 POLL_MS: Final = 500
 """How long records may gather before they are written: a transaction of the disk costs the same for one and for many."""
@@ -130,7 +130,7 @@ class HistoryRole:
 
     async def _read(self, store: SqliteHistory, stop: asyncio.Event) -> None:
         """Reads from the positions of the store until a topic has more partitions, a file is broken, or `stop` is set."""
-        topics = [SCORES_TOPIC, ANNOTATIONS_TOPIC, *([TRANSCRIPTS_TOPIC] if self._settings.words else [])]
+        topics = [SCORES_TOPIC, ANNOTATIONS_TOPIC, *([WORDS_TOPIC, TRANSCRIPTS_TOPIC] if self._settings.words else [])]
         counts = await finish_unless(stop, partition_counts(self._kafka, topics))
         if counts is None:
             return
@@ -199,7 +199,7 @@ class HistoryRole:
             else:
                 self._fault = None
                 people = len(batch.people.annotations) + len(batch.people.forgotten) + len(batch.people.tenants)
-                records = len(batch.scores) + len(batch.transcripts) + people
+                records = len(batch.rows) + len(batch.transcripts) + people
                 for outcome, count in left_out._asdict().items():
                     records -= count
                     if count:
@@ -220,7 +220,8 @@ class HistoryRole:
 
     def _batch(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> Batch:
         scores_topic, annotations_topic = self._kafka.topic(SCORES_TOPIC), self._kafka.topic(ANNOTATIONS_TOPIC)
-        scores: list[tuple[AnyScoreRecord, bytes]] = []
+        words_topic = self._kafka.topic(WORDS_TOPIC)
+        rows: list[Row | WordsRow] = []
         transcripts: list[tuple[str, int, bytes]] = []
         annotations: list[tuple[str, Annotation]] = []
         forgotten: list[str] = []
@@ -246,21 +247,22 @@ class HistoryRole:
                     annotations.append((conversation_id, said))
             elif record.value is None:  # a mark of an evaluator
                 continue
-            elif record.topic == scores_topic:
+            elif record.topic in {scores_topic, words_topic}:
                 try:
-                    scores.append((SCORE_RECORD.validate_json(record.value), record.value))
-                except ValidationError as error:
-                    refused.append((record, _reason(error)))
+                    rows.append(decode_words(record.value) if record.topic == words_topic else decode(record.value))
+                except RowError as error:
+                    refused.append((record, str(error)))
             else:
                 transcripts.append(((record.key or b"").decode("utf-8", "replace"), record.timestamp, record.value))
         self._refuse(refused)
         positions = {(tp.topic, tp.partition): each[-1].offset + 1 for tp, each in polled.items()}
         of_people = {place: offset for place, offset in positions.items() if place[0] == annotations_topic}
         return Batch(
-            scores,
+            rows,
             transcripts,
             {place: offset for place, offset in positions.items() if place not in of_people},
             FromPeople(annotations, forgotten, tenants, of_people),
+            min((each[0].timestamp for each in polled.values()), default=0),
         )
 
     def _said(self, record: Any) -> Annotation | ForgottenTenant:

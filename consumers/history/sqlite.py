@@ -1,13 +1,12 @@
 """History in SQLite: one file a day in one folder, which one process writes and any number read.
 
-A record is replaced only by one whose revision is as high, so reading a topic twice leaves what reading it once leaves. The rows of a
-batch and the place to read on from are one transaction of the newest file; older files, which get the ends of calls of yesterday, come
-before it. So after a crash the batch is read again, and nothing is missing and nothing is twice.
+A file has the rows of the calls that began on its day (`consumers/store/rows.py`), the newest row of each call as columns, and transcripts
+with an index of their words. The rows of a batch and the place to read on from are one transaction of the newest file; older files, which
+get the ends of calls of yesterday, come before it. So after a crash the batch is read again, and nothing is missing and nothing is twice.
 """
 
 import contextlib
 import datetime
-import json
 import math
 import re
 import sqlite3
@@ -15,21 +14,21 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import structlog
 
-from consumers.history.annotations import FILE_NAME, TABLES, Annotations, FromPeople, Place
-from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, Value, call_row
-from consumers.history.search import Question, ranked
+from consumers.history.annotations import FILE_NAME, Annotations, FromPeople
+from consumers.history.annotations import TABLES as TABLES_OF_PEOPLE
+from consumers.history.search import COLUMNS, Question, quoted, ranked
 from consumers.runtime.private_files import ensure_file, make_file, make_folder
 from consumers.runtime.process import OperatorError
+from consumers.store.rows import BUSY_SECONDS, PACKING_LEVEL, TABLES, Place, Rows, StoredCall, transaction
 from schemas.annotations import Annotation
-from schemas.scores.live_view import Subject
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact, ClosedFact, TurnValues
+from schemas.columns import CALL_COLUMNS, Flat, flat
+from schemas.rows import CallRow, GoalsRow, Row, WordsRow
 from schemas.transcript import TRANSCRIPT
 from schemas.units import DAY_MS
 
@@ -37,17 +36,10 @@ MAX_PLACES: Final = 50_000
 """Calls whose file is remembered; of others it is looked up."""
 LOOKBACK_FILES: Final = 3
 """Newest files in which a record's call may be: a call lasts hours, an outage a day or two. Later, the same id is a new call."""
-BUSY_SECONDS: Final = 5.0
-"""How long a reader may wait for the writer, and the other way round: both only for the moment of a commit."""
 STEPS_BETWEEN_LOOKS: Final = 20_000
 """Steps of SQLite after which it is looked whether a question has taken too long: less than a millisecond."""
 MAX_WORDS_CHARS: Final = 1_000_000
 """Longest text of one transcript that can be searched; the rest is kept and not searched."""
-WINDOW_BITS: Final = 14
-PACKING_LEVEL: Final = 6
-MAX_DICTIONARY_BYTES: Final = 2**WINDOW_BITS
-"""Bytes of examples against which values are packed: zlib looks back no further."""
-_OWN_NAMES: Final = frozenset({"conversation_id", "tenant", "record_id", "input_hash"})
 _FILE_NAME: Final = re.compile(r"calls-(\d{4}-\d{2}-\d{2})\.sqlite")
 _SQL_KIND: Final = {"text": "TEXT", "integer": "INTEGER", "real": "REAL"}
 
@@ -74,16 +66,18 @@ class Batch(NamedTuple):
     """Records that were read, and the places to read on from.
 
     Attributes:
-        scores: Records of `scores`, in order, each with its bytes.
+        rows: Rows of `scores` and `words`, in order.
         transcripts: Transcripts by conversation, in order, each with the broker's time.
         positions: By topic and partition, the offset after the last record of the batch.
         people: What people said, and what is to be forgotten.
+        at_ms: The broker's time of the first record: a goal set says no time.
     """
 
-    scores: Sequence[tuple[AnyScoreRecord, bytes]]
+    rows: Sequence[Row | WordsRow]
     transcripts: Sequence[tuple[str, int, bytes]]
     positions: Mapping[Place, int]
     people: FromPeople = FromPeople()
+    at_ms: int = 0
 
 
 class LeftOut(NamedTuple):
@@ -93,47 +87,24 @@ class LeftOut(NamedTuple):
     forgotten: int
 
 
-def _tables() -> str:
-    columns = ", ".join(f"{column.name} {_SQL_KIND[column.kind]}" for column in CALL_COLUMNS)
-    return f"""
-        CREATE TABLE call (id INTEGER PRIMARY KEY, {columns.replace("conversation_id TEXT", "conversation_id TEXT NOT NULL UNIQUE")});
-        CREATE INDEX call_by_wait ON call (longest_wait_ms);
-        CREATE INDEX call_by_agent ON call (agent, started_ms);
-        CREATE TABLE turn (call INTEGER, turn INTEGER, revision INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (call, turn))
-            WITHOUT ROWID;
-        CREATE TABLE moment (call INTEGER, subject TEXT, revision INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (call, subject))
-            WITHOUT ROWID;
-        CREATE TABLE transcript (call INTEGER PRIMARY KEY, value BLOB NOT NULL);
-        CREATE TABLE position (topic TEXT, partition INTEGER, next INTEGER NOT NULL, PRIMARY KEY (topic, partition)) WITHOUT ROWID;
-        CREATE TABLE dictionary (value BLOB NOT NULL);
-    """
-
-
-_UPSERT_TURN: Final = (
-    "INSERT INTO turn VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET revision = excluded.revision, record = excluded.record "
-    "WHERE excluded.revision >= revision"
+_COLUMNS: Final = ", ".join(f"{quoted(column.name)} {_SQL_KIND[column.kind]}" for column in CALL_COLUMNS)
+_TABLES: Final = (
+    *TABLES,
+    f"CREATE TABLE calls (call INTEGER PRIMARY KEY, {_COLUMNS})",
+    "CREATE INDEX calls_by_wait ON calls (longest_wait_ms)",
+    f"CREATE INDEX calls_by_agent ON calls ({quoted('labels.agent')}, first_known_ms)",
+    "CREATE TABLE transcript (call INTEGER PRIMARY KEY, value BLOB NOT NULL)",
 )
-_UPSERT_MOMENT: Final = _UPSERT_TURN.replace("INTO turn", "INTO moment")
+_SET_CALL: Final = (
+    f"INSERT OR REPLACE INTO calls (call, {', '.join(quoted(column.name) for column in CALL_COLUMNS)}) "  # noqa: S608  # our names
+    f"VALUES (?{', ?' * len(CALL_COLUMNS)})"
+)
 _UNINDEX: Final = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
-_UPSERT_POSITION: Final = "INSERT INTO position VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET next = excluded.next"
 
 
 def _connected(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"{path.resolve().as_uri()}?mode={mode}"
     return sqlite3.connect(uri, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def _new(path: Path) -> Path:
@@ -150,65 +121,46 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA secure_delete = ON")
 
 
-def _make(path: Path, dictionary: bytes, positions: Mapping[Place, int]) -> None:
+def _make(path: Path, positions: Mapping[Place, int]) -> None:
     """Makes the file of a day."""
     new = _new(path)
     connection = _connected(new, "rw")
     try:
-        with _transaction(connection):
-            for statement in _tables().split(";"):
-                if statement.strip():
-                    connection.execute(statement)
+        with transaction(connection):
+            for statement in _TABLES:
+                connection.execute(statement)
             # A build without FTS5 finds words by looking at each text.
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute(
                     "CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'unicode61 remove_diacritics 2')"
                 )
-            connection.execute("INSERT INTO dictionary VALUES (?)", [dictionary])
-            connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
+            Rows(connection).keep_positions(positions)
     finally:
         connection.close()
     new.replace(path)
 
 
-def _example(value: bytes) -> bytes:
-    """A record without what is its call's alone: the dictionary stays when the call is forgotten."""
-    return json.dumps(_without_texts(json.loads(value)), ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _without_texts(value: Any, key: str = "") -> Any:
-    if isinstance(value, dict):
-        return {name: _without_texts(each, name) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_without_texts(each, key) for each in value]
-    is_own = isinstance(value, str) and (key in _OWN_NAMES or " " in value)
-    return "" if is_own else value
-
-
 class _Day:
     """The file of one day."""
 
-    def __init__(
-        self, path: Path, *, writes: bool, examples: Sequence[bytes] = (), positions: Mapping[Place, int] | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, writes: bool, positions: Mapping[Place, int] | None = None) -> None:
         """Opens the file of a day, or makes it.
 
         Args:
             path: The file.
             writes: Whether this process writes it; otherwise it is there.
-            examples: For a new file, values as it will have; the more alike, the smaller it stays.
             positions: For a new file, where to read on so far.
         """
         if writes and not path.exists():
-            _make(path, b"".join(map(_example, examples))[-MAX_DICTIONARY_BYTES:], positions or {})
+            _make(path, positions or {})
         self.connection = _connected(path, "rw" if writes else "ro")
         try:
             if writes:
                 _set_up(self.connection)
-            self.columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(call)")}
+            self.columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(calls)")}
             if writes:
                 self._add_columns()
-            (self._dictionary,) = self.connection.execute("SELECT value FROM dictionary").fetchone()
+            self.rows = Rows(self.connection)
             self.has_words = (
                 self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is not None
             )
@@ -220,53 +172,53 @@ class _Day:
         """Adds the columns that this version has and the one that made the file did not have."""
         for column in CALL_COLUMNS:
             if column.name not in self.columns:
-                self.connection.execute(f"ALTER TABLE call ADD COLUMN {column.name} {_SQL_KIND[column.kind]}")
+                kind = _SQL_KIND[column.kind]
+                self.connection.execute(f"ALTER TABLE calls ADD COLUMN {quoted(column.name)} {kind}")
                 self.columns.add(column.name)
 
-    @cached_property
-    def _packing(self) -> Any:
-        """What knows the examples; a copy of it takes half the time of one that has to learn them."""
-        return zlib.compressobj(PACKING_LEVEL, zlib.DEFLATED, -WINDOW_BITS, zdict=self._dictionary)
+    def put(self, rows: Iterable[Row | WordsRow]) -> None:
+        """Keeps rows, and the newest of each call as columns."""
+        newest = [(self.rows.id_of(row.conversation_id), *flat(CALL_COLUMNS, row)) for row in self.rows.put(rows)]
+        self.connection.executemany(_SET_CALL, newest)
 
-    def packed(self, value: bytes) -> bytes:
-        """Packs a value. Records repeat their fields and each other, so with examples of them they become a sixth as long."""
-        packing = self._packing.copy()
-        packed: bytes = packing.compress(value) + packing.flush()
-        return packed
+    def put_transcript(self, conversation_id: str, value: bytes) -> None:
+        """Keeps a transcript, in place of the one before it."""
+        call, before = self.rows.added(conversation_id), self.transcript(conversation_id)
+        if before == value:
+            return
+        if self.has_words:
+            if before is not None:
+                self.connection.execute(_UNINDEX, [call, words_of(before)])
+            self.connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", [call, words_of(value)])
+        packed = zlib.compress(value, PACKING_LEVEL)
+        self.connection.execute("INSERT OR REPLACE INTO transcript VALUES (?, ?)", [call, packed])
 
-    def unpacked(self, value: bytes) -> bytes:
-        """Returns what was packed."""
-        return zlib.decompressobj(-WINDOW_BITS, zdict=self._dictionary).decompress(value)
+    def has(self, conversation_id: str) -> bool:
+        """Whether a call is in this file."""
+        return self.rows.id_of(conversation_id) is not None
 
-    def id_of(self, conversation_id: str) -> int | None:
-        """Returns the number of a call in this file; None if it is not here."""
-        found = self.connection.execute("SELECT id FROM call WHERE conversation_id = ?", [conversation_id]).fetchone()
-        return None if found is None else int(found[0])
-
-    def records(self, call: int) -> list[AnyScoreRecord]:
-        """Returns the newest records of a call, those of its turns last."""
-        rows = self.connection.execute(
-            "SELECT record FROM moment WHERE call = ? UNION ALL SELECT record FROM turn WHERE call = ?", [call, call]
-        )
-        return [SCORE_RECORD.validate_json(self.unpacked(record)) for (record,) in rows]
-
-    def remove(self, call: int) -> None:
-        """Deletes all of a call. The rows of others stay, and free pages are overwritten as the file is set."""
-        if self.has_words and (said := self.transcript(call)) is not None:
+    def remove(self, conversation_id: str) -> bool:
+        """Deletes all of a call; returns whether it was here. Free pages are overwritten as the file is set."""
+        call = self.rows.id_of(conversation_id)
+        if call is None:
+            return False
+        if self.has_words and (said := self.transcript(conversation_id)) is not None:
             self.connection.execute(_UNINDEX, [call, words_of(said)])
-        for table, column in (("turn", "call"), ("moment", "call"), ("transcript", "call"), ("call", "id")):
-            self.connection.execute(f"DELETE FROM {table} WHERE {column} = ?", [call])  # noqa: S608  # our names
+        self.connection.execute("DELETE FROM transcript WHERE call = ?", [call])
+        self.connection.execute("DELETE FROM calls WHERE call = ?", [call])
+        return self.rows.delete(conversation_id)
 
-    def transcript(self, call: int) -> bytes | None:
+    def transcript(self, conversation_id: str) -> bytes | None:
         """Returns the transcript of a call; None without one."""
+        call = self.rows.id_of(conversation_id)
         found = self.connection.execute("SELECT value FROM transcript WHERE call = ?", [call]).fetchone()
-        return None if found is None else self.unpacked(found[0])
+        return None if found is None else zlib.decompress(found[0])
 
 
 class _Share(NamedTuple):
     """The part of a batch that belongs to one day."""
 
-    scores: list[tuple[AnyScoreRecord, bytes]]
+    rows: list[Row | WordsRow]
     transcripts: list[tuple[str, bytes]]
 
 
@@ -360,8 +312,8 @@ class SqliteHistory:
     def _positions_of_days(self) -> dict[Place, int]:
         found: dict[Place, int] = {}
         for name in self._names():
-            for topic, partition, offset in self._day(name).connection.execute("SELECT * FROM position"):
-                found[topic, partition] = max(offset, found.get((topic, partition), 0))
+            for place, offset in self._day(name).rows.positions().items():
+                found[place] = max(offset, found.get(place, 0))
         return found
 
     def write(self, batch: Batch) -> LeftOut:
@@ -373,16 +325,21 @@ class SqliteHistory:
         """
         refused = self._take(batch.people) if any(batch.people) else 0
         if tenants := self._annotations().tenants():
-            self.forget({record.conversation_id for record, _ in batch.scores if _is_of(record, tenants)})
+            self.forget({row.conversation_id for row in batch.rows if _is_of(row, tenants)})
+        rows = batch.rows if self._keeps_words else [row for row in batch.rows if not isinstance(row, WordsRow)]
+        began_ms: dict[str, int] = {}
+        for row in rows:
+            began_ms[row.conversation_id] = min(began_ms.get(row.conversation_id, 2**62), _known_ms(row) or 2**62)
         days: dict[str, _Share] = {}
         new: dict[str, str] = {}
         forgotten = 0
-        for record, value in batch.scores:
-            name = self._day_of(record.conversation_id, record.caused_at_ms, new)
+        for row in rows:
+            at_ms = began_ms[row.conversation_id]
+            name = self._day_of(row.conversation_id, batch.at_ms if at_ms == 2**62 else at_ms, new)
             if name is None:
                 forgotten += 1
             else:
-                days.setdefault(name, _Share([], [])).scores.append((record, value))
+                days.setdefault(name, _Share([], [])).rows.append(row)
         for conversation_id, at_ms, value in batch.transcripts if self._keeps_words else ():
             name = self._day_of(conversation_id, at_ms, new)
             if name is None:
@@ -423,10 +380,10 @@ class SqliteHistory:
         self._take(FromPeople(forgotten=tuple(conversation_ids)))
         return there
 
-    def forgets(self, record: AnyScoreRecord) -> bool:
-        """Whether the call of a record is forgotten, or one of a forgotten tenant."""
+    def forgets(self, row: Row | WordsRow) -> bool:
+        """Whether the call of a row is forgotten, or one of a forgotten tenant."""
         people = self._annotations()
-        return people.is_forgotten(record.conversation_id) or _is_of(record, people.tenants())
+        return people.is_forgotten(row.conversation_id) or _is_of(row, people.tenants())
 
     def is_forgotten(self, conversation_id: str) -> bool:
         """Whether a call was deleted on request."""
@@ -440,7 +397,7 @@ class SqliteHistory:
         """The calls of tenants that began before their moments."""
         for name in self._names() if tenants else ():
             for tenant, at_ms in tenants.items():
-                found = "SELECT conversation_id FROM call WHERE tenant = ? AND started_ms < ?"
+                found = f"SELECT conversation_id FROM calls WHERE {quoted('labels.tenant')} = ? AND first_known_ms < ?"  # noqa: S608
                 yield from (each for (each,) in self._day(name).connection.execute(found, [tenant, at_ms]).fetchall())
 
     def _delete(self, conversation_ids: Iterable[str]) -> None:
@@ -452,7 +409,7 @@ class SqliteHistory:
 
     def has(self, conversation_id: str) -> bool:
         """Whether a call is here."""
-        return self._found(conversation_id) is not None
+        return self._day_with(conversation_id) is not None
 
     def remove(self, conversation_ids: Iterable[str], *, for_good: bool = False) -> int:
         """Deletes calls with all that is known of them, from every file; returns how many were here.
@@ -473,8 +430,7 @@ class SqliteHistory:
             with self._changing(name, day):
                 before = removed
                 for conversation_id in wanted:
-                    if (call := day.id_of(conversation_id)) is not None:
-                        day.remove(call)
+                    if day.remove(conversation_id):
                         removed += 1
                         self._places.pop(conversation_id, None)
                 if for_good and removed > before and day.has_words:
@@ -485,7 +441,7 @@ class SqliteHistory:
     def _changing(self, name: str, day: _Day) -> Iterator[None]:
         """A transaction of the file of a day."""
         try:
-            with _transaction(day.connection):
+            with transaction(day.connection):
                 yield
         except sqlite3.DatabaseError as error:
             self._places.clear()  # calls that were new are not there
@@ -498,7 +454,7 @@ class SqliteHistory:
         """A transaction of the file of annotations."""
         people = self._annotations()
         try:
-            with _transaction(people.connection):
+            with transaction(people.connection):
                 yield people
         except sqlite3.DatabaseError as error:
             if _is_damage(error):
@@ -506,76 +462,20 @@ class SqliteHistory:
             raise
 
     def _write_day(self, name: str, share: _Share, positions: Mapping[Place, int]) -> None:
-        examples = {record.name: value for record, value in share.scores}
-        day = self._day(name, tuple(examples.values()))
-        calls: dict[str, int] = {}
-        whole: dict[int, dict[Subject, AnyScoreRecord]] = {}
-        turns, moments = [], []
-        changed: set[str] = set()
-        connection = day.connection
+        day = self._day(name)
         with self._changing(name, day):
-            for record, value in share.scores:
-                call = self._call(day, name, record.conversation_id, calls, whole)
-                if (newest := whole.get(call)) is not None:
-                    subject = (record.name, record.turn, record.index)
-                    if (last := newest.get(subject)) is None or last.revision <= record.revision:
-                        newest[subject] = record
-                if isinstance(record, TurnValues):
-                    turns.append((call, record.turn, record.revision, day.packed(value)))
-                else:
-                    moments.append((call, _subject(record), record.revision, day.packed(value)))
-                if isinstance(record, ClosedFact | CallStartedFact):
-                    changed.add(record.conversation_id)
-            connection.executemany(_UPSERT_TURN, turns)
-            connection.executemany(_UPSERT_MOMENT, moments)
-            for conversation_id in changed:
-                call = calls[conversation_id]
-                self._write_row(day, call, list(whole[call].values()) if call in whole else day.records(call))
+            for conversation_id in {
+                *(row.conversation_id for row in share.rows),
+                *(each for each, _ in share.transcripts),
+            }:
+                self._places[conversation_id] = name
+                self._places.move_to_end(conversation_id)
+            while len(self._places) > MAX_PLACES:
+                self._places.popitem(last=False)
+            day.put(share.rows)
             for conversation_id, value in share.transcripts:
-                self._write_transcript(day, self._call(day, name, conversation_id, calls, whole), value)
-            connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
-
-    def _call(
-        self,
-        day: _Day,
-        name: str,
-        conversation_id: str,
-        calls: dict[str, int],
-        whole: dict[int, dict[Subject, AnyScoreRecord]],
-    ) -> int:
-        """Returns the number of a call in the file of its day. If it has no row there, it gets one, and all its records are in hand:
-        then it is added to `whole`.
-        """
-        call = calls.get(conversation_id) or day.id_of(conversation_id)
-        if call is None:
-            cursor = day.connection.execute(
-                "INSERT INTO call (conversation_id, is_closed) VALUES (?, 0)", [conversation_id]
-            )
-            call = int(cursor.lastrowid or 0)
-            whole[call] = {}
-        calls[conversation_id] = call
-        self._places[conversation_id] = name
-        self._places.move_to_end(conversation_id)
-        if len(self._places) > MAX_PLACES:
-            self._places.popitem(last=False)
-        return call
-
-    @staticmethod
-    def _write_row(day: _Day, call: int, records: Sequence[AnyScoreRecord]) -> None:
-        row = call_row(records)
-        settings = ", ".join(f"{name} = ?" for name in row)
-        day.connection.execute(f"UPDATE call SET {settings} WHERE id = ?", [*row.values(), call])  # noqa: S608  # our names
-
-    @staticmethod
-    def _write_transcript(day: _Day, call: int, value: bytes) -> None:
-        before = day.transcript(call)
-        if before == value:
-            return
-        if day.has_words:
-            if before is not None:
-                day.connection.execute(_UNINDEX, [call, words_of(before)])
-            day.connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", [call, words_of(value)])
-        day.connection.execute("INSERT OR REPLACE INTO transcript VALUES (?, ?)", [call, day.packed(value)])
+                day.put_transcript(conversation_id, value)
+            day.rows.keep_positions(positions)
 
     def _day_of(self, conversation_id: str, at_ms: int, new: dict[str, str]) -> str | None:
         """Returns the day in whose file a call is: that of its first record. `new` has the calls that no file has yet.
@@ -588,7 +488,7 @@ class SqliteHistory:
         if self._annotations().is_forgotten(conversation_id):
             return None
         for name in self._names()[: -LOOKBACK_FILES - 1 : -1]:
-            if self._day(name).id_of(conversation_id) is not None:
+            if self._day(name).has(conversation_id):
                 return name
         new[conversation_id] = name = _day_name(at_ms)
         return name
@@ -610,9 +510,7 @@ class SqliteHistory:
         first_ms = datetime.datetime(first.year, first.month, first.day, tzinfo=datetime.UTC).timestamp() * 1_000
         with self._writing() as there:
             gone = [
-                name
-                for name, at_ms in there.all_calls()
-                if day.id_of(name) is not None or (at_ms < first_ms and not self.has(name))
+                name for name, at_ms in there.all_calls() if day.has(name) or (at_ms < first_ms and not self.has(name))
             ]
             there.delete(gone)
 
@@ -636,12 +534,12 @@ class SqliteHistory:
 
     # Reading.
 
-    def find(self, question: Question) -> list[dict[str, Value]]:
+    def find(self, question: Question) -> list[dict[str, Flat]]:
         """Returns the rows of the calls that a question asks for, highest first by its column."""
-        rows = (dict(zip(COLUMN_NAMES, row, strict=True)) for row in self.values(question, COLUMN_NAMES))
+        rows = (dict(zip(COLUMNS, row, strict=True)) for row in self.values(question, tuple(COLUMNS)))
         return ranked(rows, question)
 
-    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
+    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """Yields these columns of the calls that a question asks for: of each file at most as many as it asks for, highest first.
 
         Raises:
@@ -685,31 +583,32 @@ class SqliteHistory:
             self._require_time()
             yield row
 
-    def _values_in(self, day: _Day, question: Question, asked: Sequence[str]) -> Iterator[tuple[Value, ...]]:
+    def _values_in(self, day: _Day, question: Question, asked: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """In the file of an earlier version, a column that it does not have is unknown for every call."""
         if any(each.column not in day.columns for each in question.conditions):
             return
-        where = ["started_ms >= ?", "started_ms < ?"]
+        where = ["first_known_ms >= ?", "first_known_ms < ?"]
         values: list[Any] = [question.since_ms, question.until_ms]
         for column, comparison, value in question.conditions:
-            where.append(f"instr({column}, ?) > 0" if comparison == "~" else f"{column} {comparison} ?")
+            name = quoted(column)
+            where.append(f"instr({name}, ?) > 0" if comparison == "~" else f"{name} {comparison} ?")
             values.append(value)
         if question.ids is not None:
             where.append(f"conversation_id IN ({', '.join('?' * len(question.ids))})")
             values += question.ids
         if question.words and day.has_words:
             # Not a join: half of all calls have a common word, and most of them are not among the first.
-            where.append("id IN (SELECT rowid FROM words WHERE words MATCH ?)")
+            where.append("call IN (SELECT rowid FROM words WHERE words MATCH ?)")
             # Each word quoted, so that none is an operator; FTS5 takes a NUL for the end.
             values.append(" ".join('"' + word.replace('"', '""').replace("\0", " ") + '"' for word in question.words))
-        by = question.order_by if question.order_by in day.columns else "NULL"
+        by = quoted(question.order_by) if question.order_by in day.columns else "NULL"
         scans = bool(question.words) and not day.has_words
         most = -1 if scans or question.most is None else question.most
         # All names in the statement are ours.
-        columns = ", ".join(f"call.{name}" if name in day.columns else "NULL" for name in asked)
+        columns = ", ".join(quoted(name) if name in day.columns else "NULL" for name in asked)
         order = "" if question.most is None else f"ORDER BY {by} DESC, conversation_id LIMIT {most}"
         rows: Iterable[Any] = day.connection.execute(
-            f"SELECT call.id, {columns} FROM call WHERE {' AND '.join(where)} {order}",  # noqa: S608
+            f"SELECT conversation_id, {columns} FROM calls WHERE {' AND '.join(where)} {order}",  # noqa: S608
             values,
         )
         if scans:
@@ -719,11 +618,17 @@ class SqliteHistory:
         for row in rows:
             yield row[1:]
 
-    def call_records(self, conversation_id: str) -> tuple[list[AnyScoreRecord], bytes | None]:
-        """Returns the newest records of a call and its transcript, from one file; no record and None if it is not here."""
+    def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
+        """Returns a call as it was known at a moment of the broker's time; None if it is not here, or was not known by then."""
         with self._in_time():
-            found = self._found(conversation_id)
-            return ([], None) if found is None else (found[0].records(found[1]), found[0].transcript(found[1]))
+            day = self._day_with(conversation_id)
+            return None if day is None else day.rows.call(conversation_id, at_ms)
+
+    def transcript(self, conversation_id: str) -> bytes | None:
+        """Returns the transcript of a call; None without one."""
+        with self._in_time():
+            day = self._day_with(conversation_id)
+            return None if day is None else day.transcript(conversation_id)
 
     def labelled(self, label: str) -> list[str]:
         """Returns the calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
@@ -734,12 +639,9 @@ class SqliteHistory:
         people = self._annotations()
         return {each: said for each in conversation_ids if (said := people.of(each))}
 
-    def _found(self, conversation_id: str) -> tuple[_Day, int] | None:
-        for name in reversed(self._names()):
-            day = self._day(name)
-            if (call := day.id_of(conversation_id)) is not None:
-                return day, call
-        return None
+    def _day_with(self, conversation_id: str) -> _Day | None:
+        days = (self._day(name) for name in reversed(self._names()))
+        return next((day for day in days if day.has(conversation_id)), None)
 
     # Files.
 
@@ -748,13 +650,13 @@ class SqliteHistory:
         found = (_FILE_NAME.fullmatch(path.name) for path in self.folder.iterdir())
         return sorted({each.group(1) for each in found if each is not None})
 
-    def _day(self, name: str, examples: Sequence[bytes] = ()) -> _Day:
+    def _day(self, name: str) -> _Day:
         if (day := self._days.get(name)) is not None:
             return day
         path = _path_of(self.folder, name)
         positions = self._positions_of_days() if self._writes and not path.exists() else {}
         try:
-            day = self._days[name] = _Day(path, writes=self._writes, examples=examples, positions=positions)
+            day = self._days[name] = _Day(path, writes=self._writes, positions=positions)
             self._bound(day.connection)
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
@@ -790,7 +692,7 @@ class SqliteHistory:
 
 
 def _made(connection: sqlite3.Connection) -> Annotations:
-    for statement in TABLES:
+    for statement in TABLES_OF_PEOPLE:
         connection.execute(statement)
     return Annotations(connection)
 
@@ -812,8 +714,19 @@ def _emptied(connection: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError("a reader keeps deleted pages from being overwritten")
 
 
-def _is_of(record: AnyScoreRecord, tenants: Mapping[str, int]) -> bool:
-    return record.caused_at_ms < tenants.get(record.labels.tenant, 0)
+def _known_ms(row: Row | WordsRow) -> int | None:
+    """When the call was known at the latest, by a row of it in epoch ms; None if it says nothing of time."""
+    if isinstance(row, CallRow):
+        return row.first_known_ms
+    return None if isinstance(row, GoalsRow) else row.known_ms
+
+
+def _is_of(row: Row | WordsRow, tenants: Mapping[str, int]) -> bool:
+    known_ms = _known_ms(row)
+    if known_ms is None or isinstance(row, GoalsRow):
+        return False
+    tenant = row.tenant if isinstance(row, WordsRow) else row.labels.tenant
+    return known_ms < tenants.get(tenant, 0)
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
@@ -824,10 +737,6 @@ def words_of(transcript: bytes) -> str:
     """Returns what both sides said, for a search."""
     turns = TRANSCRIPT.validate_json(transcript)
     return "\n".join(turn.message for turn in turns if turn.message)[:MAX_WORDS_CHARS]
-
-
-def _subject(record: AnyScoreRecord) -> str:
-    return f"{record.name} {'' if record.turn is None else record.turn} {record.index}"
 
 
 def _day_name(at_ms: int) -> str:

@@ -32,19 +32,21 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from consumers.history.rows import Value
     from consumers.history.search import Condition, HistoryStore
     from schemas.annotations import Annotation
+    from schemas.columns import Flat
     from streamer.history.importing import Imported
     from streamer.offline.call_work import Done
     from streamer.settings.all_settings import Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-SHOWN: Final = (
-    "agent", "turns", "p50_ms", "p95_ms", "dead_airs", "failed_tools", "progress", "success", "conversation_id",
-)  # fmt: skip
-"""Columns of the table for people; programs get all of them."""
+SHOWN: Final = {
+    "labels.agent": "agent", "turns": "turns", "p50_ms": "p50_ms", "p95_ms": "p95_ms", "dead_airs": "dead_airs",
+    "failed_tools": "failed_tools", "goals.progress.result": "progress", "goals.progress.success": "success",
+    "conversation_id": "conversation_id",
+}  # fmt: skip
+"""Columns of the table for people, and what stands above them; programs get all of them."""
 
 WhereOption = Annotated[
     list[str] | None,
@@ -59,8 +61,8 @@ FolderOption = Annotated[
 def history() -> None:
     """Finds past calls by what happened in them.
 
-    The role `history` keeps them. It runs with `callgauge run` when `history.folder` is set, writes a file for each day, with every
-    score record of every call and its transcript, and deletes a file after `history.retention_days`.
+    The role `history` keeps them. It runs with `callgauge run` when `history.folder` is set, writes a file for each day, with every row
+    of every call, its words and its transcript, and deletes a file after `history.retention_days`.
 
     Example:
         callgauge history find --since 7d --where "p95_ms > 3000"
@@ -98,7 +100,7 @@ def find(
     """Finds past calls and prints a row for each, the worst first.
 
     A condition is a column, a comparison and a value, as in "p95_ms > 3000", "failed_tools ~ payment" (contains) or
-    "success = 0". A call whose value is unknown meets no condition. docs/tables.md lists the columns.
+    "goals.progress.success = 0". A call whose value is unknown meets no condition. docs/tables.md lists the columns.
 
     --json has what people say of each call, and --csv their labels. Nothing is changed, and no broker is needed.
 
@@ -106,20 +108,19 @@ def find(
         callgauge history find --since 7d --agent desk --where "p95_ms > 3000"
         callgauge history find --where "failed_tools ~ payment" --text refund
         callgauge history find --since 30d --most 10000 --csv > calls.csv
-        callgauge history find --where "success = 0" --rows turns --parquet turns.parquet
+        callgauge history find --where "goals.progress.success = 0" --rows turns --parquet turns.parquet
     """
-    from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES
-    from consumers.history.search import MAX_ROWS, Question, QuestionError
+    from consumers.history.search import MAX_ROWS, Question, require_column
     from consumers.runtime.process import wall_clock_ms
-    from streamer.tables import LABELS_COLUMN, TURN_COLUMNS, print_table, require_parquet, turn_rows
+    from schemas.columns import CALL_COLUMNS, TURN_COLUMNS
+    from streamer.tables import LABELS_COLUMN, print_table, require_parquet, turn_rows
     from streamer.terminal import output_console, print_document, say
     from streamer.time_bounds import moment_given
 
     is_table = wants_table(as_csv, parquet, as_json)
     if parquet is not None:
         require_parquet(parquet)
-    if sort not in COLUMN_NAMES:
-        raise QuestionError(f"--sort {sort!r}: there is no such column. The columns are {', '.join(COLUMN_NAMES)}.")
+    require_column(sort, "--sort")
     question = Question(
         since_ms=moment_given(since),
         until_ms=wall_clock_ms() + 1 if until is None else moment_given(until),
@@ -137,14 +138,14 @@ def find(
         rows = store.find(question)
         people = store.annotations_of([str(row["conversation_id"]) for row in rows])
         if is_table and kind is Rows.TURNS:
-            calls = (store.call_records(str(row["conversation_id"]))[0] for row in rows)
-            print_table(TURN_COLUMNS, (turn for records in calls for turn in turn_rows(records)), parquet)
+            calls = (store.call(str(row["conversation_id"])) for row in rows)
+            print_table(TURN_COLUMNS, (turn for call in calls if call for turn in turn_rows(call.turns)), parquet)
     labels = {name: " ".join(sorted({each.label for each in said if each.label})) for name, said in people.items()}
     if as_json:
         print_document([row | {"annotations": _said(people.get(str(row["conversation_id"]), ()))} for row in rows])
     elif is_table:
         if kind is Rows.CALLS:
-            table = ([*(row[name] for name in COLUMN_NAMES), labels.get(str(row["conversation_id"]))] for row in rows)
+            table = ([*row.values(), labels.get(str(row["conversation_id"]))] for row in rows)
             print_table((*CALL_COLUMNS, LABELS_COLUMN), table, parquet)
     elif rows:
         output_console().print(_table(rows, labels))
@@ -164,7 +165,11 @@ def compare(
     after: Annotated[str, typer.Option("--after", metavar="DAY", help="The day or range to compare with it.")],
     by: Annotated[
         str | None,
-        typer.Option("--by", metavar="COLUMNS", help="Compare the calls of each agent, or of each agent,code_version."),
+        typer.Option(
+            "--by",
+            metavar="COLUMNS",
+            help="Compare the calls of each labels.agent, or of each labels.agent,code_version.",
+        ),
     ] = None,
     where: WhereOption = None,
     folder: FolderOption = None,
@@ -176,14 +181,14 @@ def compare(
     A measure is the mean of a column over the calls that are over and whose value is known. Its change has a 95 % bootstrap
     interval, the same each time for the same calls; it is more than chance if the interval does not contain 0.
 
-    --by splits the calls: agent, tenant, environment, pipeline_type, code_version (that of the evaluator), goal_set or
-    close_reason, or several of them. A group that only one period has shows its figures without a change.
+    --by splits the calls: labels.agent, labels.tenant, labels.environment, labels.pipeline_type, code_version (that of the
+    evaluator), goals.goal_set or close_reason, or several of them. A group that only one period has shows its figures without a change.
 
     Nothing is changed, and no broker is needed.
 
     Examples:
-        callgauge history compare --before 2026-11-20 --after 2026-11-21 --by agent,code_version
-        callgauge history compare --before 14d..7d --after 7d..0d --where "agent = desk" --json
+        callgauge history compare --before 2026-11-20 --after 2026-11-21 --by labels.agent,code_version
+        callgauge history compare --before 14d..7d --after 7d..0d --where "labels.agent = desk" --json
     """
     from streamer.history.comparison import (
         Period,
@@ -221,7 +226,7 @@ def agreement(
     no: Annotated[str, typer.Option("--no", metavar="LABEL", help="The label with which people say no.")],
     judge: Annotated[
         str, typer.Option("--judge", metavar="CONDITION", help="The judge says yes where this holds, and no where not.")
-    ] = "success = 1",
+    ] = "goals.progress.success = 1",
     since: Annotated[str, typer.Option(metavar="WHEN", help=SINCE_HELP)] = "30d",
     where: WhereOption = None,
     folder: FolderOption = None,
@@ -237,7 +242,7 @@ def agreement(
 
     Examples:
         callgauge history agreement --yes solved --no unsolved
-        callgauge history agreement --yes annoying --no fine --judge "longest_wait_ms > 3000" --where "agent = desk"
+        callgauge history agreement --yes annoying --no fine --judge "longest_wait_ms > 3000" --where "labels.agent = desk"
     """
     from consumers.console.page.drawing import counted, percent
     from consumers.history.search import Condition, Question
@@ -292,7 +297,8 @@ def forget(
     history.folder or --folder is there, the command returns when the calls are in no file of it any more: neither in a table nor in
     the index of words nor in freed space.
 
-    What Kafka has of the calls stays in its topics until their retention ends. Backups of the folder stay as they are.
+    What Kafka has of the calls, rows of words too, stays in its topics until their retention ends: single calls cannot be deleted
+    there. Backups of the folder stay as they are.
 
     Examples:
         callgauge history forget --conversation call-9f2c41
@@ -302,7 +308,7 @@ def forget(
 
     from consumers.console.page.drawing import counted
     from consumers.runtime.process import wall_clock_ms
-    from streamer.history.people import Forgetting, calls_in, forget_in, publish, require_consent
+    from streamer.history.people import Forgetting, calls_in, forget_in, left_in_topics, publish, require_consent
     from streamer.settings.listing import settings_from
     from streamer.terminal import quiet_libraries, say
 
@@ -318,6 +324,7 @@ def forget(
         with quiet_libraries():
             asyncio.run(publish(settings.kafka, what.records()))
         say(f"The topic annotations says that {what.in_words} are to be forgotten.")
+        say(left_in_topics())
     if there is None:
         say("There is no folder of history here: the role that has one deletes them when it reads that.")
         return
@@ -423,7 +430,7 @@ def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Co
     from consumers.history.search import Condition
 
     return [
-        *(Condition(column, "=", value) for column, value in labels.items() if value is not None),
+        *(Condition(f"labels.{name}", "=", value) for name, value in labels.items() if value is not None),
         *(Condition.parse(text) for text in where or ()),
     ]
 
@@ -432,20 +439,20 @@ def _said(annotations: "Sequence[Annotation]") -> list[dict[str, Any]]:
     return [each.model_dump(mode="json", include={"by", "at_ms", "label", "note"}) for each in annotations]
 
 
-def _table(rows: "Sequence[dict[str, Value]]", labels: "Mapping[str, str]") -> "Table":
+def _table(rows: "Sequence[dict[str, Flat]]", labels: "Mapping[str, str]") -> "Table":
     from rich.table import Table
 
     from streamer.time_bounds import shown_moment
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("started (UTC)", no_wrap=True)
-    for column in SHOWN:
+    for column in SHOWN.values():
         is_text = column in {"agent", "failed_tools", "conversation_id"}
         table.add_column(column, justify="left" if is_text else "right", overflow="fold")
     if any(labels.values()):
         table.add_column("labels", overflow="fold")
     for row in rows:
-        started_ms = row["started_ms"]
+        started_ms = row["began_ms"] or row["first_known_ms"]
         when = shown_moment(int(started_ms)) if isinstance(started_ms, int) else ""
         cells = [_cell(row[column]) for column in SHOWN]
         table.add_row(
@@ -454,7 +461,7 @@ def _table(rows: "Sequence[dict[str, Value]]", labels: "Mapping[str, str]") -> "
     return table
 
 
-def _cell(value: "Value") -> str:
+def _cell(value: "Flat") -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")  # ms, or a share
     return "" if value is None else str(value)

@@ -8,18 +8,24 @@ from typing import Any, Final, NamedTuple
 import typer
 from rich.table import Table
 
-from consumers.history.rows import CALL_COLUMNS, Value
-from consumers.history.search import Condition, HistoryStore, Question, QuestionError
+from consumers.history.search import COLUMNS, Condition, HistoryStore, Question, QuestionError
+from schemas.columns import Flat
 from streamer.bootstrap import interval
 from streamer.time_bounds import moment_given
 
-GROUPS: Final = ("agent", "tenant", "environment", "pipeline_type", "code_version", "goal_set", "close_reason")
+GROUPS: Final = (
+    "labels.agent", "labels.tenant", "labels.environment", "labels.pipeline_type", "code_version", "goals.goal_set", "close_reason"
+)  # fmt: skip
 """Columns by which calls can be compared: those with few values."""
+_NO_MEASURES: Final = frozenset({"revision", "partition", "first_place", "last_place", "turn", "through_turn"})
 MEASURES: Final = tuple(
-    column.name
-    for column in CALL_COLUMNS
-    if column.kind != "text" and column.name not in {"started_ms", "changed_ms", "is_closed"}
+    name
+    for name, column in COLUMNS.items()
+    if column.kind != "text"
+    and name not in _NO_MEASURES
+    and not name.endswith(("_turn", ".turn", "known_ms", "last_ms", "ed_ms", "an_ms"))
 )
+"""Numbers of a call of which a mean says something: no places, no moments, no numbers of turns."""
 MOST_GROUPS: Final = 200
 """Most groups of one comparison."""
 MOST_DRAWS: Final = 4_000_000
@@ -110,7 +116,7 @@ class _Lot:
         self.calls = 0
         self.values = {measure: array("d") for measure in MEASURES}
 
-    def add(self, row: Iterable[Value]) -> None:
+    def add(self, row: Iterable[Flat]) -> None:
         self.calls += 1
         for measure, value in zip(MEASURES, row, strict=True):
             if isinstance(value, int | float):
@@ -150,7 +156,9 @@ def compared(
     """
     lots: dict[Group, tuple[_Lot, _Lot]] = {}
     for place, period in enumerate((before, after)):
-        question = Question(period.since_ms, period.until_ms, [Condition("is_closed", "=", 1), *conditions], most=None)
+        question = Question(
+            period.since_ms, period.until_ms, [Condition("state", "=", "closed"), *conditions], most=None
+        )
         for row in store.values(question, [*by, *MEASURES]):
             group = tuple("" if value is None else str(value) for value in row[: len(by)])
             if group not in lots:

@@ -1,22 +1,22 @@
-"""Brings recorded calls into history: the rows that the role `history` would have made of them."""
+"""Brings recorded calls into history: the rows that the role `history` would have read of them."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from consumers.history.sqlite import Batch, SqliteHistory
-from schemas.scores.records import AnyScoreRecord
+from schemas.rows import CallRow, Row, WordsRow
 from streamer.offline.scoring import RecordedScoring
 
-BATCH_RECORDS: Final = 2_000
-"""Records of one transaction, as the role writes them."""
+BATCH_ROWS: Final = 2_000
+"""Rows of one transaction, as the role writes them."""
 
-Imported = tuple[Sequence[AnyScoreRecord], bytes | None]
-"""The score records of a call in every revision, and its transcript."""
+Imported = tuple[Sequence[Row | WordsRow], bytes | None]
+"""The rows of a call in every revision, and its transcript."""
 
 
 def imported(scoring: RecordedScoring) -> Imported:
     """What the evaluator would have published of a call."""
-    return scoring.records, scoring.transcript
+    return (*scoring.rows, *scoring.words), scoring.transcript
 
 
 class Importing:
@@ -26,7 +26,7 @@ class Importing:
         written: Calls that were written.
         there: Calls that history had already and kept as they were.
         forgotten: Calls that were deleted on request, and are left out.
-        first_ms: When the first record of the oldest written call came, in epoch ms; None before one was written.
+        first_ms: When the oldest written call was known first, in epoch ms; None before one was written.
     """
 
     def __init__(self, store: SqliteHistory, *, replaces: bool = False) -> None:
@@ -37,7 +37,7 @@ class Importing:
         self.first_ms: int | None = None
         self._store = store
         self._replaces = replaces
-        self._scores: list[AnyScoreRecord] = []
+        self._rows: list[Row | WordsRow] = []
         self._transcripts: list[tuple[str, int, bytes]] = []
         self._waiting: set[str] = set()
 
@@ -47,9 +47,9 @@ class Importing:
         Raises:
             HistoryBrokenError, OSError, sqlite3.Error: As `SqliteHistory.write`.
         """
-        records, transcript = call
-        conversation_id = records[0].conversation_id
-        if any(map(self._store.forgets, records)):
+        rows, transcript = call
+        conversation_id = rows[0].conversation_id
+        if any(map(self._store.forgets, rows)):
             self.forgotten += 1
             return
         if conversation_id in self._waiting or self._store.has(conversation_id):
@@ -59,18 +59,17 @@ class Importing:
             self.flush()
             self._store.remove([conversation_id])
         self._waiting.add(conversation_id)
-        self._scores += records
+        self._rows += rows
+        first_ms = min(row.first_known_ms for row in rows if isinstance(row, CallRow))
         if transcript is not None:
-            self._transcripts.append((conversation_id, records[0].caused_at_ms, transcript))
-        first_ms = records[0].caused_at_ms
+            self._transcripts.append((conversation_id, first_ms, transcript))
         self.first_ms = first_ms if self.first_ms is None else min(self.first_ms, first_ms)
-        if len(self._scores) >= BATCH_RECORDS:
+        if len(self._rows) >= BATCH_ROWS:
             self.flush()
 
     def flush(self) -> None:
         """Writes what waits."""
         if self._waiting:
-            scores = [(record, record.model_dump_json().encode()) for record in self._scores]
-            self._store.write(Batch(scores, self._transcripts, {}))
+            self._store.write(Batch(self._rows, self._transcripts, {}))
             self.written += len(self._waiting)
-            self._scores, self._transcripts, self._waiting = [], [], set()
+            self._rows, self._transcripts, self._waiting = [], [], set()

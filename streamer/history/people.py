@@ -19,8 +19,9 @@ from consumers.history.sqlite import Batch, FolderInUseError, SqliteHistory
 from consumers.runtime.kafka.connection import WRITE, KafkaSettings, Needs, require_access
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.annotations import MAX_NOTE_CHARS, Annotation, ForgottenTenant
-from schemas.scores.records import CallLabels
-from schemas.topics import ANNOTATIONS_TOPIC
+from schemas.rows import Labels
+from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TOPICS, TRANSCRIPTS_TOPIC, WORDS_TOPIC
+from schemas.units import DAY_MS
 
 ANNOTATE_NEEDS: Final = Needs({ANNOTATIONS_TOPIC: frozenset({WRITE})})
 """The rights to label a call, or to have one forgotten."""
@@ -50,7 +51,7 @@ def this_user() -> str:
 
 
 def annotation(
-    by: str, label: str | None, note: str | None, labels: CallLabels, redactor: Redactor, *, withdraws: bool = False
+    by: str, label: str | None, note: str | None, labels: Labels, redactor: Redactor, *, withdraws: bool = False
 ) -> Annotation:
     """What a person says of a call now, without personal data of the caller.
 
@@ -78,7 +79,7 @@ async def annotate(
     by: str,
     label: str | None,
     note: str | None,
-    labels: CallLabels,
+    labels: Labels,
     *,
     withdraws: bool,
 ) -> Annotation:
@@ -172,7 +173,7 @@ class Forgetting(NamedTuple):
         """The calls of these that a store has."""
         yield from (each for each in self.conversations if store.has(each))
         if self.tenant is not None:
-            of_tenant = Question(0, self.at_ms, [Condition("tenant", "=", self.tenant)], most=None)
+            of_tenant = Question(0, self.at_ms, [Condition("labels.tenant", "=", self.tenant)], most=None)
             yield from (str(name) for (name,) in store.values(of_tenant, ["conversation_id"]))
 
     def delete_in(self, store: SqliteHistory) -> None:
@@ -183,6 +184,16 @@ class Forgetting(NamedTuple):
         if self.tenant is None:
             return []
         return [ForgottenTenant(kind="forgotten_tenant", at_ms=self.at_ms, tenant=self.tenant)]
+
+
+def left_in_topics() -> str:
+    """How far topics allow a deletion, for a person: Kafka deletes by age, and no single record."""
+    days = {topic.name: topic.retention_ms // DAY_MS for topic in TOPICS}
+    return (
+        "Kafka cannot delete single records: what its topics have of the calls goes when it is old enough, if `callgauge topics create` "
+        f"made them after {days[WORDS_TOPIC]} days of {WORDS_TOPIC} and after {days[SCORES_TOPIC]} of {SCORES_TOPIC} and "
+        f"{TRANSCRIPTS_TOPIC}."
+    )
 
 
 def calls_in(folder: Path, what: Forgetting) -> int:

@@ -10,8 +10,7 @@ from consumers.history import annotations
 from consumers.history.annotations import FromPeople
 from consumers.history.sqlite import Batch, HistoryBrokenError, HistoryFolderError, LeftOut, SqliteHistory
 from schemas.annotations import Annotation, ForgottenTenant
-from schemas.scores.records import AnyScoreRecord, CallLabels
-from tests.unit.history.test_store import DAY_MS, EVER, NOON_MS, SCORES, TRANSCRIPT, batch, call, found, valued
+from tests.unit.history.test_store import DAY_MS, EVER, NOON_MS, SCORES, TRANSCRIPT, AnyRow, batch, call, found
 
 PEOPLE = ("annotations", 0)
 WORD = "xylophonist"
@@ -34,10 +33,8 @@ def takes(store: SqliteHistory, *each: tuple[str, Annotation], **people: object)
     return store.write(Batch([], [], {}, taken))
 
 
-def of_tenant(conversation_id: str, at_ms: int = NOON_MS) -> list[AnyScoreRecord]:
-    return [
-        record.model_copy(update={"labels": CallLabels(tenant="acme")}) for record in call(conversation_id, at_ms=at_ms)
-    ]
+def of_tenant(conversation_id: str, at_ms: int = NOON_MS) -> list[AnyRow]:
+    return call(conversation_id, at_ms, tenant="acme")
 
 
 def in_files(folder: Path, *parts: bytes) -> list[bytes]:
@@ -92,8 +89,8 @@ def test_what_is_forgotten_is_in_no_file_and_stays_away(store: SqliteHistory) ->
     takes(store, ("forgotten_call", said("anna", "bad", note="about the caller")), ("kept", said("anna", "bad")))
     assert found(store, words=[WORD]) == ["forgotten_call"]
     (day,) = store._days.values()
-    call_id = day.id_of("forgotten_call")
-    packed = [row[0] for row in day.connection.execute("SELECT record FROM turn WHERE call = ?", [call_id])]
+    call_id = day.rows.id_of("forgotten_call")
+    packed = [row[0] for row in day.connection.execute("SELECT packed FROM call WHERE id = ?", [call_id])]
     packed += [row[0] for row in day.connection.execute("SELECT value FROM transcript WHERE call = ?", [call_id])]
     secret = [b"forgotten_call", WORD.encode(), b"about the caller", *(each[-40:] for each in packed)]
     assert in_files(store.folder, *secret) == secret
@@ -109,7 +106,7 @@ def test_what_is_forgotten_is_in_no_file_and_stays_away(store: SqliteHistory) ->
 
 
 def test_the_calls_of_a_tenant_are_forgotten_up_to_a_moment(store: SqliteHistory) -> None:
-    store.write(Batch(valued([*of_tenant("before"), *call("other")]), [("late", NOON_MS, TRANSCRIPT)], {}))
+    store.write(Batch([*of_tenant("before"), *call("other")], [("late", NOON_MS, TRANSCRIPT)], {}))
     takes(store, ("before", said("anna", "bad", tenant="acme")), ("other", said("anna", "bad")))
     moment = ForgottenTenant(kind="forgotten_tenant", tenant="acme", at_ms=NOON_MS + DAY_MS)
     takes(store, tenants=[moment])
@@ -118,7 +115,7 @@ def test_the_calls_of_a_tenant_are_forgotten_up_to_a_moment(store: SqliteHistory
     store.write(batch([*of_tenant("late"), *of_tenant("after", NOON_MS + DAY_MS), *call("another")], 2))
     store.write(batch(of_tenant("late", NOON_MS + DAY_MS), 3))  # it went on
     assert sorted(map(str, found(store))) == ["after", "another", "other"]
-    assert store.call_records("late")[1] is None
+    assert (store.call("late"), store.transcript("late")) == (None, None)
 
 
 def test_a_reader_makes_forgetting_wait_and_then_it_is_whole(store: SqliteHistory) -> None:

@@ -3,38 +3,42 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from itertools import islice
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pydantic import SecretStr
 
 from consumers.history.annotations import FromPeople
 from consumers.history.clickhouse import ClickHouseHistory, HistoryUnreachableError
-from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, call_row
-from consumers.history.search import COMPARISONS, Condition, HistoryStore
+from consumers.history.search import COLUMNS, COMPARISONS, Condition, HistoryStore
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, SqliteHistory
 from schemas.annotations import Annotation, ForgottenTenant
-from schemas.scores.live_view import newest_scores
-from schemas.scores.records import AnyScoreRecord
+from schemas.columns import CALL_COLUMNS
+from schemas.rows import CallRow, Labels, TurnRow
 from streamer.history.comparison import Period, compared
-from streamer.notebook import score
+from streamer.offline.scoring import scored
+from streamer.recordings.reader import read_recordings
 from tests.support.clickhouse.running import TABLES, ClickHouse, running_clickhouse
 from tests.support.conformance_data import conformance
 from tests.unit.history.test_store import (
     DAY_MS,
     EVER,
     NOON_MS,
-    SAMPLE,
+    PLAN,
+    SCORED,
     SCORES,
     TRANSCRIPT,
+    AnyRow,
     batch,
     call,
-    in_order,
-    valued,
+    columns_of,
+    stored,
 )
 
 Keep = Callable[[Sequence[Batch]], HistoryStore]
@@ -102,17 +106,17 @@ def test_conditions(keep: Keep) -> None:
     store = keep(three())
     for conditions, expected in (
         ((), {"a", "b", "c"}),
-        (("agent = desk",), {"a", "c"}),
-        (("agent != desk",), {"b"}),
-        (("agent ~ es",), {"a", "c"}),
-        (("agent = DESK",), set()),
-        (("agent ~ %",), set()),
-        (("longest_wait_ms > 0", "agent = care"), {"b"}),
+        (("labels.agent = desk",), {"a", "c"}),
+        (("labels.agent != desk",), {"b"}),
+        (("labels.agent ~ es",), {"a", "c"}),
+        (("labels.agent = DESK",), set()),
+        (("labels.agent ~ %",), set()),
+        (("longest_wait_ms > 0", "labels.agent = care"), {"b"}),
         (("longest_wait_ms < 0",), set()),
-        (("is_closed >= 1",), {"a", "b", "c"}),
-        (("stt_wer != -1",), {"a", "b", "c"} if call_row(call("x"))["stt_wer"] is not None else set()),
-        (("agent = ' OR 1=1 --",), set()),
-        (("agent = \\' OR 1=1 --\t\n",), set()),
+        (("turns >= 1",), {"a", "b", "c"}),
+        (("stt_wer.result != -1",), {"a", "b", "c"} if columns_of(call("x"))["stt_wer.result"] is not None else set()),
+        (("labels.agent = ' OR 1=1 --",), set()),
+        (("labels.agent = \\' OR 1=1 --\t\n",), set()),
     ):
         assert set(found(store, *conditions)) == expected, conditions
 
@@ -140,69 +144,55 @@ def test_a_period_the_most_calls_and_ids(keep: Keep) -> None:
     assert found(store, until_ms=NOON_MS + 1) == ["a", "b"]
     assert found(store, since_ms=NOON_MS + 1) == ["c"]
     assert found(store, most=2) == ["a", "b"]
-    assert found(store, order_by="started_ms") == ["c", "a", "b"]
+    assert found(store, order_by="first_known_ms") == ["c", "a", "b"]
     assert found(store, ids=["b", "c", "'"]) == ["b", "c"]
     assert found(store, ids=[]) == []
 
 
-def test_the_row_and_the_records_are_those_of_the_call(keep: Keep) -> None:
-    records = call("c")
-    store = keep([batch([*records, *call("d")[:1]], c=TRANSCRIPT)])
-    row, running = store.find(EVER)
-    assert row == call_row(records)
-    assert tuple(row) == COLUMN_NAMES
-    waits = sorted(
-        record.voice_to_voice_ms.value
-        for record in newest_scores(records).values()
-        if record.name == "turn" and record.voice_to_voice_ms.outcome == "scored"
-    )
-    assert row["longest_wait_ms"] == waits[-1]
-    assert (row["agent"], row["is_closed"], row["started_ms"]) == ("desk", 1, NOON_MS)
-    kinds = {"text": str, "integer": int, "real": float}
-    for column in CALL_COLUMNS:
-        kept = row[column.name]
-        assert kept is None or isinstance(kept, kinds[column.kind] | int), column.name
-    assert (running["conversation_id"], running["agent"], running["is_closed"], running["p95_ms"]) == (
-        "d",
-        "desk",
-        0,
-        None,
-    )
-    kept_records, transcript = store.call_records("c")
-    assert in_order(kept_records) == in_order(records)
-    assert transcript == TRANSCRIPT
-    assert len(store.call_records("d")[0]) == 1
-    assert store.call_records("d")[1] is None
-    assert store.call_records("nobody") == ([], None)
+def test_the_columns_and_the_rows_are_those_of_the_call(keep: Keep) -> None:
+    rows, running = call("c"), [row for row in call("d") if isinstance(row, CallRow)][:1]
+    store = keep([batch([*rows, *running], c=TRANSCRIPT)])
+    row, runs = store.find(EVER)
+    assert row == columns_of(rows)
+    assert tuple(row) == tuple(COLUMNS)
+    assert runs == columns_of(running)
+    assert (store.call("c"), store.transcript("c")) == (stored(rows), TRANSCRIPT)
+    assert (store.call("d"), store.transcript("d")) == (stored(running), None)
+    assert (store.call("nobody"), store.transcript("nobody")) == (None, None)
 
 
-def test_a_higher_revision_counts_in_any_order_and_a_withdrawn_record_does_not(keep: Keep) -> None:
-    records = call("c")
-    silence = next(record for record in records if record.name == "interruption_by_user")
-    gone = silence.model_copy(update={"revision": silence.revision + 2, "is_withdrawn": True})
-    older = silence.model_copy(update={"revision": silence.revision + 1})
-    others = [record for record in records if record is not silence]
-    store = keep([batch([silence, *others[:-1]]), batch([gone], 2), batch([older, others[-1]], 3)])
-    (row,) = store.find(EVER)
-    assert row["user_interruptions"] == 0
-    assert in_order(store.call_records("c")[0]) == in_order([*others, gone])
+def test_a_higher_revision_counts_in_any_order(keep: Keep) -> None:
+    rows = call("c")
+    turn = max((row for row in rows if isinstance(row, TurnRow)), key=lambda row: row.revision)
+    gone = structs.replace(turn, revision=turn.revision + 2, status="withdrawn")
+    older = structs.replace(turn, revision=turn.revision + 1)
+    store = keep([batch(rows), batch([gone], 2), batch([older], 3)])
+    assert store.call("c") == stored([*rows, gone])
+
+
+def test_a_moment_before_the_newest_row_of_a_call_is_known_to_a_store_with_all_rows(keep: Keep) -> None:
+    rows = call("c")
+    store = keep([batch(rows)])
+    newest_ms = stored(rows).call.known_ms
+    assert store.call("c", newest_ms) is not None
+    before = store.call("c", newest_ms - 1)
+    assert before is None or before.call.revision < stored(rows).call.revision
 
 
 def test_a_new_transcript_replaces_the_words_of_the_old_one(keep: Keep) -> None:
     store = keep([*three(), batch([], 3, b=TRANSCRIPT)])
     assert found(store, words=["zimmer's"]) == []
-    assert store.call_records("b")[1] == TRANSCRIPT
+    assert store.transcript("b") == TRANSCRIPT
 
 
 def test_an_id_is_only_an_id(keep: Keep) -> None:
     ids = ["'; DROP TABLE call; --", "a\nb\t\\n", "100%", "\x00", "é", "../../etc", "a\x85b\u2028c", "x" * 10_000]
     log = [record for each in ids for record in call(each)]
-    store = keep([Batch(valued(log), [(each, NOON_MS, TRANSCRIPT) for each in ids], {SCORES: 1})])
+    store = keep([Batch(log, [(each, NOON_MS, TRANSCRIPT) for each in ids], {SCORES: 1})])
     assert set(found(store)) == set(ids)
     for each in ids:
-        records, transcript = store.call_records(each)
-        assert in_order(records) == in_order(call(each))
-        assert transcript == TRANSCRIPT
+        assert store.call(each) == stored(call(each))
+        assert store.transcript(each) == TRANSCRIPT
         assert found(store, ids=[each]) == [each]
 
 
@@ -228,23 +218,19 @@ def test_labels_and_notes(keep: Keep) -> None:
 
 
 def test_forgotten_calls_are_not_found(keep: Keep) -> None:
-    mine = [
-        record.model_copy(update={"labels": record.labels.model_copy(update={"tenant": "acme"})})
-        for record in call("t")
-    ]
+    mine = call("t", tenant="acme")
     people = FromPeople(
         [("a", said("anna", 1, "bad"))],
         ["a"],
         [ForgottenTenant(kind="forgotten_tenant", tenant="acme", at_ms=NOON_MS + 10_000)],
     )
-    later = call("later", NOON_MS + DAY_MS)
-    later = [record.model_copy(update={"labels": mine[0].labels}) for record in later]
+    later = call("later", NOON_MS + DAY_MS, tenant="acme")
     store = keep(
         [*three(), batch([*mine, *later], 4, t=TRANSCRIPT), Batch([], [], {}, people), batch(call("a")[-1:], 5)]
     )
     assert sorted(map(str, found(store))) == ["b", "c", "later"]
-    assert store.call_records("a") == ([], None)
-    assert store.call_records("t") == ([], None)
+    assert (store.call("a"), store.transcript("a")) == (None, None)
+    assert (store.call("t"), store.transcript("t")) == (None, None)
     assert store.labelled("bad") == []
     assert store.annotations_of(["a"]) == {}
     assert found(store, words=["rebooking"]) == ["c"]
@@ -255,7 +241,7 @@ def test_forgotten_calls_are_deleted_from_clickhouse(server: ClickHouse) -> None
     people = FromPeople([(name, said("anna", 1, "bad")) for name in "ab"], ["a"])
     in_clickhouse(server, [*three(), Batch([], [], {}, people)]).close()
     server.run_file(TABLES.with_name("forget.sql"))
-    for table in ("score", "call", "transcript", "annotation"):
+    for table in ("calls", "turns", "goal_sets", "transcript", "annotation"):
         counted = f"SELECT countIf(conversation_id = 'a'), countIf(conversation_id = 'b') FROM {table} FORMAT TSV"  # noqa: S608
         gone, kept = map(int, server.run(counted).split())
         assert (gone, kept > 0) == (0, True), table
@@ -264,7 +250,7 @@ def test_forgotten_calls_are_deleted_from_clickhouse(server: ClickHouse) -> None
 @pytest.mark.long
 def test_the_tables_that_read_kafka_are_made(server: ClickHouse) -> None:
     server.run_file(TABLES.with_name("kafka.sql"))
-    for topic in ("score", "transcript", "annotation"):
+    for topic in ("score", "words", "transcript", "annotation"):
         assert f"FROM default.{topic}_topic" in server.query_of(f"{topic}_from_topic")
         for kind, name in (("VIEW", "from_topic"), ("TABLE", "topic")):
             server.run(f"DROP {kind} {topic}_{name}")
@@ -274,26 +260,27 @@ def test_the_tables_that_read_kafka_are_made(server: ClickHouse) -> None:
 
 
 def recorded_log() -> list[Batch]:
-    """Recorded calls of four agents on two days, with revisions, in parts of a hundred records."""
+    """Recorded calls of four agents on two days, in parts of a hundred rows, some of them twice."""
     random = Random(1)  # noqa: S311  # no secret
-    scored = [SAMPLE, *score(conformance("calls.jsonl.gz"))[:60]]
-    log: list[AnyScoreRecord] = []
+    calls = [SCORED, *(scored(each, PLAN) for each in islice(read_recordings(conformance("calls.jsonl.gz")), 60))]
+    log: list[AnyRow] = []
     transcripts = []
-    for number, each in enumerate(scored):
-        labels = each.records[0].labels.model_copy(update={"agent": f"agent-{number % 4}"})
+    for number, each in enumerate(calls):
         start_ms = NOON_MS + number * 1_000 + number // 4 % 2 * DAY_MS
-        for place, record in enumerate(each.records):
-            changed = {"conversation_id": f"call-{number}", "caused_at_ms": start_ms + place * 500, "labels": labels}
-            record = record.model_copy(update=changed)
-            log += (
-                [record.model_copy(update={"revision": record.revision + 1}), record]
-                if random.random() < 0.2
-                else [record]
-            )
-        said = json.dumps([turn.model_dump(mode="json") for turn in each.transcript or ()])
-        transcripts.append((f"call-{number}", start_ms, said.encode()))
-    parts = [valued(log[at : at + 100]) for at in range(0, len(log), 100)]
-    return [*(Batch(part, [], {SCORES: place}) for place, part in enumerate(parts)), Batch([], transcripts, {})]
+        for place, row in enumerate(each.rows):
+            changed: dict[str, Any] = {"conversation_id": f"call-{number}"}
+            if isinstance(row, CallRow | TurnRow):
+                changed |= {"known_ms": start_ms + place * 500, "labels": Labels(agent=f"agent-{number % 4}")}
+            if isinstance(row, CallRow):
+                changed["first_known_ms"] = start_ms
+            row = structs.replace(row, **changed)
+            log += [row, row] if random.random() < 0.2 else [row]
+        transcripts.append((f"call-{number}", start_ms, each.transcript or b"[]"))
+    parts = [log[at : at + 100] for at in range(0, len(log), 100)]
+    return [
+        *(Batch(part, [], {SCORES: place}, at_ms=NOON_MS) for place, part in enumerate(parts)),
+        Batch([], transcripts, {}),
+    ]
 
 
 @pytest.mark.long
@@ -317,17 +304,16 @@ def test_every_question_has_the_same_answer(server: ClickHouse, tmp_path: Path) 
     questions.append(EVER._replace(ids=[f"call-{number}" for number in range(0, 80, 3)]))
     for question in questions:
         assert clickhouse.find(question) == sqlite.find(question), question
-    assert sorted(clickhouse.values(EVER._replace(most=None), COLUMN_NAMES), key=str) == sorted(
-        sqlite.values(EVER._replace(most=None), COLUMN_NAMES), key=str
+    assert sorted(clickhouse.values(EVER._replace(most=None), tuple(COLUMNS)), key=str) == sorted(
+        sqlite.values(EVER._replace(most=None), tuple(COLUMNS)), key=str
     )
     day = NOON_MS // DAY_MS * DAY_MS
     days = Period(day, day + DAY_MS), Period(day + DAY_MS, day + 2 * DAY_MS)
-    assert compared(clickhouse, *days, ("agent",)) == compared(sqlite, *days, ("agent",))
+    assert compared(clickhouse, *days, ("labels.agent",)) == compared(sqlite, *days, ("labels.agent",))
     for row in rows[:10]:
         name = str(row["conversation_id"])
-        (records, transcript), (others, other) = clickhouse.call_records(name), sqlite.call_records(name)
-        assert in_order(records) == in_order(others)
-        assert transcript == other
+        assert clickhouse.call(name) == sqlite.call(name)
+        assert clickhouse.transcript(name) == sqlite.transcript(name)
     sqlite.close()
     clickhouse.close()
 

@@ -19,8 +19,9 @@ from consumers.history.sqlite import Batch, LeftOut, SqliteHistory
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.annotations import Annotation
+from schemas.rows import WordsRow, encode
 from tests.support.patience import patient
-from tests.unit.history.test_store import EVER, NOON_MS, TRANSCRIPT, call, valued
+from tests.unit.history.test_store import EVER, NOON_MS, TRANSCRIPT, call, stored
 
 
 class Read(NamedTuple):
@@ -38,7 +39,7 @@ class Topics:
     """Logs in memory, and the client that reads them."""
 
     def __init__(self, logs: Mapping[str, Sequence[bytes | None]]) -> None:
-        self.logs = {"annotations": [], **logs}
+        self.logs = {"annotations": [], "words": [], **logs}
         self.positions: dict[TopicPartition, int] = {}
         self.sought: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
@@ -90,7 +91,12 @@ class Running:
     """A role on such topics."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, folder: Path, logs: Mapping[str, Sequence[bytes | None]]
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        folder: Path,
+        logs: Mapping[str, Sequence[bytes | None]],
+        *,
+        words: bool = True,
     ) -> None:
         self.topics = Topics(logs)
         self.registry = CollectorRegistry()
@@ -99,7 +105,9 @@ class Running:
         monkeypatch.setattr(KafkaSettings, "consumer", lambda *_, **__: self.topics)
         monkeypatch.setattr(service, "partition_counts", self._counts)
         monkeypatch.setattr(service, "RETRY_SECONDS", 0.001)
-        self.role = HistoryRole(KafkaSettings(), HistorySettings(folder=folder), self.instruments, Redactor())
+        self.role = HistoryRole(
+            KafkaSettings(), HistorySettings(folder=folder, words=words), self.instruments, Redactor()
+        )
         self.running = asyncio.create_task(self.role.run(self.stop))
 
     async def _counts(self, _: KafkaSettings, topics: Sequence[str]) -> dict[str, int]:
@@ -118,13 +126,15 @@ class Running:
         await asyncio.wait_for(self.running, patient(10))
 
 
-SCORES = [value for _, value in valued(call("c"))]
+SCORES = [encode(row) for row in call("c") if not isinstance(row, WordsRow)]
+WORDS = [encode(row) for row in call("c") if isinstance(row, WordsRow)]
 
 
-def kept(folder: Path) -> int:
+def is_kept(folder: Path, *, words: bool = False) -> bool:
+    """Whether a folder has the whole call."""
     store = SqliteHistory(folder)
     try:
-        return len(store.call_records("c")[0])
+        return store.call("c") == stored(row for row in call("c") if words or not isinstance(row, WordsRow))
     finally:
         store.close()
 
@@ -141,7 +151,7 @@ async def test_it_keeps_what_the_topics_have_and_goes_on_there(tmp_path: Path, m
     await first.until_written(len(SCORES) + 1)
     assert first.role.problems() == ()
     await first.ended()
-    assert kept(tmp_path) == len(SCORES)
+    assert is_kept(tmp_path)
     second = Running(monkeypatch, tmp_path, logs)
     async with asyncio.timeout(patient(10)):
         await second.role.ready.wait()
@@ -149,8 +159,20 @@ async def test_it_keeps_what_the_topics_have_and_goes_on_there(tmp_path: Path, m
     assert second.topics.sought == {
         TopicPartition("scores", 0): len(SCORES) + 1,
         TopicPartition("annotations", 0): 0,
+        TopicPartition("words", 0): 0,
         TopicPartition("transcripts", 0): 1,
     }
+
+
+async def test_words_are_kept_if_they_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert WORDS
+    for words in (True, False):
+        logs = {"scores": SCORES, "words": WORDS, "transcripts": []}
+        running = Running(monkeypatch, tmp_path / str(words), logs, words=words)
+        await running.until_written(len(SCORES) + len(WORDS) * words)
+        await running.ended()
+        assert is_kept(tmp_path / str(words), words=words)
+        assert (TopicPartition("words", 0) in running.topics.sought) is words
 
 
 async def test_a_record_that_cannot_be_read_is_counted_and_the_others_are_kept(
@@ -160,7 +182,7 @@ async def test_a_record_that_cannot_be_read_is_counted_and_the_others_are_kept(
     await running.until_written(len(SCORES))
     assert running.counted("records_total", outcome="refused") == 2
     await running.ended()
-    assert kept(tmp_path) == len(SCORES)
+    assert is_kept(tmp_path)
 
 
 async def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +199,7 @@ async def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path, mon
     assert running.counted("write_failures_total") == 2
     assert running.role.problems() == ()
     await running.ended()
-    assert kept(tmp_path) == len(SCORES)
+    assert is_kept(tmp_path)
 
 
 async def test_a_file_that_breaks_is_read_again_from_the_topics(
@@ -237,10 +259,10 @@ async def test_a_forgotten_call_is_never_written_not_even_when_all_is_read_anew(
         while running.counted("records_total", outcome="forgotten") < len(SCORES) + 1:  # noqa: ASYNC110  # as above
             await asyncio.sleep(0.001)
     await running.ended()
-    assert (batches[0].people.forgotten, batches[0].scores, batches[0].transcripts) == (["c"], [], [])
+    assert (batches[0].people.forgotten, batches[0].rows, batches[0].transcripts) == (["c"], [], [])
     running.instruments.refresh()
     assert running.counted("forgotten_calls") == 1
-    assert kept(tmp_path) == 0
+    assert not is_kept(tmp_path)
 
 
 def test_without_a_folder_it_does_not_start() -> None:

@@ -1,0 +1,123 @@
+"""Writes the columns of the tables into tables.md: meaning, unit, source, and an example of the sample call, as the engine scores it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+from msgspec import Struct
+
+from consumers.engine.limits import GoalRules, Limits
+from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat, flat, meanings_of
+from schemas.rows import CallRow, GoalsRow, Row, ToolWords, TurnRow, WordsRow
+from streamer.offline.scoring import ScoringPlan, scored
+from streamer.recordings.files import SAMPLE
+from streamer.recordings.reader import goals_for, read_recordings
+from streamer.tables import TRIAL_COLUMNS, TROUBLE_COLUMNS, Computed
+
+MAX_EXAMPLE_CHARS: Final = 40
+"""Longest example that is shown; of a longer one the beginning."""
+_MANY: Final = {"eva": "NAME", "stages": "STAGE", "waits": "ANCHOR"}
+"""Parts of a row whose columns are the same for each key: the page has them once."""
+
+SOURCES: Final = {
+    "events of the call": "labels began_ms ended_ms traceparent events close_reason ended_reason errors notes uses",
+    "speech, by its anchor": "user_sounds assistant_sounds wait_ms anchor wait_source after_tools_ms interruptions dead_air answer waiting "
+    "p50_ms p95_ms longest_wait_ms unanswered user_interruptions assistant_interruptions interrupted_turns dead_airs dead_air_turns "
+    "talk speech turn_taking outcome waits",
+    "metrics of services": "stages",
+    "tools of the agent": "tools tools_left_out tool_calls failed_tool_calls failed_tools failing_tools",
+    "both transcripts": "stt_wer user_disagreement assistant_disagreement transcript_disagreement",
+    "the provider's record": "estimate_error",
+    "a judge": "conciseness speakability transcription_accuracy_key_entities faithfulness conversation_progression "
+    "user_behavioral_fidelity",
+    "checks of the goals, and a judge": "progress goals",
+    "EVA's metrics": "eva",
+    "your prices": "cost_dollars",
+    "callgauge": "conversation_id turn turns revision known_ms status state news code_version partition first_place last_place "
+    "first_known_ms through_turn unscored_turns left_out",
+}
+"""Where the columns of a field come from, by the source."""
+_SOURCE_OF: Final = {name: source for source, names in SOURCES.items() for name in names.split()}
+
+
+@cache
+def example_rows() -> tuple[Row, ...]:
+    """The rows of the sample call with its goals."""
+    (sample,) = read_recordings(SAMPLE)
+    plan = ScoringPlan(Limits(), GoalRules(asks_judge=False), "0.1.0")
+    return tuple(scored(sample, replace(plan, sets=goals_for([SAMPLE], None))).rows)
+
+
+def call_lines() -> Iterator[str]:
+    """The columns of a call."""
+    yield from _lines(CALL_COLUMNS, [row for row in example_rows() if isinstance(row, CallRow)][-1:])
+
+
+def turn_lines() -> Iterator[str]:
+    """The columns of a turn."""
+    newest = {row.turn: row for row in example_rows() if isinstance(row, TurnRow)}
+    yield from _lines(TURN_COLUMNS, [newest[turn] for turn in sorted(newest, key=lambda turn: (turn == 0, turn))])
+
+
+def _lines(columns: Sequence[Column], rows: Sequence[object]) -> Iterator[str]:
+    values = [flat(columns, row) for row in rows]
+    yield "| column | kind | unit | source | example | meaning |"
+    yield "|---|---|---|---|---|---|"
+    shown: dict[str, str] = {}
+    for place, column in enumerate(columns):
+        if column.shape == "reason":
+            continue
+        name = (
+            column.name
+            if column.path[0] not in _MANY
+            else ".".join((column.path[0], _MANY[column.path[0]], *column.path[2:]))
+        )
+        example = next((_shown(row[place]) for row in values if row[place] is not None), "")
+        if name not in shown or not shown[name].split(" | ")[4]:
+            source = _SOURCE_OF[column.path[0]]
+            kind = f"{column.kind}, `.reason`" if column.shape == "value" else column.kind
+            shown[name] = f"| `{name}` | {kind} | {column.unit} | {source} | {example} | {column.meaning} |"
+    yield from shown.values()
+
+
+def _shown(value: Flat) -> str:
+    text = str(value).replace("|", "\\|")
+    return f"`{text}`" if len(text) <= MAX_EXAMPLE_CHARS else f"`{text[:MAX_EXAMPLE_CHARS]}…`"
+
+
+def goals_lines() -> Iterator[str]:
+    """The fields of a row of a goal set."""
+    yield from _fields(GoalsRow)
+
+
+def words_lines() -> Iterator[str]:
+    """The fields of a row of words, and of a tool in it."""
+    yield from _fields(WordsRow)
+    for name, meaning in meanings_of(ToolWords).items():
+        yield f"| `tools[].{name}` | {meaning} |"
+
+
+def _fields(of: type[Struct]) -> Iterator[str]:
+    yield "| field | meaning |"
+    yield "|---|---|"
+    for name, meaning in meanings_of(of).items():
+        yield f"| `{name}` | {meaning} |"
+
+
+def trouble_lines() -> Iterator[str]:
+    """The columns of a running call behind those of a call."""
+    yield from _computed(TROUBLE_COLUMNS)
+
+
+def trial_lines() -> Iterator[str]:
+    """The columns of a trial."""
+    yield from _computed(TRIAL_COLUMNS)
+
+
+def _computed(columns: Sequence[Computed[object]] | Sequence[object]) -> Iterator[str]:
+    yield "| column | kind | meaning |"
+    yield "|---|---|---|"
+    for column in columns:
+        if isinstance(column, Computed):
+            yield f"| `{column.name}` | {column.kind} | {column.meaning} |"

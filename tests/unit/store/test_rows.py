@@ -1,0 +1,97 @@
+"""The store of rows: newest and former revisions of calls, bounds, places to read on from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.store.rows import RowStore
+from schemas.rows import CallRow, GoalsRow, TurnRow, WordsRow
+from tests.support.calls.rows_of_calls import newest, rows_of_simulated
+
+
+def call_row(conversation_id: str, revision: int, known_ms: int, **parts: Any) -> CallRow:
+    return CallRow(conversation_id=conversation_id, revision=revision, known_ms=known_ms, **parts)
+
+
+def test_the_newest_rows_of_a_call_are_those_of_the_engine() -> None:
+    store, rows = RowStore(), rows_of_simulated(3, has_goals=True)
+    store.put(rows)
+    stored, (call, turns, goals) = store.call(rows[0].conversation_id), newest(rows)
+    assert stored is not None
+    assert (stored.call, list(stored.turns), stored.goals) == (call, turns, goals)
+
+
+def test_a_call_is_seen_as_it_was_known_at_each_moment() -> None:
+    store, rows = RowStore(), rows_of_simulated(3)
+    store.put(rows)
+    moments = sorted({row.known_ms for row in rows if not isinstance(row, GoalsRow)})
+    for at_ms in moments:
+        then = [row for row in rows if isinstance(row, GoalsRow) or row.known_ms <= at_ms]
+        call, turns, _ = newest(then)
+        stored = store.call(call.conversation_id, at_ms)
+        assert stored is not None
+        assert (stored.call, list(stored.turns)) == (call, turns)
+    assert store.call(rows[0].conversation_id, moments[0] - 1) is None
+
+
+def test_reading_twice_and_in_another_order_changes_nothing() -> None:
+    once, twice, rows = RowStore(), RowStore(), rows_of_simulated(5, has_goals=True)
+    once.put(rows)
+    twice.put(reversed(rows))
+    twice.put(rows)
+    conversation_id = rows[0].conversation_id
+    assert twice.call(conversation_id) == once.call(conversation_id)
+    assert twice.bytes == once.bytes
+
+
+def test_words_are_kept_beside_their_turns() -> None:
+    store = RowStore()
+    store.put([call_row("a", 1, 1), WordsRow(conversation_id="a", turn=1, revision=4, known_ms=5, user="hello")])
+    store.put([WordsRow(conversation_id="a", turn=1, revision=2, known_ms=3, user="he")])
+    stored = store.call("a")
+    assert stored is not None
+    assert [words.user for words in stored.words] == ["hello"]
+
+
+def test_open_calls_are_those_without_a_closed_row() -> None:
+    store = RowStore()
+    store.put([call_row("a", 2, 20), call_row("b", 1, 10), call_row("c", 1, 5)])
+    store.put([call_row("c", 3, 30, state="closed"), TurnRow(conversation_id="d", turn=1, revision=1, known_ms=1)])
+    store.put([call_row("c", 2, 29)])  # an older row comes later
+    assert [row.conversation_id for row in store.open_calls()] == ["b", "a"]
+
+
+def test_beyond_its_bytes_closed_calls_go_before_open_ones_and_the_quietest_first() -> None:
+    store = RowStore()
+    store.put([call_row("aaaa", 10, 11), call_row("bbbb", 10, 19, state="closed"), call_row("cccc", 10, 10)])
+    store.max_bytes = store.bytes
+    store.put([call_row("dddd", 10, 20)])
+    assert {row.conversation_id for row in store.open_calls()} == {"aaaa", "cccc", "dddd"}
+    store.put([call_row("eeee", 10, 21)])
+    assert {row.conversation_id for row in store.open_calls()} == {"aaaa", "dddd", "eeee"}
+    assert store.forgotten == 2
+    assert store.bytes <= store.max_bytes
+
+
+def test_places_and_rows_are_kept_together(tmp_path: Path) -> None:
+    store = RowStore(tmp_path / "rows.sqlite")
+    store.put([call_row("a", 1, 1)], {("scores", 3): 17})
+    no_row: Any = "no row"
+    with pytest.raises(AttributeError):
+        store.put([call_row("b", 1, 1), no_row], {("scores", 3): 18})
+    store.close()
+    again = RowStore(tmp_path / "rows.sqlite")
+    assert again.positions() == {("scores", 3): 17}
+    assert again.call("b") is None
+    assert again.bytes == store.bytes
+
+
+def test_what_is_forgotten_is_gone() -> None:
+    store, rows = RowStore(), rows_of_simulated(3)
+    store.put([*rows, call_row("a", 1, 1)])
+    store.forget([rows[0].conversation_id, "nobody"])
+    assert store.call(rows[0].conversation_id) is None
+    assert [row.conversation_id for row in store.open_calls()] == ["a"]
+    store.forget(["a"])
+    assert (store.open_calls(), store.bytes) == ([], 0)
