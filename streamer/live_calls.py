@@ -5,16 +5,16 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from pydantic import ValidationError
 from rich.console import Group, RenderableType
 from rich.live import Live
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.process import first_of, wall_clock_ms
-from schemas.scores.records import SCORE_RECORD
-from schemas.scores.running import EVERY_CALL, CallTable, ListedCall, ShownCalls, WantedCalls, running_now
+from schemas.rows import CallRow, GoalsRow, RowError, decode
+from schemas.scores.running import EVERY_CALL, CallList, CallTable, ShownCalls, WantedCalls, listed, running_now
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS
 from streamer.roles.demo_view import MOST_NEWS, PLAIN_LINES, News, Totals, screen
@@ -35,13 +35,13 @@ class CallsOnScreen:
         table: The calls, with those that nobody asked for.
         totals: Totals of the calls that are asked for.
         news: The newest lines of note of the calls that are asked for.
-        newest_ms: Latest broker time of a cause of any record; None before the first.
-        unreadable: Records of another program or of a newer version.
+        newest_ms: The newest `known_ms` of any row; None before the first.
+        unreadable: Values that are no rows: of another program or of a newer version.
         caught_up: Set when the records that were there at the start are read.
     """
 
     def __init__(self, since_ms: int, wanted: WantedCalls = EVERY_CALL) -> None:
-        """Records with a cause before `since_ms` are left out."""
+        """Rows of what was known before `since_ms` are left out."""
         self.table = CallTable()
         self.totals = Totals()
         self.news = News()
@@ -54,16 +54,21 @@ class CallsOnScreen:
     def take(self, value: bytes) -> None:
         """Takes in the value of one record."""
         try:
-            record = SCORE_RECORD.validate_json(value)
-        except ValidationError:
+            row = decode(value)
+        except RowError:
             self.unreadable += 1
             return
-        if record.caused_at_ms >= self._since_ms:
-            self.newest_ms = max(self.newest_ms or 0, record.caused_at_ms)
-            self.table.fold(record)
-            if self._wanted.include(record.labels):
-                self.totals.fold(record)
-                self.news.fold(record)
+        if isinstance(row, GoalsRow):
+            self.news.take(row)
+            return
+        if row.known_ms < self._since_ms:
+            return
+        self.newest_ms = max(self.newest_ms or 0, row.known_ms)
+        if isinstance(row, CallRow):
+            self.table.take(row)
+        if self._wanted.include(row.labels):
+            self.totals.take(row)
+            self.news.take(row)
 
     def shown(self, now_ms: int) -> ShownCalls:
         """The calls that are asked for as they are now."""
@@ -134,20 +139,21 @@ def plain_table(watched: CallsOnScreen, place: str, now_ms: int) -> RenderableTy
     return Group(_headline(watched, shown, place), table)
 
 
-def calls_document(watched: CallsOnScreen, now_ms: int) -> dict[str, Any]:
-    """The calls as they are now, for a program: times in epoch ms, durations in ms, null for unknown values."""
+def calls_document(watched: CallsOnScreen, now_ms: int) -> Any:
+    """The calls as they are now, for a program: a `CallList`."""
     shown = watched.shown(now_ms)
-    return {
-        "at_ms": now_ms,
-        "newest_score_ms": watched.newest_ms,
-        "is_stale": shown.is_stale,
-        "calls_running": shown.running,
-        "calls_in_trouble": shown.bad,
-        "calls_ended": watched.totals.ends.total(),
-        "calls_left_out": watched.table.calls_dropped,
-        "unreadable_records": watched.unreadable,
-        "calls": [ListedCall.of(call, now_ms).model_dump(mode="json") for call in shown.calls],
-    }
+    listing = CallList(
+        at_ms=now_ms,
+        newest_score_ms=watched.newest_ms,
+        is_stale=shown.is_stale,
+        calls_running=shown.running,
+        calls_in_trouble=shown.bad,
+        calls_ended=watched.totals.ends.total(),
+        calls_left_out=watched.table.calls_dropped,
+        unreadable_records=watched.unreadable,
+        calls=[listed(call, now_ms) for call in shown.calls],
+    )
+    return msgspec.to_builtins(listing)
 
 
 def _headline(watched: CallsOnScreen, shown: ShownCalls, place: str) -> str:

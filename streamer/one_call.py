@@ -1,58 +1,58 @@
-"""One call from the topics, as text: found by its id or the end of it, with its events, its scores and its transcript."""
+"""One call from the topics, as text: found by its id or the end of it, with its rows, its words and what people say of it."""
 
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 from pydantic import ValidationError
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from consumers.console.page.calls import ReportedCall, Said
+from consumers.console.api import call_detail
+from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import (
-    clock,
     counted,
     duration,
     expected_call,
     in_words,
     not_judged,
+    note_in_words,
     outcome,
     seconds,
     shortened,
 )
-from consumers.console.page.sections import unmarked
-from consumers.console.reading import begins_call
-from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
+from consumers.console.page.sections import INTERRUPTIONS, unmarked
+from consumers.engine.admission import Arrival, admit
+from consumers.engine.evaluator import folded
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.turns.timeline import PairedUse
 from consumers.history.annotations import MAX_OF_A_CALL
 from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, Condition, Question
-from consumers.log.stretches import KeyRecords, Terms, events_of, only_of
+from consumers.log.stretches import CallEvents, KeyRecords, only_of
 from consumers.runtime.kafka.connection import KafkaRefusedError, TopicsUnfitError, murmur2_place, partition_counts
 from consumers.runtime.kafka.ranges import onlooker, records_between
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
+from consumers.store.rows import StoredCall
 from schemas.annotations import ANNOTATION, Annotation
-from schemas.closed_sets import CALL_JUDGES
-from schemas.log import placed_in
-from schemas.scores.records import (
-    AgentErrorsFact,
-    CallRecord,
-    DeadAirFact,
-    InterruptionFact,
-    Scored,
-    StallFact,
-    TextRating,
-    ToolUseFact,
-    TurnOutcome,
+from schemas.closed_sets import CALL_JUDGES, InputSource, PipelineType
+from schemas.log import Event, LogReader, placed_in
+from schemas.rows import (
+    CallRow,
+    Rating,
+    RowError,
+    TurnRow,
     Unscored,
+    Value,
+    WordsRow,
+    decode,
+    decode_words,
 )
-from schemas.topics import ANNOTATIONS_TOPIC, EVENTS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
-from schemas.transcript import TRANSCRIPT, TranscriptTurn
+from schemas.scores.trouble import bad_end
+from schemas.topics import ANNOTATIONS_TOPIC, EVENTS_TOPIC, SCORES_TOPIC, WORDS_TOPIC
 from schemas.units import to_seconds
 from streamer.cluster.readers import ranges_since
 from streamer.facts import LEAST_CHARS, is_wanted
@@ -60,6 +60,7 @@ from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import error_console, print_line, say
 from streamer.time_bounds import shown_moment
+from streamer.trials.calls import NewestRows
 
 # Finds one call on the topics and reads all that they have of it. It uses no consumer group, so it disturbs no other reader.
 
@@ -68,68 +69,91 @@ MAX_CALLS: Final = 20
 NEWEST_MS: Final = 3_600_000
 """Unless a person says since when, this long is looked at first: most calls that somebody asks for ran just now."""
 DAY_MS: Final = 24 * NEWEST_MS
-CLOSED_TOGETHER_MS: Final = 60_000
-"""The transcript is in the transaction that closes the call; the clocks of broker and evaluator may differ by so much."""
 FOLLOW_MS: Final = 500
-"""How long a call's records are gathered before its text is written again."""
+"""How long a call's rows are gathered before its text is written again."""
 FETCH_WAIT_MS: Final = 20
 """How long the broker keeps a fetch that has nothing: a question about offsets waits behind it."""
 REFRESH_SECONDS: Final = 0.1
 
 
-@dataclass(slots=True)
-class FoundScores:
-    """Records of `scores` of one call: their partition number, their values, and the offset up to which was read."""
+class ReadRows:
+    """What was read of a call: its newest rows, and its newest rows of words.
 
-    partition: int
-    end: int
-    values: list[bytes] = field(default_factory=list)
+    Attributes:
+        rows: Those of the call.
+        words: Those of words, by turn.
+        unreadable: Values that could not be read, and were left out.
+    """
+
+    def __init__(self) -> None:
+        self.rows = NewestRows()
+        self.words: dict[int, WordsRow] = {}
+        self.unreadable = 0
+
+    def take(self, value: bytes, *, has_words: bool = False) -> None:
+        """Takes in the value of a record of `scores`, or of `words`."""
+        try:
+            if has_words:
+                row = decode_words(value)
+                self.words[row.turn] = row
+            else:
+                self.rows.take(decode(value))
+        except RowError:
+            self.unreadable += 1
+
+    def known(self) -> StoredCall:
+        """The call as it is now.
+
+        Raises:
+            OperatorError: No row of the call came.
+        """
+        if self.rows.call is None:
+            raise OperatorError("There is no row of this call that this version can read, so it cannot be shown.")
+        turns = tuple(self.rows.turns[turn] for turn in sorted(self.rows.turns))
+        return StoredCall(
+            self.rows.call, turns, self.rows.goals, tuple(self.words[turn] for turn in sorted(self.words))
+        )
 
 
 @dataclass(slots=True)
 class FoundCalls:
-    """The calls that were found, and what else was seen.
+    """The calls that were found.
 
     Attributes:
         since_ms: From then on was looked.
         records: Records of `scores` that were looked at, those of others too.
         calls: By conversation id what was found of it.
-        has_start: Ids of calls whose first record was among them.
     """
 
     since_ms: int
     records: int = 0
-    calls: dict[str, FoundScores] = field(default_factory=dict)
-    has_start: set[str] = field(default_factory=set)
+    calls: dict[str, ReadRows] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class FoundCall:
-    """One call, as far as the topics have it.
+    """One call, as far as the topics or history have it.
 
     Attributes:
-        call: Its scores and its events.
-        redactor: Redacts its words.
-        transcript: Its transcript; None if there is none.
+        rows: Its rows.
+        redactor: Redacts its other texts.
+        newest: Takes in further rows of it; None for a call of history.
+        has_words: Whether its words may be read.
         remarks: Sentences about what is missing, and why.
         annotations: What people say of it.
     """
 
-    call: WatchedCall
+    rows: StoredCall
     redactor: Redactor
-    transcript: tuple[TranscriptTurn, ...] | None = None
+    newest: ReadRows | None = None
+    has_words: bool = True
     remarks: list[str] = field(default_factory=list)
     annotations: list[Annotation] = field(default_factory=list)
 
     def reported(self, anchor_id: str = "c1") -> ReportedCall:
-        """The call as the report draws it and `call` writes it; without events from its scores alone."""
-        if self.call.events:
-            shown = self.call.reported()
-            shown.anchor_id = anchor_id
-        else:
-            shown = past_call(self.call.conversation_id, self.call.scores, self.redactor, self.transcript)
-        shown.annotations = self.annotations
-        return shown
+        """The call as the report draws it and `call` writes it."""
+        call, turns, goals, words = self.rows
+        return ReportedCall(call, turns, goals, words, anchor_id, self.redactor, self.annotations)
 
 
 @asynccontextmanager
@@ -137,7 +161,7 @@ async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallRea
     """A reader of the call whose id is the wanted text, or ends with it; it is connected.
 
     Args:
-        settings: The cluster, the evaluator's limits, and the rules of redaction.
+        settings: The cluster, and the rules of redaction.
         wanted: A conversation id, or its end; with less than `LEAST_CHARS` characters only a whole id is found.
 
     Raises:
@@ -160,14 +184,13 @@ class CallReader:
         self._wanted = wanted
         self._consumer = consumer
         self._partitions = partitions
-        self._ends: dict[TopicPartition, int] = {}
 
     async def find(self, since_ms: int | None, show: Callable[[float], None]) -> FoundCalls:
         """Looks for the calls that are wanted; for a whole id first where its producers put it.
 
         Args:
-            since_ms: Older scores are not looked at. None is a day, of which the last hour comes first: if one call began in it whose
-                id ends in this way, older ones are not looked for.
+            since_ms: Calls without a row since then are not looked for. None is a day, of which the last hour comes first: if a call
+                had a row in it whose id ends in this way, older ones are not looked for.
             show: Called now and then with the share of a search that is done, from 0 to 1.
 
         Raises:
@@ -178,7 +201,7 @@ class CallReader:
         if since_ms is not None:
             return await self._found_since(since_ms, show)
         found = await self._found_since(now_ms - NEWEST_MS, show)
-        if found.calls and found.calls.keys() <= found.has_start:
+        if found.calls:
             return found
         return await self._found_since(now_ms - DAY_MS, show)
 
@@ -194,45 +217,60 @@ class CallReader:
                     continue
                 call = record.key.decode("utf-8", "replace")
                 if is_wanted(call, self._wanted) and (call in found.calls or len(found.calls) < MAX_CALLS):
-                    end = ranges[TopicPartition(topic, record.partition)][1]
-                    of_call = found.calls.setdefault(call, FoundScores(record.partition, end))
-                    if len(of_call.values) < MAX_SCORES:
-                        of_call.values.append(record.value)
-                    if begins_call(record.value):
-                        found.has_start.add(call)
+                    found.calls.setdefault(call, ReadRows()).take(record.value)
             if self._wanted in found.calls:  # other ids may end with it
                 found.calls = {self._wanted: found.calls[self._wanted]}
                 break
         return found
 
-    async def read(self, name: str, scores: FoundScores) -> FoundCall:
+    async def read(self, name: str, found: FoundCalls) -> FoundCall:
         """All that the topics have of a call up to now.
 
         Args:
             name: Its conversation id.
-            scores: What was found of it.
+            found: What was found.
 
         Raises:
-            KafkaError: The broker refuses to show the transcript.
-            TimeoutError: It hands over nothing although there is more.
+            KafkaError: The broker refuses.
+            OperatorError: It was deleted on request, or this version cannot read its rows.
+            TimeoutError: The broker hands over nothing although there is more.
         """
-        number = scores.partition
-        found = FoundCall(WatchedCall(name, self._limits, self._redactor), self._redactor)
-        for value in scores.values:
-            found.call.take_score(value)
-        self._ends = {TopicPartition(self._kafka.topic(SCORES_TOPIC), number): scores.end}
-        if not found.call.scores:
-            return found
+        rows, key = found.calls[name], name.encode()
+        row = rows.known().call
+        scores, words = self._places(row)
+        if row.first_known_ms < found.since_ms:  # it has rows from before
+            rows = ReadRows()
+            await self._take_all(rows, key, scores, row)
+        call = FoundCall(rows.known(), self._redactor, rows)
         try:
-            await self._read_events(found, number)
-        except (KafkaRefusedError, TopicAuthorizationFailedError):
-            found.remarks.append(
-                f"This user may not read {self._kafka.topic(EVENTS_TOPIC)}, so words and the arguments and answers of tools are not shown."
+            await partition_counts(self._kafka, [WORDS_TOPIC])  # says that it is missing, or that we may not see it
+            await self._take_all(rows, key, words, row)
+        except (KafkaRefusedError, TopicsUnfitError, TopicAuthorizationFailedError):
+            call.has_words = False
+            call.remarks.append(
+                f"This user may not read {words.topic}, or there is none, so words and the arguments and answers of tools are not shown."
             )
-        if found.call.closed is not None:
-            await self._read_transcript(found)
-        await self._read_annotations(found)
-        return found
+        call.rows = rows.known()
+        if rows.unreadable:
+            say(f"{counted(rows.unreadable, 'row')} of another version left out.")
+        if missing := call.reported().missing_turns:
+            call.remarks.append(f"{scores.topic} does not have the rows of {counted(len(missing), 'turn')} any more.")
+        await self._read_annotations(call)
+        return call
+
+    def _places(self, call: CallRow) -> tuple[TopicPartition, TopicPartition]:
+        """The partitions of `scores` and of `words` that have a call."""
+        scores, words = (
+            TopicPartition(self._kafka.topic(name), call.partition) for name in (SCORES_TOPIC, WORDS_TOPIC)
+        )
+        return scores, words
+
+    async def _take_all(self, rows: ReadRows, key: bytes, tp: TopicPartition, call: CallRow) -> None:
+        """Takes in all that a partition has of a call, from its beginning on."""
+        found = KeyRecords(self._consumer, key)
+        await found.read(await ranges_since(self._consumer, [tp], call.first_known_ms))
+        for record in await found.in_order():
+            rows.take(record.value or b"", has_words=tp.topic == self._kafka.topic(WORDS_TOPIC))
 
     async def _read_annotations(self, found: FoundCall) -> None:
         """Reads what people say of the call.
@@ -240,13 +278,13 @@ class CallReader:
         Raises:
             OperatorError: It was deleted on request.
         """
-        name, labels = found.call.conversation_id, found.call.scores[-1].labels
+        call = found.rows.call
+        name, labels, first_ms = call.conversation_id, call.labels, call.first_known_ms
         try:
             count = (await partition_counts(self._kafka, [ANNOTATIONS_TOPIC]))[ANNOTATIONS_TOPIC]
             topic = self._kafka.topic(ANNOTATIONS_TOPIC)
             keys = [each.encode() for each in (name, labels.tenant)]
             tps = [TopicPartition(topic, number) for number in sorted({murmur2_place(key, count) for key in keys})]
-            first_ms = min(record.caused_at_ms for record in found.call.scores)
             ranges = await ranges_since(self._consumer, tps, first_ms)
             said = []
             for key in keys:
@@ -274,77 +312,66 @@ class CallReader:
         said_now = sorted((each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms)
         found.annotations = said_now[-MAX_OF_A_CALL:]
 
-    async def _read_events(self, found: FoundCall, number: int) -> None:
-        first, closed = found.call.scores[0], found.call.closed
-        await partition_counts(self._kafka, [EVENTS_TOPIC])  # says that it is missing, or that we may not see it
-        tp = TopicPartition(self._kafka.topic(EVENTS_TOPIC), number)
-        self._ends |= await self._consumer.end_offsets([tp])
-        end = self._ends[tp]
-        if closed is not None:
-            end = min(end, closed.through.get(EVENTS_TOPIC, end) + 1)
-        events = await events_of(
-            self._kafka,
-            self._consumer,
-            tp,
-            end,
-            first,
-            idle_ms=self._limits.idle_ms,
-            longest_ms=self._limits.max_call_duration_ms,
-        )
+    async def context(self, found: FoundCall) -> dict[str, Any]:
+        """The metric context of the call as far as its row tells, redacted, from its events in the log.
+
+        Raises:
+            KafkaError: The broker refuses.
+            OperatorError: The log does not have its events, or this user may not read them.
+            TimeoutError: The broker hands over nothing although there is more.
+        """
+        call = found.rows.call
+        tp = TopicPartition(self._kafka.topic(EVENTS_TOPIC), call.partition)
+        events, log = CallEvents(self._consumer, call.conversation_id.encode()), LogReader()
+        arrivals: list[Arrival] = []
+        try:
+            await partition_counts(self._kafka, [EVENTS_TOPIC])  # says that it is missing, or that we may not see it
+            start, end = (await ranges_since(self._consumer, [tp], None))[tp]
+            await events.read({tp: (max(start, call.first_place), min(end, call.last_place + 1))})
+        except (KafkaRefusedError, TopicAuthorizationFailedError) as error:
+            raise OperatorError(
+                f"Call {call.conversation_id} has no context: this user may not read {tp.topic}."
+            ) from error
         for record in await events.in_order():
-            found.call.take_event(record)
-        found.call.leave_out(events.left_out)
-        if not found.call.events:
-            found.remarks.append(
-                f"{tp.topic} does not have its events any more, so words and the arguments of tools are not known."
+            event = log.read(record)
+            if isinstance(event, Event) and event.source is not InputSource.JUDGE:  # verdicts decide scores alone
+                arrival = admit(event.source, event, self._limits, self._redactor)
+                arrivals += [arrival] if isinstance(arrival, Arrival) else []
+        if not arrivals:
+            raise OperatorError(
+                f"Call {call.conversation_id} has no context: {tp.topic} does not have its events any more."
             )
-
-    async def _read_transcript(self, found: FoundCall) -> None:
-        closed = found.call.closed
-        assert closed is not None  # noqa: S101 - a transcript is written when a call closes
-        key = found.call.conversation_id.encode()
-        counts = await partition_counts(self._kafka, [TRANSCRIPTS_TOPIC])
-        tp = TopicPartition(self._kafka.topic(TRANSCRIPTS_TOPIC), murmur2_place(key, counts[TRANSCRIPTS_TOPIC]))
-        since_ms = closed.caused_at_ms - CLOSED_TOGETHER_MS
-        transcripts = KeyRecords(self._consumer, key)
-        await transcripts.read(await ranges_since(self._consumer, [tp], since_ms))
-        for record in await transcripts.in_order():
-            try:
-                found.transcript = TRANSCRIPT.validate_json(record.value or b"")
-            except ValidationError:
-                found.remarks.append("Its transcript is of a newer version, or of another program, and was left out.")
-        if found.transcript is None:
-            found.remarks.append(await self._why_no_transcript(tp, since_ms))
-
-    async def _why_no_transcript(self, tp: TopicPartition, closed_ms: int) -> str:
-        oldest = (await self._consumer.offsets_for_times({tp: 0}))[tp]
-        begins = (await self._consumer.beginning_offsets([tp]))[tp]
-        if begins and (oldest is None or oldest.timestamp > closed_ms):
-            return f"There is no transcript: the call closed before the oldest record that {tp.topic} still has."
-        return "There is no transcript: transcripts were off when the call closed, or it was too large for the topic."
+        context = folded(arrivals, PipelineType.CASCADE, None, self._limits).context()
+        return {
+            "id": call.conversation_id,
+            "turns_by": context.turns_by,
+            "context": self._redactor.redact_value(context.to_dict()),
+        }
 
     async def follow(self, found: FoundCall) -> AsyncIterator[None]:
-        """Takes new records of the call in until it closes; yields after those that came together.
+        """Takes new rows of the call in until it closes; yields after those that came together. A call of history has none.
 
         Raises:
             KafkaError: The broker refuses.
         """
-        key = found.call.conversation_id.encode()
-        scores, terms = self._kafka.topic(SCORES_TOPIC), Terms()
-        self._consumer.assign(list(self._ends))
-        for tp, end in self._ends.items():
-            self._consumer.seek(tp, end)
-        while found.call.closed is None:
+        call, rows = found.rows.call, found.newest
+        if rows is None:
+            return
+        key, (scores, words) = call.conversation_id.encode(), self._places(call)
+        tps = [scores, words] if found.has_words else [scores]
+        # Rows of the last moments are taken once more: the newest replaces.
+        starts = await ranges_since(self._consumer, tps, call.known_ms)
+        self._consumer.assign(tps)
+        for tp in tps:
+            self._consumer.seek(tp, starts[tp][0])
+        while found.rows.call.state != "closed":
             batches = await self._consumer.getmany(timeout_ms=FOLLOW_MS)
             for tp, records in batches.items():
                 for record in records:
-                    if tp.topic != scores and (record.key == key or terms.begins_with(record)):
-                        found.call.take_event(record)
-                    elif record.key == key and record.value is not None:
-                        found.call.take_score(record.value)
+                    if record.key == key and record.value is not None:
+                        rows.take(record.value, has_words=tp == words)
+            found.rows = rows.known()
             yield
-        await self._read_transcript(found)
-        yield
 
     async def not_found(self, found: FoundCalls, since: str) -> OperatorError:
         """Why there is no such call: what is true of the reasons."""
@@ -367,11 +394,11 @@ class CallReader:
             seen = []
         if seen:
             return OperatorError(
-                f"{start} has a score {since}, but {counted(len(seen), 'event')} of it came, the newest at {shown_moment(max(seen))} UTC. "
+                f"{start} has a row {since}, but {counted(len(seen), 'event')} of it came, the newest at {shown_moment(max(seen))} UTC. "
                 "An evaluator has not read them, or refused them: `callgauge quarantine list` and `callgauge doctor` say which."
             )
         return OperatorError(
-            f"{start} has a score or an event {since}: of {found.records} records in {where} none is of it. Look further back "
+            f"{start} has a row or an event {since}: of {found.records} records in {where} none is of it. Look further back "
             "with --since 7d, or check the id and the topic prefix; `callgauge doctor` says whether a sequencer runs."
         )
 
@@ -397,26 +424,16 @@ def _age(since_ms: int) -> str:
 
 MOST_TOOL_CHARS: Final = 400
 """Characters of the arguments or the answer of a tool in a line; the report has more."""
-
-
 _OUTCOMES: Final = {
-    TurnOutcome.INTERRUPTED: "its answer was interrupted by the user",
-    TurnOutcome.UNANSWERED: "unanswered, and the call went on",
-    TurnOutcome.ABANDONED: "abandoned: the call ended without an answer",
-    TurnOutcome.FAILED: "failed: the agent reported an error and gave no answer",
+    "interrupted": "its answer was interrupted by the user",
+    "unanswered": "unanswered, and the call went on",
+    "abandoned": "abandoned: the call ended without an answer",
+    "failed": "failed: the agent reported an error and gave no answer",
 }
 
 
-def call_lines(
-    shown: ReportedCall, transcript: Sequence[TranscriptTurn] | None, remarks: Iterable[str] = ()
-) -> Iterator[str]:
-    """The lines of a call.
-
-    Args:
-        shown: The call; at least one of its records.
-        transcript: Its transcript; None if there is none, and then its words are shown as far as its events have them.
-        remarks: Sentences about what is missing.
-    """
+def call_lines(shown: ReportedCall, remarks: Iterable[str] = ()) -> Iterator[str]:
+    """The lines of a call; `remarks` are sentences about what is missing."""
     yield from _head(shown)
     for each in shown.annotations:
         yield f"  {each.by}, {shown_moment(each.at_ms)} UTC: {shown.shown(each.words)}"
@@ -424,182 +441,132 @@ def call_lines(
     yield from _turns(shown)
     yield from _goals(shown)
     yield from _ratings(shown)
-    if transcript is not None:
-        yield from ("", "Transcript:")
-        for entry in transcript:
-            yield from (f"  {_clock(entry.time_in_call_secs)}  {line}" for line in _spoken(entry))
-    elif words := list(_words(shown)):
-        yield from ("", "Words so far:" if shown.closed is None else "Words:", *words)
-    missing = [*remarks, *([] if shown.closed else ["The call is not over. Its transcript is written when it closes."])]
-    if missing:
-        yield from ("", *missing)
+    if words := list(_words(shown)):
+        yield from ("", "Words:" if shown.is_closed else "Words so far:", *words)
+    missing = [*remarks, *([] if shown.is_closed else ["The call is not over."])]
+    yield from ("", *missing) if missing else ()
 
 
-def call_document(found: FoundCall) -> dict[str, Any]:
-    """The call for a program: the newest revision of each record; `transcript` is null if there is none."""
-    return {
-        "conversation_id": found.call.conversation_id,
-        "records": [record.model_dump(mode="json") for record in found.call.newest()],
-        "annotations": [each.model_dump(mode="json") for each in found.annotations],
-        "transcript": None if found.transcript is None else [turn.model_dump(mode="json") for turn in found.transcript],
-    }
-
-
-def context_document(found: FoundCall) -> dict[str, Any]:
-    """The metric context of the call as far as it has come, redacted.
-
-    Raises:
-        OperatorError: The topics do not have its events, or this user may not read them.
-    """
-    context = found.call.context()
-    if context is None:
-        raise OperatorError(f"Call {found.call.conversation_id} has no context: {' '.join(found.remarks)}")
-    return {
-        "id": found.call.conversation_id,
-        "turns_by": context.turns_by,
-        "context": found.redactor.redact_value(context.to_dict()),
-    }
+def call_document(found: FoundCall) -> Any:
+    """The call for a program: its rows as the API of the console gives them."""
+    return msgspec.json.decode(call_detail(found.rows, found.annotations, words=found.has_words))
 
 
 def _head(shown: ReportedCall) -> Iterator[str]:
-    labels = shown.labels
+    row, labels = shown.row, shown.row.labels
     names = {"agent": labels.agent, "tenant": labels.tenant, "environment": labels.environment}
     yield f"{shown.conversation_id}: " + ", ".join(
         f"{name} {value}" for name, value in names.items() if value != "unknown"
     )
-    first_ms = min((record.caused_at_ms for record in shown.records), default=0)
-    closed = shown.closed
-    if closed is None:
-        yield f"  since {shown_moment(first_ms)} UTC, not over"
+    began_ms = row.first_known_ms if row.began_ms is None else row.began_ms
+    if not shown.is_closed:
+        yield f"  since {shown_moment(began_ms)} UTC, not over"
     else:
-        reason = closed.ended_reason or in_words(closed.reason)
-        began_ms = first_ms if closed.began_at_ms is None else closed.began_at_ms
-        long = "" if closed.ended_at_ms is None else f"{duration(closed.ended_at_ms - began_ms)} long, "
-        yield f"  {shown_moment(began_ms)} UTC, {long}{counted(closed.turns, 'turn')}, ended: {reason}"
-    for errors in shown.of(AgentErrorsFact):
-        of = "" if errors.component is None else f", of {errors.component}"
-        yield f"  the agent reported {counted(errors.errors, 'error')}, the newest at {shown_moment(errors.last_ms)} UTC{of}"
-    whole = shown.whole
-    if whole is not None and isinstance(whole.cost, Scored):
-        yield f"  its models cost {whole.cost.value:.6g} US dollars"
-    for note in (None if whole is None else whole.notes) or ():
-        yield f"  {'' if note.turn is None else f'turn {note.turn}: '}{shown.shown(note.in_words)}"
+        long = "" if row.ended_ms is None else f"{duration(row.ended_ms - began_ms)} long, "
+        reason = row.ended_reason or in_words(row.close_reason or "not known")
+        yield f"  {shown_moment(began_ms)} UTC, {long}{counted(row.turns, 'turn')}, ended: {reason}"
+    if (ending := bad_end(row)) is not None:
+        yield f"  {ending}"
+    if row.errors is not None:
+        of = "" if row.errors.component is None else f", of {row.errors.component}"
+        newest = f"the newest at {shown_moment(row.errors.last_ms)} UTC"
+        yield f"  the agent reported {counted(row.errors.number, 'error')}, {newest}{of}"
+    if isinstance(row.cost_dollars, float):
+        yield f"  its models cost {row.cost_dollars:.6g} US dollars"
+    for note in row.notes:
+        yield f"  {'' if note.turn is None else f'turn {note.turn}: '}{shown.shown(note_in_words(note))}"
 
 
 def _turns(shown: ReportedCall) -> Iterator[str]:
     """Each turn: its wait and what is of note, then the stages of the wait, and its tools with arguments and answers."""
-    remarks: defaultdict[int, list[str]] = defaultdict(list)
-    for wait in shown.latencies:
-        remarks[wait.turn].append(_wait(wait.result, wait.anchor))
-    rows = {row.turn or 0: row for row in shown.rows}
-    for turn, row in rows.items():
-        if row.after_tools_ms is not None:
-            remarks[turn].append(f"first sound: a filler; answer after {seconds(row.after_tools_ms)}")
-        if row.outcome in _OUTCOMES:
-            remarks[turn].append(_OUTCOMES[row.outcome])
-    for record in shown.records:
-        if record.turn is not None and (remark := _remark(record)) is not None:
-            remarks[record.turn].append(remark)
-    tools: defaultdict[int, list[PairedUse]] = defaultdict(list)
-    for use in shown.heard.tools:
-        tools[use.turn].append(use)
-    for turn in sorted({*remarks, *tools}):
-        yield f"  turn {turn}: {'; '.join(remarks[turn])}"
-        if turn in rows and rows[turn].stages:
+    stalled = [] if shown.row.goals is None else [stall.since_turn for stall in shown.row.goals.stalls]
+    for row in shown.turns:
+        remarks = list(_remarks(row))
+        remarks += [f"no subgoal since turn {turn}" for turn in stalled if turn == row.turn]
+        if not remarks:
+            continue
+        yield f"  turn {row.turn}: {'; '.join(remarks)}"
+        if row.stages:
             stages = (
                 f"{in_words(each.stage)} {seconds(each.latency_ms)}{' (disputed)' if each.is_disputed else ''}"
-                for each in rows[turn].stages
+                for each in row.stages
             )
             yield f"    stages: {', '.join(stages)}"
-        for use in tools[turn]:
-            yield f"    {shown.shown(use.tool)} was given {'nothing known' if use.lacks_arguments else _json(shown, use.arguments)}"
-            if use.outcome is None:
-                yield "      and has not answered"
-            else:
-                yield f"      and answered {'what is not sent' if use.is_withheld else _json(shown, use.answer)}"
+        for use in shown.words[row.turn].tools if shown.has_words(row.turn) else ():
+            yield f"    {use.tool} was given {_line(use.arguments) or 'nothing known'}"
+            yield (
+                f"      and answered {_line(use.answer)}"
+                if use.answer
+                else "      and has not answered, as far as is known"
+            )
 
 
-def _json(shown: ReportedCall, value: object) -> str:
-    """A value in one line, redacted and cut."""
-    return shortened(" ".join(shown.shown_json(value).split()), MOST_TOOL_CHARS)
+def _remarks(row: TurnRow) -> Iterator[str]:
+    if row.turn >= 1 and row.wait_ms is not None:
+        yield _wait(row.wait_ms, row.anchor)
+    if row.after_tools_ms is not None:
+        yield f"first sound: a filler; answer after {seconds(row.after_tools_ms)}"
+    if row.outcome in _OUTCOMES:
+        yield _OUTCOMES[row.outcome]
+    for by in row.interruptions:
+        yield INTERRUPTIONS[by]
+    for silence in row.dead_air:
+        yield f"dead air over {to_seconds(silence.threshold_ms):g} s"
+    for use in row.tools:
+        # A log that gives both ends of a use one time says nothing of how long it took.
+        took = f" in {to_seconds(use.duration_ms):.2f} s" if use.duration_ms else ""
+        yield f"{use.tool}: {use.outcome or 'no answer yet'}{took}"
+
+
+def _line(text: str) -> str:
+    """A text in one line, cut."""
+    return shortened(" ".join(text.split()), MOST_TOOL_CHARS)
 
 
 def _words(shown: ReportedCall) -> Iterator[str]:
-    """What was said, by its events."""
-    for turn in shown.heard.turns:
-        for item in turn.items:
-            if isinstance(item, Said):
-                at = "" if item.at_ms is None else clock(shown.offset_ms(item.at_ms))
-                yield f"  {at:>4}  {item.speaker}: {unmarked(shown.shown(item.text))}"
+    """What was said, turn by turn."""
+    for turn, words in sorted(shown.words.items()):
+        for speaker, text in (("caller", words.user), ("agent", words.assistant)):
+            if text:
+                yield f"  {turn:>4}  {speaker}: {unmarked(text)}"
 
 
-def _wait(result: object, anchor: str | None) -> str:
-    if isinstance(result, Scored):
-        by = f" ({anchor})" if anchor else ""
-        if result.value < 0:
-            return f"the agent began {to_seconds(-result.value):.2f} s before the user had finished{by}"
-        return f"answered after {to_seconds(result.value):.2f} s{by}"
-    return f"no latency ({result.reason.value})" if isinstance(result, Unscored) else "no latency"
-
-
-def _remark(record: CallRecord) -> str | None:
-    match record:
-        case InterruptionFact():
-            return record.in_words
-        case DeadAirFact():
-            return f"dead air over {to_seconds(record.threshold_ms):g} s"
-        case ToolUseFact():
-            # A log that gives both ends of a use one time says nothing of how long it took.
-            took = f" in {to_seconds(record.duration_ms):.2f} s" if record.duration_ms else ""
-            return f"{record.tool}: {record.outcome.value}{took}"
-        case StallFact():
-            return f"no subgoal since turn {record.since_turn}"
-    return None
+def _wait(value: Value, anchor: str | None) -> str:
+    if not isinstance(value, float):
+        return f"no latency ({value.reason.value})" if isinstance(value, Unscored) else "no latency"
+    by = f" ({anchor})" if anchor else ""
+    if value < 0:
+        return f"the agent began {to_seconds(-value):.2f} s before the user had finished{by}"
+    return f"answered after {to_seconds(value):.2f} s{by}"
 
 
 def _goals(shown: ReportedCall) -> Iterator[str]:
-    goals = shown.goals
-    if goals is None:
+    goals, found = shown.goals, shown.row.goals
+    if goals is None or found is None:
         yield from ("", "No goals: no goal set is for this call (goals.folder, or its call_started).")
         return
-    scores = {record.index: record for record in shown.subgoals}
-    reached = sum(record.reached_turn is not None for record in scores.values())
+    reached = sum(each.reached_turn is not None for each in found.subgoals)
     yield from ("", f"Goals {goals.id}: {reached} of {len(goals.subgoals)} reached")
-    for index, subgoal in enumerate(goals.subgoals):
-        score = scores.get(index)
-        if score is not None and score.reached_turn is not None:
-            state = f"reached in turn {score.reached_turn}"
-        elif score is not None and isinstance(score.result, Unscored):
-            state = f"not known ({score.result.reason.value})"
-        else:
-            state = "not reached"
+    for subgoal, each in zip(goals.subgoals, found.subgoals, strict=False):
+        state = "not reached"
+        if each.reached_turn is not None:
+            state = f"reached in turn {each.reached_turn}"
+        elif isinstance(each.result, Unscored):
+            state = f"not known ({each.result.reason.value})"
         yield f"  {subgoal.id}: {state}"
-    whole = shown.whole
-    for found in () if whole is None else whole.expected_tool_calls or ():
-        yield f"  expected tool call {expected_call(found)}"
+    for expected in found.expected_tools:
+        yield f"  expected tool call {expected_call(expected)}"
 
 
 def _ratings(shown: ReportedCall) -> Iterator[str]:
     """Yields the ratings of the whole call by text judges, each with the dimensions that they could not judge."""
-    whole = shown.whole
-    rated = {} if whole is None else {kind.value: getattr(whole, kind) for kind in CALL_JUDGES}
-    judged = {name: rating for name, rating in rated.items() if isinstance(rating, TextRating)}
+    rated: dict[str, Rating | None] = {kind.value: getattr(shown.row, kind.value) for kind in CALL_JUDGES}
+    judged = {name: rating for name, rating in rated.items() if rating is not None}
     if judged:
         yield from ("", "Judged:")
     for name, rating in judged.items():
         left_out = f"; {not_judged(rating.not_applicable)}" if rating.not_applicable else ""
         yield f"  {in_words(name)} up to turn {rating.through_turn}: {outcome(name, rating.result)}{left_out}"
-
-
-def _spoken(entry: TranscriptTurn) -> Iterator[str]:
-    if entry.message:
-        yield f"{entry.role}: {entry.message}{' [interrupted]' if entry.interrupted else ''}"
-    for call in entry.tool_calls:
-        yield f"{entry.role}: uses {call.tool_name}"
-
-
-def _clock(seconds: int) -> str:
-    return f"{seconds // 60}:{seconds % 60:02}"
 
 
 # The work of the command `call`: finds the one call that is meant, and shows it.
@@ -618,7 +585,13 @@ async def the_call(settings: Settings, wanted: str, since_ms: int | None, since:
         OperatorError: There is none, or there are several; or no broker answers, or it refuses.
     """
     async with call_reader(settings, wanted) as reader:
-        return (await _one(reader, settings, wanted, since_ms, since))[0]
+        return await _one(reader, settings, wanted, since_ms, since)
+
+
+async def context_of(settings: Settings, wanted: str, since_ms: int | None, since: str) -> dict[str, Any]:
+    """The metric context of a call of the topics. Arguments and errors as of `the_call`, and as of `CallReader.context`."""
+    async with call_reader(settings, wanted) as reader:
+        return await reader.context(await _one(reader, settings, wanted, since_ms, since))
 
 
 async def follow_call(settings: Settings, wanted: str, since_ms: int | None, since: str) -> None:
@@ -626,12 +599,11 @@ async def follow_call(settings: Settings, wanted: str, since_ms: int | None, sin
 
     async def shown() -> None:
         async with call_reader(settings, wanted) as reader:
-            found, is_of_topics = await _one(reader, settings, wanted, since_ms, since)
+            found = await _one(reader, settings, wanted, since_ms, since)
             printed: set[str] = set()
             print_call(found, printed)
-            if found.call.closed is None and is_of_topics:
-                async for _ in reader.follow(found):
-                    print_call(found, printed)
+            async for _ in reader.follow(found):
+                print_call(found, printed)
 
     with stop_on_signals() as stop:
         await first_of(stop.wait(), shown())
@@ -646,8 +618,8 @@ def in_history(settings: Settings, wanted: str) -> FoundCall | None:
     if not settings.history.is_read:
         return None
     with opened(settings.history) as store:
-        name, (records, transcript) = wanted, store.call_records(wanted)
-        if not records:
+        name, call = wanted, store.call(wanted)
+        if call is None:
             ending = Question(0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS)
             names = [str(row["conversation_id"]) for row in store.find(ending)]
             names = [name for name in names if is_wanted(name, wanted)]
@@ -656,18 +628,12 @@ def in_history(settings: Settings, wanted: str) -> FoundCall | None:
                 return None
             _require_one(names, wanted)
             name = names[0]
-            records, transcript = store.call_records(name)
+            call = store.call(name)
         annotations, place = store.annotations_of([name]).get(name, []), store.place
-    redactor = Redactor(settings.redaction)
-    found = FoundCall(WatchedCall(name, settings.limits, redactor), redactor, annotations=annotations)
-    for record in records:
-        found.call.take_score(record.model_dump_json().encode())
-    if transcript is not None:
-        found.transcript = TRANSCRIPT.validate_json(transcript)
-    found.remarks.append(
-        f"The topics do not have it; this is from the history in {place}, which keeps no arguments of tools."
-    )
-    return found
+    if call is None:
+        return None
+    remark = f"The topics do not have it; this is from the history in {place}."
+    return FoundCall(call, Redactor(settings.redaction), remarks=[remark], annotations=annotations)
 
 
 def _require_one(names: Sequence[str], wanted: str) -> None:
@@ -680,7 +646,7 @@ def _require_one(names: Sequence[str], wanted: str) -> None:
 def print_call(found: FoundCall, printed: set[str]) -> None:
     """Prints the lines of a call that were not printed before, and notes them."""
     is_first = not printed
-    for line in call_lines(found.reported(), found.transcript, found.remarks):
+    for line in call_lines(found.reported(), found.remarks):
         if is_first or line not in printed:
             print_line(line)
         printed.add(line)
@@ -705,29 +671,13 @@ def searching() -> Iterator[Callable[[float], None]]:
         yield show
 
 
-async def _one(
-    reader: CallReader, settings: Settings, wanted: str, since_ms: int | None, since: str
-) -> tuple[FoundCall, bool]:
-    """The only call that was found, and whether the topics have it; otherwise the history has."""
+async def _one(reader: CallReader, settings: Settings, wanted: str, since_ms: int | None, since: str) -> FoundCall:
+    """The only call that was found on the topics, or in history."""
     with searching() as show:
         found = await reader.find(since_ms, show)
     if not found.calls:
         if (past := in_history(settings, wanted)) is not None:
-            return past, False
+            return past
         raise await reader.not_found(found, since)
     _require_one(list(found.calls), wanted)
-    ((name, scores),) = found.calls.items()
-    call = await reader.read(name, scores)
-    if not call.call.scores:
-        raise OperatorError(
-            f"The scores of {name} are of a newer version, or of another program: this version cannot read them."
-        )
-    if name not in found.has_start:
-        call.remarks.append(
-            f"Its first scores are older than {shown_moment(found.since_ms)} UTC and were left out: give a longer --since."
-        )
-    if call.call.left_out:
-        say(
-            f"{call.call.left_out} records were left out: of a newer version, of another program, or refused by the evaluator."
-        )
-    return call, True
+    return await reader.read(next(iter(found.calls)), found)

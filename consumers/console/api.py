@@ -1,17 +1,18 @@
 """The API of the console: its models, which are its documentation, and the pieces that make them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.json_schema import models_json_schema
 
 from consumers.console.fleet import Fleet
 from consumers.console.pages import names_of
+from consumers.store.rows import StoredCall
+from schemas.annotations import Annotation
 from schemas.closed_sets import SortKey
-from schemas.metric_context import TurnsBy
-from schemas.scores.running import ListedCall, RunningCalls, WantedCalls
-from schemas.transcript import TranscriptTurn
+from schemas.rows import CallRow, GoalsRow, TurnRow, WordsRow
+from schemas.scores.running import CallList, RunningCalls, WantedCalls, listed
 
 PREFIX: Final = "/api/v1"
 MAX_LISTED: Final = 1_000
@@ -71,64 +72,16 @@ class NoQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Problem(BaseModel):
+class Problem(msgspec.Struct):
     """Why a request has no answer (RFC 9457)."""
 
-    type: str = "about:blank"
     title: str
     status: int
     detail: str
+    type: str = "about:blank"
 
 
-class CallList(BaseModel):
-    """The calls that run now, and those that ended in the last seconds; times in epoch ms, null for unknown values."""
-
-    at_ms: int
-    newest_score_ms: int | None
-    is_stale: bool
-    calls_running: int
-    calls_in_trouble: int
-    calls_ended: int
-    calls_left_out: int
-    unreadable_records: int
-    calls: list[ListedCall]
-
-
-class CallDetail(BaseModel):
-    """One call as it was known at a moment.
-
-    `context` is the metric context of its events, redacted; null where words are hidden or the topics have no events of it.
-    `turns_by` says whose turns it has: `eva` where a simulated caller hears the call, otherwise `bot`.
-    `records_not_used` are records that the evaluator refuses too.
-    """
-
-    conversation_id: str
-    at_ms: int | None
-    first_ms: int | None
-    last_ms: int | None
-    is_closed: bool
-    records_not_used: int
-    turns_by: TurnsBy | None
-    context: dict[str, Any] | None
-
-
-class CallScores(BaseModel):
-    """The scores of a call that counted at a moment: the newest revision of each. `docs/scores.md` has their schema."""
-
-    conversation_id: str
-    at_ms: int | None
-    records: list[dict[str, Any]]
-
-
-class CallTranscriptAnswer(BaseModel):
-    """The transcript of a call up to a moment, in ElevenLabs' format, redacted."""
-
-    conversation_id: str
-    at_ms: int | None
-    transcript: list[TranscriptTurn]
-
-
-class FleetStep(BaseModel):
+class FleetStep(msgspec.Struct):
     """Figures of all calls over ten seconds, whose end is `end_ms`."""
 
     end_ms: int
@@ -140,7 +93,7 @@ class FleetStep(BaseModel):
     progress: float | None
 
 
-class FleetAnswer(BaseModel):
+class FleetAnswer(msgspec.Struct):
     """Figures of all calls, the last quarter of an hour in steps of ten seconds, the newest last."""
 
     at_ms: int
@@ -162,7 +115,7 @@ def call_list(fleet: Fleet, now: RunningCalls, query: ListQuery, now_ms: int) ->
         calls_ended=fleet.table.calls_ended,
         calls_left_out=fleet.table.calls_dropped,
         unreadable_records=fleet.unreadable,
-        calls=[ListedCall.of(call, now_ms) for call in shown.calls[: query.limit]],
+        calls=[listed(call, now_ms) for call in shown.calls[: query.limit]],
     )
 
 
@@ -189,26 +142,47 @@ def fleet_answer(fleet: Fleet, now: RunningCalls, now_ms: int) -> FleetAnswer:
     )
 
 
+class CallDetail(msgspec.Struct):
+    """One call as it was known at a moment: its rows, as `docs/tables.md` has them. A field of a row that is not there has its default.
+
+    Attributes:
+        call: The row of the call.
+        turns: The rows of its turns.
+        goals: Its goal set; null without one.
+        words: What was said; null where words are hidden.
+        annotations: What people say of it.
+    """
+
+    call: CallRow
+    turns: tuple[TurnRow, ...]
+    goals: GoalsRow | None
+    words: tuple[WordsRow, ...] | None
+    annotations: list[dict[str, Any]]
+
+
+def call_detail(call: StoredCall, annotations: Sequence[Annotation], *, words: bool) -> bytes:
+    """The answer about one call."""
+    said = [each.model_dump(mode="json") for each in annotations]
+    return msgspec.json.encode(CallDetail(call.call, call.turns, call.goals, call.words if words else None, said))
+
+
 # The description of the API, made from the models.
 
 _ID: Final = {
     "name": "id", "in": "path", "required": True, "description": "The conversation id.",
     "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS},
 }  # fmt: skip
-_OPERATIONS: Final[Mapping[str, tuple[str, type[BaseModel], type[BaseModel]]]] = {
+_OPERATIONS: Final[Mapping[str, tuple[str, type[BaseModel], type[msgspec.Struct]]]] = {
     "/calls": ("The calls that run now.", ListQuery, CallList),
     "/calls/{id}": ("One call as it was known at a moment.", MomentQuery, CallDetail),
-    "/calls/{id}/scores": ("The scores of a call at a moment.", MomentQuery, CallScores),
-    "/calls/{id}/transcript": ("What was said up to a moment.", MomentQuery, CallTranscriptAnswer),
     "/fleet": ("Figures of all calls.", NoQuery, FleetAnswer),
 }
 
 
 def openapi(version: str) -> dict[str, Any]:
     """The description of the API as an OpenAPI 3.1 document."""
-    models: list[tuple[type[BaseModel], Literal["serialization"]]] = [(Problem, "serialization")]
-    models += [(answer, "serialization") for _, _, answer in _OPERATIONS.values()]
-    _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    answers = [Problem, *(answer for _, _, answer in _OPERATIONS.values())]
+    _, schemas = msgspec.json.schema_components(answers, ref_template="#/components/schemas/{name}")
     problems = {
         status: {"description": text, "content": {"application/problem+json": {"schema": _ref(Problem)}}}
         for status, text in {
@@ -217,7 +191,7 @@ def openapi(version: str) -> dict[str, Any]:
         }.items()
     }  # fmt: skip
     stream = {
-        "description": "Events: each has one score record.",
+        "description": "Events: each has one row of `scores`.",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
     paths: dict[str, Any] = {
@@ -231,21 +205,24 @@ def openapi(version: str) -> dict[str, Any]:
         for path, (summary, query, answer) in _OPERATIONS.items()
     }  # fmt: skip
     paths[f"{PREFIX}/stream"] = {
-        "get": {"summary": "Every new score record, as server-sent events.", "responses": {"200": stream, **problems}}
+        "get": {
+            "summary": "Every new row of `scores`, as server-sent events.",
+            "responses": {"200": stream, **problems},
+        }
     }
     return {
         "openapi": "3.1.0",
         "info": {"title": "callgauge console", "version": version, "description": "Calls while they run. Times are epoch ms."},
         "paths": paths,
         "components": {
-            "schemas": schemas["$defs"],
+            "schemas": msgspec.json.decode(msgspec.json.encode(schemas)),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}, {}],
     }  # fmt: skip
 
 
-def _ref(model: type[BaseModel]) -> dict[str, str]:
+def _ref(model: type) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 

@@ -1,39 +1,23 @@
-"""The calls that run, the places of their records, and figures of all calls over the last minutes. Pure: records and times in."""
+"""The calls that run, and figures of all calls over the last minutes. Pure: rows and times in."""
 
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final
 
-from schemas.scores.live_view import ShownRecord
-from schemas.scores.records import Scored, VoiceToVoiceLatency
+from schemas.rows import CallRow, Row, TurnRow, number
 from schemas.scores.running import CallTable, RunningCalls, looking, whole
-from schemas.scores.shares import Shares
 
 MAX_CALLS: Final = 10_000
 """Calls kept, twice as many as an evaluator is measured with; `CallTable` says which one makes room."""
-MAX_PLACES: Final = 50_000
-"""Calls of which the first records can be found at once, those that are over included; the tenant with the most makes room."""
 STEP_MS: Final = 10_000
 """Time of one point of a line."""
 STEPS: Final = 90
 """Points of a line: a quarter of an hour."""
 MAX_ANSWERS: Final = 2_000
 """Latencies kept of one step; beyond it the percentiles are those of the first ones."""
-
-
-class Place(NamedTuple):
-    """Where the records of a call begin.
-
-    Attributes:
-        partition: Number of its partition, on every topic.
-        scores_offset: Its first record on `scores` that was read.
-    """
-
-    partition: int
-    scores_offset: int
 
 
 @dataclass(slots=True)
@@ -65,8 +49,8 @@ class Fleet:
 
     Attributes:
         table: The calls that run, and those that ended lately.
-        newest_ms: Latest broker time of a cause of any record; None before the first.
-        unreadable: Records of another program or of a newer version.
+        newest_ms: The newest `known_ms` of any row; None before the first.
+        unreadable: Values that are no rows: of another program or of a newer version.
         steps: Figures of the last quarter of an hour, the newest last.
     """
 
@@ -75,30 +59,17 @@ class Fleet:
         self.newest_ms: int | None = None
         self.unreadable = 0
         self.steps: deque[Step] = deque(maxlen=STEPS)
-        self._places: dict[str, Place] = {}
-        self._shares = Shares()
         self._latencies_ms: list[float] = []
 
-    def fold(self, record: ShownRecord, partition: int, offset: int) -> None:
-        """Takes in one record of `scores` and its place."""
-        self.newest_ms = max(self.newest_ms or 0, record.caused_at_ms)
-        if record.conversation_id not in self._places:
-            if len(self._places) >= MAX_PLACES:
-                del self._places[self._shares.make_room()]
-            self._places[record.conversation_id] = Place(partition, offset)
-        self._shares.use(record.conversation_id, record.labels.tenant)
-        self.table.fold(record)
-        if (
-            isinstance(record, VoiceToVoiceLatency)
-            and record.is_first
-            and isinstance(record.result, Scored)
-            and len(self._latencies_ms) < MAX_ANSWERS
-        ):
-            self._latencies_ms.append(record.result.value)
-
-    def place(self, conversation_id: str) -> Place | None:
-        """Where the records of a call begin; None for a call that is not known."""
-        return self._places.get(conversation_id)
+    def take(self, row: Row) -> None:
+        """Takes in one row of `scores`."""
+        match row:
+            case CallRow():
+                self.newest_ms = max(self.newest_ms or 0, row.known_ms)
+                self.table.take(row)
+            case TurnRow() if "wait" in row.news and len(self._latencies_ms) < MAX_ANSWERS:
+                wait_ms = number(row.wait_ms)
+                self._latencies_ms += [] if wait_ms is None else [wait_ms]
 
     def now(self, now_ms: int) -> RunningCalls:
         """The calls as they are now; also ends the step of time that is over."""
@@ -113,11 +84,11 @@ class Fleet:
         return now
 
     def _end_step(self, end_ms: int, now: RunningCalls) -> None:
-        running = [call for call in now.calls if call.view.closed is None]
+        running = [each.call for each in now.calls if each.call.state != "closed"]
         shares = [
-            call.view.goals.reached / call.view.goals.subgoals
+            call.goals.progress.reached / call.goals.progress.subgoals
             for call in running
-            if call.view.goals is not None and call.view.goals.subgoals
+            if call.goals is not None and call.goals.progress is not None and call.goals.progress.subgoals
         ]
         progress = sum(shares) / len(shares) if shares else None
         bad = sum(call.is_bad for call in now.calls)

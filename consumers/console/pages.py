@@ -13,14 +13,16 @@ from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import clock, counted, day_and_time, in_words, percent, seconds
 from consumers.console.page.rendering import ICON, render
 from consumers.console.page.sections import parts_of_page
-from consumers.console.watched import ANCHOR
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
+from schemas.rows import CallRow
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
-from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
+from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, bad_end
 from schemas.units import MS_PER_SECOND, to_seconds
 from schemas.wire import MAX_NAME_CHARS
 
+ANCHOR: Final = "call"
+"""Beginning of the ids of the parts of a call's page."""
 MOST_ROWS: Final = 50
 """Calls on a page; the others are counted. The worst come first, and a browser shows so many anew within 50 ms."""
 MOST_NAMES: Final = 200
@@ -174,34 +176,51 @@ class _Row(NamedTuple):
     length: str
 
 
-def _row(site: Site, call: ShownCall) -> _Row:
-    view = call.view
-    labels = [name for name in (view.labels.tenant, view.labels.environment) if name != "unknown"]
-    latency, goals, is_over = view.latency, view.goals, view.closed is not None
-    if view.closed is not None:
-        state = f"over: {view.closed.ended_reason or view.closed.reason.value}"
-    else:
-        state = "over, waiting for verdicts" if view.is_over else "running"
-    levels = ["urgent" if each.is_urgent else "bad" for each in call.troubles]
+def _row(site: Site, shown: ShownCall) -> _Row:
+    call, labels = shown.call, shown.call.labels
+    names = [name for name in (labels.tenant, labels.environment) if name != "unknown"]
+    wait_ms = None if call.answer is None else call.answer.wait_ms
+    levels = ["urgent" if each.is_urgent else "bad" for each in shown.troubles]
+    chips = [(level, each.reason) for level, each in zip(levels, shown.troubles, strict=True)]
+    is_over = call.state != "running"
+    ending = bad_end(call)
+    if ending is not None:
+        chips.insert(0, ("bad", ending))
+    level = levels[0] if levels else "healthy"
+    if is_over:
+        level = "over"
     return _Row(
-        id=f"r-{hashlib.blake2b(view.conversation_id.encode(), digest_size=8).hexdigest()}",
-        conversation_id=view.conversation_id,
-        short_id=view.conversation_id[-ID_CHARS:],
-        href=site.call_href(view.conversation_id),
-        level=levels[0] if levels else "over" if view.is_over else "healthy",
-        agent=view.agent,
-        labels=", ".join(labels),
-        chips=tuple((level, each.reason) for level, each in zip(levels, call.troubles, strict=True))[:MOST_CHIPS],
-        state=state,
-        turn="" if view.turn is None else str(view.turn),
-        latency="" if latency is None else "overlap" if latency.latency_ms < 0 else seconds(latency.latency_ms),
-        latency_level="" if latency is None else _level(latency.latency_ms),
-        goals="" if goals is None else f"{goals.reached} of {goals.subgoals}{'?' if goals.missing else ''}",
-        first_ms=view.first_seen_ms,
-        changed_ms=view.changed_ms,
-        until_ms=view.changed_ms if is_over else None,
-        length=clock(view.changed_ms - view.first_seen_ms),
+        id=f"r-{hashlib.blake2b(call.conversation_id.encode(), digest_size=8).hexdigest()}",
+        conversation_id=call.conversation_id,
+        short_id=call.conversation_id[-ID_CHARS:],
+        href=site.call_href(call.conversation_id),
+        level=level,
+        agent=labels.agent,
+        labels=", ".join(names),
+        chips=tuple(chips[:MOST_CHIPS]),
+        state=_state(call),
+        turn="" if call.turn is None else str(call.turn),
+        latency="" if wait_ms is None else "overlap" if wait_ms < 0 else seconds(wait_ms),
+        latency_level="" if wait_ms is None else _level(wait_ms),
+        goals=_goals(call),
+        first_ms=call.first_known_ms,
+        changed_ms=call.known_ms,
+        until_ms=call.known_ms if call.state == "closed" else None,
+        length=clock(call.known_ms - call.first_known_ms),
     )
+
+
+def _state(call: CallRow) -> str:
+    if call.state == "closed":
+        return f"over: {call.ended_reason or call.close_reason or 'not known why'}"
+    return "running" if call.state == "running" else "over, waiting for verdicts"
+
+
+def _goals(call: CallRow) -> str:
+    if call.goals is None or call.goals.progress is None:
+        return ""
+    found = call.goals.progress
+    return f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}"
 
 
 def _level(latency_ms: float) -> str:
@@ -235,7 +254,7 @@ def _rest(shown: ShownCalls) -> str:
 
 
 def _names(now: RunningCalls) -> str:
-    labels = [call.view.labels for call in now.calls]
+    labels = [each.call.labels for each in now.calls]
     lists = [
         ("agents", {each.agent for each in labels}),
         ("tenants", {each.tenant for each in labels}),
@@ -268,7 +287,7 @@ def _lines(fleet: Fleet, now: RunningCalls) -> list[dict[str, Any]]:
     latencies = fleet.latencies(recent)
     p50, p95 = latencies.percentile_ms(50), latencies.percentile_ms(95)
     newest = steps[-1] if steps else None
-    running, bad = sum(each.view.closed is None for each in now.calls), sum(each.is_bad for each in now.calls)
+    running, bad = sum(each.call.state != "closed" for each in now.calls), sum(each.is_bad for each in now.calls)
     return [
         _line(
             "line-latency", "Latency, p95", [each.percentile_ms(95) for each in steps],
@@ -340,7 +359,7 @@ def call_page(
     conversation_id: str,
     boxes: Mapping[str, Mapping[str, str]],
     *,
-    span_ms: tuple[int, int] | None,
+    span_ms: tuple[int, int],
     author: str | None,
 ) -> str:
     """The whole page of a call.
@@ -349,20 +368,17 @@ def call_page(
         site: What all pages have.
         conversation_id: The call.
         boxes: Its parts.
-        span_ms: Broker times of its first and its last record, for looking back; None if its events are not known.
+        span_ms: Broker times between which a person may look back.
         author: Who may say something of it; empty for somebody who has to give a name, None for nobody.
     """
     filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704  # made by templates
     place = quote(conversation_id, safe="")
-    report = None if span_ms is None else f"{site.root}report/{place}"
     content = render(
-        "live_call.html", about=filled["about"], anchor=ANCHOR, article=filled[ANCHOR], span_ms=span_ms, report=report,
-        author=author, label=_LABEL, most_label=MAX_LABEL_CHARS, most_note=MAX_NOTE_CHARS, most_name=MAX_NAME_CHARS,
+        "live_call.html", about=filled["about"], anchor=ANCHOR, article=filled[ANCHOR], span_ms=span_ms,
+        report=f"{site.root}report/{place}", author=author, label=_LABEL, most_label=MAX_LABEL_CHARS, most_note=MAX_NOTE_CHARS,
+        most_name=MAX_NAME_CHARS,
     )  # fmt: skip
-    live = {} if span_ms is None else {
-        "stream": f"{site.root}live/calls/{place}",
-        "parts": f"{site.root}parts/calls/{place}",
-    }  # fmt: skip
+    live = {"stream": f"{site.root}live/calls/{place}", "parts": f"{site.root}parts/calls/{place}"}
     return page(site, f"Call {conversation_id}", content, **live)
 
 
@@ -370,26 +386,30 @@ _LABEL: Final = LABEL_PATTERN.strip("^$").replace("_-", r"_\-")
 """The pattern as browsers want it: of a whole value, with an escape before a dash among characters."""
 
 
-def remark_on(call: ReportedCall, left_out: int, *, is_whole: bool, since_ms: int | None) -> str:
+def remark_on(call: ReportedCall, at_ms: int | None, read_since_ms: int | None) -> str:
     """What a reader should know of the page of a call: whether it goes on, and what is missing.
 
     Args:
         call: As it is shown.
-        left_out: Records of it that are not used.
-        is_whole: Whether all that was there is read.
-        since_ms: How long after its first record it is shown as it was known, both by the broker's clock; None for now.
+        at_ms: The moment at which it was known so, by the broker's clock; None for now.
+        read_since_ms: From when on the console has read rows.
     """
     parts = []
-    if since_ms is not None:
-        parts.append(f"As it was known {to_seconds(since_ms):.0f} s after its first event.")
-    elif call.closed is not None:
+    if at_ms is not None:
+        parts.append(
+            f"As it was known {to_seconds(max(0, at_ms - call.row.first_known_ms)):.0f} s after its first event."
+        )
+    elif call.is_closed:
         parts.append("The call is over and its scores are final.")
     else:
         parts.append("The call goes on.")
-    if not is_whole:
-        parts.append("Its records are still being read.")
-    if left_out:
-        parts.append(f"{counted(left_out, 'record')} could not be used.")
+    if (missing := call.missing_turns) and read_since_ms is not None and call.row.first_known_ms < read_since_ms:
+        parts.append(
+            f"It began before this console: {counted(len(missing), 'turn')} of it, up to turn {missing[-1]}, cannot be shown. Its figures "
+            "count them."
+        )
+    if call.row.left_out:
+        parts.append(f"Its row was too large, and has no {', '.join(map(in_words, call.row.left_out))}.")
     return " ".join(parts)
 
 
@@ -398,24 +418,26 @@ def _time(value: Any) -> str:
 
 
 PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
-    "started_ms": ("Began, UTC", lambda value: day_and_time(value).removesuffix(" UTC")),
-    "agent": ("Agent", str),
+    "first_known_ms": ("Began, UTC", lambda value: day_and_time(value).removesuffix(" UTC")),
+    "labels.agent": ("Agent", str),
     "turns": ("Turns", str),
     "p50_ms": ("Median wait", _time),
     "p95_ms": ("p95 wait", _time),
     "longest_wait_ms": ("Longest wait", _time),
     "dead_airs": ("Dead air", lambda value: str(value or "")),
     "failed_tools": ("Failed tools", str),
-    "progress": ("Progress", lambda value: percent(float(value))),
-    "success": ("Success", lambda value: "yes" if value else "no"),
+    "goals.progress.result": ("Progress", lambda value: percent(float(value))),
+    "goals.success_final_turn": ("Success", lambda value: "yes" if value else "no"),
     "ended_reason": ("Ended", in_words),
 }
 """Columns of the page of past calls: by the column of history, its heading and how a value is written; unknown is empty."""
 
 
 def _past_text(call: Mapping[str, object], name: str) -> str:
-    if name == "ended_reason" and not call.get("is_closed", True):
+    if name == "ended_reason" and call.get("state") == "running":
         return "goes on"
+    if name == "ended_reason" and call.get("waiting.turn") is not None:
+        return f"no answer in turn {call['waiting.turn']}"
     return "" if call.get(name) is None else PAST_COLUMNS[name][1](call[name])
 
 
@@ -453,7 +475,7 @@ def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object
     return page(site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS))
 
 
-_COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "progress"})
+_COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "goals.progress.result"})
 """Columns whose change in percent says something."""
 
 

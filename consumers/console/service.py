@@ -1,4 +1,4 @@
-"""The console role: reads `scores`, and serves pages and an API of the calls that run, of one call, and of past ones.
+"""The console role: reads `scores` and `words`, and serves pages and an API of the calls that run, of one call, and of past ones.
 
 It joins no consumer group and writes nothing but what people say of calls, so any number of consoles may run, and none disturbs an
 evaluator. It reads with aiokafka, because it begins each partition at a time; FastStream's subscribers begin where a group is.
@@ -6,9 +6,11 @@ evaluator. It reads with aiokafka, because it begins each partition at a time; F
 
 import asyncio
 import contextlib
+import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import httpx2 as httpx
@@ -19,27 +21,28 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from consumers.console.fleet import Fleet
 from consumers.console.pages import Alert
-from consumers.console.reading import WatchedCalls
+from consumers.console.reading import ReadCalls
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import Annotate, ConsoleSite, PastCalls
-from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import AddressInUseError, ConnectionBounds, HttpLimit, HttpListener
-from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.process import finish_unless, tune_python, wall_clock_ms
+from consumers.runtime.kafka.connection import KafkaRefusedError, KafkaSettings, TopicsUnfitError, partition_counts
+from consumers.runtime.private_files import ensure_file, make_folder
+from consumers.runtime.process import OperatorError, finish_unless, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.scores.live_view import SHOWN_RECORD
-from schemas.topics import SCORES_TOPIC
+from consumers.store.rows import RowStore
+from schemas.rows import Row, RowError, WordsRow, decode, decode_words
+from schemas.topics import SCORES_TOPIC, WORDS_TOPIC
 from schemas.units import MINUTE_MS, MS_PER_SECOND
 
 POLL_MS: Final = 200
-"""How long one poll waits for score records."""
+"""How long one poll waits for rows."""
 POLL_BYTES: Final = 500_000
-"""Score records for which the broker waits no longer: answers with a few records each cost more than the records."""
+"""Rows for which the broker waits no longer: answers with a few rows each cost more than the rows."""
 MAX_BATCH_RECORDS: Final = 500
-"""Score records of one poll."""
+"""Rows of one poll."""
 STEP_SECONDS: Final = 0.005
-"""How long score records are taken in before everything else has its turn; one more record may come on top."""
+"""How long rows are decoded before everything else has its turn; one more may come on top."""
 TICK_SECONDS: Final = 0.5
 """Least time from one state of the page of running calls to the next."""
 TICK_SHARE: Final = 0.02
@@ -57,11 +60,13 @@ MAX_RULE_SECONDS: Final = 366 * 86_400.0
 RETRY_SECONDS: Final = 5.0
 """Pause before a broker that was away is tried again."""
 LOOK_SECONDS: Final = 60.0
-"""How often it is asked whether `scores` has got more partitions."""
+"""How often it is asked whether a topic has got more partitions."""
 MAX_SILENT_SECONDS: Final = 60.0
 """Time without a poll after which only a restart helps."""
 STOP_SECONDS: Final = 1.0
 """How long disconnecting may take."""
+STORE_NAME: Final = "rows.sqlite"
+"""Name of the file in the folder of the console."""
 PORTS_TRIED: Final = 20
 """Ports from the usual one on, of which the first free one is taken unless a port was set."""
 SPARE_CONNECTIONS: Final = 64
@@ -110,6 +115,10 @@ _FIRING: Final = "/api/v2/alerts?active=true&silenced=false&inhibited=false"
 _RULES: Final = "/api/v1/rules?type=alert"
 
 
+class ConsoleFolderError(OperatorError):
+    """The folder for the rows cannot be used."""
+
+
 class ConsoleRole:
     """Serves the pages until it is stopped.
 
@@ -121,7 +130,6 @@ class ConsoleRole:
         self,
         kafka: KafkaSettings,
         settings: ConsoleSettings,
-        limits: Limits,
         redactor: Redactor,
         instruments: Instruments,
         *,
@@ -135,7 +143,6 @@ class ConsoleRole:
         Args:
             kafka: Where the topics are.
             settings: The address, who may read, and the bounds.
-            limits: Those of the evaluator, so that a watched call is folded as there.
             redactor: Redacts the words of calls.
             instruments: Gets the metrics of the role.
             annotate: Writes what people say of calls; None where they cannot.
@@ -144,20 +151,24 @@ class ConsoleRole:
             names: Names by which a proxy or a tunnel on this machine asks.
 
         Raises:
+            ConsoleFolderError: The folder cannot be written.
             ConsoleOpenError: Everybody in the network could read calls, and nobody has said that this is wanted.
         """
         self.ready = asyncio.Event()
         self._kafka = kafka
         self._settings = settings
         self._fleet = Fleet()
-        self._watched = WatchedCalls(kafka, limits, redactor, settings.max_watched, instruments)
-        self._site = ConsoleSite(settings, self._fleet, self._watched, annotate, past, redactor, instruments, version)
+        self._calls = ReadCalls(_opened(settings.folder))
+        for row in self._calls.open_calls():  # of an earlier process
+            self._fleet.take(row)
+        self._site = ConsoleSite(settings, self._fleet, self._calls, annotate, past, redactor, instruments, version)
         self._instruments = instruments
         self._names = names
         self._listener = self._at(settings.port)
         self._next: dict[TopicPartition, int] = {}
         self._moved_at = time.monotonic()
         self._fault: str | None = None
+        self._lacks_words = False
 
     @property
     def address(self) -> str:
@@ -186,10 +197,8 @@ class ConsoleRole:
             await asyncio.wait(work, timeout=STOP_SECONDS)
             self._site.streams.close()  # the server waits for its answers, and a stream has no end
             await self._site.close(STOP_SECONDS)
-            with contextlib.suppress(TimeoutError):  # nor has the page of a call that is still being read
-                async with asyncio.timeout(STOP_SECONDS):
-                    await self._watched.close()
             await self._listener.stop()
+            self._calls.close()
 
     def problems(self) -> Sequence[str]:
         """Why the pages are not up to date, for `/readyz`."""
@@ -235,15 +244,14 @@ class ConsoleRole:
         log.info("console_listens", address=self.address)
 
     async def _read(self, stop: asyncio.Event) -> None:
-        """Reads `scores` until it has more partitions, the broker is away, or `stop` is set."""
+        """Reads rows until a topic has more partitions, the broker is away, or `stop` is set."""
         consumer = self._kafka.consumer(
             "console", enable_auto_commit=False, auto_offset_reset="earliest", max_poll_records=MAX_BATCH_RECORDS,
             fetch_max_wait_ms=POLL_MS, fetch_min_bytes=POLL_BYTES,
         )  # fmt: skip
         try:
-            counts = await partition_counts(self._kafka, [SCORES_TOPIC])
+            partitions = await self._partitions()
             await consumer.start()
-            partitions = [TopicPartition(self._kafka.topic(SCORES_TOPIC), n) for n in range(counts[SCORES_TOPIC])]
             consumer.assign(partitions)
             behind = await self._go_back(consumer, partitions)
             looked_at = time.monotonic()
@@ -259,7 +267,7 @@ class ConsoleRole:
                     self.ready.set()
                 if time.monotonic() - looked_at > LOOK_SECONDS:
                     looked_at = time.monotonic()
-                    if await partition_counts(self._kafka, [SCORES_TOPIC]) != counts:
+                    if await self._partitions() != partitions:
                         return
         except (KafkaError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
@@ -276,53 +284,74 @@ class ConsoleRole:
                 async with asyncio.timeout(STOP_SECONDS):
                     await consumer.stop()
 
+    async def _partitions(self) -> list[TopicPartition]:
+        """The partitions that are read: those of `scores`, and those of `words` where words are shown and this user may read them."""
+        counts = dict(await partition_counts(self._kafka, [SCORES_TOPIC]))
+        if self._settings.words:
+            try:
+                counts |= await partition_counts(self._kafka, [WORDS_TOPIC])
+                self._lacks_words = False
+            except (KafkaRefusedError, TopicsUnfitError) as error:
+                if not self._lacks_words:
+                    log.warning(
+                        "words_not_shown", role="console", problem=str(error), what_happens_now="It is tried again."
+                    )
+                self._lacks_words = True
+        return [TopicPartition(self._kafka.topic(name), n) for name, count in counts.items() for n in range(count)]
+
     async def _go_back(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Moves each partition to where reading begins; returns the present ends."""
         ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
-        since_ms = wall_clock_ms() - self._settings.since_minutes * MINUTE_MS
-        for tp in self._next.keys() & set(
-            partitions
-        ):  # it goes on after a fault, so that no reader gets a record twice
-            consumer.seek(tp, self._next[tp])
-        partitions = [tp for tp in partitions if tp not in self._next]
+        since_ms = max(0, wall_clock_ms() - self._settings.since_minutes * MINUTE_MS)
         if self._kafka.is_embedded:  # it knows no times, and has little
-            for tp in partitions:
-                consumer.seek(tp, 0)
-            return ends
-        found = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, since_ms))) if partitions else {}
-        for tp, at in found.items():
-            consumer.seek(tp, at.offset if at else ends[tp])
+            since, found = 0, dict.fromkeys(partitions, 0)
+        else:
+            at = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+            since, found = since_ms, {tp: ends[tp] if at[tp] is None else at[tp].offset for tp in partitions}
+        kept = {TopicPartition(*place): offset for place, offset in self._calls.positions().items()}
+        if self._calls.since_ms is None:
+            is_whole = all(kept.get(tp, -1) >= found[tp] for tp in partitions)
+            self._calls.since_ms = 0 if is_whole else since
+        for tp in partitions:
+            # It goes on after a fault, so that no reader gets a row twice, and after a restart, where it keeps its rows.
+            consumer.seek(tp, self._next.get(tp, max(found[tp], min(kept.get(tp, 0), ends[tp]))))
         return ends
 
     async def take(self, tp: TopicPartition, records: Sequence[Any]) -> None:
-        """Takes in records of one partition of `scores`, in steps between which everything else has its turn."""
+        """Takes in records of one partition, in steps between which everything else has its turn."""
         left = iter(records)
-        is_over = False
+        is_over, has_words = False, tp.topic == self._kafka.topic(WORDS_TOPIC)
         while not is_over:
-            ends_at, read = time.perf_counter() + STEP_SECONDS, []
+            ends_at = time.perf_counter() + STEP_SECONDS
+            rows: list[Row | WordsRow] = []
+            values: list[bytes] = []
             while time.perf_counter() < ends_at:
                 record = next(left, None)
                 if record is None:
                     is_over = True
                     break
-                if self._take(tp, record):
-                    read.append(record.value)
+                row = self._row_of(record.value, has_words=has_words)
+                if row is not None:
+                    rows.append(row)
+                    values.append(record.value)
                 self._next[tp] = record.offset + 1
-            if self.ready.is_set():
-                self._site.take(read)
-            await asyncio.sleep(0)
+            await asyncio.to_thread(self._calls.put, rows, {(tp.topic, tp.partition): self._next.get(tp, 0)})
+            self._calls.note(rows)
+            for row in rows:
+                if not isinstance(row, WordsRow):
+                    self._fleet.take(row)
+            if self.ready.is_set() and not has_words:
+                self._site.take(values)
 
-    def _take(self, tp: TopicPartition, record: Any) -> bool:
-        """Whether it is a score record."""
-        if not isinstance(record.value, bytes):  # a mark of an evaluator, or a record that the client cannot decode
-            return False
+    def _row_of(self, value: object, *, has_words: bool) -> Row | WordsRow | None:
+        """The row of a record; None for one that has none."""
+        if not isinstance(value, bytes):  # a mark of an evaluator, or a record that the client cannot decode
+            return None
         try:
-            score = SHOWN_RECORD.validate_json(record.value)
-        except ValidationError:
+            return decode_words(value) if has_words else decode(value)
+        except RowError:
             self._fleet.unreadable += 1
-            return False
-        self._fleet.fold(score, tp.partition, record.offset)
-        return True
+            return None
 
     async def _tick(self) -> None:
         due_at, idle_until = 0.0, 0.0
@@ -354,6 +383,20 @@ class ConsoleRole:
                     alerts = alerts._replace(near=near, remark_on_rules=remark)
                 self._site.alerts = alerts
                 await asyncio.sleep(ALERTS_SECONDS)
+
+
+def _opened(folder: Path | None) -> RowStore:
+    if folder is None:
+        return RowStore()
+    try:
+        make_folder(folder)
+        ensure_file(folder / STORE_NAME)
+        return RowStore(folder / STORE_NAME)
+    except (OSError, sqlite3.Error) as error:
+        raise ConsoleFolderError(
+            f"Console: the folder {folder} cannot be used ({error}), so no page is served. Let console.folder be one that this user may "
+            "write, or leave it out: then rows are kept in memory."
+        ) from error
 
 
 def ports_of(settings: ConsoleSettings) -> Sequence[int]:

@@ -1,5 +1,6 @@
 """Settings of the role `console`."""
 
+from pathlib import Path
 from typing import Final
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator
@@ -44,17 +45,16 @@ class ConsoleSettings(SecretSettings):
     max_pages: int = Field(
         400, gt=0, le=10_000, description="pages open at the same time; further ones are asked to wait"
     )
-    max_watched: int = Field(
-        100,
-        gt=0,
-        le=10_000,
-        description="calls that are read for their pages at the same time; further ones are asked to wait",
+    folder: Path | None = Field(
+        None,
+        examples=["/var/lib/callgauge/console"],
+        description="folder of this console alone, in which it keeps the rows that it has read; without one, they are in memory",
     )
     since_minutes: int = Field(
         120,
         gt=0,
         le=7 * 1_440,
-        description="how far back score records are read at the start, to know the running calls",
+        description="how far back rows are read at the start: the turns of running calls from before are not known",
     )
     alertmanager: str | None = Field(
         None,

@@ -8,13 +8,13 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from http import HTTPStatus
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qs
 
+import msgspec
 import structlog
 from pydantic import BaseModel, ValidationError
 from starlette.convertors import PathConvertor, register_url_convertor
@@ -39,20 +39,19 @@ from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.rendering import STYLE, render
 from consumers.console.page.whole import page_of
-from consumers.console.reading import ConsoleEndsError, TooManyWatchedError, UnknownCallError, WatchedCalls
+from consumers.console.reading import ReadCalls
 from consumers.console.settings import ConsoleSettings
 from consumers.console.streams import Streams, events_of, version_in
-from consumers.console.watched import WatchedCall, past_call
 from consumers.console.workshop import Bounds, BusyError, Pace, Workshop
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import challenge
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from consumers.store.rows import StoredCall
 from schemas.annotations import MAX_ANNOTATION_BYTES, Annotation
-from schemas.scores.records import AnyScoreRecord, CallLabels
+from schemas.rows import CallRow, Labels
 from schemas.scores.running import RunningCalls, WantedCalls
-from schemas.transcript import TRANSCRIPT
 
 RETRY_SECONDS: Final = 5
 """Pause after which a refused reader should try again."""
@@ -69,7 +68,7 @@ LISTING: Final = Bounds(threads=1, waiting=2 * MAX_CHOICES, kept_bytes=16 * 2**2
 SEARCHING: Final = Bounds(threads=2, waiting=10, kept_bytes=2 * 2**20, share=0.25, at_once_seconds=3)
 """Searches of past calls and comparisons: half a second each with 200,000 calls, and never longer than history allows."""
 LOOKING_UP: Final = Bounds(threads=1, waiting=60)
-"""History is asked about a call that runs: a millisecond or two each."""
+"""History is asked what people say of a call that was read: a millisecond or two each."""
 LOOKING_FOR: Final = Bounds(threads=1, waiting=20)
 """History is asked about any other call, which it may not have: apart, so that unknown ids delay no call that runs."""
 ANSWERED_BYTES: Final = 32 * 2**20
@@ -80,7 +79,7 @@ LEAST_ANSWER_BYTES: Final = 2**16
 SEARCH_KEPT_MS: Final = 3_000
 """How long the answer to a search is given to who asks the same."""
 NOWHERE_SECONDS: Final = 5.0
-"""How long an id that neither the topics nor history know is not looked for again; once it has a score, it is known."""
+"""How long an id that neither the rows that were read nor history have is not looked for again; once it has a row, it is known."""
 MAX_NOWHERE: Final = 10_000
 """Such ids that are remembered; the oldest make room."""
 NOW_SHARE: Final = 0.1
@@ -90,15 +89,15 @@ RENDER_SECONDS: Final = 0.5
 RENDER_SHARE: Final = 0.3
 """Share of a processor that drawing the pages of calls may take; with many watched calls each is drawn less often."""
 LOOK_SECONDS: Final = 0.2
-"""How often it is asked whether a watched call has new records."""
+"""How often it is asked whether a call with an open page has new rows."""
 RING_MS: Final = 120_000
-"""How long score records wait for a reader of the API's stream who comes again."""
+"""How long rows wait for a reader of the API's stream who comes again."""
 MAX_RING: Final = 50_000
-"""Most of them: two minutes of 400 records a second."""
+"""Most of them: two minutes of 400 rows a second."""
 MAX_SAID: Final = 1_000
 """Labels and notes of this process that are kept until history has them; the oldest make room."""
 MAX_BURST: Final = 500
-"""Score records of one write to a reader of the API's stream."""
+"""Rows of one write to a reader of the API's stream."""
 
 _STATIC: Final = Path(__file__).parent / "page" / "static"
 _ASSETS: Final[Mapping[str, tuple[str, bytes]]] = {
@@ -119,7 +118,7 @@ SECURITY: Final = (
 
 Query = TypeVar("Query", bound=BaseModel)
 _Made = TypeVar("_Made")
-Answer = Callable[[Request], Awaitable[BaseModel | dict[str, Any] | bytes]]
+Answer = Callable[[Request], Awaitable[dict[str, Any] | bytes]]
 log = structlog.get_logger()
 
 
@@ -136,11 +135,8 @@ class PastCalls(Protocol):
     def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, Mapping[str, object]]]:
         """The values of two calls with their ids, or of one and the medians of its agent's calls of the day before its end."""
 
-    def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
-        """The score records of a call; none of one that is not known."""
-
-    def transcript_of(self, conversation_id: str) -> bytes | None:
-        """Its transcript, if there is one."""
+    def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
+        """A call as it was known at a moment, None is now; None for one that is not known."""
 
     def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
         """What people say of it; None for a call that was deleted on request."""
@@ -155,7 +151,7 @@ class Annotate(Protocol):
         by: str,
         label: str | None,
         note: str | None,
-        labels: CallLabels,
+        labels: Labels,
         /,
         *,
         withdraws: bool,
@@ -177,7 +173,7 @@ register_url_convertor("path", _AnyPath())
 
 
 class _Ring:
-    """The newest score records, for readers of the API's stream."""
+    """The newest rows of `scores`, for readers of the API's stream."""
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(4)
@@ -236,14 +232,14 @@ class _Drawn(NamedTuple):
         edition: Of the call that was drawn, or an earlier one.
         boxes: The parts of its page as markup.
         parts: The same, encoded.
-        span_ms: Broker times of its first and its last record; None if its events are not known.
+        span_ms: Broker times of its first record and of the newest one of which its row tells.
         took_seconds: Processor time of drawing it.
     """
 
     edition: Hashable
     boxes: Mapping[str, Mapping[str, str]]
     parts: Boxes
-    span_ms: tuple[int, int] | None
+    span_ms: tuple[int, int]
     took_seconds: float
 
 
@@ -256,16 +252,38 @@ class _List(NamedTuple):
     took_seconds: float
 
 
-class _Past(NamedTuple):
-    """A call of history, and what tells it from an earlier state of itself."""
+class _Found:
+    """A call that somebody asks for.
 
-    call: ReportedCall
-    edition: Hashable
+    Attributes:
+        conversation_id: Its id.
+        read: Gives the call as it was known at a moment, from the rows that were read or from history. It may block.
+        annotations: What people say of it.
+    """
+
+    def __init__(
+        self,
+        conversation_id: str,
+        read: Callable[[str, int | None], StoredCall | None],
+        annotations: Sequence[Annotation],
+        calls: ReadCalls,
+    ) -> None:
+        self.conversation_id = conversation_id
+        self.read = read
+        self.annotations = annotations
+        self._calls = calls
+
+    @property
+    def edition(self) -> Hashable:
+        """Names a state of it: what is made of the same edition is the same."""
+        said = tuple((each.by, each.label, each.at_ms) for each in self.annotations)
+        return self._calls.edition(self.conversation_id), said
 
 
 class _Opened(NamedTuple):
-    """A watched call whose page is drawn again and again, for how many readers."""
+    """A call whose page is drawn again and again, for how many readers."""
 
+    call: _Found
     channel: Channel
     drawing: asyncio.Task[None]
     readers: list[int]
@@ -283,7 +301,7 @@ class ConsoleSite:
         self,
         settings: ConsoleSettings,
         fleet: Fleet,
-        watched: WatchedCalls,
+        calls: ReadCalls,
         annotate: Annotate | None,
         past: PastCalls | None,
         redactor: Redactor,
@@ -294,7 +312,7 @@ class ConsoleSite:
         self.alerts = pages.Alerts()
         self._settings = settings
         self._fleet = fleet
-        self._watched = watched
+        self._calls = calls
         self._annotate = annotate
         self._past = past
         self._redactor = redactor
@@ -329,7 +347,6 @@ class ConsoleSite:
 
     def routes(self) -> list[BaseRoute]:
         """All routes, behind what every answer has."""
-        call_paths = {"/transcript": self._api_transcript, "/scores": self._api_scores, "": self._api_call}
         routes: list[BaseRoute] = [
             Route("/", self._page(self._now_page)),
             Route("/calls", _to_now),
@@ -346,10 +363,7 @@ class ConsoleSite:
             Route("/parts/calls/{id:path}", self._page(self._call_parts)),
             Route(f"{api.PREFIX}/openapi.json", self._api(self._api_description)),
             Route(f"{api.PREFIX}/calls", self._api(self._api_calls)),
-            *(
-                Route(f"{api.PREFIX}/calls/{{id:path}}{end}", self._api(self._unless_of_id(end, answer)))
-                for end, answer in call_paths.items()
-            ),
+            Route(f"{api.PREFIX}/calls/{{id:path}}", self._api(self._api_call)),
             Route(f"{api.PREFIX}/fleet", self._api(self._api_fleet)),
             Route(f"{api.PREFIX}/stream", _Asgi(self._require_user, self._live_records)),
         ]
@@ -365,7 +379,7 @@ class ConsoleSite:
         await asyncio.gather(*(each.close(seconds) for each in self._workshops.values()))
 
     def take(self, values: Sequence[bytes]) -> None:
-        """Takes in records of `scores` for readers of the stream."""
+        """Takes in rows of `scores` for readers of the stream."""
         self._ring.put(values, wall_clock_ms())
 
     async def tick(self) -> float:
@@ -547,40 +561,29 @@ class ConsoleSite:
         return _html(await self._made("lists", wanted, ("page", is_wall, drawn.state), page, lambda: drawn.state))
 
     async def _call_page(self, request: Request) -> Response:
-        conversation_id = _id(request)
-        try:
-            async with self._open(request) as call:
-                drawn = await self._drawn_of(call, None)
-        except _UnansweredError as problem:
-            past = await self._past_call(conversation_id, problem)
-            drawn = await self._drawn_past(conversation_id, past)
+        call = await self._found(request)
+        drawn = await self._drawn_of(call, None)
         site, author = self._site(self._root(request)), self._author_of(request)
 
         def page() -> bytes:
-            return pages.call_page(site, conversation_id, drawn.boxes, span_ms=drawn.span_ms, author=author).encode()
+            return pages.call_page(
+                site, call.conversation_id, drawn.boxes, span_ms=drawn.span_ms, author=author
+            ).encode()
 
         what = "page", site.root, author, drawn.edition
-        return _html(await self._made("drawings", conversation_id, what, page, lambda: drawn.edition))
+        return _html(await self._made("drawings", call.conversation_id, what, page, lambda: drawn.edition))
 
-    async def _drawn_of(self, call: WatchedCall, at_ms: int | None) -> _Drawn:
+    async def _drawn_of(self, call: _Found, at_ms: int | None) -> _Drawn:
         """A call as it was known at a moment; None is now. It is drawn once for all who ask for the same."""
 
         def draw() -> _Drawn:
             began, edition = time.thread_time(), call.edition
-            boxes = pages.call_boxes(*self._shown(call, at_ms))
-            span = None if call.first_ms is None or call.last_ms is None else (call.first_ms, call.last_ms)
+            shown, remark = self._shown(call, at_ms)
+            boxes = pages.call_boxes(shown, remark)
+            span = shown.row.first_known_ms, shown.row.known_ms
             return _Drawn(edition, boxes, encoded(boxes), span, time.thread_time() - began)
 
         return await self._made("drawings", call.conversation_id, ("parts", at_ms), draw, lambda: call.edition)
-
-    async def _drawn_past(self, conversation_id: str, past: _Past) -> _Drawn:
-        def draw() -> _Drawn:
-            remark = "From history: the topics have this call no longer, so its sound is not shown."
-            boxes = pages.call_boxes(past.call, remark)
-            return _Drawn(past.edition, boxes, {}, None, 0.0)
-
-        what = "past", past.edition
-        return await self._made("drawings", conversation_id, what, draw, lambda: past.edition)
 
     def _author_of(self, request: Request, given: str = "") -> str | None:
         """Returns who writes a label or note, or None if nobody may. Where the console hides words, it hides notes too."""
@@ -596,22 +599,13 @@ class ConsoleSite:
             raise _UnansweredError(
                 HTTPStatus.FORBIDDEN, "Nothing was written: strangers may read here, or console.words is false."
             )
-        try:
-            async with self._open(request) as call:
-                labels = await self._made(
-                    "drawings",
-                    conversation_id,
-                    "labels",
-                    lambda: call.reported(words=False).labels,
-                    lambda: call.edition,
-                )
-        except _UnansweredError as problem:
-            labels = (await self._past_call(conversation_id, problem)).call.labels
+        call = await self._found(request)
+        row = await self._made("drawings", conversation_id, "labels", lambda: self._row_of(call), lambda: call.edition)
         label, note = fields.get("label", "").strip() or None, fields.get("note", "").replace("\r\n", "\n").strip()
         try:
             async with self._one_writes:
                 said = await self._annotate(
-                    conversation_id, by, label, note or None, labels, withdraws="take_back" in fields
+                    conversation_id, by, label, note or None, row.labels, withdraws="take_back" in fields
                 )
         except (KafkaUnreachableError, TopicsUnfitError) as error:
             raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Nothing was written: {error}") from error
@@ -629,8 +623,8 @@ class ConsoleSite:
 
     async def _call_parts(self, request: Request) -> Response:
         query = _query(request, api.MomentQuery)
-        async with self._open(request) as call:
-            drawn = await self._drawn_of(call, query.at_ms)
+        call = await self._found(request)
+        drawn = await self._drawn_of(call, query.at_ms)
 
         def answer() -> bytes:
             parts = {part: markup for box in drawn.parts.values() for part, markup in box.items()}
@@ -640,36 +634,20 @@ class ConsoleSite:
         made = await self._made("drawings", call.conversation_id, what, answer, lambda: drawn.edition)
         return _json(made)
 
-    def _shown(self, call: WatchedCall, at_ms: int | None) -> tuple[ReportedCall, str]:
-        """The call as it was known at a moment, and what a reader should know of that."""
-        reported = call.reported(at_ms, words=self._settings.words)
-        since_ms = None if at_ms is None else max(0, at_ms - (call.first_ms or 0))
-        return reported, pages.remark_on(reported, call.left_out, is_whole=call.is_whole, since_ms=since_ms)
+    def _row_of(self, call: _Found) -> CallRow:
+        """The row of a call; it may block."""
+        stored = call.read(call.conversation_id, None)
+        return CallRow(conversation_id=call.conversation_id) if stored is None else stored.call
 
-    async def _past_call(self, conversation_id: str, problem: "_UnansweredError") -> _Past:
-        """A call that the topics do not have; raises the problem again if history has none either."""
-        past = self._past
-        if past is None or problem.status_code != HTTPStatus.NOT_FOUND or self._is_nowhere(conversation_id):
-            raise problem
-        annotations = await self._said_of(conversation_id, is_known=False) if self._settings.words else ()
-
-        def look_up() -> _Past | None:
-            scores = past.records_of(conversation_id)
-            if not scores:
-                return None
-            value = past.transcript_of(conversation_id) if self._settings.words else None
-            transcript = None if value is None else TRANSCRIPT.validate_json(value)
-            call = past_call(conversation_id, scores, self._redactor, transcript)
-            call.annotations = annotations
-            people = tuple((each.by, each.label, each.at_ms, each.note) for each in annotations)
-            revisions = hash(tuple((each.name, each.turn, each.index, each.revision) for each in scores))
-            return _Past(call, (revisions, value, people))
-
-        found = await self._made("unknown", conversation_id, ("past", len(annotations)), look_up)
-        if found is None:
-            self._note_nowhere(conversation_id)
-            raise problem
-        return found
+    def _shown(self, call: _Found, at_ms: int | None) -> tuple[ReportedCall, str]:
+        """The call as it was known at a moment, and what a reader should know of that; it may block."""
+        stored = call.read(call.conversation_id, at_ms)
+        if stored is None:  # its first row came later
+            nothing = CallRow(conversation_id=call.conversation_id, first_known_ms=at_ms or 0, known_ms=at_ms or 0)
+            stored = StoredCall(nothing, (), None, ())
+        words, annotations = (stored.words, call.annotations) if self._settings.words else ((), ())
+        shown = ReportedCall(stored.call, stored.turns, stored.goals, words, pages.ANCHOR, self._redactor, annotations)
+        return shown, pages.remark_on(shown, at_ms, self._calls.since_ms)
 
     async def _past_page(self, request: Request) -> Response:
         past, site = self._require_past(), self._site("./")
@@ -696,22 +674,16 @@ class ConsoleSite:
     async def _report(self, request: Request) -> Response:
         """The page of a call as one file to keep, which needs no console."""
         query = _query(request, api.MomentQuery)
-        async with self._open(request) as call:
-            version = partial(getattr, call, "edition")
-            page = await self._made(
-                "drawings",
-                call.conversation_id,
-                ("report", query.at_ms),
-                lambda: self._report_of(call, query.at_ms),
-                version,
-            )
+        call = await self._found(request)
+
+        def file() -> bytes:
+            shown, remark = self._shown(call, query.at_ms)
+            return page_of([shown], [remark], self._version).encode()
+
+        page = await self._made("drawings", call.conversation_id, ("report", query.at_ms), file, lambda: call.edition)
         answer = _html(page)
         answer.headers["content-disposition"] = "attachment; filename=call.html"
         return answer
-
-    def _report_of(self, call: WatchedCall, at_ms: int | None) -> bytes:
-        reported, remark = self._shown(call, at_ms)
-        return page_of([reported], [remark], self._version).encode()
 
     async def _comparison(self, request: Request) -> Response:
         """Two past calls side by side, or one beside the median of its agent's calls of a day."""
@@ -740,48 +712,38 @@ class ConsoleSite:
             )
         return self._past
 
-    @asynccontextmanager
-    async def _open(self, request: Request) -> AsyncIterator[WatchedCall]:
-        """The call of a request, read from the topics; the log says who opened it.
+    async def _found(self, request: Request) -> _Found:
+        """The call of a request, from the rows that were read, otherwise from history; the log says who opened it.
 
         Raises:
-            _UnansweredError: There is no such call, no room for it, or no broker.
+            _UnansweredError: There is no such call, or it was deleted.
         """
         conversation_id = _id(request)
         self._note(request, conversation_id)
-        place = self._fleet.place(conversation_id)
-        is_known = place is not None or self._watched.follows(conversation_id)
-        unknown = _UnansweredError(HTTPStatus.NOT_FOUND, "The topics have no score of a call with this id.")
+        is_known = self._calls.edition(conversation_id) > 0
+        unknown = _UnansweredError(HTTPStatus.NOT_FOUND, "There is no row of a call with this id.")
         if not is_known and self._is_nowhere(conversation_id):
             raise unknown
         annotations = await self._said_of(conversation_id, is_known=is_known)
-        began_ms = None if is_known else await self._began_ms(conversation_id)
-        try:
-            async with self._watched.watch(conversation_id, place, began_ms) as call:
-                if call.annotations != annotations:
-                    call.annotations, call.version = annotations, call.version + 1  # open pages show them
-                yield call
-        except UnknownCallError as error:
-            if not is_known and began_ms is None:
-                self._note_nowhere(conversation_id)
-            raise unknown from error
-        except TooManyWatchedError as error:
-            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
-        except ConsoleEndsError as error:
-            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, "The console ends; ask again.") from error
-        except (KafkaUnreachableError, TopicsUnfitError) as error:
-            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Kafka cannot be read: {error}") from error
+        read: Callable[[str, int | None], StoredCall | None] | None = self._calls.call
+        if not is_known:
+            read = await self._made("unknown", conversation_id, "found", lambda: self._reader_of(conversation_id))
+        if read is None:
+            self._note_nowhere(conversation_id)
+            raise unknown
+        found = _Found(conversation_id, read, annotations, self._calls)
+        if opened := self._drawn.get(conversation_id):
+            opened.call.annotations = annotations  # open pages show them
+        return found
 
-    async def _began_ms(self, conversation_id: str) -> int | None:
-        """When a call began of which history knows; then its place on the topics need not be searched."""
-        past = self._past
-        if past is None:
-            return None
-        try:
-            records = await self._made("unknown", conversation_id, "began", lambda: past.records_of(conversation_id))
-        except OperatorError:  # no folder yet
-            return None
-        return min((record.caused_at_ms for record in records), default=None)
+    def _reader_of(self, conversation_id: str) -> Callable[[str, int | None], StoredCall | None] | None:
+        """What gives a call without new rows: the store, if it is kept from an earlier process, or history; it may block."""
+        readers = [self._calls.call, *([] if self._past is None else [self._past.call])]
+        for read in readers:
+            with contextlib.suppress(OperatorError):  # no folder yet
+                if read(conversation_id, None) is not None:
+                    return read
+        return None
 
     def _is_nowhere(self, conversation_id: str) -> bool:
         """Whether the id was looked for everywhere a moment ago, and not found."""
@@ -856,23 +818,23 @@ class ConsoleSite:
         conversation_id = _id(request)
         _query(request, api.NoQuery, _without_since(request))
         self._require_room()
-        async with self._open(request) as call:
-            opened = self._drawn.get(conversation_id)
-            if opened is None:
-                channel = Channel(f"{self._boot}-{secrets.token_hex(3)}")
-                drawing = asyncio.create_task(self._draw(call, channel))
-                opened = self._drawn[conversation_id] = _Opened(channel, drawing, [0])
-            opened.readers[0] += 1
-            try:
-                await self._stream(request, receive, send, opened.channel)
-            finally:
-                opened.readers[0] -= 1
-                if not opened.readers[0]:
-                    opened.drawing.cancel()
-                    del self._drawn[conversation_id]
+        call = await self._found(request)
+        opened = self._drawn.get(conversation_id)
+        if opened is None:
+            channel = Channel(f"{self._boot}-{secrets.token_hex(3)}")
+            drawing = asyncio.create_task(self._draw(call, channel))
+            opened = self._drawn[conversation_id] = _Opened(call, channel, drawing, [0])
+        opened.readers[0] += 1
+        try:
+            await self._stream(request, receive, send, opened.channel)
+        finally:
+            opened.readers[0] -= 1
+            if not opened.readers[0]:
+                opened.drawing.cancel()
+                del self._drawn[conversation_id]
 
-    async def _draw(self, call: WatchedCall, channel: Channel) -> None:
-        """Draws a call whenever it has new records, no faster than the bounds allow."""
+    async def _draw(self, call: _Found, channel: Channel) -> None:
+        """Draws a call whenever it has new rows, no faster than the bounds allow."""
         edition: Hashable = None
         while True:
             if call.edition == edition:
@@ -882,11 +844,11 @@ class ConsoleSite:
             try:
                 drawn = await self._drawn_of(call, None)
                 edition, took_seconds = drawn.edition, drawn.took_seconds
-                first_ms, last_ms = drawn.span_ms or (None, None)
+                first_ms, last_ms = drawn.span_ms
                 channel.update(drawn.parts, first_ms=first_ms, last_ms=last_ms)
             except _UnansweredError:  # too much is being drawn: it is tried again
                 pass
-            except Exception:  # drawing must not end the page of a call that goes on: the next record may repair it
+            except Exception:  # drawing must not end the page of a call that goes on: the next row may repair it
                 edition = call.edition
                 log.exception("call_not_drawn", role="console", conversation_id=call.conversation_id)
             await asyncio.sleep(max(RENDER_SECONDS, took_seconds * len(self._drawn) / RENDER_SHARE))
@@ -916,8 +878,6 @@ class ConsoleSite:
             made = await answer(request)
             if isinstance(made, bytes):
                 return _json(made)
-            if isinstance(made, BaseModel):
-                return Response(made.model_dump_json(), media_type="application/json", headers=_NO_STORE)
             return JSONResponse(made, headers=_NO_STORE)
 
         return answered
@@ -932,7 +892,7 @@ class ConsoleSite:
         fleet, state = self._fleet, self._states
 
         def listed() -> bytes:
-            return api.call_list(fleet, now, query, now_ms).model_dump_json().encode()
+            return msgspec.json.encode(api.call_list(fleet, now, query, now_ms))
 
         return await self._made("lists", query.wanted(), ("listed", query.limit), listed, lambda: state)
 
@@ -941,65 +901,25 @@ class ConsoleSite:
         now_ms, now, fleet, state = wall_clock_ms(), await self._present(), self._fleet, self._states
 
         def figures() -> bytes:
-            return api.fleet_answer(fleet, now, now_ms).model_dump_json().encode()
+            return msgspec.json.encode(api.fleet_answer(fleet, now, now_ms))
 
         return await self._made("lists", "fleet", "figures", figures, lambda: state)
 
     async def _api_call(self, request: Request) -> bytes:
-        query, conversation_id = _query(request, api.MomentQuery), _id(request)
-        async with self._open(request) as call:
+        query = _query(request, api.MomentQuery)
+        call = await self._found(request)
 
-            def detail() -> BaseModel:
-                found = call.context(query.at_ms) if self._settings.words else None
-                return api.CallDetail(
-                    conversation_id=conversation_id, at_ms=query.at_ms, first_ms=call.first_ms, last_ms=call.last_ms,
-                    is_closed=call.closed is not None, records_not_used=call.left_out,
-                    turns_by=None if found is None else found.turns_by,
-                    context=None if found is None else self._redactor.redact_value(found.to_dict()),
-                )  # fmt: skip
+        def detail() -> bytes | None:
+            stored = call.read(call.conversation_id, query.at_ms)
+            has_words = self._settings.words
+            said = call.annotations if has_words else ()
+            return None if stored is None else api.call_detail(stored, said, words=has_words)
 
-            return await self._answered(call, ("detail", conversation_id, query.at_ms), detail)
-
-    async def _answered(self, call: WatchedCall, what: Hashable, answer: Callable[[], BaseModel]) -> bytes:
-        """An answer of the API about a call at a moment, made once for all who ask for the same."""
-
-        def made() -> bytes:
-            return answer().model_dump_json().encode()
-
-        return await self._made("drawings", call.conversation_id, what, made, lambda: call.edition)
-
-    def _unless_of_id(self, end: str, answer: Answer) -> Answer:
-        """The answer about a part of a call; where the end of the address is encoded (`%2Fscores`), it is the end of an id."""
-
-        async def answered(request: Request) -> BaseModel | dict[str, Any] | bytes:
-            if not request.scope["raw_path"].endswith(end.encode()):
-                request.path_params["id"] += end
-                return await self._api_call(request)
-            return await answer(request)
-
-        return answered
-
-    async def _api_scores(self, request: Request) -> bytes:
-        query, conversation_id = _query(request, api.MomentQuery), _id(request)
-        async with self._open(request) as call:
-
-            def scores() -> BaseModel:
-                records = [record.model_dump(mode="json") for record in call.newest(query.at_ms)]
-                return api.CallScores(conversation_id=conversation_id, at_ms=query.at_ms, records=records)
-
-            return await self._answered(call, ("scores", conversation_id, query.at_ms), scores)
-
-    async def _api_transcript(self, request: Request) -> bytes:
-        query, conversation_id = _query(request, api.MomentQuery), _id(request)
-        if not self._settings.words:
-            raise _UnansweredError(HTTPStatus.NOT_FOUND, "Words are hidden: console.words is false.")
-        async with self._open(request) as call:
-
-            def transcript() -> BaseModel:
-                turns = call.transcript(query.at_ms)
-                return api.CallTranscriptAnswer(conversation_id=conversation_id, at_ms=query.at_ms, transcript=turns)
-
-            return await self._answered(call, ("transcript", conversation_id, query.at_ms), transcript)
+        what = "detail", query.at_ms
+        made = await self._made("drawings", call.conversation_id, what, detail, lambda: call.edition)
+        if made is None:
+            raise _UnansweredError(HTTPStatus.NOT_FOUND, "Nothing was known of this call at that moment.")
+        return made
 
     async def _require_user(self, request: Request) -> None:
         if self._access.user_of(request) is None:
@@ -1114,7 +1034,7 @@ def _problem(request: Request, error: HTTPException) -> Response:
     headers = {**(error.headers or {}), **_NO_STORE}
     if status is HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = challenge(request.headers.get("authorization", "").encode("latin-1"))
-    return Response(made.model_dump_json(), status, headers, media_type="application/problem+json")
+    return Response(msgspec.json.encode(made), status, headers, media_type="application/problem+json")
 
 
 async def _form(request: Request, most_bytes: int) -> dict[str, str]:

@@ -52,16 +52,16 @@ def call(
     A turn has its wait and what is of note, the stages of the wait, and the arguments and answers of its tools. Texts are redacted
     by the settings.
 
-    A whole id is looked for in its own partition. Without --since the last hour is searched first, then the last day; of a call
-    that began in the last hour older ones with the same ending are not looked for. A call that is still on is shown as far as it
-    has come. No consumer group is used.
+    A whole id is looked for in its own partition. Without --since the last hour is searched first, then the last day; if a call of
+    the last hour has this ending, older ones are not looked for. A call that is still on is shown as far as it has come. No consumer
+    group is used. Words need the right to read the topic `words`.
 
     Exit code 1 when there is no such call, or several ids end in this way; it says which of the possible reasons is true.
 
     A label is one word, as in false-alarm. It goes to the topic annotations, with who gave it and when: the call shows it from then
     on, and the role history keeps it. Of one person and label the last one counts. Notes are redacted as all texts are.
 
-    --json prints the newest revision of each score record, what people say of the call, and the transcript.
+    --json prints the rows of the call, of its turns and of its words, its goals, and what people say of it.
 
     Examples:
         callgauge call 9f2c41
@@ -75,7 +75,9 @@ def call(
     from streamer.time_bounds import moment_given
 
     if follow and as_json:
-        raise typer.BadParameter("--follow prints lines for a person: leave --json out, or read the topic scores.")
+        raise typer.BadParameter(
+            "--follow prints lines for a person: leave --json out, or read the topics scores and words."
+        )
     says_something = not (label is None and note is None and unlabel is None)
     if says_something and (follow or as_json or (unlabel is not None and (label is not None or note is not None))):
         raise typer.BadParameter("Give --label, --note or both, or --unlabel; each without --follow and --json.")
@@ -89,14 +91,14 @@ def call(
             return
         found = asyncio.run(the_call(settings, *asked))
         if says_something:
-            reported = found.reported()
+            row = found.rows.call
             written = annotate(
-                settings.kafka, found.redactor, reported.conversation_id, by or this_user(), label or unlabel, note,
-                reported.labels, withdraws=unlabel is not None,
+                settings.kafka, found.redactor, row.conversation_id, by or this_user(), label or unlabel, note,
+                row.labels, withdraws=unlabel is not None,
             )  # fmt: skip
             said = asyncio.run(written)
             what = "taken back" if said.is_withdrawn else said.words
-            say(f"Call {reported.conversation_id}: {what}, by {said.by}.")
+            say(f"Call {row.conversation_id}: {what}, by {said.by}.")
             return
     if as_json:
         print_document(call_document(found), indent=2)

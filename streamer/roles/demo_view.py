@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -12,26 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from consumers.runtime.visible import visible
-from schemas.closed_sets import Anchor
-from schemas.scores.records import (
-    AnyScoreRecord,
-    CallStartedFact,
-    ClosedFact,
-    DeadAirFact,
-    InterruptionFact,
-    Scored,
-    StallFact,
-    SubgoalScore,
-    VoiceToVoiceLatency,
-)
+from schemas.closed_sets import Anchor, Speaker
+from schemas.rows import CallRow, GoalsRow, Row, TurnRow, number
 from schemas.scores.running import ShownCall
-from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
+from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, bad_end
 from schemas.units import MS_PER_SECOND, to_seconds
 
-# Records that are news, as lines for a reader.
+# What rows have for news, as lines for a reader.
 
 MOST_NEWS: Final = 50
 """Lines kept, more than a terminal shows below the table."""
+MOST_GOAL_SETS: Final = 200
+"""Goal sets whose subgoals are known by name; a fleet of agents has some tens."""
 ID_CHARS: Final = 6
 NOTABLE, URGENT = "magenta", "bold red"
 """Colours that can be read on a dark and on a light background; a mark stands beside each in the table."""
@@ -50,41 +42,63 @@ class News:
 
     def __init__(self) -> None:
         self._lines: deque[NewsLine] = deque(maxlen=MOST_NEWS)
+        self._subgoals: dict[str, list[str]] = {}
 
-    def fold(self, record: AnyScoreRecord) -> None:
-        """Takes in one record."""
-        if (news := _news(record)) is not None:
-            clock = time.strftime("%H:%M:%S", time.localtime(record.caused_at_ms / MS_PER_SECOND))
-            line = f"{clock}  {short_id(record.conversation_id)} {record.labels.agent}: {news[0]}"
-            self._lines.append(NewsLine(record.caused_at_ms, line, news[1]))
+    def take(self, row: Row) -> None:
+        """Takes in one row."""
+        match row:
+            case GoalsRow():
+                self._learn(row)
+            case TurnRow() if row.news:
+                self._add(row, _news_of_turn(row))
+            case CallRow() if row.news:
+                self._add(row, self._news_of_call(row))
 
     def newest(self, count: int) -> list[NewsLine]:
         """The newest lines, at most so many, in the order of their times: partitions are read one after the other."""
         return sorted(self._lines, key=lambda line: line.time_ms)[-count:] if count > 0 else []
 
+    def _add(self, row: TurnRow | CallRow, news: Iterable[tuple[str, str]]) -> None:
+        clock = time.strftime("%H:%M:%S", time.localtime(row.known_ms / MS_PER_SECOND))
+        for text, style in news:
+            line = f"{clock}  {short_id(row.conversation_id)} {row.labels.agent}: {text}"
+            self._lines.append(NewsLine(row.known_ms, line, style))
 
-def _news(record: AnyScoreRecord) -> tuple[str, str] | None:
-    """Returns the news in a record and its colour, or None. Each piece of news comes from one record only."""
-    match record:
-        case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms), is_first=True) if (
-            latency_ms > SLOW_MS
-        ):
-            by = "" if record.anchor is None else f" ({record.anchor.value})"
-            return (
-                f"turn {turn} answered after {latency_ms:.0f} ms{by}",
-                URGENT if latency_ms > VERY_SLOW_MS else NOTABLE,
-            )
-        case InterruptionFact(turn=int(turn), is_first=True):
-            return f"turn {turn} {record.in_words}", NOTABLE
-        case DeadAirFact(is_first=True):
-            return "dead air", NOTABLE
-        case SubgoalScore(reached_turn=int(turn), is_first=True):
-            return f"turn {turn} reached the subgoal {record.subgoal_id}", "green"
-        case StallFact(is_first=True):
-            return f"no subgoal reached since turn {record.since_turn}", NOTABLE
-        case ClosedFact():
-            return f"over ({record.ended_reason or record.reason.value}), {record.turns} turns", "dim"
-    return None
+    def _learn(self, row: GoalsRow) -> None:
+        """Notes the names of the subgoals of a goal set."""
+        if row.digest not in self._subgoals and len(self._subgoals) >= MOST_GOAL_SETS:
+            del self._subgoals[next(iter(self._subgoals))]
+        self._subgoals[row.digest] = [str(each.get("id", "")) for each in row.goal_set.get("subgoals", [])]
+
+    def _news_of_call(self, row: CallRow) -> Iterator[tuple[str, str]]:
+        for name in row.news:
+            kind, _, rest = name.partition(".")
+            if kind == "subgoal" and row.goals is not None:
+                names, place = self._subgoals.get(row.goals.digest, []), int(rest)
+                named = names[place] if place < len(names) else f"number {place + 1}"
+                yield f"turn {row.goals.subgoals[place].reached_turn} reached the subgoal {named}", "green"
+            elif kind == "stall" and row.goals is not None:
+                yield f"no subgoal reached since turn {row.goals.stalls[-1].since_turn}", NOTABLE
+            elif kind == "closed" and row.close_reason is not None:
+                ending = bad_end(row)
+                how = f"over ({row.ended_reason or row.close_reason.value}), {row.turns} turns"
+                yield (how, "dim") if ending is None else (f"{how}: {ending}", URGENT)
+
+
+def _news_of_turn(row: TurnRow) -> Iterator[tuple[str, str]]:
+    for name in row.news:
+        kind, _, rest = name.partition(".")
+        if kind == "wait":
+            wait_ms = number(row.wait_ms)
+            if wait_ms is not None and wait_ms > SLOW_MS:
+                by = "" if row.anchor is None else f" ({row.anchor.value})"
+                style = URGENT if wait_ms > VERY_SLOW_MS else NOTABLE
+                yield f"turn {row.turn} answered after {wait_ms:.0f} ms{by}", style
+        elif kind == "interruption":
+            how = "began by interrupting the agent" if rest == Speaker.USER else "interrupted by the agent"
+            yield f"turn {row.turn} {how}", NOTABLE
+        elif kind == "dead_air":
+            yield "dead air", NOTABLE
 
 
 def short_id(conversation_id: str) -> str:
@@ -197,7 +211,7 @@ def _line(text: str, style: str) -> Text:
 def _left_out(calls: Sequence[ShownCall]) -> str:
     """The calls for which there is no row: how many are in trouble, and the healthy ones by agent."""
     bad = sum(call.is_bad for call in calls)
-    healthy = Counter(call.view.agent for call in calls if not call.is_bad)
+    healthy = Counter(each.call.labels.agent for each in calls if not each.is_bad)
     named = [f"{agent} {count}" for agent, count in healthy.most_common(_MOST_AGENTS_COUNTED)]
     others = healthy.total() - sum(count for _, count in healthy.most_common(_MOST_AGENTS_COUNTED))
     named += [f"others {others}"] if others else []
@@ -206,58 +220,69 @@ def _left_out(calls: Sequence[ShownCall]) -> str:
     return "; ".join(parts)
 
 
-def _mark(call: ShownCall, _now_ms: int) -> Text:
-    if not call.troubles:
+def _mark(shown: ShownCall, _now_ms: int) -> Text:
+    if shown.troubles:
+        return Text("!!", style=URGENT) if shown.troubles[0].is_urgent else Text("!", style=NOTABLE)
+    return Text("") if bad_end(shown.call) is None else Text("!", style=NOTABLE)
+
+
+def _age(shown: ShownCall, now_ms: int) -> str:
+    call = shown.call
+    if call.state != "closed":
+        return _clock(now_ms - call.first_known_ms)
+    if call.began_ms is not None and call.ended_ms is not None:
+        return _clock(call.ended_ms - call.began_ms)
+    return _clock(call.known_ms - call.first_known_ms)
+
+
+def _goals(shown: ShownCall, _now_ms: int) -> Text:
+    goals = shown.call.goals
+    if goals is None or goals.progress is None:
         return Text("")
-    return Text("!!", style=URGENT) if call.troubles[0].is_urgent else Text("!", style=NOTABLE)
+    progress, style = goals.progress, ""
+    if goals.is_stalled:
+        style = NOTABLE
+    elif progress.reached == progress.subgoals:
+        style = "green"
+    return Text(f"{progress.reached}/{progress.subgoals}{'?' if progress.missing else ''}", style=style)
 
 
-def _age(call: ShownCall, now_ms: int) -> str:
-    closed = call.view.closed
-    if closed is not None and closed.began_at_ms is not None and closed.ended_at_ms is not None:
-        return _clock(closed.ended_at_ms - closed.began_at_ms)
-    return _clock((now_ms if closed is None else call.view.changed_ms) - call.view.first_seen_ms)
-
-
-def _goals(call: ShownCall, _now_ms: int) -> Text:
-    goals = call.view.goals
-    if goals is None:
+def _latency(shown: ShownCall, _now_ms: int) -> Text:
+    answer = shown.call.answer
+    if answer is None:
         return Text("")
-    style = NOTABLE if call.view.is_stalled else "green" if goals.reached == goals.subgoals else ""
-    return Text(f"{goals.reached}/{goals.subgoals}{'?' if goals.missing else ''}", style=style)
-
-
-def _latency(call: ShownCall, _now_ms: int) -> Text:
-    latency = call.view.latency
-    if latency is None:
-        return Text("")
-    if latency.latency_ms < 0:
+    if answer.wait_ms < 0:
         return Text("overlap")
-    seconds = f"{to_seconds(latency.latency_ms):.2f} s"
-    if latency.latency_ms <= SLOW_MS:
+    seconds = f"{to_seconds(answer.wait_ms):.2f} s"
+    if answer.wait_ms <= SLOW_MS:
         return Text(seconds)
-    return Text(f"{seconds}!", style=NOTABLE if latency.latency_ms <= VERY_SLOW_MS else URGENT)
+    return Text(f"{seconds}!", style=NOTABLE if answer.wait_ms <= VERY_SLOW_MS else URGENT)
 
 
-def _anchor(call: ShownCall, _now_ms: int) -> str:
-    latency = call.view.latency
-    return "" if latency is None or latency.anchor is None else latency.anchor.value
+def _anchor(shown: ShownCall, _now_ms: int) -> str:
+    answer = shown.call.answer
+    return "" if answer is None or answer.anchor is None else answer.anchor.value
 
 
-def _cut_in(call: ShownCall, _now_ms: int) -> str:
-    by_user, by_assistant = call.view.user_interruptions, call.view.assistant_interruptions
+def _cut_in(shown: ShownCall, _now_ms: int) -> str:
+    by_user, by_assistant = shown.call.user_interruptions, shown.call.assistant_interruptions
     return f"{by_user}/{by_assistant}" if by_user or by_assistant else ""
 
 
-def _status(call: ShownCall, _now_ms: int) -> Text:
-    view = call.view
-    if view.closed is not None:
-        text = f"over: {view.closed.ended_reason or view.closed.reason.value}"
-    elif view.is_over:
+def _status(shown: ShownCall, _now_ms: int) -> Text:
+    call, ending = shown.call, bad_end(shown.call)
+    style = ""
+    if ending is not None:
+        text, style = ending, NOTABLE
+    elif call.close_reason is not None:
+        text = f"over: {call.ended_reason or call.close_reason.value}"
+    elif call.state == "over":
         text = "over, waiting for verdicts"
+    elif shown.troubles:
+        text = "; ".join(trouble.reason for trouble in shown.troubles)
+        style = URGENT if shown.troubles[0].is_urgent else NOTABLE
     else:
-        text = "; ".join(trouble.reason for trouble in call.troubles) or "running"
-    style = "" if not call.troubles else URGENT if call.troubles[0].is_urgent else NOTABLE
+        text = "running"
     return Text(visible(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
@@ -266,25 +291,25 @@ def _clock(duration_ms: int) -> str:
     return f"{minutes}:{seconds:02}"
 
 
-def _count(number: int) -> str:
-    return str(number) if number else ""
+def _count(times: int) -> str:
+    return str(times) if times else ""
 
 
 _COLUMNS: Final = (
     _Column("", 2, _mark, is_left=True),
-    _Column("call", ID_CHARS, lambda call, _: short_id(call.view.conversation_id), is_left=True),
-    _Column("agent", 10, lambda call, _: call.view.agent, is_left=True, wide_chars=20),
-    _Column("tenant", 12, lambda call, _: call.view.labels.tenant, _VERY_WIDE, is_left=True),
-    _Column("environment", 12, lambda call, _: call.view.labels.environment, _VERY_WIDE, is_left=True),
+    _Column("call", ID_CHARS, lambda shown, _: short_id(shown.call.conversation_id), is_left=True),
+    _Column("agent", 10, lambda shown, _: shown.call.labels.agent, is_left=True, wide_chars=20),
+    _Column("tenant", 12, lambda shown, _: shown.call.labels.tenant, _VERY_WIDE, is_left=True),
+    _Column("environment", 12, lambda shown, _: shown.call.labels.environment, _VERY_WIDE, is_left=True),
     _Column("time", 5, _age),
-    _Column("turn", 4, lambda call, _: "" if call.view.turn is None else str(call.view.turn)),
-    _Column("quiet\nfor", 5, lambda call, now_ms: _clock(now_ms - call.view.changed_ms)),
+    _Column("turn", 4, lambda shown, _: "" if shown.call.turn is None else str(shown.call.turn)),
+    _Column("quiet\nfor", 5, lambda shown, now_ms: _clock(now_ms - shown.call.known_ms)),
     _Column("goals", 5, _goals),
     _Column("latency", 8, _latency),
     _Column("anchor", max(map(len, Anchor)), _anchor, _WIDE, is_left=True),
     _Column("cut in\nu/a", 6, _cut_in, _WIDE),
-    _Column("dead\nair", 4, lambda call, _: _count(call.view.dead_airs), _WIDE),
-    _Column("tool\ncalls", 5, lambda call, _: _count(call.view.tool_calls), _WIDE),
+    _Column("dead\nair", 4, lambda shown, _: _count(shown.call.dead_airs), _WIDE),
+    _Column("tool\ncalls", 5, lambda shown, _: _count(shown.call.tool_calls), _WIDE),
     _Column("status", None, _status, is_left=True),
 )
 """The columns of the table from left to right; a new one is a line here."""
@@ -330,25 +355,25 @@ class Totals:
         self.ends: Counter[str] = Counter()
         self._agents: defaultdict[str, AgentTotals] = defaultdict(AgentTotals)
 
-    def fold(self, record: AnyScoreRecord) -> None:
-        """Takes in one record."""
-        agent = record.labels.agent
+    def take(self, row: Row) -> None:
+        """Takes in one row."""
+        if isinstance(row, GoalsRow):
+            return
+        agent = row.labels.agent
         if agent not in self._agents and len(self._agents) >= MAX_AGENTS:
             agent = _UNKNOWN
-        match record:
-            case CallStartedFact():
-                _ = self._agents[agent]
-            case VoiceToVoiceLatency(result=Scored(value=latency_ms)) if record.is_first:
-                self._agents[agent].latencies_ms.append(latency_ms)
-            case InterruptionFact(is_first=True):
-                self._agents[agent].interruptions += 1
-            case DeadAirFact(is_first=True):
-                self._agents[agent].dead_airs += 1
-            case SubgoalScore(reached_turn=int()) if record.is_first:
-                self._agents[agent].subgoals += 1
-            case ClosedFact():  # also of a call that lacks records, of which nothing is first
-                self._agents[agent].ended += 1
-                self.ends[record.ended_reason or record.reason.value] += 1
+        totals = self._agents[agent]
+        for name in row.news:
+            kind, _, _ = name.partition(".")
+            totals.interruptions += kind == "interruption"
+            totals.dead_airs += kind == "dead_air"
+            totals.subgoals += kind == "subgoal"
+            if name == "wait" and isinstance(row, TurnRow) and (wait_ms := number(row.wait_ms)) is not None:
+                totals.latencies_ms.append(wait_ms)
+        # Also of a call that lacks records, of which nothing is news.
+        if isinstance(row, CallRow) and row.close_reason is not None:
+            totals.ended += 1
+            self.ends[row.ended_reason or row.close_reason.value] += 1
 
     def text(self) -> str:
         """The totals of all agents as one line."""

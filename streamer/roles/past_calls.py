@@ -8,8 +8,8 @@ from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, MAX_TEXT_CHARS, Condition, Question, QuestionError
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import wall_clock_ms
+from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
-from schemas.scores.records import AnyScoreRecord
 from schemas.units import DAY_MS
 from streamer.time_bounds import moment_ms
 
@@ -17,6 +17,9 @@ MOST_ROWS = 100
 """Past calls of one page."""
 MAX_SECONDS = 5.0
 """How long a question of a page may take. A search for a word over 200,000 calls takes half of one; who asks more gets no page."""
+
+_WITH_MEDIANS = ("turns", "p50_ms", "p95_ms", "longest_wait_ms", "dead_airs", "goals.progress.result")
+"""Columns of the comparison that have a median."""
 
 
 class StoredCalls:
@@ -36,7 +39,7 @@ class StoredCalls:
             since_ms = moment_ms(since[:MAX_TEXT_CHARS], now_ms)
         except (ValueError, OverflowError) as error:
             raise QuestionError(f"{error}. Nothing was searched.") from error
-        conditions = [Condition("agent", "=", agent[:MAX_TEXT_CHARS])] if agent else []
+        conditions = [Condition("labels.agent", "=", agent[:MAX_TEXT_CHARS])] if agent else []
         conditions += [Condition.parse(where)] if where else []
         question = Question(since_ms, now_ms + 1, conditions, text[:MAX_TEXT_CHARS].split(), most=MOST_ROWS + 1)
         with opened(self._settings, MAX_SECONDS) as store:
@@ -52,22 +55,17 @@ class StoredCalls:
             found = [row for name in ids for row in store.find(_of_call(name))]
             columns: list[tuple[str, Mapping[str, object]]] = [(str(row["conversation_id"]), row) for row in found]
             if len(found) == 1:
-                until_ms = int(found[0]["changed_ms"] or 0) + 1
-                agent = str(found[0]["agent"])
-                same = [Condition("agent", "=", agent)]
+                until_ms = int(found[0]["known_ms"] or 0) + 1
+                agent = str(found[0]["labels.agent"])
+                same = [Condition("labels.agent", "=", agent)]
                 rows = store.find(Question(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS))
                 columns.append((f"median of {agent}, {counted(len(rows), 'call')} of a day", _medians(rows)))
         return columns
 
-    def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
-        """The score records of a call; none of one that is not kept."""
+    def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
+        """A call as it was known at a moment, None is now; None for one that is not kept."""
         with opened(self._settings, MAX_SECONDS) as store:
-            return store.call_records(conversation_id)[0]
-
-    def transcript_of(self, conversation_id: str) -> bytes | None:
-        """The transcript of a call, if it is kept."""
-        with opened(self._settings, MAX_SECONDS) as store:
-            return store.call_records(conversation_id)[1]
+            return store.call(conversation_id, at_ms)
 
     def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
         """What people say of a call; None for one that was deleted on request."""
@@ -84,10 +82,10 @@ def _of_call(conversation_id: str) -> Question:
 
 
 def _medians(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """By column the median of its numbers; a moment has none."""
+    """By column the median of its numbers."""
     medians: dict[str, object] = {}
-    for name in rows[0] if rows else ():
+    for name in _WITH_MEDIANS:
         numbers = [value for row in rows if isinstance(value := row[name], int | float)]
-        if numbers and name not in {"started_ms", "changed_ms", "success"}:
+        if numbers:
             medians[name] = median(numbers)
     return medians

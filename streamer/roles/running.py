@@ -391,7 +391,7 @@ def _maker(
 
             redactor = Redactor(settings.redaction)
             return partial(
-                ConsoleRole, kafka, settings.console, settings.limits, redactor, instruments,
+                ConsoleRole, kafka, settings.console, redactor, instruments,
                 annotate=partial(annotate, kafka, redactor),
                 past=StoredCalls(settings.history) if settings.history.is_read else None, version=installed_version(),
                 names=settings.http_names,

@@ -235,7 +235,7 @@ def test_everything_of_the_record_is_there(seen: Opened) -> None:
     assert links.all_text_contents() == [
         f"{links.nth(turn).locator('title').text_content()}{turn}" for turn in range(11)
     ]
-    waits = page.get_by_role("table").filter(has_text="Median 4.12 s of 8 turns")
+    waits = page.get_by_role("table").filter(has_text="Median 3.74 s of 8 turns")
     assert waits.get_by_role("row").count() == 11
     expect(waits.get_by_role("row", name="Turn 6")).to_contain_text("17.6 s")
     expect(waits.get_by_role("row", name="Turn 3")).to_contain_text("began before the user had finished.\u221221.3 s")

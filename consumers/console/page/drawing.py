@@ -5,10 +5,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Protocol, assert_never
+from typing import Final, NamedTuple, Protocol
 
-from schemas.closed_sets import Anchor
-from schemas.scores.records import ExpectedToolCallScore, NotApplicable, Result, Scored, ToolDifference, Unscored
+from schemas.closed_sets import Anchor, InterruptionCause
+from schemas.rows import ExpectedTool, NotApplicable, Note, ToolDifference, Unscored, Value
 
 # Axes of drawings: positions in percent of the width, and round tick values. Pure.
 #
@@ -243,48 +243,44 @@ def quantity(name: str, value: float) -> str:
     return number(value)
 
 
-def outcome(name: str, result: Result) -> str:
-    """A result as it is: the value, or that there is none and why."""
-    match result:
-        case Scored(value=value):
-            return quantity(name, value)
+def outcome(name: str, value: Value) -> str:
+    """A value as it is: the number, or that there is none and why.
+
+    Example:
+        >>> outcome("wait_ms", 640.0), outcome("progress", NotApplicable("no goals"))
+        ('0.64 s', 'Not applicable: no goals')
+    """
+    match value:
         case Unscored(reason=reason):
             return f"Unscored: {in_words(reason)}"
         case NotApplicable(reason=why):
             return f"Not applicable: {why}"
-        case _:
-            assert_never(result)
+    return quantity(name, value)
 
 
-def expected_call(found: ExpectedToolCallScore) -> str:
+def expected_call(found: ExpectedTool) -> str:
     """An expected tool call, and whether it was made as expected or why not.
 
     Example:
-        >>> missed = ExpectedToolCallScore(
-        ...     index=0, tool="pay", turn=3, result=Scored(value=0), missed=("name",), called_in_turns=(4, 5)
-        ... )
-        >>> expected_call(missed)
+        >>> expected_call(ExpectedTool(0, "pay", 0.0, turn=3, missed=("name",), called_in_turns=(4, 5)))
         'pay in turn 3: not called in that turn, but in turn 4, 5'
     """
     return f"{found.tool}{'' if found.turn is None else f' in turn {found.turn}'}: {made(found)}"
 
 
-def made(found: ExpectedToolCallScore) -> str:
+def made(found: ExpectedTool) -> str:
     """Whether an expected tool call was made as expected, or why not."""
     match found.result:
-        case Scored(value=value) if value:
-            return "made as expected"
-        case Scored() if not found.differences:
-            turns = ", ".join(map(str, found.called_in_turns))
-            return f"not called in that turn{f', but in turn {turns}' if turns else ''}"
-        case Scored():
-            return "; ".join(map(_difference, found.differences))
         case Unscored(reason=reason):
             return f"not known ({reason.value})"
         case NotApplicable(reason=why):
             return f"left out, because {why}"
-        case _:
-            assert_never(found.result)
+    if found.result:
+        return "made as expected"
+    if found.differences:
+        return "; ".join(map(_difference, found.differences))
+    turns = ", ".join(map(str, found.called_in_turns))
+    return f"not called in that turn{f', but in turn {turns}' if turns else ''}"
 
 
 def _difference(found: ToolDifference) -> str:
@@ -300,6 +296,25 @@ def not_judged(reasons: Mapping[str, str]) -> str:
         "not judged: violating policies (the agent's instructions are not known)"
     """
     return "not judged: " + ", ".join(f"{in_words(name)} ({why})" for name, why in reasons.items())
+
+
+_CAUSES: Final = {
+    InterruptionCause.USER_SPEECH: "the user began to speak",
+    InterruptionCause.USER_TURN: "the user's turn was over",
+    InterruptionCause.PROGRAM: "the agent's own code did it",
+    InterruptionCause.UNKNOWN: "for an unknown cause",
+}
+
+
+def note_in_words(note: Note) -> str:
+    """What the agent's framework notes, after the number of the turn."""
+    match note.what:
+        case "handoff":
+            return f"{note.from_agent or 'an agent'} handed the call to {note.to_agent or 'another one'}"
+        case "false_interruption":
+            went_on = {None: "", True: ": the agent went on", False: ": the agent did not go on"}[note.is_resumed]
+            return f"what looked like an interruption was none{went_on}"
+    return f"the answer was cut off: {_CAUSES[note.cause or InterruptionCause.UNKNOWN]}"
 
 
 def in_words(name: str) -> str:
@@ -352,17 +367,12 @@ def counted(count: int, what: str) -> str:
 MOST_CHARS: Final = 4_000
 """Characters of one text that are shown; a spoken turn has a few hundred, the answer of a tool may have megabytes."""
 
-_TOO_DEEP: Final = "(nested too deep to be shown)"
-
 
 class Redacts(Protocol):
     """Redacts personal data in texts."""
 
     def redact(self, text: str) -> str:
         """The text with placeholders in place of personal data."""
-
-    def redact_value(self, value: Any) -> Any:
-        """The same for a value of JSON, in all its texts."""
 
 
 def shortened(text: str, most: int = MOST_CHARS) -> str:
@@ -377,23 +387,14 @@ def shortened(text: str, most: int = MOST_CHARS) -> str:
     return f"{text[:most]} … ({len(text) - most:,} more characters)"
 
 
-def json_text(value: object, redactor: Redacts) -> str:
-    """A value of JSON on indented lines, redacted and cut."""
+def json_text(text: str) -> str:
+    """What a tool was given or answered, on indented lines; as it is where it is no JSON, because it was cut.
+
+    Example:
+        >>> json_text('{"a":1}').splitlines(), json_text('{"a":')
+        (['{', '  "a": 1', '}'], '{"a":')
+    """
     try:
-        return shortened(
-            json.dumps(
-                _with_shown_keys(redactor.redact_value(value), redactor), ensure_ascii=False, indent=2, default=str
-            )
-        )
-    except RecursionError:  # a value that fits one line may be nested too deep for indented lines
-        return _TOO_DEEP
-
-
-def _with_shown_keys(value: Any, redactor: Redacts) -> Any:
-    """A tool may be given words of the caller as keys; values are redacted already."""
-    match value:
-        case dict():
-            return {redactor.redact(str(key)): _with_shown_keys(each, redactor) for key, each in value.items()}
-        case list() | tuple():
-            return [_with_shown_keys(each, redactor) for each in value]
-    return value
+        return shortened(json.dumps(json.loads(text), ensure_ascii=False, indent=2))
+    except (ValueError, RecursionError):
+        return text

@@ -1,17 +1,17 @@
-"""The sections of the report: what each shows is computed here, how it looks is in its template."""
+"""The sections of the page of a call: what each shows is computed here, how it looks is in its template."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from math import inf
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from markupsafe import Markup
-from pydantic import BaseModel
+from msgspec import Struct, structs
 
-from consumers.console.page.calls import ReportedCall, Said, ScorePart, Stretch, TurnHeard, part_of, parts_of
+from consumers.console.page.calls import ReportedCall, ScorePart, Stretch, part_of, parts_of
 from consumers.console.page.drawing import (
     MS_PER_SECOND,
     Scale,
@@ -21,8 +21,10 @@ from consumers.console.page.drawing import (
     day_and_time,
     duration,
     in_words,
+    json_text,
     made,
     not_judged,
+    note_in_words,
     number,
     outcome,
     percent,
@@ -32,7 +34,6 @@ from consumers.console.page.drawing import (
     seconds_if_known,
     shortened,
     spaced,
-    time_of_day,
     time_ticks,
     title,
 )
@@ -47,36 +48,21 @@ from consumers.engine.turns.eva_text import (
     LIKELY_INTERRUPTION,
     USER_INTERRUPTS,
 )
-from consumers.engine.turns.timeline import PairedUse
+from schemas import rows
 from schemas.closed_sets import FAILED_USES, TURN_JUDGES, Anchor, CloseReason, Speaker, ToolOutcome
-from schemas.goals.goal_set import GoalSet
 from schemas.metrics.exporter import USED_AMOUNTS
-from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
-from schemas.scores.records import (
-    AgentErrorsFact,
-    AnyScoreRecord,
-    CallStartedFact,
-    CallValues,
-    DeadAirFact,
-    EvaMetricName,
-    ExpectedToolCallScore,
-    InterruptionFact,
+from schemas.rows import (
+    ExpectedTool,
     NotApplicable,
-    ProgressScore,
-    Result,
-    Scored,
     ServiceUse,
     StageLatency,
-    StallFact,
-    SubgoalScore,
-    ToolUseFact,
-    TurnOutcome,
-    TurnStatus,
-    TurnValues,
+    Subgoal,
+    TurnRow,
     Unscored,
-    VoiceToVoiceLatency,
+    Value,
 )
-from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS
+from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
+from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS, bad_end
 
 # The progress of a call: the share of reached subgoals after each turn, and the turn that reached each.
 
@@ -90,37 +76,36 @@ _NUMBER_PERCENT: Final = 7.0
 
 def progress(call: ReportedCall) -> Markup:
     """The curve and the subgoals."""
-    goals = call.goals
-    points = sorted(call.of(ProgressScore), key=lambda record: record.turn or 0)[:MOST_POINTS]
+    goals = call.row.goals
+    points = [(each.turn, each.progress) for each in call.turns if each.progress is not None][:MOST_POINTS]
     pending = call.unjudged_turns
-    by_index = {record.index: record for record in call.subgoals}
-    subgoals = () if goals is None else goals.subgoals
+    known = [] if goals is None or call.goals is None else list(zip(call.goals.subgoals, goals.subgoals, strict=False))
     return render(
         "progress.html",
         call=call,
-        goals=goals,
-        last=call.last_progress,
+        goals=call.goals,
+        last=call.progress,
         pending=pending,
-        curve=_curve(call, points, goals) if goals is not None and points else None,
+        curve=_curve(points, call.goals.max_turns) if call.goals is not None and points else None,
         subgoals=[
-            (subgoal, *_state(call, by_index.get(index), is_pending=subgoal.is_judged and bool(pending)))
-            for index, subgoal in enumerate(subgoals)
+            (each, *_state(found, is_judged=each.is_judged, is_pending=each.is_judged and bool(pending)))
+            for each, found in known
         ],
-        expected=[] if call.whole is None else [_expected(each) for each in call.whole.expected_tool_calls or ()],
+        expected=[] if goals is None else [_expected(each) for each in goals.expected_tools],
     )
 
 
-def _curve(call: ReportedCall, points: Sequence[ProgressScore], goals: GoalSet) -> Mapping[str, object]:
-    turns = [record.turn or 0 for record in points]
+def _curve(points: Sequence[tuple[int, rows.Progress]], max_turns: int) -> Mapping[str, object]:
+    turns = [turn for turn, _ in points]
     # From the greeting, before which nothing is reached, to the last turn there can be something about.
-    scale = Scale(0, max([*turns, min(goals.max_turns, turns[-1] + 1)]))
+    scale = Scale(0, max([*turns, min(max_turns, turns[-1] + 1)]))
     placed = [
-        (scale.at(record.turn or 0), _y(least), "" if isinstance(record.result, Scored) else " unknown", record)
-        for record in points
-        if (least := _least(record)) is not None
+        (scale.at(turn), _y(least), "" if rows.number(found.result) is not None else " unknown", turn, found)
+        for turn, found in points
+        if (least := _least(found)) is not None
     ]
     steps: list[tuple[str, str, float, float, str]] = []
-    for (x, y, unknown, _), (next_x, next_y, next_unknown, _) in pairwise(placed):
+    for (x, y, unknown, *_), (next_x, next_y, next_unknown, *_) in pairwise(placed):
         steps.append((x, next_x, y, y, unknown or next_unknown))
         if next_y != y:
             steps.append((next_x, next_x, y, next_y, unknown or next_unknown))
@@ -128,119 +113,87 @@ def _curve(call: ReportedCall, points: Sequence[ProgressScore], goals: GoalSet) 
     return {
         "grid": [(share, _y(share)) for share in _SHARES],
         "lines": steps,
-        "points": [
-            (x, y, unknown, f"Turn {each.turn}: {_progress(each)}{_so_far(call, each, _progress)}")
-            for x, y, unknown, each in placed
-        ],
+        "points": [(x, y, unknown, f"Turn {turn}: {_progress(found)}") for x, y, unknown, turn, found in placed],
         "numbers": [(scale.at(turn), turn) for turn, shift in zip(turns, shifts, strict=True) if shift is not None],
-        "spoken": [f"turn {record.turn} {_progress(record)}" for record in points],
-        "has_unknown": not all(isinstance(record.result, Scored) for record in points),
+        "spoken": [f"turn {turn} {_progress(found)}" for turn, found in points],
+        "has_unknown": any(rows.number(found.result) is None for _, found in points),
     }
 
 
-def _least(record: ProgressScore) -> float | None:
+def _least(found: rows.Progress) -> float | None:
     """The progress; if unknown, its certain minimum; None when that is unknown too."""
-    if isinstance(record.result, Scored):
-        return record.result.value
-    return record.reached / record.subgoals if record.subgoals else None
+    value = rows.number(found.result)
+    if value is None and found.subgoals:
+        return found.reached / found.subgoals
+    return value
 
 
 def _y(share: float) -> float:
     return round(_BOTTOM - share * (_BOTTOM - _TOP), 2)
 
 
-def _progress(record: ProgressScore) -> str:
-    match record.result:
-        case Scored(value=value):
-            return percent(value)
+def _progress(found: rows.Progress) -> str:
+    match found.result:
         case Unscored(reason=reason):
-            return f"unscored, {in_words(reason)}; {record.reached} of {record.subgoals} subgoals for certain"
+            return f"unscored, {in_words(reason)}; {found.reached} of {found.subgoals} subgoals for certain"
         case NotApplicable(reason=why):
             return f"not applicable, {why}"
+    return percent(found.result)
 
 
-def _state(call: ReportedCall, record: SubgoalScore | None, *, is_pending: bool) -> tuple[str, int | None, str]:
+def _state(found: Subgoal, *, is_judged: bool, is_pending: bool) -> tuple[str, int | None, str]:
     """The state of a subgoal, the turn that reached it, and who says so."""
-    if is_pending and (record is None or record.reached_turn is None):
-        return "Pending", None, "a judge is asked"
-    if record is None:
-        return "Not judged" if call.closed is not None else "Not reached so far", None, ""
-    text, turn, how = _judged(record)
-    return text, turn, how + _so_far(call, record, _reached)
-
-
-def _reached(record: SubgoalScore) -> str:
-    text, turn, _ = _judged(record)
-    return f"{text}turn {turn}" if turn is not None else text
-
-
-def _judged(record: SubgoalScore) -> tuple[str, int | None, str]:
     how = "by code"
-    if record.checked_by == "judge":
-        votes = f", votes {record.votes_complete} for and {record.votes_incomplete} against"
-        how = "by a judge" + (votes if record.votes_complete or record.votes_incomplete else "")
-    match record.result:
-        case Scored(value=value) if value and record.reached_turn is not None:
-            return "Reached in ", record.reached_turn, how
-        case Scored(value=value):
-            return "Reached" if value == 1 else "Not reached" if value == 0 else number(value), None, how
-    return outcome("", record.result), None, how
+    if is_judged:
+        votes = f", votes {found.votes_complete} for and {found.votes_incomplete} against"
+        how = "by a judge" + (votes if found.votes_complete or found.votes_incomplete else "")
+    if found.reached_turn is not None:
+        return "Reached in ", found.reached_turn, how
+    if is_pending:
+        return "Pending", None, "a judge is asked"
+    value = rows.number(found.result)
+    if value is None:
+        return outcome("", found.result), None, how
+    return "Reached" if value == 1 else "Not reached", None, how
 
 
-def _expected(found: ExpectedToolCallScore) -> tuple[str, int | None, str, str]:
+def _expected(found: ExpectedTool) -> tuple[str, int | None, str, str]:
     """The state of an expected tool call, the turn that was looked at, its tool, and why it is so."""
-    if isinstance(found.result, Scored):
-        return "Made in " if found.result.value else "Missed in ", found.turn, found.tool, made(found)
+    value = rows.number(found.result)
+    if value is not None:
+        return "Made in " if value else "Missed in ", found.turn, found.tool, made(found)
     return "Not known" if isinstance(found.result, Unscored) else "Left out", None, found.tool, made(found)
 
 
-# Why a value is what it is: how it is known, how far it can still change, and what it was before.
+# How a value is known, and how far it can still change. What it was before is at its moment on the page.
 
 STATUS_WORDS: Final = {
-    TurnStatus.OPEN: "open: the call is still there",
-    TurnStatus.PROVISIONAL: "provisional: late events can change it",
-    TurnStatus.SETTLED: "settled: every stream has passed it",
-    TurnStatus.FINAL: "final: the call is over",
+    "open": "open: the call is still there",
+    "provisional": "provisional: late events can change it",
+    "settled": "settled: every stream has passed it",
+    "final": "final: the call is over",
 }
 _OBJECTIVE: Final = f"95 % of answers within {seconds(SLOW_MS)}; of usual agents, 95 % within {seconds(VERY_SLOW_MS)}"
-_Valued = TypeVar("_Valued", bound=AnyScoreRecord)
 
 
-def why(
-    call: ReportedCall, record: _Valued, text_of: Callable[[_Valued], str | None], anchor: Anchor | None = None
-) -> Iterator[tuple[str, str]]:
-    """The reasons for a value as pairs of words.
-
-    Args:
-        call: Its call.
-        record: Who says it.
-        text_of: What a revision of the record says of it; None is nothing.
-        anchor: How the end of the user's speech is known, where that counts.
-    """
+def _why(call: ReportedCall, turn: int | None, anchor: Anchor | None = None) -> Iterator[tuple[str, str]]:
+    """The reasons for a value of a turn, or of the call, as pairs of words."""
     if anchor is not None:
         yield "End of the user's speech", anchor_in_words(anchor)
-    yield "Status", STATUS_WORDS[call.status(record)]
-    was = call.earlier(record, text_of)
-    if was is not None:
-        yield "Before", f"{call.shown(was.text, _DETAIL_CHARS)}, until {time_of_day(was.until_ms)} UTC"
+    if turn is not None:
+        yield from _statuses(call, [turn])
+    else:
+        yield "Status", STATUS_WORDS["final" if call.is_closed else "provisional"]
 
 
-def _so_far(call: ReportedCall, record: _Valued, text_of: Callable[[_Valued], str | None]) -> str:
-    """The same as the end of a sentence; nothing for a value that is final and always was the same."""
-    status, was = call.status(record), call.earlier(record, text_of)
-    said = "" if status is TurnStatus.FINAL else f"; {status}"
-    return (
-        said if was is None else f"{said}; was {call.shown(was.text, _DETAIL_CHARS)} until {time_of_day(was.until_ms)}"
-    )
-
-
-def _statuses(call: ReportedCall, records: Iterable[AnyScoreRecord]) -> Iterator[tuple[str, str]]:
-    """How many of several values can still change."""
-    known = Counter(call.status(record) for record in records)
+def _statuses(call: ReportedCall, turns: Iterable[int]) -> Iterator[tuple[str, str]]:
+    """How many of several turns can still change."""
+    wanted = set(turns)
+    known = Counter(call.status(each) for each in call.turns if each.turn in wanted)
     if len(known) == 1:
         yield "Status", STATUS_WORDS[next(iter(known))]
     elif known:
-        yield "Status", ", ".join(f"{known[status]} {status}" for status in TurnStatus if status in known)
+        yield "Status", ", ".join(f"{known[status]} {status}" for status in STATUS_WORDS if status in known)
 
 
 # All scores of a call: scores of the whole call as a list, scores of turns as a table.
@@ -256,29 +209,25 @@ MOST_DETAILS: Final = 60
 """Details of one score that are listed; a score of EVA's has some thirty."""
 _DETAIL_CHARS: Final = 400
 _MOST_ZERO_RATES: Final = 3
-_KINDS: Final = {"scored": "value", "unscored": "unscored", "not_applicable": "none"}
-"""How a result looks: an unscored one looks different from a value."""
 
 
 def scores(call: ReportedCall) -> Markup:
     """The two parts of the section: list and table."""
-    whole, last = call.whole, call.last_progress
-    of_call = [] if whole is None else [each for each in parts_of(whole) if each.name != "speech"]
-    rows = [] if whole is None else [_call_row(call, whole, part) for part in of_call[:MOST_OF_CALL]]
-    if last is not None:
-        heading = "Progress at the end" if call.closed is not None else "Progress so far"
-        rows.append(_call_row(call, last, part_of("progress", last)) | {"heading": heading})
-    of_turns = {
-        row.turn or 0: {each.name: each for each in parts_of(row) if each.name != "stages"} for row in call.rows
-    }
-    by_turn = {row.turn or 0: row for row in call.rows}
-    states = {call.status(row) for row in call.rows}
-    fullest_first = sorted(of_turns.values(), key=len, reverse=True)
-    names = list(dict.fromkeys(name for of_turn in fullest_first for name in of_turn))
+    of_call = list(parts_of(call.row))
+    listed = [_call_row(call, part) for part in of_call[:MOST_OF_CALL]]
+    goals = call.row.goals
+    if goals is not None and goals.progress is not None:
+        heading = "Progress at the end" if call.is_closed else "Progress so far"
+        listed.append(_call_row(call, part_of("progress", goals.progress), goals.judged_turn) | {"heading": heading})
+    of_turns = [(row, {each.name: each for each in parts_of(row) if each.name != "stages"}) for row in call.turns]
+    of_turns = [each for each in of_turns if each[1]]
+    states = {call.status(row) for row, _ in of_turns}
+    fullest_first = sorted((parts for _, parts in of_turns), key=len, reverse=True)
+    names = list(dict.fromkeys(name for parts in fullest_first for name in parts))
     return render(
         "scores.html",
         call=call,
-        of_call=rows,
+        of_call=listed,
         call_left_out=len(of_call) - MOST_OF_CALL,
         most_details=MOST_DETAILS,
         names=names,
@@ -286,34 +235,44 @@ def scores(call: ReportedCall) -> Markup:
         status=STATUS_WORDS[min(states)] if len(states) == 1 else None,
         rows=[
             (
-                turn,
-                call.status(by_turn[turn]).value if len(states) > 1 else None,
-                [_score_cell(call, by_turn[turn], name, of_turns[turn].get(name), names) for name in names],
+                row.turn,
+                call.status(row) if len(states) > 1 else None,
+                [_score_cell(call, row, name, parts.get(name)) for name in names],
             )
-            for turn in sorted(of_turns)[:MOST_TURNS]
+            for row, parts in of_turns[:MOST_TURNS]
         ],
     )
 
 
-def _call_row(call: ReportedCall, record: CallValues | ProgressScore, part: ScorePart) -> dict[str, object]:
-    result = part.result
-    text = None if result is None else _outcome(call, part.name, result)
+def _call_row(call: ReportedCall, part: ScorePart, turn: int | None = None) -> dict[str, object]:
+    value = part.value
+    text = None if value is None else _outcome(call, part.name, value)
     if left_out := part.fields.get("not_applicable"):  # beside the number, which is about the rest alone
         text = f"{text}; {call.shown(not_judged(left_out), _DETAIL_CHARS)}"
     return {
         "heading": title(part.name),
         "name": part.name,
-        "kind": None if result is None else _KINDS[result.outcome],
+        "kind": None if value is None else _kind(value),
         "text": text,
         "meaning": part.meaning,
-        "details": [*_details(call, part), *why(call, record, lambda each: _part_text(each, part.name))],
+        "details": [*_details(call, part), *_why(call, turn)],
     }
 
 
-def _outcome(call: ReportedCall, name: str, result: Result) -> str:
-    """The result as text; the reason of an unscored result may quote the call."""
-    text = outcome(name, result)
-    return call.shown(text, _DETAIL_CHARS) if isinstance(result, NotApplicable) else text
+def _kind(value: Value) -> str:
+    """How a value looks: an unscored one looks different from a number."""
+    match value:
+        case Unscored():
+            return "unscored"
+        case NotApplicable():
+            return "none"
+    return "value"
+
+
+def _outcome(call: ReportedCall, name: str, value: Value) -> str:
+    """The value as text; the reason why there is none may quote the call."""
+    text = outcome(name, value)
+    return call.shown(text, _DETAIL_CHARS) if isinstance(value, NotApplicable) else text
 
 
 def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
@@ -340,11 +299,10 @@ def _leaves(call: ReportedCall, path: str, value: object) -> Iterator[tuple[str,
     match value:
         case None | "":
             return
-        case Scored() | Unscored() | NotApplicable():
+        case Unscored() | NotApplicable():
             yield path, _outcome(call, path, value)
-        case BaseModel():
-            for name in type(value).model_fields:
-                yield from _leaves(call, f"{path}.{name}", getattr(value, name))
+        case Struct():
+            yield from _leaves(call, path, structs.asdict(value))
         case Mapping():
             for name, item in value.items():
                 yield from _leaves(call, f"{path}.{name}", item)
@@ -364,44 +322,25 @@ def _leaves(call: ReportedCall, path: str, value: object) -> Iterator[tuple[str,
             yield path, call.shown(str(value), _DETAIL_CHARS)
 
 
-def _part_text(record: TurnValues | CallValues | ProgressScore, name: str) -> str | None:
-    """What a revision says of one value; None is nothing, or more than a number."""
-    if isinstance(record, ProgressScore):
-        return outcome("progress", record.result)
-    part = next((each for each in parts_of(record) if each.name == name), None)
-    return None if part is None or part.result is None else outcome(name, part.result)
-
-
 def _score_cell(
-    call: ReportedCall, row: TurnValues, name: str, part: ScorePart | None, names: Sequence[str]
+    call: ReportedCall, row: TurnRow, name: str, part: ScorePart | None
 ) -> tuple[str | None, str, str | None]:
-    """How a result looks in the table, its text, and why, with what it was before; a judge's rating that other turns have is
-    pending once a judge is asked.
+    """How a value looks in the table, its text, and why. A judge's rating that other turns have is pending once a judge is asked: when
+    the turn is left. A value without a single number is shown with all its fields.
     """
-    if part is None and name in _RATINGS and call.is_rated_later(row):
-        return "unscored", "Pending", "a judge is asked"
-    kind, text, reason = _result_cell(call, part)
-    was = None if part is None or part.result is None else call.earlier(row, lambda each: _part_text(each, name))
-    if was is None:
-        return kind, text, reason
-    before = f"was {call.shown(was.text, _DETAIL_CHARS)} until {time_of_day(was.until_ms)}"
-    return kind, text, f"{reason}; {before}" if reason else before
-
-
-def _result_cell(call: ReportedCall, part: ScorePart | None) -> tuple[str | None, str, str | None]:
-    """How a result looks in the table, its text, and why; a result without a single number is shown with all its fields."""
-    match part:
+    if part is None:
+        is_rated_later = name in _RATINGS and row.status != "open" and not call.is_closed
+        return ("unscored", "Pending", "a judge is asked") if is_rated_later else (None, "", None)
+    match part.value:
         case None:
-            return None, "", None
-        case ScorePart(result=Scored(value=value)):
-            reason = part.fields.get("reason")
-            return "value", quantity(part.name, value), in_words(reason) if isinstance(reason, str) else None
-        case ScorePart(result=Unscored(reason=unknown)):
+            said = "; ".join(f"{name}: {text}" for name, text in _details(call, part))
+            return None, "", shortened(said, _DETAIL_CHARS)
+        case Unscored(reason=unknown):
             return "unscored", "Unscored", in_words(unknown)
-        case ScorePart(result=NotApplicable(reason=why)):
+        case NotApplicable(reason=why):
             return "none", "Not applicable", call.shown(why)
-    said = "; ".join(f"{name}: {text}" for name, text in _details(call, part))
-    return None, "", shortened(said, _DETAIL_CHARS)
+    reason = part.fields.get("reason")
+    return "value", quantity(part.name, part.value), in_words(reason) if isinstance(reason, str) else None
 
 
 # The stages of the wait in each turn: a drawing in sequence, and a table of all measurements.
@@ -500,12 +439,12 @@ MOST_MOMENTS: Final = 12
 _NO_FAULTS: Final = frozenset({"User interrupted", "Waits not known"})
 """Kinds that a good call has too."""
 _ENDINGS: Final = {
-    TurnOutcome.UNANSWERED: "the call went on",
-    TurnOutcome.ABANDONED: "the call ended",
-    TurnOutcome.FAILED: "the agent reported an error",
+    "unanswered": "the call went on",
+    "abandoned": "the call ended",
+    "failed": "the agent reported an error",
 }
 """How a turn without an answer ended."""
-_TASKS: Final[Mapping[EvaMetricName, str]] = {
+_TASKS: Final = {
     "eva_authentication_success": "the session at the end is not the expected one",
     "eva_task_completion": "the records at the end are not the expected ones",
 }
@@ -540,14 +479,16 @@ class Standout(NamedTuple):
 def standouts(call: ReportedCall) -> list[Standout]:
     """Every kind with at least one moment; the kinds that disturb the user most come first."""
     waits_ms = call.waits_ms
-    silences = [each.silence for each in call.dead_air if waits_ms.get(each.silence.turn, 0) <= SLOW_MS]
+    silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
     long_waits = [(turn, wait_ms) for turn, wait_ms in waits_ms.items() if wait_ms > SLOW_MS]
-    unknown = [(wait.turn, wait.result.reason) for wait in call.latencies if isinstance(wait.result, Unscored)]
+    unknown = [(wait.turn, wait.value.reason) for wait in call.waits if isinstance(wait.value, Unscored)]
+    ending = bad_end(call.row)
     kinds: dict[str, Iterable[Moment]] = {
+        "Ended badly": [] if ending is None else [Moment(call.row.turn, ending)],
         "Authentication failed": _task(call, "eva_authentication_success"),
         "Task not completed": _task(call, "eva_task_completion"),
         "Turns without an answer": [
-            Moment(row.turn, _ENDINGS[row.outcome]) for row in call.rows if row.outcome in _ENDINGS
+            Moment(row.turn, _ENDINGS[row.outcome]) for row in call.turns if row.outcome in _ENDINGS
         ],
         f"Waits over {seconds(SLOW_MS)}, the objective": [
             Moment(turn, seconds(wait_ms), wait_ms) for turn, wait_ms in long_waits
@@ -571,38 +512,41 @@ def standouts(call: ReportedCall) -> list[Standout]:
     return found
 
 
-def _task(call: ReportedCall, name: EvaMetricName) -> Iterator[Moment]:
-    score = None if call.whole is None else call.whole.eva.get(name)
-    if score is not None and isinstance(score.result, Scored) and not score.result.value:
+def _task(call: ReportedCall, name: str) -> Iterator[Moment]:
+    score = call.row.eva.get(name)
+    if score is not None and rows.number(score.result) == 0:
         yield Moment(None, _TASKS[name])
 
 
 def _errors(call: ReportedCall) -> Iterator[Moment]:
-    for fact in call.of(AgentErrorsFact):
-        component = "" if fact.component is None else f", the newest of its {in_words(fact.component)}"
-        yield Moment(None, f"{counted(fact.errors, 'error')}{component}")
+    if (errors := call.row.errors) is not None:
+        component = "" if errors.component is None else f", the newest of its {in_words(errors.component)}"
+        yield Moment(None, f"{counted(errors.number, 'error')}{component}")
 
 
 def _interruptions(call: ReportedCall, by: Speaker) -> Iterator[Moment]:
-    for fact in call.of(InterruptionFact):
-        if fact.by is by:
-            turn = fact.turn or 0
-            both_ms = sum(each.length_ms for each in call.overlaps if each.turn == turn)
-            yield Moment(turn, f"{seconds(both_ms)} together" if both_ms else "", both_ms)
+    for row in call.turns:
+        if by in row.interruptions:
+            both_ms = sum(each.length_ms for each in call.overlaps if each.turn == row.turn)
+            yield Moment(row.turn, f"{seconds(both_ms)} together" if both_ms else "", both_ms)
 
 
 def _tools(call: ReportedCall) -> Iterator[Moment]:
-    for use in call.of(ToolUseFact):
-        if use.outcome in FAILED_USES:
-            how = "failed" if use.outcome is ToolOutcome.ERROR else "did not answer"
-            yield Moment(use.turn or 0, f"{call.shown(use.tool)} {how}")
+    for row in call.turns:
+        for use in row.tools:
+            if use.outcome in FAILED_USES:
+                how = "failed" if use.outcome is ToolOutcome.ERROR else "did not answer"
+                yield Moment(row.turn, f"{call.shown(use.tool)} {how}")
 
 
 def _stalls(call: ReportedCall) -> Iterator[Moment]:
-    reached = sorted(each.reached_turn for each in call.subgoals if each.reached_turn is not None)
-    for stall in call.of(StallFact):
+    goals = call.row.goals
+    if goals is None:
+        return
+    reached = sorted(each.reached_turn for each in goals.subgoals if each.reached_turn is not None)
+    for stall in goals.stalls:
         later = next((turn for turn in reached if turn > stall.since_turn), None)
-        end = "to the end of the call" if call.closed is not None else "until now"
+        end = "to the end of the call" if call.is_closed else "until now"
         text = end if later is None else f"until turn {later}"
         yield Moment(stall.since_turn, text, is_fault=later is None)
 
@@ -638,61 +582,58 @@ class Tile(NamedTuple):
 
 def tiles(call: ReportedCall) -> Iterator[Tile]:
     """The figures in their order; those that this call cannot have are left out."""
-    closed, waits_ms = call.closed, call.waits_ms
+    row, waits_ms = call.row, call.waits_ms
     yield Tile(
         "Length",
         duration(call.length_ms),
-        "so far" if closed is None else counted(closed.turns, "turn"),
+        counted(row.turns, "turn") if call.is_closed else "so far",
         why=(("What", "from the first event to the last"), ("Call", end_in_words(call))),
     )
     in_time = sum(wait_ms <= SLOW_MS for wait_ms in waits_ms.values())
-    measured = [wait for wait in call.latencies if wait.turn in waits_ms]
-    anchors = Counter(wait.anchor for wait in measured if wait.anchor is not None)
+    anchors = Counter(wait.anchor for wait in call.waits if wait.turn in waits_ms and wait.anchor is not None)
     known = [f"{anchor_in_words(anchor)} ({counted(count, 'turn')})" for anchor, count in anchors.items()]
-    rest_on = (("End of the user's speech", ", ".join(known)),) if known else ()
     yield Tile(
         "Median wait",
-        seconds_if_known(call.median_wait_ms),
+        seconds_if_known(row.p50_ms),
         f"{in_time} of {counted(len(waits_ms), 'turn')} within {seconds(SLOW_MS)}" if waits_ms else "of 0 turns",
-        _of_a_wait(call.median_wait_ms),
+        _of_a_wait(row.p50_ms),
         (
             ("What", "from the user's last sound to the assistant's first"),
-            *rest_on,
-            *_statuses(call, (wait.record for wait in measured)),
+            *((("End of the user's speech", ", ".join(known)),) if known else ()),
+            *_statuses(call, waits_ms),
             ("Objective", _OBJECTIVE),
         ),
     )
-    longest = next((wait for wait in measured if wait.turn == call.slowest_turn), None)
+    longest = next((wait for wait in call.waits if wait.turn == call.slowest_turn), None)
     if longest is None:
-        yield Tile("Longest wait", seconds_if_known(None))
+        yield Tile("Longest wait", seconds_if_known(row.longest_wait_ms))
     else:
         longest_ms = waits_ms[longest.turn]
-        reasons = (*why(call, longest.record, _wait_text, longest.anchor), ("Objective", _OBJECTIVE))
+        reasons = (*_why(call, longest.turn, longest.anchor), ("Objective", _OBJECTIVE))
         yield Tile("Longest wait", seconds(longest_ms), f"turn {longest.turn}", _of_a_wait(longest_ms), reasons)
     yield _dead_air_tile(call)
     yield _interruptions_tile(call)
-    uses = call.of(ToolUseFact)
-    failed = sum(use.outcome in FAILED_USES for use in uses)
+    failed = row.failed_tool_calls
     judged = (Verdict.BAD, f"{failed} without success") if failed else (Verdict.GOOD, "all with success")
-    ends = Counter(use.outcome for use in uses)
-    outcomes = (
-        (("Outcomes", ", ".join(f"{ends[each]} {each}" for each in ToolOutcome if each in ends)),) if ends else ()
+    ends = Counter(use.outcome for each in call.turns for use in each.tools if use.outcome is not None)
+    outcomes = ", ".join(f"{ends[each]} {each}" for each in ToolOutcome if each in ends)
+    yield Tile(
+        "Tools",
+        counted(row.tool_calls, "use"),
+        None,
+        judged if row.tool_calls else None,
+        (("Outcomes", outcomes),) if outcomes else (),
     )
-    yield Tile("Tools", counted(len(uses), "use"), None, judged if uses else None, (*outcomes, *_statuses(call, uses)))
     if call.goals is not None:
         yield _progress_tile(call)
     yield from _eva_tiles(call)
 
 
-def _wait_text(record: TurnValues | VoiceToVoiceLatency) -> str:
-    result = record.result if isinstance(record, VoiceToVoiceLatency) else record.voice_to_voice_ms
-    return outcome("voice_to_voice_latency_ms", result)
-
-
 def _progress_tile(call: ReportedCall) -> Tile:
-    last, pending = call.last_progress, call.unjudged_turns
-    reached = None if last is None else f"{last.reached} of {counted(last.subgoals, 'subgoal')}"
-    reasons = [] if last is None else [("Known", f"up to turn {last.turn}"), *why(call, last, _progress)]
+    found, pending = call.progress, call.unjudged_turns
+    reached = None if found is None else f"{found.reached} of {counted(found.subgoals, 'subgoal')}"
+    turn = None if call.row.goals is None else call.row.goals.judged_turn
+    reasons = [] if turn is None else [("Known", f"up to turn {turn}"), *_why(call, turn)]
     if pending:
         reasons.append(("Pending", f"a judge is asked about turn {', '.join(map(str, pending[:MOST_MOMENTS]))}"))
         reached = f"{reached}, a verdict is pending" if reached else "a verdict is pending"
@@ -704,71 +645,67 @@ def _of_a_wait(wait_ms: float | None) -> tuple[Verdict, str] | None:
         return None
     if wait_ms <= SLOW_MS:
         return Verdict.GOOD, f"within {seconds(SLOW_MS)}"
-    return (
-        (Verdict.FAIR, f"over {seconds(SLOW_MS)}")
-        if wait_ms <= VERY_SLOW_MS
-        else (Verdict.BAD, f"over {seconds(VERY_SLOW_MS)}")
-    )
+    if wait_ms <= VERY_SLOW_MS:
+        return Verdict.FAIR, f"over {seconds(SLOW_MS)}"
+    return Verdict.BAD, f"over {seconds(VERY_SLOW_MS)}"
 
 
 def _dead_air_tile(call: ReportedCall) -> Tile:
-    times = call.dead_air_times
+    times = call.dead_airs
     if times is None:
         return Tile("Dead air", "not known")
-    threshold = seconds(min((fact.threshold_ms for fact in call.of(DeadAirFact)), default=LONG_SILENCE_MS))
+    threshold = _threshold(call)
     judged = (Verdict.BAD, f"silent for over {threshold}") if times else (Verdict.GOOD, f"never over {threshold}")
     what = f"nobody speaks and no tool runs for over {threshold} after the user"
     reasons = (("What", what), ("Status", "each is decided once and stays"))
-    return Tile("Dead air", counted(times, "time"), seconds(call.dead_air_ms) if times else None, judged, reasons)
+    together = sum(each.length_ms for each in call.silences)
+    return Tile("Dead air", counted(times, "time"), seconds(together) if times else None, judged, reasons)
+
+
+def _threshold(call: ReportedCall) -> str:
+    """From when on a silence of this call is dead air."""
+    thresholds_ms = [silence.threshold_ms for row in call.turns for silence in row.dead_air]
+    return seconds(min(thresholds_ms, default=LONG_SILENCE_MS))
 
 
 def _interruptions_tile(call: ReportedCall) -> Tile:
-    facts = call.of(InterruptionFact)
-    by = [fact.by for fact in facts]
-    by_user, by_assistant = by.count(Speaker.USER), by.count(Speaker.ASSISTANT)
+    by_user, by_assistant = call.row.user_interruptions, call.row.assistant_interruptions
     judged = None
-    if not by:
+    if not by_user and not by_assistant:
         judged = Verdict.GOOD, "none"
     elif by_assistant >= MANY_INTERRUPTIONS:
         judged = Verdict.BAD, "the assistant again and again"
     elif by_assistant:
         judged = Verdict.FAIR, "the assistant spoke over the user"
-    reasons = (("What", "one side begins to speak over the other"), *_statuses(call, facts))
-    return Tile(
-        "Interruptions", str(len(by)), f"{by_user} by the user, {by_assistant} by the assistant", judged, reasons
-    )
+    turns = call.row.interrupted_turns
+    reasons = (("What", "one side begins to speak over the other"), *_statuses(call, turns))
+    more = f"{by_user} by the user, {by_assistant} by the assistant"
+    return Tile("Interruptions", str(by_user + by_assistant), more, judged, reasons)
 
 
 def _of_progress(call: ReportedCall) -> tuple[Verdict, str] | None:
-    last = call.last_progress
-    if last is None or not isinstance(last.result, Scored):
+    found = call.progress
+    if found is None or rows.number(found.result) is None:
         return None
-    if last.reached == last.subgoals:
+    if found.reached == found.subgoals:
         return Verdict.GOOD, "every subgoal reached"
-    if call.closed is not None:
+    if call.is_closed:
         return Verdict.BAD, "not every subgoal reached"
     return (Verdict.FAIR, "stalled") if any(each.is_fault for each in _stalls(call)) else None
 
 
 def _eva_tiles(call: ReportedCall) -> Iterator[Tile]:
-    whole = call.whole
-    if whole is None:
-        return
-
-    def reasons(name: EvaMetricName, anchor: Anchor | None) -> tuple[tuple[str, str], ...]:
-        return tuple(why(call, whole, lambda each: _part_text(each, name), anchor))
-
-    timing = whole.eva.get("eva_turn_taking")
-    if timing is not None and isinstance(timing.result, Scored):
-        least, value = EXPERIENCE_THRESHOLDS["turn_taking"], timing.result.value
+    timing = call.row.eva.get("eva_turn_taking")
+    value = None if timing is None else rows.number(timing.result)
+    if timing is not None and value is not None:
+        least = EXPERIENCE_THRESHOLDS["turn_taking"]
         judged = (Verdict.GOOD, f"EVA passes from {least}") if value >= least else (Verdict.BAD, f"below EVA's {least}")
-        known = reasons("eva_turn_taking", timing.anchor)
-        yield Tile("Turn taking", number(value), "from 0 to 1, best 1", judged, known)
-    task = whole.eva.get("eva_task_completion")
-    if task is not None and isinstance(task.result, Scored):
-        is_done = bool(task.result.value)
-        judged = (Verdict.GOOD, "as expected") if is_done else (Verdict.BAD, "not as expected")
-        yield Tile("Task", "done" if is_done else "not done", None, judged, reasons("eva_task_completion", None))
+        yield Tile("Turn taking", number(value), "from 0 to 1, best 1", judged, tuple(_why(call, None, timing.anchor)))
+    task = call.row.eva.get("eva_task_completion")
+    value = None if task is None else rows.number(task.result)
+    if value is not None:
+        judged = (Verdict.GOOD, "as expected") if value else (Verdict.BAD, "not as expected")
+        yield Tile("Task", "done" if value else "not done", None, judged, tuple(_why(call, None)))
 
 
 # The speech of the two sides: amount, speed, and longest monologues.
@@ -787,24 +724,23 @@ _MOST_TURNS: Final = 12
 
 def speech(call: ReportedCall) -> Markup | None:
     """The two sides next to each other, and their common values; None when nothing was measured."""
-    whole = call.whole
-    if whole is None or whole.speech is None:
+    found = call.row.speech
+    if found is None:
         return None
-    score = whole.speech
-    share = percent(score.result.value) if isinstance(score.result, Scored) else outcome("share", score.result)
+    share = rows.number(found.result)
     together = {
-        "Assistant's share of the talk": share,
-        "Assistant's first word after": outcome("first_word_ms", score.first_word_ms),
-        "Both spoke for": outcome("overlap_ms", score.overlap_ms),
-        f"Dead air, each from {seconds(LONG_SILENCE_MS)}": outcome("dead_air_ms", score.dead_air_ms),
+        "Assistant's share of the talk": outcome("share", found.result) if share is None else percent(share),
+        "Assistant's first word after": outcome("first_word_ms", found.first_word_ms),
+        "Both spoke for": outcome("overlap_ms", found.overlap_ms),
+        f"Dead air, each from {seconds(LONG_SILENCE_MS)}": outcome("dead_air_ms", found.dead_air_ms),
     }
     return render(
         "speech.html",
         rows=_ROWS,
-        sides=(score.user, score.assistant),
+        sides=(found.user, found.assistant),
         together=[(name, call.shown(text)) for name, text in together.items()],
         most_turns=_MOST_TURNS,
-        through_turn=whole.through_turn,
+        through_turn=call.row.through_turn,
     )
 
 
@@ -813,8 +749,8 @@ def speech(call: ReportedCall) -> Markup | None:
 
 def told(call: ReportedCall) -> Markup | None:
     """The uses and the notes; None without any."""
-    whole = call.whole
-    if whole is None or not (whole.uses or whole.notes):
+    row = call.row
+    if not (row.uses or row.notes):
         return None
     uses = [
         (
@@ -824,11 +760,10 @@ def told(call: ReportedCall) -> Markup | None:
             _used(use),
             _cost(use.cost),
         )
-        for use in whole.uses or ()
+        for use in row.uses
     ]
-    notes = [(note.turn, call.shown(note.in_words)) for note in whole.notes or ()]
-    cost = _cost(whole.cost.value if isinstance(whole.cost, Scored) else None)
-    return render("told.html", call=call, uses=uses, notes=notes, cost=cost)
+    notes = [(note.turn, call.shown(note_in_words(note))) for note in row.notes]
+    return render("told.html", call=call, uses=uses, notes=notes, cost=_cost(rows.number(row.cost_dollars)))
 
 
 def _used(use: ServiceUse) -> str:
@@ -864,14 +799,13 @@ _LEAST_SHARE: Final = 2.0
 
 def timeline(call: ReportedCall) -> Markup:
     """The drawing with its lanes' names beside it."""
-    heard = call.heard
-    if not heard.stretches:
-        so_far = "this recording" if call.closed is not None else "this call so far"
+    if not call.stretches:
+        so_far = "this call" if call.is_closed else "this call so far"
         return render("note.html", text=f"Nothing in {so_far} says who spoke when, so there is no timeline.")
     pixels = int(min(MOST_PIXELS, max(_LEAST_PIXELS, call.length_ms / MS_PER_SECOND * _PIXELS_PER_SECOND)))
-    scale = Scale(heard.start_ms, heard.end_ms)
+    scale = Scale(call.start_ms, call.end_ms)
     ticks_ms = time_ticks(call.length_ms, pixels // _TICK_PIXELS)
-    places = [(heard.start_ms + tick_ms, clock(tick_ms)) for tick_ms in ticks_ms]
+    places = [(call.start_ms + tick_ms, clock(tick_ms)) for tick_ms in ticks_ms]
     return render(
         "timeline.html",
         call=call,
@@ -884,9 +818,14 @@ def timeline(call: ReportedCall) -> Markup:
         most_links=MOST_TURN_LINKS,
         ticks=[(scale.at(at_ms), _label_shift(scale.place(at_ms), pixels), text) for at_ms, text in places],
         turns=_turns(call, scale, pixels),
+        tools=_placed_tools(call),
         kinds=list(_legend(call)),
         notes=list(_notes(call, pixels)),
     )
+
+
+def _placed_tools(call: ReportedCall) -> list[rows.ToolUse]:
+    return [use for row in call.turns for use in row.tools if use.called_ms is not None]
 
 
 def _label_shift(place: float, pixels: int) -> int:
@@ -905,7 +844,7 @@ def _label_shift(place: float, pixels: int) -> int:
 def _turns(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[Mapping[str, object]]:
     """Each turn: its number and everything that was heard in it."""
     by_turn: dict[int, list[Stretch]] = {}
-    for stretch in call.heard.stretches:
+    for stretch in call.stretches:
         by_turn.setdefault(stretch.turn, []).append(stretch)
     ordered = sorted(by_turn.items(), key=lambda item: item[1][0].start_ms)[:MOST_DRAWN]
     letterings = (
@@ -958,21 +897,20 @@ def _legend(call: ReportedCall) -> Iterator[tuple[str, str]]:
     yield "assistant", "Assistant speaks"
     if call.overlaps:
         yield "overlap", f"Both speak ({seconds(sum(each.length_ms for each in call.overlaps))})"
-    if facts := call.of(DeadAirFact):
-        threshold = seconds(min(fact.threshold_ms for fact in facts))
-        yield "dead-air", f"Dead air, over {threshold} ({counted(len(facts), 'time')})"
-    if call.heard.tools:
+    if call.silences:
+        yield "dead-air", f"Dead air, over {_threshold(call)} ({counted(len(call.silences), 'time')})"
+    if _placed_tools(call):
         yield "tool", "Tool"
 
 
 def _notes(call: ReportedCall, pixels: int) -> Iterator[str]:
-    began = call.heard.end_ms if call.closed is None else inf  # what begins only now has no end yet
-    if any(each.end_ms <= each.start_ms < began for each in call.heard.stretches):
+    began = inf if call.is_closed else call.end_ms  # what begins only now has no end yet
+    if any(each.end_ms <= each.start_ms < began for each in call.stretches):
         yield "Of some speech only the beginning is known: it is drawn as a line."
     if pixels == MOST_PIXELS:
         yield f"The call is long: one pixel is {seconds(call.length_ms / pixels)}, and nearer events are drawn as one."
-    turns = {stretch.turn for stretch in call.heard.stretches}
-    most = max(len(turns), len(call.overlaps), len(call.dead_air), len(call.heard.tools))
+    turns = {stretch.turn for stretch in call.stretches}
+    most = max(len(turns), len(call.overlaps), len(call.silences), len(_placed_tools(call)))
     if most > MOST_DRAWN:
         yield f"Of turns, overlaps, silences and tools the first {MOST_DRAWN:,} of each kind are drawn."
     if len(turns) > MOST_TURN_LINKS:
@@ -987,20 +925,20 @@ _MOST_TICKS: Final = 4
 
 def latency(call: ReportedCall) -> Markup:
     """A row for each turn, on one scale."""
-    waits = call.latencies
+    waits, waits_ms = call.waits, call.waits_ms
     if not waits:
-        so_far = "" if call.closed is not None else " so far"
+        so_far = "" if call.is_closed else " so far"
         return render("note.html", text=f"No turn of this call has an answer whose wait could be measured{so_far}.")
-    bars = {row.turn or 0: stacked(row.stages, call.waits_ms.get(row.turn or 0)) for row in call.rows}
+    bars = {row.turn: stacked(row.stages, waits_ms.get(row.turn)) for row in call.turns}
     parts = [part for bar in bars.values() for part in bar]
-    longest_ms = max([*call.waits_ms.values(), *(part.end_ms for part in parts)], default=0.0)
+    longest_ms = max([*waits_ms.values(), *(part.end_ms for part in parts)], default=0.0)
     ticks = round_ticks(longest_ms / MS_PER_SECOND, _MOST_TICKS)
-    scale = Scale(0, ticks[-1])
     anchors = {wait.anchor for wait in waits if wait.anchor is not None}
-    states = {call.status(wait.record) for wait in waits}
+    states = {row.turn: call.status(row) for row in call.turns}
+    several = {states[wait.turn] for wait in waits}
     drawn = {part.family for part in parts}
-    measured = [record for record in call.rows if record.stages]
-    known = {each.stage for record in measured for each in record.stages}
+    measured = [row for row in call.turns if row.stages]
+    known = {each.stage for row in measured for each in row.stages}
     return render(
         "waits.html",
         call=call,
@@ -1008,158 +946,84 @@ def latency(call: ReportedCall) -> Markup:
             ("wait", "User's last sound to assistant's first"),
             *((f"stage-{family}", name) for family, name in FAMILIES.items() if family in drawn),
         ],
-        early=sum(isinstance(each.result, Scored) and each.result.value < 0 for each in waits),
+        early=sum((rows.number(each.value) or 0) < 0 for each in waits),
         anchors=list(anchors),
-        status=STATUS_WORDS[min(states)] if len(states) == 1 else None,
-        said={wait.turn: _so_far(call, wait.record, _wait_text).removeprefix("; ") for wait in waits[:MOST_ROWS]},
+        status=STATUS_WORDS[min(several)] if len(several) == 1 else None,
+        states=states if len(several) > 1 else {},
         ticks=ticks,
-        scale=scale,
-        waits=waits[:MOST_ROWS],
+        scale=Scale(0, ticks[-1]),
+        waits=[(wait, _kind(wait.value)) for wait in waits[:MOST_ROWS]],
         bars=bars,
-        fillers={row.turn: row.after_tools_ms for row in call.rows},
+        fillers={row.turn: row.after_tools_ms for row in call.turns},
         stages=[stage for stage in Stage if stage in known],
-        stage_rows=[(record.turn, {each.stage: each for each in record.stages}) for record in measured[:MOST_ROWS]],
+        stage_rows=[(row.turn, {each.stage: each for each in row.stages}) for row in measured[:MOST_ROWS]],
     )
 
 
-# The redacted transcript of a call, turn by turn: words, tools with arguments and results, interruptions.
+# What was said, turn by turn: the caller, tools with arguments and answers, the agent.
 
-MOST_ITEMS: Final = 100
-"""Bound of the shown entries of one turn: a turn has some five; more than this is a loop of the agent."""
-_INTERRUPTIONS: Final = {
-    Speaker.USER: ("interrupted by the user", "User interrupted"),
-    Speaker.ASSISTANT: ("spoke over the user", "Assistant spoke over the user"),
-}
-"""By who interrupted: what is said at the answer, and where no words of it are known, at the turn."""
-_MARKS: Final = {
-    ASSISTANT_INTERRUPTS: "spoke over the user",
-    USER_INTERRUPTS: "interrupted the assistant",
-    CUT_OFF_BY_USER: "likely cut off by the user",
-    CUT_OFF_BY_ASSISTANT: "likely cut off by the assistant",
-    CUT_ITSELF_OFF: "likely cut itself off",
-    LIKELY_INTERRUPTION: "likely interrupted",
-}
-"""EVA's marks in texts, and what is said beside the words instead."""
-_GUESSES: Final = frozenset({_MARKS[CUT_OFF_BY_USER], _MARKS[LIKELY_INTERRUPTION]})
-"""Marks that are left out of an answer that the user did interrupt: they only guess at it."""
-
-
-class Entry(NamedTuple):
-    """One thing that was said or done in a turn.
-
-    Attributes:
-        item: The words with their speaker, or the use of a tool.
-        words: The words, without EVA's marks; empty for a tool.
-        tags: What is to be said of them.
-        label: The name of `otherwise`.
-        otherwise: The same words as the other side has them, if they differ.
-    """
-
-    item: Said | PairedUse
-    words: str
-    tags: tuple[str, ...]
-    label: str
-    otherwise: str | None
-
-    @property
-    def is_said(self) -> bool:
-        """Whether it was said."""
-        return isinstance(self.item, Said)
+INTERRUPTIONS: Final = {Speaker.USER: "began by interrupting the agent", Speaker.ASSISTANT: "interrupted by the agent"}
+"""By who interrupted what is said at the turn: that of a user who interrupts begins with it."""
+_MARKS: Final = (
+    ASSISTANT_INTERRUPTS,
+    USER_INTERRUPTS,
+    CUT_OFF_BY_USER,
+    CUT_OFF_BY_ASSISTANT,
+    CUT_ITSELF_OFF,
+    LIKELY_INTERRUPTION,
+)
+"""EVA's marks in texts. The rows of turns say who interrupted."""
 
 
 def transcript(call: ReportedCall) -> Markup:
     """The turns in their order."""
-    turns = call.heard.turns
-    if not turns:
-        text = "This recording has no words." if call.closed is not None else "There are no words to show so far."
-        return render("note.html", text=text)
+    if not call.words:
+        return render("note.html", text="There are no words to show." if call.is_closed else _NO_WORDS_SO_FAR)
     starts_ms: dict[int, float] = {}
-    for stretch in call.heard.stretches:
+    for stretch in call.stretches:
         starts_ms.setdefault(stretch.turn, stretch.start_ms)
-    by_turn = {heard.turn: heard for heard in turns[:MOST_TURNS]}
-    at_turns: dict[int, list[str]] = {}
-    at_items: dict[tuple[int, int], list[str]] = {}
-    for fact in call.of(InterruptionFact):
-        at_answer, at_turn = _INTERRUPTIONS[fact.by]
-        place = _answer_of(fact, by_turn)
-        if place is None:
-            at_turns.setdefault(fact.turn or 0, []).append(at_turn)
-        else:
-            at_items.setdefault(place, []).append(at_answer)
-    rows = {row.turn: row for row in call.rows}
+    by_turn = {row.turn: row for row in call.turns}
     shown = [
-        {
-            "number": number,
-            "start_ms": starts_ms.get(number),
-            "wait_ms": call.waits_ms.get(number),
-            "status": _turn_status(call, rows.get(number), is_last=heard is turns[-1]),
-            "tags": [*at_turns.get(number, ()), *_unanswered(rows.get(number))],
-            "entries": _entries(heard, at_items),
-            "left_out": len(heard.items) - MOST_ITEMS,
-        }
-        for number, heard in by_turn.items()
+        _turn_of_transcript(call, by_turn.get(turn), call.words[turn], starts_ms.get(turn))
+        for turn in sorted(call.words)[:MOST_TURNS]
     ]
     return render("transcript.html", call=call, turns=shown, objective_ms=SLOW_MS)
 
 
-def _answer_of(fact: InterruptionFact, by_turn: Mapping[int, TurnHeard]) -> tuple[int, int] | None:
-    """The answer that was interrupted, or that came too early: its turn and place; None if its words are not shown.
-
-    Where the user begins to speak over an answer, that answer is the one before their words: in the same turn or the one before.
-    """
-    turn = fact.turn or 0
-    said = [
-        (place, item.speaker)
-        for place, item in enumerate(by_turn[turn].items[:MOST_ITEMS] if turn in by_turn else ())
-        if isinstance(item, Said)
-    ]
-    answers = [place for place, speaker in said if speaker is Speaker.ASSISTANT]
-    if fact.by is Speaker.ASSISTANT:
-        return (turn, answers[0]) if answers else None
-    last_word = max((place for place, speaker in said if speaker is Speaker.USER), default=-1)
-    before = [place for place in answers if place < last_word]
-    if before:
-        return turn, before[-1]
-    earlier = by_turn[turn - 1].items[:MOST_ITEMS] if turn - 1 in by_turn else ()
-    places = [
-        place for place, item in enumerate(earlier) if isinstance(item, Said) and item.speaker is Speaker.ASSISTANT
-    ]
-    return (turn - 1, places[-1]) if places else None
+_NO_WORDS_SO_FAR: Final = "There are no words to show so far."
 
 
-def _turn_status(call: ReportedCall, row: TurnValues | None, *, is_last: bool) -> str | None:
-    """How far the turn can still change; None once the call is closed."""
-    if call.closed is not None:
-        return None
+def _turn_of_transcript(
+    call: ReportedCall, row: TurnRow | None, words: rows.WordsRow, start_ms: float | None
+) -> dict[str, object]:
+    tags: list[str] = []
+    uses: dict[int, rows.ToolUse] = {}
     if row is not None:
-        return call.status(row).value
-    return TurnStatus.OPEN.value if is_last and not call.is_over else None
+        tags = [INTERRUPTIONS[by] for by in row.interruptions]
+        tags += [f"no answer: {_ENDINGS[row.outcome]}"] if row.outcome in _ENDINGS else []
+        uses = {use.index: use for use in row.tools}
+    texts = {each.index: each for each in words.tools}
+    names = {index: use.tool for index, use in uses.items()} | {index: each.tool for index, each in texts.items()}
+    nothing = rows.ToolWords(0, "")
+    tools = [
+        (names[index], uses.get(index), *map(json_text, _texts(texts.get(index, nothing)))) for index in sorted(names)
+    ]
+    return {
+        "number": words.turn,
+        "start_ms": start_ms,
+        "wait_ms": call.waits_ms.get(words.turn),
+        "status": None if row is None or call.is_closed else row.status,
+        "tags": tags,
+        "user": unmarked(words.user),
+        "tools": tools,
+        "assistant": unmarked(words.assistant),
+        "written": unmarked(words.written),
+        "left_out": ", ".join(words.left_out),
+    }
 
 
-def _unanswered(row: TurnValues | None) -> Iterator[str]:
-    if row is not None and row.outcome in _ENDINGS:
-        yield f"no answer: {_ENDINGS[row.outcome]}"
-
-
-def _entries(heard: TurnHeard, at_items: Mapping[tuple[int, int], Sequence[str]]) -> Iterator[Entry]:
-    """What was said and done, and after the last words of a side how they were otherwise, if known."""
-    shown = heard.items[:MOST_ITEMS]
-    last = {item.speaker: place for place, item in enumerate(shown) if isinstance(item, Said)}
-    for place, item in enumerate(shown):
-        label, otherwise = "", None
-        if place == last.get(Speaker.USER):
-            label, otherwise = "The user meant to say", heard.meant_by_user
-        elif place == last.get(Speaker.ASSISTANT):
-            label, otherwise = "The user heard", heard.heard_by_user
-        otherwise = None if otherwise is None else unmarked(otherwise)
-        tags = dict.fromkeys(at_items.get((heard.turn, place), ()))
-        words = item.text if isinstance(item, Said) else ""
-        for mark, text in _MARKS.items():
-            if mark in words:
-                words = words.replace(mark, "").strip()
-                if not (text in _GUESSES and _INTERRUPTIONS[Speaker.USER][0] in tags):
-                    tags[text] = None
-        yield Entry(item, words, tuple(tags), label, otherwise)
+def _texts(words: rows.ToolWords) -> tuple[str, str]:
+    return words.arguments, words.answer
 
 
 def unmarked(text: str) -> str:
@@ -1202,20 +1066,21 @@ _FIRST_MS: Final = 946_684_800_000
 
 def progress_value(call: ReportedCall) -> str:
     """Progress at the end, or so far."""
-    last = call.last_progress
-    if last is None:
+    found = call.progress
+    if found is None:
         return "no goals" if call.goals is None else "not judged"
-    return percent(last.result.value) if isinstance(last.result, Scored) else "unscored"
+    value = rows.number(found.result)
+    return "unscored" if value is None else percent(value)
 
 
 def end_in_words(call: ReportedCall) -> str:
     """How the call ended."""
-    closed = call.closed
-    if closed is None:
+    row = call.row
+    if not call.is_closed:
         return "over, waiting for verdicts" if call.is_over else "not yet"
-    if closed.ended_reason:
-        return call.shown(in_words(closed.ended_reason), _REASON_CHARS)
-    return "no reason given" if closed.reason is CloseReason.ENDED else in_words(closed.reason)
+    if row.ended_reason:
+        return call.shown(in_words(row.ended_reason), _REASON_CHARS)
+    return "no reason given" if row.close_reason is CloseReason.ENDED else in_words(row.close_reason or "not known")
 
 
 def parts_of_page(call: ReportedCall, *, has_index: bool = False) -> dict[str, Markup]:
@@ -1250,14 +1115,14 @@ def section(call: ReportedCall, *, has_index: bool) -> Markup:
 
 
 def _labels(call: ReportedCall) -> list[tuple[str, str]]:
-    labels = call.labels
+    labels = call.row.labels
     facts = [
         ("Agent", labels.agent),
         ("Tenant", labels.tenant),
         ("Environment", labels.environment),
-        ("Version", next((record.version for record in call.of(CallStartedFact)), None) or "unknown"),
+        ("Version", labels.version or "unknown"),
         ("Pipeline", in_words(labels.pipeline_type)),
-        ("Began", _began(call.heard.start_ms)),
+        ("Began", _began(call.start_ms)),
         ("Ended", end_in_words(call)),
     ]
     return [(name, value) for name, value in facts if value != "unknown" or name == "Agent"]
@@ -1273,7 +1138,7 @@ def _nothing(call: ReportedCall) -> str:
     known = {
         f"wait over {seconds(SLOW_MS)}": bool(call.waits_ms),
         "interruption": True,
-        "dead air": call.dead_air_times is not None,
+        "dead air": call.dead_airs is not None,
         "tool that failed": True,
     }
     said = "Nothing: " + ", ".join(f"no {fault}" for fault in known if known[fault]) + "."

@@ -51,12 +51,12 @@ def index(calls: Sequence[ReportedCall]) -> Markup:
 
 def _index_cells(call: ReportedCall) -> list[tuple[str, str | int | None]]:
     return [
-        ("Agent", call.labels.agent),
+        ("Agent", call.row.labels.agent),
         ("Length", duration(call.length_ms)),
-        ("Turns", None if call.closed is None else call.closed.turns),
-        ("Median wait", seconds_if_known(call.median_wait_ms)),
-        ("Longest wait", seconds_if_known(max(call.waits_ms.values(), default=None))),
-        ("Dead air", "not known" if call.dead_air_times is None else call.dead_air_times),
+        ("Turns", call.row.turns if call.is_closed else None),
+        ("Median wait", seconds_if_known(call.row.p50_ms)),
+        ("Longest wait", seconds_if_known(call.row.longest_wait_ms)),
+        ("Dead air", "not known" if call.dead_airs is None else call.dead_airs),
         ("Progress", progress_value(call)),
         ("End", end_in_words(call)),
     ]

@@ -17,8 +17,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.scores.running import EVERY_CALL
-from tests.support.fakes.watched import HeldCalls
-from tests.unit.schemas.test_live_view import started
+from tests.support.calls.console_calls import HeldCalls, call_row
 
 
 def paths_of(site: ConsoleSite) -> set[str]:
@@ -30,7 +29,7 @@ def paths_of(site: ConsoleSite) -> set[str]:
 
 def test_the_description_has_every_route_of_the_api() -> None:
     instruments = Instruments(CollectorRegistry(), ["console"])
-    site = ConsoleSite(ConsoleSettings(), Fleet(), HeldCalls({}), None, None, Redactor(), instruments, "1")
+    site = ConsoleSite(ConsoleSettings(), Fleet(), HeldCalls(), None, None, Redactor(), instruments, "1")
     served = {path for path in paths_of(site) if path.startswith(api.PREFIX)}
     assert served - {f"{api.PREFIX}/openapi.json"} == set(api.openapi("1")["paths"])
 
@@ -59,7 +58,7 @@ def test_every_reference_of_the_description_is_there() -> None:
 def test_a_list_is_bounded_and_counts_the_rest() -> None:
     fleet = Fleet()
     for number in range(300):
-        fleet.fold(started(conversation_id=str(number)), 0, number)
+        fleet.take(call_row(str(number)))
     now_ms = wall_clock_ms()
     answer = api.call_list(fleet, fleet.now(now_ms), api.ListQuery(limit=7), now_ms)
     assert len(answer.calls) == 7

@@ -12,14 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from consumers.console import api
-from tests.support.conformance_data import needs_conformance
+from tests.support.calls.console_calls import simulated
 from tests.support.required_tools import MISSING
 from tests.unit.console.test_site import Serving
 
 schemathesis = pytest.importorskip("schemathesis", reason=f"{MISSING}schemathesis (make setup)")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")
-
-pytestmark = needs_conformance("calls.jsonl.gz")
 
 CURSORS = ("0", "x.1", "x." + "9" * 15, ".", "1.-1", "\u00b2.\u00b2", "a" * 10_000, "1.1\x00", "%00")
 LONG = "x" * 10_000
@@ -29,7 +27,7 @@ LONG = "x" * 10_000
 def address() -> Iterator[str]:
     """A console with one call, in a thread of its own."""
     made, loop = Serving(), asyncio.new_event_loop()
-    made.calls.calls["known"] = made.call
+    made.calls.add(*simulated(name="known"))
     thread = Thread(target=loop.run_forever, daemon=True)
     thread.start()
     asyncio.run_coroutine_threadsafe(made.listener.start(), loop).result(20)
@@ -68,9 +66,7 @@ def test_each_answer_is_as_described(address: str, path: str, mode: Any) -> None
     ask()
 
 
-@pytest.mark.parametrize(
-    "path", ["calls", "calls/known", "calls/known/scores", "calls/known/transcript", "fleet", "stream"]
-)
+@pytest.mark.parametrize("path", ["calls", "calls/known", "fleet", "stream"])
 def test_long_and_forged_questions_are_refused_with_a_reason(address: str, path: str) -> None:
     for query in (
         *(f"{name}={LONG}" for name in ("text", "agent", "sort", "limit", "at_ms", "none")),

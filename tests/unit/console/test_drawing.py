@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from consumers.console.page import drawing, rendering
 from consumers.console.page import sections as report_stages
-from consumers.console.page.calls import Interval, Stretch, cut, overlaps, silences
+from consumers.console.page.calls import Interval, Stretch, overlaps
 from consumers.console.page.drawing import (
     Scale,
     anchor_in_words,
@@ -23,10 +23,9 @@ from consumers.console.page.drawing import (
     time_ticks,
     title,
 )
-from consumers.engine.turns.timeline import Span, merged
 from schemas.closed_sets import Anchor, Speaker, UnscoredReason
+from schemas.rows import NotApplicable, StageLatency, Unscored, Value
 from schemas.scores.latency_stages import Stage, StageSource
-from schemas.scores.records import NotApplicable, Scored, StageLatency, Unscored
 
 USER, ASSISTANT = Speaker.USER, Speaker.ASSISTANT
 
@@ -42,17 +41,17 @@ def test_the_examples_hold(module: types.ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "result", "text"),
+    ("name", "value", "text"),
     [
-        ("turn_taking", Scored(value=0.0), "0"),
-        ("voice_to_voice_latency_ms", Scored(value=-21_287.848), "\u221221.3 s"),
-        ("talk_seconds", Scored(value=12.5), "12.5 s"),
-        ("any", Unscored(reason=UnscoredReason.NO_USER_SPEECH), "Unscored: no user speech"),
-        ("any", NotApplicable(reason="no reference transcript"), "Not applicable: no reference transcript"),
+        ("turn_taking", 0.0, "0"),
+        ("voice_to_voice_latency_ms", -21_287.848, "\u221221.3 s"),
+        ("talk_seconds", 12.5, "12.5 s"),
+        ("any", Unscored(UnscoredReason.NO_USER_SPEECH), "Unscored: no user speech"),
+        ("any", NotApplicable("no reference transcript"), "Not applicable: no reference transcript"),
     ],
 )
-def test_a_result_is_never_a_number_when_there_is_none(name: str, result: Scored, text: str) -> None:
-    assert outcome(name, result) == text
+def test_a_value_is_never_a_number_when_there_is_none(name: str, value: Value, text: str) -> None:
+    assert outcome(name, value) == text
 
 
 @given(st.floats(-1e9, 1e9))
@@ -128,7 +127,7 @@ def test_letterings_do_not_touch(letterings: list[tuple[float, float]], most_shi
     assert all(0 <= shift <= most_shift for shift in shifts if shift is not None)
 
 
-# Speech and silence.
+# Speech.
 
 
 def test_both_speak() -> None:
@@ -143,25 +142,6 @@ def test_both_speak() -> None:
     assert overlaps(stretches, 150) == [Interval(800, 1000, 1)]
 
 
-def test_nobody_speaks() -> None:
-    stretches = [Stretch(ASSISTANT, 0, 100, 200), Stretch(USER, 1, 150, 1000), Stretch(ASSISTANT, 1, 3000, 4000)]
-    assert silences(stretches, 9000, 500) == [Interval(1000, 3000, 1), Interval(4000, 9000, 1)]
-    assert silences(stretches, 4000, 500) == [Interval(1000, 3000, 1)]
-    assert silences([], 9000, 500) == []
-
-
-def test_tools_cut_a_silence() -> None:
-    quiet = [Interval(0, 100, 1), Interval(200, 300, 2)]
-    assert list(cut(quiet, [])) == quiet
-    # A tool that answers at once also cuts; a tool may run before and after; a tool during speech cuts nothing.
-    assert list(cut(quiet, [Span(50, 50), Span(90, 210), Span(350, 360)])) == [
-        Interval(0, 50, 1),
-        Interval(50, 90, 1),
-        Interval(210, 300, 2),
-    ]
-    assert list(cut(quiet, [Span(0, 100), Span(199, 300)])) == []
-
-
 _stretches = st.lists(
     st.builds(
         lambda speaker, turn, start, length: Stretch(speaker, turn, start, start + length),
@@ -173,42 +153,23 @@ _stretches = st.lists(
 
 @given(_stretches)
 def test_every_moment_is_told_once(stretches: list[Stretch]) -> None:
-    both, quiet = overlaps(stretches, 1), silences(stretches, 400, 1)
+    both = overlaps(stretches, 1)
 
     def speaks(speaker: Speaker, moment: float) -> bool:
         return any(each.speaker is speaker and each.start_ms < moment < each.end_ms for each in stretches)
 
-    first = min((each.start_ms for each in stretches), default=400.0)
     for tick in range(400):
         moment = tick + 0.5
-        is_user, is_assistant = speaks(USER, moment), speaks(ASSISTANT, moment)
-        assert sum(each.start_ms < moment < each.end_ms for each in both) == (is_user and is_assistant)
-        is_quiet = moment > first and not is_user and not is_assistant
-        assert sum(each.start_ms < moment < each.end_ms for each in quiet) == is_quiet
-
-
-@given(_stretches, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), max_size=8))
-def test_every_quiet_moment_without_a_tool_is_left(stretches: list[Stretch], tools: list[tuple[int, int]]) -> None:
-    quiet = silences(stretches, 400, 1)
-    runs = merged([Span(start, start + length) for start, length in tools], keeps_moments=True)
-    pieces = list(cut(quiet, runs))
-    for tick in range(400):
-        moment = tick + 0.5
-        is_left = any(each.start_ms < moment < each.end_ms for each in quiet) and not any(
-            run.start_ms < moment < run.end_ms for run in runs
+        assert sum(each.start_ms < moment < each.end_ms for each in both) == (
+            speaks(USER, moment) and speaks(ASSISTANT, moment)
         )
-        assert sum(each.start_ms < moment < each.end_ms for each in pieces) == is_left
-    assert not any(piece.start_ms < run.start_ms < piece.end_ms for piece in pieces for run in runs)
 
 
 # Stages.
 
 
 def _stages(**lengths_ms: float) -> list[StageLatency]:
-    return [
-        StageLatency(stage=Stage(name), latency_ms=length_ms, source=StageSource.PIPECAT)
-        for name, length_ms in lengths_ms.items()
-    ]
+    return [StageLatency(Stage(name), length_ms, StageSource.PIPECAT) for name, length_ms in lengths_ms.items()]
 
 
 @pytest.mark.parametrize(
@@ -261,14 +222,14 @@ def test_stages_are_put_one_after_the_other(
 
 @pytest.mark.parametrize("stage", Stage)
 def test_a_stage_is_drawn_or_named_as_one_that_is_not(stage: Stage) -> None:
-    alone = StageLatency(stage=stage, latency_ms=100, source=StageSource.AUDIT)
+    alone = StageLatency(stage, 100, StageSource.AUDIT)
     drawn = [part for part in report_stages.stacked([alone], 100) if part.family != "rest"]
     assert bool(drawn) is (stage not in report_stages.ONLY_IN_THE_TABLE)
 
 
 @given(st.dictionaries(st.sampled_from(Stage), st.floats(0, 1e5)), st.floats(0, 1e5))
 def test_a_bar_has_no_gap_and_no_overlap(lengths_ms: dict[Stage, float], wait_ms: float) -> None:
-    stages = [StageLatency(stage=stage, latency_ms=ms, source=StageSource.AUDIT) for stage, ms in lengths_ms.items()]
+    stages = [StageLatency(stage, ms, StageSource.AUDIT) for stage, ms in lengths_ms.items()]
     parts = report_stages.stacked(stages, wait_ms)
     assert all(part.family in report_stages.FAMILIES and part.length_ms > 0 for part in parts)
     assert [part.start_ms for part in parts[:1]] in ([], [0])

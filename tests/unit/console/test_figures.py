@@ -3,122 +3,145 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from consumers.console.page.calls import HeardCall, ReportedCall
+from consumers.console.page.calls import ReportedCall
 from consumers.console.page.sections import Tile, Verdict, standouts, tiles
-from schemas.closed_sets import Anchor
-from schemas.scores.records import (
-    AgentErrorsFact,
-    AnyScoreRecord,
-    InterruptionFact,
+from schemas.closed_sets import Anchor, Speaker, ToolOutcome, UnscoredReason
+from schemas.rows import (
+    CallRow,
+    Errors,
+    Eva,
+    Goals,
+    GoalsRow,
     NotApplicable,
-    ProgressScore,
-    Scored,
-    ToolUseFact,
-    TurnOutcome,
+    Progress,
+    Silence,
+    Stall,
+    Subgoal,
+    ToolUse,
+    TurnRow,
+    Unscored,
+    Waiting,
 )
-from tests.support.calls.report_calls import Marks, goal_set, recorded, reported
-from tests.unit.exporter.test_projection import call as call_record
-from tests.unit.exporter.test_projection import eva, progress, row
+from schemas.scores.latency_stages import ServiceKind
+from tests.support.calls.console_calls import AT_MS, call_row, reported_rows, sounds, turn_row
+from tests.support.calls.report_calls import goal_set
 
 GOOD, FAIR, BAD = Verdict.GOOD, Verdict.FAIR, Verdict.BAD
-SILENT = HeardCall(0.0, 1_000.0, (), (), ())
+SILENCE = Silence(1, AT_MS + 2_000, AT_MS + 5_000, 3_000)
+UNKNOWN = Unscored(UnscoredReason.NO_USER_SPEECH)
 
 
-def of(*records: AnyScoreRecord) -> ReportedCall:
-    return ReportedCall("c", SILENT, records, "c1", Marks("\x00"))
-
-
-def tile(name: str, *records: AnyScoreRecord) -> Tile:
-    (found,) = [each for each in tiles(of(*records)) if each.name == name]
+def tile(name: str, call: CallRow | None = None, *turns: TurnRow, goals: GoalsRow | None = None) -> Tile:
+    (found,) = [each for each in tiles(reported_rows(call, *turns, goals=goals)) if each.name == name]
     return found
 
 
-def waited(turn: int, wait_ms: float) -> AnyScoreRecord:
-    return row(turn=turn, voice_to_voice_ms=Scored(value=wait_ms), anchor=Anchor.AUDIO)
-
-
-def common(**more: Any) -> dict[str, Any]:
-    return {**row().model_dump(exclude={"name", "kind", "record_id", "index"}), **more}
+def waited(turn: int, wait_ms: float, anchor: Anchor = Anchor.AUDIO) -> TurnRow:
+    return turn_row(turn, wait_ms=wait_ms, anchor=anchor)
 
 
 @pytest.mark.parametrize(
     ("wait_ms", "judged"),
     [
-        (1_500, (GOOD, "within 1.50 s")),
-        (1_501, (FAIR, "over 1.50 s")),
-        (3_500, (FAIR, "over 1.50 s")),
-        (3_501, (BAD, "over 3.50 s")),
+        (1_500.0, (GOOD, "within 1.50 s")),
+        (1_501.0, (FAIR, "over 1.50 s")),
+        (3_500.0, (FAIR, "over 1.50 s")),
+        (3_501.0, (BAD, "over 3.50 s")),
     ],
 )
 def test_a_wait_is_judged_by_the_objective_and_by_what_is_usual(wait_ms: float, judged: tuple[Verdict, str]) -> None:
+    call = call_row(p50_ms=wait_ms, longest_wait_ms=wait_ms)
     for name in ("Median wait", "Longest wait"):
-        assert tile(name, waited(1, wait_ms)).judged == judged
-    assert tile("Median wait", waited(1, wait_ms), waited(2, 1_500)).more == (
+        assert tile(name, call, waited(1, wait_ms)).judged == judged
+    assert tile("Median wait", call, waited(1, wait_ms), waited(2, 1_500.0)).more == (
         f"{1 + (wait_ms <= 1_500)} of 2 turns within 1.50 s"
     )
 
 
 def test_an_unknown_figure_is_not_judged() -> None:
-    nothing = list(tiles(of()))
+    nothing = list(tiles(reported_rows()))
     assert [each.name for each in nothing if each.judged] == ["Interruptions"]
     assert tile("Dead air").value == "not known"
     assert tile("Longest wait").value == "not known"
 
 
-def test_interruptions_are_judged_by_who_did_it_and_how_often() -> None:
-    def by(*names: str) -> Tile:
-        facts = (InterruptionFact(**common(name=f"interruption_by_{who}", turn=turn)) for turn, who in enumerate(names))
-        return tile("Interruptions", *facts)
+def test_a_median_says_how_its_waits_are_known_and_how_many_can_still_change() -> None:
+    settled = turn_row(2, wait_ms=900.0, anchor=Anchor.AUDIO, status="settled")
+    median = tile("Median wait", call_row(p50_ms=900.0), waited(1, 900.0, Anchor.VAD), settled)
+    assert ("End of the user's speech", "by voice detector (1 turn), heard on the line (1 turn)") in median.why
+    assert ("Status", "1 provisional, 1 settled") in median.why
 
-    assert by().judged == (GOOD, "none")
-    assert by("user", "user", "user", "user").judged is None
-    assert by("assistant", "user").judged == (FAIR, "the assistant spoke over the user")
-    assert by("assistant", "assistant", "assistant").judged == (BAD, "the assistant again and again")
+
+def test_the_longest_wait_says_its_anchor_and_its_status() -> None:
+    longest = tile("Longest wait", None, waited(1, 900.0, Anchor.VAD), waited(2, 300.0))
+    assert longest.more == "turn 1"
+    assert longest.why[:2] == (
+        ("End of the user's speech", "by voice detector"),
+        ("Status", "provisional: late events can change it"),
+    )
+    final = tile("Longest wait", call_row(state="closed"), waited(1, 900.0, Anchor.VAD))
+    assert final.why[1] == ("Status", "final: the call is over")
+
+
+def test_interruptions_are_judged_by_who_did_it_and_how_often() -> None:
+    def by(user: int, assistant: int) -> Tile:
+        return tile("Interruptions", call_row(user_interruptions=user, assistant_interruptions=assistant))
+
+    assert by(0, 0).judged == (GOOD, "none")
+    assert by(4, 0).judged is None
+    assert by(1, 1).judged == (FAIR, "the assistant spoke over the user")
+    assert by(0, 3).judged == (BAD, "the assistant again and again")
 
 
 @pytest.mark.parametrize(
     ("outcomes", "judged"),
     [
         ([], None),
-        (["success"], (GOOD, "all with success")),
-        (["success", "error", "unanswered"], (BAD, "2 without success")),
+        ([ToolOutcome.SUCCESS], (GOOD, "all with success")),
+        ([ToolOutcome.SUCCESS, ToolOutcome.ERROR, ToolOutcome.UNANSWERED], (BAD, "2 without success")),
     ],
 )
-def test_tools_are_judged_by_their_success(outcomes: list[str], judged: tuple[Verdict, str] | None) -> None:
-    uses = [
-        ToolUseFact(**common(tool="t", outcome=outcome, duration_ms=1, index=index))
-        for index, outcome in enumerate(outcomes)
-    ]
-    assert tile("Tools", *uses).judged == judged
+def test_tools_are_judged_by_their_success(outcomes: list[ToolOutcome], judged: tuple[Verdict, str] | None) -> None:
+    uses = tuple(ToolUse(index, "t", outcome, 1) for index, outcome in enumerate(outcomes))
+    failed = sum(each is not ToolOutcome.SUCCESS for each in outcomes)
+    call = call_row(tool_calls=len(uses), failed_tool_calls=failed)
+    found = tile("Tools", call, turn_row(tools=uses))
+    assert found.judged == judged
+    assert found.why == ((("Outcomes", ", ".join(f"1 {each}" for each in outcomes)),) if outcomes else ())
+
+
+def with_progress(reached: int, *, state: str = "running", is_stalled: bool = False) -> CallRow:
+    score = Progress(reached / 2, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, reached=reached, subgoals=2)
+    subgoals = tuple(Subgoal(float(place < reached), 1 if place < reached else None) for place in range(2))
+    stalls = (Stall(1, "turns"),) if is_stalled else ()
+    goals = Goals("g", "d", subgoals, judged_turn=3, progress=score, stalls=stalls, is_stalled=is_stalled)
+    return call_row(goals=goals, state=state, turn=3)
 
 
 def test_progress_is_judged_when_it_is_complete_or_the_call_is_over() -> None:
-    call = reported(recorded(turns=8), goal_set())
-    (closed,) = [each for each in tiles(call) if each.name == "Progress"]
-    assert closed[:4] == ("Progress", "50 %", "1 of 2 subgoals", (BAD, "not every subgoal reached"))
-    open_records = [each for each in call.records if each.name not in ("closed", "stall")]
-    assert tile("Progress", *open_records).judged is None
-    assert tile("Progress", *open_records, *(each for each in call.records if each.name == "stall")).judged == (
-        FAIR,
-        "stalled",
-    )
-    done = progress(Scored(value=1))
-    reached = ProgressScore(**dict(done) | {"reached": done.subgoals})
-    assert tile("Progress", *open_records, reached.model_copy(update={"turn": 99})).judged == (
-        GOOD,
-        "every subgoal reached",
-    )
+    goals = GoalsRow(conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json"))
+    over = tile("Progress", with_progress(1, state="closed"), turn_row(3), goals=goals)
+    assert over[:4] == ("Progress", "50 %", "1 of 2 subgoals", (BAD, "not every subgoal reached"))
+    assert over.why == (("Known", "up to turn 3"), ("Status", "final: the call is over"))
+    assert tile("Progress", with_progress(1), goals=goals).judged is None
+    assert tile("Progress", with_progress(1, is_stalled=True), goals=goals).judged == (FAIR, "stalled")
+    assert tile("Progress", with_progress(2), goals=goals).judged == (GOOD, "every subgoal reached")
+
+
+def evaluated(name: str, value: float | NotApplicable) -> CallRow:
+    return call_row(eva={name: Eva(value)})
 
 
 def test_turn_taking_and_task_are_judged_as_eva_does() -> None:
     for value, judged in ((0.8, (GOOD, "EVA passes from 0.8")), (0.79, (BAD, "below EVA's 0.8"))):
-        assert tile("Turn taking", eva("eva_turn_taking", Scored(value=value), value)).judged == judged
-    for value, told in ((1, ("done", (GOOD, "as expected"))), (0, ("not done", (BAD, "not as expected")))):
-        found = tile("Task", eva("eva_task_completion", Scored(value=value), value))
+        assert tile("Turn taking", evaluated("eva_turn_taking", value)).judged == judged
+    for value, told in ((1.0, ("done", (GOOD, "as expected"))), (0.0, ("not done", (BAD, "not as expected")))):
+        found = tile("Task", evaluated("eva_task_completion", value))
         assert (found.value, found.judged) == told
-    unknown = NotApplicable(reason="nobody says")
-    assert not [each for each in tiles(of(eva("eva_task_completion", unknown, None))) if each.name == "Task"]
+    unknown = reported_rows(evaluated("eva_task_completion", NotApplicable("nobody says")))
+    assert not [each for each in tiles(unknown) if each.name == "Task"]
 
 
 def test_a_failed_task_and_a_failed_authentication_stand_out() -> None:
@@ -126,27 +149,64 @@ def test_a_failed_task_and_a_failed_authentication_stand_out() -> None:
         ("eva_task_completion", "Task not completed"),
         ("eva_authentication_success", "Authentication failed"),
     ):
-        (found,) = standouts(of(eva(name, Scored(value=0), 0)))
+        (found,) = standouts(reported_rows(evaluated(name, 0.0)))
         assert (found.heading, found.is_fault, [each.turn for each in found.moments]) == (heading, True, [None])
-        assert standouts(of(eva(name, Scored(value=1), 1))) == []
-        assert standouts(of(eva(name, NotApplicable(reason="no"), None))) == []
-    assert standouts(of(call_record())) == []
+        assert standouts(reported_rows(evaluated(name, 1.0))) == []
+        assert standouts(reported_rows(evaluated(name, NotApplicable("no")))) == []
+    assert standouts(reported_rows()) == []
+
+
+def found_in(call: ReportedCall) -> list[tuple[str, int | None, str]]:
+    return [(each.heading, each.moments[0].turn, each.moments[0].text) for each in standouts(call)]
 
 
 def test_turns_without_an_answer_and_errors_of_the_agent_stand_out() -> None:
-    silent = row(turn=3, voice_to_voice_ms=NotApplicable(reason="no"), outcome=TurnOutcome.FAILED)
-    answered = row(turn=4, voice_to_voice_ms=NotApplicable(reason="no"), outcome=TurnOutcome.ANSWERED)
-    errors = AgentErrorsFact(**common(turn=None, errors=3, last_ms=1, component="LLM"))
-    found = [
-        (each.heading, each.moments[0].turn, each.moments[0].text) for each in standouts(of(silent, answered, errors))
-    ]
-    assert found == [
+    silent = turn_row(3, wait_ms=NotApplicable("no"), outcome="failed")
+    answered = turn_row(4, wait_ms=NotApplicable("no"), outcome="answered")
+    call = call_row(errors=Errors(3, 1, AT_MS, component=ServiceKind.LLM))
+    assert found_in(reported_rows(call, silent, answered)) == [
         ("Turns without an answer", 3, "the agent reported an error"),
         ("Errors of the agent", None, "3 errors, the newest of its LLM"),
     ]
 
 
+def test_a_call_that_ended_badly_says_so_first() -> None:
+    waiting = Waiting(4, AT_MS, 2)
+    assert found_in(reported_rows(call_row(waiting=waiting, turn=4))) == [], "it goes on"
+    ended = call_row(waiting=waiting, turn=4, state="closed")
+    assert found_in(reported_rows(ended, turn_row(4, outcome="abandoned"))) == [
+        ("Ended badly", 4, "ended: no answer in turn 4"),
+        ("Turns without an answer", 4, "the call ended"),
+    ]
+    failed = call_row(errors=Errors(1, 1, AT_MS), turn=4, state="over")
+    assert found_in(reported_rows(failed))[0] == ("Ended badly", 4, "ended: agent error")
+    assert found_in(reported_rows(structs.replace(failed, known_ms=AT_MS + 60_001)))[0][0] == "Errors of the agent"
+
+
 def test_every_wait_beyond_the_objective_stands_out() -> None:
-    (found,) = standouts(of(waited(1, 1_500), waited(2, 1_501), waited(3, 9_000)))
+    (found,) = standouts(reported_rows(None, waited(1, 1_500.0), waited(2, 1_501.0), waited(3, 9_000.0)))
     assert found.heading == "Waits over 1.50 s, the objective"
     assert [(each.turn, each.text) for each in found.moments] == [(3, "9.00 s"), (2, "1.50 s")]
+
+
+def test_interruptions_tools_and_stalls_stand_out() -> None:
+    both: dict[str, Any] = {"user_sounds": sounds((1_000, 3_000)), "assistant_sounds": sounds((2_500, 4_000))}
+    uses = (ToolUse(0, "find", ToolOutcome.ERROR), ToolUse(1, "book", ToolOutcome.UNANSWERED), ToolUse(2, "say"))
+    turn = turn_row(1, interruptions=(Speaker.ASSISTANT, Speaker.USER), tools=uses, **both)
+    call = with_progress(1, is_stalled=True)
+    assert found_in(reported_rows(call, turn)) == [
+        ("Assistant spoke over the user", 1, "0.50 s together"),
+        ("User interrupted", 1, "0.50 s together"),
+        ("Tools without success", 1, "find failed"),
+        ("No progress after", 1, "until now"),
+    ]
+
+
+def test_dead_air_counts_once_and_has_the_length_that_is_drawn() -> None:
+    turn = turn_row(1, dead_air=(structs.replace(SILENCE, until_ms=AT_MS + 7_000),), user_sounds=sounds((0, 2_000)))
+    found = tile("Dead air", call_row(dead_airs=1), turn)
+    assert found[:4] == ("Dead air", "1 time", "5.00 s", (BAD, "silent for over 3.00 s"))
+    heard = turn_row(1, user_sounds=sounds((0, 2_000)))
+    assert tile("Dead air", None, heard)[1:4] == ("0 times", None, (GOOD, "never over 3.00 s"))
+    assert found_in(reported_rows(None, turn)) == [("Other dead air", 1, "5.00 s")]
+    assert found_in(reported_rows(None, structs.replace(turn, wait_ms=5_000.0)))[0][0].startswith("Waits over")

@@ -5,7 +5,6 @@ import functools
 import gc
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -17,25 +16,19 @@ from consumers.console.fleet import Fleet
 from consumers.console.service import ConsoleRole
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import ConsoleSite
-from consumers.console.watched import WatchedCall
-from consumers.engine.evaluator import NO_LIMITS
-from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import ConnectionBounds, HttpListener
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
+from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
-from schemas.closed_sets import ToolOutcome
-from schemas.scores.records import AnyScoreRecord, CallLabels
+from schemas.rows import Labels, WordsRow, encode
 from tests.benchmarks.traffic import BrokerRecord
-from tests.support.calls.log_records import logged
+from tests.support.calls.console_calls import HeldCalls, call_row
 from tests.support.calls.long_calls import long_call
-from tests.support.calls.watched_calls import watched
-from tests.support.fakes.watched import HeldCalls
 from tests.support.held_loop import HeldLoop
 from tests.support.patience import patient
-from tests.unit.schemas.test_live_view import started, tool
 
 MOST_SECONDS = 0.05
 """Processor time of the longest step of the loop."""
@@ -57,8 +50,8 @@ def _no_collection() -> Iterator[None]:
 class Past:
     """A history in which every search finds a page of calls, and which has every call."""
 
-    def __init__(self, scores: Sequence[AnyScoreRecord]) -> None:
-        self.scores = scores
+    def __init__(self) -> None:
+        self.calls = HeldCalls(*long_call(TURNS))
 
     def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[dict[str, object]], bool]:
         return [{"conversation_id": f"past-{number}", "agent": "desk"} for number in range(100)], True
@@ -66,11 +59,8 @@ class Past:
     def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, dict[str, object]]]:
         return [(name, {"conversation_id": name}) for name in ids]
 
-    def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
-        return self.scores if conversation_id.startswith("past") else ()
-
-    def transcript_of(self, _conversation_id: str) -> bytes | None:
-        return None
+    def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
+        return self.calls.call("long", at_ms) if conversation_id.startswith("past") else None
 
     def annotations_of(self, _conversation_id: str) -> Sequence[Annotation] | None:
         return ()
@@ -81,11 +71,9 @@ def many_calls() -> Fleet:
     """Very many running calls, a third of them in trouble."""
     fleet, now_ms = Fleet(), wall_clock_ms()
     for number in range(RUNNING):
-        labels = CallLabels(agent=f"agent-{number % 40}", tenant=f"tenant-{number % 7}")
-        more: dict[str, Any] = {"conversation_id": f"run-{number}", "labels": labels, "caused_at_ms": now_ms}
-        fleet.fold(started(**more), 0, number)
-        if number % 3 == 0:
-            fleet.fold(tool(1, tool="lookup", outcome=ToolOutcome.ERROR, **more), 0, number)
+        labels = Labels(agent=f"agent-{number % 40}", tenant=f"tenant-{number % 7}")
+        failing = {"lookup": 1} if number % 3 == 0 else {}
+        fleet.take(call_row(f"run-{number}", labels=labels, known_ms=now_ms, failing_tools=failing))
     return fleet
 
 
@@ -93,13 +81,11 @@ class Serving:
     """The site with a call of very many turns that nobody has looked at, and very many running calls."""
 
     def __init__(self) -> None:
-        inputs, scores = long_call(TURNS)
-        self.call = watched("long", inputs, scores)
         self.fleet = many_calls()
         settings = ConsoleSettings.model_validate({"port": 0})
         instruments = Instruments(CollectorRegistry(), ["console"])
-        calls = HeldCalls({"long": self.call})
-        self.site = ConsoleSite(settings, self.fleet, calls, None, Past(scores), Redactor(), instruments, "1")
+        self.calls = HeldCalls(*long_call(TURNS))
+        self.site = ConsoleSite(settings, self.fleet, self.calls, None, Past(), Redactor(), instruments, "1")
         bounds = ConnectionBounds(
             request_seconds=patient(SECONDS), answer_seconds=patient(SECONDS), most_connections=2 * STREAMS
         )
@@ -130,10 +116,8 @@ REQUESTS = {
     "its parts": ["/parts/calls/long"],
     "its parts at a moment": ["/parts/calls/long?at_ms=1790001000000"],
     "its report at a moment": ["/report/long?at_ms=1790001000000"],
-    "the API of it": [f"{api.PREFIX}/calls/long{end}" for end in ("", "/scores", "/transcript")],
-    "the API of it at a moment": [
-        f"{api.PREFIX}/calls/long{end}?at_ms=1790001000000" for end in ("", "/scores", "/transcript")
-    ],
+    "the API of it": [f"{api.PREFIX}/calls/long"],
+    "the API of it at a moment": [f"{api.PREFIX}/calls/long?at_ms=1790001000000"],
     "a past call": ["/calls/past-1"],
     "running calls": ["/", "/?text=run-99", "/?sort=latency&bad=1", "/?agent=agent-3", "/?tenant=none"],
     "the API of running calls": [f"{api.PREFIX}/calls?limit=1000", f"{api.PREFIX}/fleet"],
@@ -166,7 +150,7 @@ async def test_the_page_of_a_long_call_that_goes_on_holds_nobody_up(monkeypatch:
             async with client.stream("GET", "/live/calls/long") as answer:
                 pieces = answer.aiter_raw()
                 await until_said(pieces, b"last_ms")
-                made.call.take_score(b"{}")
+                made.calls.note(long_call(TURNS)[-1:])
                 await until_said(pieces, b"last_ms")
         assert held.longest_seconds < MOST_SECONDS, held.longest_step
 
@@ -209,31 +193,10 @@ async def follow(client: httpx.AsyncClient, text: str, answered: asyncio.Semapho
         return answer.status_code
 
 
-async def test_a_poll_of_thousands_of_records_holds_nobody_up() -> None:
-    _, scores = long_call(TURNS)
-    values = [record.model_dump_json().encode() for record in scores]
+async def test_a_poll_of_thousands_of_rows_holds_nobody_up() -> None:
+    values = [encode(row) for row in long_call(TURNS) if not isinstance(row, WordsRow)]
     records = [BrokerRecord("scores", offset, 0, b"long", values[offset % len(values)]) for offset in range(5_000)]
-    role = ConsoleRole(
-        KafkaSettings(), ConsoleSettings(), Limits(), Redactor(), Instruments(CollectorRegistry(), ["console"])
-    )
+    role = ConsoleRole(KafkaSettings(), ConsoleSettings(), Redactor(), Instruments(CollectorRegistry(), ["console"]))
     with HeldLoop() as held:
         await asyncio.create_task(role.take(TopicPartition("scores", 0), records))
     assert held.longest_seconds < MOST_SECONDS, held.longest_step
-
-
-async def test_opening_a_long_call_holds_nobody_up() -> None:
-    """The loop only keeps what was read of it; it is folded where it is drawn."""
-    inputs, scores = long_call(TURNS)
-    values = [score.model_dump_json().encode() for score in scores]
-    call = WatchedCall("long", NO_LIMITS, Redactor())
-    with HeldLoop() as held:
-        await asyncio.create_task(taken(call, inputs, values))
-    assert held.longest_seconds < MOST_SECONDS, held.longest_step
-    assert await asyncio.to_thread(lambda: len(call.scores)) == len(scores)
-
-
-async def taken(call: WatchedCall, inputs: Sequence[Any], values: Sequence[bytes]) -> None:
-    for value in values:
-        call.take_score(value)
-    for record in logged(inputs):
-        call.take_event(record)

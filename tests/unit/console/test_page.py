@@ -13,34 +13,39 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from consumers.console.page import sections as report_timeline
 from consumers.console.page import sections as report_transcript
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.sections import section
 from consumers.console.page.whole import index
-from schemas.closed_sets import Anchor, InterruptionCause, UnscoredReason
+from schemas.closed_sets import Anchor, InterruptionCause, Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.latency_stages import ServiceKind
-from schemas.scores.records import (
-    AnyScoreRecord,
-    CallLabels,
-    CallValues,
-    DeadAirFact,
-    EvaMetricScore,
-    FinalLatencies,
-    FrameworkNote,
-    ProgressScore,
-    Scored,
+from schemas.rows import (
+    CallRow,
+    Eva,
+    FinalWaits,
+    Goals,
+    GoalsRow,
+    Labels,
+    Note,
+    Progress,
+    Rating,
     ServiceUse,
-    TextRating,
-    TurnValues,
+    Silence,
+    Subgoal,
+    ToolUse,
+    ToolWords,
+    TurnRow,
     Unscored,
+    WordsRow,
 )
+from schemas.scores.latency_stages import ServiceKind
 from streamer.report import page
-from tests.support.calls.report_calls import T0_MS, Marks, goal_set, recorded, reported
+from tests.support.calls.console_calls import AT_MS, call_row, reported_rows, sounds, turn_row
+from tests.support.calls.report_calls import T0_MS, goal_set, recorded, reported
 
-PLAIN = Marks("\x00")
 HOSTILE = [
     "<script>alert(1)</script>",
     "\"'><img src=x onerror=alert(1)>",
@@ -98,9 +103,6 @@ class Says:
     def redact(self, _text: str) -> str:
         return self._text
 
-    def redact_value(self, _value: Any) -> Any:
-        return {self._text: [self._text, 1]}
-
 
 @functools.cache
 def _call() -> ReportedCall:
@@ -108,11 +110,18 @@ def _call() -> ReportedCall:
 
 
 def _shape(text: str) -> list[str]:
-    """The elements of a page of two calls, where this text replaces every text that people choose."""
+    """The elements of a page of two calls, where this text is every text that people choose."""
     call = _call()
-    labels = CallLabels(agent=text, tenant=text, environment=text)
-    records = [record.model_copy(update={"labels": labels}) for record in call.records]
-    said = [ReportedCall(text, call.heard, records, anchor_id, Says(text)) for anchor_id in ("c1", "c2")]
+    row = structs.replace(call.row, labels=Labels(text, text, text, text), conversation_id=text)
+    goals = GoalsRow(conversation_id=text, revision=1, digest="d", goal_set=goal_set().model_dump(mode="json"))
+    tools = (ToolWords(0, text, text, text),)
+    words = [
+        WordsRow(
+            conversation_id=text, turn=each.turn, user=f"a {text}", assistant=f"a {text}", written=text, tools=tools
+        )
+        for each in call.turns
+    ]
+    said = [ReportedCall(row, call.turns, goals, words, anchor_id, Says(text)) for anchor_id in ("c1", "c2")]
     return Shape(whole(*said)).shape
 
 
@@ -160,7 +169,7 @@ def test_links_lead_somewhere_and_ids_are_there_once() -> None:
 
 def test_what_stands_out_is_told() -> None:
     text = words(whole(reported(recorded("word"))))
-    assert "Waits over 1.50 s, the objective turn 2 4.00 s User interrupted turn 1 0.50 s together" in text
+    assert "Waits over 1.50 s, the objective turn 2 4.00 s User interrupted turn 1" in text
     assert "Tools without success turn 1 word failed turn 1 word2 did not answer" in text
 
 
@@ -171,78 +180,45 @@ def test_a_call_without_faults_says_so() -> None:
     assert "Nothing: no wait over 1.50 s, no interruption, no dead air, no tool that failed. Timeline" in text
 
 
-@pytest.mark.parametrize(
-    ("tools", "lengths"),
-    [
-        ([], ["8.00 s"]),
-        ([(3_500, 0)], ["3.50 s", "4.50 s"]),
-        ([(3_500, 0), (6_000, 0)], ["3.50 s"]),
-        ([(3_200, 1_300)], ["3.20 s", "3.50 s"]),
-        ([(3_200, None)], ["3.20 s"]),
-        ([(1_000, None)], []),
-        ([(2_000, 0), (4_000, 0), (6_000, 0)], []),
-    ],
-)
-def test_dead_air_is_told_alike_everywhere(tools: list[tuple[int, int | None]], lengths: list[str]) -> None:
-    """The tile, index, table, timeline and legend agree. The user waits for 8 s, and tools run in that time."""
-    call = recorded("word", turns=3, pace=2)
-    events = []
-    for after_ms, took_ms in tools:
-        at_ms = T0_MS + 32_000 + after_ms
-        used = {"tool": f"tool {after_ms}", "parameters": {}}
-        events.append({"timestamp": at_ms, "message_type": "tool_call", "value": used})
-        if took_ms is not None:
-            answer = {"tool": f"tool {after_ms}", "response": {"status": "success"}}
-            events.append({"timestamp": at_ms + took_ms, "message_type": "tool_response", "value": answer})
-    audit = sorted((*(call.audit or ()), *events), key=lambda event: event["timestamp"])
-    told = reported(replace(call, audit=tuple(audit)))
+def test_dead_air_is_told_alike_everywhere() -> None:
+    """The tile, index, timeline and legend agree."""
+    silences = tuple(
+        Silence(number, AT_MS + since_ms, 0, 3_000, AT_MS + since_ms + 3_500)
+        for number, since_ms in ((1, 2_000), (2, 9_000))
+    )
+    turns = [
+        turn_row(
+            number,
+            user_sounds=sounds((silence.since_ms - AT_MS - 1_000, silence.since_ms - AT_MS)),
+            dead_air=(silence,),
+        )
+        for number, silence in enumerate(silences, 1)
+    ]
+    told = reported_rows(call_row(dead_airs=2, began_ms=AT_MS, ended_ms=AT_MS + 20_000, state="closed"), *turns)
     text = section(told, has_index=False)
-    times, total = len(lengths), f"{sum(float(length.split()[0]) for length in lengths):.2f} s"
-    more = f"✗ silent for over 3.00 s {total} Why Dead air" if times else "✓ never over 3.00 s Why Dead air"
-    assert f"Dead air {times} time{'s' * (times != 1)} {more}" in words(text)
-    assert f"Dead air, each from 3.00 s {total}" in words(text)
-    assert re.findall("Dead air from [^<]*: nobody spoke for ([^<]*)<", text) == lengths
-    assert text.count('class="dead-air"') == times + bool(times)  # one in the legend
-    assert (f"Dead air, over 3.00 s ({times} time{'s' * (times != 1)})" in words(text)) is bool(times)
-    assert re.findall('data-head="Dead air">([^<]*)<', index([told])) == [str(times)]
+    assert "Dead air 2 times ✗ silent for over 3.00 s 7.00 s Why Dead air" in words(text)
+    assert re.findall("Dead air from [^<]*: nobody spoke for ([^<]*)<", text) == ["3.50 s", "3.50 s"]
+    assert text.count('class="dead-air"') == 3  # one in the legend
+    assert "Dead air, over 3.00 s (2 times)" in words(text)
+    assert re.findall('data-head="Dead air">([^<]*)<', index([told])) == ["2"]
 
 
-def with_changed(call: ReportedCall, kind: type[Any], turn: int | None = None, **fields: Any) -> list[AnyScoreRecord]:
-    """The records of the call, with these fields changed in records of one kind and turn."""
-    return [
-        record.model_copy(update=fields) if isinstance(record, kind) and record.turn == turn else record
-        for record in call.records
+def test_tools_are_drawn_where_a_source_says_when() -> None:
+    uses = (
+        ToolUse(0, "find", ToolOutcome.SUCCESS, 500, AT_MS + 1_000),
+        ToolUse(1, "book", ToolOutcome.ERROR, None, AT_MS + 2_000),
+        ToolUse(2, "say", ToolOutcome.SUCCESS),
+    )
+    turn = turn_row(user_sounds=sounds((0, 1_000)), tools=uses)
+    text = section(reported_rows(call_row(began_ms=AT_MS), turn), has_index=False)
+    assert re.findall("<title>(Tool [^<]*)</title>", text) == [
+        "Tool find at 0:01: success, 0.50 s",
+        "Tool book at 0:02: error",
     ]
 
 
-def test_the_tile_and_the_table_have_one_length_of_dead_air() -> None:
-    """The drawing may end a little later than the measurement: with the last event, not with the last sound."""
-    call = reported(recorded("word", turns=3, pace=2))
-    assert call.whole is not None
-    assert call.whole.speech is not None
-    speech = call.whole.speech.model_copy(update={"dead_air_ms": Scored(value=7_900)})
-    records = with_changed(call, CallValues, speech=speech)
-    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
-    assert "Dead air 1 time ✗ silent for over 3.00 s 7.90 s Why Dead air" in text
-    assert "Dead air, each from 3.00 s 7.90 s" in text
-
-
-def test_dead_air_of_another_length_is_summed_by_itself() -> None:
-    """The measured value counts silences from 3 s on, even if the settings define dead air differently."""
-    call = reported(recorded(turns=3, pace=2))
-    (fact,) = call.of(DeadAirFact)
-    others = [record for record in call.records if record is not fact]
-    shorter = fact.model_copy(update={"silent_since_ms": T0_MS + 20_000, "threshold_ms": 1_500, "index": 2})
-    changed = ReportedCall(
-        "c", call.heard, [*others, fact.model_copy(update={"threshold_ms": 1_500}), shorter], "c", PLAIN
-    )
-    assert (changed.dead_air_times, changed.dead_air_ms) == (2, 10_000)
-    assert "Dead air, each from 3.00 s 8.00 s" in words(section(changed, has_index=False))
-
-
 def test_dead_air_that_nobody_could_hear_is_not_known() -> None:
-    silent = recorded("word", turns=1)
-    call = reported(replace(silent, elevenlabs=None, pipecat=None, audit=()))
+    call = reported_rows(call_row(state="closed"))
     text = words(section(call, has_index=False))
     assert "Dead air not known Interruptions" in text
     assert "Nothing: no interruption, no tool that failed. Not known: wait over 1.50 s, dead air." in text
@@ -252,57 +228,55 @@ def test_dead_air_that_nobody_could_hear_is_not_known() -> None:
 def test_the_day_of_a_recording_without_times_is_not_known() -> None:
     call = reported(recorded(turns=1))
     assert "Began 2026-" in words(section(call, has_index=False))
-    without = ReportedCall("c", call.heard._replace(start_ms=0.0), call.records, "c1", PLAIN)
+    without = reported_rows(call_row(first_known_ms=0, known_ms=0))
     assert "Began not known Ended" in words(section(without, has_index=False))
 
 
 def test_how_a_wait_is_known_is_said_in_words() -> None:
     call = reported(recorded(turns=3))
     assert "the end of the user's speech is known: heard on the line." in words(section(call, has_index=False))
-    assert [wait.turn for wait in call.latencies] == [1, 2]
-    recorded_one = ReportedCall("c", call.heard, with_changed(call, TurnValues, 1, anchor=Anchor.RECORD), "c1", PLAIN)
-    told = with_changed(recorded_one, TurnValues, 2, anchor=Anchor.ESTIMATED)
-    text = words(section(ReportedCall("c", call.heard, told, "c1", PLAIN), has_index=False))
-    assert re.findall(r"\d s (from the conversation record|estimated from arrival times) ", text) == [
-        "from the conversation record",
-        "estimated from arrival times",
+    assert [wait.turn for wait in call.waits] == [1, 2]
+    turns = [
+        turn_row(1, wait_ms=900.0, anchor=Anchor.RECORD, status="settled"),
+        turn_row(2, wait_ms=900.0, anchor=Anchor.ESTIMATED),
     ]
+    text = words(section(reported_rows(None, *turns), has_index=False))
+    assert "0.90 s from the conversation record settled" in text
+    assert "0.90 s estimated from arrival times provisional" in text
 
 
 def test_what_is_taken_out_is_nowhere_on_the_page() -> None:
-    """Ids and labels of the call do not count as its texts."""
+    """Ids and labels of the call do not count as its texts, and words are redacted before they are rows."""
     number = "4111 1111 1111 1111"
     said = recorded(f"my card is {number}")
     labels = {"agent": "a", "tenant": "t", "environment": "e"}
-    call = replace(said, control=({**said.control[0], **labels}, said.control[1]))
+    call = replace(said, control=({**said.control[0], **labels}, {**said.control[1], "reason": number}), audit=())
     text = whole(reported(call, goal_set(f"ask for {number}"), taken_out=number))
-    assert text.count("[redacted]") > 20
+    assert text.count("[redacted]") >= 2, "the goals; rows of words have none"
     assert number not in text
 
 
 def test_unknown_is_shown_as_such() -> None:
-    call = reported(recorded(turns=2), goal_set())
-    unknown = Unscored(reason=UnscoredReason.JUDGE_DISABLED)
-    records = [
-        record.model_copy(update={"result": unknown}) if isinstance(record, ProgressScore) else record
-        for record in call.records
-    ]
-    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    unknown = Unscored(UnscoredReason.JUDGE_DISABLED)
+    progress = Progress(unknown, unknown, unknown, unknown, unknown, reached=1, missing=1, subgoals=2)
+    found = Goals("hello", "d", (Subgoal(1.0, 1), Subgoal(unknown)), judged_turn=1, progress=progress)
+    goals = GoalsRow(conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json"))
+    page = section(
+        reported_rows(call_row(goals=found, state="closed"), turn_row(1, progress=progress), goals=goals),
+        has_index=False,
+    )
+    text = words(page)
     assert "Progress unscored" in text
     assert "Progress at the end progress Unscored: judge disabled" in text
-    assert "turn 1 unscored, judge disabled; 1 of 2 subgoals for certain" in section(
-        ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False
-    )
+    assert "turn 1 unscored, judge disabled; 1 of 2 subgoals for certain" in page
     assert "Hollow and dashed: at least so much" in text
     assert "0 %" not in text.split("Progress unscored")[1].split("Timeline")[0]
 
 
 def test_what_a_judge_could_not_judge_stands_beside_its_rating() -> None:
-    call = reported(recorded(turns=1))
     left_out = {"violating_policies": "the agent's instructions are not known"}
-    rating = TextRating(result=Scored(value=1), through_turn=1, rating=3, not_applicable=left_out)
-    records = with_changed(call, CallValues, faithfulness=rating)
-    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    rating = Rating(1.0, 1, rating=3, not_applicable=left_out)
+    text = words(section(reported_rows(call_row(faithfulness=rating)), has_index=False))
     assert (
         "Faithfulness faithfulness 1; not judged: violating policies (the agent's instructions are not known) Details"
         in text
@@ -311,26 +285,24 @@ def test_what_a_judge_could_not_judge_stands_beside_its_rating() -> None:
 
 
 def test_what_the_models_used_and_the_framework_notes_is_told() -> None:
-    call = reported(recorded(turns=1))
     uses = (
-        ServiceUse(kind=ServiceKind.LLM, provider="OpenAI", model="gpt-4o", input_tokens=200_000, cost=0.5),
-        ServiceUse(kind=ServiceKind.STT, audio_seconds=12.5),
+        ServiceUse(ServiceKind.LLM, "OpenAI", "gpt-4o", input_tokens=200_000, cost=0.5),
+        ServiceUse(ServiceKind.STT, audio_seconds=12.5),
     )
     notes = (
-        FrameworkNote(what="interruption", at_ms=T0_MS, turn=1, cause=InterruptionCause.PROGRAM),
-        FrameworkNote(what="false_interruption", at_ms=T0_MS, turn=1, is_resumed=True),
-        FrameworkNote(what="handoff", at_ms=T0_MS, from_agent="desk"),
+        Note("interruption", T0_MS, turn=1, cause=InterruptionCause.PROGRAM),
+        Note("false_interruption", T0_MS, turn=1, is_resumed=True),
+        Note("handoff", T0_MS, from_agent="desk"),
     )
-    cost = Unscored(reason=UnscoredReason.NO_PRICE)
-    records = with_changed(call, CallValues, uses=uses, notes=notes, cost=cost)
-    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    row = call_row(uses=uses, notes=notes, cost_dollars=Unscored(UnscoredReason.NO_PRICE))
+    text = words(section(reported_rows(row), has_index=False))
     assert (
         "Models and notes Service Provider Model Used Cost LLM OpenAI gpt-4o 200,000 input tokens 0.5 US dollars "
         "STT not known not known 12.5 audio seconds not known: no price Cost of the call not known: no price "
-        "Turn 1 : the answer was cut off: the agent's own code did it "
-        "Turn 1 : what looked like an interruption was none: the agent went on desk handed the call to another one"
+        "Turn 1: the answer was cut off: the agent's own code did it "
+        "Turn 1: what looked like an interruption was none: the agent went on desk handed the call to another one"
     ) in text
-    assert "Models and notes" not in words(section(call, has_index=False))
+    assert "Models and notes" not in words(section(reported_rows(), has_index=False))
 
 
 def test_progress_and_subgoals() -> None:
@@ -362,69 +334,29 @@ def test_expected_tool_calls_say_why_they_were_missed() -> None:
     assert page.count('<a href="#c1-t40">') == 0
 
 
-class LaterTurnValues(TurnValues):
-    """The row of a turn in a later version, with one more value."""
-
-    patience: TextRating | None = None
-
-
-class LaterCallValues(CallValues):
-    """The record of a call in a later version, with two more values."""
-
-    patience: TextRating | None = None
-    repeated_answers: Scored | None = None
-
-
-def test_a_value_nobody_knew_of_appears_by_itself() -> None:
-    call = reported(recorded(turns=1))
-    assert call.whole is not None
-    rating = TextRating(result=Scored(value=0.5), through_turn=1, rating=2, dimensions={"calm": 3})
-    fields = {"patience": rating, "repeated_answers": Scored(value=3)}
-    records = [
-        *(record for record in call.records if not isinstance(record, TurnValues | CallValues)),
-        LaterTurnValues(**dict(call.rows[-1]) | {"patience": rating}),
-        LaterCallValues(**dict(call.whole) | fields),
-    ]
-    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
-    assert "Patience patience 0.5 Details" in text
-    assert "Dimensions, calm 3" in text
-    assert "Repeated answers repeated_answers 3" in text
-    of_turns = text.partition("Of each turn")[2]
-    assert "Patience" in of_turns.partition("Transcript")[0]
-
-
 def test_details_of_a_score_have_names_of_their_own_and_zero_rates_share_a_row() -> None:
-    call = reported(recorded(turns=1))
-    validity = EvaMetricScore(
-        result=Scored(value=0.9),
-        sub_metrics={f"{name}_rate": 0.0 for name in ("late", "early", "lost", "odd")} | {"wrong_rate": 0.1},
-    )
-    latencies = {Anchor.AUDIO: FinalLatencies(measured=7, measured_ms=11_060, overlapped=0)}
-    records = with_changed(call, CallValues, eva={"eva_validity": validity}, latencies=latencies)
-    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
-    assert "Latencies, audio, measured 7 Latencies, audio, measured, together 11.1 s" in text
+    rates = {f"{name}_rate": 0.0 for name in ("late", "early", "lost", "odd")}
+    validity = Eva(0.9, sub_metrics={**rates, "wrong_rate": 0.1})
+    row = call_row(eva={"eva_validity": validity}, waits={Anchor.AUDIO: FinalWaits(7, 11_060.0, 0)})
+    text = words(section(reported_rows(row), has_index=False))
+    assert "Waits, audio, measured 7 Waits, audio, measured, together 11.1 s" in text
     assert "Wrong rate 0.1 4 further rates 0" in text
     assert "Late rate" not in text
-    few = EvaMetricScore(result=Scored(value=1), sub_metrics={f"{name}_rate": 0.0 for name in ("late", "early", "odd")})
-    records = with_changed(call, CallValues, eva={"eva_validity": few})
-    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    few = Eva(1.0, sub_metrics={f"{name}_rate": 0.0 for name in ("late", "early", "odd")})
+    text = words(section(reported_rows(call_row(eva={"eva_validity": few})), has_index=False))
     assert "Late rate 0 Early rate 0 Odd rate 0" in text
     assert "further rates" not in text
 
 
 def test_every_score_of_the_call_and_of_its_turns_is_shown() -> None:
     call = reported(recorded(turns=3), goal_set())
-    assert call.whole is not None
     text = words(section(call, has_index=False))
     of_call, _, of_turns = text.partition("Of each turn")
-    for name in ("stt_wer", "transcript_disagreement", "success_final_turn", "progress", *call.whole.eva):
+    for name in ("stt_wer", "transcript_disagreement", "success_final_turn", "progress", *call.row.eva):
         assert f" {name} " in of_call.partition(" Of the call ")[2]
     assert "Spoke for" in of_call
-    for heading in ("Voice to voice latency", "Turn taking", "Talk"):
+    for heading in ("Wait", "Turn taking", "Talk"):
         assert heading in of_turns.partition("Transcript")[0]
-    timing = call.whole.eva["eva_turn_taking"]
-    assert isinstance(timing, EvaMetricScore)
-    assert isinstance(timing.result, Scored)
     assert "Turn taking " in of_call.partition("What stands out")[0]
 
 
@@ -432,8 +364,8 @@ def test_a_call_in_which_nobody_was_heard() -> None:
     silent = recorded(turns=1)
     call = replace(silent, elevenlabs=None, pipecat=None, audit=())
     text = words(whole(reported(call)))
-    assert "Nothing in this recording says who spoke when" in text
-    assert "This recording has no words." in text
+    assert "Nothing in this call says who spoke when" in text
+    assert "There are no words to show." in text
 
 
 # Bounds.
@@ -442,13 +374,84 @@ def test_a_call_in_which_nobody_was_heard() -> None:
 def test_a_call_of_many_turns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_timeline, "MOST_TURN_LINKS", 4)
     monkeypatch.setattr(report_transcript, "MOST_TURNS", 4)
-    text = section(reported(recorded(turns=9)), has_index=False)
+    turns = [turn_row(turn, user_sounds=sounds((turn * 1_000, turn * 1_000 + 500))) for turn in range(9)]
+    spoken = [WordsRow(conversation_id="c", turn=each.turn, user="yes") for each in turns]
+    text = section(reported_rows(None, *turns, words=spoken), has_index=False)
     assert "Only the first 4 of 9 turns lead to their words." in words(text)
     assert "The first 4 of 9 turns are shown." in words(text)
     assert text.count('class="turn"') == 4
 
 
-def test_a_long_text_is_cut() -> None:
-    text = whole(reported(recorded("x" * 10_000, name="n", turns=1)))
-    assert "(6,000 more characters)" in text
-    assert len(text) < 200_000
+# What was said.
+
+
+def test_the_words_of_a_turn_stand_in_their_order_with_what_is_known_of_it() -> None:
+    turn = turn_row(
+        1,
+        wait_ms=900.0,
+        interruptions=(Speaker.USER, Speaker.ASSISTANT),
+        outcome="interrupted",
+        tools=(ToolUse(0, "find", ToolOutcome.SUCCESS, 500), ToolUse(1, "book")),
+    )
+    spoken = WordsRow(
+        conversation_id="c",
+        turn=1,
+        user="[user interrupts] No",
+        assistant="One moment [likely cut off by user]",
+        written="One moment, please",
+        tools=(ToolWords(0, "find", '{"day":"friday"}', '{"free":true'),),
+        left_out=("tools",),
+    )
+    page = section(reported_rows(None, turn, words=[spoken]), has_index=False)
+    text = words(page[page.index('id="call-transcript"') :])
+    assert text.endswith(
+        "Transcript Turn 1 answered after 0.90 s provisional began by interrupting the agent interrupted by the agent "
+        'User No Tool find success, 0.50 s Arguments { "day": "friday" } Answer {"free":true '
+        "Tool book unanswered Arguments (not known) "
+        "Assistant One moment The agent wrote One moment, please Left out, because it was too large: tools."
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        ("unanswered", "no answer: the call went on"),
+        ("abandoned", "no answer: the call ended"),
+        ("failed", "no answer: the agent reported an error"),
+        ("answered", ""),
+        (None, ""),
+    ],
+)
+def test_a_turn_says_how_it_ended(outcome: Any, told: str) -> None:
+    spoken = WordsRow(conversation_id="c", turn=1, user="hello")
+    page = section(
+        reported_rows(call_row(state="closed"), turn_row(1, outcome=outcome), words=[spoken]), has_index=False
+    )
+    assert words(page[page.index('id="call-transcript"') :]).split("Turn 1 ")[1] == f"{told} User hello".strip()
+
+
+def test_a_rating_is_pending_once_a_judge_is_asked() -> None:
+    """That is when the call has left the turn."""
+    rated = turn_row(1, conciseness=Rating(1.0, 1))
+
+    def pending(second: TurnRow, row: CallRow | None = None) -> int:
+        return words(section(reported_rows(row, rated, second), has_index=False)).count("Pending a judge is asked")
+
+    waited = turn_row(2, wait_ms=900.0)
+    assert pending(waited) == 1
+    assert pending(structs.replace(waited, status="open")) == 0
+    assert pending(waited, call_row(state="closed")) == 0
+
+
+def test_a_verdict_that_is_pending_is_shown_as_pending() -> None:
+    judged = {"id": "any", "details": "d", "check": {"kind": "judge"}}
+    goals = GoalsRow(conversation_id="c", revision=1, digest="d", goal_set={"id": "g", "subgoals": [judged]})
+    found = Goals("g", "d", (Subgoal(Unscored(UnscoredReason.NO_TURN_JUDGED)),), by_judge=1)
+    call = reported_rows(call_row(goals=found, turn=2), turn_row(1), turn_row(2, status="open"), goals=goals)
+    assert call.unjudged_turns == [1]
+    text = words(section(call, has_index=False))
+    assert "Progress not judged a verdict is pending Why Progress is so Pending a judge is asked about turn 1" in text
+    assert "Pending any d a judge is asked" in text
+    over = reported_rows(call_row(goals=found, turn=2, state="closed"), turn_row(1), goals=goals)
+    assert over.unjudged_turns == []
+    assert "pending" not in words(section(over, has_index=False))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
-from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -23,11 +22,10 @@ from consumers.console.pages import (
     past_page,
     query_of,
 )
-from schemas.closed_sets import SortKey, ToolOutcome
-from schemas.scores.records import CallLabels
+from schemas.closed_sets import SortKey
+from schemas.rows import Goals, Labels, Stall, Waiting
 from schemas.scores.running import EVERY_CALL, WantedCalls
-from tests.unit.exporter.test_projection import CAUSED_AT_MS, FIRST
-from tests.unit.schemas.test_live_view import closed, stall, started, tool
+from tests.support.calls.console_calls import AT_MS, call_row
 
 NO_ALERTS = Alerts((), "none")
 SITE = Site("./", "1", "s", has_past=True)
@@ -59,26 +57,24 @@ class Shape(HTMLParser):
         self.text.append(data)
 
 
-def fleet_of(names: Sequence[str], *, at_ms: int = CAUSED_AT_MS, text: str = "tool") -> Fleet:
+def fleet_of(names: Sequence[str], *, at_ms: int = AT_MS, text: str = "tool") -> Fleet:
     """Running calls with these ids, in each of which a tool has failed."""
     fleet = Fleet()
-    labels = CallLabels(agent=text, tenant=text, environment=text)
-    for offset, name in enumerate(names):
-        more: dict[str, Any] = {"conversation_id": name, "caused_at_ms": at_ms, "labels": labels}
-        fleet.fold(started(**more), 0, offset)
-        fleet.fold(tool(1, tool=text, outcome=ToolOutcome.ERROR, **more), 0, offset)
+    labels = Labels(text, None, text, text)
+    for name in names:
+        fleet.take(call_row(name, known_ms=at_ms, labels=labels, failing_tools={text: 1}))
     return fleet
 
 
 def boxes_of(
-    fleet: Fleet, wanted: WantedCalls = EVERY_CALL, alerts: Alerts = NO_ALERTS, at_ms: int = CAUSED_AT_MS
+    fleet: Fleet, wanted: WantedCalls = EVERY_CALL, alerts: Alerts = NO_ALERTS, at_ms: int = AT_MS
 ) -> Mapping[str, Mapping[str, str]]:
     now = fleet.now(at_ms)
     return now_boxes(SITE, now, wanted, fleet, common_boxes(now, fleet, alerts))
 
 
 def shown(fleet: Fleet, wanted: WantedCalls = EVERY_CALL, alerts: Alerts = NO_ALERTS) -> str:
-    return now_page(SITE, boxes_of(fleet, wanted, alerts, CAUSED_AT_MS + 1_000), wanted, wall=False)
+    return now_page(SITE, boxes_of(fleet, wanted, alerts, AT_MS + 1_000), wanted, wall=False)
 
 
 def calls_of(name: str) -> WantedCalls:
@@ -88,8 +84,8 @@ def calls_of(name: str) -> WantedCalls:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_of_a_call_becomes_markup(text: str) -> None:
-    alert = Alert(text, "critical", text, text, CAUSED_AT_MS)
-    alerts = Alerts([alert], text, [alert._replace(fires_ms=CAUSED_AT_MS + 1)], text)
+    alert = Alert(text, "critical", text, text, AT_MS)
+    alerts = Alerts([alert], text, [alert._replace(fires_ms=AT_MS + 1)], text)
     for makes in (lambda _: EVERY_CALL, calls_of):
         hostile = Shape(shown(fleet_of([text], text=text), makes(text), alerts))
         plain = Shape(shown(fleet_of(["x"], text="x"), makes("x"), alerts))
@@ -112,11 +108,13 @@ def test_many_calls_give_few_rows_and_a_count() -> None:
     assert len(set(boxes["calls"])) == MOST_ROWS
 
 
-def test_a_past_call_that_is_not_closed_goes_on() -> None:
-    over = {"conversation_id": "a", "is_closed": 1, "ended_reason": "goodbye"}
+def test_a_past_call_says_how_it_ended_or_that_it_goes_on() -> None:
+    over: dict[str, object] = {"conversation_id": "a", "state": "closed", "ended_reason": "goodbye"}
     asked = dict.fromkeys(("since", "agent", "where", "text"), "")
-    text = Shape(past_page(SITE, asked, [over, {"conversation_id": "b", "is_closed": 0}], "", has_more=False)).text
-    assert [each for each in text if each in {"goodbye", "goes on"}] == ["goodbye", "goes on"]
+    found: list[dict[str, object]] = [over, {"conversation_id": "b", "state": "running"}, {**over, "waiting.turn": 4}]
+    text = Shape(past_page(SITE, asked, found, "", has_more=False)).text
+    ends = ["goodbye", "goes on", "no answer in turn 4"]
+    assert [each for each in text if each in ends] == ends
 
 
 def test_two_calls_are_compared_in_percent_of_the_second() -> None:
@@ -129,8 +127,7 @@ def test_two_calls_are_compared_in_percent_of_the_second() -> None:
 def test_names_and_alerts_are_bounded() -> None:
     fleet = Fleet()
     for number in range(2 * MOST_NAMES):
-        labels = CallLabels(agent=f"agent-{number:04}")
-        fleet.fold(started(conversation_id=str(number), labels=labels), 0, number)
+        fleet.take(call_row(str(number), labels=Labels(agent=f"agent-{number:04}")))
     many = [Alert(f"Alert{number}", "warning", "", "", 0) for number in range(1_000)]
     alerts = Alerts(many, "", [each._replace(fires_ms=1) for each in many])
     boxes = boxes_of(fleet, EVERY_CALL, alerts)
@@ -150,9 +147,8 @@ def test_each_part_carries_its_id_and_an_empty_page_says_so() -> None:
 
 
 def test_a_call_that_ended_says_how() -> None:
-    fleet = fleet_of(["c"], at_ms=CAUSED_AT_MS)
-    end = closed(conversation_id="c").model_copy(update={"ended_reason": "<b>goodbye</b>"})
-    fleet.fold(end, 0, 9)
+    fleet = fleet_of(["c"], at_ms=AT_MS)
+    fleet.take(call_row("c", state="closed", close_reason="ended", ended_reason="<b>goodbye</b>"))
     row = next(iter(boxes_of(fleet)["calls"].values()))
     assert "over: &lt;b&gt;goodbye&lt;/b&gt;" in row
 
@@ -163,7 +159,15 @@ def test_a_choice_survives_its_address(sort: SortKey) -> None:
     assert CallsQuery.model_validate(dict(parse_qsl(query_of(wanted)))).wanted() == wanted
 
 
+def test_a_call_that_ended_badly_says_why() -> None:
+    fleet = fleet_of([])
+    fleet.take(call_row("c", state="closed", close_reason="ended", turn=4, waiting=Waiting(4, AT_MS, 1)))
+    (row,) = boxes_of(fleet)["calls"].values()
+    assert '<li class="bad">ended: no answer in turn 4</li>' in row
+    assert 'class="over"' in row
+
+
 def test_a_stalled_call_is_in_trouble() -> None:
-    fleet = fleet_of([FIRST["conversation_id"]])
-    fleet.fold(stall(1), 0, 9)
+    fleet = fleet_of([])
+    fleet.take(call_row(goals=Goals("g", "d", stalls=(Stall(1, "turns"),), is_stalled=True)))
     assert "stalled" in shown(fleet)

@@ -19,27 +19,21 @@ from consumers.console import access, api, pages, site, workshop
 from consumers.console.fleet import Fleet
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import SECURITY, ConsoleSite
-from consumers.console.watched import WatchedCall
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import ConnectionBounds, HttpListener
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
-from schemas.scores.records import AnyScoreRecord, CallLabels
+from schemas.rows import CallRow, GoalsRow, Labels, Row, TurnRow, WordsRow
 from streamer.history.people import annotation
-from tests.support.calls.watched_calls import inputs_of, scores_of, watched
-from tests.support.calls.wire_calls import arrivals_of, in_time_order, wire_calls
-from tests.support.conformance_data import conformance, needs_conformance
-from tests.support.fakes.watched import HeldCalls
+from tests.support.calls.console_calls import HeldCalls, call_row, simulated
 from tests.support.patience import patient
-from tests.unit.schemas.test_live_view import started
 
 TOKEN = "of-this-test-alone"  # noqa: S105
 SECONDS = 20
 BOUND = 300_000
 """More bytes than the buffers of a connection hold."""
-
-pytestmark = needs_conformance("calls.jsonl.gz")
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +42,11 @@ def _always_present(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class NoPast:
-    """A history that has one call, without a transcript."""
+    """A history that has one call."""
 
-    def __init__(self, conversation_id: str, scores: Sequence[AnyScoreRecord]) -> None:
+    def __init__(self, conversation_id: str, rows: Sequence[Row | WordsRow] = ()) -> None:
         self.conversation_id = conversation_id
-        self.scores = scores
+        self.calls = HeldCalls(*rows)
 
     def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[dict[str, object]], bool]:
         if where:
@@ -62,11 +56,8 @@ class NoPast:
     def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, dict[str, object]]]:
         return [(name, {"conversation_id": name}) for name in ids if name == self.conversation_id]
 
-    def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
-        return self.scores if conversation_id == self.conversation_id else ()
-
-    def transcript_of(self, _conversation_id: str) -> bytes | None:
-        return None
+    def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
+        return self.calls.call(conversation_id, at_ms)
 
     def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
         if conversation_id == "forgotten":
@@ -74,26 +65,18 @@ class NoPast:
         return [Annotation(by="anna", at_ms=0, label="false-alarm", note="<b> jane@example.com")]
 
 
-def whole_call(late_ms: int = 0) -> WatchedCall:
-    """A call; the broker has each of its records so much later."""
-    call = next(wire_calls(conformance("calls.jsonl.gz")))
-    arrivals = arrivals_of(call, in_time_order(call))
-    inputs = inputs_of(arrivals)
-    for _, record in inputs:
-        record.timestamp += late_ms
-    scores = [each.model_copy(update={"caused_at_ms": each.caused_at_ms + late_ms}) for each in scores_of(arrivals)]
-    return watched("a/b <c>", inputs, scores)
+NAME = "a/b <c>"
 
 
 class Serving:
     """The site and what it serves."""
 
-    def __init__(self, *, most: int = 1_000, past: NoPast | None = None, **settings: object) -> None:
+    def __init__(self, *, past: NoPast | None = None, **settings: object) -> None:
         self.registry = CollectorRegistry()
         instruments = Instruments(self.registry, ["console"])
         self.fleet = Fleet()
-        self.call = whole_call()
-        self.calls = HeldCalls({self.call.conversation_id: self.call}, most)
+        self.rows = simulated(name=NAME)
+        self.calls = HeldCalls(*self.rows)
         given = ConsoleSettings.model_validate({"port": 0} | settings)
         self.site = ConsoleSite(given, self.fleet, self.calls, self.annotate, past, Redactor(), instruments, "1.2.3")
         bounds = ConnectionBounds(answer_seconds=patient(SECONDS), unread_seconds=0.2)
@@ -102,7 +85,7 @@ class Serving:
         )
 
     async def annotate(
-        self, _id: str, by: str, label: str | None, note: str | None, labels: CallLabels, *, withdraws: bool
+        self, _id: str, by: str, label: str | None, note: str | None, labels: Labels, *, withdraws: bool
     ) -> Annotation:
         """Writes as commands do, to no topic."""
         return annotation(by, label, note, labels, Redactor(), withdraws=withdraws)
@@ -133,7 +116,7 @@ async def serving(**settings: Any) -> AsyncIterator[Serving]:
 
 CALL = "a%2Fb%20%3Cc%3E"
 PLACES = ("", "calls/" + CALL, "past", "parts/calls/" + CALL, "live/now", "live/calls/" + CALL)
-API = ("calls", f"calls/{CALL}", f"calls/{CALL}/scores", f"calls/{CALL}/transcript", "fleet", "stream", "openapi.json")
+API = ("calls", f"calls/{CALL}", "fleet", "stream", "openapi.json")
 
 
 class Events:
@@ -172,8 +155,8 @@ def parts_in(text: str) -> dict[str, str]:
 
 
 async def test_each_page_and_each_answer_is_there_with_what_keeps_foreign_text_from_running() -> None:
-    async with serving(past=NoPast("p", ())) as made:
-        made.fleet.fold(started(conversation_id=made.call.conversation_id), 0, 0)
+    async with serving(past=NoPast("p")) as made:
+        made.fleet.take(call_row(NAME))
         for path in [f"/{place}" for place in PLACES if "live" not in place] + [
             f"{api.PREFIX}/{each}" for each in API if each != "stream"
         ]:
@@ -189,7 +172,7 @@ async def test_each_page_and_each_answer_is_there_with_what_keeps_foreign_text_f
 
 async def test_assets_are_where_pages_say_whatever_the_depth() -> None:
     async with serving(token=TOKEN) as made:
-        made.calls.calls["x/y/z"] = made.call
+        made.calls.add(*simulated(name="x/y/z"))
         signed = {"authorization": f"Bearer {TOKEN}"}
         for path in ("/", "/calls/x/y/z", f"/calls/{CALL}", "/past", "/calls/none/at/all"):
             page = await made.get(path, headers=signed if path != "/past" else {})
@@ -202,7 +185,7 @@ async def test_assets_are_where_pages_say_whatever_the_depth() -> None:
 
 
 async def test_who_has_no_token_gets_a_form_or_a_problem_and_nothing_of_a_call() -> None:
-    async with serving(token=TOKEN, past=NoPast("p", ())) as made:
+    async with serving(token=TOKEN, past=NoPast("p")) as made:
         for place in PLACES:
             answer = await made.get(f"/{place}")
             assert answer.status_code == 401
@@ -262,14 +245,14 @@ async def test_a_proxys_user_is_in_the_log_with_the_call_that_he_opened() -> Non
         with capture_logs() as logs:
             for _ in range(3):
                 await made.get(f"/calls/{CALL}", headers={"x-user": "ada"})
-            for user, end in (("bob", ""), ("eve", "/scores"), ("joe", "/transcript")):
-                await made.get(f"{api.PREFIX}/calls/{CALL}{end}", headers={"x-user": user})
+            for user, path in (("bob", f"{api.PREFIX}/calls"), ("eve", "/report"), ("joe", "/parts/calls")):
+                await made.get(f"{path}/{CALL}", headers={"x-user": user})
         opened = [(each["user"], each["conversation_id"]) for each in logs if each["event"] == "call_opened"]
         assert opened == [(user, "a/b <c>") for user in ("ada", "bob", "eve", "joe")]
 
 
 async def test_who_searched_and_compared_is_in_the_log_without_personal_data() -> None:
-    async with serving(user_header="X-User", past=NoPast("p", ())) as made:
+    async with serving(user_header="X-User", past=NoPast("p")) as made:
         with capture_logs() as logs:
             await made.get("/past", params={"text": "bob@example.com"}, headers={"x-user": "ada"})
             await made.get("/compare?id=p&id=q", headers={"x-user": "ada"})
@@ -277,51 +260,57 @@ async def test_who_searched_and_compared_is_in_the_log_without_personal_data() -
         assert told == [("calls_searched", "ada", "[EMAIL]"), ("call_opened", "ada", "p"), ("call_opened", "ada", "q")]
 
 
-async def test_an_id_may_end_like_an_address() -> None:
-    async with serving() as made:
-        for end in ("scores", "transcript"):
-            made.calls.calls[f"a/{end}"] = made.call
-            answer = (await made.get(f"{api.PREFIX}/calls/a%2F{end}")).json()
-            assert (answer["conversation_id"], "is_closed" in answer) == (f"a/{end}", True)
-            answer = (await made.get(f"{api.PREFIX}/calls/a%2F{end}/{end}")).json()
-            assert (answer["conversation_id"], "is_closed" in answer) == (f"a/{end}", False)
-
-
 async def test_a_moment_is_counted_by_one_clock() -> None:
     """That of the broker, an hour before that of the events."""
     async with serving() as made:
-        made.calls.calls["late"] = call = whole_call(late_ms=3_600_000)
-        assert call.first_ms is not None
+        made.calls.add(*simulated(name="late", late_ms=3_600_000))
+        first_ms = (await made.get(f"{api.PREFIX}/calls/late")).json()["call"]["first_known_ms"]
         for path in ("parts/calls", "report"):
-            answer = await made.get(f"/{path}/late?at_ms={call.first_ms + 5_000}")
+            answer = await made.get(f"/{path}/late?at_ms={first_ms + 5_000}")
             assert "As it was known 5 s after its first event." in answer.text
 
 
-async def test_history_says_when_a_call_began_whose_place_is_not_known() -> None:
-    scores = whole_call().scores
-    async with serving(past=NoPast("a/b <c>", scores)) as made:
-        await made.get(f"/calls/{CALL}")
-        assert made.calls.began_ms == min(record.caused_at_ms for record in scores)
-        made.fleet.fold(started(conversation_id="a/b <c>"), 0, 0)
-        await made.get(f"/calls/{CALL}")
-        assert made.calls.began_ms is None
+async def test_turns_from_before_the_console_read_are_said_to_be_missing() -> None:
+    async with serving() as made:
+        calls = [row for row in made.rows if isinstance(row, CallRow)]
+        late = [row for row in made.rows if not isinstance(row, TurnRow) or row.turn > 2]
+        for row in late:
+            row.conversation_id = "long"
+        made.calls.add(*late)
+        said = "2 turns of it, up to turn 2, cannot be shown"
+        assert said not in (await made.get("/calls/long")).text
+        made.calls.since_ms = calls[0].first_known_ms + 1
+        made.calls.note(late[:1])
+        assert said in (await made.get("/calls/long")).text
+        assert said not in (await made.get(f"/calls/{CALL}")).text
+
+
+async def test_a_call_that_only_history_has_is_shown_as_any_other() -> None:
+    async with serving(past=NoPast("p", simulated(name="p"))) as made:
+        ours, past = [(await made.get(f"/calls/{name}")).text for name in (CALL, "p")]
+        assert re.sub("a/b &lt;c&gt;|a%2Fb%20%3Cc%3E", "p", ours) == past
+        rows = [row for row in simulated(name="p") if isinstance(row, CallRow)]
+        then = (await made.get(f"{api.PREFIX}/calls/p?at_ms={rows[len(rows) // 2].known_ms}")).json()
+        assert then["call"].get("state", "running") == "running"
+        async with following(made, "/live/calls/p") as events:
+            assert parts_in(await events.until('"last_ms"'))
 
 
 async def test_what_people_say_is_on_the_page_and_a_forgotten_call_is_gone() -> None:
-    async with serving(past=NoPast("p", whole_call().scores)) as made:
+    async with serving(past=NoPast("p", simulated(name="p"))) as made:
         for name in (CALL, "p"):
             assert "false-alarm: &lt;b&gt; [EMAIL]" in (await made.get(f"/calls/{name}")).text
         for path in ("/calls", "/parts/calls", "/live/calls", "/report", f"{api.PREFIX}/calls"):
             answer = await made.get(f"{path}/forgotten")
             assert (answer.status_code, "deleted on request" in answer.text) == (410, True), path
-    async with serving(past=NoPast("p", whole_call().scores), words=False) as made:
+    async with serving(past=NoPast("p", simulated(name="p")), words=False) as made:
         assert "false-alarm" not in (await made.get(f"/calls/{CALL}")).text
 
 
 async def test_a_person_labels_a_call_and_takes_it_back() -> None:
     """It is on the page and on open pages at once, and in the log with who wrote it; the note has no personal data."""
     page = f"/calls/{CALL}"
-    async with serving(past=NoPast("p", whole_call().scores), user_header="X-User") as made:
+    async with serving(past=NoPast("p", simulated(name="p")), user_header="X-User") as made:
         ada = {"x-user": "ada", "origin": made.listener.address}
         assert "with your name, ada" in (await made.get(page, headers=ada)).text
         async with following(made, f"/live{page}", **ada) as events, made.client(headers=ada) as client:
@@ -370,13 +359,13 @@ async def test_who_may_label_and_what(
 
 
 async def test_an_unknown_call_is_not_found_anywhere() -> None:
-    async with serving(past=NoPast("p", whole_call().scores)) as made:
+    async with serving(past=NoPast("p", simulated(name="p"))) as made:
         for path in (
             "/calls/none",
             "/parts/calls/none",
             "/live/calls/none",
             f"{api.PREFIX}/calls/none",
-            f"{api.PREFIX}/calls/none/transcript",
+            f"{api.PREFIX}/calls/none/scores",
             "/nothing",
             "/api/v2",
             f"{api.PREFIX}/calls/",
@@ -385,14 +374,12 @@ async def test_an_unknown_call_is_not_found_anywhere() -> None:
         ):
             answer = await made.get(path)
             assert answer.status_code == 404, path
-        past = await made.get("/calls/p")
-        assert past.status_code == 200
-        assert "From history" in past.text
+        assert (await made.get("/calls/p")).status_code == 200
         assert (await made.get(f"/calls/{'x' * 2_000}")).status_code == 414
 
 
 async def test_what_is_asked_wrongly_is_told() -> None:
-    async with serving(past=NoPast("p", ())) as made:
+    async with serving(past=NoPast("p")) as made:
         for query in (
             "sort=none",
             "limit=0",
@@ -417,26 +404,21 @@ async def test_what_is_asked_wrongly_is_told() -> None:
                     assert "GET" in answer.headers["allow"]
 
 
-async def test_too_many_pages_and_calls_are_asked_to_wait() -> None:
-    async with serving(most=0, max_pages=1) as made:
-        for path in (f"/calls/{CALL}", f"{api.PREFIX}/calls/{CALL}", f"/live/calls/{CALL}", f"/parts/calls/{CALL}"):
-            answer = await made.get(path)
-            assert answer.status_code == 503
-            assert answer.headers["retry-after"] == "5"
-        async with following(made, "/live/now") as events:
-            await events.until('"parts"')
-            for path in ("/live/now", f"{api.PREFIX}/stream", f"/live/calls/{CALL}"):  # before the call is read
-                refused = await made.get(path)
-                assert refused.status_code == 503
-                assert refused.headers["retry-after"] == "5"
-            assert 'reason="pages"} 3.0' in generate_latest(made.registry).decode()
+async def test_too_many_pages_are_asked_to_wait() -> None:
+    async with serving(max_pages=1) as made, following(made, "/live/now") as events:
+        await events.until('"parts"')
+        for path in ("/live/now", f"{api.PREFIX}/stream", f"/live/calls/{CALL}"):  # before the call is drawn
+            refused = await made.get(path)
+            assert refused.status_code == 503
+            assert refused.headers["retry-after"] == "5"
+        assert 'reason="pages"} 3.0' in generate_latest(made.registry).decode()
 
 
 async def test_running_calls_are_followed_and_gone_on_with() -> None:
     async with serving() as made:
         async with following(made, "/live/now") as events:
             assert "No call like this runs now." in await events.until('"parts"')
-        made.fleet.fold(started(conversation_id="c-123456"), 0, 0)
+        made.fleet.take(call_row("c-123456"))
         async with following(made, "/live/now?text=123456") as events:
             assert "123456" in await events.until('"parts"')
         async with following(made, "/live/now?text=nothing") as events:
@@ -448,7 +430,7 @@ async def test_running_calls_are_followed_and_gone_on_with() -> None:
                 path, headers = (f"/live/now?since={last}", {}) if is_query else ("/live/now", {"last-event-id": last})
                 async with following(made, path, **headers) as news:
                     await news.until("event: clock")
-                    made.fleet.fold(started(conversation_id=name, caused_at_ms=wall_clock_ms()), 0, 1)
+                    made.fleet.take(call_row(name, known_ms=wall_clock_ms()))
                     assert await made.site.tick() > 0.0
                     text = await news.until('"parts"')
                     assert name in text
@@ -459,18 +441,15 @@ async def test_running_calls_are_followed_and_gone_on_with() -> None:
 async def test_a_call_is_followed_while_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(site, "RENDER_SECONDS", 0.0)
-    async with serving() as made:
-        async with following(made, f"/live/calls/{CALL}") as events:
-            text = await events.until('"last_ms"')
-            assert parts_in(text)
-            made.call.version += 1
-            more = await events.until('"last_ms"')
-            assert id_in(more) == f"{id_in(text).rpartition('.')[0]}.{int(id_in(text).rpartition('.')[2]) + 1}"
-            assert parts_in(more) == {}, "nothing of it has changed"
-            assert made.calls.pages == 1
-        async with asyncio.timeout(patient(SECONDS)):
-            await made.calls.left.wait()
-        assert made.calls.pages == 0
+    async with serving() as made, following(made, f"/live/calls/{CALL}") as events:
+        text = await events.until('"last_ms"')
+        assert parts_in(text)
+        made.calls.note(made.rows[:1])
+        more = await events.until('"last_ms"')
+        assert id_in(more) == f"{id_in(text).rpartition('.')[0]}.{int(id_in(text).rpartition('.')[2]) + 1}"
+        assert parts_in(more) == {}, "nothing of it has changed"
+        made.calls.add(WordsRow(conversation_id=NAME, turn=1, revision=10**9, user="a last word"))
+        assert "a last word" in parts_in(await events.until('"last_ms"'))["call-transcript"]
 
 
 async def test_records_are_streamed_and_resumed() -> None:
@@ -490,44 +469,43 @@ async def test_records_are_streamed_and_resumed() -> None:
 
 
 async def test_words_are_hidden_where_the_setting_says_so() -> None:
-    async with serving(words=False, past=NoPast("p", ())) as made:
+    async with serving(words=False, past=NoPast("p")) as made:
         searched = (await made.get("/past?text=creditcard")).text
         assert "Words are hidden" in searched
         assert "creditcard" not in searched
-        said = {entry.message for entry in made.call.transcript() if entry.message and len(entry.message) > 12}
-        assert said
-        detail = await made.get(f"{api.PREFIX}/calls/{CALL}")
-        assert detail.json()["context"] is None
-        assert (await made.get(f"{api.PREFIX}/calls/{CALL}/transcript")).status_code == 404
+        said = "I would like to move it"
+        detail = (await made.get(f"{api.PREFIX}/calls/{CALL}")).json()
+        assert (detail["words"], detail["annotations"]) == (None, [])
         for path in (
             f"/calls/{CALL}",
             f"/parts/calls/{CALL}",
             f"/report/{CALL}",
             f"{api.PREFIX}/calls/{CALL}",
-            f"{api.PREFIX}/calls/{CALL}/scores",
         ):
-            text = (await made.get(path)).text
-            assert [each for each in said if each in text] == [], path
+            assert said not in (await made.get(path)).text, path
     async with serving() as made:
-        shown = (await made.get(f"{api.PREFIX}/calls/{CALL}/transcript")).json()["transcript"]
-        assert {entry["message"] for entry in shown} >= said
+        shown = (await made.get(f"{api.PREFIX}/calls/{CALL}")).json()["words"]
+        assert {entry["user"] for entry in shown} == {said}
+        assert said in (await made.get(f"/calls/{CALL}")).text
 
 
 async def test_a_moment_is_the_past() -> None:
     async with serving() as made:
-        first_ms, last_ms = made.call.first_ms, made.call.last_ms
-        assert first_ms is not None
-        assert last_ms is not None
+        calls = [row for row in made.rows if isinstance(row, CallRow)]
+        first_ms, last_ms = calls[0].known_ms, calls[-1].known_ms
         for at_ms in (first_ms - 1, first_ms, (first_ms + last_ms) // 2, last_ms):
-            detail = (await made.get(f"{api.PREFIX}/calls/{CALL}?at_ms={at_ms}")).json()
-            known = made.call.context(at_ms)
-            assert (known is None) is (at_ms < first_ms), "no event is known before the first one"
-            plain = None if known is None else json.loads(json.dumps(Redactor().redact_value(known.to_dict())))
-            assert (detail["context"], detail["turns_by"]) == (plain, known and known.turns_by)
-            scores = (await made.get(f"{api.PREFIX}/calls/{CALL}/scores?at_ms={at_ms}")).json()
-            assert len(scores["records"]) == len(made.call.newest(at_ms))
+            answer = await made.get(f"{api.PREFIX}/calls/{CALL}?at_ms={at_ms}")
+            assert answer.status_code == (404 if at_ms < first_ms else 200)
+            if at_ms >= first_ms:
+                known = {
+                    row.turn: row.revision for row in made.rows if isinstance(row, TurnRow) and row.known_ms <= at_ms
+                }
+                turns = answer.json()["turns"]
+                assert {each["turn"]: each["revision"] for each in turns} == known
             parts = (await made.get(f"/parts/calls/{CALL}?at_ms={at_ms}")).json()
             assert list(parts["order"]) == ["about", "call"]
+        goals = [row for row in made.rows if isinstance(row, GoalsRow)]
+        assert (await made.get(f"{api.PREFIX}/calls/{CALL}")).json()["goals"]["digest"] == goals[0].digest
 
 
 async def test_a_reader_who_stops_reading_is_cut_off() -> None:
@@ -571,17 +549,17 @@ async def test_a_look_back_at_a_long_call_holds_nobody_up(monkeypatch: pytest.Mo
     def slowly(*_: Any) -> Any:
         loop.call_soon_threadsafe(folding.set)
         waited.append(goes_on.wait(patient(SECONDS)))
-        raise OperatorError("it was slow")
+        return None
 
     async with serving() as made:
-        monkeypatch.setattr(WatchedCall, "_folded", slowly)
+        monkeypatch.setattr(made.calls, "call", slowly)
         async with made.client() as client:
             looks = asyncio.create_task(client.get(f"/parts/calls/{CALL}?at_ms=1"))
             await asyncio.wait_for(folding.wait(), patient(SECONDS))
             assert (await client.get("/")).status_code == 200
             goes_on.set()
             await looks
-    assert waited == [True], "another page was answered while the call was folded"
+    assert waited == [True], "another page was answered while the call was read"
 
 
 async def test_a_record_with_line_breaks_is_one_event_of_the_stream() -> None:
@@ -607,7 +585,7 @@ OF_A_PERSON = [
 
 
 async def test_a_page_of_another_site_has_nothing_made_and_a_link_leads_here() -> None:
-    async with serving(past=NoPast("p", ())) as made:
+    async with serving(past=NoPast("p")) as made:
         paths = [f"/{place}" for place in (*PLACES, f"report/{CALL}")] + [f"{api.PREFIX}/{each}" for each in API]
         for headers in OF_ANOTHER_SITE:
             for path in paths:
@@ -673,8 +651,8 @@ async def test_a_flood_of_wrong_tokens_keeps_few_connections_and_lets_the_right_
 class HeldPast(NoPast):
     """A history whose answers to some questions wait until they may come."""
 
-    def __init__(self, conversation_id: str, scores: Sequence[AnyScoreRecord], held: str) -> None:
-        super().__init__(conversation_id, scores)
+    def __init__(self, conversation_id: str, held: str) -> None:
+        super().__init__(conversation_id)
         self.goes_on = threading.Event()
         self.asked = 0
         self._held = held
@@ -695,7 +673,7 @@ class HeldPast(NoPast):
 
 
 async def test_searches_wait_in_a_room_of_their_own_and_equal_ones_are_made_once() -> None:
-    past = HeldPast("p", (), "find")
+    past = HeldPast("p", "find")
     async with serving(past=past) as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
         most = site.SEARCHING.threads + site.SEARCHING.waiting
         different = [asyncio.create_task(client.get("/past", params={"text": str(n)})) for n in range(most)]
@@ -731,9 +709,8 @@ async def test_who_asks_again_at_once_gets_no_more_than_the_share_of_all_answers
 
 
 async def test_unknown_ids_delay_no_call_that_runs() -> None:
-    past = HeldPast("p", (), "unknown")
+    past = HeldPast("p", "unknown")
     async with serving(past=past) as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
-        made.fleet.fold(started(conversation_id="a/b <c>"), 0, 0)
         most = site.LOOKING_FOR.threads + site.LOOKING_FOR.waiting
         unknown = [asyncio.create_task(client.get(f"/calls/none-{number}")) for number in range(most + 10)]
         async with asyncio.timeout(patient(SECONDS)):
@@ -746,14 +723,14 @@ async def test_unknown_ids_delay_no_call_that_runs() -> None:
 
 
 async def test_an_id_that_is_nowhere_is_not_looked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    past = NoPast("p", ())
+    past = NoPast("p")
     asked: list[str] = []
 
-    def records_of(name: str) -> Sequence[AnyScoreRecord]:
+    def call(name: str, _at_ms: int | None = None) -> StoredCall | None:
         asked.append(name)
-        return ()
+        return None
 
-    monkeypatch.setattr(past, "records_of", records_of)
+    monkeypatch.setattr(past, "call", call)
     monkeypatch.setattr(site, "MAX_NOWHERE", 3)
     async with serving(past=past) as made:
         for _ in range(5):
@@ -762,9 +739,8 @@ async def test_an_id_that_is_nowhere_is_not_looked_for_again_at_once(monkeypatch
         for number in range(10):
             await made.get(f"/calls/none-{number}")
         assert len(made.site._nowhere) == 3
-        made.calls.calls["none"] = made.call
-        made.fleet.fold(started(conversation_id="none"), 0, 0)
-        assert (await made.get("/calls/none")).status_code == 200, "it has a score now"
+        made.calls.add(*simulated(name="none"))
+        assert (await made.get("/calls/none")).status_code == 200, "it has a row now"
 
 
 async def test_one_call_is_drawn_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -783,24 +759,25 @@ async def test_one_call_is_drawn_once_for_all_who_ask(monkeypatch: pytest.Monkey
         assert {each.status_code for each in answers} == {200}
         assert len(drawn) <= 2
         before = len(drawn)
-        made.call.take_score(b"{}")
+        made.calls.note(made.rows[:1])
         await client.get(f"/calls/{CALL}")
-        assert len(drawn) == before + 1, "it has a new record"
+        assert len(drawn) == before + 1, "it has a new row"
 
 
 async def test_too_many_drawings_of_one_call_are_refused_and_another_call_is_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    goes_on, reported = threading.Event(), WatchedCall.reported
-
-    def slowly(call: WatchedCall, *given: Any, **more: Any) -> Any:
-        assert call is not made.call or goes_on.wait(patient(SECONDS))
-        return reported(call, *given, **more)
+    goes_on = threading.Event()
 
     async with serving() as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
-        made.calls.calls["other"] = other = whole_call()
-        other.conversation_id = "other"
-        monkeypatch.setattr(WatchedCall, "reported", slowly)
+        made.calls.add(*simulated(name="other"))
+        read = made.calls.call
+
+        def slowly(name: str, at_ms: int | None = None) -> StoredCall | None:
+            assert name != NAME or goes_on.wait(patient(SECONDS))
+            return read(name, at_ms)
+
+        monkeypatch.setattr(made.calls, "call", slowly)
         readers = [asyncio.create_task(client.get(f"/report/{CALL}?at_ms={number}")) for number in range(30)]
         async with asyncio.timeout(patient(SECONDS)):
             while not any(each.done() for each in readers):
