@@ -37,7 +37,7 @@ from schemas.closed_sets import InputSource, RefusalReason
 from schemas.log import REPLAY_OF_HEADER, Event
 from schemas.owners import row_in
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import SCORE_RECORD, ClosedFact
+from schemas.rows import CallRow, RowError, decode
 from schemas.topics import EVENTS_TOPIC, OWNER_MARK_KEY, QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
 from schemas.wire import MAX_NAME_CHARS
 from streamer.cluster.facts import PUT_BACK_NEEDS
@@ -156,7 +156,7 @@ async def _values(kafka: KafkaSettings, since_ms: int | None) -> AsyncIterator[b
 
 # Finds out in `scores` which calls have closed, and in the log which refused records will be folded again anyway.
 
-_MARK = b'"closed"'
+_MARK = b'"state":"closed"'
 """Part of the JSON of every closing record; parsing all other records would take ten times as long."""
 
 
@@ -171,7 +171,7 @@ class CallStates:
     """
 
     folded_again: Collection[Coordinates] = ()
-    closed: Mapping[str, ClosedFact] = field(default_factory=dict)
+    closed: Mapping[str, CallRow] = field(default_factory=dict)
 
 
 async def call_states(
@@ -194,15 +194,15 @@ async def call_states(
     for entry in entries:
         if entry.key:  # what has no key is not in the log
             of_partition[murmur2_place(entry.key.encode(), count)].append(entry)
-    closed: dict[str, ClosedFact] = {}
+    closed: dict[str, CallRow] = {}
     firsts = dict.fromkeys(of_partition, 0)
     keys = {entry.key.encode() for some in of_partition.values() for entry in some}
     scores = [TopicPartition(kafka.topic(SCORES_TOPIC), number) for number in of_partition]
     async for record in records_so_far(consumer, scores, since_ms):
         if record.key == OWNER_MARK_KEY and (row := row_in(record.headers)) is not None:
             firsts[record.partition] = row.first
-        elif record.key in keys and _MARK in (record.value or b"") and (fact := _closed(record.value)) is not None:
-            closed[fact.conversation_id] = fact
+        elif record.key in keys and _MARK in (record.value or b"") and (call := _closed(record.value)) is not None:
+            closed[call.conversation_id] = call
     folded_again: set[Coordinates] = set()
     for number, some in of_partition.items():
         tp = TopicPartition(kafka.topic(EVENTS_TOPIC), number)
@@ -220,12 +220,12 @@ async def call_states(
     return CallStates(folded_again, closed)
 
 
-def _closed(value: bytes) -> ClosedFact | None:
+def _closed(value: bytes) -> CallRow | None:
     try:
-        score = SCORE_RECORD.validate_json(value)
-    except ValidationError:  # of a version to come, or not ours
+        row = decode(value)
+    except RowError:  # of a version to come, or not ours
         return None
-    return score if isinstance(score, ClosedFact) else None
+    return row if isinstance(row, CallRow) and row.state == "closed" else None
 
 
 # Puts refused records back: read again by their coordinates and appended to the same partition of their input as new
@@ -332,8 +332,8 @@ class RefusedRecords:
         if isinstance(arrival, QuarantineRecord):
             raise CannotReplayError(f"it would be refused again: {arrival.what}, {arrival.expected_and_seen}")
         if (closed := self.calls.closed.get(entry.key)) is not None:
-            when = shown_moment(closed.caused_at_ms)
-            raise CannotReplayError(f"its call has closed ({closed.reason}, {when} UTC) and is not reopened")
+            when = shown_moment(closed.known_ms)
+            raise CannotReplayError(f"its call has closed ({closed.close_reason}, {when} UTC) and is not reopened")
         if Coordinates.of(entry) in self.calls.folded_again:
             raise CannotReplayError(
                 "an evaluator that starts now with the fix takes it where it stands in the log",

@@ -7,16 +7,14 @@ from typing import Final
 from markupsafe import Markup
 from rich.table import Table
 
-from consumers.console.page.calls import ReportedCall, heard_in
+from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import Redacts, duration, seconds
 from consumers.console.page.rendering import render
 from consumers.console.page.sections import Moment, Standout, end_in_words, standouts
 from consumers.console.page.whole import page_of
-from schemas.scores.records import Scored
-from streamer.offline.contexts import folded_recording
+from schemas.rows import CallRow, number
 from streamer.offline.scoring import RecordedScoring
-from streamer.sources.replay import in_time_order
-from streamer.trials.calls import CallFold
+from streamer.trials.calls import NewestRows
 from streamer.trials.comparison import compared, errors, figures, fitting, judge_errors, remarks, shown
 
 
@@ -33,8 +31,11 @@ MOST_LINKS: Final = 12
 
 def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
     """The calls as trials of their goal sets; None if no two of them have goals."""
-    folded = (CallFold(call.records).trial(call.conversation_id, call.anchor_id) for call in calls)
-    trials = [trial for trial in folded if trial is not None]
+    found = (
+        NewestRows([*([] if call.goals_row is None else [call.goals_row]), *call.turns, call.row]).trial(call.anchor_id)
+        for call in calls
+    )
+    trials = [trial for trial in found if trial is not None]
     if len(trials) < 2:
         return None
     redacted = calls[0].shown  # by the settings, as every call does
@@ -58,9 +59,9 @@ def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
 
 def reported_call(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -> ReportedCall:
     """A call that was scored, with its words and sounds, as a report or a table shows it."""
-    call = scoring.call
-    heard = heard_in(folded_recording(call)[0], [event.time_ms for event in in_time_order(call)])
-    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor, scoring.records)
+    newest = NewestRows(scoring.rows)
+    row = newest.call or CallRow(conversation_id=scoring.call.conversation_id)
+    return ReportedCall(row, newest.turns.values(), newest.goals, scoring.words, anchor_id, redactor)
 
 
 # Recorded calls as a table for the terminal: how long callers waited, how far the calls got, and what stands out.
@@ -85,20 +86,19 @@ class CallSummary:
 
 def summary_of(call: ReportedCall) -> CallSummary:
     """The summary of a scored call; `-` is a value that is not known."""
-    waits_ms = call.waits_ms
-    closed, progress = call.closed, call.last_progress
+    waits_ms, progress = call.waits_ms, call.progress
     goals = "-"
     if progress is not None:
-        unknown = "" if isinstance(progress.result, Scored) else "?"
+        unknown = "?" if number(progress.result) is None else ""
         goals = f"{progress.reached} of {progress.subgoals}{unknown}"
     cells = (
-        call.labels.agent,
+        call.row.labels.agent,
         duration(call.length_ms),
-        "-" if closed is None else str(closed.turns),
-        f"{len(waits_ms)} of {len(call.latencies)}",
-        "-" if call.median_wait_ms is None else seconds(call.median_wait_ms),
+        str(call.row.turns) if call.is_closed else "-",
+        f"{len(waits_ms)} of {len(call.waits)}",
+        "-" if call.row.p50_ms is None else seconds(call.row.p50_ms),
         "-" if not waits_ms else seconds(max(waits_ms.values())),
-        "-" if call.dead_air_times is None else str(call.dead_air_times),
+        "-" if call.dead_airs is None else str(call.dead_airs),
         goals,
         end_in_words(call),
     )

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from pydantic import ValidationError
 
 from consumers.log.stretches import log_between
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -15,25 +14,17 @@ from consumers.runtime.process import OperatorError
 from schemas.closed_sets import CloseReason
 from schemas.log import Event, Tick
 from schemas.quarantine import UndecodableRecord
-from schemas.scores.live_view import Subject
-from schemas.scores.records import (
-    SCHEMA_VERSION,
-    SCORE_RECORD,
-    AnyScoreRecord,
-    ClosedFact,
-    GoalsFact,
-    schema_version_in,
-)
+from schemas.rows import CallRow, GoalsRow, Row, RowError, TurnRow, decode, kind_of
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 from schemas.units import DAY_MS
 from streamer.cluster.readers import records_so_far
 
-# Reads `scores` of calls that closed in a past period: the newest record of each score.
+# Reads `scores` of calls that closed in a past period: the newest row of each turn and of each call.
 
 MAX_CALLS: Final = 50_000
-"""Calls of one partition number in one back-test: some 150 MB of records."""
+"""Calls of one partition number in one back-test: some 150 MB of rows."""
 MAX_HELD_BYTES: Final = 1_000_000_000
-"""Bound of the records of these calls and of open calls; they contain goals, and a goal set may be large."""
+"""Bound of the rows of these calls and of open calls; they contain goals, and a goal set may be large."""
 LATEST_MS: Final = DAY_MS
 """How long after a call's end its scores may have been written; later ones are taken as never written."""
 
@@ -54,19 +45,23 @@ class Period(NamedTuple):
 
 
 class PastCall(NamedTuple):
-    """The records of a closed call; compressed, since all calls of a period are in memory together.
+    """The rows of a closed call; compressed, since all calls of a period are in memory together.
 
     Attributes:
-        packed: The records.
+        packed: The rows.
         goals_from: Place in the log of the event that brought its goals; None if it had none.
     """
 
     packed: bytes
     goals_from: int | None = None
 
-    def records(self) -> list[AnyScoreRecord]:
-        """The newest of each subject, in the order in which they were written; the closing is the last."""
-        return [SCORE_RECORD.validate_json(line) for line in zlib.decompress(self.packed).splitlines()]
+    def rows(self) -> list[Row]:
+        """The newest of each turn and its goals, in the order in which they were written; the closed row of the call is the last."""
+        return [decode(line) for line in zlib.decompress(self.packed).splitlines()]
+
+
+Subject = tuple[str, int | None]
+"""What a row is of, and of which turn."""
 
 
 @dataclass(slots=True)
@@ -76,20 +71,17 @@ class PastCalls:
     Attributes:
         by_id: Each that closed once.
         closed_twice: Conversation ids that were used again after their call had closed: no call to compare with.
-        older: Calls of which an older schema version wrote something, in another shape: nothing to compare with either.
-        unreadable: Records that this version cannot read.
+        unreadable: Values that this version cannot read.
         has_evicted: Whether one of them closed because too many were open: other calls decided that.
     """
 
     period: Period
     by_id: dict[str, PastCall] = field(default_factory=dict)
     closed_twice: set[str] = field(default_factory=set)
-    older: set[str] = field(default_factory=set)
     unreadable: int = 0
     has_evicted: bool = False
     _open: dict[str, dict[Subject, bytes]] = field(default_factory=dict)
     _goals_from: dict[str, int] = field(default_factory=dict)
-    _of_older_schema: set[str] = field(default_factory=set)
     _closed_before: set[str] = field(default_factory=set)
     _held_bytes: int = 0
 
@@ -101,24 +93,18 @@ class PastCalls:
         """
         if not key or not value:
             return
-        conversation_id = key.decode("utf-8", "replace")
-        record: AnyScoreRecord | None = None
         try:
-            record = SCORE_RECORD.validate_json(value)
-            version: int | None = record.schema_version
-        except ValidationError:
-            version = schema_version_in(value)
-        if version is not None and version < SCHEMA_VERSION:
-            self._of_older_schema.add(conversation_id)
-        elif record is None or record.schema_version > SCHEMA_VERSION:
+            row = decode(value)
+        except RowError:
             self.unreadable += 1
             return
-        if isinstance(record, ClosedFact):
-            self._close(conversation_id, record, value)
-        elif record is not None and conversation_id not in self._of_older_schema:
-            if isinstance(record, GoalsFact):  # a new version may have published it once more
-                self._goals_from.setdefault(conversation_id, record.offsets.get(EVENTS_TOPIC, 0))
-            self._hold(conversation_id, (record.name, record.turn, record.index), value)
+        conversation_id = key.decode("utf-8", "replace")
+        if isinstance(row, CallRow) and row.state == "closed":
+            self._close(conversation_id, row, value)
+            return
+        if isinstance(row, GoalsRow):  # a new version may have published it once more
+            self._goals_from.setdefault(conversation_id, row.revision // 2)
+        self._hold(conversation_id, (kind_of(row), row.turn if isinstance(row, TurnRow) else None), value)
 
     def _hold(self, conversation_id: str, subject: Subject, value: bytes) -> None:
         newest = self._open.setdefault(conversation_id, {})
@@ -126,35 +112,29 @@ class PastCalls:
         newest[subject] = value
         self._require_room()
 
-    def _close(self, conversation_id: str, closing: ClosedFact, value: bytes) -> None:
-        values = list(self._open.pop(conversation_id, {}).values())
-        self._held_bytes -= sum(map(len, values))
+    def _close(self, conversation_id: str, closed: CallRow, value: bytes) -> None:
+        newest = self._open.pop(conversation_id, {})
+        self._held_bytes -= sum(map(len, newest.values()))
+        newest.pop(("call", None), None)
         goals_from = self._goals_from.pop(conversation_id, None)
-        is_older = conversation_id in self._of_older_schema
-        self._of_older_schema.discard(conversation_id)
-        if not self.period.has(closing.caused_at_ms):
-            if closing.caused_at_ms < self.period.since_ms:
+        if not self.period.has(closed.known_ms):
+            if closed.known_ms < self.period.since_ms:
                 self._closed_before.add(conversation_id)
             return
-        closed = (self._closed_before, self.by_id, self.closed_twice, self.older)
-        if any(conversation_id in those for those in closed):
+        if any(conversation_id in those for those in (self._closed_before, self.by_id, self.closed_twice)):
             self.by_id.pop(conversation_id, None)
             self.closed_twice.add(conversation_id)
-            self.older.discard(conversation_id)
             return
-        if is_older:
-            self.older.add(conversation_id)
-            return
-        packed = zlib.compress(b"\n".join([*values, value]), level=1)
+        packed = zlib.compress(b"\n".join([*newest.values(), value]), level=1)
         self._held_bytes += len(packed)
         self.by_id[conversation_id] = PastCall(packed, goals_from)
-        self.has_evicted |= closing.reason is CloseReason.LIMIT_OPEN_CALLS
+        self.has_evicted |= closed.close_reason is CloseReason.LIMIT_OPEN_CALLS
         self._require_room()
 
     def _require_room(self) -> None:
         if len(self.by_id) > MAX_CALLS or self._held_bytes > MAX_HELD_BYTES:
             raise BacktestError(
-                f"Back-test: more than {MAX_CALLS} calls closed in this time in one partition, or their records take "
+                f"Back-test: more than {MAX_CALLS} calls closed in this time in one partition, or their rows take "
                 f"more than {MAX_HELD_BYTES} bytes. They are kept in memory for the comparison, so nothing more was evaluated. "
                 "Take a shorter time between --since and --until."
             )

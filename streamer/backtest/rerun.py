@@ -6,38 +6,48 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from pydantic_core import to_jsonable_python
+from msgspec import structs, to_builtins
 
-from consumers.console.page.calls import parts_of
 from consumers.engine.admission import Arrival, admit
-from consumers.engine.effects import CloseCall, Effect, PublishScore
-from consumers.engine.evaluator import PartitionEvaluator, folded
+from consumers.engine.effects import Effect, PublishRow, PublishWords
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from schemas.closed_sets import InputSource, PipelineType
+from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeVerdict
 from schemas.log import Event, Tick
-from schemas.scores.live_view import newest_scores
-from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, DeadAirFact, GoalsFact, TurnValues
+from schemas.rows import CallRow, GoalsRow, Row, Silence, StageLatency, Subgoal, ToolUse, WordsRow
 from streamer.backtest.past import MAX_CALLS, BacktestError, PastCall, Period
-from streamer.trials.calls import CallFold, Trial, words_by_turn
+from streamer.trials.calls import NewestRows, Trial, words_by_turn
 from streamer.trials.versus import Flip, flips
 
 # Compares the final scores of calls between two evaluations. Pure.
 
 MAX_EXAMPLES: Final = 20
-_HOW_IT_WAS_SAID: Final = frozenset(
+_HOW_IT_IS_SAID: Final = frozenset(
     {
-        *("schema_version", "conversation_id", "turn", "index", "revision", "status", "is_first"),
-        *("input_hash", "offsets", "through", "event_time_ms", "caused_at_ms", "code_version", "record_id"),
-        *("kind", "name", "is_withdrawn", "threshold_ms", "first_known"),
+        *("conversation_id", "turn", "revision", "known_ms", "status", "news", "left_out", "code_version", "partition"),
+        *("first_place", "last_place", "first_known_ms", "through_turn", "user_sounds", "assistant_sounds"),
     }
 )
+"""Columns that say when and by whom something was said, or what is no value."""
+_OF_THE_END: Final = ("close_reason", "ended_reason", "began_ms", "ended_ms", "turns", "events", "labels")
+"""Columns of a call that are compared together, as its end."""
+_OF_TURNS: Final = (
+    *("turn", "answer", "waiting", "p50_ms", "p95_ms", "longest_wait_ms", "unanswered", "dead_airs", "dead_air_turns"),
+    *("user_interruptions", "assistant_interruptions", "interrupted_turns"),
+    *("tool_calls", "failed_tool_calls", "failed_tools", "failing_tools"),
+)
+"""Columns of a call that follow from its turns, which are compared themselves: one silence more is one difference, not three."""
+_OF_ITS_LAST_TURN: Final = ("progress", "judged_turn", "is_stalled")
+"""The same of its goals."""
+_OF_A_WAIT: Final = ("wait_ms", "anchor", "wait_source")
+"""Columns of a turn that are compared together, as its wait; nobody waits for the greeting."""
 
 Said = Mapping[str, Any]
-"""The content of a record as JSON, without its time, its cause and its revision."""
+"""A value as JSON: under `result` if it is one, and with what belongs to it."""
 
 
 class Subject(NamedTuple):
@@ -49,31 +59,70 @@ class Subject(NamedTuple):
 
 
 LastWords = Mapping[Subject, Said]
-"""The newest scores of a call that has ended."""
+"""The newest values of a call that has ended."""
 
 
-def last_words(records: Iterable[AnyScoreRecord]) -> LastWords:
-    """The newest scores after these ordered records of one call; withdrawn scores are left out.
-
-    Each value of a turn's row and of the call counts by itself, under the name of its own. A latency is in two records, which say
-    the same of it; where it is not known, only the row says so.
-    """
+def last_words(rows: Iterable[Row]) -> LastWords:
+    """The newest values after these ordered rows of one call. Each column counts by itself; of a withdrawn turn, only its silences."""
+    newest = NewestRows(rows)
     words: dict[Subject, Said] = {}
-    for (name, turn, index), record in newest_scores(records).items():
-        match record:
-            case TurnValues() | CallValues():
-                words[Subject(name, turn, index)] = {}
-                for part in parts_of(record):
-                    result = {} if part.result is None else {"result": part.result}
-                    words[Subject(part.name, turn, 0)] = to_jsonable_python({**result, **part.fields})
-            case _:
-                # Silences are numbered through the call: one new silence must not change the identity of all later ones.
-                place = record.silent_since_ms if isinstance(record, DeadAirFact) else index
-                left_out = _HOW_IT_WAS_SAID
-                if not isinstance(record, ClosedFact):
-                    left_out |= {"labels"}  # as known when it was written; the closing record has them once
-                words[Subject(name, turn, place)] = record.model_dump(mode="json", exclude=set(left_out))
+    for number, row in newest.turns.items():
+        # Labels are as known when the row was written; the call has them once.
+        of_turn = _said_in(row, number, left_out=("labels", "tools_left_out", *_OF_A_WAIT))
+        if row.status == "withdrawn":
+            # The caller did sit through its silences.
+            words |= {subject: said for subject, said in of_turn.items() if subject.name == "dead_air"}
+            continue
+        words |= of_turn
+        if number and row.wait_ms is not None:
+            by = {name: str(value) for name in _OF_A_WAIT[1:] if (value := getattr(row, name)) is not None}
+            words[Subject("wait_ms", number, 0)] = _said(row.wait_ms) | by
+    call = newest.call
+    if call is not None:
+        words |= _said_in(call, None, left_out=(*_OF_THE_END, *_OF_TURNS, "goals", "state"))
+        if call.goals is not None:
+            words |= _said_in(call.goals, None, left_out=_OF_ITS_LAST_TURN)
+        if call.state == "closed":
+            words[Subject("closed", None, 0)] = {name: to_builtins(getattr(call, name)) for name in _OF_THE_END}
     return words
+
+
+def _said_in(row: Any, turn: int | None, *, left_out: Iterable[str]) -> dict[Subject, Said]:
+    """The columns of a row that say something, each list and each mapping by its elements."""
+    words: dict[Subject, Said] = {}
+    hidden = _HOW_IT_IS_SAID.union(left_out)
+    for field_info in structs.fields(row):
+        name, value = field_info.name, getattr(row, field_info.name)
+        if name in hidden or value is None or value in ((), {}):
+            continue
+        if isinstance(value, dict) and name in ("eva", "stages", "waits"):
+            words |= {Subject(f"{name}.{key}", turn, 0): _said(each) for key, each in value.items()}
+        elif isinstance(value, tuple) and isinstance(value[0], (Silence, StageLatency, Subgoal, ToolUse)):
+            words |= {_subject(name, turn, place, each): _said(each) for place, each in enumerate(value)}
+        else:
+            words[Subject(name, turn, 0)] = _said(value)
+    return words
+
+
+def _subject(name: str, turn: int | None, place: int, each: Any) -> Subject:
+    match each:
+        case Silence(since_ms=since_ms):
+            # Silences are numbered through the call: one new silence must not change the identity of all later ones.
+            return Subject(name, turn, since_ms)
+        case StageLatency(stage=stage):
+            return Subject(f"{name}.{stage}", turn, 0)
+        case ToolUse(index=index):
+            return Subject(name, turn, index)
+    return Subject(name, turn, place)
+
+
+def _said(value: Any) -> dict[str, Any]:
+    plain = to_builtins(value)
+    if isinstance(value, Silence):
+        return {"until_ms": value.until_ms}
+    if isinstance(plain, dict) and ("result" in plain or isinstance(value, (StageLatency, ToolUse))):
+        return plain
+    return {"result": plain}
 
 
 @dataclass(slots=True)
@@ -168,7 +217,7 @@ class Comparison:
         self, conversation_id: str, then: Trial | None, now: Trial | None, words: Callable[[], Mapping[int, str]]
     ) -> None:
         """One more call as a trial of its goals; None where it has none. `words` gives those of its turns, and is called for flips."""
-        self.other_goals += (then and then.version) != (now and now.version)
+        self.other_goals += _version_of(then) != _version_of(now)
         if then is not None and now is not None and flips(then, now):
             said = words()
             self.flipped[conversation_id] = flips(then.quoting(said), now.quoting(said))
@@ -196,10 +245,13 @@ class Comparison:
 
 
 def number_in(said: Said) -> float | None:
-    """The number that a score is, if it is one: its value, or how long something took."""
-    result = said.get("result")
-    number = result.get("value") if isinstance(result, Mapping) else said.get("duration_ms")
-    return float(number) if isinstance(number, int | float) else None
+    """The number that a value is, if it is one: its value, or how long something took."""
+    found = said.get("result", said.get("latency_ms", said.get("duration_ms")))
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _version_of(trial: Trial | None) -> str | None:
+    return None if trial is None else trial.version
 
 
 # Evaluates past calls of one partition again. Pure: time is that of the log.
@@ -207,7 +259,7 @@ def number_in(said: Said) -> float | None:
 
 @dataclass(slots=True)
 class Rerun:
-    """A new evaluation: a fold of the log; and its differences from the records of then.
+    """A new evaluation: a fold of the log; and its differences from the rows of then.
 
     With the facts of then, it evaluates the calls that closed in the period, and they have the goals that they had. Without them, it
     evaluates the calls whose first event is in the period, and they choose.
@@ -216,12 +268,13 @@ class Rerun:
         limits: Limits of today's settings.
         code_version: Version of today's code.
         period: The past looked at.
-        past: Records of the calls that closed in the period or later.
+        past: Rows of the calls that closed in the period or later.
         obeys_facts: Whether calls and goals are those of then.
         comparison: Counts the differences.
         folds_all: Whether the other calls of the partition are folded too, for the ones that had to give way to another.
+        partition: The partition of the log.
         cut_ms: The log has nothing before this time; 0 if it has.
-        left_out: Calls without records to compare with.
+        left_out: Calls without rows to compare with.
         goals: Where calls get their goals that are not those of then, and how goals are judged. No judge is asked: verdicts are those
             of the log.
         redactor: Goes over texts. With other rules than then questions are others, and their verdicts are not in the log.
@@ -236,6 +289,7 @@ class Rerun:
     obeys_facts: bool
     comparison: Comparison
     folds_all: bool = False
+    partition: int = 0
     cut_ms: int = 0
     left_out: frozenset[str] = frozenset()
     goals: ChosenGoals = field(default_factory=ChosenGoals)
@@ -247,11 +301,13 @@ class Rerun:
     _seen: set[str] = field(default_factory=set)
     _begun: int = 0
     _goal_sets: dict[str, GoalSet] = field(default_factory=dict)
-    _arrivals: dict[str, list[Arrival]] = field(default_factory=dict)
-    _said: dict[str, list[AnyScoreRecord]] = field(default_factory=dict)
+    _rows: dict[str, list[Row]] = field(default_factory=dict)
+    _words: dict[str, list[WordsRow]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._evaluator = PartitionEvaluator(self.limits, self.code_version, self.goals, redactor=self.redactor)
+        self._evaluator = PartitionEvaluator(
+            self.limits, self.code_version, self.goals, redactor=self.redactor, partition=self.partition
+        )
         if self.obeys_facts:
             began = {name: _began_ms(call) for name, call in self.past.items()} if self.cut_ms else {}
             self._awaited = {name for name in self.past if began.get(name, self.cut_ms) >= self.cut_ms}
@@ -268,8 +324,8 @@ class Rerun:
         is_last = not self._awaited if self.obeys_facts else time_ms >= self.period.until_ms
         return is_last and not self._open
 
-    def take(self, found: Event | Tick) -> list[AnyScoreRecord]:
-        """Folds what comes next in the log; returns the records to write.
+    def take(self, found: Event | Tick) -> list[Row]:
+        """Folds what comes next in the log; returns the rows to write.
 
         Raises:
             BacktestError: There are more calls than one back-test holds.
@@ -288,14 +344,12 @@ class Rerun:
         arrival.offset = found.place
         if is_chosen:
             self._choose_goals(conversation_id, found.place)
-            if found.source is not InputSource.JUDGE:
-                self._arrivals.setdefault(conversation_id, []).append(arrival)
         effects = [*self._evaluator.receive(arrival)]
         while self._evaluator.closing_calls:
             effects += self._evaluator.close_some()
         return self._written(effects)
 
-    def finish(self, now_ms: int) -> list[AnyScoreRecord]:
+    def finish(self, now_ms: int) -> list[Row]:
         """Decides silences up to `now_ms`, or until every call has closed if the log says that it did."""
         effects: list[Effect] = []
         end_ms = math.inf if self.obeys_facts else now_ms
@@ -305,7 +359,7 @@ class Rerun:
         self.counts["without_beginning"] += len(self._awaited)
         never_taken = self._open.difference(self._evaluator.open_calls)
         for conversation_id in sorted(never_taken):
-            self._compare(conversation_id, ())
+            self._compare(conversation_id)
         return written
 
     def _look(self, conversation_id: str, event: Event) -> None:
@@ -341,43 +395,43 @@ class Rerun:
             return
         goals_from = self.past[conversation_id].goals_from
         if goals_from is not None and place >= goals_from:
-            for record in self.past[conversation_id].records():
-                if isinstance(record, GoalsFact):
-                    self._goal_sets[conversation_id] = record.goal_set
+            for row in self.past[conversation_id].rows():
+                if isinstance(row, GoalsRow):
+                    self._goal_sets[conversation_id] = GoalSet.model_validate(row.goal_set)
 
-    def _written(self, effects: Iterable[Effect]) -> list[AnyScoreRecord]:
-        written: list[AnyScoreRecord] = []
+    def _written(self, effects: Iterable[Effect]) -> list[Row]:
+        written: list[Row] = []
         for effect in effects:
-            if isinstance(effect, PublishScore) and effect.record.conversation_id in self._open:
-                written.append(effect.record)
-                self._said.setdefault(effect.record.conversation_id, []).append(effect.record)
-            elif isinstance(effect, CloseCall) and effect.conversation_id in self._open:
-                written += effect.records
-                self._compare(effect.conversation_id, effect.records)
+            if isinstance(effect, PublishWords) and effect.row.conversation_id in self._open:
+                self._words.setdefault(effect.row.conversation_id, []).append(effect.row)
+            if not isinstance(effect, PublishRow) or effect.row.conversation_id not in self._open:
+                continue
+            row = effect.row
+            written.append(row)
+            self._rows.setdefault(row.conversation_id, []).append(row)
+            if isinstance(row, CallRow) and row.state == "closed":
+                self._compare(row.conversation_id)
         return written
 
-    def _compare(self, conversation_id: str, closing: Iterable[AnyScoreRecord]) -> None:
+    def _compare(self, conversation_id: str) -> None:
         self._open.discard(conversation_id)
         self._goal_sets.pop(conversation_id, None)
         past = self.past.get(conversation_id)
-        now = [*self._said.pop(conversation_id, ()), *closing]
-        arrivals = self._arrivals.pop(conversation_id, [])
+        now, words = self._rows.pop(conversation_id, []), self._words.pop(conversation_id, [])
         if past is None:
             self.comparison.add(conversation_id, None, last_words(now) or None)
             return
-        then = past.records()
+        then = past.rows()
         self.comparison.add(conversation_id, last_words(then), last_words(now) or None)
         if now:
-            before, after = (CallFold(each).trial(conversation_id, "") for each in (then, now))
-            self.comparison.add_goals(conversation_id, before, after, lambda: self._words(arrivals))
-
-    def _words(self, arrivals: Iterable[Arrival]) -> dict[int, str]:
-        """What was said and done in each turn of a call."""
-        return words_by_turn(folded(arrivals, PipelineType.CASCADE, None, self.limits), self.redactor)
+            before, after = NewestRows(then), NewestRows(now)
+            self.comparison.add_goals(
+                conversation_id, before.trial(""), after.trial(""), lambda: words_by_turn(words, after.turns)
+            )
 
 
 def _began_ms(call: PastCall) -> float:
-    """When a call began, as far as its records say."""
-    records = call.records()
-    began = [record.began_at_ms for record in records if isinstance(record, ClosedFact) and record.began_at_ms]
-    return min([*began, *(record.caused_at_ms for record in records)])
+    """When a call began, as far as its rows say."""
+    rows = [row for row in call.rows() if isinstance(row, CallRow)]
+    began = [row.began_ms for row in rows if row.began_ms is not None]
+    return min([*began, *(row.first_known_ms for row in rows)])

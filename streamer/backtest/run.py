@@ -35,7 +35,7 @@ from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import finish_unless, wall_clock_ms
 from schemas.log import Event, Tick
-from schemas.scores.records import SCHEMA_VERSION, AnyScoreRecord
+from schemas.rows import Row, encode
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPICS
 from streamer.backtest.past import BacktestError, PastLog, Period, past_calls
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, Said, Tally
@@ -161,8 +161,9 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
                 obeys_facts=plan.obeys_facts,
                 comparison=result.comparison,
                 folds_all=past.has_evicted,
+                partition=number,
                 cut_ms=stretch.cut_ms,
-                left_out=frozenset(past.closed_twice | past.older),
+                left_out=frozenset(past.closed_twice),
                 goals=ChosenGoals(goals, rules),
                 redactor=Redactor(settings.redaction),
             )
@@ -171,7 +172,6 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
             result.counts += rerun.counts
             result.counts["not_over"] += rerun.open_calls
             result.counts["closed_twice"] += len(past.closed_twice)
-            result.counts["of_older_schema"] += len(past.older)
             result.counts["unreadable_scores"] += past.unreadable
         await writer.flush()
         result.written = writer.written
@@ -249,19 +249,19 @@ class _Writer:
         if self._producer is not None:
             await self._producer.stop()
 
-    async def write(self, records: Sequence[AnyScoreRecord]) -> None:
-        """Hands records over; waits when too many are on their way.
+    async def write(self, rows: Sequence[Row]) -> None:
+        """Hands rows over; waits when too many are on their way.
 
         Raises:
             PublishError: The broker did not take one.
         """
         producer = self._producer
-        if producer is None or not records:
+        if producer is None or not rows:
             return
         try:
-            for record in records:
-                value, key = record.model_dump_json().encode(), record.conversation_id.encode()
-                self._sent.append(await producer.send(self._topic, value, key=key, headers=self._headers))
+            for row in rows:
+                key = row.conversation_id.encode()
+                self._sent.append(await producer.send(self._topic, encode(row), key=key, headers=self._headers))
         except KafkaError as error:
             raise self._refused(error) from error
         if len(self._sent) >= MAX_UNACKNOWLEDGED:
@@ -335,15 +335,13 @@ def report_document(plan: BacktestPlan, result: BacktestResult) -> dict[str, Any
     }
 
 
-_LEFT_OUT_CALLS: Final = ("not_over", "without_beginning", "closed_twice", "of_older_schema")
+_LEFT_OUT_CALLS: Final = ("not_over", "without_beginning", "closed_twice")
 _REMARKS: Final = {
     "only_then": "{calls} of then: the log has no event of it any more, or it is refused today.",
     "refused_records": "{count} records of these calls are refused with today's code and settings.",
     "not_over": "{calls} not over yet, so not compared.",
     "without_beginning": "{calls} left out: the log does not have the beginning any more. Take a later --since.",
     "closed_twice": "{calls} left out: the conversation id was used again after the call had closed.",
-    "of_older_schema": "{calls} left out: scores of a schema version before {schema} were written of them, and a "
-    "back-test compares only with scores of its own.",
     "unreadable_scores": "{count} records of scores could not be read: not ours, or of a newer version.",
 }
 
@@ -358,7 +356,7 @@ def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
     counts = {"only_then": result.comparison.calls.only_then, **result.counts}
     for name, remark in _REMARKS.items():
         if count := counts.get(name):
-            yield remark.format(calls=counted(count, "call"), count=count, schema=SCHEMA_VERSION)
+            yield remark.format(calls=counted(count, "call"), count=count)
     yield f"{result.written} records written to {into}, each with the header callgauge_run={run_id}."
 
 
@@ -425,7 +423,7 @@ def said_text(said: Said | None) -> str:
     """A score in a few words.
 
     Example:
-        >>> said_text({"result": {"outcome": "scored", "value": 812.5}, "anchor": "vad"})
+        >>> said_text({"result": 812.5, "anchor": "vad"})
         '812.5, anchor vad'
         >>> said_text({"result": {"outcome": "unscored", "reason": "no_user_speech"}})
         'unscored: no_user_speech'
@@ -436,10 +434,10 @@ def said_text(said: Said | None) -> str:
 
 
 def _field_text(name: str, value: Any) -> str:
-    if name == "result" and isinstance(value, Mapping):
-        if value.get("outcome") == "scored":
-            return f"{value['value']}"
-        return f"{value.get('outcome')}: {value.get('reason')}"
+    if name == "result" and isinstance(value, Mapping) and "reason" in value:
+        return f"{value.get('outcome')}: {value['reason']}"
+    if name == "result" and not isinstance(value, (list, Mapping)):
+        return f"{value}"
     return f"{name} {value if isinstance(value, str) else json.dumps(value)}"
 
 

@@ -35,7 +35,7 @@ GROUPS: Final = {
     },
     "recorded": {
         "report": "Writes one HTML page about recorded calls.",
-        "score": "Scores recorded calls and prints the score records.",
+        "score": "Scores recorded calls and prints their rows.",
         "trials": "Compares repeated calls: pass@k, judges, errors.",
         "replay": "Plays recorded calls, or evaluates past traffic again.",
         "transcript": "Writes transcripts in ElevenLabs' format.",

@@ -60,7 +60,7 @@ def context(
 
         print_eva(paths or [], "context", arrival, processes)
         return
-    from streamer.one_call import context_document, the_call
+    from streamer.one_call import context_of
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given
 
@@ -68,5 +68,4 @@ def context(
     since_ms = None if since is None else moment_given(since)
     with quiet_libraries():
         for wanted in from_topics:
-            found = asyncio.run(the_call(settings, wanted, since_ms, since_in_words(since)))
-            print_document(context_document(found))
+            print_document(asyncio.run(context_of(settings, wanted, since_ms, since_in_words(since))))

@@ -139,6 +139,6 @@ def _of_topics(settings: "Settings", ids: Sequence[str], since: str | None) -> "
         for number, wanted in enumerate(ids[:MOST_CALLS], 1):
             found = asyncio.run(the_call(settings, wanted, since_ms, since_in_words(since)))
             for sentence in found.remarks:
-                say(f"Call {found.call.conversation_id}: {sentence}")
+                say(f"Call {found.rows.call.conversation_id}: {sentence}")
             calls.append(found.reported(f"c{number}"))
     return calls

@@ -22,7 +22,7 @@ def schema(
 
     Examples:
         callgauge schema
-        callgauge schema score > score.schema.json
+        callgauge schema turn-row > turn-row.schema.json
     """
     from schemas.json_schemas import SCHEMA_NAMES, json_schema
 

@@ -1,4 +1,4 @@
-"""The command `score`: recorded calls through the live engine, and the score records of each."""
+"""The command `score`: recorded calls through the live engine, and the rows of each."""
 
 import json
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ app = typer.Typer(add_completion=False)
 class ScoreFormat(StrEnum):
     """The kinds of printed results."""
 
-    RECORDS = "records"
+    ROWS = "rows"
     TABLE = "table"
     EVA = "eva"
     AGENT_INSPECT = "agent-inspect"
@@ -53,18 +53,18 @@ def score(
     *,
     output: Annotated[
         ScoreFormat,
-        typer.Option(
-            "--format", help="Score records, a table for people, or results in the encoding of EVA or agent-inspect."
-        ),
-    ] = ScoreFormat.RECORDS,
+        typer.Option("--format", help="Rows, a table for people, or results in the encoding of EVA or agent-inspect."),
+    ] = ScoreFormat.ROWS,
     as_csv: CsvOption = False,
     parquet: ParquetOption = None,
     rows: RowsOption = Rows.CALLS,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
-    all_records: Annotated[
+    all_rows: Annotated[
         bool,
-        typer.Option("--all", help="Every record that the evaluator would write, not only the newest of each score."),
+        typer.Option(
+            "--all", help="Every row that the evaluator would write, not only the newest of each turn and call."
+        ),
     ] = False,
     arrival: ArrivalOption = None,
     agent: AgentOption = None,
@@ -80,10 +80,11 @@ def score(
     verdicts: VerdictsOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Scores recorded calls and prints the score records.
+    """Scores recorded calls and prints their rows.
 
-    The calls go through the evaluator's engine. Each record is one line of JSON. Without --all only the newest record of
-    each score is printed: its value at the end of the call. No broker is needed.
+    The calls go through the evaluator's engine. Each row, of a turn or of a call, is one line of JSON, as on the topic
+    `scores`. Without --all only the newest row of each turn and of each call is printed: what is known at the end of the
+    call. No broker is needed.
 
     With --format table each call is one row: how long callers waited, which goals were reached, how it ended. Below it is
     what stands out, turn by turn. --csv and --parquet are tables for programs, with a row for each call or, with
@@ -92,7 +93,7 @@ def score(
     Time is the time of the events, and silence lasts as long as in the recording. Limits that would cut a recording off
     do not apply; all other settings do.
 
-    Without --goals there are no progress records. Subgoals that need a judge are unscored (judge_disabled) unless
+    Without --goals there is no progress. Subgoals that need a judge are unscored (judge_disabled) unless
     --judge is on. The judge sends the texts of the call to the endpoint of the settings. That costs money, at most what
     the budgets of the settings allow. With --verdicts a run that was ended goes on where it was.
 
@@ -123,9 +124,9 @@ def score(
 
     require_judge(verdicts, judge)
     asks_judge = judge is JudgeSwitch.ON
-    is_table = wants_table(as_csv, parquet, output is not ScoreFormat.RECORDS, all_records)
+    is_table = wants_table(as_csv, parquet, output is not ScoreFormat.ROWS, all_rows)
     if output is ScoreFormat.AGENT_INSPECT:
-        if all_records or arrival is not None or processes is not None:
+        if all_rows or arrival is not None or processes is not None:
             raise typer.BadParameter("A trace has no events: leave out --all, --arrival and --processes.")
         from streamer.agent_inspect.scoring import TracePlan, score_traces
         from streamer.agent_inspect.traces import TraceFiles, options_in
@@ -143,12 +144,12 @@ def score(
     if scorer or option:
         raise typer.BadParameter("--scorer and --option are for --format agent-inspect: leave them out.")
     if output is ScoreFormat.EVA:
-        if goals is not None or asks_judge or all_records or agent is not None:
+        if goals is not None or asks_judge or all_rows or agent is not None:
             raise typer.BadParameter("EVA's results have no goals, no judge and no agent: leave those options out.")
         print_eva(paths, "metrics", arrival, processes)
         return
-    if output is ScoreFormat.TABLE and all_records:
-        raise typer.BadParameter("A table has no single records: leave --all out.")
+    if output is ScoreFormat.TABLE and all_rows:
+        raise typer.BadParameter("A table has no single rows: leave --all out.")
     settings = settings_from(config)
     plan = plan_from(settings, goals_for(paths, goals), agent, asks_judge=asks_judge, arrival_seed=arrival)
     found = found_calls(paths)
@@ -163,7 +164,7 @@ def score(
         def show(done: "Done[str]") -> None:
             read.add(done, done.result or "")
 
-        shape = partial(_lines, all_records=all_records)
+        shape = partial(_lines, all_rows=all_rows)
         score_each(places_of(found), plan, shape, show, settings, read, processes=processes, verdicts=verdicts)
     read.require_all("read and printed")
 
@@ -177,9 +178,9 @@ def _write_rows(
     parquet: Path | None,
     processes: int | None,
 ) -> None:
-    from consumers.history.rows import CALL_COLUMNS
+    from schemas.columns import CALL_COLUMNS, TURN_COLUMNS
     from streamer.offline.call_work import places_of, reading, score_each, total_of
-    from streamer.tables import TURN_COLUMNS, table
+    from streamer.tables import table
 
     columns = TURN_COLUMNS if rows is Rows.TURNS else CALL_COLUMNS
     with (
@@ -198,12 +199,14 @@ def _write_rows(
 def _rows(rows: Rows, scoring: "RecordedScoring") -> "list[Row]":
     from streamer.tables import call_rows, turn_rows
 
-    return (turn_rows if rows is Rows.TURNS else call_rows)(scoring.records)
+    return (turn_rows if rows is Rows.TURNS else call_rows)(scoring.newest_rows())
 
 
-def _lines(scoring: "RecordedScoring", *, all_records: bool) -> str:
-    records = scoring.records if all_records else scoring.final_records()
-    return "".join(record.model_dump_json() + "\n" for record in records)
+def _lines(scoring: "RecordedScoring", *, all_rows: bool) -> str:
+    from schemas.rows import encode
+
+    rows = scoring.rows if all_rows else scoring.newest_rows()
+    return "".join(encode(row).decode() + "\n" for row in rows)
 
 
 def _print_table(found: "list[Found]", plan: "ScoringPlan", settings: "Settings", verdicts: Path | None) -> None:

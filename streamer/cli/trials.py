@@ -32,9 +32,7 @@ app = typer.Typer(add_completion=False)
 def trials(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="PATH", help=f"{PATHS_HELP} Files of score records, as `callgauge score` prints them, too."
-        ),
+        typer.Argument(metavar="PATH", help=f"{PATHS_HELP} Files of rows, as `callgauge score` prints them, too."),
     ] = None,
     *,
     k: Annotated[
@@ -84,7 +82,7 @@ def trials(
     Below the table are the errors: subgoals that are missed most, the turn in which calls stall (the first turn after their
     last progress), and tools that fail up to that turn; each with calls to look at.
 
-    PATH holds recordings, which are scored as by `callgauge score`, or score records. With --from-topics, calls that closed
+    PATH holds recordings, which are scored as by `callgauge score`, or files of rows. With --from-topics, calls that closed
     since then are read from the topic scores in no consumer group, and console_url makes the links to their pages. With --history
     calls that began since then are read from the files of the role history, which keeps them longer than the topics.
 
@@ -177,6 +175,6 @@ def _require_fitting(
     if (from_topics or history) and paths:
         raise typer.BadParameter(f"{name} reads live calls: leave the paths out, or leave {name} out.")
     if not from_topics and not history and not paths:
-        raise typer.BadParameter("Name recordings or files of score records, or use --from-topics or --history.")
+        raise typer.BadParameter("Name recordings or files of rows, or use --from-topics or --history.")
     if not from_topics and (bootstrap or prefix or (since and not history)):
         raise typer.BadParameter("--since, --bootstrap and --topic-prefix are for --from-topics: leave them out.")

@@ -35,6 +35,7 @@ from schemas.topics import (
     SEQUENCER_TOPIC,
     TOPIC_BY_SOURCE,
     TRANSCRIPTS_TOPIC,
+    WORDS_TOPIC,
 )
 from streamer.settings.all_settings import Settings
 
@@ -248,7 +249,7 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
         JUDGE_VERDICTS_TOPIC: {WRITE},
     },
     "history": {topic: {READ} for topic in (SCORES_TOPIC, ANNOTATIONS_TOPIC)},
-    "console": {topic: {READ} for topic in (SCORES_TOPIC, EVENTS_TOPIC)},
+    "console": {SCORES_TOPIC: {READ}},
     "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
     "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},
 }
@@ -285,6 +286,8 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
             operations[GOALS_TOPIC].add(READ)
         if settings.goal_rules(roles).asks_judge:
             operations[JUDGE_REQUESTS_TOPIC].add(WRITE)
+        if settings.limits.words:
+            operations[WORDS_TOPIC].add(WRITE)
         if settings.transcripts.enabled:
             operations[TRANSCRIPTS_TOPIC].add(WRITE)
         if settings.transcripts.folder is not None:
@@ -292,6 +295,9 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
             groups.append(files_group(settings.evaluator_group))
     if "history" in roles and settings.history.words:
         operations[TRANSCRIPTS_TOPIC].add(READ)
+        operations[WORDS_TOPIC].add(READ)
+    if "console" in roles and settings.console.words and settings.limits.words:
+        operations[WORDS_TOPIC].add(READ)
     return Needs(
         operations={topic: frozenset(needed) for topic, needed in operations.items()},
         groups=tuple(groups),

@@ -68,8 +68,8 @@ async def create_topics(
 
     Args:
         kafka: The cluster, and the prefix of topic names.
-        partitions: Number for every topic but `sequencer`. None takes that of `events` or `scores` if one is there, otherwise
-            `DEFAULT_PARTITIONS`.
+        partitions: Number for every topic but `sequencer`. None takes that of `events`, `scores` or `words` if one is there,
+            otherwise `DEFAULT_PARTITIONS`.
         replication_factor: Number of brokers that hold each record.
         shards: Sequencers that are active at a time: the partitions of `sequencer`.
         scores_copy: Name of a further topic like `scores`, for the records of a back-test; None for no further one.
@@ -80,7 +80,7 @@ async def create_topics(
 
     Raises:
         KafkaUnreachableError: No broker answers.
-        OperatorError: `events` or `scores` has another number, or the broker refused a topic; the topics before it exist.
+        OperatorError: `events`, `scores` or `words` has another number, or the broker refused a topic; the topics before it exist.
     """
     count = _count_for(await topic_states(kafka), kafka, partitions)
     async with kafka.administration("topics") as admin:
@@ -112,22 +112,25 @@ async def create_topics(
 
 
 def _count_for(states: Iterable[TopicState], kafka: KafkaSettings, wanted: int | None) -> int:
-    """The number of partitions of `events` and `scores`, of which one may be there: a call has the same partition in both.
+    """The number of partitions of `events`, `scores` and `words`, of which some may be there: a call has the same partition in all.
 
     Raises:
-        OperatorError: One is there with another number than the wanted one.
+        OperatorError: One is there with another number than the wanted one, and another one is to be made.
     """
-    tied = [each for each in states if each.topic.name in (EVENTS_TOPIC, SCORES_TOPIC)]
+    tied = [each for each in states if each.topic.name == EVENTS_TOPIC or each.topic.partitions == "same as events"]
     there = [each for each in tied if each.partitions]
-    if len(there) != 1:  # where both are there, none is made that could not fit
-        return wanted or (there[0].partitions if there else None) or DEFAULT_PARTITIONS
-    name, count = there[0].name, there[0].partitions or 0
+    if not there:
+        return wanted or DEFAULT_PARTITIONS
+    known = next((each for each in there if each.topic.name == EVENTS_TOPIC), there[0])
+    count = known.partitions or 0
     if wanted in (None, count):
         return count
+    if len(there) == len(tied):  # none is made that could not fit
+        return wanted or count
     raise OperatorError(
-        f"Topics on {kafka.bootstrap_servers}: expected {wanted} partitions, as --partitions says; seen {name} with {count}. The "
-        "scores of a call are in the partition of its events, so no topic was made.\n"
-        f"  Leave --partitions out, and all get {count}; or delete {name}, or set another topic prefix."
+        f"Topics on {kafka.bootstrap_servers}: expected {wanted} partitions, as --partitions says; seen {known.name} with {count}. "
+        "What is written of a call is in the partition of its events, so no topic was made.\n"
+        f"  Leave --partitions out, and all get {count}; or delete {known.name}, or set another topic prefix."
     )
 
 

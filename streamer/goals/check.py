@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 import typer
+from msgspec import structs, to_builtins
 
 from consumers.console.page.drawing import counted, expected_call
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.checks import (
     AllOf,
     AnyCheck,
@@ -26,7 +28,7 @@ from schemas.goals.checks import (
     Within,
 )
 from schemas.goals.goal_set import ExpectedOutput, ExpectedParameter, ExpectedToolCall, GoalSet, seen
-from schemas.scores.records import CallValues, ExpectedToolCallScore, SubgoalScore, Unscored
+from schemas.rows import CallRow, ExpectedTool, Goals, Subgoal, Unscored
 from streamer.goals.files import FileMistake, GoalFile, GoalFolderError, goal_files_of
 from streamer.terminal import say
 
@@ -137,21 +139,28 @@ def tried_on(path: Path, sets: Sequence[GoalSet]) -> "list[RecordedScoring]":
 def tried_lines(scoring: "RecordedScoring") -> Iterator[str]:
     """How far a recorded call comes in its goal set: a line for each subgoal and each expected tool call."""
     yield f"call {scoring.call.conversation_id}, goals {'' if scoring.goal_set is None else scoring.goal_set.id}:"
-    yield from (f"  {subgoal}: {_state(score)}" for subgoal, score in _subgoals(scoring))
-    yield from (f"  expected tool call {expected_call(found)}" for found in _expected_calls(scoring))
+    yield from (f"  {name}: {_state(subgoal)}" for name, subgoal in _subgoals(scoring))
+    yield from (f"  expected tool call {expected_call(found)}" for found in _expected_tools(scoring))
 
 
-def _subgoals(scoring: "RecordedScoring") -> Iterator[tuple[str, SubgoalScore | None]]:
-    """The id of each subgoal and its final score; None for a call without an answer."""
-    scores = {record.index: record for record in scoring.final_records() if isinstance(record, SubgoalScore)}
-    for index, subgoal in enumerate(() if scoring.goal_set is None else scoring.goal_set.subgoals):
-        yield subgoal.id, scores.get(index)
+def _goals(scoring: "RecordedScoring") -> Goals | None:
+    """How far the call came in the end."""
+    calls = [row for row in scoring.rows if isinstance(row, CallRow)]
+    return calls[-1].goals if calls else None
 
 
-def _expected_calls(scoring: "RecordedScoring") -> tuple[ExpectedToolCallScore, ...]:
+def _subgoals(scoring: "RecordedScoring") -> Iterator[tuple[str, Subgoal | None]]:
+    """The name of each subgoal and what became of it."""
+    goals = _goals(scoring)
+    found = dict(enumerate(() if goals is None else goals.subgoals))
+    for place, subgoal in enumerate(() if scoring.goal_set is None else scoring.goal_set.subgoals):
+        yield subgoal.id, found.get(place)
+
+
+def _expected_tools(scoring: "RecordedScoring") -> tuple[ExpectedTool, ...]:
     """The expected tool calls, each with whether it was made."""
-    whole = next((record for record in scoring.final_records() if isinstance(record, CallValues)), None)
-    return (whole and whole.expected_tool_calls) or ()
+    goals = _goals(scoring)
+    return () if goals is None else goals.expected_tools
 
 
 def set_document(
@@ -170,25 +179,25 @@ def set_document(
                 "goal_set": None if scoring.goal_set is None else scoring.goal_set.id,
                 "subgoals": [
                     {
-                        "id": subgoal,
-                        "state": _state(score),
-                        "reached_turn": None if score is None else score.reached_turn,
+                        "id": name,
+                        "state": _state(subgoal),
+                        "reached_turn": None if subgoal is None else subgoal.reached_turn,
                     }
-                    for subgoal, score in _subgoals(scoring)
+                    for name, subgoal in _subgoals(scoring)
                 ],
-                "expected_tool_calls": [found.model_dump(mode="json") for found in _expected_calls(scoring)],
+                "expected_tool_calls": [to_builtins(structs.asdict(found)) for found in _expected_tools(scoring)],
             }
             for scoring in tried
         ],
     }
 
 
-def _state(score: SubgoalScore | None) -> str:
-    if score is None:
+def _state(subgoal: Subgoal | None) -> str:
+    if subgoal is None or subgoal.result == Unscored(UnscoredReason.NO_USER_SPEECH):
         return "not looked at: the call has no turn with an answer"
-    if score.reached_turn is not None:
-        return f"reached in turn {score.reached_turn}"
-    return f"not known ({score.result.reason.value})" if isinstance(score.result, Unscored) else "not reached"
+    if subgoal.reached_turn is not None:
+        return f"reached in turn {subgoal.reached_turn}"
+    return f"not known ({subgoal.result.reason.value})" if isinstance(subgoal.result, Unscored) else "not reached"
 
 
 def files_of(paths: Sequence[Path]) -> Iterator[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import CloseCall, Effect, PublishScore, RequestVerdict
+from consumers.engine.effects import Effect, PublishRow, PublishTranscript, PublishWords, RequestVerdict
 from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
@@ -20,8 +20,7 @@ from schemas.events.simulator import ConnectionState
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.redaction import RedactionRules
-from schemas.scores.live_view import newest_scores
-from schemas.scores.records import AnyScoreRecord
+from schemas.rows import CallRow, GoalsRow, Row, TurnRow, WordsRow
 from streamer.facts import installed_version
 from streamer.offline.contexts import LeftOut, about_refused, arrivals_of
 from streamer.recordings.eva import with_state
@@ -32,12 +31,7 @@ from streamer.settings.all_settings import Settings
 from streamer.sources.replay import in_random_order, in_time_order, with_control_events
 
 _FOR_EVER_MS: Final = 2**53
-_NEVER_CUT_OFF: Final = {
-    **NO_LIMITS.model_dump(include=NO_LIMITS.model_fields_set),
-    "idle_ms": _FOR_EVER_MS,
-    "max_call_duration_ms": _FOR_EVER_MS,
-}
-"""A recording is complete, so a pause in it is no end."""
+_NEVER_CUT_OFF: Final = NO_LIMITS.model_dump(include=NO_LIMITS.model_fields_set)
 
 Asking = Generator[Sequence[JudgeRequest], Sequence[JudgeVerdict], None]
 """Gives questions, and is sent the answers to them in the same order."""
@@ -54,7 +48,7 @@ class ScoringPlan:
     Attributes:
         limits: Limits of the evaluator. Limits that would cut a recording off do not apply.
         rules: How goals are judged, and whether a judge is asked.
-        code_version: Written into every record.
+        code_version: Written into the rows of calls.
         arrival_seed: Decides in which order events of different sources are read; None is by their times.
         writes_transcripts: Whether the call gets a transcript.
         redaction: Rules of the redaction of its texts.
@@ -105,7 +99,8 @@ class RecordedScoring:
         call: The recorded call with its control events.
         plan: How it is scored.
         goal_set: Its goals, or None.
-        records: Score records that the evaluator would have written so far, in that order.
+        rows: Rows that the evaluator would have written so far, in that order.
+        words: Rows of words that it would have written so far, in that order.
         refused: Events that it would have quarantined; they are not in the scores.
         transcript: The JSON array for the topic `transcripts`; None before the end of the call, if the plan wants none, and
             if it would be too large.
@@ -115,7 +110,8 @@ class RecordedScoring:
     call: RecordedCall
     plan: ScoringPlan
     goal_set: GoalSet | None
-    records: list[AnyScoreRecord] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    words: list[WordsRow] = field(default_factory=list)
     refused: list[LeftOut] = field(default_factory=list)
     transcript: bytes | None = None
     lacks: tuple[str, ...] = ()
@@ -137,7 +133,11 @@ class RecordedScoring:
         goals = ChosenGoals(_Given(self.goal_set), plan.rules)
         limits = _limits_for(arrivals, plan.limits)
         evaluator = PartitionEvaluator(
-            limits, plan.code_version, goals, writes_transcripts=plan.writes_transcripts, redactor=redactor
+            limits,
+            plan.code_version,
+            goals,
+            writes_transcripts=plan.writes_transcripts,
+            redactor=redactor,
         )
         for arrival, known_ms in zip(arrivals, _known_until(arrivals), strict=True):
             while (wakeup_ms := evaluator.next_wakeup()) is not None and wakeup_ms <= known_ms:
@@ -154,9 +154,12 @@ class RecordedScoring:
         self._place += 1
         return self._place
 
-    def final_records(self) -> list[AnyScoreRecord]:
-        """The newest record of each score when the call has ended, in the order of writing."""
-        return list(newest_scores(self.records).values())
+    def newest_rows(self) -> list[Row]:
+        """The newest row of each turn and of the call, with its goals, in the order of turns; the row of the call is the last."""
+        goals = [row for row in self.rows if isinstance(row, GoalsRow)]
+        turns = {row.turn: row for row in self.rows if isinstance(row, TurnRow)}
+        calls = [row for row in self.rows if isinstance(row, CallRow)]
+        return [*goals[-1:], *(turns[number] for number in sorted(turns)), *calls[-1:]]
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -173,14 +176,15 @@ class RecordedScoring:
             requests = self._taken(answers)
 
     def _taken(self, effects: Iterable[Effect]) -> list[JudgeRequest]:
-        """Keeps the records, and gives the questions."""
+        """Keeps the rows, and gives the questions."""
         requests = []
         for effect in effects:
             match effect:
-                case PublishScore(record):
-                    self.records.append(record)
-                case CloseCall(records=records, transcript=transcript):
-                    self.records += records
+                case PublishRow(row):
+                    self.rows.append(row)
+                case PublishWords(words):
+                    self.words.append(words)
+                case PublishTranscript(value=transcript):
                     self.transcript = transcript
                 case RequestVerdict(request):
                     requests.append(request)
@@ -270,12 +274,18 @@ def _known_until(arrivals: Sequence[Arrival | None]) -> list[int]:
 
 
 def _limits_for(arrivals: Iterable[Arrival | None], limits: Limits) -> Limits:
-    """The limits with which no event of the call comes after its end."""
+    """The limits with which no event of the call comes after its end: a recording is complete, so a pause in it is no end."""
     there = [arrival for arrival in arrivals if arrival is not None]
     ends_ms = [arrival.broker_time_ms for arrival in there if _is_end(arrival.event)]
     last_ms = max((arrival.broker_time_ms for arrival in there), default=0)
     grace_ms = max([limits.closing_grace_ms, *(last_ms - end_ms + 1 for end_ms in ends_ms)])
-    return limits.model_copy(update={**_NEVER_CUT_OFF, "closing_grace_ms": grace_ms})
+    whole_ms = last_ms - min((arrival.broker_time_ms for arrival in there), default=0) + 1
+    times = {
+        "closing_grace_ms": grace_ms,
+        "idle_ms": max(limits.idle_ms, whole_ms),
+        "max_call_duration_ms": max(limits.max_call_duration_ms, 2 * whole_ms + limits.idle_ms + grace_ms),
+    }
+    return limits.model_copy(update=_NEVER_CUT_OFF | times)
 
 
 def _is_end(event: object) -> bool:

@@ -136,8 +136,8 @@ class _Other(NamedTuple):
     remedy: str
 
 
-SCORE_FIELDS: Final = frozenset({"conversation_id", "name", "revision", "status"})
-"""Fields that every score record has, and no recorded call."""
+ROW_FIELDS: Final = frozenset({"row", "conversation_id"})
+"""Fields that every row has, and no recorded call."""
 _OTHERS: Final = (
     _Other(
         frozenset({"agent_trace"}), "this is a trace of agent-inspect, and no recording", "the events of a call", '"agent_trace"',
@@ -149,9 +149,9 @@ _OTHERS: Final = (
         "`callgauge report --from-topics ID` makes the page of a call that the topics have.",
     ),
     _Other(
-        SCORE_FIELDS, "these are score records, and no recording", "events of calls",
+        ROW_FIELDS, "these are rows of turns and calls, and no recording", "events of calls",
         "what `callgauge score` prints, which has no events",
-        "`callgauge trials` compares calls by their score records; give the recording that they were made from.",
+        "`callgauge trials` compares calls by their rows; give the recording that they were made from.",
     ),
 )  # fmt: skip
 

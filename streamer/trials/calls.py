@@ -1,4 +1,4 @@
-"""Repeated calls as trials: from recordings, files of scores, or the topics."""
+"""Repeated calls as trials: from recordings, files of rows, or the topics."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,35 +9,26 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from consumers.console.page.calls import Said, heard_in
-from consumers.console.page.drawing import Redacts, shortened
-from consumers.engine.call import Call
 from schemas.closed_sets import FAILED_USES, UnscoredReason
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.live_view import Subject, newest_scores
-from schemas.scores.records import (
-    SCORE_RECORD,
-    AnyScoreRecord,
-    CallStartedFact,
-    CallValues,
-    ClosedFact,
-    ExpectedToolCallScore,
-    GoalsFact,
+from schemas.rows import (
+    CallRow,
+    ExpectedTool,
+    GoalsRow,
     NotApplicable,
-    ProgressScore,
-    Result,
-    Scored,
-    SubgoalScore,
-    ToolUseFact,
+    Row,
+    RowError,
+    Subgoal,
+    TurnRow,
     Unscored,
+    Value,
+    WordsRow,
+    decode,
+    is_row,
 )
-from streamer.recordings.elements import SCORE_FIELDS
 from streamer.recordings.files import RecordingError, raw_lines_of
 
-# One call as a trial of its goal set, folded from its score records. Pure.
-
-READ_NAMES: Final = frozenset({"call_started", "goals", "subgoal", "progress", "call", "tool_call", "closed"})
-"""Names of the records that a trial is made of; a reader may leave out all others before it decodes them."""
+# One call as a trial of its goal set, from its newest rows. Pure.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +86,7 @@ class Trial:
     subgoals: tuple[SubgoalOutcome, ...]
     stall_turn: int | None
     failed_tools: tuple[FailedTool, ...]
-    expected_tools: tuple[ExpectedToolCallScore, ...] = ()
+    expected_tools: tuple[ExpectedTool, ...] = ()
     closed_at_ms: int = 0
     words: Mapping[int, str] = field(default_factory=dict)
 
@@ -120,110 +111,120 @@ MOST_QUOTED_CHARS: Final = 160
 """Characters of one utterance of a quote."""
 
 
-def words_by_turn(call: Call, redactor: Redacts) -> dict[int, str]:
-    """By turn what was said and which tools were used, redacted, each utterance cut.
+def words_by_turn(words: Iterable[WordsRow], turns: Mapping[int, TurnRow]) -> dict[int, str]:
+    """By turn what was said and which tools were used, each utterance cut.
 
     Args:
-        call: The call after its last event.
-        redactor: Redacts the words.
+        words: Rows of words of one call, without personal data as they are.
+        turns: The rows of its turns.
     """
     found = {}
-    for turn in heard_in(call, ()).turns:
-        parts = [
-            f'{item.speaker}: "{shortened(redactor.redact(item.text), MOST_QUOTED_CHARS)}"'
-            if isinstance(item, Said)
-            else f"{redactor.redact(item.tool)}: {item.outcome or 'unanswered'}"
-            for item in turn.items
+    for number, row in {each.turn: each for each in words}.items():
+        said = [
+            f'{side}: "{_shortened(text)}"' for side, text in (("user", row.user), ("assistant", row.assistant)) if text
         ]
-        found[turn.turn] = "; ".join(parts)
+        uses = turns[number].tools if number in turns else ()
+        tools = [f"{use.tool}: {'unanswered' if use.outcome is None else use.outcome.value}" for use in uses]
+        found[number] = "; ".join([*said[:1], *tools, *said[1:]] if row.user else [*tools, *said])
     return found
 
 
-class CallFold:
-    """The newest records of one call, as far as a trial needs them; records may come in any number of revisions.
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_QUOTED_CHARS else f"{text[: MOST_QUOTED_CHARS - 1]}…"
+
+
+class NewestRows:
+    """The newest rows of one call, as far as a trial needs them.
 
     Attributes:
-        has_start: Whether the first record of the call was among them.
-        closed_at_ms: Broker time of the record that says that the call is over; None before it.
+        call: The row of the call; None before the first.
+        goals: Its goal set; None without goals, or where the row of the set was not read.
+        turns: The rows of its turns.
     """
 
-    __slots__ = ("_newest", "closed_at_ms", "has_start")
+    __slots__ = ("call", "goals", "turns")
 
-    def __init__(self, records: Iterable[AnyScoreRecord] = ()) -> None:
-        self._newest: dict[Subject, AnyScoreRecord] = {}
-        self.has_start = False
-        self.closed_at_ms: int | None = None
-        for record in records:
-            self.take(record)
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.call: CallRow | None = None
+        self.goals: GoalsRow | None = None
+        self.turns: dict[int, TurnRow] = {}
+        for row in rows:
+            self.take(row)
 
-    def take(self, record: AnyScoreRecord) -> None:
-        """Folds one more record of the call."""
-        match record:
-            case CallStartedFact():
-                self.has_start = self.has_start or record.is_first  # further ones have new labels
-            case ClosedFact():
-                self.closed_at_ms = record.caused_at_ms
-            case GoalsFact() | SubgoalScore() | ProgressScore() | CallValues() | ToolUseFact():
-                subject = (record.name, record.turn, record.index)
-                known = self._newest.get(subject)
-                if known is None or known.revision <= record.revision:
-                    self._newest[subject] = record
+    def take(self, row: Row) -> None:
+        """Takes one more row of the call."""
+        match row:
+            case TurnRow():
+                known = self.turns.get(row.turn)
+                if known is None or known.revision <= row.revision:
+                    self.turns[row.turn] = row
+            case CallRow():
+                if self.call is None or self.call.revision <= row.revision:
+                    self.call = row
+            case GoalsRow():
+                self.goals = row
 
-    def trial(self, conversation_id: str, place: str) -> Trial | None:
-        """The call as a trial; None if it has no goals."""
-        records = list(newest_scores(self._newest.values()).values())
-        goals = next((record for record in records if isinstance(record, GoalsFact)), None)
-        if goals is None:
+    def trial(self, place: str) -> Trial | None:
+        """The call as a trial; None if it has no goals.
+
+        Raises:
+            ValidationError: Its goal set is of another version.
+        """
+        if self.call is None or self.call.goals is None or self.goals is None:
             return None
-        last = max((r for r in records if isinstance(r, ProgressScore)), key=lambda r: r.turn or 0, default=None)
-        whole = next((record for record in records if isinstance(record, CallValues)), None)
-        success = None if whole is None else whole.success_final_turn
-        if success is None and last is not None:
-            success = last.success
+        goals = self.call.goals
+        goal_set = GoalSet.model_validate(self.goals.goal_set)
+        success = goals.success_final_turn
+        if success is None and goals.progress is not None:
+            success = goals.progress.success
         known = finding_of(success)
-        found = {record.index: record for record in records if isinstance(record, SubgoalScore)}
-        subgoals = tuple(
-            _outcome(subgoal.id, found.get(index)) for index, subgoal in enumerate(goals.goal_set.subgoals)
-        )
-        tools = (record for record in records if isinstance(record, ToolUseFact) and record.outcome in FAILED_USES)
+        found = dict(enumerate(goals.subgoals))
+        subgoals = tuple(_outcome(subgoal.id, found.get(place)) for place, subgoal in enumerate(goal_set.subgoals))
         return Trial(
-            conversation_id=conversation_id,
+            conversation_id=self.call.conversation_id,
             place=place,
-            goal_set=goals.goal_set,
+            goal_set=goal_set,
             version=goals.digest,
             success=known,
-            progress=_value(last.result) if last is not None else _value(success),
+            progress=_shown(success if goals.progress is None else goals.progress.result),
             subgoals=subgoals,
-            stall_turn=_stall_turn(subgoals, (last and last.turn) or 0) if known is False else None,
-            failed_tools=tuple(FailedTool(tool.tool, tool.turn) for tool in tools),
-            expected_tools=(whole and whole.expected_tool_calls) or (),
-            closed_at_ms=self.closed_at_ms or 0,
+            stall_turn=_stall_turn(subgoals, goals.judged_turn or 0) if known is False else None,
+            failed_tools=tuple(self._failed_tools()),
+            expected_tools=goals.expected_tools,
+            closed_at_ms=self.call.known_ms if self.call.state == "closed" else 0,
         )
 
+    def _failed_tools(self) -> Iterator[FailedTool]:
+        for number in sorted(self.turns):
+            row = self.turns[number]
+            if row.status != "withdrawn":
+                yield from (FailedTool(use.tool, number) for use in row.tools if use.outcome in FAILED_USES)
 
-def _value(result: Result | None) -> float | str:
+
+def _shown(value: Value | None) -> float | str:
     """The value, or why there is none."""
-    match result:
-        case Scored(value=value):
-            return value
+    match value:
+        case None:
+            return UnscoredReason.NO_TURN_JUDGED.value
         case Unscored(reason=reason):
             return reason.value
         case NotApplicable(reason=why):
             return why
-    return UnscoredReason.NO_TURN_JUDGED.value
+        case known:
+            return known
 
 
-def finding_of(result: Result | None) -> bool | str:
-    """Whether a result is 1, or why nobody knows."""
-    value = _value(result)
-    return value if isinstance(value, str) else value == 1
+def finding_of(value: Value | None) -> bool | str:
+    """Whether a value is 1, or why nobody knows."""
+    shown = _shown(value)
+    return shown if isinstance(shown, str) else shown == 1
 
 
-def _outcome(subgoal_id: str, record: SubgoalScore | None) -> SubgoalOutcome:
-    if record is None:
+def _outcome(subgoal_id: str, subgoal: Subgoal | None) -> SubgoalOutcome:
+    if subgoal is None:
         return SubgoalOutcome(subgoal_id, UnscoredReason.NO_TURN_JUDGED.value)
-    votes = (record.votes_complete, record.votes_incomplete)
-    return SubgoalOutcome(subgoal_id, finding_of(record.result), record.reached_turn, *votes)
+    votes = (subgoal.votes_complete, subgoal.votes_incomplete)
+    return SubgoalOutcome(subgoal_id, finding_of(subgoal.result), subgoal.reached_turn, *votes)
 
 
 def _stall_turn(subgoals: Iterable[SubgoalOutcome], last_turn: int) -> int | None:
@@ -232,7 +233,7 @@ def _stall_turn(subgoals: Iterable[SubgoalOutcome], last_turn: int) -> int | Non
     return after if after <= last_turn else None
 
 
-# Folds the score records of many calls at once, and makes a trial of each call that closes. Pure, and bounded.
+# Keeps the newest rows of many calls at once, and makes a trial of each call that closes. Pure, and bounded.
 
 MAX_TRIALS: Final = 50_000
 """Trials that are compared at once, some 3 kB each; further calls are left out and counted."""
@@ -243,7 +244,7 @@ NO_GOALS: Final = "without goals"
 NOT_CLOSED: Final = "not over"
 BEGAN_BEFORE: Final = "began before --since"
 TOO_MANY: Final = "over the limit"
-DAMAGED: Final = "with records that cannot be read"
+DAMAGED: Final = "with rows that cannot be read"
 
 
 class Trials:
@@ -269,8 +270,8 @@ class Trials:
             self.found.append(replace(trial, goal_set=self._sets.setdefault(trial.version, trial.goal_set)))
 
 
-class CallFolds:
-    """The calls whose records come mixed, until each closes."""
+class OpenCalls:
+    """The calls whose rows come mixed, until each closes."""
 
     def __init__(self, trials: Trials, place_of: Callable[[str], str], since_ms: int = 0) -> None:
         """Begins without a call.
@@ -278,122 +279,125 @@ class CallFolds:
         Args:
             trials: Gets the trial of each call that closes.
             place_of: The place of a call by its id, as `Trial.place`.
-            since_ms: Calls that closed before this are no trials, and records before it may be missing; 0 for neither.
+            since_ms: Calls that closed before this are no trials, and rows before it may be missing; 0 for neither.
         """
         self._trials = trials
         self._place_of = place_of
         self._since_ms = since_ms
-        self._folds: dict[str, CallFold] = {}
+        self._calls: dict[str, NewestRows] = {}
         self._damaged: set[str] = set()
 
-    def take(self, conversation_id: str, record: AnyScoreRecord) -> None:
-        """Folds one record. Records of an id after its `closed` are another call."""
-        fold = self._folds.get(conversation_id)
-        if fold is None:
-            if len(self._folds) == MAX_OPEN_CALLS:
-                self._trials.left_out[TOO_MANY] += record.name == "closed"
+    def take(self, row: Row) -> None:
+        """Takes one row. Rows of an id after its closed one are of another call."""
+        conversation_id = row.conversation_id
+        is_closed = isinstance(row, CallRow) and row.state == "closed"
+        rows = self._calls.get(conversation_id)
+        if rows is None:
+            if len(self._calls) == MAX_OPEN_CALLS:
+                self._trials.left_out[TOO_MANY] += is_closed
                 return
-            fold = self._folds[conversation_id] = CallFold()
-        fold.take(record)
-        if fold.closed_at_ms is None:
-            return
-        del self._folds[conversation_id]
+            rows = self._calls[conversation_id] = NewestRows()
+        rows.take(row)
+        if is_closed:
+            del self._calls[conversation_id]
+            self._close(conversation_id, rows)
+
+    def _close(self, conversation_id: str, rows: NewestRows) -> None:
         is_damaged = conversation_id in self._damaged
         self._damaged.discard(conversation_id)
-        if fold.closed_at_ms < self._since_ms:
+        if rows.call is None or rows.call.known_ms < self._since_ms:
             return
         if is_damaged:
             self._trials.left_out[DAMAGED] += 1
             return
-        trial = fold.trial(conversation_id, self._place_of(conversation_id))
-        if trial is None and self._since_ms and not fold.has_start:
-            self._trials.left_out[BEGAN_BEFORE] += 1
-        else:
-            self._trials.add(trial)
+        if rows.call.goals is not None and rows.goals is None and self._since_ms:
+            self._trials.left_out[BEGAN_BEFORE] += 1  # its goal set was written before
+            return
+        try:
+            self._trials.add(rows.trial(self._place_of(conversation_id)))
+        except ValidationError:  # goals of another version, with a check that this one does not know
+            self._trials.left_out[DAMAGED] += 1
 
     def damage(self, conversation_id: str) -> None:
-        """Notes that a record of this call cannot be read: without it the call would be another one."""
+        """Notes that a row of this call cannot be read: without it the call would be another one."""
         if len(self._damaged) < MAX_OPEN_CALLS:
             self._damaged.add(conversation_id)
 
     def damage_open_calls(self) -> None:
-        """Notes that a record cannot be read and can be of any open call."""
-        for conversation_id in self._folds:
+        """Notes that a row cannot be read and can be of any open call."""
+        for conversation_id in self._calls:
             self.damage(conversation_id)
 
     def end(self) -> None:
         """Counts the calls that did not close."""
-        if self._folds:
-            self._trials.left_out[NOT_CLOSED] += len(self._folds)
-        self._folds.clear()
+        if self._calls:
+            self._trials.left_out[NOT_CLOSED] += len(self._calls)
+        self._calls.clear()
 
 
-# Reads the trials in files of score records, as `callgauge score` prints them or a reader of `scores` keeps them.
+# Reads the trials in files of rows, as `callgauge score` prints them or a reader of `scores` keeps them.
 
 _SUFFIXES: Final = (".jsonl", ".jsonl.gz")
 MOST_MISTAKES: Final = 5
 """Lines of one file that are named; the others are counted."""
 
 
-def holds_scores(path: Path) -> bool:
-    """Whether the first line of a file is a score record. A file that cannot be read is left to the reader of recordings."""
+def holds_rows(path: Path) -> bool:
+    """Whether the first line of a file is a row. A file that cannot be read is left to the reader of recordings."""
     if not (path.is_file() and path.name.endswith(_SUFFIXES)):
         return False
     try:
         first = next((text for _, text in raw_lines_of(path) if text.strip()), b"")
-        fields = from_json(first)
-    except (RecordingError, ValueError):
+    except RecordingError:
         return False
-    return isinstance(fields, dict) and fields.keys() >= SCORE_FIELDS
+    return is_row(first)
 
 
-def read_score_file(path: Path, trials: Trials) -> Iterator[str]:
+def read_rows_file(path: Path, trials: Trials) -> Iterator[str]:
     """Adds the calls of a file. A call with a line that cannot be read is left out; the others are not concerned.
 
     Yields:
         A sentence for each of the first lines that cannot be read, and one for the others together.
     """
-    folds = CallFolds(trials, lambda call: f"{path} ({call})")
+    calls = OpenCalls(trials, lambda call: f"{path} ({call})")
     mistakes = 0
     try:
         for number, text in raw_lines_of(path):
-            if (seen := fold_line(text, folds)) is None:
+            if (seen := take_line(text, calls)) is None:
                 continue
             mistakes += 1
             if mistakes <= MOST_MISTAKES:
                 yield (
-                    f"{path}:{number}: this line cannot be read: expected a score record of this version; seen {seen}. Its "
+                    f"{path}:{number}: this line cannot be read: expected a row of this version; seen {seen}. Its "
                     "call is left out; the others are not concerned. Write the file again with `callgauge score`."
                 )
     except RecordingError as error:
         error.consequence = "The calls before it are compared; the rest of the file is left out."
         yield str(error)
-    folds.end()
+    calls.end()
     if mistakes > MOST_MISTAKES:
         yield f"{path}: {mistakes - MOST_MISTAKES} further lines cannot be read."
 
 
-def fold_line(text: bytes, folds: CallFolds, call: str | None = None) -> str | None:
-    """Folds a record; returns the fault if it cannot be read. `call` is its call where the key of the record says it."""
+def take_line(text: bytes, calls: OpenCalls, call: str | None = None) -> str | None:
+    """Takes a row; returns the fault if it cannot be read. `call` is its call where the key of the record says it."""
     try:
-        fields, fault = from_json(text), "JSON without conversation_id and name"
-    except ValueError:
-        fields, fault = None, "no JSON"
-    named, name = (fields.get(key) if isinstance(fields, dict) else None for key in ("conversation_id", "name"))
-    conversation_id = named if call is None else call
-    if not isinstance(conversation_id, str) or not isinstance(name, str):
-        if call is None:
-            folds.damage_open_calls()  # it is of one of them
+        calls.take(decode(text))
+    except RowError as error:
+        named = call or _call_in(text)
+        if named is None:
+            calls.damage_open_calls()  # it is of one of them
         else:
-            folds.damage(call)
-        return fault
-    if name not in READ_NAMES:
-        return None
-    try:
-        record = SCORE_RECORD.validate_json(text)
-    except ValidationError as error:
-        folds.damage(conversation_id)
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"a record {name} in which {'.'.join(map(str, first['loc'][1:])) or 'a field'} is wrong"
-    folds.take(conversation_id, record)
+            calls.damage(named)
+        return str(error)
     return None
+
+
+def _call_in(text: bytes) -> str | None:
+    """The call that a row names which cannot be read otherwise."""
+    try:
+        fields = from_json(text)
+    except ValueError:
+        return None
+    named = fields.get("conversation_id") if isinstance(fields, dict) else None
+    return named if isinstance(named, str) else None

@@ -15,7 +15,6 @@ from rich.table import Table
 
 from consumers.console.page.drawing import counted, in_words, number, percent
 from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
-from consumers.engine.redaction.redactor import Redactor
 from consumers.history.opening import opened
 from consumers.history.search import Question
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
@@ -27,7 +26,6 @@ from schemas.quarantine import UndecodableRecord
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import records_so_far
 from streamer.offline.call_work import RECORDS, Done, found_calls, places_of, reading, score_each, total_of
-from streamer.offline.contexts import folded_recording
 from streamer.offline.scoring import RecordedScoring, plan_from
 from streamer.recordings.reader import goals_for
 from streamer.settings.all_settings import Settings
@@ -37,15 +35,15 @@ from streamer.time_bounds import moment_given
 from streamer.trials.calls import (
     MAX_TRIALS,
     NOT_CLOSED,
-    CallFold,
-    CallFolds,
+    NewestRows,
+    OpenCalls,
     SubgoalOutcome,
     Trial,
     Trials,
     finding_of,
-    fold_line,
-    holds_scores,
-    read_score_file,
+    holds_rows,
+    read_rows_file,
+    take_line,
     words_by_turn,
 )
 from streamer.trials.versus import Versus, versus_json, versus_lines, versus_table
@@ -533,22 +531,24 @@ def from_history(settings: Settings, since: str, gathered: Trials) -> int:
         HistoryFolderError: There is no folder of history, or it cannot be read.
     """
     with opened(settings.history) as store, reading(None, RECORDS, stopped=_STOPPED) as read:
-        question = Question(moment_given(since), wall_clock_ms() + 1, order_by="started_ms", most=MAX_TRIALS + 1)
+        question = Question(moment_given(since), wall_clock_ms() + 1, order_by="first_known_ms", most=MAX_TRIALS + 1)
         for row in reversed(store.find(question)):
             call = str(row["conversation_id"])
-            fold = CallFold(store.call_records(call)[0])
+            stored = store.call(call)
             read.event()
-            if fold.closed_at_ms is None:
+            if stored is None or stored.call.state != "closed":
                 gathered.left_out[NOT_CLOSED] += 1
-            else:
-                gathered.add(fold.trial(call, _call_page(settings.console_url, call)))
+                continue
+            goals = () if stored.goals is None else (stored.goals,)
+            rows = NewestRows([*goals, *stored.turns, stored.call])
+            gathered.add(rows.trial(_call_page(settings.console_url, call)))
     return 0
 
 
 async def _read_past_trials(
     kafka: KafkaSettings, since_ms: int, console_url: str | None, trials: Trials, on_record: Callable[[], None]
 ) -> int:
-    """Adds the calls that closed since a moment, in the order in which they closed, with their final records.
+    """Adds the calls that closed since a moment, in the order in which they closed.
 
     Returns the number of records of a newer version, or of another program. Their calls are left out.
 
@@ -556,7 +556,7 @@ async def _read_past_trials(
         KafkaUnreachableError: No broker answers, or it refuses.
         TopicsUnfitError: There is no topic `scores`.
     """
-    folds = CallFolds(trials, lambda call: _call_page(console_url, call), since_ms)
+    calls = OpenCalls(trials, lambda call: _call_page(console_url, call), since_ms)
     counts = await partition_counts(kafka, [SCORES_TOPIC])
     topic = kafka.topic(SCORES_TOPIC)
     partitions = [TopicPartition(topic, number) for number in range(counts[SCORES_TOPIC])]
@@ -565,11 +565,11 @@ async def _read_past_trials(
         async for record in records_so_far(consumer, partitions, since_ms):
             on_record()
             if isinstance(record, UndecodableRecord):
-                folds.damage_open_calls()  # it is of one of them
+                calls.damage_open_calls()  # it is of one of them
                 unreadable += 1
             elif isinstance(record.key, bytes) and record.value is not None:
-                unreadable += fold_line(record.value, folds, record.key.decode("utf-8", "replace")) is not None
-    folds.end()
+                unreadable += take_line(record.value, calls, record.key.decode("utf-8", "replace")) is not None
+    calls.end()
     trials.found.sort(key=lambda trial: (trial.closed_at_ms, trial.conversation_id))
     return unreadable
 
@@ -590,8 +590,8 @@ def from_files(
     asks_judge: bool,
     quotes: bool = False,
 ) -> int:
-    """Scores recordings and reads score records; gives the number of places that could not be read. With `quotes` trials have words."""
-    files = [path for path in paths if holds_scores(path)]
+    """Scores recordings and reads rows; gives the number of places that could not be read. With `quotes` trials have words."""
+    files = [path for path in paths if holds_rows(path)]
     recorded = [path for path in paths if path not in files]
     found = found_calls(recorded)
     plan = plan_from(settings, goals_for(recorded, goals), agent, asks_judge=asks_judge and bool(found))
@@ -603,20 +603,21 @@ def from_files(
                 gathered.add(None if done.result is None else replace(done.result, place=done.place))
 
         for file in files:
-            for sentence in read_score_file(file, gathered):
+            for sentence in read_rows_file(file, gathered):
                 say(sentence)
                 read.unread += 1
-        shape = partial(trial_of, redactor=Redactor(settings.redaction) if quotes else None)
+        shape = partial(trial_of, quotes=quotes)
         score_each(places_of(found), plan, shape, take, settings, read, processes=processes, verdicts=verdicts)
     return read.unread
 
 
-def trial_of(scoring: RecordedScoring, redactor: Redactor | None = None) -> Trial | None:
-    """A recorded call after it was scored, with its words if there is something to redact them; None if it has no goals."""
-    trial = CallFold(scoring.records).trial(scoring.call.conversation_id, "")
-    if trial is None or redactor is None:
+def trial_of(scoring: RecordedScoring, *, quotes: bool = False) -> Trial | None:
+    """A recorded call after it was scored, with its words if they are wanted; None if it has no goals."""
+    rows = NewestRows(scoring.rows)
+    trial = rows.trial("")
+    if trial is None or not quotes:
         return trial
-    return trial.quoting(words_by_turn(folded_recording(scoring.call)[0], redactor))
+    return trial.quoting(words_by_turn(scoring.words, rows.turns))
 
 
 def print_comparison(gathered: Trials, wanted: Sequence[int] | None, *, as_json: bool) -> bool:

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ProgressScore, Scored, Unscored
+from schemas.rows import Row, decode
 from streamer.cli import main as cli
+from tests.support.calls.rows_of_calls import turns_of
+from tests.support.fakes.engine_feed import plain
 
 Json = dict[str, Any]
 
@@ -23,19 +25,14 @@ class Ended(NamedTuple):
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
-    def records(self) -> list[AnyScoreRecord]:
-        return [SCORE_RECORD.validate_json(line) for line in self.out.splitlines()]
+    def rows(self) -> list[Row]:
+        return [decode(line.encode()) for line in self.out.splitlines()]
 
     @property
     def progress(self) -> list[float | str]:
         """The final progress of each turn, or the reason why it is unknown."""
-        found: dict[int, float | str] = {}
-        for record in self.records:
-            if isinstance(record, ProgressScore) and record.turn is not None:
-                result = record.result
-                assert isinstance(result, Scored | Unscored)
-                found[record.turn] = result.value if isinstance(result, Scored) else str(result.reason)
-        return [found[turn] for turn in sorted(found)]
+        progress = [turn.progress for turn in turns_of(self.rows).values() if turn.progress is not None]
+        return [plain(each.result) for each in progress]
 
     @property
     def sets(self) -> list[Json]:

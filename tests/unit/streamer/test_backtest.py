@@ -1,25 +1,25 @@
-"""Back-tests without a broker: the past records, the new evaluation of a log, and the comparison."""
+"""Back-tests without a broker: the past rows, the new evaluation of a log, and the comparison."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from msgspec import structs
 
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import Anchor, InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.log import Event, LogReader, Tick
-from schemas.scores.records import AnyScoreRecord, GoalsFact
+from schemas.rows import CallRow, GoalsRow, Row, TurnRow, encode
 from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.backtest import past as backtest_past
 from streamer.backtest import rerun as backtest_rerun
@@ -29,11 +29,11 @@ from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report,
 from streamer.terminal import Screen
 from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.log_records import PlacedRecords
-from tests.support.fakes.engine_feed import T0_MS, Feed, records_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, rows_of
 from tests.support.fakes.kept_topics import KeptTopics
 
 AUDIT, PIPECAT, ELEVENLABS = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS
-LATENCY = "voice_to_voice_latency_ms"
+LATENCY = "wait_ms"
 
 
 def record(source: InputSource, offset: int, at_ms: int, value: bytes = b"{}", key: str = "call") -> BrokerRecord:
@@ -55,7 +55,7 @@ def read(log: Iterable[Any]) -> list[Event | Tick]:
     return [found for each in log if (found := reader.read(each)) is not None]
 
 
-# The past records.
+# The past rows.
 
 
 def live(*, key: str = "call", from_ms: int = 0, limits: Limits | None = None, feed: Feed | None = None) -> Feed:
@@ -119,9 +119,9 @@ def log(*, key: str = "call", from_ms: int = 0) -> list[BrokerRecord]:
     return records
 
 
-def written(calls: PastCalls, records: Sequence[AnyScoreRecord]) -> None:
-    for each in records:
-        calls.take(each.conversation_id.encode(), each.model_dump_json().encode())
+def written(calls: PastCalls, rows: Sequence[Row]) -> None:
+    for row in rows:
+        calls.take(row.conversation_id.encode(), encode(row))
 
 
 def together(*logs: Sequence[BrokerRecord]) -> list[BrokerRecord]:
@@ -138,37 +138,37 @@ def period(since_ms: int = 0, until_ms: int = 60_000) -> Period:
     return Period(T0_MS + since_ms, T0_MS + until_ms)
 
 
-def past(*records: AnyScoreRecord, within: Period | None = None) -> PastCalls:
+def past(*rows: Row, within: Period | None = None) -> PastCalls:
     calls = PastCalls(within or period())
-    written(calls, records)
+    written(calls, rows)
     return calls
 
 
 def test_what_holds_of_a_call_in_the_end_is_kept() -> None:
-    everything = live().records()
-    silence = next(each for each in everything if each.name == "dead_air")
-    revised = silence.model_copy(update={"revision": 2})
-    calls = past(*everything[:-1], revised, everything[-1])
-    (call,) = calls.by_id.values()
-    kept = call.records()
-    assert [each.name for each in kept[-2:]] == ["dead_air", "closed"]
-    subjects = [(each.name, each.turn, each.index) for each in kept]
+    everything = live().rows()
+    (call,) = past(*everything).by_id.values()
+    kept = call.rows()
+    subjects = [subject(row) for row in kept]
     assert len(set(subjects)) == len(subjects)
-    assert set(subjects) == {(each.name, each.turn, each.index) for each in everything}
-    newest = {(each.name, each.turn, each.index): each for each in (*everything, revised)}
-    assert dict(zip(subjects, kept, strict=True)) == newest
+    assert dict(zip(subjects, kept, strict=True)) == {subject(row): row for row in everything}
+    assert kept[-1] == everything[-1]
+
+
+def subject(row: Row) -> tuple[type[Row], int | None]:
+    return type(row), row.turn if isinstance(row, TurnRow) else None
 
 
 @pytest.mark.parametrize(("begin_ms", "end_ms", "is_in"), [(0, 0, False), (0, 1, True), (-9, 9, True), (1, 9, False)])
 def test_calls_are_those_that_closed_in_the_time(begin_ms: int, end_ms: int, *, is_in: bool) -> None:
-    records = live().records()
-    closed_ms = records[-1].caused_at_ms
-    calls = past(*records, within=Period(closed_ms + begin_ms, closed_ms + end_ms))
+    *rows, closed = live().rows()
+    assert isinstance(closed, CallRow)
+    closed_ms = closed.known_ms
+    calls = past(*rows, closed, within=Period(closed_ms + begin_ms, closed_ms + end_ms))
     assert ("call" in calls.by_id) is is_in
 
 
 def test_a_conversation_id_used_again_is_left_out() -> None:
-    first, second = live().records(), live(from_ms=20_000).records()
+    first, second = live().rows(), live(from_ms=20_000).rows()
     calls = past(*first, *second)
     assert (list(calls.by_id), calls.closed_twice) == ([], {"call"})
     calls = past(*first, *second, *first)
@@ -179,52 +179,21 @@ def test_a_conversation_id_used_again_is_left_out() -> None:
 
 def test_what_cannot_be_read_is_counted() -> None:
     calls = PastCalls(period())
-    calls.take(b"call", b'{"status":"final"}')
-    newer = live().records()[-1].model_copy(update={"schema_version": 99})
-    calls.take(b"call", newer.model_dump_json().encode())
+    calls.take(b"call", b'{"status":"settled"}')
+    calls.take(b"call", b'{"row":"call","conversation_id":"call","state":"of a newer version"}')
     calls.take(None, b'{"status":"final"}')
     calls.take(b"call", None)
     assert (calls.unreadable, calls.by_id) == (2, {})
 
 
-OF_SCHEMA_1 = (Path(__file__).parents[2] / "support" / "scores_of_schema_1.jsonl").read_bytes().splitlines()
-
-
-def at_start(value: bytes) -> bytes:
-    """The record of schema 1, moved into the period."""
-    return json.dumps(json.loads(value) | {"caused_at_ms": T0_MS}).encode()
-
-
-def test_calls_of_an_older_schema_are_left_out_and_counted() -> None:
-    calls = PastCalls(period())
-    for value in OF_SCHEMA_1:
-        calls.take(b"older", at_start(value))
-    assert (calls.by_id, calls.older, calls.unreadable, calls._open) == ({}, {"older"}, 0, {})
-    calls = PastCalls(Period(0, 1))
-    for value in OF_SCHEMA_1:
-        calls.take(b"older", value)
-    assert calls.older == set(), "it closed at another time"
-
-
-def test_a_call_that_was_open_when_the_schema_changed_is_left_out_too() -> None:
-    """Some of its records have an old shape, which nothing can be compared with."""
-    first_turn = next(value for value in OF_SCHEMA_1 if b'"name": "turn"' in value)
-    calls = PastCalls(period())
-    calls.take(b"call", first_turn)
-    written(calls, live().records())
-    assert (calls.by_id, calls.older) == ({}, {"call"})
-    written(calls, live(from_ms=20_000).records())
-    assert (calls.by_id, calls.older, calls.closed_twice) == ({}, set(), {"call"})
-
-
 def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backtest_past, "MAX_CALLS", 1)
-    calls = past(*live(key="one").records())
+    calls = past(*live(key="one").rows("one"))
     with pytest.raises(BacktestError, match="shorter time"):
-        written(calls, live(key="two").records())
+        written(calls, live(key="two").rows("two"))
     monkeypatch.setattr(backtest_past, "MAX_HELD_BYTES", 100)
     with pytest.raises(BacktestError, match="more than 100 bytes"):
-        past(*live(key="one").records())
+        past(*live(key="one").rows("one"))
     monkeypatch.setattr(backtest_rerun, "MAX_CALLS", 1)
     rerun = anew({})
     feed_in(rerun, in_log(log(key="one")))
@@ -269,16 +238,16 @@ def as_then(calls: PastCalls, *, limits: Limits | None = None, goals: ChosenGoal
 
 def feed_in(rerun: Rerun, records: Iterable[BrokerRecord]) -> list[bytes]:
     """Folds these records of the log; nothing is evaluated behind a time from which on nothing can change."""
-    out: list[AnyScoreRecord] = []
+    out: list[Row] = []
     for found in read(records):
         out += rerun.take(found)
         if rerun.is_over(found.known_ms if isinstance(found, Tick) else found.timestamp):
             break
-    return [each.model_dump_json().encode() for each in out]
+    return [*map(encode, out)]
 
 
 def finished(rerun: Rerun, now_ms: int = 60_000) -> list[bytes]:
-    return [each.model_dump_json().encode() for each in rerun.finish(T0_MS + now_ms)]
+    return [*map(encode, rerun.finish(T0_MS + now_ms))]
 
 
 class Evaluated:
@@ -286,7 +255,7 @@ class Evaluated:
 
     Attributes:
         log: The log that it read.
-        records: What it wrote to `scores`.
+        rows: What it wrote to `scores`.
     """
 
     def __init__(
@@ -294,21 +263,21 @@ class Evaluated:
     ) -> None:
         self.log = in_log(records)
         evaluator = PartitionEvaluator(limits or Limits(), "test", goals)
-        self.records: list[AnyScoreRecord] = []
+        self.rows: list[Row] = []
         for found in read(self.log):
             if isinstance(found, Tick):
-                self.records += records_of(evaluator.pass_time(found.known_ms, found.place))
+                self.rows += rows_of(evaluator.pass_time(found.known_ms, found.place))
             else:
                 arrival = admit(found.source, found, limits or Limits())
                 assert isinstance(arrival, Arrival)
                 arrival.offset = found.place
-                self.records += records_of(evaluator.receive(arrival))
+                self.rows += rows_of(evaluator.receive(arrival))
             while evaluator.closing_calls:
-                self.records += records_of(evaluator.close_some())
+                self.rows += rows_of(evaluator.close_some())
 
     @property
     def past(self) -> PastCalls:
-        return past(*self.records)
+        return past(*self.rows)
 
 
 def test_the_same_settings_give_the_same_bytes() -> None:
@@ -318,7 +287,7 @@ def test_the_same_settings_give_the_same_bytes() -> None:
     written = feed_in(rerun, then.log)
     assert rerun.is_over(T0_MS)
     assert finished(rerun) == []
-    assert sorted(written) == sorted(each.model_dump_json().encode() for each in then.records)
+    assert sorted(written) == sorted(map(encode, then.rows))
     assert (rerun.comparison.calls.equal, rerun.comparison.examples, rerun.open_calls) == (2, [], 0)
     assert rerun.comparison.tallies["dead_air"].equal == 2
     assert rerun.comparison.tallies[LATENCY].equal == 4
@@ -340,12 +309,12 @@ def test_the_settings_of_today_decide_about_silence() -> None:
 def test_a_call_ends_as_today_s_settings_say_sooner_or_later() -> None:
     then = Evaluated(log())
     rerun = as_then(then.past, limits=Limits(idle_ms=2_000))
-    assert b'"reason":"idle"' in b"".join(feed_in(rerun, then.log))
+    assert b'"close_reason":"idle"' in b"".join(feed_in(rerun, then.log))
     assert rerun.is_over(T0_MS), "what comes later opens no call"
     rerun = as_then(then.past, limits=Limits(closing_grace_ms=100_000))
     feed_in(rerun, then.log)
     assert (rerun.open_calls, rerun.is_over(T0_MS)) == (1, False)
-    assert f'"caused_at_ms":{T0_MS + 110_000}'.encode() in finished(rerun)[-1], "nothing follows"
+    assert f'"known_ms":{T0_MS + 110_000}'.encode() in finished(rerun)[-1], "nothing follows"
     assert (rerun.open_calls, rerun.comparison.calls.equal) == (0, 1)
 
 
@@ -360,7 +329,7 @@ def test_a_call_gives_way_to_another_as_it_did_then() -> None:
         by_id = {key: call for key, call in both.by_id.items() if key in left}
         rerun = as_then(PastCalls(period(), by_id, has_evicted="one" in left), limits=limits)
         written = feed_in(rerun, then.log)
-        assert (b'"reason":"limit_open_calls"' in b"".join(written)) is ("one" in left)
+        assert (b'"close_reason":"limit_open_calls"' in b"".join(written)) is ("one" in left)
         assert finished(rerun) == []
         assert (rerun.comparison.calls.equal, rerun.comparison.examples) == (len(left), [])
     rerun = as_then(both)
@@ -439,8 +408,8 @@ def test_goals_count_from_the_record_on_that_brought_them() -> None:
     then = Evaluated(together([nobody], log()), goals=ChosenGoals(OneSet()))
     rerun = as_then(then.past)
     written = feed_in(rerun, then.log)
-    assert written == [each.model_dump_json().encode() for each in then.records]
-    assert any(isinstance(each, GoalsFact) for each in then.records)
+    assert written == [*map(encode, then.rows)]
+    assert any(isinstance(row, GoalsRow) for row in then.rows)
 
 
 def test_calls_without_their_beginning_are_left_out() -> None:
@@ -487,7 +456,7 @@ def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() ->
 
 
 def test_without_the_facts_the_settings_of_today_decide() -> None:
-    then = past(*live().records()).by_id
+    then = past(*live().rows()).by_id
     rerun = anew(then, limits=Limits(dead_air_ms=10_000))
     feed_in(rerun, in_log(log(), until_ms=10_000))
     assert not rerun.is_over(T0_MS + 60_000), "the call is open"
@@ -504,7 +473,7 @@ def test_without_the_facts_the_settings_of_today_decide() -> None:
 
 def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
     """The comparison ignores the number of a silence and the threshold that found it."""
-    then = past(*live().records()).by_id
+    then = past(*live().rows()).by_id
     rerun = anew(then, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
     feed_in(rerun, in_log(log()))
     finished(rerun)
@@ -512,7 +481,7 @@ def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
     assert (tally.equal, tally.changed, tally.only_now) == (1, 0, 1)
 
 
-def test_the_same_records_give_the_same_bytes() -> None:
+def test_the_same_log_gives_the_same_bytes() -> None:
     """The time of the command changes nothing: a call is woken at the time that it asked for."""
     runs = []
     for now_ms in (60_000, 900_000):
@@ -534,8 +503,8 @@ def test_without_the_facts_calls_are_those_that_began_in_the_time() -> None:
 def test_silence_decides_before_the_record_that_ends_it() -> None:
     rerun = anew({}, limits=Limits(idle_ms=2_000))
     written = b"".join(feed_in(rerun, in_log(log())))
-    assert b'"reason":"idle"' in written
-    assert f'"caused_at_ms":{T0_MS + 7_000}'.encode() in written
+    assert b'"close_reason":"idle"' in written
+    assert f'"known_ms":{T0_MS + 7_000}'.encode() in written
     assert rerun.open_calls == 0, "what comes later opens no call"
 
 
@@ -559,8 +528,7 @@ def test_a_call_that_is_not_over_is_counted() -> None:
 
 def words(**latencies: float) -> dict[Subject, Any]:
     return {
-        Subject(LATENCY, int(turn[1:]), 0): {"result": {"outcome": "scored", "value": value}, "anchor": "audio"}
-        for turn, value in latencies.items()
+        Subject(LATENCY, int(turn[1:]), 0): {"result": value, "anchor": "audio"} for turn, value in latencies.items()
     }
 
 
@@ -577,14 +545,14 @@ def test_scores_are_compared_by_what_they_say() -> None:
     assert calls == (1, 1, 1, 1)
     first = comparison.examples[0]
     assert (first.conversation_id, first.subject.turn) == ("other", 1)
-    assert first.then == {"result": {"outcome": "scored", "value": 100.0}}, "only what differs"
+    assert first.then == {"result": 100.0}, "only what differs"
     assert comparison.examples[2].now is None
 
 
 def test_a_number_that_became_unknown_has_no_distance() -> None:
     comparison = Comparison()
     subject = Subject(LATENCY, 1, 0)
-    unknown = {subject: {"result": {"outcome": "unscored", "reason": "no_user_speech"}}}
+    unknown = {subject: {"result": {"reason": "no_user_speech"}}}
     comparison.add("call", words(t1=100.0), unknown)
     assert (comparison.tallies[LATENCY].changed, comparison.tallies[LATENCY].mean_difference) == (1, None)
 
@@ -598,25 +566,42 @@ def test_examples_are_bounded_and_counts_are_not() -> None:
 
 
 def test_last_words_leave_out_what_was_taken_back_and_how_it_was_said() -> None:
-    records = live().records()
-    said = last_words(records)
-    assert {"turn", LATENCY, "tool_call", "dead_air", "closed"} <= {subject.name for subject in said}
-    assert said[Subject(LATENCY, 1, 0)].keys() == {"result", "anchor", "source"}
+    rows = live().rows()
+    said = last_words(rows)
+    assert said[Subject(LATENCY, 1, 0)] == {"result": 1_500.0, "anchor": "audio", "wait_source": "elevenlabs"}
+    assert Subject(LATENCY, 0, 0) not in said, "nobody waits for the greeting"
+    assert said[Subject("dead_air", 2, T0_MS + 5_000)] == {"until_ms": T0_MS + 9_000}
+    assert number_in(said[Subject("tools", 1, 0)]) == 300
     assert said[Subject("closed", None, 0)].keys() == {
-        *("reason", "ended_reason", "turns", "events", "labels"),
-        *("began_at_ms", "ended_at_ms"),
+        *("close_reason", "ended_reason", "turns", "events", "labels", "began_ms", "ended_ms"),
     }
-    assert said[Subject("turn", 1, 0)] == {}
-    assert said[Subject("dead_air", 2, T0_MS + 5_000)] == {"silent_since_ms": T0_MS + 5_000}
-    assert number_in(said[Subject("tool_call", 1, 0)]) == 300
-    feed = Feed()
-    feed.user_audio(0, 1_000)
-    feed.assistant_audio(500, 2_000)
-    interruptions = feed.records("interruption_by_assistant")
-    assert interruptions
-    assert Subject("interruption_by_assistant", 0, 0) in last_words(interruptions)
-    taken_back = interruptions[-1].model_copy(update={"is_withdrawn": True})
-    assert last_words([*interruptions, taken_back]) == {}
+    names = {subject.name for subject in said}
+    assert not names & {"revision", "known_ms", "news", "status", "code_version", "first_place", "last_place"}
+    assert not names & {"dead_airs", "dead_air_turns", "p50_ms", "tool_calls"}, "they follow from the turns"
+    last = max((row for row in rows if isinstance(row, TurnRow)), key=lambda row: (row.turn, row.revision))
+    without = last_words([*rows, structs.replace(last, status="withdrawn")])
+    gone = {subject for subject in said if subject.turn == 2 and subject.name != "dead_air"}
+    assert said.keys() - without.keys() == gone
+    assert without.items() <= said.items(), "what the caller sat through stays"
+
+
+def test_a_wait_by_another_anchor_is_one_difference() -> None:
+    rows = live().rows()
+    turn = next(row for row in reversed(rows) if isinstance(row, TurnRow) and row.turn == 1)
+    comparison = Comparison()
+    comparison.add("call", last_words(rows), last_words([*rows, structs.replace(turn, anchor=Anchor.VAD)]))
+    ((_, subject, then, now),) = comparison.examples
+    assert (subject, then, now) == (Subject(LATENCY, 1, 0), {"anchor": "audio"}, {"anchor": "vad"})
+
+
+def test_goals_are_compared_by_turn_and_once_by_call() -> None:
+    """The row of the call repeats the progress of its last turn: that is one difference, too."""
+    rows = Evaluated(log(), goals=ChosenGoals(OneSet())).rows
+    said = last_words(rows)
+    assert [subject.turn for subject in said if subject.name == "progress"] == [1, 2]
+    assert [subject.name for subject in said if subject.turn is None and subject.name.startswith("subgoals")] == [
+        "subgoals"
+    ]
 
 
 # The report.
@@ -654,7 +639,7 @@ def test_a_report_says_what_differs() -> None:
     assert as_json["scores_by_name"][LATENCY] == {
         "equal": 1, "changed": 1, "mean_absolute_difference": 40.5, "only_then": 0, "only_now": 0,
     }  # fmt: skip
-    assert as_json["examples"][0]["now"] == {"result": {"outcome": "scored", "value": 140.5}}
+    assert as_json["examples"][0]["now"] == {"result": 140.5}
 
 
 def test_a_report_of_no_difference_and_of_nothing_says_so() -> None:

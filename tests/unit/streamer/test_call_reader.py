@@ -1,4 +1,4 @@
-"""A call is read from topics in memory: its scores, its events in the log, its transcript, and why something is missing."""
+"""A call is read from topics in memory: its rows, its words, its context from the log, and why something is missing."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 from aiokafka.errors import TopicAuthorizationFailedError
 
-from consumers.runtime.kafka.connection import murmur2_place
+from consumers.runtime.kafka.connection import TopicsUnfitError, murmur2_place
+from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
-from schemas.scores.records import AnyScoreRecord, ClosedFact
-from schemas.topics import TOPIC_BY_SOURCE
+from schemas.rows import CallRow, Row, TurnRow, WordsRow, encode
+from schemas.topics import TOPIC_BY_SOURCE, WORDS_TOPIC
+from schemas.units import DAY_MS
 from streamer import one_call
-from streamer.offline.contexts import arrivals_of
-from streamer.offline.scoring import RecordedScoring, plan_from, scored
+from streamer.offline.contexts import arrivals_of, folded_recording
+from streamer.offline.scoring import plan_from, scored
 from streamer.one_call import CallReader, FoundCall
 from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recordings
@@ -28,11 +30,11 @@ NUMBER = murmur2_place(CALL.encode(), PARTITIONS)
 
 
 @pytest.fixture(scope="module")
-def scoring(tmp_path_factory: pytest.TempPathFactory) -> RecordedScoring:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("empty"))
         (sample,) = read_recordings(SAMPLE)
-        return scored(sample, plan_from(Settings(), goals_for([SAMPLE], None), writes_transcripts=True))
+        return scored(sample, plan_from(Settings(), goals_for([SAMPLE], None))).rows
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +45,11 @@ def _counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_call, "partition_counts", counts)
 
 
-def log_of(scoring: RecordedScoring) -> PlacedRecords:
-    """The events of the recording, and behind them a verdict, an event of another call and one that came after the close."""
+def log_of() -> PlacedRecords:
+    """The events of the sample, and behind them a verdict, an event of another call and one that came after the close."""
+    (sample,) = read_recordings(SAMPLE)
     log = PlacedRecords(partition=NUMBER)
-    call = with_control_events(scoring.call)
+    call = with_control_events(sample)
     arrivals = [each for each in arrivals_of(CALL, in_time_order(call), []) if each is not None]
     for each in arrivals:
         record = BrokerRecord(TOPIC_BY_SOURCE[each.source], each.offset, each.broker_time_ms, CALL.encode(), each.value)
@@ -59,76 +62,134 @@ def log_of(scoring: RecordedScoring) -> PlacedRecords:
     return log
 
 
-def scores_on(scoring: RecordedScoring, through: int | None) -> list[BrokerRecord]:
-    """Its records, with the offset in the log up to which it was evaluated; without its close where that is None."""
-    records: Sequence[AnyScoreRecord] = scoring.records
-    written: list[BrokerRecord] = []
-    for record in records:
-        if isinstance(record, ClosedFact):
-            if through is None:
-                continue
-            record = record.model_copy(update={"through": {"events": through}})
-        value = record.model_dump_json().encode()
-        written.append(BrokerRecord("scores", len(written), record.caused_at_ms, CALL.encode(), value, NUMBER))
-    return written
+def written(rows: Sequence[Row | WordsRow], topic: str = "scores", **places: int) -> list[BrokerRecord]:
+    """The rows as their topic has them."""
+    records = []
+    for offset, row in enumerate(rows):
+        if isinstance(row, CallRow):
+            row.partition = NUMBER
+            for name, place in places.items():
+                setattr(row, name, place)
+        records.append(BrokerRecord(topic, offset, getattr(row, "known_ms", 0), CALL.encode(), encode(row), NUMBER))
+    return records
 
 
-async def read(topics: KeptTopics) -> FoundCall:
-    reader = CallReader(Settings(), CALL, topics, PARTITIONS)
-    found = await reader.find(0, lambda _: None)
-    return await reader.read(CALL, found.calls[CALL])
+def reader_of(topics: KeptTopics) -> CallReader:
+    return CallReader(Settings(), CALL, topics, PARTITIONS)
 
 
-async def test_a_closed_call_has_the_events_up_to_its_close_and_its_transcript(scoring: RecordedScoring) -> None:
-    log = log_of(scoring)
-    assert scoring.transcript is not None
-    transcript = BrokerRecord("transcripts", 0, 10**13, CALL.encode(), scoring.transcript, NUMBER)
-    through = len(log.records) - 4
-    found = await read(KeptTopics(*scores_on(scoring, through), *log.records, transcript))
-    assert found.call.closed is not None
-    assert found.call.events == through // 2 + 1
-    assert found.transcript is not None
+async def read(topics: KeptTopics, since_ms: int = 0) -> FoundCall:
+    reader = reader_of(topics)
+    found = await reader.find(since_ms, lambda _: None)
+    return await reader.read(CALL, found)
+
+
+async def test_a_call_is_its_newest_rows_with_its_words(rows: list[Row]) -> None:
+    words = [WordsRow(conversation_id=CALL, turn=1, known_ms=each, user=f"said {each}") for each in (10**12, 10**13)]
+    other = BrokerRecord(WORDS_TOPIC, 9, 10**13, b"another", encode(words[0]), NUMBER)
+    found = await read(KeptTopics(*written(rows), *written(words, WORDS_TOPIC), other))
+    assert found.rows.call.state == "closed"
+    newest = {row.turn: row.revision for row in rows if isinstance(row, TurnRow)}
+    assert {row.turn: row.revision for row in found.rows.turns} == newest
+    assert found.rows.goals is not None
+    assert [each.user for each in found.rows.words] == [f"said {10**13}"]
     assert found.remarks == []
-    assert found.call.context() is not None
 
 
-async def test_a_call_that_goes_on_is_read_to_the_end_of_the_log_without_verdicts(scoring: RecordedScoring) -> None:
-    log = log_of(scoring)
-    found = await read(KeptTopics(*scores_on(scoring, None), *log.records))
-    assert found.call.closed is None
-    assert found.call.events == (len(log.records) - 3) // 2 + 1
-    assert (found.transcript, found.remarks) == (None, [])
+async def test_rows_from_before_the_search_are_read_too(rows: list[Row]) -> None:
+    records = written(rows, first_known_ms=rows[1].known_ms - DAY_MS)  # type: ignore[union-attr]  # the goals come first
+    for each in records[: len(records) // 2]:
+        each.timestamp -= DAY_MS
+    found = await read(KeptTopics(*records), since_ms=records[-1].timestamp)
+    assert (found.reported().missing_turns, found.remarks) == ([], [])
+    kept = KeptTopics(*records)
+    (tp,) = kept._records
+    kept.first[tp] = max(place for place, row in enumerate(rows) if isinstance(row, TurnRow) and row.turn == 1) + 1
+    assert (await read(kept)).remarks == ["scores does not have the rows of 1 turn any more."]
 
 
-async def test_what_is_missing_is_told(scoring: RecordedScoring) -> None:
-    found = await read(KeptTopics(*scores_on(scoring, 10)))
-    assert found.call.events == 0
-    assert found.remarks[0].startswith("events does not have its events any more")
-    assert found.remarks[1].startswith("There is no transcript")
-    assert found.reported().records
+async def test_a_call_that_goes_on_is_followed_to_its_close(rows: list[Row]) -> None:
+    running = [row for row in rows if not (isinstance(row, CallRow) and row.state == "closed")]
+    topics = KeptTopics(*written(running))
+    reader = reader_of(topics)
+    call = await reader.read(CALL, await reader.find(0, lambda _: None))
+    assert not call.reported().is_closed
+    (tp,) = topics._records
+    word = WordsRow(conversation_id=CALL, turn=1, known_ms=10**13, user="a last word")
+    topics._records[tp] = written(rows)
+    topics._records[type(tp)(WORDS_TOPIC, NUMBER)] = written([word], WORDS_TOPIC)
+    states = [call.rows.call.state async for _ in reader.follow(call)]
+    assert states[-1] == "closed"
+    assert [each.user for each in call.rows.words] == ["a last word"]
 
 
-async def test_without_the_right_to_read_the_log_the_scores_are_shown(
-    scoring: RecordedScoring, monkeypatch: pytest.MonkeyPatch
+async def test_without_the_right_to_read_words_the_rows_are_shown(
+    rows: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def counts(_: object, names: Iterable[str]) -> dict[str, int]:
+        if WORDS_TOPIC in names:
+            raise TopicsUnfitError("words is missing")
+        return dict.fromkeys(names, PARTITIONS)
+
+    monkeypatch.setattr(one_call, "partition_counts", counts)
+    found = await read(KeptTopics(*written(rows)))
+    assert (found.has_words, found.remarks) == (
+        False,
+        [
+            "This user may not read words, or there is none, so words and the arguments and answers of tools are not shown."
+        ],
+    )
+    assert found.reported().turns
+
+
+async def test_the_context_is_that_of_the_events_between_the_places_of_the_row(rows: list[Row]) -> None:
+    log = log_of()
+    records = written(rows, first_place=1, last_place=len(log.records) - 4)
+    found = await read(KeptTopics(*records))
+    context = await reader_of(KeptTopics(*records, *log.records)).context(found)
+    (sample,) = read_recordings(SAMPLE)
+    whole = folded_recording(with_control_events(sample))[0].context()
+    assert (context["id"], context["turns_by"]) == (CALL, whole.turns_by)
+    assert context["context"]["conversation_trace"] == _redacted(whole.to_dict()["conversation_trace"])
+    with pytest.raises(OperatorError, match="events does not have its events any more"):
+        await reader_of(KeptTopics(*records)).context(found)
+
+
+def _redacted(value: Any) -> Any:
+    from consumers.engine.redaction.redactor import Redactor
+
+    return Redactor().redact_value(value)
+
+
+async def test_without_the_right_to_read_the_log_there_is_no_context(
+    rows: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await read(KeptTopics(*written(rows)))
+
     async def refuse(*_: object, **__: object) -> Any:
         raise TopicAuthorizationFailedError({"events"})
 
-    monkeypatch.setattr(one_call, "events_of", refuse)
-    found = await read(KeptTopics(*scores_on(scoring, None)))
-    assert found.remarks == [
-        "This user may not read events, so words and the arguments and answers of tools are not shown."
-    ]
-    assert found.reported().records
+    monkeypatch.setattr(one_call, "partition_counts", refuse)
+    with pytest.raises(OperatorError, match="this user may not read events"):
+        await reader_of(KeptTopics()).context(found)
 
 
-async def test_an_event_without_a_score_is_told_once_though_it_is_in_the_log_twice() -> None:
+async def test_rows_of_another_version_are_no_call(rows: list[Row]) -> None:
+    record = BrokerRecord("scores", 0, 10**12, CALL.encode(), b'{"row":"of tomorrow"}', NUMBER)
+    with pytest.raises(OperatorError, match="no row of this call that this version can read"):
+        await read(KeptTopics(record))
+    found = await read(KeptTopics(record, *written(rows)))
+    assert found.newest is not None
+    assert found.newest.unreadable == 1
+
+
+async def test_an_event_without_a_row_is_told_once_though_it_is_in_the_log_twice() -> None:
     log = PlacedRecords(partition=1)
     for term in range(2):
         log.term = term
         log.event(InputSource.AUDIT, BrokerRecord("audit.events", 0, 10**12, CALL.encode(), b"{}"))
     other = BrokerRecord("scores", 0, 10**12, b"other", b"{}", 0)
-    reader = CallReader(Settings(), CALL, KeptTopics(other, *log.records), PARTITIONS)
+    reader = reader_of(KeptTopics(other, *log.records))
     found = await reader.find(0, lambda _: None)
     assert found.calls == {}
     assert "but 1 event of it came" in str(await reader.not_found(found, "in the last day"))

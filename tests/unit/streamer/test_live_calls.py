@@ -5,27 +5,35 @@ from typing import Any
 
 import pytest
 
-from schemas.scores.records import AnyScoreRecord, CallLabels
+from schemas.rows import CallRow, Labels, Row, encode
 from schemas.scores.running import WantedCalls
 from streamer.live_calls import MOST_HEALTHY_ROWS, CallsOnScreen, calls_document, live_screen, plain_table
 from streamer.terminal import Screen
-from tests.unit.streamer.roles.test_demo_view import NOW_MS, closed, dead_air, latency, started
+from tests.support.calls.made_rows import NOW_MS, answer, call_row, closed_row, waited, waiting
 
 PLACE = "topic scores at kafka:9092"
 
 
-def watched(*records: AnyScoreRecord, **wanted: Any) -> CallsOnScreen:
+def watched(*rows: Row, **wanted: Any) -> CallsOnScreen:
     found = CallsOnScreen(NOW_MS, WantedCalls(**wanted))
-    for record in records:
-        found.take(record.model_dump_json().encode())
+    for row in rows:
+        found.take(encode(row))
     return found
 
 
 def call(
     name: str, *, agent: str = "ava", tenant: str = "acme", environment: str = "live", bad: bool = False
-) -> list[AnyScoreRecord]:
-    labels = CallLabels(agent=agent, tenant=tenant, environment=environment)
-    return [started(name, labels=labels), latency(1, 2_000 if bad else 900, labels=labels, conversation_id=name)]
+) -> list[Row]:
+    labels = Labels(agent=agent, tenant=tenant, environment=environment)
+    wait_ms = 2_000 if bad else 900
+    turn = waited(1, wait_ms, labels=labels)
+    turn.conversation_id = name
+    return [turn, call_row(name, labels=labels, turn=1, answer=answer(1, wait_ms))]
+
+
+def silent(name: str, **parts: Any) -> CallRow:
+    """The caller waits in the second turn."""
+    return call_row(name, revision=2, turn=2, waiting=waiting(2), dead_airs=1, dead_air_turns=(2,), **parts)
 
 
 MIXED = (
@@ -54,7 +62,7 @@ def lines_of(what: object, width: int = 80) -> list[str]:
 )
 def test_the_calls_that_are_asked_for_come_in_their_order(wanted: dict[str, Any], calls: list[str]) -> None:
     shown = watched(*MIXED, **wanted).shown(NOW_MS)
-    assert [each.view.conversation_id for each in shown.calls] == calls
+    assert [each.call.conversation_id for each in shown.calls] == calls
     bad = {"second"} & set(calls)
     assert (shown.running, shown.bad) == (
         4 if wanted in ({}, {"sort": "agent"}, {"only_bad": True}) else len(calls),
@@ -63,7 +71,7 @@ def test_the_calls_that_are_asked_for_come_in_their_order(wanted: dict[str, Any]
 
 
 def test_totals_and_news_are_of_the_calls_that_are_asked_for() -> None:
-    over = closed(conversation_id="fifth", is_first=True, labels=CallLabels(agent="ava"))
+    over = closed_row("fifth", labels=Labels(agent="ava"))
     bobs = watched(*MIXED, over, agents={"bob"})
     assert "ended: none" in lines_of(plain_table(bobs, PLACE, NOW_MS), 200)[1]
     assert "ended: goodbye 1" in lines_of(plain_table(watched(*MIXED, over), PLACE, NOW_MS), 200)[1]
@@ -72,7 +80,7 @@ def test_totals_and_news_are_of_the_calls_that_are_asked_for() -> None:
 
 
 def test_a_dead_evaluator_is_named_first_and_waits_are_counted_up_to_the_newest_score() -> None:
-    calls = watched(*MIXED, dead_air(2, conversation_id="third", labels=CallLabels(agent="ava", tenant="birch")))
+    calls = watched(*MIXED, silent("third", labels=Labels(agent="ava", tenant="birch")))
     later_ms = NOW_MS + 25_000
     lines = lines_of(live_screen(calls, PLACE, later_ms, width=80, height=24))
     assert lines[0].startswith("SCORES ARE 25 s OLD: does an evaluator run?, 4 calls running, 2 in trouble")
@@ -85,8 +93,8 @@ def test_a_dead_evaluator_is_named_first_and_waits_are_counted_up_to_the_newest_
 
 
 def test_a_file_has_every_call_in_trouble_and_counts_the_healthy_ones_behind_them() -> None:
-    healthy = [record for number in range(60) for record in call(f"h{number:05}")]
-    bad = [record for number in range(30) for record in call(f"b{number:05}", bad=True)]
+    healthy = [row for number in range(60) for row in call(f"h{number:05}")]
+    bad = [row for number in range(30) for row in call(f"b{number:05}", bad=True)]
     lines = lines_of(plain_table(watched(*healthy, *bad), PLACE, NOW_MS), 200)
     assert [line.split()[1] for line in lines[5:-1]] == [f"b{number:05}" for number in range(30)]
     assert lines[-1] == "and 60 more calls without trouble: ava 60"
@@ -97,18 +105,16 @@ def test_a_file_has_every_call_in_trouble_and_counts_the_healthy_ones_behind_the
 
 
 def test_a_program_gets_troubles_waits_and_the_age_of_the_data() -> None:
-    document = calls_document(watched(*MIXED, dead_air(2, conversation_id="second")), NOW_MS + 11_000)
-    assert json.loads(json.dumps(document)) == document
+    listed = calls_document(watched(*MIXED, silent("second", answer=answer(1, 2_000))), NOW_MS + 11_000)
+    document = json.loads(json.dumps(listed))
     assert (document["newest_score_ms"], document["is_stale"]) == (NOW_MS, True)
     assert (document["calls_running"], document["calls_in_trouble"], document["calls_left_out"]) == (4, 1, 0)
     second = document["calls"][0]
-    assert (second["conversation_id"], second["quiet_ms"], second["waiting_since_ms"]) == (
-        "second",
-        11_000,
-        NOW_MS - 3_000,
-    )
+    assert (second["call"]["conversation_id"], second["quiet_ms"]) == ("second", 11_000)
+    assert second["call"]["waiting"]["since_ms"] == NOW_MS - 3_000
     assert [(each["kind"], each["reason"]) for each in second["troubles"]] == [
         ("silent", "silent for 3 s"),
         ("slow", "turn 1 slow: 2.0 s"),
     ]
-    assert (document["calls"][1]["troubles"], document["calls"][1]["waiting_since_ms"]) == ([], None)
+    assert document["calls"][1]["troubles"] == []
+    assert "waiting" not in document["calls"][1]["call"]

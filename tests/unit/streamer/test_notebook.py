@@ -15,7 +15,8 @@ import callgauge as started
 from consumers.engine.agent_inspect import EvaluationError, InvalidInputValueError
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import wall_clock_ms
-from schemas.scores.records import SCORE_RECORD
+from schemas.closed_sets import UnscoredReason
+from schemas.rows import Unscored, encode
 from schemas.units import DAY_MS
 from streamer.agent_inspect.scoring import NotJudgedError, NumericalScore
 from streamer.notebook import ScoredCall, auc, past_calls, ppt, progress, score, success, tool_correctness
@@ -35,7 +36,8 @@ def sample() -> ScoredCall:
 
 
 def test_a_path_gives_what_the_command_prints(callgauge: Command, sample: ScoredCall) -> None:
-    assert [record.model_dump_json() for record in sample.records] == callgauge("score", "sample").out.splitlines()
+    rows = [sample.goals, *sample.turns, sample.call]
+    assert [encode(row).decode() for row in rows if row] == callgauge("score", "sample").out.splitlines()
 
 
 def test_the_transcript_is_that_of_the_command(callgauge: Command, sample: ScoredCall) -> None:
@@ -61,7 +63,7 @@ def test_events_are_scored_as_the_file_that_has_them(tmp_path: Path) -> None:
     told = [tuple(each.replace(str(path), "events") for each in call.remarks) for call in of_file]
     assert called == [replace(call, remarks=remarks) for call, remarks in zip(of_file, told, strict=True)]
     assert [call.conversation_id for call in called] == ["a", "b"]
-    assert {call.to_dicts("closed")[0]["labels.agent"] for call in called} == {"desk", "other"}
+    assert {call.to_dict()["labels.agent"] for call in called} == {"desk", "other"}
     (remark,) = called[0].remarks
     assert remark.startswith("events:3: ")
     assert events[0]["conversation_id"] == "a"  # what was given is as it was
@@ -107,7 +109,9 @@ def test_goals_are_those_of_the_file_and_a_call_without_any_is_told(tmp_path: Pa
     )
     said = {"stream": "audit", "message_type": "user", "value": "hi", "timestamp": T0_MS + 5}
     (call,) = score([{"type": "call_started", "timestamp": T0_MS, "agent": "desk"}, said], goals=goals)
-    assert call.to_dicts("subgoal")[0]["subgoal_id"] == "a"
+    assert call.goals is not None
+    assert [each["id"] for each in call.goals.goal_set["subgoals"]] == ["a"]
+    assert call.to_dict()["goals.subgoals"] == 1
 
 
 def test_what_cannot_be_read_says_where() -> None:
@@ -119,12 +123,18 @@ def test_what_cannot_be_read_says_where() -> None:
 
 def test_rows_are_flat_and_unknown_is_not_zero(sample: ScoredCall) -> None:
     rows = sample.to_dicts()
-    assert len(rows) == len(sample.records)
-    assert not any(isinstance(value, dict) for row in rows for value in row.values())
-    greeting = sample.to_dicts("turn")[0]
-    assert (greeting["turn"], greeting["voice_to_voice_ms"]) == (0, None)
-    assert greeting["voice_to_voice_ms.reason"]
-    assert {row["name"] for row in sample.to_dicts("progress")} == {"progress"}
+    assert [row["turn"] for row in rows] == list(range(8))
+    assert not any(
+        isinstance(value, dict | tuple | list) for row in [*rows, sample.to_dict()] for value in row.values()
+    )
+    (call,) = score([{"stream": "audit", "message_type": "user", "value": "Hello?", "timestamp": T0_MS}])
+    row = call.to_dict()
+    assert (row["speech.result"], bool(row["speech.result.reason"])) == (None, True)
+
+
+def _first_subgoal(call: ScoredCall) -> object:
+    assert call.call.goals is not None
+    return call.call.goals.subgoals[0].result
 
 
 async def test_a_judge_is_asked_from_within_a_running_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -132,12 +142,12 @@ async def test_a_judge_is_asked_from_within_a_running_loop(monkeypatch: pytest.M
     goals = tmp_path / "goals.yaml"
     goals.write_text("id: g\nsubgoals: [{id: kind, details: The assistant is kind., check: {kind: judge}}]\n")
     (plain,) = score("sample", goals=goals)
-    assert plain.to_dicts("subgoal")[0]["result.reason"] == "judge_disabled"
+    assert _first_subgoal(plain) == Unscored(UnscoredReason.JUDGE_DISABLED)
     with scripted_openai(lambda _: grades("C")) as endpoint:
         for name, value in {"base_url": endpoint.url, "api_key": "key"}.items():
             monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name.upper()}", value)
         (judged,) = score("sample", goals=goals, judge=True)
-    assert judged.to_dicts("subgoal")[0]["result"] == 1.0
+    assert _first_subgoal(judged) == 1.0
 
 
 def test_a_goal_set_may_have_a_template_of_agent_inspect_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -157,7 +167,7 @@ def test_a_goal_set_may_have_a_template_of_agent_inspect_s(monkeypatch: pytest.M
         for name, value in {"base_url": endpoint.url, "api_key": "key"}.items():
             monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name.upper()}", value)
         (judged,) = score(events, goals=goals, judge=True)
-    assert judged.to_dicts("subgoal")[0]["result"] == 1.0
+    assert _first_subgoal(judged) == 1.0
     (asked,) = endpoint.asked
     assert asked.user.startswith('Task "Ask for a seat.", goal "The assistant is kind.". BEGIN ')
     assert [asked.user.count(words) for words in ('user "A seat"', 'assistant "Gladly"')] == [2, 3]
@@ -188,7 +198,7 @@ def test_the_script_about_past_calls_makes_a_table_and_a_chart(
     calls = [
         call(f"{agent}-{days}", now_ms - days * DAY_MS, agent) for agent in ("desk", "care") for days in range(1, 4)
     ]
-    writer.write(batch(record for records in calls for record in records))
+    writer.write(batch(row for rows in calls for row in rows))
     writer.close()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
@@ -200,7 +210,9 @@ def test_the_script_about_past_calls_makes_a_table_and_a_chart(
         made["waits"][name].tolist() for name in ("care", "desk")
     ]
     assert (tmp_path / "waits.png").read_bytes().startswith(b"\x89PNG")
-    assert [row["conversation_id"] for row in past_calls("36h", where=["agent = desk"], folder="history")] == ["desk-1"]
+    assert [row["conversation_id"] for row in past_calls("36h", where=["labels.agent = desk"], folder="history")] == [
+        "desk-1"
+    ]
 
 
 def _turn(answer: str = "Hi", *steps: Json) -> Json:
@@ -438,7 +450,3 @@ def test_the_command_s_module_has_the_functions_and_loads_them_late() -> None:
         started.nothing  # noqa: B018
     late = "import callgauge, sys; assert 'streamer.notebook' not in sys.modules; callgauge.auc; assert 'streamer.notebook' in sys.modules"
     subprocess.run([sys.executable, "-c", late], cwd=ROOT, check=True)
-
-
-def test_records_can_be_read_again(sample: ScoredCall) -> None:
-    assert all(SCORE_RECORD.validate_json(record.model_dump_json()) == record for record in sample.records)

@@ -17,7 +17,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import CloseReason, InputSource, RefusalReason
 from schemas.owners import PartitionRow
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
+from schemas.rows import CallRow, encode
 from schemas.topics import OWNER_MARK_KEY, SOURCE_BY_TOPIC
 from streamer import quarantine as quarantine_log
 from streamer.cluster.readers import Coordinates, RecordGoneError
@@ -342,7 +342,7 @@ async def test_what_stands_behind_the_first_record_of_the_oldest_open_call_is_fo
 @pytest.mark.usefixtures("one_partition")
 async def test_calls_that_have_closed_and_records_without_a_key_are_not_looked_for_in_the_log() -> None:
     over, unnamed = record(3, key=b"over"), record(4, key=None)
-    closing = BrokerRecord("x.scores", 0, WRITTEN_MS, b"over", CLOSED.model_dump_json().encode())
+    closing = BrokerRecord("x.scores", 0, WRITTEN_MS, b"over", encode(CLOSED))
     topics: Any = KeptTopics(*in_the_log(over), closing)
     states = await call_states(KAFKA, topics, [refused(over), refused(unnamed)], None)
     assert (set(states.folded_again), states.closed) == (set(), {"over": CLOSED})
@@ -353,10 +353,9 @@ async def test_calls_that_have_closed_and_records_without_a_key_are_not_looked_f
     )
 
 
-CLOSED = ClosedFact(
-    conversation_id="over", revision=1, status=TurnStatus.FINAL, input_hash="", offsets={}, event_time_ms=None,
-    caused_at_ms=WRITTEN_MS, labels=CallLabels(), code_version="1", reason=CloseReason.IDLE, ended_reason=None,
-    turns=1, events=9, through={},
+CLOSED = CallRow(
+    conversation_id="over", revision=1, known_ms=WRITTEN_MS, state="closed", code_version="1", close_reason=CloseReason.IDLE,
+    turns=1, events=9,
 )  # fmt: skip
 
 

@@ -6,12 +6,11 @@ import pytest
 
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.sections import Moment, Standout, standouts
-from schemas.scores.records import CallLabels, Scored, StallFact, SubgoalScore, TurnStatus
+from schemas.rows import Goals, Stall, Subgoal
 from streamer.report import CallSummary, standout_lines, summary_of, summary_table
 from streamer.terminal import Screen
-from tests.support.calls.report_calls import Marks, goal_set, recorded, reported
-
-PLAIN = Marks("\x00")
+from tests.support.calls.console_calls import call_row, reported_rows
+from tests.support.calls.report_calls import goal_set, recorded, reported
 
 
 def call_of(**more: Any) -> ReportedCall:
@@ -47,39 +46,24 @@ def test_what_stands_out_names_the_turns() -> None:
     assert list(standout_lines([])) == ["Nothing stands out."]
 
 
-def common(**more: Any) -> dict[str, Any]:
-    return {
-        "conversation_id": "c", "revision": 1, "status": TurnStatus.FINAL, "input_hash": "", "offsets": {},
-        "event_time_ms": 1, "caused_at_ms": 1, "labels": CallLabels(), "code_version": "1", **more,
-    }  # fmt: skip
+def stalled(reached: tuple[int, ...], stalls: tuple[int, ...], state: str = "running") -> ReportedCall:
+    """A call that reached subgoals in these turns, and stood still after these."""
+    subgoals = tuple(Subgoal(1.0, turn) for turn in reached)
+    return reported_rows(
+        call_row(goals=Goals("g", "d", subgoals, stalls=tuple(Stall(turn, "turns") for turn in stalls)), state=state)
+    )
 
 
-def test_a_stall_says_until_when_the_call_stood_still() -> None:
+@pytest.mark.parametrize(("state", "end"), [("closed", "to the end of the call"), ("running", "until now")])
+def test_a_stall_says_until_when_the_call_stood_still(state: str, end: str) -> None:
     """A call that made progress afterwards was not stalled to its end, and may have reached all of its goals."""
-    call = call_of()
-    stalls = [StallFact(since_turn=turn, by="turns", **common(turn=turn + 4, index=turn)) for turn in (3, 9)]
-    reached = [
-        SubgoalScore(
-            result=Scored(value=True), subgoal_id=f"s{turn}", checked_by="code", reached_turn=turn,
-            **common(turn=None, index=turn),
-        )
-        for turn in (3, 9)
-    ]  # fmt: skip
-    assert call.closed is not None
-    for closed, end in (([call.closed], "to the end of the call"), ([], "until now")):
-        other = ReportedCall("c", call.heard, [*reached, *stalls, *closed], "c1", PLAIN)
-        (found,) = [each for each in standouts(other) if each.heading == "No progress after"]
-        assert [(each.turn, each.text) for each in found.moments] == [(3, "until turn 9"), (9, end)]
-        assert found.is_fault
+    (found,) = standouts(stalled((3, 9), (3, 9), state))
+    assert found.heading == "No progress after"
+    assert [(each.turn, each.text) for each in found.moments] == [(3, "until turn 9"), (9, end)]
+    assert found.is_fault
 
 
 @pytest.mark.parametrize(("reached_turn", "is_fault"), [(9, False), (2, True)])
 def test_a_stall_that_the_call_came_out_of_is_no_fault(reached_turn: int, is_fault: bool) -> None:
-    call = call_of()
-    stall = StallFact(since_turn=3, by="turns", **common(turn=7, index=3))
-    reached = SubgoalScore(
-        result=Scored(value=True), subgoal_id="s", checked_by="code", reached_turn=reached_turn,
-        **common(turn=None, index=1),
-    )  # fmt: skip
-    other = ReportedCall("c", call.heard, [reached, stall], "c1", PLAIN)
-    assert [each.is_fault for each in standouts(other) if each.heading == "No progress after"] == [is_fault]
+    (found,) = standouts(stalled((reached_turn,), (3,)))
+    assert found.is_fault is is_fault

@@ -3,20 +3,29 @@
 import builtins
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyarrow import parquet
 
-from consumers.history.rows import Column
 from consumers.history.sqlite import SqliteHistory
-from schemas.scores.records import CallRecord, TurnValues
+from schemas.columns import TURN_COLUMNS, flat
 from streamer.live_calls import print_rows
 from streamer.notebook import score
-from streamer.tables import MAX_WAITING_ROWS, TABLES, TURN_COLUMNS, csv_text, print_table, turn_rows
+from streamer.tables import (
+    MAX_WAITING_ROWS,
+    RUNNING_COLUMNS,
+    TRIAL_COLUMNS,
+    AnyColumn,
+    Computed,
+    csv_text,
+    print_table,
+    turn_rows,
+)
+from tests.support.calls.made_rows import NOW_MS
 from tests.unit.streamer.command_line import Command
-from tests.unit.streamer.roles.test_demo_view import NOW_MS
 from tests.unit.streamer.test_live_calls import MIXED, watched
 
 (SAMPLE,) = score("sample")
@@ -28,24 +37,17 @@ def read(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_a_row_of_a_turn_has_the_values_of_its_records(callgauge: Command) -> None:
+def test_a_line_of_a_turn_has_the_values_of_its_row(callgauge: Command) -> None:
     rows = {int(row["turn"]): row for row in read(callgauge("score", "sample", "--csv", "--rows", "turns").out)}
-    turns = {each["turn"]: each for each in SAMPLE.to_dicts("turn")}
-    progress = {each["turn"]: each for each in SAMPLE.to_dicts("progress")}
-    assert list(rows) == sorted(turns) == list(range(8))
-    for number, row in rows.items():
-        turn = turns[number]
-        assert row["voice_to_voice_ms"] == ("" if number == 0 else str(turn["voice_to_voice_ms"]))
-        assert row["voice_to_voice_unknown"] == turn.get("voice_to_voice_ms.reason", "")
-        assert row["progress"] == (str(progress[number]["result"]) if number else "")
-        assert row["user_words"] == ("" if turn["talk.user.words"] is None else str(turn["talk.user.words"]))
-        stages = {each["stage"]: str(each["latency_ms"]) for each in turn["stages"]}
-        assert {name[6:-3]: value for name, value in row.items() if name.startswith("stage_") and value} == stages
-    uses = [each["turn"] for each in SAMPLE.to_dicts("tool_call")]
-    assert [int(row["tool_calls"]) for row in rows.values()] == [uses.count(number) for number in rows]
-    assert [number for number, row in rows.items() if row["failed_tool_calls"] != "0"] == [6]
-    assert [number for number, row in rows.items() if row["user_interruptions"] != "0"] == [3]
-    assert [number for number, row in rows.items() if row["dead_airs"] != "0"] == [1]
+    assert list(rows) == [turn.turn for turn in SAMPLE.turns] == list(range(8))
+    for turn in SAMPLE.turns:
+        values = zip(TURN_COLUMNS, flat(TURN_COLUMNS, turn), strict=True)
+        printed = {column.name: "" if value is None else " ".join(str(value).split()) for column, value in values}
+        assert rows[turn.turn] == printed
+    assert rows[0]["wait_ms.reason"] or not rows[0]["wait_ms"]
+    assert [int(row["tools"]) for row in rows.values()] == [len(turn.tools) for turn in SAMPLE.turns]
+    assert [number for number, row in rows.items() if row["interruptions"]] == [3]
+    assert [number for number, row in rows.items() if row["dead_air"] != "0"] == [1]
 
 
 def test_history_gives_the_rows_that_scoring_gives(callgauge: Command, tmp_path: Path) -> None:
@@ -56,7 +58,7 @@ def test_history_gives_the_rows_that_scoring_gives(callgauge: Command, tmp_path:
         past = ("history", "find", "--folder", folder, "--since", "2026-01-01", "--rows", rows)
         scored = callgauge("score", "sample", "--csv", "--rows", rows).out
         assert len(scored.splitlines()) > 1
-        more = {"calls": {"labels": ""}, "turns": {}}[rows]
+        more = {"calls": {"annotations": ""}, "turns": {}}[rows]
         assert read(callgauge(*past, "--csv").out) == [row | more for row in read(scored)]
         assert callgauge(*past, "--parquet", tmp_path / rows).code == 0
         assert parquet.read_table(tmp_path / rows).num_rows == len(read(scored))
@@ -77,28 +79,18 @@ async def test_the_running_calls_come_as_top_has_them(
     await print_rows(None, calls, "")
     rows = read(capsys.readouterr().out)
     assert [row["conversation_id"] for row in rows] == ["second", "first", "fourth", "third"]
-    assert [(row["trouble"], row["reasons"], row["voice_to_voice_ms"], row["is_closed"]) for row in rows[:2]] == [
-        ("slow", "turn 1 slow: 2.0 s", "2000.0", "0"), ("", "", "900.0", "0"),
+    assert [(row["trouble"], row["reasons"], row["answer.wait_ms"], row["state"]) for row in rows[:2]] == [
+        ("slow", "turn 1 slow: 2.0 s", "2000.0", "running"), ("", "", "900.0", "running"),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_columns_have_names_of_their_own_and_one_kind_wherever_they_are(name: str) -> None:
-    columns = TABLES[name]
+@pytest.mark.parametrize("columns", [RUNNING_COLUMNS, TRIAL_COLUMNS, TURN_COLUMNS])
+def test_columns_have_names_of_their_own(columns: Sequence[AnyColumn]) -> None:
     assert len({column.name for column in columns}) == len(columns)
-    others = {column.name: column.kind for table in TABLES.values() for column in table}
-    assert {column.name: column.kind for column in columns}.items() <= others.items()
-
-
-def test_each_value_of_a_turn_has_a_column() -> None:
-    values = TurnValues.model_fields.keys() - CallRecord.model_fields.keys()
-    no_columns = {"kind", "name", "first_known", "is_withdrawn"}
-    in_parts = {"stages", "talk", "estimate_error"}
-    assert values - no_columns - in_parts <= {column.name for column in TURN_COLUMNS}
 
 
 def test_parquet_has_the_kinds_of_the_columns_and_unknown_is_null(tmp_path: Path) -> None:
-    place, rows = tmp_path / "turns.parquet", turn_rows(SAMPLE.records)
+    place, rows = tmp_path / "turns.parquet", turn_rows(SAMPLE.turns)
     many = rows * (MAX_WAITING_ROWS // len(rows) + 1)
     print_table(TURN_COLUMNS, iter(many), place)
     table = parquet.read_table(place)
@@ -148,5 +140,5 @@ def test_a_table_that_broke_off_leaves_no_file(tmp_path: Path) -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        print_table([Column[str]("name", "text", "", str)], rows(), tmp_path / "file")
+        print_table([Computed[str]("name", "text", "", str)], rows(), tmp_path / "file")
     assert list(tmp_path.iterdir()) == []

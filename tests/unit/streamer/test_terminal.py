@@ -13,10 +13,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from consumers.console.page.calls import HeardCall, ReportedCall
+from consumers.console.page.calls import ReportedCall
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
-from schemas.scores.records import SCORE_RECORD
+from schemas.rows import CallRow, Labels, ToolUse, ToolWords, TurnRow, WordsRow, decode, encode
 from streamer.doctor.examination import finding_line
 from streamer.doctor.findings import Finding, Verdict
 from streamer.live_calls import CallsOnScreen, calls_document, live_screen, plain_table
@@ -111,19 +111,23 @@ def test_live_calls_and_findings_are_visible_text(
     width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = command(monkeypatch, capsys)("score", hostile_calls(tmp_path), "--all").lines
-    records = [
-        SCORE_RECORD.validate_python({**line, "conversation_id": f"{FORGED}\x1b"}, strict=False) for line in printed
-    ]
+    rows = [decode(json.dumps({**line, "conversation_id": f"{FORGED}\x1b"}).encode()) for line in printed]
     watched = CallsOnScreen(0)
-    for record in records:
-        watched.take(record.model_dump_json().encode())
+    for row in rows:
+        watched.take(encode(row))
     assert (list(watched.totals.ends), watched.unreadable) == ([FORGED], 0)
-    now_ms = max(record.caused_at_ms for record in records)
+    now_ms = max(row.known_ms for row in rows if isinstance(row, CallRow))
     assert_harmless(shown(live_screen(watched, FORGED, now_ms, width=width, height=60), width))
     assert_harmless(shown(plain_table(watched, FORGED, now_ms), width))
     print_document(calls_document(watched, now_ms))
-    heard = HeardCall(0, 0, (), (), ())
-    for text in call_lines(ReportedCall(FORGED, heard, records, FORGED, Redactor()), None, [FORGED]):
+    row = CallRow(
+        conversation_id=FORGED, labels=Labels(FORGED, FORGED, FORGED, FORGED), ended_reason=FORGED, state="closed"
+    )
+    turn = TurnRow(conversation_id=FORGED, turn=1, tools=(ToolUse(0, FORGED),))
+    words = WordsRow(
+        conversation_id=FORGED, turn=1, user=FORGED, assistant=FORGED, tools=(ToolWords(0, FORGED, FORGED, FORGED),)
+    )
+    for text in call_lines(ReportedCall(row, [turn], None, [words], FORGED, Redactor()), [FORGED]):
         print_line(text)
     assert_harmless(capsys.readouterr().out)
     assert_harmless(shown(finding_line(Finding(FORGED, Verdict.WRONG, FORGED, FORGED)), width))

@@ -175,7 +175,7 @@ def test_the_topic_table_lists_every_topic_in_one_line(callgauge: Command) -> No
 
 def test_schemas_are_listed_and_printed(callgauge: Command) -> None:
     assert callgauge("schema") == (0, "\n".join(SCHEMA_NAMES) + "\n", "")
-    assert "oneOf" in json.loads(callgauge("schema", "score").out)
+    assert "TurnRow" in json.loads(callgauge("schema", "turn-row").out)["$defs"]
     code, out, err = callgauge("schema", "nothing")
     assert (code, out) == (2, "")
     assert "'nothing' is no record type" in err
@@ -518,7 +518,7 @@ def test_an_error_about_an_option_is_in_our_words(callgauge: Command) -> None:
 
 
 PRINTING = (
-    *("--help", "--version", "", "schema", "schema score", "score sample", "score sample --format table"),
+    *("--help", "--version", "", "schema", "schema turn-row", "score sample", "score sample --format table"),
     *("transcript sample", "trials sample", "settings", "settings --toml"),
     *("simulate --print", "topics", "events --help", "run --help"),
 )
@@ -567,7 +567,7 @@ def test_a_command_without_a_reader_ends_quietly(ends: dict[str, list[object]], 
     assert ends[line] == [141, ""]
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["schema", "score"], ["score", "sample", "--processes", "2"]])
+@pytest.mark.parametrize("arguments", [["--version"], ["schema", "turn-row"], ["score", "sample", "--processes", "2"]])
 def test_a_command_finds_our_packages_behind_others_of_their_names(tmp_path: Path, arguments: list[str]) -> None:
     for name in ("schemas", "consumers", "streamer"):
         (tmp_path / name).mkdir()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from schemas.scores.records import TurnValues
 from streamer.event_check import check_events
 from tests.integration.processes import Ended, ran_here
-from tests.support.fakes.engine_feed import Feed, plain, records_of
+from tests.support.calls.rows_of_calls import turns_of
+from tests.support.fakes.engine_feed import Feed, rows_of
 
 T0_MS = 1_790_000_000_000
 CALL: list[dict[str, Any]] = [
@@ -101,8 +101,8 @@ def measures_latency(events: list[dict[str, Any]]) -> bool:
     for number, event in enumerate(events):
         feed.send("pipecat", event, number)
     feed.advance(3_600_000)
-    rows = [each for each in records_of(feed.effects) if isinstance(each, TurnValues) and each.turn == 1]
-    return bool(rows) and isinstance(plain(rows[-1].voice_to_voice_ms), float)
+    turns = turns_of(rows_of(feed.effects))
+    return 1 in turns and isinstance(turns[1].wait_ms, float)
 
 
 @pytest.mark.parametrize("left_out", range(len(CALL) + 1))

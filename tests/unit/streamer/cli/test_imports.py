@@ -92,7 +92,7 @@ def test_the_help_of_a_command_loads_nothing_of_its_work(command: str) -> None:
 @pytest.mark.parametrize(
     ("command", "unneeded"),
     [
-        (["schema", "score"], {*LIBRARIES} - {"pydantic"}),
+        (["schema", "turn-row"], {*LIBRARIES} - {"pydantic"}),
         (["settings"], {*LIBRARIES} - {"pydantic"}),
         (["context", "sample"], {*KAFKA, "jinja2", "openai", "prometheus_client", "starlette", "structlog", "uvicorn"}),
         (["goals", "check", "streamer/roles/demo_goals"], {*LIBRARIES} - {"pydantic", "yaml"}),

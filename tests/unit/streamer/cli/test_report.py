@@ -56,7 +56,7 @@ def test_several_calls_have_an_index_and_too_many_are_left_out_and_counted(
 def test_scores_are_no_recording(report: Command, tmp_path: Path) -> None:
     html, one, many = tmp_path / "report.html", tmp_path / "call.json", tmp_path / "scores.jsonl"
     one.write_text('{"conversation_id": "c", "records": [], "transcript": [{"role": "agent", "message": "hello"}]}')
-    many.write_text('{"conversation_id": "c", "name": "closed", "revision": 1, "status": "final"}\n')
+    many.write_text('{"row": "call", "conversation_id": "c", "revision": 2, "state": "closed"}\n')
     for path, remedy in ((one, "callgauge report --from-topics ID"), (many, "callgauge trials")):
         ended = report(path, "-o", html)
         assert (ended.code, html.exists()) == (1, False)

@@ -1,17 +1,13 @@
-"""`callgauge score` prints recorded calls as score records, judged or not, the same in any order of reading."""
+"""`callgauge score` prints recorded calls as rows, judged or not, the same in any order of reading."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from schemas.scores.records import (
-    ClosedFact,
-    ProgressScore,
-    Scored,
-    SubgoalScore,
-)
+from schemas.rows import CallRow, GoalsRow, Row, TurnRow
 from streamer.backtest.rerun import last_words
+from tests.support.calls.rows_of_calls import call_of
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
 from tests.unit.streamer.command_line import Command, Json
 
@@ -92,15 +88,15 @@ def test_progress_is_printed_per_turn(score: Command, tmp_path: Path) -> None:
     ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS)))
     assert (ended.code, ended.err) == (0, "")
     assert ended.progress == [0.0, 0.5, 1.0]
-    subgoals = {record.subgoal_id: record.reached_turn for record in ended.records if isinstance(record, SubgoalScore)}
-    assert subgoals == {"agreed": 2, "booked": 3}
-    closed = ended.records[-1]
-    assert isinstance(closed, ClosedFact)
-    assert (closed.ended_reason, closed.turns) == ("goodbye", 3)
-    assert {record.conversation_id for record in ended.records} == {"c"}
+    closed = ended.rows[-1]
+    assert isinstance(closed, CallRow)
+    assert closed.goals is not None
+    assert [each.reached_turn for each in closed.goals.subgoals] == [2, 3]
+    assert (closed.state, closed.ended_reason, closed.turns) == ("closed", "goodbye", 3)
+    assert {row.conversation_id for row in ended.rows} == {"c"}
 
 
-def test_with_all_every_record_is_printed_in_the_order_of_writing(score: Command, tmp_path: Path) -> None:
+def test_with_all_every_row_is_printed_in_the_order_of_writing(score: Command, tmp_path: Path) -> None:
     revised = call("c", "hello", "yes")
     revised["user_sim"] = [
         event for event in revised["user_sim"] if "event_type" in event
@@ -110,15 +106,18 @@ def test_with_all_every_record_is_printed_in_the_order_of_writing(score: Command
     final, everything = score(*given), score(*given, "--all")
     written = everything.out.splitlines()
     assert set(final.out.splitlines()) < set(written)
-    subjects = [(record.name, record.turn, record.index) for record in everything.records]
+    subjects = [(type(row), row.turn if isinstance(row, TurnRow) else None) for row in everything.rows]
     newest = {subject: place for place, subject in enumerate(subjects)}
-    assert final.out.splitlines() == [written[place] for place in sorted(newest.values())]
     assert len(newest) < len(subjects), "something was revised"
-    assert len({record.record_id for record in everything.records}) == len(written)
-    assert everything.records[0].name == "call_started"
-    caused = [record.caused_at_ms for record in everything.records]
-    assert caused == sorted(caused)
-    assert caused[0] == T0_MS, "time is the events' own"
+    assert final.out.splitlines() == [written[place] for place in sorted(newest.values())]
+    assert len(set(written)) == len(written)
+    first = everything.rows[0]
+    assert isinstance(first, GoalsRow), "a call has its goals before it is measured against them"
+    known_ms = [row.known_ms for row in everything.rows if not isinstance(row, GoalsRow)]
+    assert known_ms == sorted(known_ms)
+    assert known_ms[0] == T0_MS, "time is the events' own"
+    revisions = [row.revision for row in everything.rows]
+    assert revisions == sorted(revisions)
 
 
 def test_what_is_read_first_changes_no_score(score: Command, tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_what_is_read_first_changes_no_score(score: Command, tmp_path: Path) -> 
     for seed in range(4):
         shuffled = score(*given, "--arrival", seed)
         assert shuffled.progress == expected.progress == [0.0, 0.5, 1.0]  # after max_turns it is not reported again
-        assert last_words(shuffled.records) == last_words(expected.records)
+        assert last_words(shuffled.rows) == last_words(expected.rows)
 
 
 def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Command, tmp_path: Path) -> None:
@@ -145,9 +144,9 @@ def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Com
     given = write_goals(tmp_path / "goals.json", *sets)
     ended = score(path, "--goals", given)
     by_call: dict[str, list[int]] = {}
-    for record in ended.records:
-        if isinstance(record, ProgressScore):
-            by_call.setdefault(record.conversation_id, []).append(record.subgoals)
+    for row in ended.rows:
+        if isinstance(row, TurnRow) and row.progress is not None:
+            by_call.setdefault(row.conversation_id, []).append(row.progress.subgoals)
     assert by_call == {"a": [1, 1], "x": [1, 1], "y": [2, 2]}
     assert [line.split(":")[0] for line in ended.err.splitlines()] == ["Call z", "Call w"]
     assert "Call z" not in score(path, "--goals", given, "--agent", "desk").err
@@ -177,7 +176,7 @@ def test_eva_s_format_has_nothing_else(score: Command, tmp_path: Path, option: t
 def test_without_goals_there_is_no_progress_and_nothing_to_complain_of(score: Command, tmp_path: Path) -> None:
     ended = score(write_calls(tmp_path / "calls.jsonl", call("c", "hello")))
     assert (ended.code, ended.err, ended.progress) == (0, "", [])
-    assert ended.records[-1].name == "closed"
+    assert call_of(ended.rows).state == "closed"
 
 
 def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Command, tmp_path: Path) -> None:
@@ -188,7 +187,7 @@ def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Command, 
     hasty["user_sim"] = [event for event in hasty["user_sim"] if event["timestamp"] < over["timestamp"]] + [over]
     path = write_calls(tmp_path / "calls.jsonl", held, hasty)
     ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
-    events = {record.conversation_id: record.events for record in ended.records if isinstance(record, ClosedFact)}
+    events = {row.conversation_id: row.events for row in ended.rows if isinstance(row, CallRow)}
     everything = sum(len(held[name]) for name in ("audit", "pipecat", "user_sim", "control"))
     assert events["held"] == everything + 1  # `call_started` is added
     assert events["hasty"] == sum(len(hasty[name]) for name in ("audit", "pipecat", "user_sim")) + 2
@@ -205,19 +204,25 @@ def test_limits_on_the_amount_cut_nothing_off(score: Command, tmp_path: Path, mo
 def test_silence_passes_with_the_recording_s_own_time(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "hello", "yes", "bye", pause_ms=200_000))
     given = ("--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)), "--all")
-    records = score(path, *given).records
-    (stall,) = [record for record in records if record.name == "stall"]
-    assert stall.caused_at_ms == T0_MS + 202_000 + 120_000, "the first turn was over when the second began"
-    third = next(record for record in records if isinstance(record, ProgressScore) and record.turn == 3)
-    assert records.index(stall) < records.index(third)
+    rows = score(path, *given).rows
+    stalled = next(row for row in rows if isinstance(row, CallRow) and row.goals is not None and row.goals.stalls)
+    assert stalled.known_ms == T0_MS + 202_000 + 120_000, "the first turn was over when the second began"
+    third = next(row for row in rows if isinstance(row, TurnRow) and row.turn == 3 and row.progress is not None)
+    assert rows.index(stalled) < rows.index(third)
 
 
 def test_settings_of_the_environment_hold(score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "hello", "hello"))
     given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
-    assert "stall" not in {record.name for record in score(*given).records}
+    assert not stalls(score(*given).rows)
     monkeypatch.setenv("CALLGAUGE_GOALS__STALL_TURNS", "2")
-    assert "stall" in {record.name for record in score(*given).records}
+    assert stalls(score(*given).rows)
+
+
+def stalls(rows: list[Row]) -> int:
+    goals = call_of(rows).goals
+    assert goals is not None
+    return len(goals.stalls)
 
 
 def test_an_event_that_the_evaluator_would_refuse_is_told(score: Command, tmp_path: Path) -> None:
@@ -226,7 +231,7 @@ def test_an_event_that_the_evaluator_would_refuse_is_told(score: Command, tmp_pa
     ended = score(write_calls(tmp_path / "calls.jsonl", broken))
     assert ended.code == 0
     assert ended.err.startswith("Call c, event ")
-    assert ended.records[-1].name == "closed"
+    assert call_of(ended.rows).state == "closed"
 
 
 def test_goals_with_mistakes_are_told_before_a_call_is_scored(score: Command, tmp_path: Path) -> None:
@@ -249,7 +254,7 @@ def test_a_broken_recording_is_told_after_the_calls_before_it(score: Command, tm
     ended = score(path)
     assert ended.code == 1
     assert f"{path}:2: this is not JSON" in ended.err
-    assert ended.records[-1].name == "closed"
+    assert call_of(ended.rows).state == "closed"
 
 
 # The judge.
@@ -299,7 +304,7 @@ def test_a_slow_call_keeps_no_other_from_asking(
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         ended = score(*given)
     assert ended.code == 0
-    assert [r.conversation_id for r in ended.records if isinstance(r, ClosedFact)] == [f"c{n}" for n in range(12)]
+    assert [row.conversation_id for row in ended.rows if isinstance(row, CallRow)] == [f"c{n}" for n in range(12)]
     (slow,) = [asked for asked in server.asked if "hello from 0" in asked.user]
     assert slow.ended is not None
     assert all(asked.began < slow.ended for asked in server.asked)
@@ -319,12 +324,11 @@ def test_a_judge_is_asked_at_the_moment_of_the_recording(
         ended = score(*judged_calls)
         shuffled = score(*judged_calls, "--arrival", 3)
     assert ended.code == 0
-    ids = [record.conversation_id for record in ended.records if isinstance(record, ClosedFact)]
+    ids = [row.conversation_id for row in ended.rows if isinstance(row, CallRow)]
     assert ids == [f"c{number}" for number in range(9)], "in the order of the recordings"
-    progress = [record for record in ended.records if isinstance(record, ProgressScore)]
-    assert [(record.turn, record.result) for record in progress] == [(1, Scored(value=0)), (2, Scored(value=1))] * 9
-    times = [(record.caused_at_ms, record.event_time_ms or 0) for record in ended.records]
-    assert max(max(each) for each in times) < T0_MS + 60_000
+    turns = [row for row in ended.rows if isinstance(row, TurnRow) and row.progress is not None]
+    assert [(row.turn, row.progress and row.progress.result) for row in turns] == [(1, 0), (2, 1)] * 9
+    assert max(row.known_ms for row in ended.rows if isinstance(row, TurnRow | CallRow)) < T0_MS + 60_000
     assert shuffled.progress == ended.progress
     assert ended.err.startswith("Judge: 18 questions, 0 without a verdict; 18 requests, ")
 

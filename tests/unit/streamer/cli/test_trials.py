@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from consumers.history.sqlite import Batch, SqliteHistory
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.records import SCORE_RECORD
+from schemas.rows import CallRow, decode
 from tests.support.fakes.scripted_openai import Asked, Does, grades, scripted_openai
 from tests.unit.streamer.cli.test_score import BOOKS, JUDGED, SAYS_YES, call, goals, write_calls, write_goals
 from tests.unit.streamer.command_line import Command, Json
@@ -107,7 +108,7 @@ def test_missed_tool_calls_are_counted_with_what_was_missed(
     ]
 
 
-def test_the_result_is_the_same_on_several_cores_and_from_score_records(
+def test_the_result_is_the_same_on_several_cores_and_from_rows(
     callgauge: Command, given: tuple[object, ...], tmp_path: Path
 ) -> None:
     expected = callgauge("trials", *given, "--json", "--processes", 1)
@@ -126,7 +127,7 @@ def test_the_result_is_the_same_on_several_cores_and_from_score_records(
 
 
 def test_recordings_with_the_same_id_are_trials_of_their_own(callgauge: Command, tmp_path: Path) -> None:
-    """Two runs of one dataset share ids, and their files of score records may be joined."""
+    """Two runs of one dataset share ids, and their files of rows may be joined."""
     paths = [write_calls(tmp_path / f"{name}.jsonl", call("1.1", said)) for name, said in (("a", "yes"), ("b", "no"))]
     sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES))
     (group,) = callgauge("trials", *paths, "--goals", sets, "--json").sets
@@ -213,14 +214,14 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(callgauge: Command, t
 
     scores = tmp_path / "scores.jsonl"
     lines = callgauge("score", write_calls(path, call("a", "yes"), call("b", "no")), "--goals", sets).out.splitlines()
-    at = next(place for place, line in enumerate(lines) if '"name":"progress"' in line)
-    for broken in ("{", lines[at].replace('"reached":', '"reacht":'), '{"name": []}'):
+    at = next(place for place, line in enumerate(lines) if '"row":"turn"' in line and '"reached":' in line)
+    for broken in ("{", lines[at].replace('"turn":', '"turm":'), '{"row": []}'):
         scores.write_text("".join(f"{line}\n" for line in [*lines[:at], broken, *lines[at + 1 :]]))
         ended = callgauge("trials", scores, "--json")
         assert ended.code == 1
         assert [each["conversation_id"] for each in ended.sets[0]["calls"]] == ["b"]
         assert f"{scores}:{at + 1}: this line cannot be read" in ended.err
-        assert "Left out: 1 call with records that cannot be read." in ended.err
+        assert "Left out: 1 call with rows that cannot be read." in ended.err
 
 
 def test_nothing_to_compare_is_an_error(callgauge: Command, tmp_path: Path) -> None:
@@ -349,17 +350,16 @@ def test_options_that_make_no_sense_are_refused(callgauge: Command, arguments: t
     assert (ended.code, ended.out) == (2, "")
 
 
-def test_calls_of_the_history_are_compared_as_their_score_records_are(
+def test_calls_of_the_history_are_compared_as_their_rows_are(
     callgauge: Command, given: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = tmp_path / "scores.jsonl"
     scores.write_text(callgauge("score", *given).out)
-    records = [SCORE_RECORD.validate_json(line) for line in scores.read_text().splitlines()]
-    running = [
-        each.model_copy(update={"conversation_id": "running"}) for each in records if each.name == "call_started"
-    ][:1]
+    rows = [decode(line) for line in scores.read_bytes().splitlines()]
+    closed = next(row for row in rows if isinstance(row, CallRow))
+    running = structs.replace(closed, conversation_id="running", state="running")
     store = SqliteHistory(tmp_path / "history", writes=True)
-    store.write(Batch([(each, each.model_dump_json().encode()) for each in [*records, *running]], [], {}))
+    store.write(Batch([*rows, running], [], {}))
     store.close()
     assert "there is no folder" in callgauge("trials", "--history").err
     monkeypatch.setenv("CALLGAUGE_HISTORY__FOLDER", str(tmp_path / "history"))

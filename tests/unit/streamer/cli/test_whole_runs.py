@@ -78,10 +78,8 @@ def test_the_trials_of_a_record_share_its_goals(callgauge: Command, run: Path, t
     check = {"kind": "says", "speaker": "user", "pattern": "e"}
     sets = [{"id": each, "subgoals": [{"id": "s", "details": "d", "check": check}]} for each in ("1.1", "1.2")]
     goals.write_text(json.dumps(sets))
-    records = [
-        json.loads(line) for line in callgauge("score", run, "--goals", goals, "--processes", 2).out.splitlines()
-    ]
-    given = {record["conversation_id"]: record["goal_set"]["id"] for record in records if record["name"] == "goals"}
+    rows = [json.loads(line) for line in callgauge("score", run, "--goals", goals, "--processes", 2).out.splitlines()]
+    given = {row["conversation_id"]: row["goal_set"]["id"] for row in rows if row["row"] == "goals"}
     assert given == {"1.1": "1.1", "1.2/trial_0": "1.2", "1.2/trial_1": "1.2"}
 
 

@@ -43,12 +43,13 @@ async def test_waiting_for_leaders_ends(monkeypatch: Any) -> None:
 KAFKA = KafkaSettings(topic_prefix="x.")
 
 
-def test_scores_and_log_are_the_only_topics_that_need_each_other() -> None:
+def test_scores_words_and_log_are_the_only_topics_that_need_each_other() -> None:
     other = {f"x.{topic.name}": number for number, topic in enumerate(TOPICS, 1)}
-    same = other | {"x.scores": 8, "x.events": 8}
+    same = other | {"x.scores": 8, "x.words": 8, "x.events": 8}
     assert [state.problem for state in topic_admin.judged(same, KAFKA)] == [None] * len(TOPICS)
-    (problem,) = (state.problem for state in topic_admin.judged(same | {"x.events": 9}, KAFKA) if state.problem)
-    assert problem == "has 8 partitions, not 9 as x.events"
+    for name in ("x.scores", "x.words"):
+        (state,) = (each for each in topic_admin.judged(same | {name: 7}, KAFKA) if each.problem)
+        assert (state.name, state.problem) == (name, "has 7 partitions, not 8 as x.events")
 
 
 class MakingAdmin:
@@ -98,7 +99,10 @@ async def test_topics_are_made_as_their_rules_say(monkeypatch: pytest.MonkeyPatc
         ({"x.scores": 3}, 3, 3),
         ({"x.events": 3}, None, 3),
         ({"x.quarantine": 3, "x.audit.events": 2}, 24, 24),
-        ({"x.scores": 3, "x.events": 3}, 24, 24),
+        ({"x.scores": 3, "x.events": 3}, None, 3),
+        ({"x.words": 3}, None, 3),
+        ({"x.scores": 3, "x.words": 2, "x.events": 3}, None, 3),
+        ({"x.scores": 3, "x.words": 3, "x.events": 3}, 24, 24),
     ],
 )
 def test_the_scores_of_a_call_are_in_the_partition_of_its_events(
@@ -111,6 +115,7 @@ def test_the_scores_of_a_call_are_in_the_partition_of_its_events(
     ("there", "wanted", "said"),
     [
         ({"x.scores": 3}, 4, "expected 4 partitions, as --partitions says; seen x.scores with 3."),
+        ({"x.scores": 3, "x.events": 3}, 4, "seen x.events with 3."),
         ({"x.events": 3}, 4, "Leave --partitions out, and all get 3;"),
     ],
 )

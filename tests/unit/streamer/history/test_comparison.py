@@ -8,9 +8,10 @@ from random import Random
 import pytest
 import typer
 
-from consumers.history.rows import Value
 from consumers.history.search import Question, QuestionError
 from consumers.history.sqlite import SqliteHistory
+from schemas.columns import Flat
+from schemas.rows import CallRow
 from schemas.units import DAY_MS
 from streamer.history import comparison
 from streamer.history.comparison import Change, Compared, Period, compared, comparison_json, groups_given, remarks
@@ -23,28 +24,28 @@ BEFORE, AFTER = Period(0, DAY_MS), Period(DAY_MS, 2 * DAY_MS)
 class Calls:
     """A store whose calls have the columns that a test names."""
 
-    def __init__(self, rows: Iterable[dict[str, Value]]) -> None:
+    def __init__(self, rows: Iterable[dict[str, Flat]]) -> None:
         self.rows = list(rows)
 
-    def values(self, question: Question, columns: Sequence[str]) -> Iterable[tuple[Value, ...]]:
+    def values(self, question: Question, columns: Sequence[str]) -> Iterable[tuple[Flat, ...]]:
         assert question.most is None
         for row in self.rows:
-            started_ms = row["started_ms"]
+            started_ms = row["first_known_ms"]
             assert isinstance(started_ms, int)
             if question.since_ms <= started_ms < question.until_ms:
                 yield tuple(row.get(name) for name in columns)
 
 
-def measured(rows: Iterable[dict[str, Value]], measure: str, by: tuple[str, ...] = ()) -> dict[tuple[str, ...], Change]:
+def measured(rows: Iterable[dict[str, Flat]], measure: str, by: tuple[str, ...] = ()) -> dict[tuple[str, ...], Change]:
     groups = compared(Calls(rows), BEFORE, AFTER, by)  # type: ignore[arg-type]  # it has what is used of a store
     return {each.group: next(change for change in each.changes if change.measure == measure) for each in groups}
 
 
-def lot(started_ms: int, values: Iterable[Value], **columns: Value) -> list[dict[str, Value]]:
-    return [{"started_ms": started_ms, "p95_ms": value, **columns} for value in values]
+def lot(started_ms: int, values: Iterable[Flat], **columns: Flat) -> list[dict[str, Flat]]:
+    return [{"first_known_ms": started_ms, "p95_ms": value, **columns} for value in values]
 
 
-def around(mean: float, seed: int, calls: int = 200) -> list[Value]:
+def around(mean: float, seed: int, calls: int = 200) -> list[Flat]:
     random = Random(seed)  # noqa: S311  # no secret
     return [random.gauss(mean, 300) for _ in range(calls)]
 
@@ -92,8 +93,14 @@ def test_a_single_call_has_a_change_and_no_interval() -> None:
 
 
 def test_groups_are_compared_with_themselves() -> None:
-    rows = lot(0, [100, 200], agent="a") + lot(DAY_MS, [300], agent="a") + lot(DAY_MS, [500], agent=None)
-    assert {group: (each.before, each.after) for group, each in measured(rows, "p95_ms", ("agent",)).items()} == {
+    rows = (
+        lot(0, [100, 200], **{"labels.agent": "a"})
+        + lot(DAY_MS, [300], **{"labels.agent": "a"})
+        + lot(DAY_MS, [500], **{"labels.agent": None})
+    )
+    assert {
+        group: (each.before, each.after) for group, each in measured(rows, "p95_ms", ("labels.agent",)).items()
+    } == {
         ("a",): (150, 300),
         ("",): (None, 500),
     }
@@ -101,10 +108,10 @@ def test_groups_are_compared_with_themselves() -> None:
 
 def test_too_many_groups_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "MOST_GROUPS", 3)
-    rows = [row for number in range(4) for row in lot(0, [1], agent=str(number))]
+    rows = [row for number in range(4) for row in lot(0, [1], **{"labels.agent": str(number)})]
     with pytest.raises(QuestionError, match="more than 3 groups"):
-        measured(rows, "p95_ms", ("agent",))
-    assert len(measured(rows[:3], "p95_ms", ("agent",))) == 3
+        measured(rows, "p95_ms", ("labels.agent",))
+    assert len(measured(rows[:3], "p95_ms", ("labels.agent",))) == 3
 
 
 @pytest.mark.parametrize(
@@ -126,9 +133,9 @@ def test_what_is_no_period_is_refused(text: str) -> None:
 
 
 def test_only_columns_with_few_values_make_groups() -> None:
-    assert groups_given(" agent,code_version,agent") == ("agent", "code_version")
+    assert groups_given(" labels.agent,code_version,labels.agent") == ("labels.agent", "code_version")
     assert groups_given(None) == ()
-    with pytest.raises(QuestionError, match="can be compared by agent"):
+    with pytest.raises(QuestionError, match=r"can be compared by labels\.agent"):
         groups_given("conversation_id")
 
 
@@ -143,12 +150,13 @@ def test_a_reader_is_told_how_many_changes_chance_makes() -> None:
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     writer = SqliteHistory(tmp_path, writes=True)
     calls = [call(f"a{n}") for n in range(2)] + [call(f"b{n}", NOON_MS + DAY_MS) for n in range(3)]
-    writer.write(batch([record for records in calls for record in records] + call("runs", NOON_MS)[:1]))
+    runs = next(row for row in call("runs") if isinstance(row, CallRow))
+    writer.write(batch([*(row for rows in calls for row in rows), runs]))
     writer.close()
     run = command(monkeypatch, capsys, "history", "compare")
     days = ("--before", _day(NOON_MS), "--after", _day(NOON_MS + DAY_MS), "--folder", tmp_path)
-    (group,) = json.loads(run(*days, "--by", "agent,code_version", "--json").out)
-    assert (group["group"]["agent"], group["calls_before"], group["calls_after"]) == ("desk", 2, 3)
+    (group,) = json.loads(run(*days, "--by", "labels.agent,code_version", "--json").out)
+    assert (group["group"]["labels.agent"], group["calls_before"], group["calls_after"]) == ("desk", 2, 3)
     assert group["measures"]["dead_airs"]["change"] == 0
     assert group["measures"]["dead_airs"]["is_more_than_chance"] is False
     ended = run(*days)

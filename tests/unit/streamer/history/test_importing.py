@@ -7,10 +7,9 @@ import pytest
 
 from consumers.history.search import Question
 from consumers.history.sqlite import HistoryFolderError, SqliteHistory
-from schemas.scores.live_view import newest_scores
 from streamer.history import importing
 from streamer.history.importing import Importing
-from tests.unit.history.test_store import NOON_MS, TRANSCRIPT, call, in_order, valued
+from tests.unit.history.test_store import NOON_MS, TRANSCRIPT, call, stored
 from tests.unit.history.test_store import batch as batch_of
 from tests.unit.streamer.cli.test_app import write_calls
 from tests.unit.streamer.command_line import Ended, command
@@ -34,8 +33,8 @@ def test_rows_are_those_of_the_role(store: SqliteHistory, tmp_path: Path) -> Non
     role.write(batch_of([*call("a"), *call("b")], a=TRANSCRIPT, b=TRANSCRIPT))
     assert store.find(EVER) == role.find(EVER)
     for name in "ab":
-        assert in_order(store.call_records(name)[0]) == in_order(role.call_records(name)[0])
-        assert store.call_records(name)[1] == TRANSCRIPT
+        assert store.call(name) == role.call(name) == stored(call(name))
+        assert store.transcript(name) == TRANSCRIPT
     role.close()
     assert (taking.written, taking.there, taking.first_ms) == (2, 0, NOON_MS)
 
@@ -46,17 +45,17 @@ def test_a_call_that_is_there_stays_unless_it_is_to_be_replaced(store: SqliteHis
     kept.add((call("c", agent="other"), None))
     kept.flush()
     assert (kept.written, kept.there) == (0, 1)
-    assert [row["agent"] for row in store.find(EVER)] == ["desk"]
+    assert [row["labels.agent"] for row in store.find(EVER)] == ["desk"]
     replacing = Importing(store, replaces=True)
     replacing.add((call("c", agent="other"), None))
     replacing.add((call("c", agent="last"), None))
     replacing.flush()
-    assert [row["agent"] for row in store.find(EVER)] == ["last"]
-    assert store.call_records("c")[1] is None
+    assert [row["labels.agent"] for row in store.find(EVER)] == ["last"]
+    assert store.transcript("c") is None
 
 
 def test_many_calls_are_written_in_parts(store: SqliteHistory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "BATCH_RECORDS", len(call("c")) + 1)
+    monkeypatch.setattr(importing, "BATCH_ROWS", len(call("c")) + 1)
     taking = Importing(store)
     for number in range(3):
         taking.add((call(f"c{number}"), None))
@@ -78,9 +77,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     reader = SqliteHistory(folder)
     assert {row["conversation_id"] for row in reader.find(EVER)} == set(names)
     for name in names:
-        records, transcript = reader.call_records(name)
-        assert newest_scores(records)
-        assert transcript is not None
+        kept = reader.call(name)
+        assert kept is not None
+        assert kept.call.state == "closed"
+        assert kept.turns
+        assert reader.transcript(name) is not None
     again = run(monkeypatch, capsys, tmp_path / "calls.jsonl", "--folder", folder, "--processes", 1)
     assert "0 calls brought into" in again.err
     assert "2 that it had already stay" in again.err
@@ -109,8 +110,8 @@ def test_a_damaged_line_is_named_and_the_others_are_imported(
 def test_a_removed_call_leaves_nothing(store: SqliteHistory) -> None:
     store.write(batch_of([*call("gone"), *call("stays")], gone=TRANSCRIPT, stays=TRANSCRIPT))
     assert store.remove(["gone", "nobody"]) == 1
-    assert store.call_records("gone") == ([], None)
+    assert (store.call("gone"), store.transcript("gone")) == (None, None)
     assert [row["conversation_id"] for row in store.find(EVER._replace(words=["rebooking"]))] == ["stays"]
-    assert in_order(record for record, _ in valued(call("stays"))) == in_order(store.call_records("stays")[0])
+    assert store.call("stays") == stored(call("stays"))
     with pytest.raises(HistoryFolderError):
         SqliteHistory(store.folder, writes=True)

@@ -13,7 +13,7 @@ from consumers.history.search import Condition, Question
 from consumers.history.sqlite import Batch, FolderInUseError, SqliteHistory
 from consumers.runtime.process import OperatorError
 from schemas.annotations import Annotation
-from schemas.scores.records import CallLabels
+from schemas.rows import Labels
 from streamer.history import people
 from streamer.history.agreement import Agreement, agreement
 from streamer.history.importing import Importing
@@ -37,11 +37,13 @@ def labels(store: SqliteHistory, *each: tuple[str, Annotation]) -> None:
 
 
 def succeeded(store: SqliteHistory, **calls: float | None) -> None:
-    """Calls in history with these values of `success`."""
+    """Calls in history with these values of `goals.progress.success`."""
     store.write(batch([record for name in calls for record in call(name)]))
     for day in store._days.values():
         for name, value in calls.items():
-            day.connection.execute("UPDATE call SET success = ? WHERE conversation_id = ?", [value, name])
+            day.connection.execute(
+                'UPDATE calls SET "goals.progress.success" = ? WHERE conversation_id = ?', [value, name]
+            )
 
 
 def test_people_and_a_judge_are_compared_on_calls_of_which_both_say_something(store: SqliteHistory) -> None:
@@ -50,7 +52,7 @@ def test_people_and_a_judge_are_compared_on_calls_of_which_both_say_something(st
     yes = [(name, said("anna", "solved")) for name in ("yy", "yy2", "yn", "u", "both", "gone")]
     no = [(name, said("ben", "unsolved")) for name in ("nn", "ny", "both")]
     labels(store, *yes, *no)
-    found = agreement(store, EVER, "solved", "unsolved", Condition.parse("success = 1"))
+    found = agreement(store, EVER, "solved", "unsolved", Condition.parse("goals.progress.success = 1"))
     assert found._replace(different=()) == Agreement(2, 1, 1, 1, 1, 0, 1)
     assert sorted(found.different) == ["ny", "yn"]
     assert (found.calls, found.share) == (5, 0.6)
@@ -85,7 +87,7 @@ def test_labels_are_found_exported_and_compared_by_commands(
     assert (row["conversation_id"], row["annotations"][0]) == (
         "a", {"by": "anna", "at_ms": NOON_MS, "label": "solved", "note": "=1+1"}
     )  # fmt: skip
-    rows = {row["conversation_id"]: row["labels"] for row in csv.DictReader(run(*find, "--csv").out.splitlines())}
+    rows = {row["conversation_id"]: row["annotations"] for row in csv.DictReader(run(*find, "--csv").out.splitlines())}
     assert rows == {"a": "odd solved", "b": "solved"}
     compared = ("agreement", "--yes", "solved", "--no", "unsolved", "--since", "2000-01-01")
     folder = ("--folder", str(store.folder))
@@ -98,12 +100,12 @@ def test_labels_are_found_exported_and_compared_by_commands(
 
 
 def test_a_note_is_redacted_and_what_does_not_fit_is_refused() -> None:
-    made = annotation("anna", "bad", "write to jane@example.com", CallLabels(agent="desk"), Redactor())
+    made = annotation("anna", "bad", "write to jane@example.com", Labels(agent="desk"), Redactor())
     assert (made.note, made.agent, made.tenant) == ("write to [EMAIL]", "desk", "unknown")
-    assert annotation("anna", None, "", CallLabels(), Redactor()).is_withdrawn
+    assert annotation("anna", None, "", Labels(), Redactor()).is_withdrawn
     for by, label, note in (("", "bad", None), ("a", "Bad", None), ("a", "b" * 41, None), ("a", None, "x" * 2_001)):
         with pytest.raises(AnnotationError, match="Nothing was written"):
-            annotation(by, label, note, CallLabels(), Redactor())
+            annotation(by, label, note, Labels(), Redactor())
 
 
 def test_without_a_name_a_person_has_to_say_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,3 +165,9 @@ def test_a_role_that_writes_the_folder_is_waited_for(store: SqliteHistory, monke
     monkeypatch.setattr(people.time, "sleep", lambda _: store.forget(deletes))  # type: ignore[attr-defined]
     forget_in(store.folder, what, waits=True)
     assert [calls_in(store.folder, each) for each in (what, Forgetting(("b",), None, NOON_MS))] == [0, 1]
+
+
+def test_what_stays_in_topics_is_said_with_its_days() -> None:
+    said = people.left_in_topics()
+    assert "Kafka cannot delete single records" in said
+    assert "14 of scores and transcripts" in said

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 from elevenlabs import GetConversationResponseModel
+from msgspec import to_builtins
 
 from consumers.engine.limits import GoalRules, Limits
 from schemas.events.elevenlabs import ConversationRecord
-from schemas.scores.records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues
+from schemas.rows import CallRow, TurnRow
 from streamer.offline.contexts import context_of, folded_recording
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.files import RecordedCall, RecordingError
 from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import in_time_order, renamed, shifted, with_control_events
+from tests.support.calls.rows_of_calls import call_of, tools_of, turns_of
 from tests.support.fakes.engine_feed import plain
 from tests.support.webhooks import as_spans
 
@@ -77,39 +79,31 @@ def read(path: Path) -> RecordedCall:
     return call
 
 
-def finals(call: RecordedCall, seed: int | None = None) -> dict[tuple[str, int | None], AnyScoreRecord]:
-    """The final records of the call, by name and turn."""
+def finals(call: RecordedCall, seed: int | None = None) -> tuple[dict[int, TurnRow], CallRow]:
+    """The newest rows of the turns, and of the call."""
     plan = ScoringPlan(Limits(), GoalRules(), "test", seed)
     scoring = RecordedScoring(with_control_events(call), plan, None)
     deque(scoring.run(), maxlen=0)
     assert scoring.refused == []
-    return {(record.name, record.turn): record for record in scoring.final_records()}
+    return turns_of(scoring.rows), call_of(scoring.rows)
 
 
-def latency_of(records: dict[tuple[str, int | None], AnyScoreRecord], turn: int) -> tuple[object, str | None]:
-    found = records["turn", turn]
-    assert isinstance(found, TurnValues)
-    return plain(found.voice_to_voice_ms), found.anchor and found.anchor.value
-
-
-def stages_of(records: dict[tuple[str, int | None], AnyScoreRecord], turn: int) -> tuple[StageLatency, ...]:
-    found = records["turn", turn]
-    assert isinstance(found, TurnValues)
-    return found.stages
+def latency_of(row: TurnRow) -> tuple[object, str | None]:
+    assert row.wait_ms is not None
+    return plain(row.wait_ms), row.anchor and row.anchor.value
 
 
 def test_a_record_of_today_becomes_a_call_like_any_other(tmp_path: Path) -> None:
     call = read(stored(tmp_path / "call.json", released(*TALK)))
     assert (call.conversation_id, call.conversation_ended_reason) == ("conv_1", "client ended")
-    records = finals(call)
-    assert {turn for name, turn in records if name == "turn"} == {0, 1, 2}
-    assert latency_of(records, 1) == (2_350.0, "record")
-    assert latency_of(records, 2) == ("times_unknown", "estimated")
-    use: Any = records["tool_call", 1]
+    turns, row = finals(call)
+    assert set(turns) == {0, 1, 2}
+    assert latency_of(turns[1]) == (2_350.0, "record")
+    assert latency_of(turns[2]) == ("times_unknown", "estimated")
+    (use,) = turns[1].tools
     assert (use.tool, use.outcome, use.duration_ms) == ("find_badge", "success", 800)
-    assert ("interruption_by_user", 2) in records
-    closed: Any = records["closed", None]
-    assert (closed.ended_reason, closed.turns, closed.labels.agent) == ("client ended", 2, "agent_1")
+    assert turns[2].interruptions == ("user",)
+    assert (row.ended_reason, row.turns, row.labels.agent) == ("client ended", 2, "agent_1")
 
 
 def test_a_record_that_comes_as_spans_is_the_same_call(tmp_path: Path) -> None:
@@ -128,11 +122,13 @@ def test_a_record_that_comes_as_spans_is_the_same_call(tmp_path: Path) -> None:
     webhook = {"type": "post_call_transcription_otel", "event_timestamp": START_S + 60, "data": spans}
     ours, theirs = (read(stored(tmp_path / "call.json", each)) for each in (webhook, record))
     assert (ours.conversation_id, ours.conversation_ended_reason) == ("conv_1", "client ended")
-    same = [{name: value for name, value in finals(call).items() if name[0] != "closed"} for call in (ours, theirs)]
-    assert same[0].keys() == same[1].keys()
-    for name, value in same[1].items():
-        left_out = {"offsets", "input_hash", "record_id", "revision", "traceparent"}
-        assert same[0][name].model_dump(exclude=left_out) == value.model_dump(exclude=left_out)
+    *turns, row = said_at_the_end(ours)
+    *their_turns, their_row = said_at_the_end(theirs)
+    assert turns == their_turns
+    of_its_form = {"events", "traceparent"}  # a record is one event, spans are several, and a trace has an id
+    assert {
+        name: row.get(name) for name in {**row, **their_row} if row.get(name) != their_row.get(name)
+    }.keys() <= of_its_form
     (last,) = [event for event in ours.agent or () if "transcript" in event]
     assert [each["llm_usage"] for each in last["transcript"] if each["llm_usage"]] == [used["llm_usage"]]
     assert "otlp_traces" not in last
@@ -149,12 +145,10 @@ def test_times_to_the_millisecond_give_an_estimate_and_its_error(tmp_path: Path)
         entry("agent", "Welcome.", 0, 400), entry("user", "My badge", 5, 5_100), entry("agent", "Yes?", 6, 6_350, **waited(1.9)),
         entry("user", "Bye", 9, 9_000), entry("agent", "Bye.", 10, 9_800),
     ]  # fmt: skip
-    records = finals(read(stored(tmp_path / "call.json", released(*talk))))
-    assert latency_of(records, 1) == (1_900.0, "record")
-    assert latency_of(records, 2) == (800.0, "estimated")
-    first, second = (records["turn", turn] for turn in (1, 2))
-    assert isinstance(first, TurnValues)
-    assert isinstance(second, TurnValues)
+    turns, _ = finals(read(stored(tmp_path / "call.json", released(*talk))))
+    assert latency_of(turns[1]) == (1_900.0, "record")
+    assert latency_of(turns[2]) == (800.0, "estimated")
+    first, second = turns[1], turns[2]
     assert first.estimate_error is not None
     assert (first.estimate_error.error_ms, first.estimate_error.estimated_ms) == (-650.0, 1_250.0)
     assert second.estimate_error is None
@@ -179,9 +173,9 @@ def test_the_fifteen_fields_of_older_releases(tmp_path: Path, shape: str) -> Non
     document: object = {"record": whole, "webhook": webhook, "list": entries}[shape]
     call = read(stored(tmp_path / "conv_1.json", document))
     assert call.conversation_id == "conv_1"
-    records = finals(call)
-    assert latency_of(records, 1) == (2_350.0, "record")
-    assert {turn for name, turn in records if name == "turn"} == {0, 1, 2}
+    turns, _ = finals(call)
+    assert latency_of(turns[1]) == (2_350.0, "record")
+    assert set(turns) == {0, 1, 2}
 
 
 def test_shapes_before_that(tmp_path: Path) -> None:
@@ -195,8 +189,8 @@ def test_shapes_before_that(tmp_path: Path) -> None:
         entry("agent", "Welcome.", 0, **old), entry("user", "My badge", 5, **old, conversation_turn_metrics=None),
         entry("agent", "Yes?", 6, **old, conversation_turn_metrics=metrics),
     ]  # fmt: skip
-    records = finals(read(stored(tmp_path / "call.json", {"transcript": talk, "status": "done"})))
-    assert latency_of(records, 1) == (1_250.0, "record")
+    turns, _ = finals(read(stored(tmp_path / "call.json", {"transcript": talk, "status": "done"})))
+    assert latency_of(turns[1]) == (1_250.0, "record")
 
 
 def test_keys_and_words_of_later_releases(tmp_path: Path) -> None:
@@ -206,7 +200,7 @@ def test_keys_and_words_of_later_releases(tmp_path: Path) -> None:
     typed = ConversationRecord.model_validate({**document, "timestamp": 0})
     assert typed.model_extra == {"aura": {"colour": "blue"}}
     assert typed.is_final
-    assert latency_of(finals(call), 1) == (2_350.0, "record")
+    assert latency_of(finals(call)[0][1]) == (2_350.0, "record")
 
 
 def test_a_silent_turn_and_a_sound_that_took_none(tmp_path: Path) -> None:
@@ -214,9 +208,9 @@ def test_a_silent_turn_and_a_sound_that_took_none(tmp_path: Path) -> None:
         entry("agent", "Welcome.", 0), entry("user", "...", 5), entry("agent", "Are you there?", 6, **waited(9.0)),
         entry("user", "Mhm", 7, ignored_as_backchannel=True), entry("user", "Yes", 9), entry("agent", "Good.", 10, **waited(1.1)),
     ]  # fmt: skip
-    records = finals(read(stored(tmp_path / "call.json", released(*talk))))
-    assert {turn for name, turn in records if name == "turn"} == {0, 1}
-    assert latency_of(records, 1) == (1_100.0, "record")
+    turns, _ = finals(read(stored(tmp_path / "call.json", released(*talk))))
+    assert set(turns) == {0, 1}
+    assert latency_of(turns[1]) == (1_100.0, "record")
 
 
 def test_a_call_in_text_has_turns_and_no_latency(tmp_path: Path) -> None:
@@ -225,9 +219,9 @@ def test_a_call_in_text_has_turns_and_no_latency(tmp_path: Path) -> None:
         "source_medium": "text",
     }
     talk = [entry("user", "Hi", 0, source_medium="text"), entry("agent", "Hello.", 1, **text)]
-    records = finals(read(stored(tmp_path / "call.json", released(*talk))))
-    assert latency_of(records, 1) == ("times_unknown", "estimated")
-    assert [(each.stage, each.latency_ms) for each in stages_of(records, 1)] == [("llm_first_token", 400.0)]
+    turns, _ = finals(read(stored(tmp_path / "call.json", released(*talk))))
+    assert latency_of(turns[1]) == ("times_unknown", "estimated")
+    assert [(each.stage, each.latency_ms) for each in turns[1].stages] == [("llm_first_token", 400.0)]
 
 
 def test_tools_without_ids_are_paired_in_their_order(tmp_path: Path) -> None:
@@ -245,9 +239,7 @@ def test_tools_without_ids_are_paired_in_their_order(tmp_path: Path) -> None:
     plan = ScoringPlan(Limits(), GoalRules(), "test", None)
     scoring = RecordedScoring(with_control_events(call), plan, None)
     deque(scoring.run(), maxlen=0)
-    uses: list[Any] = sorted(
-        (record for record in scoring.final_records() if record.name == "tool_call"), key=lambda record: record.index
-    )
+    uses = tools_of(scoring.rows)
     assert [(use.outcome, use.duration_ms) for use in uses] == [("success", 500), ("error", None)]
 
 
@@ -269,8 +261,7 @@ def test_a_record_without_entries_is_a_call_without_turns(tmp_path: Path, docume
     assert call.conversation_id == "c1"
     scoring = RecordedScoring(with_control_events(call), ScoringPlan(Limits(), GoalRules(), "test", None), None)
     deque(scoring.run(), maxlen=0)
-    (closed,) = [record for record in scoring.final_records() if isinstance(record, ClosedFact)]
-    assert closed.turns == 0
+    assert call_of(scoring.rows).turns == 0
 
 
 def test_several_voices_are_one_answer(tmp_path: Path) -> None:
@@ -298,12 +289,12 @@ def test_its_events_are_in_order_and_none_is_lost(tmp_path: Path) -> None:
 
 
 def said_at_the_end(call: RecordedCall, seed: int | None = None) -> list[Json]:
-    """Final records without fields about the moment of writing; the close keeps more, as it has the whole call."""
-    written = {"caused_at_ms", "offsets", "revision", "record_id", "is_first", "first_known", "through"}
-    of_the_moment = {"status", "labels", "event_time_ms"}
+    """The newest rows without what says when and where they were written, and turns without labels, which are as known then."""
+    turns, row = finals(call, seed)
+    moment = {"known_ms", "first_known_ms", "revision", "news", "first_place", "last_place"}
     return [
-        record.model_dump(exclude=written if isinstance(record, ClosedFact) else written | of_the_moment)
-        for _, record in sorted(finals(call, seed).items(), key=str)
+        {name: part for name, part in to_builtins(each).items() if name not in moment | of}
+        for each, of in (*((turn, {"labels"}) for turn in turns.values()), (row, set()))
     ]
 
 
@@ -332,7 +323,7 @@ def test_moved_to_another_time_and_under_another_id(tmp_path: Path) -> None:
     assert (last["conversation_id"], last["timestamp"]) == ("other", START_MS + 3_630_000)
     assert last["metadata"]["start_time_unix_secs"] == START_S + 3_600
     assert [each["created_at_unix_ms"] for each in last["transcript"]] == [START_MS + 3_601_200, START_MS + 3_602_100]
-    assert latency_of(finals(moved), 1) == (900.0, "estimated")
+    assert latency_of(finals(moved)[0][1]) == (900.0, "estimated")
 
 
 def test_a_live_capture_is_a_stream_of_a_wire_level_call(tmp_path: Path) -> None:
@@ -342,7 +333,7 @@ def test_a_live_capture_is_a_stream_of_a_wire_level_call(tmp_path: Path) -> None
     path.write_bytes(gzip.compress(json.dumps(line).encode()))
     captured = read(path)
     assert captured.agent == call.agent
-    assert latency_of(finals(captured), 1) == (2_350.0, "record")
+    assert latency_of(finals(captured)[0][1]) == (2_350.0, "record")
 
 
 @pytest.mark.parametrize(
@@ -369,8 +360,8 @@ def test_a_call_in_which_nobody_spoke_has_no_turns(tmp_path: Path, transcript: J
     document = {"type": "post_call_transcription", "event_timestamp": START_S, "data": record} if wraps else record
     call = read(stored(tmp_path / "call.json", document))
     assert [event.get("type") for event in call.agent or ()] == ["conversation_initiation_metadata", None]
-    records = finals(call)
-    assert {name for name, _ in records} & {"turn", "closed"} == {"closed"}
+    turns, row = finals(call)
+    assert (turns, row.state) == ({}, "closed")
 
 
 def test_a_folder_of_webhooks_is_read_past_those_without_a_call(
@@ -412,10 +403,9 @@ def transcript_of(call: RecordedCall) -> list[Json]:
 def test_a_caller_who_cuts_off_and_hangs_up_has_no_further_turn(tmp_path: Path, after: tuple[Json, ...]) -> None:
     talk = [entry("user", "Hi", 1), entry("agent", "It is", 2, original_message="It is a long story", interrupted=True)]
     call = read(stored(tmp_path / "call.json", released(*talk, *after)))
-    records = finals(call)
-    closed: Any = records["closed", None]
-    assert closed.turns == 1
-    assert not [name for name, turn in records if turn == 2]
+    turns, row = finals(call)
+    assert row.turns == 1
+    assert 2 not in turns
     _, answer, *_ = transcript_of(call)
     assert (answer["message"], answer["original_message"], answer["interrupted"]) == (
         "It is",
@@ -435,7 +425,8 @@ def test_stages_of_a_record_are_elevenlabs_own(tmp_path: Path) -> None:
         entry("agent", None, 7, 6_900, tool_results=[RESULT]),
         entry("agent", "Yes?", 8, 7_500, conversation_turn_metrics={"metrics": measured}),
     ]
-    stages = stages_of(finals(read(stored(tmp_path / "call.json", released(*talk)))), 1)
+    turns, _ = finals(read(stored(tmp_path / "call.json", released(*talk))))
+    stages = turns[1].stages
     assert {each.stage: (each.source, each.anchor, each.latency_ms) for each in stages} == {
         "stt_trailing": ("elevenlabs", "record", 150.0),
         "tool_run": ("elevenlabs", None, 800.0),

@@ -11,7 +11,6 @@ import pytest
 
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import ToolOutcome
-from schemas.scores.records import DeadAirFact, InterruptionFact, ProgressScore, Scored, ToolUseFact
 from streamer.offline.scoring import plan_from, scored
 from streamer.recordings import reader
 from streamer.recordings.files import (
@@ -26,6 +25,7 @@ from streamer.recordings.places import RecordedPath
 from streamer.recordings.reader import goals_for, read_recordings
 from streamer.settings.all_settings import Settings
 from tests.integration.processes import ran_here
+from tests.support.calls.rows_of_calls import call_of, tools_of, turns_of
 
 MOST_BYTES = 100_000
 
@@ -58,14 +58,14 @@ def test_it_has_goals_an_interruption_dead_air_and_a_failed_tool() -> None:
     (sample,) = read_recordings(SAMPLE)
     scoring = scored(sample, plan_from(Settings(), goals_for([SAMPLE], None)))
     assert scoring.refused == []
-    assert scoring.records[-1].labels.environment == "test", "its dead air wakes nobody where it is replayed"
-    records = scoring.final_records()
-    kinds = {type(record) for record in records}
-    assert {DeadAirFact, InterruptionFact, ProgressScore} <= kinds
-    assert ToolOutcome.ERROR in {record.outcome for record in records if isinstance(record, ToolUseFact)}
-    progress = [record for record in records if isinstance(record, ProgressScore)]
-    assert [record.reached for record in progress] == [1, 2, 3, 4, 5, 6, 6]
-    assert all(isinstance(record.result, Scored) for record in progress)
+    call, turns = call_of(scoring.rows), turns_of(scoring.rows)
+    assert call.labels.environment == "test", "its dead air wakes nobody where it is replayed"
+    assert call.dead_airs >= 1
+    assert call.interrupted_turns != ()
+    assert ToolOutcome.ERROR in {use.outcome for use in tools_of(scoring.rows)}
+    progress = [row.progress for row in turns.values() if row.progress is not None]
+    assert [each.reached for each in progress] == [1, 2, 3, 4, 5, 6, 6]
+    assert all(isinstance(each.result, float) for each in progress)
 
 
 def test_a_folder_of_this_name_is_the_users_own(tmp_path: Path) -> None:

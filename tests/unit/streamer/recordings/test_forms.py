@@ -13,12 +13,13 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.sources.otlp import PROTOBUF
 from schemas.events.envelope import read_envelope
-from schemas.scores.records import AnyScoreRecord, ToolUseFact, TurnValues
+from schemas.rows import Row
 from streamer.notebook import score
 from streamer.recordings.files import RecordingError
 from streamer.sources.replayed_calls import ReplayPlan, calls_to_play
 from tests.integration.processes import ran_here
-from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, plain, records_of
+from tests.support.calls.rows_of_calls import call_of, turns_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, plain, rows_of, transcripts_of
 from tests.support.webhooks import as_spans, delivery, entry, record_of_a_call, signature_header
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 from tests.unit.streamer.sources.http.test_frameworks import CALL_OF_VAPI, NOW_MS, call_of_openai
@@ -157,7 +158,7 @@ COMMANDS: dict[str, Callable[[Path], str]] = {
     "replay": replayed,
 }
 READS: dict[str, str] = {
-    "score": '"name":"closed"', "score --format eva": '"metrics"', "transcript": '"role":', "context": '"context"',
+    "score": '"state":"closed"', "score --format eva": '"metrics"', "transcript": '"role":', "context": '"context"',
     "report": "Report of ", "events check": " 0 refused.", "replay": "\n",
 }  # fmt: skip
 
@@ -249,8 +250,8 @@ REFUSED: dict[str, tuple[bytes, str, str, str]] = {
         "--format agent-inspect",
     ),
     "scores": (
-        lines([{"conversation_id": "c", "name": "call", "revision": 1, "status": "open"}]),
-        "these are score records",
+        lines([{"row": "call", "conversation_id": "c", "revision": 2}]),
+        "these are rows of turns and calls",
         "expected events of calls",
         "callgauge trials",
     ),
@@ -291,23 +292,17 @@ def test_every_command_refuses_it_in_the_same_words(tmp_path: Path, form: str) -
 # Live and from a file.
 
 
-def values_of(records: Iterable[AnyScoreRecord], transcript: Iterable[Any]) -> Json:
+def values_of(rows: Iterable[Row], transcript: Iterable[Any]) -> Json:
     """What a call has at its end, but for what says how it was read."""
-    turns: dict[int | None, Any] = {}
-    tools: set[Any] = set()
-    reason = agent = None
-    for record in records:
-        match record:
-            case TurnValues():
-                stages = [(each.stage, each.latency_ms) for each in record.stages]
-                turns[record.turn] = (plain(record.voice_to_voice_ms), record.anchor, record.outcome, stages)
-            case ToolUseFact():
-                tools = {each for each in tools if each[0] != record.record_id}
-                tools.add((record.record_id, record.turn, record.tool, record.outcome, record.duration_ms))
-            case _ if record.name == "closed":
-                reason, agent = record.ended_reason, record.labels.agent
+    rows = list(rows)
+    turns, tools = {}, []
+    for number, row in turns_of(rows).items():
+        stages = [(each.stage, each.latency_ms) for each in row.stages]
+        turns[number] = (None if row.wait_ms is None else plain(row.wait_ms), row.anchor, row.outcome, stages)
+        tools += [(number, use.tool, use.outcome, use.duration_ms) for use in row.tools]
+    call = call_of(rows)
     said = [(each["role"], each["message"], [call["tool_name"] for call in each["tool_calls"]]) for each in transcript]
-    return {"turns": turns, "tools": sorted(each[1:] for each in tools), "reason": reason, "agent": agent, "said": said}
+    return {"turns": turns, "tools": tools, "reason": call.ended_reason, "agent": call.labels.agent, "said": said}
 
 
 def of_live(receiver: Receiver) -> dict[str, Json]:
@@ -328,8 +323,8 @@ def of_live(receiver: Receiver) -> dict[str, Json]:
             feed.send(stream, event, at_ms, envelope=read_envelope(record.headers), key=key)
         feed.advance(NOW_MS - T0_MS + 3_600_000)
         feed.close_all()
-        (closing,) = closings_of(feed.effects)
-        found[key] = values_of(records_of(feed.effects), json.loads(closing.transcript or b"[]"))
+        (transcript,) = transcripts_of(feed.effects)
+        found[key] = values_of(rows_of(feed.effects), json.loads(transcript))
     return found
 
 
@@ -363,7 +358,7 @@ async def test_a_file_gives_what_the_same_bytes_give_live(receiver: Receiver, tm
     assert live
     for call in score(path):
         entries = [turn.model_dump(mode="json") for turn in call.transcript or ()]
-        assert values_of(call.records, entries) == live.pop(call.conversation_id)
+        assert values_of([*call.turns, call.call], entries) == live.pop(call.conversation_id)
     assert not live
 
 
@@ -393,7 +388,7 @@ def test_a_record_beside_its_live_events_is_one_call(tmp_path: Path) -> None:
     path.write_bytes(lines([live, RECORD]))
     (call,) = score(path)
     assert call.conversation_id == "conv_1"
-    assert {record["stages"][0]["source"] for record in call.to_dicts("turn") if record["stages"]} == {"elevenlabs"}
+    assert {row.stages[0].source for row in call.turns if row.stages} == {"elevenlabs"}
 
 
 def test_an_agent_that_javascript_saved_is_known_with_its_tool(tmp_path: Path) -> None:
@@ -403,7 +398,8 @@ def test_an_agent_that_javascript_saved_is_known_with_its_tool(tmp_path: Path) -
         path.write_text(json.dumps(record))
         calls += score(path)
     ours, theirs = (
-        values_of(call.records, [turn.model_dump(mode="json") for turn in call.transcript or ()]) for call in calls
+        values_of([*call.turns, call.call], [turn.model_dump(mode="json") for turn in call.transcript or ()])
+        for call in calls
     )
     assert ours == theirs
     assert (ours["agent"], ours["reason"], len(ours["tools"])) == ("desk", "client ended", 1)

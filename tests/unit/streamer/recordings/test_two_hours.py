@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from schemas.scores.records import ClosedFact, Scored, TurnValues
 from streamer.notebook import score
 from tests.support.webhooks import delivery, entry, record_of_a_call
 from tests.unit.streamer.sources.http.test_frameworks import NOW_MS
@@ -116,10 +115,9 @@ def test_a_call_of_two_hours_is_read_whole(tmp_path: Path, form: str) -> None:
     path = tmp_path / "call.jsonl"
     path.write_bytes(FORMS[form]())
     (call,) = score(path)
-    (closed,) = (each for each in call.records if isinstance(each, ClosedFact))
-    assert (closed.reason, closed.turns) == ("ended", TURNS)
-    rows = {each.turn: each for each in call.records if isinstance(each, TurnValues)}
-    measured = [turn for turn in range(1, TURNS + 1) if isinstance(rows[turn].voice_to_voice_ms, Scored)]
+    assert (call.call.close_reason, call.call.turns) == ("ended", TURNS)
+    rows = {row.turn: row for row in call.turns}
+    measured = [turn for turn in range(1, TURNS + 1) if isinstance(rows[turn].wait_ms, float)]
     assert measured == list(range(1, TURNS + 1))
     talks = [rows[turn].talk for turn in measured]
     assert {talk and talk.user.words for talk in talks} == {18}

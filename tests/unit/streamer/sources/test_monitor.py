@@ -18,14 +18,15 @@ from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.envelope import read_envelope
-from schemas.scores.records import ToolUseFact, TurnValues, VoiceToVoiceLatency
+from schemas.rows import TurnRow
 from streamer.settings.all_settings import MonitorSettings
 from streamer.sources import monitor as monitor_bridge
 from streamer.sources.monitor import PAST_MESSAGES, QUIET_SECONDS, CallBridge, JoinedCall, Judgement, LiveCall
 from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 from tests.support.calls.monitor_messages import server_messages
+from tests.support.calls.rows_of_calls import turns_of
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
-from tests.support.fakes.engine_feed import Feed, plain, records_of
+from tests.support.fakes.engine_feed import Feed, plain, rows_of
 
 Json = dict[str, Any]
 T0_MS = 1_790_000_000_000
@@ -320,10 +321,12 @@ async def test_a_close_is_told_with_its_code_and_reason(code: int, ended: str, c
 async def test_nothing_is_timed_from_the_past_and_the_present_is_estimated() -> None:
     past = said("Welcome.", 1), heard("My badge is lost", 2), said("Which one?", 2)
     call = await followed(saying(*past, 4.0, heard("The blue one", 3), 0.9, said("I see.", 3)))
-    records = records_of(fed(call).effects)
-    assert {each.turn for each in records if isinstance(each, VoiceToVoiceLatency)} == {2}
-    rows = {each.turn: plain(each.voice_to_voice_ms) for each in records if isinstance(each, TurnValues)}
-    assert (rows[1], rows[2]) == ("times_unknown", 900.0)
+    rows = rows_of(fed(call).effects)
+    assert {row.turn for row in rows if isinstance(row, TurnRow) and "wait" in row.news} == {2}
+    assert [plain(turn.wait_ms) for turn in turns_of(rows).values() if turn.turn and turn.wait_ms is not None] == [
+        "times_unknown",
+        900.0,
+    ]
 
 
 def test_of_a_call_whose_beginning_may_be_missing_no_message_is_taken_for_an_earlier_one() -> None:
@@ -384,12 +387,11 @@ async def test_a_bridge_that_starts_again_times_nothing_of_the_past_and_doubles_
     await call.killed_after(saying(QUIET_SECONDS, *(step for message in before for step in (message, 1.0))))
     await call.follow(saying(5.0, *before, *missed, *(step for message in after for step in (1.0, message))))
     feed = fed(call)
-    records = records_of(feed.effects)
-    rows = {each.turn: each for each in records if isinstance(each, TurnValues)}
-    assert {turn: plain(row.voice_to_voice_ms) for turn, row in rows.items() if turn} == {
+    rows = turns_of(rows_of(feed.effects))
+    assert {turn: plain(row.wait_ms) for turn, row in rows.items() if turn and row.wait_ms is not None} == {
         1: 1_000.0, 2: "times_unknown", 3: 3_000.0
     }  # fmt: skip
-    assert [(each.turn, each.duration_ms) for each in records if isinstance(each, ToolUseFact)] == [
+    assert [(turn, use.duration_ms) for turn, row in rows.items() for use in row.tools] == [
         (2, None),
         (3, 1_000),
     ]

@@ -15,10 +15,11 @@ from schemas.closed_sets import InputSource
 from schemas.events.codec import RefusedRecordError, decode
 from schemas.events.envelope import AGENT_RECORD_TYPE, Envelope, read_envelope
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import ToolUseFact, TurnOutcome, TurnValues
+from schemas.rows import Row, TurnRow
 from tests.integration.processes import ran_here
+from tests.support.calls.rows_of_calls import call_of, tools_of, turns_of
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
-from tests.support.fakes.engine_feed import Feed, plain, records_of
+from tests.support.fakes.engine_feed import Feed, plain, rows_of
 from tests.unit.engine.test_admission import Record
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 from tests.unit.streamer.sources.http.test_frameworks import CALL_OF_VAPI, NOW_MS, heard, realtime, spoke, vapi
@@ -34,8 +35,8 @@ async def told(receiver: Receiver, messages: Sequence[Json]) -> list[Json]:
     return [answer.json() for answer in answers]
 
 
-def scores(receiver: Receiver, broker_ms: Callable[[Json], int] = lambda event: event["timestamp"]) -> list[Any]:
-    """The records of the calls that were written, of which the broker took each event at that time."""
+def scores(receiver: Receiver, broker_ms: Callable[[Json], int] = lambda event: event["timestamp"]) -> list[Row]:
+    """The rows of the calls that were written, of which the broker took each event at that time."""
     feed = Feed()
     for (source, event), record in zip(receiver.written, receiver.writer.records, strict=True):
         feed.advance(broker_ms(event) - FEED_T0_MS)
@@ -49,11 +50,11 @@ def scores(receiver: Receiver, broker_ms: Callable[[Json], int] = lambda event: 
         )
     feed.advance(max(broker_ms(event) for _, event in receiver.written) - FEED_T0_MS + 3_600_000)
     feed.close_all()
-    return records_of(feed.effects)
+    return rows_of(feed.effects)
 
 
-def newest(records: list[Any], name: str, turn: int | None = None) -> Any:
-    return next(each for each in reversed(records) if each.name == name and each.turn == turn)
+def wait_of(row: TurnRow) -> float | str | None:
+    return None if row.wait_ms is None else plain(row.wait_ms)
 
 
 def words_of(receiver: Receiver) -> list[str]:
@@ -95,30 +96,30 @@ LIVE = CALL_OF_VAPI[:-1]
 async def test_a_report_of_vapi_alone_is_the_whole_call(receiver: Receiver) -> None:
     await told(receiver, [report()])
     assert words_of(receiver) == ["Hello.", "My badge is lost.", "Which one?"]
-    records = scores(receiver, lambda _: NOW_MS + 30_000)
-    row = newest(records, "turn", 1)
-    assert (plain(row.voice_to_voice_ms), row.outcome, row.labels.agent) == (900, TurnOutcome.ANSWERED, "desk")
+    rows = scores(receiver, lambda _: NOW_MS + 30_000)
+    row = turns_of(rows)[1]
+    assert (wait_of(row), row.outcome, row.labels.agent) == (900, "answered", "desk")
     stages = {each.stage: each.latency_ms for each in row.stages}
     assert stages == {
         "endpointing": 300, "stt_trailing": 120, "llm_first_token": 400, "tts_first_byte": 150, "tool_run": 300, "voice_to_voice": 900,
     }  # fmt: skip
-    tool = newest(records, "tool_call", 1)
+    (tool,) = row.tools
     assert (tool.tool, tool.outcome, tool.duration_ms) == ("find", "error", 300)
-    closed = newest(records, "closed")
-    assert (closed.reason, closed.ended_reason) == ("ended", "customer-ended-call")
-    assert not [each for each in records if each.name == "dead_air"]
+    call = call_of(rows)
+    assert (call.close_reason, call.ended_reason) == ("ended", "customer-ended-call")
+    assert call.dead_airs == 0
 
 
 @pytest.mark.parametrize("order", ["report last", "report first"])
 async def test_nothing_that_a_report_of_vapi_repeats_counts_twice(receiver: Receiver, order: str) -> None:
     await told(receiver, [*LIVE, report()] if order == "report last" else [report(), *LIVE])
-    records = scores(receiver, lambda _: NOW_MS + 30_000)
-    rows: dict[int | None, Any] = {each.turn: each for each in records if isinstance(each, TurnValues)}
-    assert set(rows) == {0, 1}
-    assert plain(rows[1].voice_to_voice_ms) == 900
-    assert (rows[1].talk.user.words, rows[1].talk.assistant.words) == (4, 2)
-    tools = {each.index for each in records if isinstance(each, ToolUseFact)}
-    assert tools == {0}
+    turns = turns_of(scores(receiver, lambda _: NOW_MS + 30_000))
+    assert set(turns) == {0, 1}
+    assert wait_of(turns[1]) == 900
+    talk = turns[1].talk
+    assert talk is not None
+    assert (talk.user.words, talk.assistant.words) == (4, 2)
+    assert [use.index for use in turns[1].tools] == [0]
 
 
 @pytest.mark.parametrize("late_ms", [2_000, 20_000, 60_000])
@@ -130,10 +131,9 @@ async def test_the_report_of_vapi_is_waited_for(receiver: Receiver, late_ms: int
         came["from_report"] += event["type"] == "call_started" and event.get("is_from_record", False)
         return NOW_MS + 6_000 + late_ms if came["from_report"] else event["timestamp"]
 
-    records = scores(receiver, broker_ms)
-    tool = newest(records, "tool_call", 1)
-    assert (tool.tool, tool.outcome, tool.duration_ms) == ("find", "error", 300)
-    assert plain(newest(records, "turn", 1).voice_to_voice_ms) == 900
+    row = turns_of(scores(receiver, broker_ms))[1]
+    assert [(use.tool, use.outcome, use.duration_ms) for use in row.tools] == [("find", "error", 300)]
+    assert wait_of(row) == 900
 
 
 async def test_no_report_is_waited_for_that_the_assistant_does_not_send(receiver: Receiver) -> None:
@@ -150,7 +150,7 @@ async def test_no_report_is_waited_for_that_the_assistant_does_not_send(receiver
 )
 async def test_latencies_of_vapi_that_fit_no_turn_are_no_stages(receiver: Receiver, latencies: Any) -> None:
     await told(receiver, [report(latencies=latencies)])
-    row = newest(scores(receiver), "turn", 1)
+    row = turns_of(scores(receiver))[1]
     assert {each.stage for each in row.stages} <= {"tool_run"}
 
 
@@ -237,17 +237,16 @@ async def test_a_call_of_two_hours_at_vapi_passes_whole(receiver: Receiver) -> N
         answer = await receiver.events(live[first : min(first + 200, len(live) - 6)])
         assert (answer.status_code, answer.json()["refused_events"]) == (202, 0)
     await told(receiver, live[-6:])
-    records = scores(receiver)
-    rows: dict[int | None, Any] = {each.turn: each for each in records if isinstance(each, TurnValues)}
-    assert [plain(rows[turn].voice_to_voice_ms) for turn in range(1, turns + 1)] == [1_000] * turns
-    assert {rows[turn].talk.user.words for turn in range(1, turns + 1)} == {20}
-    assert newest(records, "closed").ended_reason == "customer-ended-call"
+    written = scores(receiver)
+    rows = turns_of(written)
+    assert [wait_of(rows[turn]) for turn in range(1, turns + 1)] == [1_000] * turns
+    assert {talk.user.words for turn in range(1, turns + 1) if (talk := rows[turn].talk) is not None} == {20}
+    assert call_of(written).ended_reason == "customer-ended-call"
 
 
 async def test_a_report_of_two_hours_alone_passes_whole(receiver: Receiver) -> None:
     await told(receiver, [report(7_200_000, history(360), latencies=[])])
-    rows = {each.turn for each in scores(receiver) if isinstance(each, TurnValues)}
-    assert rows == set(range(1, 361))
+    assert set(turns_of(scores(receiver))) == set(range(1, 361))
 
 
 async def test_a_call_of_two_hours_at_openai_passes_whole(receiver: Receiver) -> None:
@@ -275,8 +274,8 @@ async def test_a_call_of_two_hours_at_openai_passes_whole(receiver: Receiver) ->
     for first in range(0, len(sent), 100):
         answer = await receiver.events(sent[first : first + 100])
         assert (answer.status_code, answer.json()["refused_events"]) == (202, 0)
-    rows = {each.turn: each for each in scores(receiver) if isinstance(each, TurnValues)}
-    assert [plain(rows[turn].voice_to_voice_ms) for turn in range(1, turns + 1)] == [1_000] * turns
+    rows = turns_of(scores(receiver))
+    assert [wait_of(rows[turn]) for turn in range(1, turns + 1)] == [1_000] * turns
 
 
 @pytest.mark.parametrize("form", ["alone", "lines", "array", "many lines"])
@@ -375,10 +374,10 @@ async def test_an_error_of_an_answer_counts_once_however_it_is_told(
 ) -> None:
     turn = [heard("started", 0), heard("stopped", 500)]
     await told(receiver, [*turn, *events, {"type": "call_ended", "conversation_id": "c", "timestamp": NOW_MS + 70_000}])
-    records = scores(receiver)
-    counted = [each.errors for each in records if each.name == "agent_errors"]
-    assert (counted[-1] if counted else 0) == errors
-    assert newest(records, "turn", 1).outcome == (TurnOutcome.FAILED if errors else None)
+    rows = scores(receiver)
+    told_errors = call_of(rows).errors
+    assert (0 if told_errors is None else told_errors.number) == errors
+    assert turns_of(rows)[1].outcome == ("failed" if errors else None)
 
 
 async def test_an_answer_that_fails_after_others_leaves_a_failed_turn(receiver: Receiver) -> None:
@@ -386,8 +385,8 @@ async def test_an_answer_that_fails_after_others_leaves_a_failed_turn(receiver: 
     await told(receiver, [heard("started", 0), heard("stopped", 500), *answered,
                           heard("started", 2_000), heard("stopped", 2_500), failed(2_700),
                           {"type": "call_ended", "conversation_id": "c", "timestamp": NOW_MS + 9_000}])  # fmt: skip
-    records = scores(receiver)
-    assert [newest(records, "turn", turn).outcome for turn in (1, 2)] == [TurnOutcome.ANSWERED, TurnOutcome.FAILED]
+    rows = turns_of(scores(receiver))
+    assert [rows[turn].outcome for turn in (1, 2)] == ["answered", "failed"]
 
 
 OUTPUT = {"id": "item_9", "type": "function_call_output", "call_id": "call_1", "output": '{"status": "error"}'}
@@ -422,9 +421,8 @@ CREATED = {"type": "conversation.item.create", "conversation_id": "c", "timestam
 )  # fmt: skip
 async def test_a_tool_of_openai_counts_once_however_often_it_is_told(receiver: Receiver, told_as: list[Json]) -> None:
     await told(receiver, [heard("started", 0), heard("stopped", 500), *told_as])
-    records = scores(receiver)
-    facts = {each.index: each for each in records if isinstance(each, ToolUseFact)}
-    assert [(each.tool, each.outcome, each.duration_ms) for each in facts.values()] == [("find", "error", 200)]
+    uses = tools_of(scores(receiver))
+    assert [(each.tool, each.outcome, each.duration_ms) for each in uses] == [("find", "error", 200)]
 
 
 async def test_two_tools_of_one_answer_are_two(receiver: Receiver) -> None:
@@ -465,8 +463,8 @@ async def test_a_tool_of_an_mcp_server(receiver: Receiver, error_of: Json | None
             realtime("conversation.item.done", 901, item={**item, "error": error_of}),
         ],
     )  # fmt: skip
-    facts = {each.index: each for each in scores(receiver) if isinstance(each, ToolUseFact)}
-    assert [(each.tool, each.outcome, each.duration_ms) for each in facts.values()] == [("find", outcome, 200)]
+    uses = tools_of(scores(receiver))
+    assert [(each.tool, each.outcome, each.duration_ms) for each in uses] == [("find", outcome, 200)]
 
 
 @pytest.mark.parametrize(
@@ -516,15 +514,16 @@ async def test_messages_of_deepgrams_agent_are_a_call_with_its_latency_words_too
     )  # fmt: skip
     assert sum(answer.get("left_out_events", 0) for answer in answers) == 2
     assert words_of(receiver) == ["My badge is lost.", "Which one?"]
-    records = scores(receiver)
-    row = newest(records, "turn", 1)
-    assert (plain(row.voice_to_voice_ms), row.anchor, row.labels.agent) == (900, "turn_release", "desk")
+    rows = scores(receiver)
+    row = turns_of(rows)[1]
+    assert (wait_of(row), row.anchor, row.labels.agent) == (900, "turn_release", "desk")
     assert {each.stage: each.latency_ms for each in row.stages if each.stage != "endpointing"} == {
         "llm_first_token": 400, "tts_first_byte": 150, "voice_to_voice": 900
     }  # fmt: skip
-    tool = newest(records, "tool_call", 1)
-    assert (tool.tool, tool.outcome, tool.duration_ms) == ("find", "error", 200)
-    assert newest(records, "agent_errors").errors == 1
+    assert [(use.tool, use.outcome, use.duration_ms) for use in row.tools] == [("find", "error", 200)]
+    errors = call_of(rows).errors
+    assert errors is not None
+    assert errors.number == 1
 
 
 # What a person sees of refusals, and events without a type.

@@ -14,10 +14,11 @@ from pydantic import TypeAdapter
 from consumers.engine.sources.frameworks import translated
 from schemas.closed_sets import Anchor
 from schemas.events.envelope import read_envelope
-from schemas.scores.records import ToolUseFact, TurnValues
+from schemas.rows import Row
 from streamer.event_check import check_events, finding_lines
+from tests.support.calls.rows_of_calls import call_of, turns_of
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
-from tests.support.fakes.engine_feed import Feed, plain, records_of
+from tests.support.fakes.engine_feed import Feed, plain, rows_of
 from tests.unit.streamer.sources.http.receiver import Receiver
 
 Json = dict[str, Any]
@@ -86,8 +87,8 @@ def call_of_openai(**setting: Any) -> tuple[Json, ...]:
     )  # fmt: skip
 
 
-async def scored(receiver: Receiver) -> list[Any]:
-    """The score records of the call that the receiver has written."""
+async def scored(receiver: Receiver) -> list[Row]:
+    """The rows of the call that the receiver has written."""
     feed = Feed()
     streams = {"audit": "audit", "pipecat": "pipecat"}
     for (source, event), record in zip(receiver.written, receiver.writer.records, strict=True):
@@ -95,12 +96,7 @@ async def scored(receiver: Receiver) -> list[Any]:
         feed.send(streams[source], event, at_ms, envelope=read_envelope(record.headers), key=record.key.decode())
     feed.advance(NOW_MS - FEED_T0_MS + 3_600_000)
     feed.close_all()
-    return records_of(feed.effects)
-
-
-def turn_of(records: list[Any]) -> TurnValues:
-    (row,) = {each.turn: each for each in records if isinstance(each, TurnValues) and each.turn == 1}.values()
-    return row
+    return rows_of(feed.effects)
 
 
 async def test_messages_of_vapi_are_a_call_with_its_latency_words_and_tool(receiver: Receiver) -> None:
@@ -109,13 +105,13 @@ async def test_messages_of_vapi_are_a_call_with_its_latency_words_and_tool(recei
     assert [answer.json().get("left_out_events", 0) for answer in answers].count(
         1
     ) == 2  # the partial words, the conversation
-    records = await scored(receiver)
-    row = turn_of(records)
-    assert (plain(row.voice_to_voice_ms), row.anchor, row.labels.agent) == (900, Anchor.VAD, "desk")
-    tools = [each for each in records if isinstance(each, ToolUseFact)]
+    rows = await scored(receiver)
+    row = turns_of(rows)[1]
+    assert row.wait_ms is not None
+    assert (plain(row.wait_ms), row.anchor, row.labels.agent) == (900, Anchor.VAD, "desk")
+    tools = row.tools
     assert (tools[-1].tool, tools[-1].outcome, tools[-1].duration_ms) == ("find", "success", 300)
-    (closed,) = (each for each in records if each.name == "closed")
-    assert closed.ended_reason == "customer-ended-call"
+    assert call_of(rows).ended_reason == "customer-ended-call"
     words = [event["data"]["content"] for _, event in receiver.written if event["type"].endswith("_message")]
     assert words == ["My badge is lost.", "Which one?"]
 
@@ -142,12 +138,15 @@ async def test_events_of_openai_are_a_call_with_its_latency_words_tool_and_error
             VENDORS_OWN.validate_python(event)  # the shapes are the vendor's
     answer = (await receiver.events(list(events))).json()
     assert (answer["refused_events"], answer["left_out_events"]) == (0, 1)
-    records = await scored(receiver)
-    row = turn_of(records)
-    assert (plain(row.voice_to_voice_ms), row.anchor) == (latency_ms, anchor)
-    tools = [each for each in records if isinstance(each, ToolUseFact)]
+    rows = await scored(receiver)
+    row = turns_of(rows)[1]
+    assert row.wait_ms is not None
+    assert (plain(row.wait_ms), row.anchor) == (latency_ms, anchor)
+    tools = row.tools
     assert (tools[-1].tool, tools[-1].outcome, tools[-1].duration_ms) == ("find", "error", 200)
-    assert [each.errors for each in records if each.name == "agent_errors"][-1] == 1
+    errors = call_of(rows).errors
+    assert errors is not None
+    assert errors.number == 1
 
 
 def test_a_file_of_such_events_is_checked_as_it_would_be_taken() -> None:

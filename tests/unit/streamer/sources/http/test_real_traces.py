@@ -2,21 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from schemas.closed_sets import Anchor
+from schemas.rows import TurnRow
 from schemas.scores.latency_stages import Stage
-from schemas.scores.records import (
-    AgentErrorsFact,
-    AnyScoreRecord,
-    InterruptionFact,
-    Scored,
-    ToolUseFact,
-    TurnOutcome,
-    TurnValues,
-)
 from streamer.notebook import ScoredCall, score
 
 HERE = Path(__file__).parent
@@ -28,13 +19,12 @@ def scored(file: str) -> ScoredCall:
     return call
 
 
-def turns_of(call: ScoredCall) -> dict[int, TurnValues]:
-    return {record.turn or 0: record for record in call.records if isinstance(record, TurnValues)}
+def turns_of(call: ScoredCall) -> dict[int, TurnRow]:
+    return {row.turn: row for row in call.turns}
 
 
 def waits_ms(call: ScoredCall) -> list[float]:
-    values = [turn.voice_to_voice_ms for _, turn in sorted(turns_of(call).items())]
-    return [each.value for each in values if isinstance(each, Scored)]
+    return [row.wait_ms for row in call.turns if isinstance(row.wait_ms, float)]
 
 
 def stage_ms(call: ScoredCall, stage: Stage) -> dict[int, float]:
@@ -57,8 +47,13 @@ def words_of(call: ScoredCall) -> list[tuple[str, str]]:
     return [(entry.role, entry.message) for entry in call.transcript or () if entry.message is not None]
 
 
-def of(call: ScoredCall, kind: type[AnyScoreRecord]) -> list[Any]:
-    return [record for record in call.records if isinstance(record, kind)]
+def tools_of(call: ScoredCall) -> list[tuple[int, str, str | None]]:
+    return [(row.turn, use.tool, use.outcome) for row in call.turns for use in row.tools]
+
+
+def errors_of(call: ScoredCall) -> tuple[int, str | None] | None:
+    errors = call.call.errors
+    return None if errors is None else (errors.number, errors.component)
 
 
 def test_a_session_of_livekit_s_node_package_has_its_own_latencies_tools_and_error() -> None:
@@ -68,15 +63,11 @@ def test_a_session_of_livekit_s_node_package_has_its_own_latencies_tools_and_err
     assert waits_ms(call) == pytest.approx(its_own, abs=CLOSE_MS)
     assert waits_ms(call) == pytest.approx([463, 842, 522, 410, 411, 408, 411], abs=CLOSE_MS)
     assert {turn.anchor for turn in turns_of(call).values()} == {Anchor.VAD}
-    assert [turns_of(call)[n].outcome for n in (3, 4, 5)] == [
-        TurnOutcome.ANSWERED, TurnOutcome.INTERRUPTED, TurnOutcome.ANSWERED
-    ]  # fmt: skip
+    assert [turns_of(call)[n].outcome for n in (3, 4, 5)] == ["answered", "interrupted", "answered"]
     assert list(stage_ms(call, Stage.ENDPOINTING).values()) == pytest.approx([251] * 7, abs=15)
-    assert [(each.turn, each.tool, each.outcome) for each in of(call, ToolUseFact)] == [
-        (2, "find_badge", "success"), (3, "open_drawer", "error")
-    ]  # fmt: skip
-    assert [each.turn for each in of(call, InterruptionFact)] == [5]
-    assert [(each.errors, each.component) for each in of(call, AgentErrorsFact)] == [(1, "LLM")]
+    assert tools_of(call) == [(2, "find_badge", "success"), (3, "open_drawer", "error")]
+    assert call.call.interrupted_turns == (5,)
+    assert errors_of(call) == (1, "LLM")
     assert ("user", "Question 6 . Question 7 .") in words_of(call)  # nobody answered the sixth
 
 
@@ -101,7 +92,7 @@ def test_a_realtime_model_of_pipecat_has_its_own_latency_and_no_time_that_was_no
     measured = stage_ms(call, Stage.LLM_FIRST_TOKEN)
     assert [measured[n] for n in (2, 3)] == pytest.approx([313.9, 304.8], abs=0.1)
     assert measured.keys() & {4, 5, 6} == set()
-    assert [(each.errors, each.component) for each in of(call, AgentErrorsFact)] == [(1, "LLM")]
+    assert errors_of(call) == (1, "LLM")
     assert ("agent", "I cannot cancel it.") in words_of(call)
 
 

@@ -7,16 +7,16 @@ from zlib import crc32
 
 import pytest
 
-from consumers.engine.call import MAX_HELD
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import Anchor, ToolOutcome
 from schemas.events.envelope import Envelope
+from schemas.rows import CallRow
 from schemas.scores.latency_stages import Stage
-from schemas.scores.records import TurnOutcome
 from streamer.sources.http.body import Posted
 from streamer.sources.http.traces import posted_spans
-from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, plain
+from tests.support.calls.rows_of_calls import call_of, tools_of, turns_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, plain, rows_of, transcripts_of
 
 TRACE = "ab" * 16
 BATCH_MS = 5_000
@@ -55,12 +55,12 @@ class Told(NamedTuple):
 
     @property
     def turns(self) -> dict[int, Any]:
-        """The newest record of each turn of the caller."""
-        return {record.turn: record for record in self.feed.records("turn") if record.turn}
+        """The newest row of each turn of the caller."""
+        return {number: row for number, row in turns_of(rows_of(self.feed.effects)).items() if number}
 
     @property
     def waits(self) -> list[Any]:
-        return [plain(turn.voice_to_voice_ms) for turn in self.turns.values()]
+        return [plain(turn.wait_ms) for turn in self.turns.values()]
 
     def stages(self, turn: int) -> dict[Stage, float]:
         return {each.stage: each.latency_ms for each in self.turns[turn].stages}
@@ -68,23 +68,35 @@ class Told(NamedTuple):
     @property
     def words(self) -> list[tuple[str, str]]:
         """The transcript: role and words."""
-        (closing,) = closings_of(self.feed.effects)
-        entries = json.loads(closing.transcript or b"[]")
+        (transcript,) = transcripts_of(self.feed.effects)
+        entries = json.loads(transcript)
         return [(entry["role"], entry["message"]) for entry in entries if entry.get("message")]
 
     @property
     def tools(self) -> dict[str, ToolOutcome]:
-        return {record.tool: record.outcome for record in self.feed.records("tool_call")}
+        return {use.tool: use.outcome for use in tools_of(rows_of(self.feed.effects)) if use.outcome is not None}
 
     @property
     def tokens(self) -> list[tuple[int, int, int]]:
         """By model: tokens of the input without the cache, of the cache, of the output."""
-        uses = self.feed.records("call")[-1].uses or ()
+        uses = call_of(rows_of(self.feed.effects)).uses
         return [(use.input_tokens, use.cached_tokens, use.output_tokens) for use in uses if use.input_tokens]
 
     @property
+    def row(self) -> CallRow:
+        """The newest row of the call."""
+        return call_of(rows_of(self.feed.effects))
+
+    @property
+    def errors(self) -> tuple[int, str | None] | None:
+        """How many errors the agent told, and the service of the newest."""
+        told_errors = self.row.errors
+        return None if told_errors is None else (told_errors.number, told_errors.component)
+
+    @property
     def agents(self) -> list[str]:
-        return [record.labels.agent for record in self.feed.records("call_started")]
+        told = [row.labels.agent for row in rows_of(self.feed.effects) if isinstance(row, CallRow)]
+        return list(dict.fromkeys(told))
 
 
 def told(*requests: Attributes) -> Told:
@@ -128,7 +140,7 @@ def cascade(turn: int, *, is_final: bool | None = None) -> Iterable[Attributes]:
 def test_every_transcript_of_pipecat_is_final_whatever_its_recogniser_confirms(is_final: bool | None) -> None:
     spans = [each for turn in (1, 2, 3) for each in cascade(turn, is_final=is_final)]
     call = told(request(*spans, span("conversation", 9, 40)))
-    assert [row.outcome for row in call.turns.values()] == [TurnOutcome.ANSWERED] * 3
+    assert [row.outcome for row in call.turns.values()] == ["answered"] * 3
     assert call.waits == pytest.approx([990] * 3, abs=2)
     assert [role for role, _ in call.words] == ["user", "agent"] * 3
     for number in call.turns:
@@ -165,7 +177,7 @@ def test_a_realtime_bot_of_pipecat_has_its_words_tools_and_tokens() -> None:
         span("llm_response", 18.5, 18.51, output="At nine.", metrics__ttfb=0.72, **usage),
         span("conversation", 0, 25),
     ))  # fmt: skip
-    assert [row.outcome for row in call.turns.values()] == [TurnOutcome.ANSWERED] * 2
+    assert [row.outcome for row in call.turns.values()] == ["answered"] * 2
     assert call.words == [
         ("user", "Where is my parcel?"), ("agent", "It comes tomorrow."), ("user", "And when?"), ("agent", "At nine.")
     ]  # fmt: skip
@@ -191,7 +203,7 @@ def test_where_nothing_tells_when_the_answer_was_heard_pipecat_s_own_wait_counts
     call = told(request(*(reversed(spans) if is_backwards else spans)))
     assert call.waits == [900, 1_400, 700]
     assert {row.anchor for row in call.turns.values()} == {Anchor.VAD}
-    assert [row.outcome for row in call.turns.values()] == [TurnOutcome.ANSWERED] * 3
+    assert [row.outcome for row in call.turns.values()] == ["answered"] * 3
     assert [call.stages(number)[Stage.VOICE_TO_VOICE] for number in call.turns] == [900, 1_400, 700]
 
 
@@ -233,7 +245,7 @@ def test_a_tool_without_an_id_is_told_by_its_result_and_is_not_unanswered() -> N
 )
 def test_a_response_that_failed_is_one_error_of_the_model(failure: dict[str, Any]) -> None:
     call = told(request(span("stt", 3.4, 3.41, transcript="Where?"), span("llm_response", 4, 4.01, **failure)))
-    assert [(each.errors, each.component) for each in call.feed.records("agent_errors")][-1] == (1, "LLM")
+    assert call.errors == (1, "LLM")
 
 
 def test_words_of_a_realtime_model_that_go_to_a_voice_are_those_of_the_voice() -> None:
@@ -316,14 +328,14 @@ def test_the_agent_s_name_is_taken_when_it_comes_and_stays(is_apart: bool) -> No
     call = told(*requests, *requests)  # a sender that had no answer sends again
     assert call.agents[0] == "workers"
     assert call.agents[-1] == "billing"
-    assert call.feed.records("closed")[-1].labels.agent == "billing"
+    assert call.row.labels.agent == "billing"
 
 
 def test_a_name_that_comes_first_with_the_job_is_not_lost_and_the_call_begins_with_its_session() -> None:
     job = span("job_entrypoint", 8, 9.5, lk__agent_name="billing")
     call = told(request(job), request(*livekit_turn(10.0)), request(session()))
     assert call.agents[-1] == "billing"
-    assert call.feed.records("closed")[-1].began_at_ms == T0_MS + 9_000
+    assert call.row.began_ms == T0_MS + 9_000
 
 
 def test_the_part_of_an_agent_that_speaks_is_not_its_name() -> None:
@@ -350,8 +362,8 @@ def test_the_words_that_were_heard_are_those_of_the_agent_s_turn() -> None:
     assert [words for role, words in call.words if role == "agent"] == [
         "Welcome to the museum.", "We have four", "It is yours."
     ]  # fmt: skip
-    assert [row.outcome for row in call.turns.values()] == [TurnOutcome.INTERRUPTED, TurnOutcome.ANSWERED]
-    notes = call.feed.records("call")[-1].notes
+    assert [row.outcome for row in call.turns.values()] == ["interrupted", "answered"]
+    notes = call.row.notes
     assert [(note.what, note.cause) for note in notes] == [("interruption", "user_speech")]
 
 
@@ -445,16 +457,15 @@ AROUND = (
 
 def test_a_trace_without_speech_words_or_a_tool_is_no_call() -> None:
     call = told(request(*AROUND), request(span("agent_session", 0, 4, lk__agent_name="billing")))
-    assert call.feed.records() == []
-    assert closings_of(call.feed.effects) == []
+    assert rows_of(call.feed.effects) == []
 
 
 def test_nothing_that_came_before_the_first_words_of_a_call_is_lost() -> None:
     call = told(request(*AROUND), request(*cascade(1)))
     assert set(call.agents) == {"billing"}
-    assert [each.errors for each in call.feed.records("agent_errors")] == [1]
+    assert call.errors == (1, "LLM")
     assert call.tokens == [(12, 0, 0)]
-    assert call.feed.records()[0].name == "call_started"
+    assert any(isinstance(row, CallRow) and "started" in row.news for row in rows_of(call.feed.effects))
 
 
 def test_a_call_that_begins_long_after_its_job_is_a_call() -> None:
@@ -469,18 +480,12 @@ def test_a_call_that_begins_long_after_its_job_is_a_call() -> None:
         feed.send("pipecat", event, at_ms)
     feed.advance(2_000_000)
     feed.close_all()
-    assert [closing.records != () for closing in closings_of(feed.effects)] == [True]
+    assert len(closings_of(feed.effects)) == 1
 
 
 def test_a_tool_alone_is_a_call() -> None:
     call = told(request(*AROUND, span("function_tool", 3, 4, lk__function_tool__name="find")))
     assert call.tools == {"find": ToolOutcome.UNKNOWN}
-
-
-def test_what_is_held_of_a_trace_without_a_call_is_bounded() -> None:
-    failures = [span("llm", 20.0 * at, 20.0 * at + 1, failed=True) for at in range(MAX_HELD + 10)]
-    assert told(request(*failures[: MAX_HELD - 2])).feed.records() == []
-    assert told(request(*failures)).feed.records("agent_errors")[-1].errors == MAX_HELD + 10
 
 
 # What the agent was told.
@@ -523,4 +528,4 @@ def test_a_request_of_a_helper_is_not_the_agent_s() -> None:
 
 def test_what_an_agent_was_told_is_no_call() -> None:
     call = told(request(span("llm_setup", 0, 1, gen_ai__system_instructions="Be short.")))
-    assert not call.feed.records("turn")
+    assert not call.turns

@@ -23,12 +23,13 @@ from opentelemetry.trace import Status, StatusCode
 
 from consumers.engine.sources.otlp import PROTOBUF
 from schemas.closed_sets import Anchor
-from schemas.scores.records import CallStartedFact, ToolUseFact, TurnOutcome, TurnValues
+from schemas.rows import CallRow, Row
 from streamer.sources.http.body import UnreadableBodyError
 from streamer.sources.http.posted import MAX_BODY_BYTES
 from streamer.sources.http.traces import posted_spans
+from tests.support.calls.rows_of_calls import call_of, tools_of, turns_of
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
-from tests.support.fakes.engine_feed import Feed, plain, records_of
+from tests.support.fakes.engine_feed import Feed, plain, rows_of
 from tests.support.patience import patient
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 
@@ -102,7 +103,7 @@ async def sent(receiver: Receiver, request: Any, encoding: str) -> Any:
     return await receiver.post("/v1/traces", body, content_type=kind, **HEADERS)
 
 
-def scored(receiver: Receiver) -> list[Any]:
+def scored(receiver: Receiver) -> list[Row]:
     feed = Feed()
     for (source, event), record in zip(receiver.written, receiver.writer.records, strict=True):
         # Each event comes five seconds late, in the order of the spans' ends: silence would be taken for dead air.
@@ -116,7 +117,7 @@ def scored(receiver: Receiver) -> list[Any]:
         feed.advance(event["timestamp"] - FEED_T0_MS + 9_000)
     feed.advance(NOW_MS - FEED_T0_MS + 3_600_000)
     feed.close_all()
-    return records_of(feed.effects)
+    return rows_of(feed.effects)
 
 
 @pytest.mark.parametrize("encoding", ["protobuf", "json"])
@@ -128,21 +129,23 @@ async def test_spans_of_livekit_are_a_call_with_latency_words_stages_and_tool(
     assert (answer.status_code, answer.json()["refused_events"]) == (202, 0)
     trace_id = request.resource_spans[0].scope_spans[0].spans[0].trace_id.hex()
     assert {record.key.decode() for record in receiver.writer.records} == {f"trace-{trace_id}"}
-    records = scored(receiver)
-    row = next(each for each in reversed(records) if isinstance(each, TurnValues) and each.turn == 1)
-    assert (plain(row.voice_to_voice_ms), row.anchor, row.labels.agent) == (900, Anchor.VAD, "desk")
-    tool = [each for each in records if isinstance(each, ToolUseFact)][-1]
+    rows = scored(receiver)
+    row = turns_of(rows)[1]
+    assert row.wait_ms is not None
+    assert (plain(row.wait_ms), row.anchor, row.labels.agent) == (900, Anchor.VAD, "desk")
+    tool = row.tools[-1]
     assert (tool.tool, tool.outcome, tool.duration_ms) == ("find", "error", 200)
     assert [event["value"] for _, event in receiver.written if event.get("type") == "TTFBMetricsData"] == [0.25, 0.1]
     said = [event.get("value") or event["data"]["content"] for _, event in receiver.written
             if "message_type" in event or event["type"].endswith("_message")]  # fmt: skip
     assert said == ["My badge is lost.", "Which one?"]
-    assert [each for each in records if each.name == "dead_air"] == []
+    assert call_of(rows).dead_airs == 0
     spans = {each.name: each.span_id.hex() for each in request.resource_spans[0].scope_spans[0].spans}
-    begun = [each.traceparent for each in records if isinstance(each, CallStartedFact)]
+    told = [row.traceparent for row in rows if isinstance(row, CallRow) and row.traceparent is not None]
+    begun = list(dict.fromkeys(told))
     assert begun == [f"00-{trace_id}-{spans[name]}-01" for name in ("root", "agent_session")]
-    (closed,) = (each for each in records if each.name == "closed")
-    assert (closed.began_at_ms - NOW_MS, closed.ended_at_ms - NOW_MS) == (1_000, 10_000)
+    call = call_of(rows)
+    assert (call.began_ms, call.ended_ms) == (NOW_MS + 1_000, NOW_MS + 10_000)
 
 
 async def test_a_trace_of_livekit_s_own_has_the_latencies_that_livekit_measured(receiver: Receiver) -> None:
@@ -151,16 +154,14 @@ async def test_a_trace_of_livekit_s_own_has_the_latencies_that_livekit_measured(
     await sent(
         receiver, exported([(name, begin, end, attributes) for name, begin, end, attributes in given_spans]), "protobuf"
     )
-    records = scored(receiver)
-    rows = {each.turn: each for each in records if isinstance(each, TurnValues)}
-    found = [plain(row.voice_to_voice_ms) for turn, row in sorted(rows.items()) if turn]
+    rows = scored(receiver)
+    found = [plain(row.wait_ms) for turn, row in turns_of(rows).items() if turn and row.wait_ms is not None]
     assert found == pytest.approx([1_371, 814, 815, 1_074], abs=2)
-    assert {turn: row.outcome for turn, row in rows.items() if turn} == {
-        1: TurnOutcome.ANSWERED, 2: TurnOutcome.INTERRUPTED, 3: TurnOutcome.ANSWERED, 4: TurnOutcome.ANSWERED
-    }  # fmt: skip
-    tools = {each.tool: each.outcome for each in records if isinstance(each, ToolUseFact)}
+    outcomes = {turn: row.outcome for turn, row in turns_of(rows).items() if turn}
+    assert outcomes == {1: "answered", 2: "interrupted", 3: "answered", 4: "answered"}
+    tools = {each.tool: each.outcome for each in tools_of(rows)}
     assert tools == {"find_badge": "success", "broken": "error"}
-    assert [each.ended_reason for each in records if each.name == "closed"] == ["user_initiated"]
+    assert call_of(rows).ended_reason == "user_initiated"
     heard = [event["data"] for _, event in receiver.written if event.get("type") == "assistant_message"]
     assert [(each["content"][:20], each["interrupted"]) for each in heard] == [
         ("Hello, this is the d", False), ("I found it.", False), ("This is a very long ", True), ("Yes, I stop.", False),
@@ -192,7 +193,11 @@ async def test_spans_of_pipecat_are_words_and_stages_and_a_failure_is_an_error(r
         "call_started", "user", "TTFBMetricsData", "TTFBMetricsData", "error", "tts_text", "TTFBMetricsData", "user_bot_latency",
         "call_started", "call_ended",
     ]  # fmt: skip
-    assert [each.errors for each in scored(receiver) if each.name == "agent_errors"] == [1]
+    assert [
+        row.errors.number
+        for row in scored(receiver)
+        if isinstance(row, CallRow) and "errors" in row.news and row.errors
+    ] == [1]
 
 
 async def test_a_compressed_body_is_taken_within_the_same_bound(receiver: Receiver) -> None:

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from consumers.engine.limits import GoalRules, Limits
 from consumers.judge.settings import JudgeSettings
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact, SubgoalScore, VoiceToVoiceLatency
+from schemas.rows import GoalsRow, TurnRow, number
 from schemas.scores.trouble import VERY_SLOW_MS
 from streamer.cli.demo import DEMO_SEED
 from streamer.goals.files import SIMULATED_GOALS, goal_files_of, read_goal_file
@@ -26,6 +26,7 @@ from streamer.sources.replay import RECORD_TYPES, WireEvent
 from streamer.sources.simulator.plan import SIMULATED_KINDS, CallKind
 from streamer.sources.simulator.profile import DOMAINS, HEALTHY, Incident, with_incidents
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call, simulated_traffic
+from tests.support.calls.rows_of_calls import call_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # pipecat imports audioop, which leaves Python in 3.13
@@ -210,14 +211,15 @@ def test_every_subgoal_is_reached_by_some_calls_and_not_by_others() -> None:
         scoring = scored(simulate_call(seed, start_ms=T0_MS, kind=SIMULATED_KINDS[seed % 3]))
         assert scoring.goal_set is not None
         looked_at[scoring.goal_set.id] += 1
-        for record in scoring.final_records():
-            if isinstance(record, SubgoalScore) and record.reached_turn is not None:
-                reached[scoring.goal_set.id, record.subgoal_id] += 1
+        goals = call_of(scoring.rows).goals
+        assert goals is not None
+        for subgoal, row in zip(scoring.goal_set.subgoals, goals.subgoals, strict=True):
+            reached[scoring.goal_set.id, subgoal.id] += row.reached_turn is not None
     assert looked_at.keys() == AGENTS
-    for name, goals in sets_in("").items():
-        for subgoal in goals.subgoals:
+    for name, goal_set in sets_in("").items():
+        for subgoal in goal_set.subgoals:
             assert 0 < reached[name, subgoal.id] <= looked_at[name], (name, subgoal.id)
-        assert reached[name, goals.subgoals[-1].id] < looked_at[name], "not every call gets everything"
+        assert reached[name, goal_set.subgoals[-1].id] < looked_at[name], "not every call gets everything"
 
 
 def test_the_head_start_of_the_demo_has_something_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,17 +233,18 @@ def test_the_head_start_of_the_demo_has_something_of_everything(monkeypatch: pyt
     trouble = with_incidents(HEALTHY, [Incident("llm_slow", IN_TROUBLE)])
     list(simulated_traffic(DEMO_SEED, concurrent_calls=6, start_ms=T0_MS, limit=8, profile_of=trouble))
     assert {call.call.control[0]["agent"] for call in first} == set(AGENTS)
-    seen: Counter[type] = Counter()
+    seen: Counter[str] = Counter()
     slow = set()
     for call in first:
-        for record in scored(call).records:
-            if record.caused_at_ms < T0_MS + HEAD_START_MS and (record.is_first or isinstance(record, ClosedFact)):
-                seen[type(record)] += not isinstance(record, SubgoalScore) or record.reached_turn is not None
-                if isinstance(record, VoiceToVoiceLatency) and getattr(record.result, "value", 0) > VERY_SLOW_MS:
-                    slow.add(record.labels.agent)
-    assert seen[VoiceToVoiceLatency] >= 10
-    assert seen[SubgoalScore] >= 5
-    assert min(seen[kind] for kind in (InterruptionFact, DeadAirFact, ClosedFact)) >= 1
+        for row in scored(call).rows:
+            if isinstance(row, GoalsRow) or row.known_ms >= T0_MS + HEAD_START_MS:
+                continue
+            seen.update(name.partition(".")[0] for name in row.news)
+            if isinstance(row, TurnRow) and "wait" in row.news and (number(row.wait_ms) or 0) > VERY_SLOW_MS:
+                slow.add(row.labels.agent)
+    assert seen["wait"] >= 10
+    assert seen["subgoal"] >= 5
+    assert min(seen[name] for name in ("interruption", "dead_air", "closed")) >= 1
     assert slow == {IN_TROUBLE}
 
 
