@@ -165,12 +165,12 @@ class Stage:
 
     @property
     def closed(self) -> int:
-        """Calls of which the closed fact was seen."""
+        """Calls of which the closed row was seen."""
         return len(self._closed)
 
     @property
     def closed_keys(self) -> frozenset[bytes]:
-        """Keys of the calls of which the closed fact was seen."""
+        """Keys of the calls of which the closed row was seen."""
         return frozenset(self._closed)
 
     @property
@@ -387,11 +387,11 @@ class Stage:
             if each.value is None or each.key is None:
                 continue
             self.said_again += _SAID_AGAIN.search(each.value) is not None
-            if b'"name":"closed"' in each.value:
+            if b'"state":"closed"' in each.value:
                 self._closed.add(each.key)
                 self.newer_closings += is_newer(each.value)
                 self._unclosed.discard(each.key)
-            elif b'"status":"final"' not in each.value and each.key not in self._closed:
+            elif each.key not in self._closed:
                 self._unclosed.add(each.key)
 
     def _everything_is_closed(self) -> bool:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiokafka import TopicPartition
-from pydantic import ValidationError
 
 from consumers.evaluator import takeover
 from consumers.evaluator.partition import Partition
@@ -25,7 +24,7 @@ from consumers.evaluator.writer import Writer
 from consumers.sequencer import appending
 from consumers.sequencer.appending import LogWriter
 from schemas.log import Origin, Tick
-from schemas.scores.records import SCORE_RECORD
+from schemas.rows import RowError, decode
 from tests.chaos.evaluators import stepped_clock
 
 HESITANT: Final = "hesitant-"
@@ -124,13 +123,13 @@ def _without_closed() -> None:
 
 
 def _without_versions() -> None:
-    """A record of `scores` that this version cannot read whole is passed over, even if it says that a call is closed."""
+    """A row that this version cannot read whole is passed over, even if it says that a call is closed."""
     take: Callable[[PublishedCalls, Any], None] = PublishedCalls.take
 
     def blind(self: PublishedCalls, record: Any) -> None:
         try:
-            SCORE_RECORD.validate_json(record.value or b"")
-        except ValidationError:
+            decode(record.value or b"")
+        except RowError:
             return
         take(self, record)
 

@@ -11,8 +11,8 @@ from typing import Final
 NEWER: Final = "CHAOS_NEWER"
 """Environment variable that makes an evaluator a newer one, when it is set."""
 RENAMED: Final = {
-    b'"reason":"ended"': b'"reason":"ended_by_caller"',
-    b'"reason":"session_ended"': b'"reason":"session_ended_by_caller"',
+    b'"close_reason":"ended"': b'"close_reason":"ended_by_caller"',
+    b'"close_reason":"session_ended"': b'"close_reason":"session_ended_by_caller"',
 }
 """How this version writes a reason, and how the newer one does."""
 CHANGES: Final = (
@@ -22,9 +22,9 @@ CHANGES: Final = (
         '    ENDED = "ended_by_caller"\n    SESSION_ENDED = "session_ended_by_caller"\n',
     ),
     (
-        "schemas.scores.records",
-        '    name: Literal["closed"] = "closed"\n',
-        '    name: Literal["closed"] = "closed"\n    closed_by: str = "a later version"\n',
+        "schemas.rows",
+        "    close_reason: CloseReason | None = None\n",
+        "    close_reason: CloseReason | None = None\n    closed_by: str = msgspec.field(default_factory=lambda: 'a later version')\n",
     ),
     ("streamer.facts", '        return version("callgauge")\n', '        return version("callgauge") + ".later"\n'),
 )
@@ -51,7 +51,7 @@ def is_newer(value: bytes) -> bool:
 
 
 def as_this_version(value: bytes) -> bytes:
-    """A record of the newer version as this one would have written it; any other as it is."""
+    """A row of the newer version as this one would have written it; any other as it is."""
     for old, new in RENAMED.items():
         value = value.replace(new, old)
     return value

@@ -13,6 +13,8 @@ VALUES: Final[tuple[bytes | None, ...]] = (
     json.dumps({"schema_version": 99}).encode(),
     json.dumps({"kind": "closed", "name": "closed"}).encode(),
     json.dumps({"name": "closed", "schema_version": "two"}).encode(),
+    json.dumps({"row": "call", "state": "closed"}).encode(),
+    json.dumps({"row": "of a later version"}).encode(),
     json.dumps({"text": "x" * 500_000}).encode(),
     b"[" * 20_000,
     None,

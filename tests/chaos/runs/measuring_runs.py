@@ -97,8 +97,10 @@ def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order:
 
 
 def _is_live(record: ReadRecord, killed_ms: int) -> bool:
-    caused_ms = int(json.loads(record.value or b"{}").get("caused_at_ms", 0))
-    return caused_ms > killed_ms and _now_ms() - caused_ms < LIVE_MS
+    if not record.value:
+        return False
+    known_ms = int(json.loads(record.value).get("known_ms", 0))
+    return known_ms > killed_ms and _now_ms() - known_ms < LIVE_MS
 
 
 def _read_again(survivor: Member) -> float:
@@ -326,9 +328,11 @@ def _delays_ms(stage: Stage, seed: int) -> list[float]:
         records = stage.look(LOOK_SECONDS)
         seen_ms = time.time_ns() / 1e6
         for record in records:
-            score = json.loads(record.value or b"{}")
-            if score.get("kind") == "score" and score["status"] != "final":  # decisions by silence have no event
-                delays_ms.append(seen_ms - score["caused_at_ms"])
+            if not record.value:
+                continue
+            row = json.loads(record.value)
+            if "wait" in row.get("news", ()):  # decisions by silence have no event
+                delays_ms.append(seen_ms - row["known_ms"])
     stage.finish()
     return delays_ms
 

@@ -10,15 +10,15 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aiokafka.partitioner import murmur2
-from pydantic_core import from_json
 
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogError, LogReader, Tick
+from schemas.rows import TurnRow, decode
 from tests.chaos.load.silences import NAME_START, SilenceTimes
 from tests.chaos.verdict.checker import Coordinates, Findings
 from tests.chaos.verdict.deleted_records import Deletion, Excuse
@@ -268,10 +268,10 @@ def silences_compared(
 
 
 def dead_airs_in(scores: Iterable[bytes]) -> Counter[str]:
-    """How many dead airs each call with a silence of a known length has; one that is published once again is the same."""
-    found = (from_json(value) for value in scores if b'"name":"dead_air"' in value)
-    subjects = {(_text(each, "conversation_id"), each.get("turn"), each.get("index")) for each in found}
-    return Counter(name for name, *_ in subjects if name.startswith(NAME_START))
+    """How many dead airs each call with a silence of a known length has; rows of a turn repeat them."""
+    rows = (decode(value) for value in scores if b'"dead_air":' in value)
+    found = {(row.conversation_id, each.number) for row in rows if isinstance(row, TurnRow) for each in row.dead_air}
+    return Counter(name for name, _ in found if name.startswith(NAME_START))
 
 
 def refused_compared(refused: Iterable[Coordinates], quarantined: frozenset[Coordinates]) -> Findings:
@@ -281,7 +281,3 @@ def refused_compared(refused: Iterable[Coordinates], quarantined: frozenset[Coor
     for topic, partition, offset in sorted(wanted - quarantined):
         findings.note("missing", REFUSED, f"{topic}[{partition}]@{offset} was to be refused and is not in quarantine")
     return findings
-
-
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    return str(fields.get(name, ""))

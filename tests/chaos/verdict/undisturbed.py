@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumers.engine.admission import Arrival, admit
-from consumers.engine.effects import CloseCall, Effect, PublishScore, RequestVerdict
+from consumers.engine.effects import Effect, PublishRow, PublishTranscript, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from schemas.judging import JudgeRequest
 from schemas.log import Event, Tick
-from schemas.scores.records import AnyScoreRecord
+from schemas.rows import Row
 from schemas.transcript import Transcript
 
 END_OF_TIME_MS: Final = 2**53
@@ -27,25 +27,30 @@ class Undisturbed:
     """The results of the undisturbed run.
 
     Attributes:
-        records: Everything published, in order.
+        rows: Those of turns and calls, in order.
         transcripts: Those of the calls that closed.
         questions: Those to judges.
     """
 
-    records: tuple[AnyScoreRecord, ...]
+    rows: tuple[Row, ...]
     transcripts: tuple[Transcript, ...] = ()
     questions: tuple[JudgeRequest, ...] = ()
 
 
-def undisturbed(log: Iterable[Event | Tick], limits: Limits, rules: GoalRules | None = None) -> Undisturbed:
+def undisturbed(
+    log: Iterable[Event | Tick], limits: Limits, rules: GoalRules | None = None, partition: int = 0
+) -> Undisturbed:
     """Folds one partition of the log.
 
     Args:
         log: Its events and ticks, without repeats and without what is void.
         limits: Bounds of the evaluators.
         rules: Their rules of judging.
+        partition: Its number.
     """
-    evaluator = PartitionEvaluator(limits, "undisturbed", ChosenGoals(None, rules), writes_transcripts=True)
+    evaluator = PartitionEvaluator(
+        limits, "undisturbed", ChosenGoals(None, rules), writes_transcripts=True, partition=partition
+    )
     effects: list[Effect] = []
     known_ms = place = 0
     for each in log:
@@ -61,16 +66,15 @@ def undisturbed(log: Iterable[Event | Tick], limits: Limits, rules: GoalRules | 
     effects += evaluator.advance(END_OF_TIME_MS, place + 1)
     while evaluator.next_wakeup() is not None:  # a close that takes several steps
         effects += evaluator.advance(END_OF_TIME_MS, place + 1)
-    records: list[AnyScoreRecord] = []
+    rows: list[Row] = []
     transcripts: list[Transcript] = []
     questions: list[JudgeRequest] = []
     for effect in effects:
         match effect:
-            case PublishScore(score):
-                records.append(score)
+            case PublishRow(row):
+                rows.append(row)
             case RequestVerdict(question):
                 questions.append(question)
-            case CloseCall(conversation_id, closing, transcript):
-                records += closing
-                transcripts += [Transcript(conversation_id, transcript)] if transcript is not None else []
-    return Undisturbed(tuple(records), tuple(transcripts), tuple(questions))
+            case PublishTranscript(conversation_id, value):
+                transcripts.append(Transcript(conversation_id, value))
+    return Undisturbed(tuple(rows), tuple(transcripts), tuple(questions))

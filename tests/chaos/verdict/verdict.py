@@ -129,11 +129,11 @@ def _folded(task: tuple[Traces, int]) -> _Folded:
     kept = DeletedRecords(traces.kept).of(events, number)
     log = Log()
     records = with_deleted(kept, to_the_end(traces.bootstrap, events, number, has_headers=True))
-    expected = undisturbed(log.read(records, number), traces.limits, traces.rules)
+    expected = undisturbed(log.read(records, number), traces.limits, traces.rules, number)
     written = to_the_end(traces.bootstrap, traces.prefix + SCORES_TOPIC, number)
     # A record without a value is the mark of an owner.
     scores = [each.value for each in written if each.value is not None and not is_foreign(each.key)]
-    return _Folded(compared(expected.records, scores), Beside.of(expected), log, dead_airs_in(scores))
+    return _Folded(compared(expected.rows, scores), Beside.of(expected), log, dead_airs_in(scores))
 
 
 def _input_judged(task: tuple[Traces, InputSource, int, Entries]) -> InputFindings:

@@ -1,31 +1,17 @@
-"""The checker of the chaos run finds the faults planted in the records of a real evaluation, and no others."""
+"""The checker of the chaos run finds the faults planted in the rows of a real evaluation, and no others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from consumers.engine.limits import GoalRules, Limits
-from schemas.closed_sets import CloseReason, JudgeKind, UnscoredReason
-from schemas.scores.live_view import is_withdrawn
-from schemas.scores.records import (
-    AnyScoreRecord,
-    CallLabels,
-    CallStartedFact,
-    CallValues,
-    ClosedFact,
-    DeadAirFact,
-    InterruptionFact,
-    Scored,
-    ToolUseFact,
-    TurnStatus,
-    TurnValues,
-    Unscored,
-    VoiceToVoiceLatency,
-)
-from schemas.topics import EVENTS_TOPIC
+from schemas.closed_sets import CloseReason, JudgeKind
+from schemas.rows import CallRow, Labels, Row, TurnRow, encode, number
 from streamer.sources.replay import renamed, shifted
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
 from tests.chaos.evaluators import newer_version
@@ -38,7 +24,6 @@ from tests.chaos.verdict.undisturbed import Undisturbed, undisturbed
 from tests.unit.chaos.appended import appended, inputs_of
 
 LIMITS = Limits(closing_grace_ms=1_000)
-UNKNOWN = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
 
 
 def folded(pool: Sequence[CallTemplate], rules: GoalRules | None = None) -> Undisturbed:
@@ -51,294 +36,291 @@ def peaceful() -> Undisturbed:
     return folded(make_pool(3, 8))
 
 
-def written(records: Sequence[AnyScoreRecord]) -> list[bytes]:
-    return [record.model_dump_json().encode() for record in records]
+def written(rows: Sequence[Row]) -> list[bytes]:
+    return [encode(row) for row in rows]
 
 
 def zeros(findings: Findings) -> tuple[int, int, int]:
     return findings.missing, findings.duplicate, findings.wrong
 
 
-def about(record: AnyScoreRecord) -> tuple[str, str, int | None, int]:
-    return record.conversation_id, record.name, record.turn, record.index
+def about(row: Row) -> tuple[str, str, int | None]:
+    return row.conversation_id, type(row).__name__, row.turn if isinstance(row, TurnRow) else None
 
 
-def changed(peaceful: Undisturbed, old: AnyScoreRecord, *new: AnyScoreRecord) -> Findings:
-    """The findings when `new` replaces all records about the same thing as `old`."""
-    records = [record for record in peaceful.records if about(record) != about(old) or record is old]
-    at = records.index(old)
-    records[at : at + 1] = new
-    return compared(peaceful.records, written(records))
+def changed(peaceful: Undisturbed, old: Row, *new: Row) -> Findings:
+    """The findings when `new` comes in the place of one row."""
+    at = next(at for at, row in enumerate(peaceful.rows) if row is old)
+    return compared(peaceful.rows, written([*peaceful.rows[:at], *new, *peaceful.rows[at + 1 :]]))
 
 
-def newest(peaceful: Undisturbed) -> list[AnyScoreRecord]:
-    """The records that hold in the end."""
-    found = {about(record): record for record in peaceful.records}
-    return [record for record in found.values() if not is_withdrawn(record)]
+def last_of(peaceful: Undisturbed, holds: Callable[[Any], bool]) -> Any:
+    """A newest row of its subject, for which something is true; not of the last call, so that others come behind it."""
+    newest = {about(row): row for row in peaceful.rows}
+    return next(row for row in newest.values() if holds(row))
 
 
-def one_of(peaceful: Undisturbed, kind: type[Any]) -> Any:
-    """A record that holds in the end."""
-    return next(record for record in newest(peaceful) if isinstance(record, kind))
+def a_turn(peaceful: Undisturbed) -> TurnRow:
+    """The newest row of a turn with a wait and with news."""
+    row: TurnRow = last_of(
+        peaceful, lambda row: isinstance(row, TurnRow) and number(row.wait_ms) is not None and bool(row.news)
+    )
+    return row
 
 
-def test_equal_records_are_clean(peaceful: Undisturbed) -> None:
-    findings = compared(peaceful.records, written(peaceful.records))
+def a_closed_call(peaceful: Undisturbed) -> CallRow:
+    row: CallRow = last_of(peaceful, lambda row: isinstance(row, CallRow) and row.state == "closed")
+    return row
+
+
+def with_parts(row: Any, **parts: Any) -> Any:
+    return structs.replace(row, **parts)
+
+
+def test_equal_rows_are_clean(peaceful: Undisturbed) -> None:
+    findings = compared(peaceful.rows, written(peaceful.rows))
     assert zeros(findings) == (0, 0, 0)
     assert findings.is_clean
-    assert (findings.calls, findings.scores) == (8, len(peaceful.records))
-    assert findings.finals > 100
-    assert {record.name for record in peaceful.records} >= {
-        "dead_air",
-        "tool_call",
-        "voice_to_voice_latency_ms",
-        "turn",
-        "call",
-    }
+    assert (findings.calls, findings.scores) == (8, len(peaceful.rows))
+    assert (
+        findings.finals == len({about(row) for row in peaceful.rows if getattr(row, "status", "") != "withdrawn"}) > 30
+    )
+    news = {name.split(".")[0] for row in peaceful.rows for name in getattr(row, "news", ())}
+    assert news >= {"dead_air", "tool", "wait", "turn", "stages", "interruption", "started", "closed"}
 
 
-@pytest.mark.parametrize(
-    "kind", [VoiceToVoiceLatency, ClosedFact, TurnValues, CallValues, DeadAirFact, InterruptionFact, ToolUseFact]
-)
-def test_a_record_that_is_not_there_is_missing(peaceful: Undisturbed, kind: type[Any]) -> None:
-    findings = changed(peaceful, one_of(peaceful, kind))
+def test_rows_of_one_transaction_are_one_with_the_news_of_all(peaceful: Undisturbed) -> None:
+    """As the writer makes them: the newest row of each subject in a transaction, in the place of its last."""
+    for size in (2, 7, 50, len(peaceful.rows)):
+        merged: list[Row] = []
+        for start in range(0, len(peaceful.rows), size):
+            newest: dict[Any, Any] = {}
+            for row in peaceful.rows[start : start + size]:
+                older = newest.pop(about(row), None)
+                news = (*getattr(older, "news", ()), *getattr(row, "news", ()))
+                newest[about(row)] = with_parts(row, news=tuple(dict.fromkeys(news))) if news else row
+            merged += newest.values()
+        assert compared(peaceful.rows, written(merged)).is_clean, size
+    assert len(merged) < len(peaceful.rows)
+
+
+@pytest.mark.parametrize("choose", [a_turn, a_closed_call])
+def test_the_last_row_of_something_that_is_not_there_is_found(peaceful: Undisturbed, choose: Any) -> None:
+    """What was said before it is not what is so, and its news are missing."""
+    row = choose(peaceful)
+    findings = changed(peaceful, row)
+    assert (findings.missing, findings.duplicate, findings.wrong) == (len(row.news), 0, 1)
+
+
+def test_something_of_which_there_is_no_row_is_missing(peaceful: Undisturbed) -> None:
+    row = a_turn(peaceful)
+    findings = compared(peaceful.rows, written([each for each in peaceful.rows if about(each) != about(row)]))
     assert zeros(findings) == (1, 0, 0)
     assert "is not there" in findings.examples[0]
 
 
-def test_an_intermediate_record_may_differ(peaceful: Undisturbed) -> None:
-    """A replay may pass through other values on its way to the same end."""
-    last = one_of(peaceful, TurnValues)
-    passing = last.model_copy(update={"input_hash": "of another value", "voice_to_voice_ms": UNKNOWN})
-    later = {"revision": last.revision + 1, "is_first": False, "first_known": ()}
-    assert changed(peaceful, last, passing, last.model_copy(update=later)).is_clean
-    assert not changed(peaceful, last, last, passing.model_copy(update=later)).is_clean
-
-
-def test_revisions_never_fall(peaceful: Undisturbed) -> None:
-    last = one_of(peaceful, VoiceToVoiceLatency)
-    before, again = (
-        last.model_copy(update={"revision": last.revision - less, "input_hash": f"{less}", "is_first": False})
-        for less in (4, 0)
-    )
-    assert changed(peaceful, last, before, again, last).is_clean, "one step may decide two, and the last counts"
-    findings = changed(peaceful, last, last, before)
+def test_a_row_between_may_say_something_else_if_no_news_are_lost(peaceful: Undisturbed) -> None:
+    last = a_turn(peaceful)
+    before = with_parts(last, revision=last.revision - 1, wait_ms=1.0, news=())
+    assert changed(peaceful, last, before, last).is_clean
+    findings = changed(peaceful, last, last, with_parts(last, wait_ms=1.0, news=()))
     assert zeros(findings) == (0, 0, 1)
-    assert f"revision {last.revision - 4} comes after {last.revision}" in findings.examples[0]
-
-
-@pytest.mark.parametrize("kind", [ClosedFact, CallValues, TurnValues])
-def test_a_final_record_with_a_number_too_high_or_too_low_is_found(peaceful: Undisturbed, kind: type[Any]) -> None:
-    final = one_of(peaceful, kind)
-    earlier = [record for record in peaceful.records if about(record) == about(final) and record is not final]
-    for wrong in (final.revision + 2, final.revision - 2):
-        other = final.model_copy(update={"revision": wrong})
-        others = [other if record is final else record for record in peaceful.records]
-        findings = compared(peaceful.records, written(others))
-        assert not findings.is_clean, (wrong, len(earlier))
-
-
-def test_another_version_says_everything_again_with_an_odd_revision(peaceful: Undisturbed) -> None:
-    last: VoiceToVoiceLatency = one_of(peaceful, VoiceToVoiceLatency)
-
-    def numbered(more: int, value: float | None = None) -> VoiceToVoiceLatency:
-        how: dict[str, Any] = {"revision": last.revision + more, "is_first": False}
-        if value is not None:
-            how |= {"result": Scored(value=value), "input_hash": f"{value}"}
-        return last.model_copy(update=how)
-
-    again = numbered(1)
-    findings = changed(peaceful, last, last, again, again)
-    assert (zeros(findings), findings.again) == ((0, 0, 0), 2), "by two owners that ended in front of the same record"
-    there = (numbered(-6), numbered(-5), numbered(-4, 1), numbered(-3, 1))
-    assert changed(peaceful, last, *there, last).is_clean
-    assert zeros(changed(peaceful, last, *there)) == (0, 0, 1), "its value is another one in the end"
-    assert zeros(changed(peaceful, last, *there[:2], last)) == (0, 1, 0), "nothing new"
-
-
-def test_a_call_that_closes_again_is_found_whatever_version_closes_it(peaceful: Undisturbed) -> None:
-    closed = one_of(peaceful, ClosedFact)
-    again = closed.model_copy(update={"revision": closed.revision + 1})
-    assert zeros(changed(peaceful, closed, again, again)) == (0, 1, 0)
-
-
-def test_nothing_comes_after_the_end_of_a_call(peaceful: Undisturbed) -> None:
-    closed = one_of(peaceful, ClosedFact)
-    of_the_call = [record for record in newest(peaceful) if record.conversation_id == closed.conversation_id]
-    score = next(record for record in of_the_call if isinstance(record, VoiceToVoiceLatency))
-    how = {"revision": score.revision + 1, "input_hash": "another", "is_first": False, "offsets": closed.offsets}
-    late = score.model_copy(update=how)
-    findings = compared(peaceful.records, written([*peaceful.records, late]))
-    assert zeros(findings) == (0, 0, 2), "and what it says is not what is final"
-    assert "after the end" in "".join(findings.examples)
-
-
-def test_what_was_taken_back_was_never_there(peaceful: Undisturbed) -> None:
-    gone: dict[str, Any] = {"turn": 77, "revision": 1, "offsets": {}}
-    row = one_of(peaceful, TurnValues).model_copy(update={**gone, "is_withdrawn": True})
-    latency = one_of(peaceful, VoiceToVoiceLatency).model_copy(update={**gone, "result": UNKNOWN})
-    tool = one_of(peaceful, ToolUseFact).model_copy(update={**gone, "is_withdrawn": True})
-    assert compared(peaceful.records, written([row, latency, tool, *peaceful.records])).is_clean
-    with_them = Undisturbed((*peaceful.records, row, latency, tool))
-    assert compared(with_them.records, written(peaceful.records)).is_clean
-
-
-def test_a_record_read_twice_is_a_duplicate(peaceful: Undisturbed) -> None:
-    first, *_ = peaceful.records
-    assert zeros(changed(peaceful, first, first, first)) == (0, 1, 0)
-    closed = one_of(peaceful, ClosedFact)
-    assert zeros(changed(peaceful, closed, closed, closed, closed)) == (0, 2, 0)
-
-
-@pytest.mark.parametrize("kind", [ClosedFact, CallValues])
-def test_a_second_end_of_a_call_is_a_duplicate_under_any_id(peaceful: Undisturbed, kind: type[Any]) -> None:
-    final = next(r for r in newest(peaceful) if isinstance(r, kind))
-    again = final.model_copy(update={"revision": final.revision + 1, "is_first": False, "input_hash": "another"})
-    assert again.record_id != final.record_id
-    others = [record for record in peaceful.records if record is not final]
-    findings = compared(peaceful.records, written([*others, final, again]))
-    assert (findings.missing, findings.duplicate) == (0, 1)
-    assert "a second final record" in findings.examples[0]
-
-
-def test_a_record_that_says_nothing_new_is_a_duplicate(peaceful: Undisturbed) -> None:
-    last = one_of(peaceful, VoiceToVoiceLatency)
-    before = last.model_copy(update={"revision": last.revision - 2, "is_first": False})
-    assert zeros(changed(peaceful, last, before, last)) == (0, 1, 0)
-
-
-def test_what_counters_would_count_twice_is_a_duplicate(peaceful: Undisturbed) -> None:
-    first = next(r for r in newest(peaceful) if isinstance(r, TurnValues) and r.is_first and len(r.first_known) > 1)
-    before = first.model_copy(update={"revision": first.revision - 2, "input_hash": "another", "first_known": ()})
-    findings = changed(peaceful, first, before, first)
-    assert zeros(findings) == (0, 1, 0)
-    assert "the first one again" in findings.examples[0]
-    before = first.model_copy(update={"input_hash": "another", "is_first": False, "first_known": first.first_known[:1]})
-    findings = changed(peaceful, first, before, first)
-    assert zeros(findings) == (0, 1, 0)
-    assert f"{first.first_known[0]} is known for the first time again" in findings.examples[0]
 
 
 def test_another_value_is_wrong_and_the_example_says_what(peaceful: Undisturbed) -> None:
-    final = one_of(peaceful, VoiceToVoiceLatency)
-    assert isinstance(final.result, Scored)
-    other = final.model_copy(update={"result": Scored(value=final.result.value + 1)})
-    findings = changed(peaceful, final, other)
+    last = a_turn(peaceful)
+    findings = changed(peaceful, last, with_parts(last, wait_ms=1.0))
     assert zeros(findings) == (0, 0, 1)
-    assert f"expected {{'outcome': 'scored', 'value': {final.result.value}}}" in findings.examples[0]
+    assert f"wait_ms is 1.0, expected {last.wait_ms}" in findings.examples[0]
 
 
-def test_how_and_when_it_was_said_is_not_what_it_says(peaceful: Undisturbed) -> None:
-    final = one_of(peaceful, VoiceToVoiceLatency)
-    how: dict[str, Any] = {
-        "revision": final.revision + 1,
-        "offsets": {"audit.events": 9},
-        "caused_at_ms": 1,
-        "code_version": "9",
-    }
-    how |= {"labels": CallLabels(agent="unknown"), "event_time_ms": 5}
-    assert changed(peaceful, final, final.model_copy(update=how)).is_clean
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"revision": 2}, {"known_ms": 5}, {"labels": Labels("another")}, {"last_place": 7}, {"first_place": 7}, {"turns": 99},
+        {"began_ms": 1}, {"partition": 3}, {"ended_reason": "another"}, {"close_reason": CloseReason.LIMIT_EVENTS}, {"p50_ms": 1.0},
+    ],
+)  # fmt: skip
+def test_everything_in_a_closed_row_follows_from_the_log(peaceful: Undisturbed, parts: dict[str, Any]) -> None:
+    closed = a_closed_call(peaceful)
+    findings = changed(peaceful, closed, with_parts(closed, **parts))
+    assert not findings.is_clean
+    assert (findings.missing, findings.duplicate) == (0, 0)
 
 
-@pytest.mark.parametrize("kind", [ClosedFact, CallValues, DeadAirFact, CallStartedFact])
-def test_what_is_about_the_call_or_its_end_has_one_time_and_its_labels(peaceful: Undisturbed, kind: type[Any]) -> None:
-    record = one_of(peaceful, kind)
-    for other in ({"labels": CallLabels(agent="another")}, {"event_time_ms": 5}):
-        assert zeros(changed(peaceful, record, record.model_copy(update=other))) == (0, 0, 1)
-
-
-def test_what_is_final_stays_final(peaceful: Undisturbed) -> None:
-    """Another status may go back: a late event opens a turn again."""
-    last: TurnValues = one_of(peaceful, TurnValues)
-
-    def then(number: int, status: TurnStatus) -> TurnValues:
-        how = {"revision": last.revision - 4 + 2 * number, "is_first": False, "first_known": (), "status": status}
-        return last.model_copy(update={**how, "input_hash": last.input_hash if number == 2 else f"{number}"})
-
-    settled, provisional, final = TurnStatus.SETTLED, TurnStatus.PROVISIONAL, TurnStatus.FINAL
-    assert changed(peaceful, last, then(0, settled), then(1, provisional), then(2, final)).is_clean
-    findings = changed(peaceful, last, then(0, settled), then(1, final), then(2, provisional))
-    assert zeros(findings) == (0, 0, 1)
-    assert "is provisional after a final one" in findings.examples[0]
-
-
-def test_offsets_of_a_call_do_not_go_back(peaceful: Undisturbed) -> None:
-    """Of the end of a call they are those of the undisturbed run: which records belong to it follows from the log."""
-    *_, last = [record for record in peaceful.records if record.name == "turn"]
-    earlier = last.model_copy(update={"offsets": {EVENTS_TOPIC: 0}})
-    at = peaceful.records.index(last)
-    findings = compared(peaceful.records, written([*peaceful.records[:at], earlier, *peaceful.records[at + 1 :]]))
-    assert zeros(findings) == (0, 0, 1)
-    assert f"{EVENTS_TOPIC}@0, after" in findings.examples[0]
-    closed: ClosedFact = one_of(peaceful, ClosedFact)
-    further = {"offsets": {EVENTS_TOPIC: closed.offsets[EVENTS_TOPIC] + 1}}
-    assert zeros(changed(peaceful, closed, closed.model_copy(update=further))) == (0, 0, 1)
-
-
-def test_two_logs_of_the_same_inputs_have_other_places_and_nothing_else(peaceful: Undisturbed) -> None:
-    closed: ClosedFact = one_of(peaceful, ClosedFact)
-    at = peaceful.records.index(closed)
-
-    def of_another_log(**how: Any) -> Findings:
-        moved = closed.model_copy(update={"offsets": {EVENTS_TOPIC: 10**6}, "through": {EVENTS_TOPIC: 10**6}, **how})
-        records = [*peaceful.records[:at], moved, *peaceful.records[at + 1 :]]
-        return compared(peaceful.records, written(records), is_one_log=False)
-
-    assert of_another_log().is_clean
-    assert zeros(of_another_log(event_time_ms=1)) == (0, 0, 1)
-
-
-def test_a_score_that_nobody_expects_is_wrong(peaceful: Undisturbed) -> None:
-    final = one_of(peaceful, VoiceToVoiceLatency)
-    assert zeros(changed(peaceful, final, final, final.model_copy(update={"turn": 77}))) == (0, 0, 1)
-    assert zeros(compared([], written([final]))) == (0, 0, 1)
-
-
-def test_what_is_no_score_is_wrong(peaceful: Undisturbed) -> None:
-    assert zeros(compared(peaceful.records, [*written(peaceful.records), b"", b'{"name":"closed"}'])) == (0, 0, 2)
-
-
-def test_why_a_call_was_over_follows_from_the_log(peaceful: Undisturbed) -> None:
-    closed = one_of(peaceful, ClosedFact)
-    other = next(reason for reason in CloseReason if reason is not closed.reason)
-    assert zeros(changed(peaceful, closed, closed.model_copy(update={"reason": other}))) == (0, 0, 1)
-    assert zeros(changed(peaceful, closed, closed.model_copy(update={"turns": 99}))) == (0, 0, 1)
+def test_which_version_wrote_a_row_is_not_what_it_says(peaceful: Undisturbed) -> None:
+    closed = a_closed_call(peaceful)
+    assert changed(peaceful, closed, with_parts(closed, code_version="9")).is_clean
 
 
 def test_so_does_a_silence(peaceful: Undisturbed) -> None:
-    silence = one_of(peaceful, DeadAirFact)
-    later = silence.model_copy(update={"silent_since_ms": silence.silent_since_ms + 1})
-    assert zeros(changed(peaceful, silence, later)) == (0, 0, 1)
-    assert zeros(changed(peaceful, silence)) == (1, 0, 0)
-    assert zeros(changed(peaceful, silence, silence, silence.model_copy(update={"index": 9}))) == (0, 0, 1)
+    row = last_of(peaceful, lambda row: bool(getattr(row, "dead_air", ())))
+    (first, *others) = row.dead_air
+    later = structs.replace(first, since_ms=first.since_ms + 1)
+    assert zeros(changed(peaceful, row, with_parts(row, dead_air=(later, *others)))) == (0, 0, 1)
+    assert zeros(changed(peaceful, row, with_parts(row, dead_air=()))) == (0, 0, 1)
 
 
-def test_a_record_of_the_newer_version_says_the_same(peaceful: Undisturbed) -> None:
-    closed = one_of(peaceful, ClosedFact)
-    value = closed.model_dump_json().encode()
+def test_revisions_of_a_call_never_fall(peaceful: Undisturbed) -> None:
+    last = a_turn(peaceful)
+    findings = changed(peaceful, last, last, with_parts(last, revision=last.revision - 4, news=()))
+    assert findings.wrong == 2, "it comes after a newer one, and is the last"
+    assert f"revision {last.revision - 4} comes after" in findings.examples[0]
+    once = with_parts(last, wait_ms=1.0, news=())
+    assert changed(peaceful, last, once, last).is_clean, "one step may decide two, and the last counts"
+
+
+def test_a_row_read_twice_is_a_duplicate(peaceful: Undisturbed) -> None:
+    first = peaceful.rows[0]
+    assert zeros(changed(peaceful, first, first, first)) == (0, 1, 0)
+    closed = a_closed_call(peaceful)
+    assert zeros(changed(peaceful, closed, closed, closed, closed)) == (0, 2, 0)
+
+
+def test_a_call_that_closes_again_is_found_whatever_version_closes_it(peaceful: Undisturbed) -> None:
+    closed = a_closed_call(peaceful)
+    again = with_parts(closed, revision=closed.revision + 1, news=())
+    findings = changed(peaceful, closed, closed, again)
+    assert zeros(findings) == (0, 1, 0)
+    assert "a second closed row" in findings.examples[0]
+
+
+def test_nothing_comes_after_the_end_of_a_call(peaceful: Undisturbed) -> None:
+    closed = a_closed_call(peaceful)
+    turn = last_of(peaceful, lambda row: isinstance(row, TurnRow) and row.conversation_id == closed.conversation_id)
+    late = with_parts(turn, revision=closed.revision + 2, news=())
+    findings = compared(peaceful.rows, written([*peaceful.rows, late]))
+    assert zeros(findings) == (0, 0, 1)
+    assert "after the end" in findings.examples[0]
+    running = with_parts(closed, state="running", news=(), revision=closed.revision + 1)
+    assert zeros(changed(peaceful, closed, closed, running)) == (0, 0, 1)
+
+
+def test_news_that_come_twice_are_a_duplicate(peaceful: Undisturbed) -> None:
+    """Even in a row that says something new, and whoever says it."""
+    last = a_turn(peaceful)
+    for revision in (last.revision + 2, last.revision + 1):
+        before = with_parts(last, news=last.news[:1])
+        findings = changed(peaceful, last, before, with_parts(last, revision=revision))
+        assert findings.duplicate == 1
+        assert f"{last.news[0]} is news again" in "".join(findings.examples)
+
+
+def test_news_that_are_missing_or_not_expected_are_found(peaceful: Undisturbed) -> None:
+    last = a_turn(peaceful)
+    findings = changed(peaceful, last, with_parts(last, news=last.news[1:]))
+    assert zeros(findings) == (1, 0, 0)
+    assert f"{last.news[0]} was never news" in findings.examples[0]
+    findings = changed(peaceful, last, with_parts(last, news=(*last.news, "tool.77")))
+    assert zeros(findings) == (0, 0, 1)
+    assert "tool.77 is news, and is not expected" in findings.examples[0]
+
+
+def test_a_wait_may_be_revised_often_and_not_unseen(peaceful: Undisturbed) -> None:
+    last = a_turn(peaceful)
+    revised = with_parts(last, news=("wait_revised",), revision=last.revision - 1)
+    again = with_parts(last, news=(*last.news, "wait_revised"))
+    assert zeros(changed(peaceful, last, revised, again)) == (0, 0, 1), "once is not expected"
+
+
+def test_another_version_says_everything_again_with_an_odd_revision(peaceful: Undisturbed) -> None:
+    last = a_turn(peaceful)
+    step = [
+        at
+        for at, row in enumerate(peaceful.rows)
+        if row.conversation_id == last.conversation_id and row.revision == last.revision
+    ]
+
+    def then(*new: Row) -> Findings:
+        return compared(peaceful.rows, written([*peaceful.rows[: step[-1] + 1], *new, *peaceful.rows[step[-1] + 1 :]]))
+
+    again = with_parts(last, revision=last.revision + 1, news=())
+    findings = then(again, again)
+    assert (zeros(findings), findings.again) == ((0, 0, 0), 2), "by two owners that ended in front of the same record"
+    other = with_parts(again, wait_ms=1.0)
+    assert then(other, again).is_clean
+    assert zeros(then(other)) == (0, 0, 1), "its value is another one in the end"
+    assert zeros(then(with_parts(again, news=last.news))) == (0, len(last.news), 0), "it counts nothing"
+
+
+def test_what_was_withdrawn_was_never_there(peaceful: Undisturbed) -> None:
+    gone = with_parts(a_turn(peaceful), turn=77, revision=0, status="withdrawn", news=())
+    assert compared(peaceful.rows, written([gone, *peaceful.rows])).is_clean
+    assert compared([gone, *peaceful.rows], written(peaceful.rows)).is_clean
+    there = with_parts(gone, status="settled")
+    assert zeros(compared(peaceful.rows, written([there, *peaceful.rows]))) == (0, 0, 1)
+
+
+def test_two_logs_of_the_same_inputs_have_other_places_and_nothing_else(peaceful: Undisturbed) -> None:
+    def of_another_log(row: Any, **parts: Any) -> Findings:
+        at = next(at for at, each in enumerate(peaceful.rows) if each is row)
+        moved = [*peaceful.rows[:at], with_parts(row, **parts), *peaceful.rows[at + 1 :]]
+        return compared(peaceful.rows, written(moved), is_one_log=False)
+
+    closed = a_closed_call(peaceful)
+    places = {"revision": 10**6, "first_place": 10**6, "last_place": 10**6, "known_ms": 10**6}
+    assert of_another_log(closed, **places).is_clean
+    assert zeros(of_another_log(closed, began_ms=1)) == (0, 0, 1)
+    row = last_of(peaceful, lambda row: bool(getattr(row, "dead_air", ())))
+    later = tuple(structs.replace(each, known_ms=each.known_ms + 1) for each in row.dead_air)
+    assert of_another_log(row, dead_air=later).is_clean
+    assert zeros(of_another_log(row, dead_air=later[1:])) == (0, 0, 1)
+
+
+def test_a_row_that_nobody_expects_is_wrong(peaceful: Undisturbed) -> None:
+    last = a_turn(peaceful)
+    assert zeros(changed(peaceful, last, last, with_parts(last, turn=77, news=()))) == (0, 0, 1)
+    assert zeros(compared([], written([last]))) == (0, 0, 1)
+
+
+def test_what_is_no_row_is_wrong(peaceful: Undisturbed) -> None:
+    junk = [b'{"row":', b'{"row":"call"}', b'{"row":"turn","conversation_id":1,"turn":1}', b'{"row":"another"}']
+    assert zeros(compared(peaceful.rows, [*written(peaceful.rows), *junk])) == (0, 0, len(junk))
+
+
+def test_a_row_of_the_newer_version_says_the_same(peaceful: Undisturbed) -> None:
+    closed = last_of(
+        peaceful,
+        lambda row: isinstance(row, CallRow) and row.close_reason in (CloseReason.ENDED, CloseReason.SESSION_ENDED),
+    )
+    value = encode(closed)
     newer = value
     for old, new in newer_version.RENAMED.items():
         newer = newer.replace(old, new)
+    newer = newer.replace(b'"turns":', b'"closed_by":"a later version","turns":')
     assert (newer_version.is_newer(newer), newer_version.is_newer(value)) == (True, False)
-    assert newer_version.as_this_version(newer) == newer_version.as_this_version(value) == value
-    others = written([record for record in peaceful.records if record is not closed])
-    changed_hash = newer.replace(closed.input_hash.encode(), b"of another version")
-    assert zeros(compared(peaceful.records, [*others, changed_hash])) == (0, 0, 0)
-    assert zeros(compared(peaceful.records, [*others, changed_hash.replace(b'"turns":', b'"turns":9')])) == (0, 0, 1)
+    assert newer_version.as_this_version(value) == value
+    at = next(at for at, row in enumerate(peaceful.rows) if row is closed)
+    before, after = written(peaceful.rows[:at]), written(peaceful.rows[at + 1 :])
+    assert zeros(compared(peaceful.rows, [*before, newer, *after])) == (0, 0, 0)
+    wrong = newer.replace(b'"turns":', b'"turns":9')
+    assert zeros(compared(peaceful.rows, [*before, wrong, *after])) == (0, 0, 1)
     for name, line, _ in newer_version.CHANGES:
         assert Path(str(import_module(name).__file__)).read_text().count(line) == 1
 
 
+def test_the_newer_version_writes_its_own_field() -> None:
+    """A field with a plain default would not be on the wire."""
+
+    class Newer(msgspec.Struct, omit_defaults=True):
+        close_reason: str | None = None
+        closed_by: str = msgspec.field(default_factory=lambda: "a later version")
+
+    assert msgspec.json.encode(Newer("ended")) == b'{"close_reason":"ended","closed_by":"a later version"}'
+    (change,) = [new for name, _, new in newer_version.CHANGES if name == "schemas.rows"]
+    assert "msgspec.field(default_factory=lambda:" in change
+
+
 def test_findings_add_up_and_examples_of_one_kind_do_not_hide_the_others(peaceful: Undisturbed) -> None:
+    held = compared(peaceful.rows, written(peaceful.rows)).finals
     findings = Findings()
-    findings.add(compared(peaceful.records, []))
-    held = newest(peaceful)
-    assert zeros(findings) == (len(held), 0, 0)
-    findings.add(compared([], written(peaceful.records)))
-    assert zeros(findings) == (len(held), 0, len(held))
-    assert len(findings.examples) == MOST_EXAMPLES
-    assert findings.by_name["missing", "closed"] == findings.by_name["wrong", "closed"] == 8
-    assert len({example.split()[2] for example in findings.examples}) >= 4
+    findings.add(compared(peaceful.rows, []))
+    assert zeros(findings) == (held, 0, 0)
+    findings.add(compared([], written(peaceful.rows)))
+    assert zeros(findings) == (held, 0, held)
+    assert len(findings.examples) <= MOST_EXAMPLES
+    assert findings.by_name["missing", "call"] == findings.by_name["wrong", "call"] == 8
+    assert {example.split(":")[0] for example in findings.examples} == {"missing", "wrong"}
 
 
 def test_a_template_gives_the_bytes_that_playing_the_call_gives() -> None:

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from consumers.engine.limits import Limits
+from schemas import rows
 from schemas.closed_sets import InputSource
 from schemas.log import Next
+from schemas.rows import TurnRow, encode
 from tests.chaos.load.call_pool import make_pool
 from tests.chaos.load.silences import LENGTHS_MS, Silence, SilenceTimes, silence_name
 from tests.chaos.verdict.checker import Findings
@@ -164,8 +166,9 @@ def test_silences_have_as_many_dead_airs_as_the_inputs_say() -> None:
     assert zeros(silences_compared(times, {}, 3_000, lambda _: False)) == (1, 0, 0)
 
 
-def dead_air(name: str, index: int) -> bytes:
-    return b'{"name":"dead_air","conversation_id":"%s","turn":1,"index":%d}' % (name.encode(), index)
+def dead_air(name: str, number: int) -> bytes:
+    """The row of a turn with this silence."""
+    return encode(TurnRow(conversation_id=name, turn=1, dead_air=(rows.Silence(number, 0, 3_000, 3_000),)))
 
 
 def test_a_log_that_somebody_else_wrote_into_is_named(sent: list[InputRecord]) -> None:

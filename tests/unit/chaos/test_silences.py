@@ -3,11 +3,11 @@
 import pytest
 
 from consumers.engine.admission import Arrival, admit
-from consumers.engine.effects import CloseCall, Effect, PublishScore
+from consumers.engine.effects import Effect, PublishRow
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
-from schemas.scores.records import AnyScoreRecord
+from schemas.rows import TurnRow
 from tests.chaos.load.silences import LENGTHS_MS, LONG_MS, Silence, SilenceTimes, silence_name
 from tests.chaos.verdict.log_check import InputRecord
 
@@ -36,9 +36,10 @@ def test_a_silence_has_as_many_dead_airs_as_its_times_say(number: int, late_ms: 
         now_ms, offset = now_ms + wait_ms, offset + 1
         effects += evaluator.advance(now_ms - 1)
     effects += evaluator.advance(now_ms + 3_600_000)
-    records = [record for effect in effects for record in _records(effect)]
+    turns = [each.row for each in effects if isinstance(each, PublishRow) and isinstance(each.row, TurnRow)]
+    news = [name for row in turns for name in row.news]
     is_long = LENGTHS_MS[number] == LONG_MS
-    assert [record.name for record in records].count("dead_air") == is_long
+    assert sum(name.startswith("dead_air.") for name in news) == is_long
     assert times.silences_ms()[name][0] == LENGTHS_MS[number]
 
 
@@ -52,13 +53,3 @@ def test_only_calls_with_all_of_their_records_in_order_are_judged() -> None:
         assert times.silences_ms() == {}, "it is not over"
         now_ms += wait_ms
     assert times.silences_ms() == {}, "what came behind it was before it"
-
-
-def _records(effect: Effect) -> tuple[AnyScoreRecord, ...]:
-    match effect:
-        case PublishScore(record):
-            return (record,)
-        case CloseCall(_, records, _):
-            return records
-        case _:
-            return ()
