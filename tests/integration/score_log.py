@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord
 
-from schemas.scores.live_view import newest_scores
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact
+from schemas.rows import CallRow, Row, TurnRow, decode
 from tests.support.patience import patient
 
 LOOK_SECONDS = 0.5
@@ -32,27 +31,36 @@ async def records_on(
     return records
 
 
-async def written_scores(environment: Mapping[str, str]) -> list[AnyScoreRecord]:
-    """All records of `scores`, partition by partition."""
+def rows_in(values: Iterable[bytes | None]) -> list[Row]:
+    """The rows among values of `scores`."""
+    return [decode(value) for value in values if value]
+
+
+async def written_rows(environment: Mapping[str, str]) -> list[Row]:
+    """All rows of `scores`, partition by partition."""
     records = await records_on(environment, "scores", isolation="read_uncommitted")
-    return [SCORE_RECORD.validate_json(record.value) for record in records if record.value]
+    return rows_in(record.value for record in records)
 
 
-async def closings(environment: dict[str, str], calls: int, seconds: float) -> dict[str, ClosedFact]:
-    """By call, its closing: once so many calls are closed, or those that are after so many seconds of an idle machine."""
+def closings_of(rows: Iterable[Row]) -> list[CallRow]:
+    """The last row of each call that is closed."""
+    return [row for row in rows if isinstance(row, CallRow) and row.state == "closed"]
+
+
+async def closed_rows(environment: Mapping[str, str], calls: int, seconds: float) -> dict[str, CallRow]:
+    """By call, its closed row: once so many calls are closed, or those that are after so many seconds of an idle machine."""
     begin = time.monotonic()
     while True:
-        found = {
-            each.conversation_id: each for each in await written_scores(environment) if isinstance(each, ClosedFact)
-        }
+        rows = await written_rows(environment)
+        found = {row.conversation_id: row for row in closings_of(rows)}
         if len(found) >= calls or time.monotonic() - begin > patient(seconds):
             return found
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def newest_of(records: Iterable[AnyScoreRecord]) -> list[AnyScoreRecord]:
-    """The newest revision of every subject of each call, unless it is withdrawn."""
-    calls: dict[str, list[AnyScoreRecord]] = {}
-    for record in records:
-        calls.setdefault(record.conversation_id, []).append(record)
-    return [record for of_call in calls.values() for record in newest_scores(of_call).values()]
+def newest_rows(rows: Iterable[Row]) -> list[Row]:
+    """The newest row of each turn and of each call, without turns that were withdrawn."""
+    newest: dict[tuple[str, str, int | None], Row] = {}
+    for row in rows:
+        newest[row.conversation_id, type(row).__name__, row.turn if isinstance(row, TurnRow) else None] = row
+    return [row for row in newest.values() if not (isinstance(row, TurnRow) and row.status == "withdrawn")]

@@ -11,10 +11,11 @@ from aiokafka import AIOKafkaProducer
 
 from schemas.closed_sets import Anchor
 from schemas.events.envelope import AGENT_RECORD_TYPE, agent_event_type
-from schemas.scores.records import ClosedFact, Scored, TurnValues, VoiceToVoiceLatency
+from schemas.rows import CallRow, TurnRow
 from tests.integration.metrics_page import total
 from tests.integration.processes import Process, ran, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import closings_of, written_rows
+from tests.support.calls.rows_of_calls import turns_of
 
 Json = dict[str, Any]
 LATENCY = "callgauge_turn_response_latency_seconds_count"
@@ -62,21 +63,14 @@ async def test_a_record_played_again_is_estimated_and_then_put_right(
     assert total(address, "callgauge_turn_revisions_total") == 2
     assert total(address, "callgauge_quarantined_total") == 0
 
-    records = await written_scores(environment)
-    latencies = [record for record in records if isinstance(record, VoiceToVoiceLatency)]
-    final = {
-        record.turn: (record.result.value, record.anchor)
-        for record in newest_of(latencies)
-        if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored)
-    }
+    rows = await written_rows(environment)
+    turns = turns_of(rows)
+    final = {number: (turn.wait_ms, turn.anchor) for number, turn in turns.items() if isinstance(turn.wait_ms, float)}
     assert final == {1: (1_700.0, Anchor.RECORD), 2: (2_050.0, Anchor.RECORD), 3: (600.0, Anchor.ESTIMATED)}
-    first = {record.turn: (record.result.value, record.anchor) for record in latencies if record.is_first}  # type: ignore[union-attr]  # the first has a value
+    first = {row.turn: (row.wait_ms, row.anchor) for row in rows if isinstance(row, TurnRow) and "wait" in row.news}
     assert first == {1: (900.0, Anchor.ESTIMATED), 2: (1_250.0, Anchor.ESTIMATED), 3: (600.0, Anchor.ESTIMATED)}
-    rows = {record.turn: record for record in newest_of(records) if isinstance(record, TurnValues)}
-    errors = {turn: row.estimate_error.error_ms for turn, row in rows.items() if row.estimate_error is not None}
+    errors = {number: turn.estimate_error.error_ms for number, turn in turns.items() if turn.estimate_error is not None}
     assert errors == {1: -800.0, 2: -800.0}
-    assert {turn: (row.voice_to_voice_ms.value, row.anchor) for turn, row in rows.items()
-            if isinstance(row.voice_to_voice_ms, Scored)} == final  # fmt: skip
     assert process.signalled(signal.SIGTERM)[0] == 0
 
 
@@ -108,9 +102,7 @@ async def test_events_of_a_bridge_and_a_webhook_that_comes_later(
         await producer.send_and_wait(audit, ended, key=key)
     # The other call, which no agent of ElevenLabs speaks in, closes after the grace; this one waits for its record.
     wait_for("the other call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, 30)
-    assert [record.conversation_id for record in await written_scores(environment) if record.name == "closed"] == [
-        "another"
-    ]
+    assert [row.conversation_id for row in closings_of(await written_rows(environment))] == ["another"]
     body = {"conversation_id": "conv_2", "status": "done", "transcript": [
         {"role": "user", "message": "My badge", "time_in_call_secs": 2, "source_event_id": 3, "tool_calls": None},
         {"role": "agent", "message": "Yes?", "time_in_call_secs": 3, "source_event_id": 3, **waited(1.95)},
@@ -119,7 +111,8 @@ async def test_events_of_a_bridge_and_a_webhook_that_comes_later(
     wait_for("the error of the estimate", lambda: total(address, f"{ERRORS}_count") == 1, 30)
     assert total(address, f"{ERRORS}_sum") == pytest.approx(1.15, abs=1e-6)
     wait_for("the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 2, 30)
-    records = [record for record in await written_scores(environment) if record.conversation_id == "conv_2"]
-    assert isinstance(records[-1], ClosedFact)
-    newest = [record for record in records if isinstance(record, VoiceToVoiceLatency)][-1]
-    assert (newest.result, newest.anchor) == (Scored(value=1_950.0), Anchor.RECORD)
+    rows = [row for row in await written_rows(environment) if row.conversation_id == "conv_2"]
+    assert isinstance(rows[-1], CallRow)
+    assert rows[-1].state == "closed"
+    turn = turns_of(rows)[1]
+    assert (turn.wait_ms, turn.anchor) == (1_950.0, Anchor.RECORD)

@@ -14,13 +14,13 @@ from confluent_kafka import Producer
 
 from consumers.runtime.kafka.batches import MAX_UNPACKED_BATCH_BYTES
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import AnyScoreRecord, ClosedFact
+from schemas.rows import CallRow, GoalsRow, Row
 from streamer.sources.replay import in_time_order, renamed, seconds_to_now, shifted
 from streamer.sources.simulator.traffic import simulate_call
 from tests.chaos.verdict.checker import said
 from tests.integration.metrics_page import page, total
 from tests.integration.processes import Process, started, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import closed_rows, newest_rows, written_rows
 from tests.support.brokers.record_bytes import Written
 from tests.support.brokers.record_bytes import batch as record_batch
 from tests.support.brokers.topic_changes import configure_topic
@@ -127,18 +127,17 @@ async def quarantined(environment: dict[str, str], number: int) -> list[Quaranti
         await consumer.stop()
 
 
-def final_scores(records: list[AnyScoreRecord]) -> dict[str, list[dict[str, Any]]]:
-    """The final scores of each call, without its id and its places in the log."""
+OF_SILENCES = ("dead_air", "dead_airs", "dead_air_turns", "waiting", "first_known_ms")
+"""Fields of what the broker's time decides as the call goes: sent in a burst, two calls need not agree on it."""
+
+
+def final_rows(rows: list[Row]) -> dict[str, list[dict[str, Any]]]:
+    """The final rows of each call, turn by turn and the call last, without its id and its places in the log."""
     finals: dict[str, list[dict[str, Any]]] = {}
-    for record in sorted(newest_of(records), key=lambda record: (record.name, record.turn or 0, record.index)):
-        # Dead air is decided by broker time as the call goes: sent in a burst, two calls need not agree on it.
-        if record.name != "dead_air":
-            score = said(record)
-            score.pop("event_time_ms", None)  # which event completed a value depends on the topic that was read first
-            score.pop("offsets", None)
-            score.pop("through", None)
-            score.pop("revision")
-            finals.setdefault(score.pop("conversation_id"), []).append(score)
+    for row in sorted(newest_rows(rows), key=lambda row: (isinstance(row, CallRow), getattr(row, "turn", None) or 0)):
+        if not isinstance(row, GoalsRow):
+            what = {name: value for name, value in said(row, is_one_log=False).items() if name not in OF_SILENCES}
+            finals.setdefault(row.conversation_id, []).append(what)
     return finals
 
 
@@ -166,9 +165,9 @@ async def test_bad_records_are_refused_and_a_good_call_goes_on(
     assert not waiting, "the good call is long enough to have every bad record between its events"
     wait_for("the good calls to be closed", lambda: total(address, "callgauge_calls_ended_total") == 2, 30)
 
-    finals = final_scores(await written_scores(environment))
+    finals = final_rows(await written_rows(environment))
     assert finals["good"] == finals["alone"]
-    assert sum(score["name"] == "voice_to_voice_latency_ms" for score in finals["good"]) > 2
+    assert sum(isinstance(each.get("wait_ms"), float) for each in finals["good"]) > 2
     records = await quarantined(environment, len(bad))
     assert sorted(record.reason.value for record in records) == sorted(what.split(":")[0] for what in bad)
     for record in records:
@@ -246,7 +245,7 @@ async def test_what_the_client_cannot_decode_is_set_aside_and_all_else_is_read(
                 for codec in CODECS if run == 0 else ():
                     await send_as_it_is(client, f"{prefix}pipecat.events", bomb(codec))
                     await send_as_it_is(client, f"{prefix}scores", bomb(codec))
-                    await send_as_it_is(client, f"{prefix}scores", oddly_named(b"first", b"{}", codec))
+                    await send_as_it_is(client, f"{prefix}scores", oddly_named(b"first", b'{"row":0}', codec))
                 for place, event in enumerate(events):
                     raw = oddly_named(key, event.value, CODECS[place % len(CODECS)])
                     await send_as_it_is(client, f"{prefix}{TOPICS[event.source]}", raw)
@@ -321,7 +320,8 @@ async def test_calls_that_loop_at_the_default_limits_do_not_keep_a_good_call_wai
             SOON_SECONDS,
         )
         assert process.is_running
-    ends = {r.conversation_id: r.reason.value for r in await written_scores(environment) if isinstance(r, ClosedFact)}
+    closed = await closed_rows(environment, 1 + len(loops), SOON_SECONDS)
+    ends = {name: row.close_reason for name, row in closed.items()}
     assert ends == {"good": "session_ended"} | {key: key.partition(" ")[0] for key in loops}
 
 
@@ -393,7 +393,7 @@ async def test_what_is_odd_but_readable_is_taken(service: tuple[Process, str], e
         expected = [what for _, what, _ in [*odd, ("audit", "folded", over)]].count(outcome) * len(ODD_KEYS)
         assert total(address, "callgauge_events_total", outcome=outcome) == expected
     assert total(address, "callgauge_quarantined_total") == 0
-    assert {record.conversation_id for record in await written_scores(environment)} == set(ODD_KEYS)
+    assert {row.conversation_id for row in await written_rows(environment)} == set(ODD_KEYS)
     openmetrics = page(address, "application/openmetrics-text; version=1.0.0")
     assert "\x00" not in openmetrics, "one NUL makes Prometheus refuse the page, and everybody is blind"
     assert "Traceback" not in process.text

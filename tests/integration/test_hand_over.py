@@ -12,7 +12,7 @@ from tests.benchmarks.traffic import interleaved, simulated_events
 from tests.chaos.verdict.verdict import Traces, judged, limits_of, rules_of
 from tests.integration.metrics_page import total
 from tests.integration.processes import started, wait_for
-from tests.integration.score_log import closings
+from tests.integration.score_log import closed_rows
 
 PARTITIONS = 4
 INPUTS = dict.fromkeys(("pipecat", "elevenlabs", "audit", "judge"), PARTITIONS)
@@ -45,7 +45,7 @@ class Calls:
         return until
 
     async def are_closed(self) -> bool:
-        return len(await closings(self._environment, CALLS, WAIT_SECONDS)) == CALLS
+        return len(await closed_rows(self._environment, CALLS, WAIT_SECONDS)) == CALLS
 
 
 def live(*addresses: str) -> float:

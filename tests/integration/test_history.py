@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import json
 import signal
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,13 @@ import pytest
 
 from consumers.history.search import Question
 from consumers.history.sqlite import HistoryFolderError, SqliteHistory
-from schemas.scores.records import SCORE_RECORD
+from schemas.rows import Row, WordsRow, decode, decode_words
 from tests.integration.metrics_page import total
 from tests.integration.processes import Ended, ran_here, started, wait_for
-from tests.integration.score_log import closings, records_on
-from tests.integration.test_commands_on_topics import sample_scoring, write
+from tests.integration.score_log import closed_rows, records_on
+from tests.integration.test_commands_on_topics import named, sample_scoring, write
 from tests.support.conformance_data import needs_conformance, place_of
+from tests.unit.history.test_store import stored
 
 SECONDS = 90
 
@@ -43,7 +43,9 @@ def ids(folder: Path, *, closed: bool = True) -> set[Any]:
         return set()
     try:
         return {
-            row["conversation_id"] for row in store.find(Question(0, 2**53, most=10_000)) if row["is_closed"] == closed
+            row["conversation_id"]
+            for row in store.find(Question(0, 2**53, most=10_000))
+            if (row["state"] == "closed") is closed
         }
     finally:
         store.close()
@@ -63,7 +65,7 @@ async def test_what_history_has_is_what_the_topics_have(
                 wait_for("a running call in history", lambda: ids(folder, closed=False), SECONDS)
                 first.signalled(signal.SIGKILL)
                 assert len(ids(folder)) < count, "it was killed too late"
-                closed = await closings(environment, count, SECONDS)
+                closed = await closed_rows(environment, count, SECONDS)
                 assert len(closed) == count
         with started(tmp_path / "second.log", "run", "--roles", "history", **history) as second:
             second.metrics(SECONDS)
@@ -74,22 +76,20 @@ async def test_what_history_has_is_what_the_topics_have(
 
 
 async def assert_is_that_of_the_topics(environment: dict[str, str], folder: Path) -> None:
-    """Compares history with `scores` and `transcripts`, record by record."""
-    newest: dict[tuple[str, str, int | None, int], Any] = {}
-    for record in await records_on(environment, "scores"):
-        if record.value is not None:
-            score = SCORE_RECORD.validate_json(record.value)
-            newest[score.conversation_id, score.name, score.turn, score.index] = score
+    """Compares history with `scores`, `words` and `transcripts`, row by row."""
+    rows: dict[str, list[Row | WordsRow]] = {}
+    for topic, decoded in (("scores", decode), ("words", decode_words)):
+        for record in await records_on(environment, topic):
+            if record.value is not None:
+                row = decoded(record.value)
+                rows.setdefault(row.conversation_id, []).append(row)
     transcripts = {record.key.decode(): record.value for record in await records_on(environment, "transcripts")}
+    assert rows.keys() == transcripts.keys()
     store = SqliteHistory(folder)
-    kept = [record for conversation_id in transcripts for record in store.call_records(conversation_id)[0]]
-    assert in_order(kept) == in_order(newest.values())
-    assert {each: store.call_records(each)[1] for each in transcripts} == transcripts
+    for name, of_call in rows.items():
+        assert store.call(name) == stored(of_call)
+        assert store.transcript(name) == transcripts[name]
     store.close()
-
-
-def in_order(records: Iterable[Any]) -> list[str]:
-    return sorted(record.model_dump_json() for record in records)
 
 
 async def test_a_call_is_labelled_and_forgotten_for_good(
@@ -101,10 +101,8 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
     transcript = scoring.transcript or b""
 
     def write_calls(*names: str) -> None:
-        records = [
-            (name, each.model_copy(update={"conversation_id": name})) for name in names for each in scoring.records
-        ]
-        write(environment, *records)
+        for topic, rows in (("scores", scoring.rows), ("words", scoring.words)):
+            write(environment, *((name, named(row, name)) for name in names for row in rows), topic=topic)
         write(environment, *((name, transcript) for name in names), topic="transcripts")
 
     write_calls("kept-call", "bad-call")
@@ -142,6 +140,8 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
         assert (unasked.code, "give --yes" in unasked.err) == (2, True)
         forgotten = await ran_on("history", "forget", "--conversation", "bad-call", "--yes")
         assert (forgotten.code, f"1 call deleted from {folder}" in forgotten.err) == (0, True)
+        assert "Kafka cannot delete single records" in forgotten.err
+        assert "7 days of words" in forgotten.err
         write_calls("bad-call")
         shown = await ran_on("call", "bad-call")
         assert (shown.code, "was deleted on request at" in shown.err) == (1, True)
@@ -150,7 +150,7 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
     with started(tmp_path / "again.log", "run", "--roles", "history", **rebuilt) as role:
         address = role.metrics(SECONDS)
         wait_for("the other call", lambda: found(again) == ["kept-call"], SECONDS)
-        left_out = 2.0 * (len(scoring.records) + 1)
+        left_out = 2.0 * (len(scoring.rows) + len(scoring.words) + 1)
         forgotten_records = lambda: total(address, "callgauge_history_records_total", outcome="forgotten") == left_out  # noqa: E731
         wait_for("the end of the topics", forgotten_records, SECONDS)
     assert found(again) == ["kept-call"]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.metrics_page import total
 from tests.integration.processes import Process, started, wait_for
-from tests.integration.score_log import closings
+from tests.integration.score_log import closed_rows
 from tests.integration.test_history import SECONDS, assert_is_that_of_the_topics, ids, some_calls
 from tests.support.conformance_data import needs_conformance
 
@@ -104,7 +104,7 @@ async def test_after_an_outage_history_is_whole_and_the_others_did_not_notice(
                 wait_for("a running call in history", lambda: ids(folder, closed=False), SECONDS)
             outage = contextmanager(fault)(folder, role, address)
             with outage:
-                assert len(await closings(environment, count, SECONDS)) == count
+                assert len(await closed_rows(environment, count, SECONDS)) == count
                 assert "error" not in evaluator.text
                 assert len(ids(folder)) < count, "it began too late"
         wait_for("all calls in history", lambda: len(ids(folder)) == count, SECONDS)

@@ -18,15 +18,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import ClosedFact
+from schemas.rows import CallRow
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.sources.replay import WireEvent, in_time_order, renamed, seconds_to_now, shifted
 from streamer.sources.simulator.plan import CallKind
 from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.metrics_page import page, total
 from tests.integration.processes import Process, started, wait_for
-from tests.integration.score_log import records_on, written_scores
-from tests.integration.test_bad_input import final_scores
+from tests.integration.score_log import records_on, written_rows
+from tests.integration.test_bad_input import final_rows
 from tests.integration.test_ingest import listening
 from tests.support.calls.hostile import GOOD, Hostile
 from tests.support.patience import patient
@@ -246,13 +246,13 @@ async def good_calls_are_unchanged(environment: dict[str, str], calls: Mapping[i
     names = {f"{kind}-{number}" for kind in ("alone", GOOD) for number in calls}
     end = time.monotonic() + patient(60)
     while True:
-        scores = await written_scores(environment)
-        closings = Counter(each.conversation_id for each in scores if isinstance(each, ClosedFact))
+        rows = await written_rows(environment)
+        closings = Counter(row.conversation_id for row in rows if isinstance(row, CallRow) and row.state == "closed")
         if names <= set(closings) or time.monotonic() > end:
             break
     assert names <= set(closings)
     assert set(closings.values()) == {1}, "a call is closed once"
-    finals = final_scores([each for each in scores if each.conversation_id in names])
+    finals = final_rows([row for row in rows if row.conversation_id in names])
     for number in calls:
         assert finals[f"{GOOD}-{number}"] == finals[f"alone-{number}"]
         assert len(finals[f"{GOOD}-{number}"]) > 3

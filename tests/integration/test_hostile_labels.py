@@ -1,6 +1,5 @@
 """Ten thousand agents with hostile names: the page of a real exporter stays small, and is read in time while scores stream in."""
 
-import json
 import random
 import re
 import time
@@ -8,15 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import pytest
 from confluent_kafka import Producer
 
 from consumers.runtime.settings import MAX_SERIES
-from schemas.scores.latency_stages import Stage
-from schemas.scores.records import STAGE_PREFIX
+from schemas.closed_sets import Anchor, Speaker
+from schemas.rows import STAGE_NEWS, Labels, StageLatency, TurnRow, encode
+from schemas.scores.latency_stages import Stage, StageSource
 from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import started, wait_for
 from tests.support.patience import patient
@@ -31,10 +31,6 @@ PAGE_SECONDS: Final = 0.5
 """Processor time for a page."""
 OPENMETRICS: Final = {"accept": "application/openmetrics-text; version=1.0.0", "accept-encoding": "gzip"}
 HOSTILE: Final = ('"', "\\", "\n", "\x00", "{", "}", ",", "=", "é", "\u202e", "🎧", " ")
-_RECORD: Final = {
-    "index": 0, "revision": 1, "is_first": True, "input_hash": "0", "offsets": {}, "event_time_ms": 0, "code_version": "1",
-    "schema_version": 2, "turn": 1, "status": "provisional",
-}  # fmt: skip
 
 
 def name(rng: random.Random, kind: str, number: int) -> str:
@@ -42,22 +38,22 @@ def name(rng: random.Random, kind: str, number: int) -> str:
     return f"{kind}{number}" + "".join(rng.choices(HOSTILE, k=rng.randrange(100)))
 
 
-def records_of(rng: random.Random, number: int) -> Iterator[Mapping[str, Any]]:
-    """The scores of a call of an unknown agent: a latency, an interruption, and now and then a row with all stages."""
-    who = {label: name(rng, label, number) for label in ("agent", "tenant", "environment")}
-    now_ms = time.time_ns() // 1_000_000
-    common = {**_RECORD, "conversation_id": f"c-{number}", "caused_at_ms": now_ms, "labels": who}
-    result = {"outcome": "scored", "value": rng.randrange(4000)}
-    where = {"anchor": "vad", "source": "pipecat"}
-    yield {**common, **where, "kind": "score", "name": "voice_to_voice_latency_ms", "result": result}
-    yield {**common, "kind": "fact", "name": "interruption_by_assistant"}
-    if number % STAGES_EVERY:
-        return
-    stages = [{"stage": stage, "source": "pipecat", "latency_ms": 300} for stage in Stage]
-    known = [f"{STAGE_PREFIX}{stage}" for stage in Stage]
-    yield {
-        **common, **where, "kind": "score", "name": "turn", "voice_to_voice_ms": result, "stages": stages, "first_known": known
-    }  # fmt: skip
+def row_of(rng: random.Random, number: int) -> TurnRow:
+    """A turn of a call of an unknown agent: a wait, an interruption, and now and then all stages."""
+    agent, tenant, environment = (name(rng, label, number) for label in ("agent", "tenant", "environment"))
+    stages = () if number % STAGES_EVERY else tuple(StageLatency(each, 300.0, StageSource.PIPECAT) for each in Stage)
+    return TurnRow(
+        conversation_id=f"c-{number}",
+        turn=1,
+        known_ms=time.time_ns() // 1_000_000,
+        labels=Labels(agent=agent, tenant=tenant, environment=environment),
+        news=("wait", "interruption.assistant", *(STAGE_NEWS + each.stage for each in stages)),
+        wait_ms=float(rng.randrange(4000)),
+        anchor=Anchor.VAD,
+        wait_source="pipecat",
+        interruptions=(Speaker.ASSISTANT,),
+        stages=stages,
+    )
 
 
 class Scores:
@@ -71,11 +67,11 @@ class Scores:
         self._calls = 0
 
     def send(self, calls: int) -> None:
-        """Writes the records of so many calls of new agents."""
+        """Writes the rows of so many calls of new agents."""
         for _ in range(calls):
-            for record in records_of(self._rng, self._calls):
-                self._producer.produce(self._topic, json.dumps(record).encode(), record["conversation_id"].encode())
-                self.records += 1
+            row = row_of(self._rng, self._calls)
+            self._producer.produce(self._topic, encode(row), row.conversation_id.encode())
+            self.records += 1
             self._calls += 1
             self._producer.poll(0)
         self._producer.flush()

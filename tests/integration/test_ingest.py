@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from schemas.closed_sets import Anchor
-from schemas.scores.records import CallValues, Scored, TurnValues
 from tests.integration.conftest import make_topics, variables
 from tests.integration.metrics_page import address_in, answer_of, total
 from tests.integration.processes import Process, started, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import written_rows
 from tests.support.brokers import kafka_broker
+from tests.support.calls.rows_of_calls import turns_of
 from tests.support.patience import patient
 from tests.support.required_tools import MISSING
 from tests.support.webhooks import SECRET, delivery, entry, record_of_a_call, signature_header
@@ -84,13 +84,14 @@ async def test_a_webhook_becomes_a_measured_call(service: Ingest, environment: d
     assert service.webhook(silent).text == "accepted\n"
     wait_for("the other call to be closed", lambda: total(service.metrics, "callgauge_calls_ended_total") == 2, 30)
 
-    records = newest_of(await written_scores(environment))
-    turns = {each.turn: each for each in records if isinstance(each, TurnValues)}
-    measured = {turn: (each.voice_to_voice_ms.value, each.anchor) for turn, each in turns.items()
-                if isinstance(each.voice_to_voice_ms, Scored)}  # fmt: skip
+    rows = await written_rows(environment)
+    turns = turns_of(rows)
+    measured = {
+        number: (turn.wait_ms, turn.anchor) for number, turn in turns.items() if isinstance(turn.wait_ms, float)
+    }
     assert measured == {1: (1_700.0, Anchor.RECORD), 2: (2_050.0, Anchor.RECORD)}
-    assert {each.conversation_id for each in turns.values()} == {"conv_1"}
-    assert {each.labels.agent for each in records if isinstance(each, CallValues)} == {"desk"}
+    assert {turn.conversation_id for turn in turns.values()} == {"conv_1"}
+    assert {turn.labels.agent for turn in turns.values()} == {"desk"}
     assert total(service.metrics, "callgauge_dead_air_total") == 0
     assert total(service.metrics, "callgauge_quarantined_total") == 0
     again = sum(total(service.metrics, "callgauge_events_total", outcome=one) for one in ("repeated", "after_close"))
@@ -136,11 +137,7 @@ async def test_posted_events_become_a_measured_call_and_what_cannot_be_read_is_q
     assert answer.json()["refused"][0]["line"] == 4
     assert service.events(call, token="another").status_code == 401  # noqa: S106 - a secret of tests
     wait_for("the call to be closed", lambda: total(service.metrics, "callgauge_calls_ended_total") == 1, 30)
-    (turn,) = [
-        each for each in newest_of(await written_scores(environment)) if isinstance(each, TurnValues) and each.turn == 1
-    ]
-    assert isinstance(turn.voice_to_voice_ms, Scored)
-    assert turn.voice_to_voice_ms.value == pytest.approx(900)
+    assert turns_of(await written_rows(environment))[1].wait_ms == pytest.approx(900)
     assert total(service.metrics, "callgauge_ingest_events_total", source="pipecat") == 6
 
     unreadable = b'{"type": "post_call_transcription", "data": {"conversation_id": "conv_9", "transcript": 5}}'

@@ -21,14 +21,14 @@ import pytest
 from consumers.judge.prompts import question_of
 from schemas.closed_sets import InputSource
 from schemas.judging import JudgeRequest, JudgeVerdict
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ProgressScore, SubgoalScore
+from schemas.rows import CallRow, Row, Subgoal, TurnRow
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC
 from streamer.sources.simulator.traffic import simulate_call
 from tests.chaos.verdict.checker import compared
 from tests.chaos.verdict.topic_reader import Follower
 from tests.integration.conftest import make_topics, variables
 from tests.integration.processes import Process, started
-from tests.integration.score_log import newest_of
+from tests.integration.score_log import newest_rows, rows_in
 from tests.support.brokers.backlog import Sent, put_backlog
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, grades, scripted_openai
 from tests.support.patience import patient
@@ -194,7 +194,7 @@ class Evening:
                 assert time.monotonic() < deadline, f"{closed} of {CALLS} calls are closed; see {self.folder}"
                 for role in roles.values():
                     role.must_run()
-                closed += sum(SCORE_RECORD.validate_json(value).name == "closed" for value in scores.read(0.05))
+                closed += sum(isinstance(row, CallRow) and row.state == "closed" for row in rows_in(scores.read(0.05)))
                 if kills and len(server.asked) >= kills[0][0]:
                     self._strike(kills.pop(0)[1], roles, server)
             assert not kills, f"all was judged before {kills}"
@@ -264,7 +264,7 @@ def test_kills_during_judging_lose_no_score_and_ask_nothing_again(
 
     peace = Evening(bootstrap, f"{topic_prefix}peace.", tmp_path / "peace", goals)
     peace.hold(records, None)
-    expected = [SCORE_RECORD.validate_json(value) for value in peace.scores]
+    expected = rows_in(peace.scores)
     _require_substance(expected)
 
     storm = Evening(bootstrap, f"{topic_prefix}storm.", tmp_path / "storm", goals)
@@ -285,12 +285,18 @@ def test_kills_during_judging_lose_no_score_and_ask_nothing_again(
     assert set(ids.values()) == {1}, "a question has two verdicts"
 
 
-def _require_substance(records: Sequence[AnyScoreRecord]) -> None:
+def _require_substance(rows: Sequence[Row]) -> None:
     """The calls are such that there is something to lose: turns, subgoals of both kinds, reached and not reached."""
-    finals = newest_of(records)
-    assert sum(isinstance(record, ProgressScore) for record in finals) > 2 * CALLS
-    subgoals = [record for record in finals if isinstance(record, SubgoalScore)]
+    finals = newest_rows(rows)
+    assert sum(isinstance(row, TurnRow) and row.progress is not None for row in finals) > 2 * CALLS
+    goals = [row.goals for row in finals if isinstance(row, CallRow) and row.goals is not None]
+    subgoals = [each for of_call in goals for each in of_call.subgoals]
     assert len(subgoals) == CALLS * (JUDGED_SUBGOALS + 2)
-    for checked_by in ("judge", "code"):
-        reached = [record.reached_turn is not None for record in subgoals if record.checked_by == checked_by]
-        assert set(reached) == {True, False}, f"of those checked by {checked_by}"
+    assert sum(each.by_judge for each in goals) == CALLS * JUDGED_SUBGOALS
+    for is_judged in (True, False):
+        reached = [each.reached_turn is not None for each in subgoals if _is_judged(each) == is_judged]
+        assert set(reached) == {True, False}, f"of those that a judge decides: {is_judged}"
+
+
+def _is_judged(subgoal: Subgoal) -> bool:
+    return bool(subgoal.votes_complete or subgoal.votes_incomplete)

@@ -12,20 +12,14 @@ from typing import Any, Final
 import pytest
 
 from schemas.closed_sets import Anchor
+from schemas.rows import GoalsRow, Row
 from schemas.scores.latency_stages import Stage
-from schemas.scores.records import (
-    AgentErrorsFact,
-    AnyScoreRecord,
-    ClosedFact,
-    InterruptionFact,
-    ToolUseFact,
-    TurnValues,
-)
 from tests.integration.metrics_page import total
 from tests.integration.observed_calls import latencies_of, scored
 from tests.integration.processes import started, wait_for
-from tests.integration.score_log import newest_of, records_on, written_scores
+from tests.integration.score_log import newest_rows, records_on, written_rows
 from tests.integration.test_ingest import TOKEN, Ingest, listening
+from tests.support.calls.rows_of_calls import call_of, turns_of
 from tests.support.environments import python_with
 from tests.support.observers import LIVEKIT, SEND
 from tests.support.pages import blocks_of
@@ -66,21 +60,21 @@ def figures_of(ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     return calls
 
 
-def require_times_of_its_events(records: list[AnyScoreRecord], figures: dict[str, Any]) -> None:
+def require_times_of_its_events(rows: list[Row], figures: dict[str, Any]) -> None:
     """Checks that each latency lies between two times that events of the session have, however late they were handed over: the user's
     last sound by the user's state or message, and the first sound by the output or the agent's state.
     """
-    latencies, anchors = latencies_of(records)
+    latencies, anchors = latencies_of(rows)
     for ours, possible in zip(latencies, figures["heard_ms"], strict=True):
         assert min(abs(ours - each) for each in possible) < ROUNDED_MS, (ours, possible)
     assert anchors == {Anchor.VAD}
 
 
-def require_livekits_own(records: list[AnyScoreRecord], figures: dict[str, Any], *, without: int | None = None) -> None:
+def require_livekits_own(rows: list[Row], figures: dict[str, Any], *, without: int | None = None) -> None:
     """Checks the scores of a call against LiveKit's figures, which it takes from its clock a moment before or after its events; the
     turn `without` has no latency there.
     """
-    latencies, anchors = latencies_of(records)
+    latencies, anchors = latencies_of(rows)
     if without is not None:
         del latencies[without - 1]
     assert latencies == pytest.approx(figures["e2e_ms"], abs=patient(NEAR_MS))
@@ -89,13 +83,16 @@ def require_livekits_own(records: list[AnyScoreRecord], figures: dict[str, Any],
     assert anchors == {Anchor.VAD}
 
 
-def require_the_script(records: list[AnyScoreRecord]) -> None:
+def require_the_script(rows: list[Row]) -> None:
     """Checks what the script of the session has beside answers; the turn that fails is joined with the next."""
-    assert [(r.name, r.turn) for r in records if isinstance(r, InterruptionFact)] == [("interruption_by_user", 5)]
-    tools = sorted((r.turn, r.tool, r.outcome) for r in records if isinstance(r, ToolUseFact))
+    turns = turns_of(rows)
+    assert [(number, *turn.interruptions) for number, turn in turns.items() if turn.interruptions] == [(5, "user")]
+    tools = [(number, use.tool, use.outcome) for number, turn in turns.items() for use in turn.tools]
     assert tools == [(2, "find_badge", "success"), (3, "open_drawer", "error"), (7, "call_guard", "success")]
-    assert [(r.errors, r.component) for r in records if isinstance(r, AgentErrorsFact)] == [(1, "LLM")]
-    assert {record.labels.agent for record in records} == {"livekit"}
+    errors = call_of(rows).errors
+    assert errors is not None
+    assert (errors.number, errors.component) == (1, "LLM")
+    assert {turn.labels.agent for turn in turns.values()} == {"livekit"}
 
 
 @pytest.fixture
@@ -113,16 +110,16 @@ async def test_a_call_of_twenty_turns_has_the_times_of_its_events_over_kafka_and
     wait_for("the calls to close", lambda: total(service.metrics, "callgauge_calls_ended_total") == 2, 30)
     assert total(service.metrics, "callgauge_quarantined_total") == 0
     assert total(service.metrics, "callgauge_events_total", outcome="unknown") == 0
-    records = newest_of(await written_scores(environment))
+    records = newest_rows(await written_rows(environment))
     for name, theirs in figures.items():
         ours = [record for record in records if record.conversation_id == name]
         assert len(theirs["e2e_ms"]) == TURNS - 1  # one turn fails
         require_times_of_its_events(ours, theirs)
         require_the_script(ours)
         assert (theirs["errors"], theirs["is_whole"], theirs["lost"]) == (1, True, {})
-        assert [(r.reason, r.ended_reason) for r in ours if isinstance(r, ClosedFact)] == [("ended", "user_initiated")]
-        (turn,) = [each for each in ours if isinstance(each, TurnValues) and each.turn == 1]
-        stages = {each.stage for each in turn.stages}
+        closed = call_of(ours)
+        assert (closed.close_reason, closed.ended_reason) == ("ended", "user_initiated")
+        stages = {each.stage for each in turns_of(ours)[1].stages}
         assert {Stage.ENDPOINTING, Stage.STT_TRAILING, Stage.LLM_FIRST_TOKEN, Stage.TTS_FIRST_BYTE} <= stages
     for name in figures:
         events = [
@@ -156,7 +153,7 @@ async def test_every_version_has_its_own_latencies(version: str, environment: di
     events = [json.loads(record.value) for record in await records_on(environment, "pipecat.events")]
     handoffs = [event["data"]["new_agent"].lower() for event in events if event["type"] == "agent_handoff"]
     assert handoffs == ["guard"]  # before 1.3 an agent has no id, only a class
-    stages = {each.stage for r in records if isinstance(r, TurnValues) and r.turn == 1 for each in r.stages}
+    stages = {each.stage for each in turns_of(records)[1].stages}
     assert {Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN, Stage.TTS_FIRST_BYTE} <= stages
 
 
@@ -167,4 +164,6 @@ async def test_the_line_of_the_page_attaches_as_it_is(environment: dict[str, str
     (figures,) = figures_of(play(NEWEST, environment, "any", "--turns", "1", "--attach", here)).values()
     records = await scored(environment, figures["id"])
     require_times_of_its_events(records, figures)
-    assert {(record.labels.agent, record.labels.environment) for record in records} == {("desk", "production")}
+    assert {(row.labels.agent, row.labels.environment) for row in records if not isinstance(row, GoalsRow)} == {
+        ("desk", "production")
+    }

@@ -25,14 +25,14 @@ from aiokafka import AIOKafkaProducer, ConsumerRecord
 from consumers.engine.limits import Limits
 from schemas.closed_sets import CloseReason, InputSource
 from schemas.log import Event, Tick, placed_in
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact, DeadAirFact, Scored, VoiceToVoiceLatency
+from schemas.rows import CallRow, Row, TurnRow, number
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from tests.chaos.load.call_pool import CallTemplate, make_pool
 from tests.chaos.load.silences import LENGTHS_MS, LONG_MS, NAME_START, Silence, SilenceTimes, silence_name
 from tests.chaos.verdict.undisturbed import undisturbed
 from tests.chaos.verdict.verdict import limits_of
 from tests.integration.processes import Process, started
-from tests.integration.score_log import closings, records_on
+from tests.integration.score_log import closed_rows, records_on, rows_in
 from tests.support.brokers.backlog import CALL_SOURCES, Sent, put_backlog
 from tests.support.sequencer_process import sequencer
 
@@ -226,18 +226,22 @@ class Told(NamedTuple):
     latencies: list[tuple[str, int, float]]
 
 
-def told(records: Sequence[AnyScoreRecord]) -> Told:
-    latencies = [each for each in records if isinstance(each, VoiceToVoiceLatency)]
-    newest = {(each.conversation_id, each.turn or 0): each.result for each in latencies}  # a call is in one partition
+def told(rows: Sequence[Row]) -> Told:
+    turns = {
+        (row.conversation_id, row.turn): row for row in rows if isinstance(row, TurnRow)
+    }  # a call is in one partition
+    closed = [row for row in rows if isinstance(row, CallRow) and row.state == "closed"]
     return Told(
         sorted(
-            (each.conversation_id, each.reason, each.ended_reason, each.turns)
-            for each in records
-            if isinstance(each, ClosedFact)
+            (row.conversation_id, row.close_reason or CloseReason.ENDED, row.ended_reason, row.turns) for row in closed
         ),
-        sorted((each.conversation_id, each.silent_since_ms) for each in records if isinstance(each, DeadAirFact)),
-        sorted((each.conversation_id, each.turn or 0, each.labels.agent) for each in latencies if each.is_first),
-        sorted((*subject, result.value) for subject, result in newest.items() if isinstance(result, Scored)),
+        sorted((call, each.since_ms) for (call, _), row in turns.items() for each in row.dead_air),
+        sorted(
+            (row.conversation_id, row.turn, row.labels.agent)
+            for row in rows
+            if isinstance(row, TurnRow) and "wait" in row.news
+        ),
+        sorted((*turn, wait_ms) for turn, row in turns.items() if (wait_ms := number(row.wait_ms)) is not None),
     )
 
 
@@ -267,14 +271,14 @@ def as_live(inputs: Inputs, limits: Limits) -> Told:
                 record.headers, source, 0, 0, place,
             )
         )  # fmt: skip
-    return told(undisturbed(log, limits).records)
+    return told(undisturbed(log, limits).rows)
 
 
 async def require_as_live(environment: dict[str, str], names: Sequence[str]) -> tuple[Told, Inputs]:
     """Waits until all calls are closed, and checks that their scores are those of an evaluator that never stops."""
-    assert (await closings(environment, len(names), WAIT_SECONDS)).keys() == set(names)
+    assert (await closed_rows(environment, len(names), WAIT_SECONDS)).keys() == set(names)
     scores = await records_on(environment, SCORES_TOPIC)
-    found = told([SCORE_RECORD.validate_json(each.value) for each in scores if each.value])
+    found = told(rows_in(each.value for each in scores))
     inputs = await inputs_of(environment)
     expected = as_live(inputs, limits_of(environment))
     assert found.closed == expected.closed
@@ -446,8 +450,8 @@ async def test_a_backlog_of_ten_minutes_tells_what_was_told_live(
     assert reasons["on-hold"] is CloseReason.ENDED
     assert reasons["hung-up"] is reasons["back-after-idle"] is CloseReason.IDLE
     dead_airs = Counter(name for name, _ in found.dead_airs)
-    for number in range(40):
-        assert dead_airs[silence_name(number)] == (LENGTHS_MS[number % len(LENGTHS_MS)] == LONG_MS)
+    for place in range(40):
+        assert dead_airs[silence_name(place)] == (LENGTHS_MS[place % len(LENGTHS_MS)] == LONG_MS)
 
 
 @pytest.mark.service(limits__closing_grace_ms="1000", limits__delivery_allowance_ms="0")

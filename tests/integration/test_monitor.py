@@ -15,10 +15,10 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from schemas.closed_sets import Anchor
-from schemas.scores.records import Scored, TurnValues
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import started, wait_for
-from tests.integration.score_log import newest_of, records_on, written_scores
+from tests.integration.score_log import records_on, written_rows
+from tests.support.calls.rows_of_calls import turns_of
 from tests.support.patience import patient
 
 KEY = "key-of-tests"
@@ -95,12 +95,11 @@ async def test_a_live_call_is_found_joined_and_measured(
         page = await asyncio.to_thread(total, address, "callgauge_monitor_messages_total", outcome="past")
         assert page == 3
         assert (await asyncio.to_thread(process.signalled, signal.SIGTERM))[0] == 0
-    turns = {each.turn: each for each in newest_of(await written_scores(environment)) if isinstance(each, TurnValues)}
+    turns = turns_of(await written_rows(environment))
     assert set(turns) == {0, 1, 2}
-    assert not isinstance(turns[1].voice_to_voice_ms, Scored)
-    assert isinstance(turns[2].voice_to_voice_ms, Scored)
+    assert not isinstance(turns[1].wait_ms, float)
     arrived_ms = [json.loads(each.value)["timestamp"] for each in await records_on(environment, "elevenlabs.events")]
     *_, asked_ms, answered_ms, _ended_ms = arrived_ms
-    assert turns[2].voice_to_voice_ms.value == answered_ms - asked_ms
+    assert turns[2].wait_ms == answered_ms - asked_ms
     assert turns[2].anchor is Anchor.ESTIMATED
     assert vendor.keys == {KEY}

@@ -23,18 +23,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from aiokafka import ConsumerRecord
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from consumers.history.sqlite import Batch, SqliteHistory
-from schemas.scores.records import (
-    SCORE_RECORD,
-    AnyScoreRecord,
-    CallLabels,
-    CallStartedFact,
-    ClosedFact,
-    Scored,
-    VoiceToVoiceLatency,
-)
+from schemas.rows import CallRow, Labels, Row, TurnRow, decode
 from streamer.notebook import score
 from streamer.sources.http.receiving import NEW_CALL_EVENTS
 from streamer.sources.replay import WireEvent, in_time_order, renamed, seconds_to_now, shifted
@@ -43,7 +36,7 @@ from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.metrics_page import page, total
 from tests.integration.processes import started, wait_for
 from tests.integration.score_log import records_on
-from tests.integration.test_bad_input import final_scores
+from tests.integration.test_bad_input import final_rows
 from tests.integration.test_ingest import listening
 from tests.support.patience import patient
 
@@ -139,16 +132,14 @@ def write_tenants(environment: Mapping[str, str], load: Load) -> None:
 def write_past_calls(folder: Path, count: int) -> None:
     """Past calls of the noisy tenant as history keeps them: when they began, why they ended, what was said."""
     (sample,) = score("sample")
-    facts = [each for each in sample.records if isinstance(each, CallStartedFact | ClosedFact)]
-    labels = CallLabels(agent="noise", tenant=NOISY)
+    labels = Labels(agent="noise", tenant=NOISY)
     with closing(SqliteHistory(folder, writes=True)) as store:
         for first in range(0, count, 1_000):
             at_ms = now_ms()
             names = [f"past-{number}" for number in range(first, min(first + 1_000, count))]
-            records = [
-                fact.model_copy(update={"conversation_id": name, "caused_at_ms": at_ms, "labels": labels})
+            rows = [
+                structs.replace(sample.call, conversation_id=name, known_ms=at_ms, first_known_ms=at_ms, labels=labels)
                 for name in names
-                for fact in facts
             ]
             said = [
                 json.dumps(
@@ -156,13 +147,7 @@ def write_past_calls(folder: Path, count: int) -> None:
                 ).encode()
                 for name in names
             ]
-            store.write(
-                Batch(
-                    [(each, each.model_dump_json().encode()) for each in records],
-                    [(name, at_ms, each) for name, each in zip(names, said, strict=True)],
-                    {},
-                )
-            )
+            store.write(Batch(rows, [(name, at_ms, each) for name, each in zip(names, said, strict=True)], {}))
 
 
 class Client:
@@ -341,22 +326,24 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
 
 
-async def records_of_the_quiet(
-    environment: Mapping[str, str], load: Load
-) -> list[tuple[ConsumerRecord, AnyScoreRecord]]:
+async def records_of_the_quiet(environment: Mapping[str, str], load: Load) -> list[tuple[ConsumerRecord, Row]]:
     """What `scores` has of the calls of the quiet tenant; there are very many of the other one."""
     keys = {f"{kind}-{number}".encode() for kind in ("alone", "beside") for number in range(load.quiet_calls)}
     found = await records_on(environment, "scores")
-    return [(each, SCORE_RECORD.validate_json(each.value)) for each in found if each.value and each.key in keys]
+    return [(each, decode(each.value)) for each in found if each.value and each.key in keys]
 
 
-def is_first_latency(record: AnyScoreRecord) -> bool:
-    return isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored) and record.is_first
+def is_first_latency(row: Row) -> bool:
+    return isinstance(row, TurnRow) and "wait" in row.news
 
 
-def first_latencies(records: Sequence[tuple[ConsumerRecord, AnyScoreRecord]]) -> list[int]:
-    """Of each turn, milliseconds from the broker's time of the event that showed its latency to the record of it."""
-    return [record.timestamp - each.caused_at_ms for record, each in records if is_first_latency(each)]
+def first_latencies(records: Sequence[tuple[ConsumerRecord, Row]]) -> list[int]:
+    """Of each turn, milliseconds from the broker's time of the event that showed its latency to its row."""
+    return [
+        record.timestamp - each.known_ms
+        for record, each in records
+        if isinstance(each, TurnRow) and is_first_latency(each)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -449,14 +436,15 @@ async def test_a_tenant_within_its_rights_changes_nothing_for_another(
         assert max(prober.seconds) < 1.0
 
 
-def unchanged(records: Sequence[AnyScoreRecord], load: Load) -> None:
-    """Each call of the quiet tenant is closed once, and has the scores that it got alone."""
-    closed = Counter(each.conversation_id for each in records if isinstance(each, ClosedFact))
+def unchanged(rows: Sequence[Row], load: Load) -> None:
+    """Each call of the quiet tenant is closed once, and has the rows that it got alone."""
+    closings = [row for row in rows if isinstance(row, CallRow) and row.state == "closed"]
+    closed = Counter(row.conversation_id for row in closings)
     assert [name for name, times in closed.items() if times > 1] == [], "a call is closed once"
-    why = {each.conversation_id: str(each.reason) for each in records if isinstance(each, ClosedFact)}
+    why = {row.conversation_id: row.close_reason for row in closings}
     numbers = range(load.quiet_calls)
     assert [why.get(f"beside-{each}") for each in numbers] == [why.get(f"alone-{each}") for each in numbers]
-    finals = final_scores(list(records))
+    finals = final_rows(list(rows))
     for each in numbers:
         assert finals[f"beside-{each}"] == finals[f"alone-{each}"]
         assert len(finals[f"beside-{each}"]) > 3

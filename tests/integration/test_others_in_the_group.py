@@ -26,8 +26,8 @@ def call_started(agent: str) -> dict[str, Any]:
 
 
 def agents(records: list[dict[str, Any]]) -> dict[str, str]:
-    """By closed call, the agent that its final records name."""
-    return {each["conversation_id"]: each["labels"]["agent"] for each in records if each["kind"] == "closed"}
+    """By closed call, the agent that its closed row names."""
+    return {each["conversation_id"]: each["labels"]["agent"] for each in records if each.get("state") == "closed"}
 
 
 async def test_what_a_foreign_consumer_committed_past_is_read(environment: dict[str, str], tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_of_two_evaluators_with_one_name_one_stands_aside(environment: dic
         assert await topics.closed("open", "done") == {"open": "ended", "done": "ended"}
     records = await topics.scores()
     assert agents(records) == {"open": "desk", "done": "desk"}
-    assert sum(each["kind"] == "closed" for each in records) == 2
+    assert sum(each.get("state") == "closed" for each in records) == 2
 
 
 async def test_who_stands_aside_ends_at_once_when_it_is_asked_to(environment: dict[str, str], tmp_path: Path) -> None:

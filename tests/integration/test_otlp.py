@@ -12,11 +12,11 @@ from typing import Any, Final
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 
-from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, Scored, TurnValues
+from schemas.rows import CallRow, Row, TurnRow
 from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.metrics_page import total
 from tests.integration.processes import Process, ran, started, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import closings_of, newest_rows, written_rows
 from tests.support.fakes.http_answers import Answer, Request, answering
 from tests.support.patience import patient
 
@@ -99,12 +99,12 @@ def play(environment: dict[str, str], folder: Path, *seeds: int) -> None:
     ran("replay", str(path), "--speed", "max", **environment)
 
 
-async def closed_calls(environment: dict[str, str], count: int) -> list[AnyScoreRecord]:
-    """The newest records, when so many calls have closed."""
+async def closed_calls(environment: dict[str, str], count: int) -> list[Row]:
+    """The newest rows, when so many calls have closed."""
     while True:
-        records = await written_scores(environment)
-        if len([record for record in records if isinstance(record, ClosedFact)]) == count:
-            return newest_of(records)
+        rows = await written_rows(environment)
+        if len(closings_of(rows)) == count:
+            return newest_rows(rows)
 
 
 def values_in(events: list[Event], name: str) -> Counter[tuple[Any, ...]]:
@@ -117,11 +117,11 @@ def values_in(events: list[Event], name: str) -> Counter[tuple[Any, ...]]:
     )
 
 
-def latencies_on_the_topic(records: list[AnyScoreRecord]) -> Counter[tuple[Any, ...]]:
+def latencies_on_the_topic(rows: list[Row]) -> Counter[tuple[Any, ...]]:
     return Counter(
-        (record.conversation_id, record.turn, record.voice_to_voice_ms.value)
-        for record in records
-        if isinstance(record, TurnValues) and isinstance(record.voice_to_voice_ms, Scored)
+        (row.conversation_id, row.turn, row.wait_ms)
+        for row in rows
+        if isinstance(row, TurnRow) and isinstance(row.wait_ms, float)
     )
 
 
@@ -132,8 +132,8 @@ async def test_a_receiver_that_refuses_for_a_while_gets_every_final_score_once(
     receiver.refusal, receiver.refusals_left = 503, 2
     with receiving(receiver) as endpoint, roles(environment, tmp_path, endpoint) as (exporter, metrics):
         play(environment, tmp_path, *range(CALLS))
-        records = await closed_calls(environment, CALLS)
-        expected = latencies_on_the_topic(records)
+        rows = await closed_calls(environment, CALLS)
+        expected = latencies_on_the_topic(rows)
         assert len(expected) > CALLS
         wait_for(
             lambda: f"{len(receiver.events)} events\n{exporter.text}",
@@ -143,11 +143,11 @@ async def test_a_receiver_that_refuses_for_a_while_gets_every_final_score_once(
         assert total(metrics, SENT) == total(metrics, SENT, outcome="sent"), "nothing failed or was dropped"
     assert values_in(receiver.events, "voice_to_voice_latency_ms") == expected
     speeds = Counter(
-        (record.conversation_id, None, score.result.value)
-        for record in records
-        if isinstance(record, CallValues)
-        for name, score in record.eva.items()
-        if name == "eva_response_speed" and isinstance(score.result, Scored)
+        (row.conversation_id, None, score.result)
+        for row in rows
+        if isinstance(row, CallRow)
+        for name, score in row.eva.items()
+        if name == "eva_response_speed" and isinstance(score.result, float)
     )
     assert values_in(receiver.events, "eva_response_speed") == speeds
     first, second = receiver.refused_at
@@ -169,9 +169,9 @@ async def test_a_receiver_that_wants_no_requests_gets_few_and_metrics_do_not_wai
         assert all(gap > 0.9 for gap in gaps), "each refused request is followed by a pause"
         receiver.refusal = None
         play(environment, tmp_path, 7)
-        records = await closed_calls(environment, CALLS + 1)
-        last = max((record for record in records if isinstance(record, ClosedFact)), key=lambda r: r.caused_at_ms)
-        expected = latencies_on_the_topic([r for r in records if r.conversation_id == last.conversation_id])
+        rows = await closed_calls(environment, CALLS + 1)
+        last = max(closings_of(rows), key=lambda row: row.known_ms)
+        expected = latencies_on_the_topic([row for row in rows if row.conversation_id == last.conversation_id])
         wait_for(
             "the scores of the next call",
             lambda: expected <= values_in(receiver.events, "voice_to_voice_latency_ms"), 60,

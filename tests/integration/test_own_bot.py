@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
-from schemas.scores.records import Scored, TurnValues
+from schemas.rows import TurnRow
 from tests.integration.metrics_page import total
 from tests.integration.processes import ran, started, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import newest_rows, written_rows
 from tests.integration.test_ingest import listening
 from tests.support.pages import blocks_of
 from tests.support.patience import patient
@@ -84,10 +84,8 @@ def test_the_bot_has_thirty_lines(bot: str) -> None:
 
 async def measured_ms(environment: dict[str, str]) -> list[float]:
     """The latencies of all turns on the topic."""
-    turns = [
-        each for each in newest_of(await written_scores(environment)) if isinstance(each, TurnValues) and each.turn
-    ]
-    return [each.voice_to_voice_ms.value for each in turns if isinstance(each.voice_to_voice_ms, Scored)]
+    rows = newest_rows(await written_rows(environment))
+    return [row.wait_ms for row in rows if isinstance(row, TurnRow) and row.turn and isinstance(row.wait_ms, float)]
 
 
 @pytest.mark.service(ingest__port="0", ingest__token=TOKEN, limits__closing_grace_ms="1000")

@@ -15,7 +15,6 @@ import pytest
 
 from schemas.closed_sets import Anchor
 from schemas.scores.latency_stages import Stage
-from schemas.scores.records import AgentErrorsFact, InterruptionFact, Scored, ToolUseFact, TurnValues
 from streamer.notebook import ScoredCall, score
 from tests.support.environments import node_with, python_with
 from tests.support.observers import LIVEKIT, PIPECAT, SEND
@@ -45,19 +44,15 @@ def output_of(command: list[str], **environment: str) -> Any:
 
 
 def waits_ms(call: ScoredCall) -> list[float]:
-    turns = sorted((r for r in call.records if isinstance(r, TurnValues)), key=lambda each: each.turn or 0)
-    values = [turn.voice_to_voice_ms for turn in turns]
-    return [each.value for each in values if isinstance(each, Scored)]
+    return [turn.wait_ms for turn in call.turns if isinstance(turn.wait_ms, float)]
 
 
 def stages_ms(call: ScoredCall, stage: Stage) -> list[float]:
-    return [
-        each.latency_ms for r in call.records if isinstance(r, TurnValues) for each in r.stages if each.stage is stage
-    ]
+    return [each.latency_ms for turn in call.turns for each in turn.stages if each.stage is stage]
 
 
 def anchors(call: ScoredCall) -> set[Anchor | None]:
-    return {r.anchor for r in call.records if isinstance(r, TurnValues) and r.turn}
+    return {turn.anchor for turn in call.turns if turn.turn}
 
 
 def require_close(ours: list[float], theirs: list[float]) -> None:
@@ -71,10 +66,11 @@ def words_of(call: ScoredCall, role: str) -> list[str]:
 
 def facts(call: ScoredCall) -> tuple[list[tuple[Any, ...]], list[Any], list[tuple[Any, ...]]]:
     """Tools, turns of interruptions, and errors."""
+    turns, errors = call.turns, call.call.errors
     return (
-        [(r.turn, r.tool, r.outcome) for r in call.records if isinstance(r, ToolUseFact)],
-        [r.turn for r in call.records if isinstance(r, InterruptionFact)],
-        [(r.errors, r.component) for r in call.records if isinstance(r, AgentErrorsFact)],
+        [(turn.turn, use.tool, use.outcome) for turn in turns for use in turn.tools],
+        [turn.turn for turn in turns for _ in turn.interruptions],
+        [] if errors is None else [(errors.number, errors.component)],
     )
 
 

@@ -15,10 +15,10 @@ from typing import Final
 import pytest
 
 from schemas.closed_sets import Anchor
-from schemas.scores.records import ClosedFact, InterruptionFact, Scored, ToolUseFact, VoiceToVoiceLatency
+from schemas.rows import CallRow, TurnRow
 from tests.integration.metrics_page import total
 from tests.integration.processes import Process, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import newest_rows, written_rows
 from tests.support.observers import PYTHONPATH
 from tests.support.patience import patient
 from tests.tidy.source_tree import ROOT
@@ -62,11 +62,12 @@ async def test_latencies_interruptions_and_tools_are_those_of_pipecat(
     assert total(address, "callgauge_quarantined_total") == 0
     assert total(address, "callgauge_events_total", outcome="unknown") == 0
     by_pipecat = {name: call["latencies_ms"] for name, call in json.loads(output.read_text()).items()}
-    records = newest_of(await written_scores(environment))
+    rows = newest_rows(await written_rows(environment))
+    turns = sorted((row for row in rows if isinstance(row, TurnRow)), key=lambda row: row.turn)
     latencies: dict[str, list[tuple[float, Anchor | None]]] = {name: [] for name in CALLS}
-    for record in sorted((r for r in records if isinstance(r, VoiceToVoiceLatency)), key=lambda r: r.turn or 0):
-        if isinstance(record.result, Scored):
-            latencies[record.conversation_id].append((record.result.value, record.anchor))
+    for turn in turns:
+        if isinstance(turn.wait_ms, float):
+            latencies[turn.conversation_id].append((turn.wait_ms, turn.anchor))
     apart_ms = []
     for name in set(CALLS) - {"no_detector"}:
         ours_ms = [ms for ms, _ in latencies[name]]
@@ -78,15 +79,14 @@ async def test_latencies_interruptions_and_tools_are_those_of_pipecat(
     assert by_pipecat["no_detector"] == []
     assert [anchor for _, anchor in latencies["no_detector"]] == [Anchor.TURN_RELEASE] * 2
 
-    cut = {(r.name, r.conversation_id, r.turn) for r in records if isinstance(r, InterruptionFact)}
-    by_user = "interruption_by_user"
-    assert cut == {(by_user, "barge_in", 2), (by_user, "words_are_timed", 2), (by_user, "over_greeting", 1)}
-    tools = [(r.turn, r.tool, r.outcome) for r in records if isinstance(r, ToolUseFact)]
+    cut = {(turn.conversation_id, turn.turn, by) for turn in turns for by in turn.interruptions}
+    assert cut == {("barge_in", 2, "user"), ("words_are_timed", 2, "user"), ("over_greeting", 1, "user")}
+    tools = [(turn.turn, use.tool, use.outcome) for turn in turns for use in turn.tools]
     assert sorted(tools) == [
         (1, "find_visit", "success"), (2, "cancel_visit", "error"), (2, "find_visit", "success"),
         (3, "count_visitors", "unanswered"),
     ]  # fmt: skip
-    reasons = {r.conversation_id: (r.reason, r.ended_reason) for r in records if isinstance(r, ClosedFact)}
+    reasons = {row.conversation_id: (row.close_reason, row.ended_reason) for row in rows if isinstance(row, CallRow)}
     assert reasons["plain"] == ("ended", "ended")
     assert reasons["cancelled"] == ("ended", "cancelled")
 

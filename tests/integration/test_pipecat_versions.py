@@ -9,8 +9,9 @@ from typing import Final
 import pytest
 
 from schemas.closed_sets import Anchor
-from schemas.scores.records import InterruptionFact, ToolUseFact
+from schemas.rows import GoalsRow
 from tests.integration.observed_calls import latencies_of, scored
+from tests.support.calls.rows_of_calls import turns_of
 from tests.support.environments import python_with
 from tests.support.observers import PIPECAT, SEND
 from tests.support.patience import patient
@@ -46,13 +47,16 @@ async def test_latencies_are_pipecats_own(pipecat: str, environment: dict[str, s
     call = f"call-{uuid.uuid4().hex[:6]}"
     by_pipecat = play(pipecat, call, environment, by_setup_file=by_setup_file)
     assert len(by_pipecat) == 2
-    records = await scored(environment, call)
-    latencies, anchors = latencies_of(records)
+    rows = await scored(environment, call)
+    latencies, anchors = latencies_of(rows)
     assert latencies == pytest.approx(by_pipecat, abs=patient(CLOSE_MS))
     assert anchors == {Anchor.VAD}
-    assert [(r.name, r.turn) for r in records if isinstance(r, InterruptionFact)] == [("interruption_by_user", 2)]
-    assert [(r.turn, r.tool, r.outcome) for r in records if isinstance(r, ToolUseFact)] == [(1, "find", "error")]
-    assert {record.labels.agent for record in records} == {"any-version"}
+    turns = turns_of(rows)
+    assert [(number, *turn.interruptions) for number, turn in turns.items() if turn.interruptions] == [(2, "user")]
+    assert [(number, use.tool, use.outcome) for number, turn in turns.items() for use in turn.tools] == [
+        (1, "find", "error")
+    ]
+    assert {row.labels.agent for row in rows if not isinstance(row, GoalsRow)} == {"any-version"}
 
 
 async def test_before_the_detector_told_its_delay_the_anchor_says_so(environment: dict[str, str]) -> None:

@@ -16,18 +16,19 @@ import httpx
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from schemas.rows import encode
 from tests.integration.conftest import PARTITIONS, make_topics, variables
 from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import COMMAND, Process, started, wait_for
 from tests.support.brokers.kafka_broker import NOTHING_TO_RUN
 from tests.support.required_tools import MISSING
-from tests.unit.exporter.test_running_calls import record as score
+from tests.unit.exporter.test_projection import call, closed
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "one~two.three"  # noqa: S105 - a secret of this test only
 SOON_SECONDS = 20
 """Below the deadline of 10 s: no step of a stop may use all of it. On an idle machine 2 to 4 s are seen, on a busy one 5."""
-READ = "callgauge_scores_read_total"
+STARTED, ENDED = "callgauge_calls_started_total", "callgauge_calls_ended_total"
 MOST_RECORDS = 200_000
 PER_SECOND = 500
 LIVES = 3
@@ -244,7 +245,7 @@ async def write_scores(
             await producer.begin_transaction()
             for index in range(batch):
                 name = f"c-{written + index}"
-                await producer.send(topic, score(name).model_dump_json().encode(), name.encode())
+                await producer.send(topic, encode(call("started", conversation_id=name)), name.encode())
             if number % 4 == 0:
                 await producer.abort_transaction()
                 continue
@@ -255,20 +256,20 @@ async def write_scores(
 
 
 async def write_ends(environment: dict[str, str]) -> None:
-    """Writes a closing record to each partition of `scores`: an exporter that has counted them all has counted all before them."""
+    """Writes a closed row to each partition of `scores`: an exporter that has counted them all has counted all before them."""
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores"
     async with transactions(environment) as producer, producer.transaction():
         for partition in range(PARTITIONS):
-            record = score(f"end-{partition}", closes=True)
-            await producer.send(topic, record.model_dump_json().encode(), b"end", partition=partition)
+            row = closed(conversation_id=f"end-{partition}")
+            await producer.send(topic, encode(row), b"end", partition=partition)
 
 
 def wait_for_records(address: str, records: int) -> None:
-    wait_for(f"{records} records counted", lambda: total(address, READ, kind="fact") >= records, 30)
+    wait_for(f"{records} records counted", lambda: total(address, STARTED) >= records, 30)
 
 
 def wait_for_ends(address: str) -> None:
-    wait_for("the last records", lambda: total(address, READ, kind="closed") == PARTITIONS, 30)
+    wait_for("the last records", lambda: total(address, ENDED) == PARTITIONS, 30)
 
 
 def records_counted(process: Process) -> int:
@@ -288,7 +289,7 @@ async def test_an_exporter_alone_counts_what_was_committed(environment: dict[str
         await write_scores(environment, 500, per_second=10_000)
         await write_ends(environment)
         await asyncio.to_thread(wait_for_ends, address)
-        assert total(address, READ, kind="fact") == 500
+        assert total(address, STARTED) == 500
         assert process.signalled(signal.SIGTERM)[0] == 0
         assert records_counted(process) == 500 + PARTITIONS
         assert all(json.loads(line)["event"] for line in process.text.splitlines()), "every line is a log line"

@@ -2,25 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from schemas.scores.records import (
-    SCORE_RECORD,
-    AnyScoreRecord,
-    CallValues,
-    GoalsFact,
-    ProgressScore,
-    Result,
-    Scored,
-    SubgoalScore,
-    TurnStatus,
-    Unscored,
-)
+from schemas.closed_sets import UnscoredReason
+from schemas.rows import Goals, GoalsRow, Progress, Row, TurnRow, Unscored, Value, decode
 from tests.integration.metrics_page import total
 from tests.integration.processes import ran, started, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import written_rows
+from tests.support.calls.rows_of_calls import call_of, newest, turns_of
 from tests.support.conformance_data import RECORD, needs_conformance
 from tests.support.fakes.scripted_openai import Asked, Does, grades, scripted_openai
 
@@ -80,29 +71,23 @@ def wait_for_the_end(address: str) -> None:
     wait_for("the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, 40)
 
 
-def finals(records: list[AnyScoreRecord]) -> dict[tuple[str, int | None, int], dict[str, Any]]:
-    """The results of goals when the call is over, by subject, without their history."""
-    kinds = ProgressScore | SubgoalScore | CallValues
-    said = {"result", "auc", "auc_if_ended_now", "ppt", "success", "reached", "missing", "subgoal_id", "reached_turn"}
-    said |= {"success_final_turn", "tool_correctness", "unscored_subgoals"}
-    return {
-        (record.name, record.turn, record.index): record.model_dump(mode="json", include=said)
-        for record in newest_of(records)
-        if isinstance(record, kinds)
-    }
+def finals(rows: list[Row]) -> tuple[dict[int, Progress | None], Goals | None, GoalsRow | None]:
+    """The results of goals when the call is over."""
+    call, turns, goals = newest(rows)
+    # Rows of the topic have another id, and come from a later revision: they hold the same set.
+    the_set = None if goals is None else replace(goals, revision=0, conversation_id="")
+    # Whether a call stalls is a matter of the time in which it came.
+    of_call = None if call.goals is None else replace(call.goals, stalls=())
+    return {row.turn: row.progress for row in turns}, of_call, the_set
 
 
-def scored_offline(*arguments: str, environment: Mapping[str, str]) -> list[AnyScoreRecord]:
+def scored_offline(*arguments: str, environment: Mapping[str, str]) -> list[Row]:
     printed = ran("score", str(RECORD), *arguments, **environment)
-    return [SCORE_RECORD.validate_json(line) for line in printed.splitlines() if line.startswith("{")]
+    return [decode(line.encode()) for line in printed.splitlines() if line.startswith("{")]
 
 
-def progress_by_turn(records: list[AnyScoreRecord]) -> dict[int, Result]:
-    return {
-        record.turn: record.result
-        for record in newest_of(records)
-        if isinstance(record, ProgressScore) and record.turn is not None
-    }
+def progress_by_turn(rows: list[Row]) -> dict[int, Value]:
+    return {number: turn.progress.result for number, turn in turns_of(rows).items() if turn.progress is not None}
 
 
 async def test_progress_checked_by_code_is_seen_while_the_call_runs(
@@ -119,24 +104,26 @@ async def test_progress_checked_by_code_is_seen_while_the_call_runs(
     assert total(service, "callgauge_call_progress_ratio_count", agent="desk") == 1
     assert total(service, "callgauge_call_progress_ratio_sum", agent="desk") == 1
 
-    written = await written_scores(environment)
-    last = max((r for r in newest_of(written) if isinstance(r, ProgressScore)), key=lambda record: record.turn or 0)
-    for name, result in (("auc", last.auc), ("ppt", last.ppt)):
-        assert isinstance(result, Scored)
-        assert total(service, f"callgauge_call_{name}_ratio_sum", agent="desk") == result.value
-    assert progress_by_turn(written) == {turn: Scored(value=count / 4) for turn, count in enumerate(REACHED, 1)}
-    live = [
-        record.reached
-        for record in written
-        if isinstance(record, ProgressScore) and record.status is TurnStatus.PROVISIONAL and record.is_first
-    ]
-    assert live[:3] == [0, 0, 1], "each turn was scored when it was left"
-    (fact,) = [record for record in written if isinstance(record, GoalsFact)]
-    assert (fact.goal_set.id, fact.digest) == ("desk", fact.goal_set.digest)
+    written = await written_rows(environment)
+    last = max((turn for turn in turns_of(written).values() if turn.progress is not None), key=lambda turn: turn.turn)
+    assert last.progress is not None
+    for name, result in (("auc", last.progress.auc), ("ppt", last.progress.ppt)):
+        assert isinstance(result, float)
+        assert total(service, f"callgauge_call_{name}_ratio_sum", agent="desk") == result
+    assert progress_by_turn(written) == {turn: count / 4 for turn, count in enumerate(REACHED, 1)}
+    live: dict[int, int] = {}
+    for row in written:
+        if isinstance(row, TurnRow) and row.progress is not None and row.status == "provisional":
+            live.setdefault(row.turn, row.progress.reached)
+    assert [*live.values()][:3] == [0, 0, 1], "each turn was scored when it was left"
+    (fact,) = [row for row in written if isinstance(row, GoalsRow)]
+    goals = call_of(written).goals
+    assert goals is not None
+    assert (fact.goal_set["id"], fact.digest) == ("desk", goals.digest)
 
-    goals = ("--goals", f"{environment['CALLGAUGE_GOALS__FOLDER']}/desk.yaml", "--agent", "desk")
-    assert finals(scored_offline(*goals, environment=environment)) == finals(written)
-    shuffled = scored_offline(*goals, "--arrival", "5", environment=environment)
+    options = ("--goals", f"{environment['CALLGAUGE_GOALS__FOLDER']}/desk.yaml", "--agent", "desk")
+    assert finals(scored_offline(*options, environment=environment)) == finals(written)
+    shuffled = scored_offline(*options, "--arrival", "5", environment=environment)
     assert finals(shuffled) == finals(written)
 
 
@@ -145,8 +132,8 @@ async def test_without_a_judge_the_dataset_record_s_goals_are_unscored(
 ) -> None:
     ran("replay", str(RECORD), "--speed", "max", "--goals", "{id}", **environment)
     wait_for_the_end(service)
-    unscored = Unscored.model_validate({"reason": "judge_disabled"})
-    written = await written_scores(environment)
+    written = await written_rows(environment)
+    unscored = Unscored(UnscoredReason.JUDGE_DISABLED)
     assert progress_by_turn(written) == dict.fromkeys(range(1, 11), unscored)
     assert total(service, "callgauge_subgoals_unscored_total", reason="judge_disabled") == 4
     assert total(service, "callgauge_call_progress_ratio_count") == 0
@@ -189,8 +176,8 @@ async def test_a_judge_scores_the_dataset_record_s_goals_turn_by_turn(
             requests = len(server.asked)
             assert total(address, "callgauge_judge_requests_total", outcome="answered") == requests
             assert total(address, "callgauge_subgoals_reached_total", checked_by="judge") == 4
-        written = await written_scores(environment)
-        assert progress_by_turn(written) == {turn: Scored(value=float(turn >= BOOKED)) for turn in range(1, 11)}
+        written = await written_rows(environment)
+        assert progress_by_turn(written) == {turn: float(turn >= BOOKED) for turn in range(1, 11)}
         goals = ("--goals", str(DATASET_RECORD), "--judge", "on")
         assert finals(scored_offline(*goals, environment=judged)) == finals(written)
         assert len(server.asked) - requests == ASKED <= requests, (

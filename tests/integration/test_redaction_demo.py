@@ -401,16 +401,15 @@ class ConsolePages:
         """By address what was answered, once each call is closed."""
         wait_for(
             "the end on the stream",
-            lambda: "".join(self._streamed["/api/v1/stream"]).count('"name":"closed"') >= 3,
+            lambda: "".join(self._streamed["/api/v1/stream"]).count('"state":"closed"') >= 3,
             PATIENCE_SECONDS,
         )
         paths = ["/", "/?text=cancel", "/calls/nobody", "/api/v1/calls", "/api/v1/fleet", "/api/v1/openapi.json"]
         paths += [f"/{kind}/{name}" for name in CALLS for kind in ("calls", "parts/calls", "report", "api/v1/calls")]
-        paths += [f"/api/v1/calls/{name}/{part}" for name in CALLS for part in ("scores", "transcript")]
         pages = {path: httpx.get(self._address + path, timeout=patient(PATIENCE_SECONDS)).text for path in paths}
         for name in CALLS:
             assert name in pages[f"/calls/{name}"]
-            assert "[CARD]" in pages[f"/api/v1/calls/{name}/transcript"] or "4539" in pages[f"/calls/{name}"]
+            assert "[CARD]" in pages[f"/api/v1/calls/{name}"] or "4539" in pages[f"/calls/{name}"]
         return pages | {path: "".join(pieces) for path, pieces in self._streamed.items()}
 
     def _follow(self, path: str) -> None:
@@ -459,7 +458,7 @@ def test_nothing_that_was_planted_is_in_anything_that_is_written_or_shown(run_de
             "transcript",
             "page of the report",
             f"/calls/{CALLS[0]}",
-            f"/api/v1/calls/{CALLS[1]}/transcript",
+            f"/api/v1/calls/{CALLS[1]}",
             f"/report/{CALLS[0]}",
         ):
             assert tag in demo.found[place], (tag, place)
@@ -472,9 +471,9 @@ def test_nothing_that_was_planted_is_in_anything_that_is_written_or_shown(run_de
     for name, tag in (("phone", "[PHONE]"), ("note", "[BOOKING_CODE]"), ("date_of_birth", "[BIRTH_DATE]")):
         assert f'"parameter":"{name}","expected":"\\"another\\"","seen":"\\"{tag}\\""' in scores, name
     assert scores.count('"parameter":null,"expected":"\\"another\\"","seen":"{') >= 2
-    assert scores.count('"subgoal_id":"card-said","checked_by":"code","reached_turn":') >= 3, (
-        "computed on what was said"
-    )
+    rows = [json.loads(line) for line in scores.splitlines() if line]
+    reached = {row["conversation_id"] for row in rows if "subgoal.2" in row.get("news", ())}
+    assert reached == set(CALLS), "computed on what was said"
 
 
 @pytest.mark.long

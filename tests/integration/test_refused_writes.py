@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from schemas.scores.records import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
+from schemas.rows import CallRow
 from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import Process, ran, started, wait_for
-from tests.integration.score_log import LOOK_SECONDS, records_on
+from tests.integration.score_log import LOOK_SECONDS, records_on, rows_in
 from tests.support.brokers.topic_changes import configure_topic, delete_topic
 from tests.support.patience import patient
 
@@ -43,13 +43,9 @@ async def send_call(environment: dict[str, str], name: str, *, agent: str | None
 
 
 async def closed(environment: dict[str, str]) -> Counter[str]:
-    """How often each call has closed. Its final values come before, in the same transaction."""
-    records = [SCORE_RECORD.validate_json(each.value) for each in await records_on(environment, "scores") if each.value]
-    values = (record for record in records if isinstance(record, CallValues))
-    finals = {record.conversation_id for record in values if record.status is TurnStatus.FINAL}
-    calls = Counter(record.conversation_id for record in records if isinstance(record, ClosedFact))
-    assert finals >= calls.keys()
-    return calls
+    """How often each call has closed. Its final values are in the closed row."""
+    rows = rows_in(each.value for each in await records_on(environment, "scores"))
+    return Counter(row.conversation_id for row in rows if isinstance(row, CallRow) and row.state == "closed")
 
 
 async def until_closed(environment: dict[str, str], *names: str) -> None:
@@ -109,10 +105,9 @@ async def test_an_input_that_is_deleted_is_named_and_read_again_when_it_is_there
         await send_call(environment, "after", agent="desk")
         await until_closed(environment, "before", "meanwhile", "after")
         assert f"{topic}[0]@" in await asyncio.to_thread(process.printed, "input_not_where_it_was", SECONDS)
-        closings = [
-            SCORE_RECORD.validate_json(each.value) for each in await records_on(environment, "scores") if each.value
-        ]
-        agents = {each.conversation_id: each.labels.agent for each in closings if isinstance(each, ClosedFact)}
+        rows = rows_in(each.value for each in await records_on(environment, "scores"))
+        closings = [row for row in rows if isinstance(row, CallRow) and row.state == "closed"]
+        agents = {each.conversation_id: each.labels.agent for each in closings}
         assert agents == {"before": "desk", "meanwhile": "unknown", "after": "desk"}, "what is on the new topic is read"
         assert page(process, "/readyz") == (200, "ok\n")
         assert "role_failed" not in process.text

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from schemas.scores.records import CallValues, ClosedFact, Scored, TurnStatus, TurnValues, VoiceToVoiceLatency
+from schemas.rows import CallRow, TurnRow, encode, number
 from tests.integration.metrics_page import page, total
 from tests.integration.processes import Process, ran, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import newest_rows, written_rows
 from tests.support.conformance_data import RECORD, needs_conformance
 from tests.support.required_tools import require_tool
 
@@ -43,25 +43,14 @@ async def test_a_recorded_call_comes_out_as_metrics(service: tuple[Process, str]
     by_end = [total(address, "callgauge_calls_ended_total", outcome=how) for how in ("ended", "session_ended")]
     assert sum(by_end) == 1
 
-    records = await written_scores(environment)
-    assert isinstance(records[-2], CallValues)
-    assert isinstance(records[-1], ClosedFact)
-    final = [record.status is TurnStatus.FINAL and record.name != "dead_air" for record in records]
-    assert all(final[final.index(True) :]), "final scores stand together, last"
-    newest = newest_of(records)
-    values = {
-        r.turn: r.result.value / 1000
-        for r in newest
-        if isinstance(r, VoiceToVoiceLatency) and isinstance(r.result, Scored)
-    }
+    rows = await written_rows(environment)
+    assert isinstance(rows[-1], CallRow)
+    assert [row.state for row in rows if isinstance(row, CallRow)].count("closed") == 1
+    assert rows[-1].state == "closed", "the closed row is the last"
+    turns = [row for row in newest_rows(rows) if isinstance(row, TurnRow)]
+    values = {row.turn: wait_ms / 1000 for row in turns if (wait_ms := number(row.wait_ms)) is not None}
     assert values == pytest.approx(latencies, abs=1e-6)
-    rows = {
-        r.turn: r.voice_to_voice_ms.value / 1000
-        for r in newest
-        if isinstance(r, TurnValues) and isinstance(r.voice_to_voice_ms, Scored)
-    }
-    assert rows == values
-    assert len({record.record_id for record in records}) == len(records)
+    assert len({encode(row) for row in rows}) == len(rows), "nothing is written twice"
 
     assert process.signalled(signal.SIGTERM)[0] == 0
 

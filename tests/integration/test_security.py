@@ -23,14 +23,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
     UserScramCredentialUpsertion,
 )
 
-from schemas.scores.records import ClosedFact
+from schemas.rows import decode_words
 from schemas.topics import INPUT_TOPICS, TOPICS
+from streamer.recordings.files import RecordedCall
 from streamer.roles import running as run_command
 from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.conftest import make_topics
 from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import Ended, ended, ran, ran_here, started, wait_for
-from tests.integration.score_log import written_scores
+from tests.integration.score_log import closed_rows, closings_of, records_on, written_rows
 from tests.support.brokers.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
 from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
@@ -50,11 +51,13 @@ EVALUATOR: Final[tuple[Right, ...]] = (
     ("topic", "events", "READ"),
     ("topic", "scores", "READ"),
     ("topic", "scores", "WRITE"),
+    ("topic", "words", "WRITE"),
     ("topic", "quarantine", "WRITE"),
     ("topic", "transcripts", "WRITE"),
     ("group", "evaluator", "READ"),
     ("transactional_id", "evaluator-", "WRITE"),
 )
+CONSOLE: Final[tuple[Right, ...]] = (("topic", "scores", "READ"), ("topic", "words", "READ"))
 EXPORTER: Final[tuple[Right, ...]] = (("topic", "scores", "READ"), ("group", "exporter", "READ"))
 JUDGE: Final[tuple[Right, ...]] = (
     ("topic", "judge.requests", "READ"),
@@ -62,7 +65,7 @@ JUDGE: Final[tuple[Right, ...]] = (
     ("group", "judge", "READ"),
     ("transactional_id", "judge-judge-", "WRITE"),
 )
-WRITTEN: Final = ("quarantine", "transcripts")
+WRITTEN: Final = ("quarantine", "words", "transcripts")
 """Topics that an evaluator only writes."""
 USED: Final = ("events", *WRITTEN)
 """Topics that an evaluator uses beside `scores`."""
@@ -211,9 +214,14 @@ def _refusal(done: Ended) -> str:
     return done.err
 
 
-def call_file(path: Path) -> Path:
+def simulated(seed: int) -> RecordedCall:
+    """One simulated call."""
+    return simulate_call(seed, start_ms=1_790_000_000_000, kind="cascade").call
+
+
+def call_file(path: Path, seed: int = 7) -> Path:
     """A recording of one simulated call."""
-    call = simulate_call(7, start_ms=1_790_000_000_000, kind="cascade").call
+    call = simulated(seed)
     line = {"id": call.conversation_id, "audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs}
     path.write_text(json.dumps({**line, "control": call.control}) + "\n")
     return path
@@ -223,9 +231,9 @@ def call_file(path: Path) -> Path:
 async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tmp_path: Path) -> None:
     environment = house.entrance(way)
     recording = call_file(tmp_path / "call.jsonl")
-    before = len([record for record in await written_scores(house.open()) if isinstance(record, ClosedFact)])
+    before = len(closings_of(await written_rows(house.open())))
     with (
-        allowed(house, *SEQUENCER, *EVALUATOR, *EXPORTER, *JUDGE, *REPLAY),
+        allowed(house, *SEQUENCER, *EVALUATOR, *EXPORTER, *JUDGE, *CONSOLE, *REPLAY),
         started(tmp_path / "run.log", "run", **environment) as process,
     ):
         address = process.metrics(SECONDS)
@@ -234,8 +242,7 @@ async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tm
         assert total(address, "callgauge_turns_total") > 0
         assert process.signalled(signal.SIGTERM)[0] == 0, "the next one goes on where this one stopped"
         assert PASSWORD not in process.text
-    closed = [record for record in await written_scores(house.open()) if isinstance(record, ClosedFact)]
-    assert len(closed) == before + 1
+    assert len(closings_of(await written_rows(house.open()))) == before + 1
 
 
 @pytest.mark.parametrize("role", ["sequencer", "exporter", "judge"])
@@ -246,6 +253,30 @@ def test_a_role_needs_nothing_but_its_own_rights(house: House, tmp_path: Path, r
         started(tmp_path / "run.log", "run", "--roles", role, **environment) as process,
     ):
         process.metrics(SECONDS)
+
+
+async def test_who_may_read_scores_alone_gets_numbers_and_no_words(house: House, tmp_path: Path) -> None:
+    here, name = house.open(), simulated(8).conversation_id
+    before = {row.conversation_id for row in closings_of(await written_rows(here))}
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **here) as process:
+        process.metrics(SECONDS)
+        ran("replay", str(call_file(tmp_path / "call.jsonl", seed=8)), "--speed", "max", "--keep-ids", **here)
+        assert name in await closed_rows(here, len(before) + 1, SECONDS)
+        assert process.signalled(signal.SIGTERM)[0] == 0
+    written = [decode_words(record.value or b"") for record in await records_on(here, "words")]
+    said = [row.user for row in written if row.conversation_id == name and row.user]
+    environment = house.entrance("PLAIN")
+    with allowed(house, ("topic", "scores", "READ")):
+        ran("top", "--json", "--since", "1h", **environment)
+        shown = ended("call", name, **environment)
+        assert shown.code == 0, shown.err
+        assert f"This user may not read {house.prefix}words" in shown.out
+        assert json.loads(ran("call", name, "--json", **environment))["words"] is None
+        assert [text for text in said if text in shown.out] == []
+        with allowed(house, ("topic", "words", "READ")):
+            document = json.loads(ran("call", name, "--json", **environment))
+            assert {row["user"] for row in document["words"] if row.get("user")} <= set(said)
+            assert any(row.get("user") for row in document["words"])
 
 
 @pytest.mark.parametrize(("role", "missing"), [("ingest", ["pipecat.events"]), ("monitor", [])])

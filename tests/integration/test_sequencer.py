@@ -357,8 +357,8 @@ async def test_a_topic_that_is_missing_is_said_and_others_go_on_after_the_wait(
 ) -> None:
     await delete_topic(inputs.bootstrap, inputs.prefix + AUDIT)
     running = start()
-    wait_for(lambda: running.text, lambda: running.said["terms"], WAIT_SECONDS)
-    assert running.said["problems"] == [f"sequencer: the topic {inputs.prefix}{AUDIT} is not there, or may not be read"]
+    told = [f"sequencer: the topic {inputs.prefix}{AUDIT} is not there, or may not be read"]
+    wait_for(lambda: running.text, lambda: running.said["problems"] == told, WAIT_SECONDS)
     await inputs.send(PIPECAT, 10)
     log = await inputs.everything()
     assert log.ticks[-1].left_out == (f"{inputs.prefix}{AUDIT}[0]",)

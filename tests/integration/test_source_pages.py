@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from schemas.closed_sets import IngestOutcome, WebhookOutcome
-from schemas.scores.records import InterruptionFact, Scored, TurnValues
+from schemas.rows import TurnRow
 from streamer.settings.all_settings import IngestSettings, MonitorSettings, SenderSettings
 from tests.integration.metrics_page import total
 from tests.integration.processes import started, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import newest_rows, written_rows
 from tests.integration.test_ingest import listening
 from tests.support.patience import patient
 
@@ -57,8 +57,8 @@ async def test_the_programs_of_the_pages_make_measured_calls(environment: dict[s
             assert "accepted" in printed
             assert '"refused_events":1' not in printed
         wait_for("both calls to be closed", lambda: total(ingest.metrics, "callgauge_calls_ended_total") == 2, 30)
-    turns = [each for each in newest_of(await written_scores(environment)) if isinstance(each, TurnValues)]
-    measured = {each.anchor for each in turns if isinstance(each.voice_to_voice_ms, Scored)}
+    turns = [row for row in newest_rows(await written_rows(environment)) if isinstance(row, TurnRow)]
+    measured = {turn.anchor for turn in turns if isinstance(turn.wait_ms, float)}
     assert {anchor.value for anchor in measured if anchor is not None} == {"vad", "record"}
 
 
@@ -129,12 +129,12 @@ async def test_the_program_of_twilio_measures_a_stream(environment: dict[str, st
             getattr(twilio_call, by)(message)
         assert await twilio_call.call.end()
         wait_for("the call to be closed", lambda: total(ingest.metrics, "callgauge_calls_ended_total") == 1, 30)
-    scores = newest_of(await written_scores(environment))
-    turns = [each for each in scores if isinstance(each, TurnValues) and each.turn]
-    waits = [each.voice_to_voice_ms.value for each in turns if isinstance(each.voice_to_voice_ms, Scored)]
+    rows = newest_rows(await written_rows(environment))
+    turns = [row for row in rows if isinstance(row, TurnRow) and row.turn]
+    waits = [turn.wait_ms for turn in turns if isinstance(turn.wait_ms, float)]
     assert waits == pytest.approx([700, 900, 1_000], abs=20)
     assert {each.conversation_id for each in turns} == {"CA01"}
-    assert [each.turn for each in scores if isinstance(each, InterruptionFact)] == [3]
+    assert [turn.turn for turn in turns if turn.interruptions] == [3]
 
 
 def test_the_file_of_tenants_is_one() -> None:

@@ -11,21 +11,14 @@ from typing import Final
 import pytest
 
 from schemas.closed_sets import Anchor
+from schemas.rows import Row, TurnRow
 from schemas.scores.latency_stages import Stage
-from schemas.scores.records import (
-    AgentErrorsFact,
-    AnyScoreRecord,
-    ClosedFact,
-    InterruptionFact,
-    Scored,
-    ToolUseFact,
-    TurnValues,
-)
 from tests.integration.metrics_page import total
 from tests.integration.processes import started, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import written_rows
 from tests.integration.test_ingest import TOKEN, Ingest, listening
 from tests.integration.test_livekit_observer import NEWEST, figures_of, play
+from tests.support.calls.rows_of_calls import call_of, tools_of, turns_of
 from tests.support.observers import PYTHONPATH
 from tests.support.patience import patient
 from tests.tidy.source_tree import ROOT
@@ -50,29 +43,21 @@ def service(environment: dict[str, str], tmp_path: Path) -> Iterator[Ingest]:
         yield listening(process)
 
 
-async def by_call(service: Ingest, environment: dict[str, str], calls: int) -> list[list[AnyScoreRecord]]:
-    """The newest records of each call that closed: those of events by their ids, then those of traces by their starts."""
+async def by_call(service: Ingest, environment: dict[str, str], calls: int) -> list[list[Row]]:
+    """The rows of each call that closed: those of events by their ids, then those of traces by their starts."""
     wait_for("the calls to close", lambda: total(service.metrics, "callgauge_calls_ended_total") == calls, 30)
     assert total(service.metrics, "callgauge_quarantined_total") == 0
-    found: dict[str, list[AnyScoreRecord]] = {}
-    for record in newest_of(await written_scores(environment)):
-        found.setdefault(record.conversation_id, []).append(record)
+    found: dict[str, list[Row]] = {}
+    for row in await written_rows(environment):
+        found.setdefault(row.conversation_id, []).append(row)
     return [found[name] for name in sorted(found)]
 
 
-def turns_of(records: list[AnyScoreRecord]) -> dict[int, TurnValues]:
-    return {record.turn or 0: record for record in records if isinstance(record, TurnValues)}
+def waits_ms(turns: dict[int, TurnRow]) -> dict[int, float]:
+    return {number: turn.wait_ms for number, turn in turns.items() if isinstance(turn.wait_ms, float)}
 
 
-def waits_ms(turns: dict[int, TurnValues]) -> dict[int, float]:
-    return {
-        number: turn.voice_to_voice_ms.value
-        for number, turn in turns.items()
-        if isinstance(turn.voice_to_voice_ms, Scored)
-    }
-
-
-def stages_ms(turns: dict[int, TurnValues], *stages: Stage) -> dict[tuple[int, Stage], float]:
+def stages_ms(turns: dict[int, TurnRow], *stages: Stage) -> dict[tuple[int, Stage], float]:
     return {
         (n, each.stage): each.latency_ms for n, turn in turns.items() for each in turn.stages if each.stage in stages
     }
@@ -91,13 +76,26 @@ async def test_a_trace_of_livekit_has_the_turns_of_its_events(
     stages = (Stage.ENDPOINTING, Stage.STT_TRAILING, Stage.LLM_FIRST_TOKEN, Stage.TTS_FIRST_BYTE, Stage.TOOL_RUN)
     assert stages_ms(theirs, *stages).keys() ^ stages_ms(ours, *stages).keys() == set()
     assert stages_ms(theirs, *stages) == pytest.approx(stages_ms(ours, *stages), abs=apart_ms)
-    for kind in (InterruptionFact, ToolUseFact, AgentErrorsFact, ClosedFact):
-        told = [
-            [record.model_dump(include={"name", "turn", "tool", "outcome", "errors", "component", "reason", "ended_reason"})
-             for record in records if isinstance(record, kind)]
-            for records in (events, trace)
-        ]  # fmt: skip
-        assert told[0] == told[1] != []
+    for told in (interruptions, tools, errors, end):
+        assert told(events) == told(trace) != []
+
+
+def interruptions(rows: list[Row]) -> object:
+    return [(number, turn.interruptions) for number, turn in turns_of(rows).items() if turn.interruptions]
+
+
+def tools(rows: list[Row]) -> object:
+    return [(use.tool, use.outcome) for use in tools_of(rows)]
+
+
+def errors(rows: list[Row]) -> object:
+    errors = call_of(rows).errors
+    return [] if errors is None else [errors.number, errors.component]
+
+
+def end(rows: list[Row]) -> object:
+    call = call_of(rows)
+    return [call.state, call.close_reason, call.ended_reason]
 
 
 def play_pipecat(environment: dict[str, str], *arguments: str) -> None:
@@ -125,4 +123,4 @@ async def test_a_trace_of_pipecat_has_the_turns_of_its_events_from_transcripts(
     assert stages_ms(theirs, Stage.VOICE_TO_VOICE) == pytest.approx(stages_ms(ours, Stage.VOICE_TO_VOICE), abs=apart_ms)
     for number, wait_ms in waits_ms(ours).items():
         assert 0 < wait_ms - waits_ms(theirs)[number] < 20 * apart_ms
-    assert [record for record in trace if isinstance(record, ToolUseFact)] == []
+    assert tools(trace) == []

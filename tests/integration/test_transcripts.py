@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.metrics_page import total
 from tests.integration.processes import ran, started, wait_for
-from tests.integration.score_log import closings, records_on
+from tests.integration.score_log import closed_rows, records_on
 from tests.support.conformance_data import needs_conformance, place_of
 
 Json = dict[str, Any]
@@ -60,7 +60,7 @@ async def written(environment: dict[str, str]) -> list[tuple[str, bytes]]:
 
 async def all_closed(environment: dict[str, str]) -> None:
     """Waits until every call has its closing."""
-    closed = await closings(environment, CALLS, SECONDS)
+    closed = await closed_rows(environment, CALLS, SECONDS)
     assert len(closed) == CALLS, sorted(closed)
 
 

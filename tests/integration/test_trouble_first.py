@@ -42,9 +42,11 @@ def troubled(name: IncidentName, tenant: str, start_ms: int) -> list[PlayedCall]
 
 def known_from_ms(row: Mapping[str, Any]) -> int:
     """When its trouble could be known: the silence has become dead air, or the answer was there (broker time in epoch ms)."""
-    waiting_ms: int | None = row["waiting_since_ms"]
-    changed_ms: int = row["changed_ms"]
-    return changed_ms if waiting_ms is None else waiting_ms + Limits().dead_air_ms
+    known_ms: int = row["call"]["known_ms"]
+    if "waiting" not in row["call"]:
+        return known_ms
+    since_ms: int = row["call"]["waiting"]["since_ms"]
+    return since_ms + Limits().dead_air_ms
 
 
 @pytest.mark.service(partitions=4)
@@ -89,11 +91,11 @@ async def test_each_bad_call_is_among_the_first_rows(
         is_quiet = ""
         for row in rows:
             if not row["troubles"]:
-                is_quiet = row["conversation_id"]
+                is_quiet = row["call"]["conversation_id"]
             elif is_quiet:
-                misplaced.append((is_quiet, row["conversation_id"]))
+                misplaced.append((is_quiet, row["call"]["conversation_id"]))
         for row in rows[:ROWS]:
-            name, key = due.get(row["conversation_id"]), row["conversation_id"]
+            name, key = due.get(row["call"]["conversation_id"]), row["call"]["conversation_id"]
             if name is not None and {each["kind"] for each in row["troubles"]} & REASONS[name]:
                 waits.setdefault(key, (document["at_ms"] - known_from_ms(row)) / 1000)
     reading.cancel()

@@ -50,13 +50,15 @@ class Topics:
         """By call, the reason, once all of them are closed."""
         deadline = time.monotonic() + patient(WAIT_SECONDS)
         while time.monotonic() < deadline:
-            reasons = {
-                each["conversation_id"]: each["reason"] for each in await self.scores() if each["kind"] == "closed"
-            }
+            reasons = {each["conversation_id"]: each["close_reason"] for each in _closed(await self.scores())}
             if reasons.keys() >= set(calls):
                 return reasons
             await asyncio.sleep(LOOK_SECONDS)
         raise AssertionError(f"waited {WAIT_SECONDS} s in vain for the closings of {calls}")
+
+
+def _closed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each for each in rows if each.get("state") == "closed"]
 
 
 SAID = ({"message_type": "user", "value": "Hello"}, {"message_type": "assistant", "value": "Good day."})
@@ -83,11 +85,12 @@ async def test_what_one_version_closed_the_other_does_not_score_again(
         running.metrics(WAIT_SECONDS)
         await topics.send("open", *SAID, ENDED)
         after = await topics.closed("open", *calls)
-    records = await topics.scores()
+    rows = await topics.scores()
     reasons = {"ended", "ended_by_caller"}
     assert {after["open"], *before.values()} == reasons, "both versions closed calls, each with its own word"
-    assert Counter(each["conversation_id"] for each in records if each["kind"] == "closed") == Counter(["open", *calls])
-    assert max(Counter(each["record_id"] for each in records).values()) == 1
-    subjects = ("conversation_id", "name", "turn", "index")
-    final = Counter(tuple(each[name] for name in subjects) for each in records if each["status"] == "final")
-    assert max(final.values()) == 1
+    assert Counter(each["conversation_id"] for each in _closed(rows)) == Counter(["open", *calls])
+    of = [
+        (each, (each["row"], each["conversation_id"], each.get("turn"))) for each in rows if "conversation_id" in each
+    ]
+    assert max(Counter((*subject, each["revision"]) for each, subject in of).values()) == 1
+    assert max(Counter((*subject, name) for each, subject in of for name in each.get("news", ())).values()) == 1

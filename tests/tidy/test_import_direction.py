@@ -1,4 +1,4 @@
-"""Imports go one way: schemas, engine and runtime side by side, the log, the shells, streamer. No module needs itself."""
+"""Imports go one way: schemas, engine, runtime and store side by side, the log, the shells, streamer. No module needs itself."""
 
 import ast
 import sys
@@ -50,6 +50,7 @@ ENGINE_MAY_IMPORT = (
         "fractions",
         "functools",
         "hashlib",
+        "msgspec",
     ),
     *("heapq", "itertools", "json", "math", "operator", "re", "statistics", "string", "struct", "types", "typing"),
     *("unicodedata", "zlib", "typing_extensions", "pydantic", "pydantic_core", "schemas", "consumers.engine"),
@@ -70,13 +71,13 @@ def _may_import(package: str) -> tuple[str, ...]:
             return (package, *OBSERVER_MAY_IMPORT[package])
         case "schemas" | "consumers":  # consumers/__init__.py is in no part: it imports nothing
             return ("schemas",) if package == "schemas" else ()
-        case "consumers.engine" | "consumers.runtime":
+        case "consumers.engine" | "consumers.runtime" | "consumers.store":
             return ("schemas", package)
         case "consumers.log":
             return ("schemas", "consumers.runtime", package)
         case "streamer":
             return ("schemas", "consumers", "streamer")
-    return ("schemas", "consumers.engine", "consumers.runtime", "consumers.log", package)
+    return ("schemas", "consumers.engine", "consumers.runtime", "consumers.log", "consumers.store", package)
 
 
 def _offences(path: Path, tree: ast.Module) -> list[str]:

@@ -13,6 +13,7 @@ MAKES = re.compile(
 KNOWN = {
     "consumers/runtime/private_files.py": "the door",
     "consumers/history/sqlite.py": "databases in files that the door made",
+    "consumers/store/rows.py": "a database in memory, or in a file that the door made",
     "streamer/cli/report.py": "beside a result, by the door",
     "streamer/tables.py": "beside a result, by the door",
     "streamer/offline/kept_verdicts.py": "a file that the door made",
