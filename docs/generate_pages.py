@@ -5,38 +5,34 @@ Pages about settings and metrics are generated whole. Pages with text and tables
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python docs/generate_pages.py` finds its neighbours
 
-from consumers.history.rows import Column
 from docs.event_tables import event_lines
 from docs.metric_uses import uses
-from docs.score_examples import record_lines, whole_record_lines
+from docs.table_columns import call_lines, goals_lines, trial_lines, trouble_lines, turn_lines, words_lines
 from docs.topic_pages import asyncapi, topic_lines
 from schemas.metrics.catalogue import render_markdown
 from streamer.settings.all_settings import Settings, given_values, settings_of
 from streamer.settings.listing import ListedSetting, listed_settings, settings_file, shown_value
-from streamer.tables import TABLES
 
 _ROOT: Final = Path(__file__).parents[1]
-
-
-def _columns(columns: Sequence[Column[Any]]) -> Iterator[str]:
-    yield "| column | kind | meaning |"
-    yield "|---|---|---|"
-    for column in columns:
-        yield f"| `{column.name}` | {column.kind} | {column.meaning} |"
 
 
 _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
     "events.md": {"events": event_lines},
     "topics.md": {"topics": topic_lines},
-    "tables.md": {name: partial(_columns, columns) for name, columns in TABLES.items()},
-    "scores.md": {"whole record": whole_record_lines, "records": record_lines},
+    "tables.md": {
+        "calls": call_lines,
+        "turns": turn_lines,
+        "goals": goals_lines,
+        "words": words_lines,
+        "running calls": trouble_lines,
+        "trials": trial_lines,
+    },
 }
 """Generated parts by the page and their names."""
 

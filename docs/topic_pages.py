@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 import yaml
 from faststream.specification import AsyncAPI
 from prometheus_client import CollectorRegistry
+from pydantic import WithJsonSchema
 
 from consumers.exporter.service import Exporter
 from consumers.exporter.settings import ExporterSettings
@@ -17,10 +19,10 @@ from consumers.runtime.kafka.connection import READ, WRITE, KafkaSettings
 from consumers.runtime.kafka.polling import GroupReader
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import ROLE_NAMES
-from schemas.json_schemas import TYPES
-from schemas.scores.records import SCHEMA_VERSION
+from schemas.json_schemas import ROWS, TYPES
 from schemas.topics import TOPICS, Topic, duration
 from streamer.cluster.facts import needs_of
+from streamer.facts import installed_version
 from streamer.roles.transcript_files import TranscriptFiler, TranscriptFiles
 from streamer.settings.all_settings import Settings
 
@@ -28,6 +30,7 @@ _TYPES_BESIDE: Final = {
     "pipecat.events": ("control-event",),
     "audit.events": ("control-event",),
     "elevenlabs.events": ("agent-event", "agent-record", "control-event"),
+    "scores": ("call-row", "goals-row"),
     "events": (
         *("pipecat-event", "simulator-event", "agent-event", "agent-record", "audit-event", "control-event"),
         *("judge-verdict", "tick"),
@@ -37,7 +40,8 @@ _TYPES_BESIDE: Final = {
 _COMMANDS: Final = {
     ("annotations", WRITE): ("console", "`callgauge call`", "`callgauge history forget`"),
     ("annotations", READ): ("`callgauge call`", "`callgauge report`"),
-    ("events", READ): ("`callgauge call`", "`context`", "`report` and `replay --from-topics`", "`quarantine replay`"),
+    ("words", READ): ("`callgauge call`", "`report --from-topics`"),
+    ("events", READ): ("`callgauge call`", "`context` and `replay --from-topics`", "`quarantine replay`"),
 }
 """Other programs that do this with a topic. The console asks for the right only at the first label, so it is none of its needs."""
 _KAFKA: Final = KafkaSettings(bootstrap_servers="localhost")
@@ -65,7 +69,7 @@ def asyncapi() -> str:
     """
     broker = _KAFKA.broker("topics")
     for topic in TOPICS:
-        message = _either([TYPES[name] for name in _values(topic) if name in TYPES])
+        message = _either([_shown(name) for name in _values(topic) if name in TYPES])
         if topic.direction == "output":
             broker.publisher(topic.name, schema=message, title=topic.name)
         else:
@@ -74,10 +78,11 @@ def asyncapi() -> str:
         broker,
         *(reader.broker for reader in asyncio.run(_readers())),
         title="callgauge",
-        version=str(SCHEMA_VERSION),
-        description="The topics of callgauge. The version is that of the schema of scores.",
+        version=installed_version(),
+        description="The topics of callgauge.",
     )
-    document = yaml.safe_load(specification.to_specification().to_yaml())
+    document = _referring(yaml.safe_load(specification.to_specification().to_yaml()))
+    document["components"]["schemas"] |= _components()
     about = {topic.name: _description(topic) for topic in TOPICS}
     for channel in document["channels"].values():
         channel["description"] = about[channel["address"]]
@@ -121,6 +126,37 @@ def _roles(topic: Topic, operation: str) -> str:
     if operation == WRITE and (is_yours or (topic.direction == "reference" and topic.value in TYPES)):
         roles.append("your producers")
     return ", ".join(roles) or ("nobody" if operation == WRITE else "your own consumers")
+
+
+_COMPONENT: Final = "#/components/schemas/{name}"
+_OF_A_ROW: Final = "x-row"
+
+
+def _shown(name: str) -> Any:
+    """The type of a message for FastStream, which knows no structs: of a row, a note that `_referring` replaces. pydantic would look
+    for a reference among its own schemas.
+    """
+    if name not in ROWS:
+        return TYPES[name]
+    return Annotated[dict[str, Any], WithJsonSchema({_OF_A_ROW: TYPES[name].__name__})]
+
+
+def _referring(part: Any) -> Any:
+    """A part of the document, with references to what `_components` adds."""
+    if isinstance(part, list):
+        return [_referring(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if _OF_A_ROW in part:
+        return {"$ref": _COMPONENT.format(name=part[_OF_A_ROW])}
+    return {name: _referring(each) for name, each in part.items()}
+
+
+def _components() -> dict[str, Any]:
+    """The schemas of the rows and of their parts."""
+    types = [TYPES[name] for name in sorted(ROWS)]
+    _, components = msgspec.json.schema_components(types, ref_template=_COMPONENT)
+    return dict(components)
 
 
 def _either(types: list[Any]) -> Any:

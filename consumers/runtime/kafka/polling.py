@@ -195,7 +195,7 @@ class GroupReader(Generic[Message]):
         handle: Callable[[Batch[Message]], Awaitable[None]],
         *,
         message: Any,
-        decode: Callable[[bytes], Message],
+        decode: Callable[[bytes], Message | None],
         group_id: str,
         max_records: int,
         begins: Literal["earliest", "latest"],
