@@ -238,7 +238,9 @@ class TurnMoments:
                 self._rows.set_tool(turn, known_ms, None, index)
             return
         outcome = use.outcome or ToolOutcome.UNANSWERED
-        self._rows.set_tool(turn, known_ms, table.ToolUse(index, use.tool, outcome, use.duration_ms), index)
+        called_ms = use.called_at_ms if use.is_exact else None
+        in_row = table.ToolUse(index, use.tool, outcome, use.duration_ms, called_ms)
+        self._rows.set_tool(turn, known_ms, in_row, index)
 
 
 # Tools of a call from pipecat's `FunctionCallObserver`; they count where no other source has tools.

@@ -155,7 +155,7 @@ def test_a_client_s_tool_is_one_use_whatever_is_told_of_it_first(order: tuple[in
         tool_replied("find", "c1", 3_950, "agent_tool_response_full_payload", full_tool_result={"status": "ok"}),
     ]  # fmt: skip
     feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), *(events[place] for place in order))
-    assert feed.tools() == {(1, 0): ToolUse(0, "find", ToolOutcome.SUCCESS, 800)}
+    assert feed.tools() == {(1, 0): ToolUse(0, "find", ToolOutcome.SUCCESS, 800, T0_MS + 3_100)}
 
 
 def test_uses_of_one_tool_at_a_time_are_paired_by_their_ids() -> None:
@@ -239,7 +239,7 @@ def test_a_tool_of_an_mcp_server_is_a_tool(ended: Json, outcome: str, answer: ob
         mcp("loading", 400),
         ended,
     )
-    assert feed.tools() == {(1, 0): ToolUse(0, "track", ToolOutcome(outcome), 500)}
+    assert feed.tools() == {(1, 0): ToolUse(0, "track", ToolOutcome(outcome), 500, T0_MS + 400)}
     (call,) = facts_of(heard("Where is it?", 0, 2), mcp("loading", 400), ended)[1].calls
     assert (call.arguments, call.answer) == ({"parcel": "P1"}, answer)
 

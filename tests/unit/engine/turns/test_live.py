@@ -74,7 +74,11 @@ def test_a_turn_that_is_left_is_published_again_only_if_a_value_changes() -> Non
     assert second.news == ()
     feed.user_audio(32_000, 33_000)
     feed.advance(800_000)
-    assert [row.tools for row in _measured(feed, 1)] == [(), (), (ToolUse(0, "book", ToolOutcome.UNANSWERED),)]
+    assert [row.tools for row in _measured(feed, 1)] == [
+        (),
+        (),
+        (ToolUse(0, "book", ToolOutcome.UNANSWERED, called_ms=T0_MS + 3_500),),
+    ]
 
 
 def test_a_turn_that_settles_with_another_value_is_published_when_it_settles() -> None:

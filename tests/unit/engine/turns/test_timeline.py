@@ -15,7 +15,7 @@ from consumers.engine.turns.timeline import (
 )
 from schemas import rows
 from schemas.closed_sets import ToolOutcome
-from tests.support.fakes.engine_feed import Feed
+from tests.support.fakes.engine_feed import T0_MS, Feed
 
 DAY_MS = 86_400_000
 NOW_MS = 1_790_000_000_000
@@ -142,7 +142,7 @@ def test_a_use_is_published_when_its_outcome_is_known() -> None:
     feed.tool_call("rebook", 1_000)
     assert feed.tools() == {}
     feed.tool_answer("rebook", 1_800, {"status": "error"})
-    assert feed.tools() == {(0, 0): rows.ToolUse(0, "rebook", ToolOutcome.ERROR, 800)}
+    assert feed.tools() == {(0, 0): rows.ToolUse(0, "rebook", ToolOutcome.ERROR, 800, T0_MS + 1_000)}
     assert feed.news(0) == ["tool.0"]
 
 
@@ -150,4 +150,4 @@ def test_a_use_that_was_never_answered_is_known_at_the_end() -> None:
     feed = Feed()
     feed.tool_call("rebook", 1_000)
     feed.advance(1_000_000)
-    assert feed.tools() == {(0, 0): rows.ToolUse(0, "rebook", ToolOutcome.UNANSWERED)}
+    assert feed.tools() == {(0, 0): rows.ToolUse(0, "rebook", ToolOutcome.UNANSWERED, called_ms=T0_MS + 1_000)}
