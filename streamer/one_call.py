@@ -313,7 +313,7 @@ class CallReader:
         found.annotations = said_now[-MAX_OF_A_CALL:]
 
     async def context(self, found: FoundCall) -> dict[str, Any]:
-        """The metric context of the call as far as its row tells, redacted, from its events in the log.
+        """The metric context of the call, redacted, from its events in the log so far.
 
         Raises:
             KafkaError: The broker refuses.
@@ -327,7 +327,9 @@ class CallReader:
         try:
             await partition_counts(self._kafka, [EVENTS_TOPIC])  # says that it is missing, or that we may not see it
             start, end = (await ranges_since(self._consumer, [tp], None))[tp]
-            await events.read({tp: (max(start, call.first_place), min(end, call.last_place + 1))})
+            if call.state == "closed":  # what came later is no part of it
+                end = min(end, call.last_place + 1)
+            await events.read({tp: (max(start, call.first_place), end)})
         except (KafkaRefusedError, TopicAuthorizationFailedError) as error:
             raise OperatorError(
                 f"Call {call.conversation_id} has no context: this user may not read {tp.topic}."
