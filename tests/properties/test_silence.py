@@ -5,11 +5,22 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from consumers.engine.effects import Effect
-from schemas.rows import GoalsRow, Row
-from tests.properties.evaluation import Subject, end_of, fold, fresh, lives_of, newest, renumbered, run, subject_of
+from schemas.rows import GoalsRow, Row, Silence, TurnRow
+from tests.properties.evaluation import (
+    LONG_AFTER_MS,
+    Subject,
+    end_of,
+    fold,
+    fresh,
+    lives_of,
+    newest,
+    renumbered,
+    run,
+    subject_of,
+)
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import T0_MS, Json, closings_of, rows_of
@@ -59,6 +70,31 @@ def test_every_step_of_time_gives_what_one_leap_gives(data: st.DataObject) -> No
     while (wakeup_ms := stepping.next_wakeup()) is not None:
         steps += stepping.advance(wakeup_ms)
     assert decided(leap) == decided(steps)
+
+
+@given(st.data())
+def test_a_silence_keeps_its_times_while_its_call_grows(data: st.DataObject) -> None:
+    """Dead air does not flicker: it stays as it was first said, and its end is said once. A page draws it no shorter than its threshold."""
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    pauses = data.draw(st.lists(st.sampled_from([0, 0, 400, 4_000, 20_000]), min_size=1, max_size=8))
+    evaluator, now_ms = fresh(), T0_MS
+    effects: list[Effect] = []
+    for place, arrival in enumerate(arrivals):
+        now_ms += STEP_MS + pauses[place % len(pauses)]
+        effects += [*evaluator.receive(replace(arrival, broker_time_ms=now_ms)), *evaluator.advance(now_ms)]
+    effects += evaluator.advance(now_ms + LONG_AFTER_MS)
+    shown: dict[int, tuple[Silence, ...]] = {}
+    for row in rows_of(effects):
+        if not isinstance(row, TurnRow):
+            continue
+        before = shown.get(row.turn, ())
+        assert len(before) <= len(row.dead_air)
+        for earlier, silence in zip(before, row.dead_air, strict=False):
+            assert silence == (
+                structs.replace(earlier, until_ms=silence.until_ms) if earlier.until_ms is None else earlier
+            )
+        shown[row.turn] = row.dead_air
 
 
 @given(st.data())
