@@ -14,7 +14,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.process import first_of, wall_clock_ms
 from schemas.rows import CallRow, GoalsRow, RowError, decode
-from schemas.scores.running import EVERY_CALL, CallList, CallTable, ShownCalls, WantedCalls, listed, running_now
+from schemas.scores.running import EVERY_CALL, CallTable, ShownCalls, WantedCalls, call_list, running_now
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS
 from streamer.roles.demo_view import MOST_NEWS, PLAIN_LINES, News, Totals, screen
@@ -142,16 +142,13 @@ def plain_table(watched: CallsOnScreen, place: str, now_ms: int) -> RenderableTy
 def calls_document(watched: CallsOnScreen, now_ms: int) -> Any:
     """The calls as they are now, for a program: a `CallList`."""
     shown = watched.shown(now_ms)
-    listing = CallList(
-        at_ms=now_ms,
-        newest_score_ms=watched.newest_ms,
-        is_stale=shown.is_stale,
-        calls_running=shown.running,
-        calls_in_trouble=shown.bad,
-        calls_ended=watched.totals.ends.total(),
-        calls_left_out=watched.table.calls_dropped,
-        unreadable_records=watched.unreadable,
-        calls=[listed(call, now_ms) for call in shown.calls],
+    listing = call_list(
+        watched.table,
+        shown,
+        now_ms,
+        newest_ms=watched.newest_ms,
+        ended=watched.totals.ends.total(),
+        unreadable=watched.unreadable,
     )
     return msgspec.to_builtins(listing)
 

@@ -12,7 +12,7 @@ from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.closed_sets import SortKey
 from schemas.rows import CallRow, GoalsRow, TurnRow, WordsRow
-from schemas.scores.running import CallList, RunningCalls, WantedCalls, listed
+from schemas.scores.running import CallList, RunningCalls, WantedCalls, call_list
 
 PREFIX: Final = "/api/v1"
 MAX_LISTED: Final = 1_000
@@ -103,19 +103,16 @@ class FleetAnswer(msgspec.Struct):
     steps: list[FleetStep]
 
 
-def call_list(fleet: Fleet, now: RunningCalls, query: ListQuery, now_ms: int) -> CallList:
+def call_answer(fleet: Fleet, now: RunningCalls, query: ListQuery, now_ms: int) -> CallList:
     """The answer about running calls."""
-    shown = now.chosen(query.wanted())
-    return CallList(
-        at_ms=now_ms,
-        newest_score_ms=fleet.newest_ms,
-        is_stale=shown.is_stale,
-        calls_running=shown.running,
-        calls_in_trouble=shown.bad,
-        calls_ended=fleet.table.calls_ended,
-        calls_left_out=fleet.table.calls_dropped,
-        unreadable_records=fleet.unreadable,
-        calls=[listed(call, now_ms) for call in shown.calls[: query.limit]],
+    return call_list(
+        fleet.table,
+        now.chosen(query.wanted()),
+        now_ms,
+        newest_ms=fleet.newest_ms,
+        ended=fleet.table.calls_ended,
+        unreadable=fleet.unreadable,
+        most=query.limit,
     )
 
 

@@ -737,7 +737,7 @@ class ConsoleSite:
         return found
 
     def _reader_of(self, conversation_id: str) -> Callable[[str, int | None], StoredCall | None] | None:
-        """What gives a call without new rows: the store, if it is kept from an earlier process, or history; it may block."""
+        """Looks for a call without new rows: in the store, which an earlier process may have filled, then in history. It may block."""
         readers = [self._calls.call, *([] if self._past is None else [self._past.call])]
         for read in readers:
             with contextlib.suppress(OperatorError):  # no folder yet
@@ -892,7 +892,7 @@ class ConsoleSite:
         fleet, state = self._fleet, self._states
 
         def listed() -> bytes:
-            return msgspec.json.encode(api.call_list(fleet, now, query, now_ms))
+            return msgspec.json.encode(api.call_answer(fleet, now, query, now_ms))
 
         return await self._made("lists", query.wanted(), ("listed", query.limit), listed, lambda: state)
 

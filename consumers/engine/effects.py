@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PublishRow:
-    """Write a row to `scores`. Those of one step belong together. The closed row of a call is the last thing that is said of it."""
+    """Write a row to `scores`. The rows of one step belong together. The closed row of a call is its last row."""
 
     row: Row
 

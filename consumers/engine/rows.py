@@ -246,7 +246,7 @@ class CallRows:
 
         Args:
             completed: Sets in the copy of a row of a turn what is no reason to make one, and what nobody needs to keep.
-            revision: That of all of them where they are said again.
+            revision: The revision of all of them, where a new version publishes them again.
         """
         if self._goals_row is not None:
             yield self._goals_row
@@ -338,7 +338,7 @@ class CallRows:
 
 
 class _Part(NamedTuple):
-    """What a turn adds to the sums of its call. One that is withdrawn adds its silences alone: the caller did sit through them."""
+    """What a turn adds to the sums of its call. A withdrawn turn adds its silences alone: the caller did sit through them."""
 
     silences: int
     is_there: bool = False

@@ -364,7 +364,38 @@ class CallList(Struct):
     calls: list[ListedCall]
 
 
-def listed(shown: ShownCall, now_ms: int) -> ListedCall:
-    """The call at this time."""
-    call = shown.call
-    return ListedCall(call, shown.troubles, bad_end(call), max(0, now_ms - call.known_ms))
+def call_list(
+    table: CallTable,
+    shown: ShownCalls,
+    now_ms: int,
+    *,
+    newest_ms: int | None,
+    ended: int,
+    unreadable: int,
+    most: int | None = None,
+) -> CallList:
+    """Lists the calls that were chosen.
+
+    Args:
+        table: The calls that they were chosen from.
+        shown: The chosen ones.
+        now_ms: The present, in epoch ms.
+        newest_ms: Broker time of the newest cause of any row; None without one.
+        ended: Calls that were seen to close.
+        unreadable: Values of `scores` that are no rows.
+        most: Most calls of the list; None for all.
+    """
+    return CallList(
+        at_ms=now_ms,
+        newest_score_ms=newest_ms,
+        is_stale=shown.is_stale,
+        calls_running=shown.running,
+        calls_in_trouble=shown.bad,
+        calls_ended=ended,
+        calls_left_out=table.calls_dropped,
+        unreadable_records=unreadable,
+        calls=[
+            ListedCall(each.call, each.troubles, bad_end(each.call), max(0, now_ms - each.call.known_ms))
+            for each in shown.calls[:most]
+        ],
+    )

@@ -60,7 +60,7 @@ def test_a_list_is_bounded_and_counts_the_rest() -> None:
     for number in range(300):
         fleet.take(call_row(str(number)))
     now_ms = wall_clock_ms()
-    answer = api.call_list(fleet, fleet.now(now_ms), api.ListQuery(limit=7), now_ms)
+    answer = api.call_answer(fleet, fleet.now(now_ms), api.ListQuery(limit=7), now_ms)
     assert len(answer.calls) == 7
     assert answer.calls_running == 300
     assert api.fleet_answer(fleet, fleet.now(now_ms), now_ms).calls_running == 300
