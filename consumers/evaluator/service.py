@@ -11,6 +11,7 @@ import structlog
 from aiokafka import OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError
 
 from consumers.engine.evaluator import PartitionEvaluator
@@ -217,7 +218,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             group_instance_id=settings.group_instance_id,
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=min(HEARTBEAT_MS, settings.session_timeout_ms // 3),
-            partition_assignment_strategy=[RangePartitionAssignor],
+            partition_assignment_strategy=[_keeping_assignor(), RangePartitionAssignor],  # the latter beside a stranger
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             fetch_max_wait_ms=EMPTY_ANSWER_MS,  # and it answers at the first byte: the sequencer has let events gather
@@ -598,6 +599,14 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             for source, time_ms in each.last_event_ms.items():
                 newest[source] = max(time_ms, newest.get(source, 0))
         return {(source,): to_seconds(time_ms) for source, time_ms in newest.items()}
+
+
+def _keeping_assignor() -> type[StickyPartitionAssignor]:
+    """A way to share out partitions in which most stay where they are: one that moves is folded again from its oldest open call.
+
+    The client keeps what a member had in the class, so each member needs one of its own.
+    """
+    return type("KeepingAssignor", (StickyPartitionAssignor,), {})
 
 
 def _is_behind(partition: Partition) -> bool:
