@@ -98,6 +98,7 @@ class Tick(BaseModel):
         inputs: By input and there by partition number, its generation and the offset of the next record to append: all before it is
             in the log, in front of this tick. Empty if it tells time alone.
         left_out: Input partitions that have given no answer for too long, so that time goes on without them: topic and partition.
+        gap_ms: For how long before it nobody took events, as while a machine sleeps: silence in that time is none.
         place: Offset in the log, once it is read there.
     """
 
@@ -107,6 +108,7 @@ class Tick(BaseModel):
     known_ms: int
     inputs: dict[InputSource, dict[int, tuple[_Offset, _Offset]]]
     left_out: tuple[str, ...] = ()
+    gap_ms: int = 0
     place: Annotated[SkipJsonSchema[int], Field(exclude=True)] = 0
 
     @classmethod
@@ -198,6 +200,15 @@ def _source(number: int) -> InputSource:
         return SOURCES[number]
     except IndexError:
         raise LogError(f"{PLACED_HEADER}: expected an input below {len(SOURCES)}, saw {number}") from None
+
+
+class OutgoingRecord(NamedTuple):
+    """One event on its way into the log; the key is the conversation's id."""
+
+    source: InputSource
+    key: bytes
+    value: bytes
+    headers: Sequence[tuple[str, bytes]]
 
 
 class Event(NamedTuple):

@@ -8,6 +8,10 @@ MAX_OPEN_CALLS: Final = 5_000
 """Calls played at the same time; further ones wait until one is over."""
 ID_MARK: Final = "{id}"
 """Stands for the recorded id in the name of a goal set."""
+TOKEN_FILE: Final = "token"  # noqa: S105  # its name
+"""Name of the file with the token of senders in the folder of `serve`."""
+ADDRESS_FILE: Final = "address"
+"""Name of the file that says where the process listens that serves the folder."""
 POSITION_FILE: Final = ".callgauge-tail.json"
 """Name of the file in the run's folder: it moves with the run, and to delete it is to begin again."""
 

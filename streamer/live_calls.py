@@ -13,7 +13,7 @@ from rich.live import Live
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.process import first_of, wall_clock_ms
-from schemas.rows import CallRow, GoalsRow, RowError, decode
+from schemas.rows import CallRow, GoalsRow, Row, RowError, decode
 from schemas.scores.running import EVERY_CALL, CallTable, ShownCalls, WantedCalls, call_list, running_now
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS
@@ -37,6 +37,7 @@ class CallsOnScreen:
         news: The newest lines of note of the calls that are asked for.
         newest_ms: The newest `known_ms` of any row; None before the first.
         unreadable: Values that are no rows: of another program or of a newer version.
+        since_ms: Rows of what was known before are left out.
         caught_up: Set when the records that were there at the start are read.
     """
 
@@ -48,7 +49,7 @@ class CallsOnScreen:
         self.newest_ms: int | None = None
         self.unreadable = 0
         self.caught_up = asyncio.Event()
-        self._since_ms = since_ms
+        self.since_ms = since_ms
         self._wanted = wanted
 
     def take(self, value: bytes) -> None:
@@ -58,10 +59,14 @@ class CallsOnScreen:
         except RowError:
             self.unreadable += 1
             return
+        self.take_row(row)
+
+    def take_row(self, row: Row) -> None:
+        """Takes in a row."""
         if isinstance(row, GoalsRow):
             self.news.take(row)
             return
-        if row.known_ms < self._since_ms:
+        if row.known_ms < self.since_ms:
             return
         self.newest_ms = max(self.newest_ms or 0, row.known_ms)
         if isinstance(row, CallRow):
@@ -86,8 +91,7 @@ class CallsOnScreen:
         async with onlooker(kafka, "top", auto_offset_reset="earliest", fetch_max_wait_ms=POLL_MS) as consumer:
             consumer.assign(partitions)
             behind = await consumer.end_offsets(partitions)
-            if not kafka.is_embedded:  # it knows no times, and has little
-                await self._go_back(consumer, behind)
+            await self._go_back(consumer, behind)
             clock = asyncio.get_running_loop().time
             patience = clock() + STALL_SECONDS
             while True:
@@ -109,7 +113,7 @@ class CallsOnScreen:
 
     async def _go_back(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> None:
         """Moves each partition to its first record of the time."""
-        found = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, self._since_ms - CLOCK_MARGIN_MS)))
+        found = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, self.since_ms - CLOCK_MARGIN_MS)))
         for tp, at in found.items():
             consumer.seek(tp, at.offset if at else ends[tp])
 
@@ -168,12 +172,20 @@ PLAIN_SECONDS: Final = 5.0
 """From one table to the next where there is no terminal."""
 
 
-async def watch(settings: Settings, since_ms: int, wanted: WantedCalls, show: "Shows") -> None:
-    """Reads the topic, and shows the wanted calls until that ends, or until a signal."""
+async def watch(
+    settings: Settings, since_ms: int, wanted: WantedCalls, show: "Shows", folder: Path | None = None
+) -> None:
+    """Reads the topic, or the folder of a `serve`, and shows the wanted calls until that ends, or until a signal."""
     watched = CallsOnScreen(since_ms, wanted)
-    place = f"topic {settings.kafka.topic('scores')} at {settings.bootstrap}"
     with stop_on_signals() as stop:
-        await first_of(stop.wait(), watched.read(settings.kafka), show(watched, place))
+        if folder is None:
+            place = f"topic {settings.kafka.topic('scores')} at {settings.bootstrap}"
+            await first_of(stop.wait(), watched.read(settings.kafka), show(watched, place))
+            return
+        from streamer.served_calls import served, watch_in
+
+        reading = watch_in(watched, served(settings, folder), folder)
+        await first_of(stop.wait(), reading, show(watched, str(folder)))
 
 
 Shows = Callable[[CallsOnScreen, str], Coroutine[Any, Any, None]]

@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +29,7 @@ from consumers.console.page.drawing import (
 from consumers.console.page.sections import INTERRUPTIONS, unmarked
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import folded
+from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.annotations import MAX_OF_A_CALL
 from consumers.history.opening import opened
@@ -343,12 +345,7 @@ class CallReader:
             raise OperatorError(
                 f"Call {call.conversation_id} has no context: {tp.topic} does not have its events any more."
             )
-        context = folded(arrivals, PipelineType.CASCADE, None, self._limits).context()
-        return {
-            "id": call.conversation_id,
-            "turns_by": context.turns_by,
-            "context": self._redactor.redact_value(context.to_dict()),
-        }
+        return context_document(call.conversation_id, arrivals, self._limits, self._redactor)
 
     async def follow(self, found: FoundCall) -> AsyncIterator[None]:
         """Takes new rows of the call in until it closes; yields after those that came together. A call of history has none.
@@ -416,6 +413,18 @@ class CallReader:
             if (placed := placed_in(record.headers)) is not None  # an event may be in the log more than once
         }
         return [origin.time_ms for origin in seen]
+
+
+def context_document(
+    conversation_id: str, arrivals: Sequence[Arrival], limits: Limits, redactor: Redactor
+) -> dict[str, Any]:
+    """The metric context of a call, redacted, from its events in order."""
+    context = folded(arrivals, PipelineType.CASCADE, None, limits).context()
+    return {
+        "id": conversation_id,
+        "turns_by": context.turns_by,
+        "context": redactor.redact_value(context.to_dict()),
+    }
 
 
 def _age(since_ms: int) -> str:
@@ -574,7 +583,9 @@ def _ratings(shown: ReportedCall) -> Iterator[str]:
 # The work of the command `call`: finds the one call that is meant, and shows it.
 
 
-async def the_call(settings: Settings, wanted: str, since_ms: int | None, since: str) -> FoundCall:
+async def the_call(
+    settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
+) -> FoundCall:
     """The one call whose id is the wanted text, or ends with it.
 
     Args:
@@ -582,30 +593,54 @@ async def the_call(settings: Settings, wanted: str, since_ms: int | None, since:
         wanted: A conversation id, or its end.
         since_ms: As in `CallReader.find`.
         since: The same in words, for messages.
+        folder: The folder of a `serve` that has it; None for the topics.
 
     Raises:
         OperatorError: There is none, or there are several; or no broker answers, or it refuses.
     """
+    if folder is not None:
+        from streamer.served_calls import call_in
+
+        return call_in(settings, folder, wanted)
     async with call_reader(settings, wanted) as reader:
         return await _one(reader, settings, wanted, since_ms, since)
 
 
-async def context_of(settings: Settings, wanted: str, since_ms: int | None, since: str) -> dict[str, Any]:
-    """The metric context of a call of the topics. Arguments and errors as of `the_call`, and as of `CallReader.context`."""
+async def context_of(
+    settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
+) -> dict[str, Any]:
+    """The metric context of a call. Arguments and errors as of `the_call`, and as of `CallReader.context`."""
+    if folder is not None:
+        from streamer.served_calls import context_in
+
+        return context_in(settings, folder, wanted)
     async with call_reader(settings, wanted) as reader:
         return await reader.context(await _one(reader, settings, wanted, since_ms, since))
 
 
-async def follow_call(settings: Settings, wanted: str, since_ms: int | None, since: str) -> None:
+async def follow_call(
+    settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
+) -> None:
     """Prints the call, and until it closes or a signal comes each line that is new or another. Arguments and errors as of `the_call`."""
 
     async def shown() -> None:
+        if folder is not None:
+            await shown_from(folder)
+            return
         async with call_reader(settings, wanted) as reader:
             found = await _one(reader, settings, wanted, since_ms, since)
             printed: set[str] = set()
             print_call(found, printed)
             async for _ in reader.follow(found):
                 print_call(found, printed)
+
+    async def shown_from(folder: Path) -> None:
+        from streamer.served_calls import call_in, follow_in
+
+        found, printed = call_in(settings, folder, wanted), set[str]()
+        print_call(found, printed)
+        async for _ in follow_in(settings, folder, found):
+            print_call(found, printed)
 
     with stop_on_signals() as stop:
         await first_of(stop.wait(), shown())

@@ -6,6 +6,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 import typer
@@ -106,22 +107,25 @@ class Entries:
         return self.by_reason.total()
 
 
-async def quarantined(kafka: KafkaSettings, wanted: Wanted, *, most: int) -> Entries:
-    """Reads the topic up to where it ends now.
+async def quarantined(kafka: KafkaSettings, wanted: Wanted, *, most: int, folder: Path | None = None) -> Entries:
+    """Reads the topic, or what a folder of `serve` has of it, up to where it ends now.
 
     Args:
         kafka: Where the broker is.
         wanted: Which entries.
         most: How many to keep at most; memory is bounded by it.
+        folder: The folder of a `serve`; None for Kafka.
 
     Raises:
+        LogFileError: There is no log in the folder, or it cannot be read.
         KafkaUnreachableError: No broker answers, or not any more.
         TopicsUnfitError: There is no quarantine topic.
     """
     found = Entries()
     kept: list[tuple[int, Coordinates]] = []
     by_place: dict[Coordinates, QuarantineRecord] = {}
-    async for value in _values(kafka, wanted.since_ms):
+    values = _values(kafka, wanted.since_ms) if folder is None else _values_in(folder, wanted.since_ms)
+    async for value in values:
         try:
             record = QuarantineRecord.model_validate_json(value or b"")
         except ValidationError:
@@ -142,6 +146,13 @@ async def quarantined(kafka: KafkaSettings, wanted: Wanted, *, most: int) -> Ent
             del by_place[heapq.heappop(kept)[1]]
     found.newest = [by_place[place] for _, place in sorted(kept)]
     return found
+
+
+async def _values_in(folder: Path, since_ms: int | None) -> AsyncIterator[bytes | None]:
+    from consumers.log.file import records_of
+
+    for record in records_of(folder, QUARANTINE_TOPIC, since_ms or 0):
+        yield record.value
 
 
 async def _values(kafka: KafkaSettings, since_ms: int | None) -> AsyncIterator[bytes | None]:

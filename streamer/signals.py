@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
@@ -30,16 +30,19 @@ def stop_on_signals() -> Iterator[asyncio.Event]:
             # Not the signal's default action: the first process of a container is not ended by it.
             os._exit(128 + number)
         is_stopping = True
+        loop.call_soon_threadsafe(stop.set)
 
     for each in _SIGNALS:
-        loop.add_signal_handler(each, stop.set)  # also makes a signal wake the loop from its sleep
+        with suppress(NotImplementedError):  # on Windows, whose loop wakes by itself
+            loop.add_signal_handler(each, stop.set)  # also makes a signal wake the loop from its sleep
         signal.signal(each, on_signal)  # called by the interpreter: also when the loop hangs in a step of its own
     try:
         yield stop
     finally:
         if not is_stopping:
             for each in _SIGNALS:
-                loop.remove_signal_handler(each)
+                with suppress(NotImplementedError):
+                    loop.remove_signal_handler(each)
 
 
 async def over_after(seconds: float | None) -> None:

@@ -6,34 +6,26 @@ evaluator. It reads with aiokafka, because it begins each partition at a time; F
 
 import asyncio
 import contextlib
-import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import httpx2 as httpx
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from consumers.console.fleet import Fleet
-from consumers.console.pages import Alert
-from consumers.console.reading import ReadCalls
+from consumers.console.serving import STOP_SECONDS, CallPages
 from consumers.console.settings import ConsoleSettings
-from consumers.console.site import Annotate, ConsoleSite, PastCalls
+from consumers.console.site import Annotate, PastCalls
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.http import AddressInUseError, ConnectionBounds, HttpLimit, HttpListener
+from consumers.runtime.http import AddressInUseError, HttpLimit, HttpListener
 from consumers.runtime.kafka.connection import KafkaRefusedError, KafkaSettings, TopicsUnfitError, partition_counts
-from consumers.runtime.private_files import ensure_file, make_folder
-from consumers.runtime.process import OperatorError, finish_unless, tune_python, wall_clock_ms
+from consumers.runtime.process import finish_unless, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.store.rows import RowStore
 from schemas.rows import Row, RowError, WordsRow, decode, decode_words
 from schemas.topics import SCORES_TOPIC, WORDS_TOPIC
-from schemas.units import MINUTE_MS, MS_PER_SECOND
+from schemas.units import MINUTE_MS
 
 POLL_MS: Final = 200
 """How long one poll waits for rows."""
@@ -43,80 +35,16 @@ MAX_BATCH_RECORDS: Final = 500
 """Rows of one poll."""
 STEP_SECONDS: Final = 0.005
 """How long rows are decoded before everything else has its turn; one more may come on top."""
-TICK_SECONDS: Final = 0.5
-"""Least time from one state of the page of running calls to the next."""
-TICK_SHARE: Final = 0.02
-"""Share of a processor that bringing these pages up to date may take; with many calls it is done less often."""
-IDLE_TICK_SECONDS: Final = 5.0
-"""The same while nobody looks: the moving lines go on."""
-ALERTS_SECONDS: Final = 10.0
-"""How often Alertmanager and Prometheus are asked."""
-MAX_ALERTS_BYTES: Final = 2_000_000
-"""Most bytes of an answer that are read."""
-MAX_ALERTS: Final = 5_000
-"""Most alerts of an answer, or of a rule."""
-MAX_RULE_SECONDS: Final = 366 * 86_400.0
-"""Longest time for which the condition of a rule must hold."""
 RETRY_SECONDS: Final = 5.0
 """Pause before a broker that was away is tried again."""
 LOOK_SECONDS: Final = 60.0
 """How often it is asked whether a topic has got more partitions."""
 MAX_SILENT_SECONDS: Final = 60.0
 """Time without a poll after which only a restart helps."""
-STOP_SECONDS: Final = 1.0
-"""How long disconnecting may take."""
-STORE_NAME: Final = "rows.sqlite"
-"""Name of the file in the folder of the console."""
 PORTS_TRIED: Final = 20
 """Ports from the usual one on, of which the first free one is taken unless a port was set."""
-SPARE_CONNECTIONS: Final = 64
-"""Connections beside two for each open page: probes, programs, and pages that are just loaded."""
-ANSWER_SECONDS: Final = 6 * 3_600.0
-"""How long a stream may last; then its page connects again and goes on."""
-UNREAD_SECONDS: Final = 30.0
-"""How long a reader may leave a full buffer unread. Then its connection ends, and a page that wakes up comes again."""
 
 log = structlog.get_logger()
-
-
-class _Given(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _GivenAlert(_Given):
-    """An alert as Alertmanager and Prometheus have it; each has a word of its own for when it began."""
-
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    startsAt: str = ""  # noqa: N815  # Alertmanager's word
-    activeAt: str = ""  # noqa: N815  # Prometheus' word
-    state: str = ""
-
-
-class _Rule(_Given):
-    duration: float = Field(0.0, ge=0, le=MAX_RULE_SECONDS, allow_inf_nan=False)
-    alerts: Annotated[list[_GivenAlert], Field(max_length=MAX_ALERTS)] = []
-
-
-class _RuleGroup(_Given):
-    rules: list[_Rule] = []
-
-
-class _RuleGroups(_Given):
-    groups: list[_RuleGroup] = []
-
-
-class _PrometheusAnswer(_Given):
-    data: _RuleGroups
-
-
-_ALERTS: Final = TypeAdapter(Annotated[list[_GivenAlert], Field(max_length=MAX_ALERTS)])
-_FIRING: Final = "/api/v2/alerts?active=true&silenced=false&inhibited=false"
-_RULES: Final = "/api/v1/rules?type=alert"
-
-
-class ConsoleFolderError(OperatorError):
-    """The folder for the rows cannot be used."""
 
 
 class ConsoleRole:
@@ -124,6 +52,7 @@ class ConsoleRole:
 
     Attributes:
         ready: Set while it listens and has read `scores` up to its present end.
+        console: What it serves.
     """
 
     def __init__(
@@ -157,11 +86,7 @@ class ConsoleRole:
         self.ready = asyncio.Event()
         self._kafka = kafka
         self._settings = settings
-        self._fleet = Fleet()
-        self._calls = ReadCalls(_opened(settings.folder))
-        for row in self._calls.open_calls():  # of an earlier process
-            self._fleet.take(row)
-        self._site = ConsoleSite(settings, self._fleet, self._calls, annotate, past, redactor, instruments, version)
+        self.console = CallPages(settings, redactor, instruments, annotate=annotate, past=past, version=version)
         self._instruments = instruments
         self._names = names
         self._listener = self._at(settings.port)
@@ -186,19 +111,15 @@ class ConsoleRole:
         tune_python()
         await partition_counts(self._kafka, [SCORES_TOPIC])
         await self._listen()
-        work = [asyncio.create_task(each) for each in (self._tick(), self._ask_for_alerts())]
+        self.console.start()
         try:
             while not stop.is_set():
                 await self._read(stop)
         finally:
             self.ready.clear()
-            for task in work:
-                task.cancel()
-            await asyncio.wait(work, timeout=STOP_SECONDS)
-            self._site.streams.close()  # the server waits for its answers, and a stream has no end
-            await self._site.close(STOP_SECONDS)
+            await self.console.stop()
             await self._listener.stop()
-            self._calls.close()
+            self.console.calls.close()
 
     def problems(self) -> Sequence[str]:
         """Why the pages are not up to date, for `/readyz`."""
@@ -215,13 +136,8 @@ class ConsoleRole:
 
     def _at(self, port: int) -> HttpListener:
         settings = self._settings
-        bounds = ConnectionBounds(
-            answer_seconds=ANSWER_SECONDS,
-            most_connections=2 * settings.max_pages + SPARE_CONNECTIONS,
-            unread_seconds=UNREAD_SECONDS,
-        )
         return HttpListener(
-            settings.host, port, self._site.routes(), partial(_count, self._instruments), bounds=bounds,
+            settings.host, port, self.console.routes(), partial(_count, self._instruments), bounds=self.console.bounds,
             without_it="The page of calls cannot be shown", names=self._names,
         )  # fmt: skip
 
@@ -303,15 +219,12 @@ class ConsoleRole:
         """Moves each partition to where reading begins; returns the present ends."""
         ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
         since_ms = max(0, wall_clock_ms() - self._settings.since_minutes * MINUTE_MS)
-        if self._kafka.is_embedded:  # it knows no times, and has little
-            since, found = 0, dict.fromkeys(partitions, 0)
-        else:
-            at = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
-            since, found = since_ms, {tp: ends[tp] if at[tp] is None else at[tp].offset for tp in partitions}
-        kept = {TopicPartition(*place): offset for place, offset in self._calls.positions().items()}
-        if self._calls.since_ms is None:
+        at = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+        found = {tp: ends[tp] if at[tp] is None else at[tp].offset for tp in partitions}
+        kept = {TopicPartition(*place): offset for place, offset in self.console.calls.positions().items()}
+        if self.console.calls.since_ms is None:
             is_whole = all(kept.get(tp, -1) >= found[tp] for tp in partitions)
-            self._calls.since_ms = 0 if is_whole else since
+            self.console.calls.since_ms = 0 if is_whole else since_ms
         for tp in partitions:
             # It goes on after a fault, so that no reader gets a row twice, and after a restart, where it keeps its rows.
             consumer.seek(tp, self._next.get(tp, max(found[tp], min(kept.get(tp, 0), ends[tp]))))
@@ -335,13 +248,10 @@ class ConsoleRole:
                     rows.append(row)
                     values.append(record.value)
                 self._next[tp] = record.offset + 1
-            await asyncio.to_thread(self._calls.put, rows, {(tp.topic, tp.partition): self._next.get(tp, 0)})
-            self._calls.note(rows)
-            for row in rows:
-                if not isinstance(row, WordsRow):
-                    self._fleet.take(row)
-            if self.ready.is_set() and not has_words:
-                self._site.take(values)
+            positions = {(tp.topic, tp.partition): self._next.get(tp, 0)}
+            await self.console.take(
+                rows, [] if has_words else values, positions, are_new=self.ready.is_set() and not has_words
+            )
 
     def _row_of(self, value: object, *, has_words: bool) -> Row | WordsRow | None:
         """The row of a record; None for one that has none."""
@@ -350,128 +260,14 @@ class ConsoleRole:
         try:
             return decode_words(value) if has_words else decode(value)
         except RowError:
-            self._fleet.unreadable += 1
+            self.console.fleet.unreadable += 1
             return None
-
-    async def _tick(self) -> None:
-        due_at, idle_until = 0.0, 0.0
-        while True:
-            now = time.monotonic()
-            if now >= due_at and (self._site.has_readers or now >= idle_until):
-                took_seconds = 0.0
-                try:
-                    took_seconds = await self._site.tick()
-                except Exception:  # one call that cannot be shown must not end the pages of all others for good
-                    log.exception("calls_not_shown", role="console")
-                due_at, idle_until = time.monotonic() + took_seconds / TICK_SHARE, now + IDLE_TICK_SECONDS
-            await asyncio.sleep(TICK_SECONDS)
-
-    async def _ask_for_alerts(self) -> None:
-        alertmanager, prometheus = self._settings.alertmanager, self._settings.prometheus
-        if alertmanager is None and prometheus is None:
-            return
-        async with httpx.AsyncClient(timeout=ALERTS_SECONDS / 2, follow_redirects=False) as client:
-            while True:
-                alerts = self._site.alerts
-                if alertmanager is not None:
-                    firing, fault = await _alerts_of(client, alertmanager.rstrip("/") + _FIRING, alerts_in)
-                    remark = "No alert fires." if fault is None else f"Alertmanager gives no alerts: {fault}."
-                    alerts = alerts._replace(firing=firing, remark=remark)
-                if prometheus is not None:
-                    near, fault = await _alerts_of(client, prometheus.rstrip("/") + _RULES, near_alerts_in)
-                    remark = "" if fault is None else f"Prometheus gives no rules: {fault}."
-                    alerts = alerts._replace(near=near, remark_on_rules=remark)
-                self._site.alerts = alerts
-                await asyncio.sleep(ALERTS_SECONDS)
-
-
-def _opened(folder: Path | None) -> RowStore:
-    if folder is None:
-        return RowStore()
-    try:
-        make_folder(folder)
-        ensure_file(folder / STORE_NAME)
-        return RowStore(folder / STORE_NAME)
-    except (OSError, sqlite3.Error) as error:
-        raise ConsoleFolderError(
-            f"Console: the folder {folder} cannot be used ({error}), so no page is served. Let console.folder be one that this user may "
-            "write, or leave it out: then rows are kept in memory."
-        ) from error
 
 
 def ports_of(settings: ConsoleSettings) -> Sequence[int]:
     """The ports to try: the one that was set; otherwise the usual one and those after it, for a second process of the machine."""
     is_set = "port" in settings.model_fields_set or settings.port == 0
     return (settings.port,) if is_set else range(settings.port, settings.port + PORTS_TRIED)
-
-
-async def _alerts_of(
-    client: httpx.AsyncClient, address: str, read: Callable[[bytes], Sequence[Alert]]
-) -> tuple[Sequence[Alert], str | None]:
-    """The alerts of an answer; the name of the fault where there are none because of one."""
-    try:
-        async with asyncio.timeout(ALERTS_SECONDS), client.stream("GET", address) as answer:
-            answer.raise_for_status()
-            body = bytearray()
-            async for piece in answer.aiter_bytes():
-                body += piece
-                if len(body) > MAX_ALERTS_BYTES:
-                    break
-        return read(bytes(body)), None
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError) as error:
-        return (), type(error).__name__
-
-
-def alerts_in(body: bytes) -> Sequence[Alert]:
-    """The alerts in an answer of Alertmanager, the longest firing of the most severe first.
-
-    Raises:
-        ValidationError: It is no such answer.
-    """
-    return _in_order(_alert(each, each.startsAt) for each in _ALERTS.validate_json(body))
-
-
-def near_alerts_in(body: bytes) -> Sequence[Alert]:
-    """The alerts in an answer of Prometheus about its rules that are pending: the condition holds, but not for long enough yet.
-
-    Raises:
-        ValidationError: It is no such answer.
-    """
-    rules = (rule for group in _PrometheusAnswer.model_validate_json(body).data.groups for rule in group.rules)
-    return _in_order(
-        alert._replace(fires_ms=alert.since_ms + int(rule.duration * MS_PER_SECOND))
-        for rule in rules
-        for each in rule.alerts
-        if each.state == "pending"
-        for alert in (_alert(each, each.activeAt),)
-    )
-
-
-def _alert(given: _GivenAlert, since: str) -> Alert:
-    labels = given.labels
-    return Alert(
-        name=labels.get("alertname", "alert"),
-        severity=severity if (severity := labels.get("severity", "")) in _SEVERITIES else "info",
-        who=", ".join(labels[label] for label in ("agent", "tenant", "environment") if labels.get(label)),
-        summary=given.annotations.get("summary", ""),
-        since_ms=_epoch_ms(since),
-    )
-
-
-def _in_order(alerts: Iterable[Alert]) -> list[Alert]:
-    return sorted(alerts, key=lambda each: (_SEVERITIES.index(each.severity), each.since_ms))
-
-
-_SEVERITIES: Final = ("critical", "warning", "info")
-
-
-def _epoch_ms(text: str) -> int:
-    from datetime import datetime
-
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * MS_PER_SECOND)
-    except ValueError:
-        return wall_clock_ms()
 
 
 def _count(instruments: Instruments, limit: HttpLimit) -> None:

@@ -45,7 +45,6 @@ from consumers.console.streams import Streams, events_of, version_in
 from consumers.console.workshop import Bounds, BusyError, Pace, Workshop
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import challenge
-from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from consumers.store.rows import StoredCall
@@ -607,9 +606,9 @@ class ConsoleSite:
                 said = await self._annotate(
                     conversation_id, by, label, note or None, row.labels, withdraws="take_back" in fields
                 )
-        except (KafkaUnreachableError, TopicsUnfitError) as error:
-            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Nothing was written: {error}") from error
         except OperatorError as error:
+            if error.is_away:
+                raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Nothing was written: {error}") from error
             raise _UnansweredError(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         self._said[conversation_id, said.by, said.label] = said
         if len(self._said) > MAX_SAID:

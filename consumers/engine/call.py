@@ -368,6 +368,13 @@ class Call:
             self.close(reason, due_ms)
         self._plan()
 
+    def pass_gap(self, from_ms: int, until_ms: int) -> None:
+        """Notes that nobody took events in this time: no silence in it ends the call, is dead air, or is a stall."""
+        self.end.heard(until_ms)
+        self.live.pass_gap(from_ms, until_ms)
+        self._judged.pass_gap(until_ms)
+        self._plan()
+
     def _plan(self) -> None:
         due_ms, silence_ms, judged_ms = self.end.due_ms, self.live.dead_air.wakeup_at_ms, self._judged.wakeup_ms
         if silence_ms is not None and silence_ms < due_ms:

@@ -360,6 +360,16 @@ class PartitionEvaluator:
                 self._end(call)
         return out
 
+    def pass_gap(self, from_ms: int, until_ms: int) -> None:
+        """Notes that nobody took events in this time, as while the machine slept: what seems silent was only not heard.
+
+        Call it before `pass_time` lets that time pass. A silence that lasted by its beginning is decided then as ever.
+        """
+        for call in self._calls.values():
+            if _is_open(call):
+                call.pass_gap(from_ms, until_ms)
+                self._wakeups.schedule(call, call.next_decision_ms)
+
     def close_some(self) -> Sequence[Effect]:
         """Closes calls that are over, in the order of their ends: as many as fit into a step, or one step of a large one."""
         out: list[Effect] = []

@@ -139,8 +139,6 @@ class GroupWatch:
         )
 
     async def _members(self) -> Sequence[Member]:
-        if self._kafka.is_embedded:
-            return ()
         try:
             async with asyncio.timeout(CONNECT_SECONDS), self._kafka.administration("evaluator") as admin:
                 (answer,) = await admin.describe_consumer_groups([self._group_id])

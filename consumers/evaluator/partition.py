@@ -14,9 +14,10 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
+from consumers.evaluator.decisions import Outlet, Trip, Written, carry_out
 from consumers.evaluator.recovery import Recovering, Recovery, Withheld
 from consumers.evaluator.refusals import LOG, MisreadRecords, Refusals, not_of_the_log
-from consumers.evaluator.writer import Outlet, Trip, Written, carry_out
+from consumers.log.file import FileTicks
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.log import Begin, Event, LogError, LogReader, Tick
@@ -63,6 +64,7 @@ class Partition:
         misread: MisreadRecords | None = None,
         goals: ChosenGoals | None = None,
         version: str = "test",
+        reader: LogReader | FileTicks | None = None,
     ) -> None:
         self.number = outlet.number
         self.outlet = outlet
@@ -79,7 +81,7 @@ class Partition:
         self._misread = misread or MisreadRecords(instruments)
         self._refusals = Refusals(instruments)
         self._own_version = self._version = version
-        self._reader = LogReader()
+        self._reader: Any = reader or LogReader()
         self._begins: deque[Begin] = deque([Begin(0, 0)])
         self._cut = 0
         self._recovering: Recovering | None = None
@@ -143,6 +145,7 @@ class Partition:
         if first > self.next_offset:  # the sequencer leaves no gaps
             self._refusals.lost(f"{record.topic}[{record.partition}]", self.next_offset, first)
             self._refusals.incomplete(self.evaluator.open_calls)
+            self.move_to(first)
         while self._again is not None:  # callers that can give way have called `close_some` before
             self.close_some()
         self.next_offset = record.offset + 1
@@ -160,6 +163,13 @@ class Partition:
                 self._refuse(LOG, refused)
         if self._recovering is not None:
             self._go_live(self._recovering)
+
+    def move_to(self, offset: int) -> None:
+        """Passes over what the log does not have in front of an offset, and what is of calls that have closed."""
+        if offset > self.next_offset:
+            self.next_offset = offset
+            if self._recovering is not None:
+                self._go_live(self._recovering)
 
     def _receive(self, event: Event, polled_ms: int) -> None:
         source, recovering = event.source, self._recovering
@@ -180,6 +190,8 @@ class Partition:
             self._put(decided, Trip(event.timestamp, polled_ms, wall_clock_ms()))
 
     def _pass_time(self, tick: Tick) -> None:
+        if tick.gap_ms:
+            self.evaluator.pass_gap(tick.known_ms - tick.gap_ms, tick.known_ms)
         if decided := self._carry_out(self.evaluator.pass_time(self._reader.known_ms, tick.place)):
             self._put(decided)
         self._refusals.tick()

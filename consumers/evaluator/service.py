@@ -17,11 +17,12 @@ from aiokafka.errors import KafkaError
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
+from consumers.evaluator.decisions import Outbox, Outlet
 from consumers.evaluator.group import GroupWatch
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.refusals import MisreadRecords
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.takeover import Takeover, version_of
+from consumers.evaluator.takeover import Takeover
 from consumers.evaluator.topics import (
     SLOW_SECONDS,
     STUCK_JOIN_SECONDS,
@@ -30,7 +31,8 @@ from consumers.evaluator.topics import (
     TopicWatch,
     require_fit_topics,
 )
-from consumers.evaluator.writer import FencedError, Outbox, Outlet, Writer
+from consumers.evaluator.version import version_of
+from consumers.evaluator.writer import FencedError, Writer
 from consumers.runtime.kafka.connection import METADATA_AGE_MS, KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, Commits, PollWatch
 from consumers.runtime.process import (
@@ -121,7 +123,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._events = kafka.topic(EVENTS_TOPIC)
         self._version = version_of(settings)
         self._takeover = Takeover(kafka, settings)
-        self._outbox = Outbox(0.0 if kafka.is_embedded else to_seconds(settings.write_interval_ms))
+        self._outbox = Outbox(to_seconds(settings.write_interval_ms))
         self._group = GroupWatch(kafka, settings, [self._events])
         self._topic_watch = TopicWatch(kafka, settings)
         self._consumer: Any = None  # there is one before anything is owned

@@ -1,22 +1,14 @@
 """Takes partitions over: claims them, fences off former writers, and reads from `scores` how far they came."""
 
 import asyncio
-import hashlib
-import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import pydantic
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 
-import consumers.engine
-import schemas
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
@@ -40,31 +32,6 @@ _GOALS: Final = b'{"row":"goals"'
 """In the bytes of a row: nine of ten are not decoded. Inside of a text the quotes would be escaped."""
 
 log = structlog.get_logger()
-
-
-@cache
-def code_digest() -> str:
-    """Returns a digest of the source of the engine and the contract, of Python and of pydantic, in hexadecimal.
-
-    A version number is not enough, because two builds of one version may differ, above all in a checkout.
-    """
-    digest = hashlib.sha256(f"{sys.implementation.cache_tag} {sys.version} pydantic {pydantic.VERSION}\n".encode())
-    for package in (consumers.engine, schemas):
-        root = Path(str(package.__file__)).parent
-        for path in sorted(path for path in root.rglob("*") if path.suffix in {".py", ".so", ".pyd"}):
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(root)} {len(content)}\n".encode())
-            digest.update(content)
-    return digest.hexdigest()
-
-
-def version_of(settings: EvaluatorSettings) -> str:
-    """Returns the version in the row of a partition: equal for processes that publish the same records of the same log."""
-    deciding = settings.model_dump(
-        mode="json", include={"code_version", "limits", "goals", "redaction", "writes_transcripts"}
-    )
-    deciding["code"] = code_digest()
-    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Owners:
@@ -174,14 +141,12 @@ class Takeover:
         """Claims partitions for the writer of a new assignment.
 
         Returns:
-            By partition number the offset in `scores` after the mark; nothing on the embedded broker, which has no transactions.
+            By partition number the offset in `scores` after the mark.
 
         Raises:
             FencedError: Another process claimed one at the same moment.
             KafkaError: The broker refused a request.
         """
-        if self._kafka.is_embedded:
-            return {}
         numbers = tuple(numbers)
         marks = await asyncio.gather(*(self._claims.claim(number, writer_id) for number in numbers))
         return dict(zip(numbers, marks, strict=True))
@@ -201,11 +166,6 @@ class Takeover:
         """
         logs = {each.number: TopicPartition(self._events, each.number) for each in owned}
         firsts = await consumer.beginning_offsets(list(logs.values()))
-        if self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
-            for each in owned:
-                first = firsts[logs[each.number]]
-                each.start(Recovery(None, first, first))
-            return
         async with onlooker(
             self._kafka, "read-back", enable_auto_commit=False, max_partition_fetch_bytes=FETCH_BYTES
         ) as reader:

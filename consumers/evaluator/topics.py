@@ -52,7 +52,7 @@ log = structlog.get_logger()
 async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) -> int:
     """Checks that the topics fit exactly-once scores, before anything is read.
 
-    The embedded broker only reports partition counts. If this user may not read settings, a warning is logged and they count
+    If this user may not read settings, a warning is logged and they count
     as right. Faults that do not prevent a start are logged, one line each.
 
     Args:
@@ -71,8 +71,6 @@ async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) 
     names = used_topics(settings)
     counts = await partition_counts(kafka, names)
     _require_equal({name: counts[name] for name in EQUAL_TOPICS if name in counts})
-    if kafka.is_embedded:
-        return counts[EVENTS_TOPIC]
     found = await topic_settings(kafka, names)
     if unknown := [kafka.topic(name) for name in names if name not in found]:
         log.warning(
@@ -180,8 +178,6 @@ class TopicWatch:
 
     async def look_at_settings(self) -> None:
         """Says once of each setting with which the evaluator would not start that somebody has changed it."""
-        if self._kafka.is_embedded:
-            return
         with contextlib.suppress(KafkaUnreachableError):
             found = await topic_settings(self._kafka, self._topics)
             faults = topic_faults(found, self._needs)
@@ -195,10 +191,8 @@ class TopicWatch:
             self._told = refused
 
     async def partitions(self) -> Mapping[str, Sequence[Any]] | None:
-        """Returns the partitions of each topic as Kafka describes them now; None if no broker answers, or it is the embedded one."""
+        """Returns the partitions of each topic as Kafka describes them now; None if no broker answers."""
         kafka = self._kafka
-        if kafka.is_embedded:
-            return None
         try:
             async with asyncio.timeout(CONNECT_SECONDS), kafka.first_contact("topics") as connection:
                 answer = await connection.send(TopicsRequest([kafka.topic(name) for name in self._topics]))

@@ -28,18 +28,16 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from consumers.exporter.otlp import Evaluation, EvaluationSender, FinalScores
-from consumers.exporter.projection import Counted, OpenCalls, UncountableRowError, exemplar_of, project
+from consumers.exporter.counting import RowCounts
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, GroupReader
 from consumers.runtime.process import first_of, wall_clock_ms
-from consumers.runtime.received import Batch, Place, Refusals, Unreadable
+from consumers.runtime.received import Batch, Unreadable
 from consumers.runtime.registry import Instruments
-from schemas.metrics.process import STEP_METRIC
-from schemas.rows import CallRow, Row, decode
+from schemas.rows import Row, decode
 from schemas.topics import SCORES_TOPIC
-from schemas.units import MINUTE_MS, to_seconds
+from schemas.units import MINUTE_MS
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 """Time between commits: a crash makes the next process count this time again. A commit costs 0.1 ms."""
@@ -64,9 +62,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         self.ready = asyncio.Event()
         self._kafka = kafka
         self._instruments = instruments
-        self._open = OpenCalls(settings.max_active_calls, settings.forget_after_ms)
+        self._counts = RowCounts(settings, instruments)
         self._records = 0
-        self._refusals = Refusals("exporter", "callgauge_scores_refused_total", instruments)
         self._next: dict[TopicPartition, int] = {}  # the offset after the last counted record, where we are to count
         self._committed: dict[TopicPartition, int] = {}
         self._looked_back: set[TopicPartition] = set()  # whose running calls are known, or are being read
@@ -87,13 +84,6 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             listener=self,
             instruments=instruments,
         )
-        self._final_scores = FinalScores()
-        self._otlp = None if settings.otlp.endpoint is None else self._sender(settings)
-        instruments.before_scrape(self._sum_up)
-        instruments.read_gauge("callgauge_calls_active", self._open.running)
-        instruments.read_gauge("callgauge_calls_with_goals_active", self._open.with_goals)
-        instruments.read_gauge("callgauge_progress_active", self._open.progress)
-        instruments.read_gauge("callgauge_subgoals_active", self._open.subgoals)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Counts until `stop` is set, then commits and leaves.
@@ -112,8 +102,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             self._is_leaving = True
             await self._commit(HAND_OVER_SECONDS)
             await self.reader.stop()
-            if self._otlp is not None:
-                await asyncio.to_thread(self._otlp.close)
+            await self._counts.close()
             log.info("exporter_stopped", records=self._records)
 
     def problems(self) -> Sequence[str]:
@@ -141,7 +130,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Keeps the running calls of the partitions that are still ours."""
         self._looked_back &= assigned
-        self._open.keep_only({partition.partition for partition in assigned})
+        self._counts.open.keep_only({partition.partition for partition in assigned})
         self._assigned.set()
 
     async def _read(self) -> bool:
@@ -214,55 +203,9 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             has_counted = place.offset < self._next.get(partition, 0)
             if isinstance(row, Unreadable):
                 if not has_counted:
-                    self._refusals.refuse(place, row.reason)
+                    self._counts.refusals.refuse(place, row.reason)
             elif row is not None:  # without a value, it says how far an evaluator has come
-                self._take(place, row, now_ms, has_counted=has_counted)
+                self._counts.take(place, row, now_ms, has_counted=has_counted)
             self._next[partition] = max(place.offset + 1, self._next.get(partition, 0))
             self._records += not has_counted
-        self._refusals.end_batch()
-
-    def _take(self, place: Place, row: Row, now_ms: int, *, has_counted: bool) -> None:
-        if not has_counted:
-            try:
-                self._count(place, row, now_ms)
-            except UncountableRowError as error:
-                self._refusals.refuse(place, str(error))
-                return
-        if isinstance(row, CallRow):
-            self._count_forgotten(self._open.take(row, place.partition, now_ms))
-        if self._otlp is not None:
-            events = self._evaluations(row)
-            if not has_counted:
-                self._otlp.put(events)
-
-    def _count(self, place: Place, row: Row, now_ms: int) -> None:
-        instruments = self._instruments
-        samples = list(project(row, now_ms, is_over=self._open.is_over(row.conversation_id)))
-        exemplar = exemplar_of(row)
-        for sample in samples:
-            if isinstance(sample, Counted):
-                instruments.inc(sample.metric, sample.labels, sample.by, exemplar if sample.by else None)
-            else:
-                instruments.observe(sample.metric, sample.labels, sample.value, exemplar)
-        instruments.observe(STEP_METRIC, ("counted",), to_seconds(max(0, now_ms - place.timestamp)))
-
-    def _evaluations(self, row: Row) -> list[Evaluation]:
-        before = self._final_scores.left_out
-        events = self._final_scores.take(row)
-        if (left_out := self._final_scores.left_out - before) > 0:
-            self._count_otlp("not_kept", left_out)
-        return events
-
-    def _sender(self, settings: ExporterSettings) -> EvaluationSender:
-        return EvaluationSender(settings.otlp, settings.code_version, self._count_otlp)
-
-    def _count_otlp(self, outcome: str, events: int) -> None:
-        self._instruments.inc("callgauge_otlp_events_total", (outcome,), events)
-
-    def _sum_up(self) -> None:
-        self._count_forgotten(self._open.forget_silent(wall_clock_ms()))
-        self._open.sum_up()
-
-    def _count_forgotten(self, calls: int) -> None:
-        if calls:
-            self._instruments.inc("callgauge_calls_forgotten_total", (), calls)
+        self._counts.refusals.end_batch()

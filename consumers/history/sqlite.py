@@ -23,7 +23,7 @@ import structlog
 from consumers.history.annotations import FILE_NAME, Annotations, FromPeople
 from consumers.history.annotations import TABLES as TABLES_OF_PEOPLE
 from consumers.history.search import COLUMNS, Question, quoted, ranked
-from consumers.runtime.private_files import ensure_file, make_file, make_folder
+from consumers.runtime.private_files import FolderLockedError, lock_folder, make_file, make_folder
 from consumers.runtime.process import OperatorError
 from consumers.store.rows import BUSY_SECONDS, PACKING_LEVEL, TABLES, Place, Rows, StoredCall, transaction
 from schemas.annotations import Annotation
@@ -271,20 +271,13 @@ class SqliteHistory:
             ) from error
 
     def _locked(self) -> sqlite3.Connection:
-        place = self.folder / "lock.sqlite"
-        ensure_file(place)
-        lock = sqlite3.connect(place, timeout=0, isolation_level=None, check_same_thread=False)
         try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            lock.close()
-            if "locked" not in str(error):
-                raise
+            return lock_folder(self.folder)
+        except FolderLockedError as error:
             raise FolderInUseError(
                 f"History: another process writes {self.folder}, and two would read each record twice for nothing. Stop it, or give this "
                 "one a folder of its own."
             ) from error
-        return lock
 
     @property
     def place(self) -> str:
@@ -623,6 +616,20 @@ class SqliteHistory:
         with self._in_time():
             day = self._day_with(conversation_id)
             return None if day is None else day.rows.call(conversation_id, at_ms)
+
+    def open_calls(self) -> list[str]:
+        """Returns the calls of the newest days that have not closed."""
+        names = self._names()[-LOOKBACK_FILES:]
+        return [row.conversation_id for name in names for row in self._day(name).rows.open_calls()]
+
+    def rows_since(self, known_ms: int, seen: Mapping[str, int]) -> Iterator[Row]:
+        """Yields the rows of the newest days that were known then or later, without words: of each call those above its revision in
+        `seen`, in order.
+        """
+        for name in self._names()[-LOOKBACK_FILES:]:
+            day = self._day(name)
+            for conversation_id in day.rows.known_since(known_ms):
+                yield from day.rows.after(conversation_id, seen.get(conversation_id, -1))
 
     def transcript(self, conversation_id: str) -> bytes | None:
         """Returns the transcript of a call; None without one."""

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from consumers.judge.limits import Budget
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.polling import COMMIT_SECONDS, GroupReader
+from consumers.runtime.kafka.polling import GroupReader
 from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
 from schemas.events.envelope import envelope_headers
 from schemas.judging import VERDICT_SOURCE, VERDICT_TYPE, JudgeRequest, JudgeVerdict
@@ -151,7 +151,7 @@ class PartitionWriter:
         self._reader = reader
         self._budget = budget
         name = f"judge-{partition.partition}"
-        transactional_id = None if kafka.is_embedded else f"{group_id}-{name}"
+        transactional_id = f"{group_id}-{name}"
         self._producer = kafka.producer(name, transactional_id, TRANSACTION_TIMEOUT_MS)
         self._one_at_a_time = asyncio.Lock()
         self._has_changed = asyncio.Event()
@@ -212,15 +212,10 @@ class PartitionWriter:
     async def _transaction(
         self, outgoing: Sequence[JudgeVerdict], progress: dict[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        if not self._kafka.is_embedded:
-            await self._producer.begin_transaction()
+        await self._producer.begin_transaction()
         await asyncio.gather(*[await self._send(verdict) for verdict in outgoing])
-        if self._kafka.is_embedded:
-            with contextlib.suppress(KafkaError, TimeoutError):  # the next commit covers a failed one
-                await self._reader.commit(progress, COMMIT_SECONDS)
-        else:
-            await self._producer.send_offsets_to_transaction(progress, self._group_id)
-            await self._producer.commit_transaction()
+        await self._producer.send_offsets_to_transaction(progress, self._group_id)
+        await self._producer.commit_transaction()
 
     async def _send(self, verdict: JudgeVerdict) -> Any:
         call = verdict.conversation_id

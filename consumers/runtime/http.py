@@ -400,8 +400,51 @@ times as long for a third less."""
 Sentences = Callable[[], Sequence[str]]
 
 
+class MetricsRoutes:
+    """Shows the instruments to Prometheus, and the state of the roles to probes.
+
+    Attributes:
+        routes: The routes.
+    """
+
+    def __init__(
+        self,
+        token: SecretStr | None,
+        instruments: Instruments,
+        *,
+        stalled: Sentences = tuple,
+        not_ready: Sentences = tuple,
+    ) -> None:
+        """Makes the routes.
+
+        Args:
+            token: What a reader of `/metrics` has to send; None for nothing.
+            instruments: The content of `/metrics`.
+            stalled: Returns reasons why only a restart helps, a sentence each; `/healthz` answers 503 while there is one.
+            not_ready: Returns reasons why a role does not work now, a sentence each; `/readyz` answers 503 while there is one.
+        """
+        self._stalled = stalled
+        self._not_ready = not_ready
+        self._page = _MetricsPage(token, instruments)
+        self.routes: Sequence[BaseRoute] = [
+            Route("/metrics", self._page, methods=["GET"]),
+            Route("/healthz", self._health),
+            Route("/readyz", self._readiness),
+        ]
+
+    def close(self) -> None:
+        """Ends the thread of the page."""
+        self._page.close()
+
+    async def _health(self, _request: Request) -> Response:
+        return _probe_response(self._stalled())
+
+    async def _readiness(self, _request: Request) -> Response:
+        return _probe_response(self._not_ready())
+
+
 class MetricsServer(HttpListener):
-    """Serves the instruments to Prometheus, and the state of the roles to probes."""
+    """Serves these routes at an address of their own."""
 
     def __init__(
         self,
@@ -411,26 +454,12 @@ class MetricsServer(HttpListener):
         stalled: Sentences = tuple,
         not_ready: Sentences = tuple,
     ) -> None:
-        """`start` listens.
-
-        Args:
-            settings: Address, port and token.
-            instruments: The content of `/metrics`.
-            stalled: Returns reasons why only a restart helps, a sentence each; `/healthz` answers 503 while there is one.
-            not_ready: Returns reasons why a role does not work now, a sentence each; `/readyz` answers 503 while there is one.
-        """
-        self._stalled = stalled
-        self._not_ready = not_ready
-        self._page = _MetricsPage(settings.token, instruments)
-        routes = [
-            Route("/metrics", self._page, methods=["GET"]),
-            Route("/healthz", self._health),
-            Route("/readyz", self._readiness),
-        ]
-        count = partial(_count, instruments)
+        """`start` listens. The arguments are those of `MetricsRoutes`; the settings have address, port and token."""
+        self._metrics = MetricsRoutes(settings.token, instruments, stalled=stalled, not_ready=not_ready)
         super().__init__(
-            settings.host, settings.port, routes, count, names=settings.names, without_it="Metrics cannot be shown"
-        )
+            settings.host, settings.port, self._metrics.routes, partial(_count, instruments), names=settings.names,
+            without_it="Metrics cannot be shown",
+        )  # fmt: skip
 
     @property
     def url(self) -> str:
@@ -440,13 +469,7 @@ class MetricsServer(HttpListener):
     async def stop(self) -> None:
         """Stops as every listener does, and ends the thread of the page."""
         await super().stop()
-        self._page.close()
-
-    async def _health(self, _request: Request) -> Response:
-        return _probe_response(self._stalled())
-
-    async def _readiness(self, _request: Request) -> Response:
-        return _probe_response(self._not_ready())
+        self._metrics.close()
 
 
 class _MetricsPage:

@@ -1,8 +1,11 @@
 """Files and folders with what people said: the user of the process alone may read those that it makes, whatever the umask says."""
 
 import os
+import sqlite3
 from pathlib import Path
 from typing import Final
+
+from consumers.runtime.process import OperatorError
 
 FILE_MODE: Final = 0o600
 """Rights of a new file: its owner reads and writes."""
@@ -28,9 +31,22 @@ def make_file(path: Path) -> None:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
     try:
-        os.fchmod(descriptor, FILE_MODE)  # the umask may have left less
+        if hasattr(os, "fchmod"):  # Windows has rights of another kind, and a folder of a user is that user's alone
+            os.fchmod(descriptor, FILE_MODE)  # the umask may have left less
     finally:
         os.close(descriptor)
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Writes a file with a line that its owner alone may read; whoever reads it meanwhile sees the whole line or no file.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    new = path.with_suffix(".new")
+    make_file(new)
+    new.write_text(f"{text}\n", encoding="utf-8")
+    new.replace(path)
 
 
 def make_folder(folder: Path) -> None:
@@ -46,3 +62,27 @@ def make_folder(folder: Path) -> None:
         make_folder(folder.parent)
     folder.mkdir(FOLDER_MODE, exist_ok=True)
     folder.chmod(FOLDER_MODE)  # the umask may have left less
+
+
+class FolderLockedError(OperatorError):
+    """Another process writes the folder."""
+
+
+def lock_folder(folder: Path) -> sqlite3.Connection:
+    """Makes this process the one that writes the folder, until it closes what is returned, or ends. SQLite locks files on every system.
+
+    Raises:
+        FolderLockedError: Another process writes it.
+        OSError, sqlite3.Error: A file cannot be made there.
+    """
+    place = folder / "lock.sqlite"
+    ensure_file(place)
+    lock = sqlite3.connect(place, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        lock.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        lock.close()
+        if "locked" not in str(error):
+            raise
+        raise FolderLockedError(f"another process writes {folder}") from error
+    return lock

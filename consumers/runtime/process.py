@@ -20,10 +20,12 @@ class OperatorError(Exception):
     Attributes:
         exit_code: 1 when work failed, 2 when the command was set up wrongly and nothing was started.
         passes: Whether a role that failed with it may start again although it has never worked.
+        is_away: Whether what is written to is away, so that the same may work later.
     """
 
     exit_code: ClassVar[int] = 1
     passes: ClassVar[bool] = False
+    is_away: ClassVar[bool] = False
 
 
 # Ends tasks, and waits no longer than a bound for anything to end.

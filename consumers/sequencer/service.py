@@ -22,12 +22,12 @@ from consumers.engine.admission import MAX_HEADERS_BYTES
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, partition_counts, topic_settings
 from consumers.runtime.process import StuckTaskError, end_tasks, first_of, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.appending import Found, LogWriter, Share, read_back
+from consumers.sequencer.appending import LogWriter, Share, read_back
 from consumers.sequencer.merge import InputPartition, in_order_until_ms, known_ms, merged
 from consumers.sequencer.reading import CLOSE_SECONDS, METADATA_AGE_MS, BrokerTime, InputReader
 from consumers.sequencer.settings import SequencerSettings
 from schemas.log import Tick
-from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENCER_TOPIC
+from schemas.topics import EVENTS_TOPIC, QUARANTINE_TOPIC, SEQUENCER_TOPIC
 from schemas.units import to_seconds
 
 HEARTBEAT_MS: Final = 500
@@ -95,7 +95,7 @@ class Shard:
         kafka, settings = self._kafka, self._settings
         share = await self._share()
         least_records = 2 * settings.max_batch_records
-        found = Found() if kafka.is_embedded else await read_back(kafka, share, least_records, least_term)
+        found = await read_back(kafka, share, least_records, least_term)
         self.term, self.known_ms = max(self._generation, found.term + 1), found.known_ms
         async with AsyncExitStack() as closing:
             try:
@@ -121,23 +121,22 @@ class Shard:
     async def _share(self) -> Share:
         kafka = self._kafka
         counts = await partition_counts(kafka, (EVENTS_TOPIC, SEQUENCER_TOPIC))
-        share = Share(self.number, 1 if kafka.is_embedded else counts[SEQUENCER_TOPIC], counts[EVENTS_TOPIC])
+        share = Share(self.number, counts[SEQUENCER_TOPIC], counts[EVENTS_TOPIC])
         if not share.numbers:
             raise TopicsUnfitError(
                 f"Topics: {kafka.topic(SEQUENCER_TOPIC)} has {share.shards} partitions, and {kafka.topic(EVENTS_TOPIC)} only "
                 f"{share.partitions}: a shard would have nothing. Make the former anew with fewer while no call runs; one is enough."
             )
-        if not kafka.is_embedded:
-            found = await topic_settings(kafka, [EVENTS_TOPIC])
-            most, least = (
-                found.get(EVENTS_TOPIC, {}).get("max.message.bytes"),
-                self._settings.max_record_bytes + BESIDE_BYTES,
+        found = await topic_settings(kafka, [EVENTS_TOPIC])
+        most, least = (
+            found.get(EVENTS_TOPIC, {}).get("max.message.bytes"),
+            self._settings.max_record_bytes + BESIDE_BYTES,
+        )
+        if most is not None and int(most) < least:
+            raise TopicsUnfitError(
+                f"Topic {kafka.topic(EVENTS_TOPIC)}: max.message.bytes is {most}, expected at least {least}: an event that it refuses "
+                f"would stop all calls, so the sequencer does not start. Set it to {least}, or lower max_record_bytes."
             )
-            if most is not None and int(most) < least:
-                raise TopicsUnfitError(
-                    f"Topic {kafka.topic(EVENTS_TOPIC)}: max.message.bytes is {most}, expected at least {least}: an event that it refuses "
-                    f"would stop all calls, so the sequencer does not start. Set it to {least}, or lower max_record_bytes."
-                )
         return share
 
     async def _step(self, reader: InputReader, writer: LogWriter) -> None:
@@ -184,8 +183,7 @@ class Shard:
         self.left_out = left_out
         positions = {place: each.next for place, each in reader.inputs.items() if each.next is not None}
         stamps_ms = await writer.tick(Tick.of(self.term, self.known_ms, positions, left_out))
-        if not self._kafka.is_embedded:  # which has no clock
-            self.clock.stamped(now_ms, stamps_ms)
+        self.clock.stamped(now_ms, stamps_ms)
         self._owes_tick = False
 
 
@@ -218,11 +216,7 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """
         await partition_counts(self._kafka, (EVENTS_TOPIC, QUARANTINE_TOPIC, SEQUENCER_TOPIC))
         async with AsyncExitStack() as ending:
-            if self._kafka.is_embedded:
-                await partition_counts(self._kafka, INPUT_TOPICS)  # which makes them
-                self._begin({0}, generation=1)
-            else:
-                await self._join(ending)
+            await self._join(ending)
             ending.push_async_callback(self._let_go)
             try:
                 await first_of(stop.wait(), self._fail_with(), self._stay())

@@ -171,6 +171,20 @@ class Rows:
         rows = [decode(value) for (value,) in found.fetchall()]
         return [row for row in rows if isinstance(row, CallRow)]
 
+    def known_since(self, known_ms: int) -> list[str]:
+        """The calls with a row that was known then or later."""
+        asked = "SELECT conversation_id FROM call WHERE is_closed = ? AND known_ms >= ? ORDER BY known_ms"
+        return [name for is_closed in (1, 0) for (name,) in self.connection.execute(asked, [is_closed, known_ms])]
+
+    def after(self, conversation_id: str, revision: int) -> list[Row]:
+        """The rows of a call with a higher revision, in order; without words."""
+        call = self.id_of(conversation_id)
+        found = [] if call is None else self._all(call)
+        newer = sorted(
+            (number, kind, value) for (kind, _, number), (_, value) in found if number > revision and kind != "words"
+        )
+        return [decode(value) for _, _, value in newer]
+
     def added(self, conversation_id: str) -> int:
         """The number of a call, which gets one if it has none."""
         self.connection.execute(

@@ -147,6 +147,12 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     _EVALUATOR.gauge("callgauge_scores_unwritten", "records")(
         "Score records decided and not written yet; reading pauses when there are too many."
     ),
+    _EVALUATOR.gauge("callgauge_log_file_bytes", "bytes")(
+        "Size of the log in the folder of `serve`; at 4 GiB the oldest events go before their seven days are over."
+    ),
+    _EVALUATOR.counter("callgauge_log_file_write_failures_total", "writes")(
+        "Writes of that log that the disk refused; senders send again, and nothing that was acknowledged is lost."
+    ),
     _EVALUATOR.counter("callgauge_partitions_fenced_total", "partitions")(
         "Partitions that turned out to be another process's while this one still wrote; nothing it wrote then counts."
     ),

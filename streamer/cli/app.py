@@ -25,8 +25,8 @@ from streamer.facts import READER_GONE, installed_version
 GROUPS: Final = {
     "live": {
         "demo": "Shows callgauge at work, without any set-up.",
+        "serve": "Runs everything on this machine, without Kafka.",
         "run": "Runs the roles: sequencer, evaluator, console and others.",
-        "ingest": "Receives events over HTTP: webhooks and POST /events.",
         "top": "Shows the running calls of your topics as a table.",
         "call": "Shows one call of the topics: turns, tools, words.",
         "history": "Finds past calls by what happened in them.",

@@ -10,6 +10,7 @@ from streamer.cli.options import (
     ConfigOption,
     JsonOption,
     PrefixOption,
+    ServedOption,
     SinceADayOption,
     since_in_words,
 )
@@ -43,6 +44,7 @@ def call(
         str | None, typer.Option("--by", metavar="NAME", help="Who says it; otherwise the user of this machine.")
     ] = None,
     as_json: JsonOption = False,
+    folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -69,7 +71,8 @@ def call(
         callgauge call 9f2c41 --label false-alarm --note "the caller was on hold"
         callgauge call sample-call-3fa9c1-1 --since 7d --bootstrap kafka:9092
     """
-    from streamer.history.people import annotate, this_user
+    from streamer.history.people import annotate
+    from streamer.history.said import this_user
     from streamer.one_call import call_document, follow_call, print_call, the_call
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given
@@ -81,15 +84,17 @@ def call(
     says_something = not (label is None and note is None and unlabel is None)
     if says_something and (follow or as_json or (unlabel is not None and (label is not None or note is not None))):
         raise typer.BadParameter("Give --label, --note or both, or --unlabel; each without --follow and --json.")
+    if says_something and folder is not None:
+        raise typer.BadParameter("With --folder a call gets its labels on its page.")
     if by is not None and not says_something:
         raise typer.BadParameter("--by is who gives a --label or a --note.")
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     asked = conversation, None if since is None else moment_given(since), since_in_words(since)
     with quiet_libraries():
         if follow:
-            asyncio.run(follow_call(settings, *asked))
+            asyncio.run(follow_call(settings, *asked, folder))
             return
-        found = asyncio.run(the_call(settings, *asked))
+        found = asyncio.run(the_call(settings, *asked, folder))
         if says_something:
             row = found.rows.call
             written = annotate(

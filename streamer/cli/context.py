@@ -14,6 +14,7 @@ from streamer.cli.options import (
     ConfigOption,
     PrefixOption,
     ProcessesOption,
+    ServedOption,
     SinceADayOption,
     require_one_kind,
     since_in_words,
@@ -31,6 +32,7 @@ def context(
     processes: ProcessesOption = None,
     from_topics: CallsOption = None,
     since: SinceADayOption = None,
+    folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -68,4 +70,4 @@ def context(
     since_ms = None if since is None else moment_given(since)
     with quiet_libraries():
         for wanted in from_topics:
-            print_document(asyncio.run(context_of(settings, wanted, since_ms, since_in_words(since))))
+            print_document(asyncio.run(context_of(settings, wanted, since_ms, since_in_words(since), folder)))

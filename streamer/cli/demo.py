@@ -27,7 +27,7 @@ def demo(
 ) -> None:
     """Shows callgauge at work, without any set-up.
 
-    One process runs a broker, simulated calls in real time and every role. A table shows the calls and the progress of
+    One process runs simulated calls in real time and every role, as `callgauge serve` does. A table shows the calls and the progress of
     each; below it is what happens in them. The first calls are a minute old. One agent is in trouble on purpose. If the
     port of /metrics is taken, the next free one is used. Ctrl-C ends it.
 

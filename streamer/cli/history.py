@@ -53,7 +53,8 @@ WhereOption = Annotated[
     typer.Option("--where", metavar="CONDITION", help="A column, a comparison and a value; several must all hold."),
 ]
 FolderOption = Annotated[
-    Path | None, typer.Option("--folder", metavar="DIR", help="The folder of history; otherwise history.folder.")
+    Path | None,
+    typer.Option("--folder", metavar="DIR", help="The folder of history, or of `serve`; otherwise history.folder."),
 ]
 
 
@@ -409,8 +410,9 @@ def import_calls(
 
 def _folder(folder: Path | None, settings: "Settings") -> Path:
     from consumers.history.sqlite import HistoryFolderError
+    from streamer.served_calls import history_of
 
-    if (there := folder or settings.history.folder) is None:
+    if (there := history_of(folder) if folder else settings.history.folder) is None:
         raise HistoryFolderError(
             "History: there is no folder. Set history.folder to that of the role `history`, or give it with --folder."
         )
@@ -423,7 +425,11 @@ def _opened(folder: Path | None, config: Path | None) -> "AbstractContextManager
     from consumers.history.settings import HistorySettings
     from streamer.settings.listing import settings_from
 
-    return opened(settings_from(config).history if folder is None else HistorySettings(folder=folder))
+    if folder is None:
+        return opened(settings_from(config).history)
+    from streamer.served_calls import history_of
+
+    return opened(HistorySettings(folder=history_of(folder)))
 
 
 def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Condition]":

@@ -24,6 +24,10 @@ BootstrapOption = Annotated[
 PrefixOption = Annotated[
     str | None, typer.Option("--topic-prefix", metavar="TEXT", help="Put before every topic name as it is.")
 ]
+ServedOption = Annotated[
+    Path | None,
+    typer.Option("--folder", metavar="PATH", help="The folder of a running `callgauge serve`, in place of Kafka."),
+]
 HttpPortOption = Annotated[
     int | None,
     typer.Option("--http-port", metavar="N", help="Port of /metrics (8080 unless set); 0 takes a free one."),

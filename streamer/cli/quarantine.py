@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from schemas.closed_sets import RefusalReason
-from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption, ServedOption
 from streamer.terminal import output_console, print_document, print_line, say
 
 MAX_LISTED: Final = 10_000
@@ -57,6 +57,7 @@ def list_refused(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line; the counts on standard error.")
     ] = False,
+    folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -75,7 +76,7 @@ def list_refused(
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     wanted = wanted_by(settings, reason, topic, conversation, since, until)
-    found = finished(quarantined(settings.kafka, wanted, most=limit))
+    found = finished(quarantined(settings.kafka, wanted, most=limit, folder=folder))
     if as_json:
         for entry in found.newest:
             print_document({"record": str(Coordinates.of(entry)), **entry.model_dump(mode="json")})

@@ -11,7 +11,15 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from consumers.runtime.process import wall_clock_ms
-from streamer.cli.options import PATHS_HELP, SINCE_HELP, AgentOption, BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.options import (
+    PATHS_HELP,
+    SINCE_HELP,
+    AgentOption,
+    BootstrapOption,
+    ConfigOption,
+    PrefixOption,
+    ServedOption,
+)
 from streamer.facts import ID_MARK, MAX_OPEN_CALLS, STOPPED_BY_SIGNAL
 from streamer.terminal import error_console, say
 
@@ -108,6 +116,7 @@ def replay(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the differences as one JSON object.", rich_help_panel=PAST_PANEL)
     ] = False,
+    folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -164,7 +173,7 @@ def replay(
     )
     amount = amount_of(plan)
     if plan.run_name is not None:
-        given = {"--bootstrap": bootstrap, "--topic-prefix": topic_prefix, "--config": config}
+        given = {"--folder": folder, "--bootstrap": bootstrap, "--topic-prefix": topic_prefix, "--config": config}
         options = "".join(f" {name} {value}" for name, value in given.items() if value is not None)
         others = f"; the others end with {plan.run_name}-2 and so on" if amount.calls > 1 else ""
         say(f"To see it: callgauge call {plan.run_name}-1{options}{others}.")
@@ -180,13 +189,21 @@ def replay(
 
         calls = calls_to_play(plan, wall_clock_ms)
         completed, progress = asyncio.run(
-            publish_calls(settings, "callgauge.replay", lambda: calls, plan.speed, show=show, max_open_calls=concurrent)
+            publish_calls(
+                settings,
+                "callgauge.replay",
+                lambda: calls,
+                plan.speed,
+                show=show,
+                max_open_calls=concurrent,
+                folder=folder,
+            )
         )
     if not completed:
         say(f"Stopped: {progress.events_published} of {amount.events} events were sent.")
         raise typer.Exit(STOPPED_BY_SIGNAL)
     say(
-        f"Played {counted(progress.calls_finished, 'call')}, {progress.events_published} events, to {settings.bootstrap}."
+        f"Played {counted(progress.calls_finished, 'call')}, {progress.events_published} events, to {folder or settings.bootstrap}."
     )
 
 

@@ -18,6 +18,7 @@ from streamer.cli.options import (
     JudgeOption,
     JudgeSwitch,
     PrefixOption,
+    ServedOption,
     SinceADayOption,
     VerdictsOption,
     require_judge,
@@ -42,6 +43,7 @@ def report(
     *,
     from_topics: CallsOption = None,
     since: SinceADayOption = None,
+    folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     output: Annotated[
@@ -90,7 +92,7 @@ def report(
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if from_topics:
         require_place(place)
-        live = _of_topics(settings, from_topics, since)
+        live = _of_topics(settings, from_topics, since, folder)
         _write(place, page(live, [], installed_version()), len(live))
         return
     paths = paths or []
@@ -129,7 +131,9 @@ def _write(place: Path, text: str, calls: int) -> None:
     say(f"Report of {counted(calls, 'call')}, {len(text.encode()):,} bytes: {place}")
 
 
-def _of_topics(settings: "Settings", ids: Sequence[str], since: str | None) -> "list[ReportedCall]":
+def _of_topics(
+    settings: "Settings", ids: Sequence[str], since: str | None, folder: Path | None
+) -> "list[ReportedCall]":
     from streamer.one_call import the_call
     from streamer.time_bounds import moment_given
 
@@ -137,7 +141,7 @@ def _of_topics(settings: "Settings", ids: Sequence[str], since: str | None) -> "
     calls: list[ReportedCall] = []
     with quiet_libraries():
         for number, wanted in enumerate(ids[:MOST_CALLS], 1):
-            found = asyncio.run(the_call(settings, wanted, since_ms, since_in_words(since)))
+            found = asyncio.run(the_call(settings, wanted, since_ms, since_in_words(since), folder))
             for sentence in found.remarks:
                 say(f"Call {found.rows.call.conversation_id}: {sentence}")
             calls.append(found.reported(f"c{number}"))

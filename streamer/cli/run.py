@@ -33,7 +33,11 @@ def run(
     evaluator rebuilds calls from there and writes scores. The exporter turns scores into metrics. The judge
     asks a model the questions of the evaluator. Console serves the page of the calls that run; its address is printed.
     History keeps past calls if CALLGAUGE_HISTORY__FOLDER names a folder; `callgauge history --help` explains it.
-    Ingest receives events over HTTP; `callgauge ingest --help` explains it. Monitor follows live calls of ElevenLabs
+    Ingest receives events over HTTP on port 8090: POST /events and OTLP with CALLGAUGE_INGEST__TOKEN, ElevenLabs' webhook with
+    CALLGAUGE_INGEST__ELEVENLABS_SECRET; CALLGAUGE_INGEST__TENANTS_FILE names a TOML file with a table for each tenant. 202 means
+    that Kafka has all events; 207 and 422 name the refused ones; after 429 and 503 send the same again later.
+
+    Monitor follows live calls of ElevenLabs
     agents; it needs CALLGAUGE_MONITOR__API_KEY, and runs in one process only. All roles run in one process until Ctrl-C
     or SIGTERM.
 

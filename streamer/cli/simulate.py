@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from consumers.runtime.process import wall_clock_ms
-from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption, ServedOption
 from streamer.facts import MAX_OPEN_CALLS
 from streamer.sources.simulator.profile import AGENTS, PROFILES, Incident, IncidentName, ProfileName, with_incidents
 from streamer.terminal import error_console, print_line, say
@@ -43,6 +43,7 @@ def simulate(
         bool,
         typer.Option("--print", help="Print the events of N calls at once, one JSON object a line; nothing is sent."),
     ] = False,
+    folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -85,13 +86,13 @@ def simulate(
         for line in event_lines(traffic(calls)):
             print_line(line)
         return
-    say(f"Simulating {calls} calls at a time, seed {chosen}, to {settings.bootstrap}.")
+    say(f"Simulating {calls} calls at a time, seed {chosen}, to {folder or settings.bootstrap}.")
     with error_console().status("") as shown:
 
         def show(progress: PlayProgress) -> None:
             shown.update(traffic_text(progress))
 
         _, progress = asyncio.run(
-            publish_calls(settings, "callgauge.simulator", traffic, 1.0, show=show, seconds=seconds)
+            publish_calls(settings, "callgauge.simulator", traffic, 1.0, show=show, seconds=seconds, folder=folder)
         )
     say(f"Simulated: {traffic_text(progress)}.")

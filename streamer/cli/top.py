@@ -14,6 +14,7 @@ from streamer.cli.options import (
     CsvOption,
     ParquetOption,
     PrefixOption,
+    ServedOption,
     wants_table,
 )
 from streamer.terminal import quiet_libraries
@@ -40,6 +41,7 @@ def top(
         SortKey, typer.Option(help="The order: the worst first, the longest quiet, the slowest, the oldest, by agent.")
     ] = "trouble",
     since: Annotated[str, typer.Option(metavar="WHEN", help=SINCE_HELP)] = "10m",
+    folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -61,6 +63,7 @@ def top(
         callgauge top --once --since 1h --sort began
         callgauge top --bad --csv > trouble.csv
         callgauge top --json --bootstrap kafka:9092
+        callgauge top --folder calls
     """
     from schemas.scores.running import WantedCalls
     from streamer.live_calls import Shows, print_json, print_once, print_rows, show_live, watch
@@ -80,4 +83,4 @@ def top(
         frozenset(agent or ()), frozenset(tenant or ()), frozenset(environment or ()), only_bad=bad, sort=sort
     )
     with quiet_libraries():
-        asyncio.run(watch(settings, since_ms, wanted, show))
+        asyncio.run(watch(settings, since_ms, wanted, show, folder))

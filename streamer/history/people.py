@@ -1,6 +1,5 @@
 """Labels and notes of people, and deletion on request, as commands write them to the topic `annotations`."""
 
-import getpass
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,6 @@ from typing import Final, NamedTuple
 
 import typer
 from aiokafka.errors import KafkaError
-from pydantic import ValidationError
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.annotations import FromPeople
@@ -17,59 +15,18 @@ from consumers.history.search import Condition, Question
 from consumers.history.settings import MAX_RETENTION_DAYS
 from consumers.history.sqlite import Batch, FolderInUseError, SqliteHistory
 from consumers.runtime.kafka.connection import WRITE, KafkaSettings, Needs, require_access
-from consumers.runtime.process import OperatorError, wall_clock_ms
-from schemas.annotations import MAX_NOTE_CHARS, Annotation, ForgottenTenant
+from consumers.runtime.process import OperatorError
+from schemas.annotations import Annotation, ForgottenTenant
 from schemas.rows import Labels
 from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TOPICS, TRANSCRIPTS_TOPIC, WORDS_TOPIC
 from schemas.units import DAY_MS
+from streamer.history.said import AnnotationError, annotation
 
 ANNOTATE_NEEDS: Final = Needs({ANNOTATIONS_TOPIC: frozenset({WRITE})})
 """The rights to label a call, or to have one forgotten."""
 WAIT_SECONDS: Final = 60.0
 """How long a command waits until the role that writes a folder has deleted a call there."""
 LOOK_SECONDS: Final = 0.2
-
-
-class AnnotationError(OperatorError):
-    """A label or a note cannot be written as it is given."""
-
-    exit_code = 2
-
-
-def this_user() -> str:
-    """The name of the user of this machine.
-
-    Raises:
-        AnnotationError: It has none, as in a container with a user of its own.
-    """
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        raise AnnotationError(
-            "The user of this machine has no name: say with --by who you are. Nothing was written."
-        ) from None
-
-
-def annotation(
-    by: str, label: str | None, note: str | None, labels: Labels, redactor: Redactor, *, withdraws: bool = False
-) -> Annotation:
-    """What a person says of a call now, without personal data of the caller.
-
-    Raises:
-        AnnotationError: The label, the note or the name of the person does not fit.
-    """
-    redacted = redactor.redact(note or "")
-    try:
-        return Annotation(
-            by=by, at_ms=wall_clock_ms(), label=label, note=redacted, is_withdrawn=withdraws or (note == "" and label is None),
-            agent=labels.agent, tenant=labels.tenant,
-        )  # fmt: skip
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise AnnotationError(
-            f"{'.'.join(map(str, first['loc'])) or 'annotation'}: {first['msg']}. A label is one word of lower-case letters, digits, - and "
-            f"_, as in false-alarm; a note has at most {MAX_NOTE_CHARS} characters. Nothing was written."
-        ) from None
 
 
 async def annotate(

@@ -8,28 +8,24 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from confluent_kafka import KafkaException, Producer
 from rich.text import Text
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.history.settings import HistorySettings
-from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.log.file import FileLog
 from consumers.runtime.logs import configure_logging
-from consumers.runtime.process import OperatorError, end_tasks, first_of, wall_clock_ms
-from schemas.closed_sets import RoleName
-from schemas.topics import TOPICS
+from consumers.runtime.process import end_tasks, first_of, wall_clock_ms
 from streamer.goals.files import SIMULATED_GOALS
 from streamer.live_calls import CallsOnScreen, show_live
-from streamer.roles.running import Service
+from streamer.roles.serving import OneMachine
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals
-from streamer.sources.publisher import EventPublisher, PlayProgress, play
+from streamer.sources.publisher import PlayProgress, play, record_of
 from streamer.sources.replay import PlayedCall, WireEvent
 from streamer.sources.simulator.profile import HEALTHY, LLM_SLOW_MS, Incident, with_incidents
 from streamer.sources.simulator.traffic import simulated_traffic
@@ -74,65 +70,42 @@ def split_at(traffic: Iterator[PlayedCall], head_ms: int) -> tuple[list[tuple[st
     )
 
 
-async def publish_past(past: list[tuple[str, WireEvent]], publisher: EventPublisher) -> None:
-    """Sends events as their producers had done it then: each record has the time of its arrival."""
-    for conversation_id, event in past:
-        await publisher.publish(conversation_id, event, sent_ms=event.arrival_ms)
-    await publisher.flush()
-
-
-# A broker inside this process, for the demo: librdkafka's mock cluster. It speaks Kafka's protocol and keeps nothing.
-#
-# It lacks parts of a real broker: it has no transactions (they seem to work and do not), no disk, about 5 MB of
-# memory per partition beyond which the oldest records go, no requests that create or describe topics (a topic appears
-# with four partitions at its first request), and groups must have a single member. The client options it needs are
-# here and used nowhere else.
-
-KEEPS_NOTHING: Final = (
-    "The Kafka broker is in this process and keeps nothing: when the program ends, all of it is gone."
-)
-
-PARTITIONS: Final = 4
-"""Partitions that the mock cluster gives each topic; none of its properties changes that."""
-
-_ANSWER_SECONDS: Final = 5.0
-
-
-@contextmanager
-def embedded_broker(topics: Sequence[str]) -> Iterator[str]:
-    """Runs the broker while the context is open.
-
-    Args:
-        topics: Names of the topics to make at once, so that no consumer has to wait for one to appear.
-
-    Yields:
-        Its address, `host:port` on loopback.
-
-    Raises:
-        OperatorError: It does not answer, or a topic does not have `PARTITIONS` partitions.
-    """
-    # The client that asks for a mock cluster owns it: the cluster is gone when the client is.
-    owner = Producer({"test.mock.num.brokers": 1, "log_level": 2})  # 2: critical; it would log its address as a notice
+async def write_past(past: Sequence[tuple[str, WireEvent]], folder: Path, began_ms: int) -> None:
+    """Writes events into a log as their producers had sent them then: each stands there at the time of its arrival, among ticks."""
+    now_ms = began_ms
+    written = FileLog(folder, clock_ms=lambda: now_ms)
+    written.open()
     try:
-        (broker,) = owner.list_topics(timeout=_ANSWER_SECONDS).brokers.values()
-        for name in topics:
-            made = owner.list_topics(topic=name, timeout=_ANSWER_SECONDS).topics[name]
-            if made.error is not None or len(made.partitions) != PARTITIONS:
-                raise OperatorError(
-                    f"The embedded broker made the topic {name} with {len(made.partitions)} partitions, expected "
-                    f"{PARTITIONS} (error: {made.error}). Use a real broker and `callgauge run` instead."
-                )
-    except KafkaException as error:
-        raise OperatorError(
-            f"The embedded broker does not answer on loopback: {error}. Use a real broker and `callgauge run` instead."
-        ) from error
-    try:
-        yield f"{broker.host}:{broker.port}"
+        for until_ms, events in groupby(past, key=lambda each: each[1].arrival_ms // PAST_TICK_MS * PAST_TICK_MS):
+            now_ms = until_ms
+            await written.append([record_of(call, event, CE_SOURCE) for call, event in events])
+            await written.tick()
     finally:
-        del owner
+        await written.close()
 
 
-# The demo: an embedded broker, simulated calls in real time, every role in this process, and a table of the calls.
+class LogPublisher:
+    """Appends played events to the log of this process."""
+
+    def __init__(self, log: FileLog) -> None:
+        self._log = log
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    async def publish(self, conversation_id: str, event: WireEvent) -> None:
+        """Appends one event, behind those before it."""
+        if len(self._waiting) >= MAX_WAITING:
+            await self.flush()
+        task = asyncio.create_task(self._log.append([record_of(conversation_id, event, CE_SOURCE)]))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    async def flush(self) -> None:
+        """Waits until all are on the disk."""
+        if self._waiting:
+            await asyncio.gather(*self._waiting)
+
+
+# The demo: `serve` in a temporary folder, simulated calls in real time, and a table of the calls.
 #
 # The first calls are a minute old when it begins, so that there is something to see at once. One agent is in trouble
 # on purpose.
@@ -143,13 +116,16 @@ TROUBLES: Final = (Incident("llm_slow", IN_TROUBLE),)
 TROUBLE: Final = f"its model is {LLM_SLOW_MS // 1000} s late, on purpose"
 PORTS_TRIED: Final = 20
 """Ports from the given one on, of which the first free one is taken: 8080 is often in use."""
-ROLES: Final[tuple[RoleName, ...]] = ("sequencer", "evaluator", "exporter", "judge", "history", "console")
-"""All that have something to do without a sender over HTTP and without a key."""
+KEEPS_NOTHING: Final = "Calls are kept in a temporary folder: when the program ends, all of it is gone."
+PAST_TICK_MS: Final = 500
+"""Between two ticks of the head start."""
+MAX_WAITING: Final = 500
+"""Events on their way to the disk."""
 NEXT_STEPS: Final = """
 Next{}:
   callgauge report sample    one page about a recorded call: who spoke when, why the caller waited, goals, scores
   callgauge score sample     the records behind it, as JSON
-  callgauge doctor           checks your Kafka; then `callgauge run` does all this with the calls of your agents
+  callgauge serve            does all this with the calls of your agents; `callgauge run` does it on Kafka
 """
 COMMAND_NAME: Final = "callgauge"
 CE_SOURCE: Final = "callgauge.demo"
@@ -187,13 +163,12 @@ class Demo:
                 f"A key is set, so the judge is on: {judge.model} at {judge.base_url} judges a subgoal of each call."
             )
         self._take_a_free_port()
-        with _own_history() as history, embedded_broker([topic.name for topic in TOPICS]) as bootstrap:
-            self._settings = self._settings.model_copy(update={"history": history})
-            kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
-            began_ms = wall_clock_ms()
-            calls = await self._write_the_past(kafka, began_ms)
-            service = Service(self._settings, kafka, ROLES)
-            await first_of(service.run(asyncio.Event()), self._show(service, kafka, calls, seconds))
+        with TemporaryDirectory(prefix="callgauge-demo-", ignore_cleanup_errors=True) as place:
+            folder = Path(place)
+            calls = await self._write_the_past(folder, wall_clock_ms())
+            http = self._settings.http
+            machine = OneMachine(self._settings, folder, http.host, http.port, watch=self._watched.take)
+            await first_of(machine.run(asyncio.Event()), self._show(machine, calls, seconds))
 
     def _say(self, text: str) -> None:
         self._console.print(text, soft_wrap=not self._console.is_terminal)
@@ -208,37 +183,34 @@ class Demo:
             self._say(f"Port {wanted} is taken, so /metrics is on port {free}.")
             self._settings = self._settings.model_copy(update={"http_port": free})
 
-    async def _write_the_past(self, kafka: KafkaSettings, now_ms: int) -> Iterator[PlayedCall]:
+    async def _write_the_past(self, folder: Path, now_ms: int) -> Iterator[PlayedCall]:
         """Writes the events of the head start, and returns the calls from now on."""
+        began_ms = now_ms - HEAD_START_MS
         traffic = simulated_traffic(
-            self._seed, concurrent_calls=self._concurrent_calls, start_ms=now_ms - HEAD_START_MS, environment="demo",
+            self._seed, concurrent_calls=self._concurrent_calls, start_ms=began_ms, environment="demo",
             profile_of=with_incidents(HEALTHY, TROUBLES),
         )  # fmt: skip
         past, calls = split_at(traffic, HEAD_START_MS)
-        async with EventPublisher(kafka, ce_source=CE_SOURCE) as publisher:
-            await publish_past(past, publisher)
+        await write_past(past, folder, began_ms)
         self._past_events = self._events_published = len(past)
         return calls
 
-    async def _show(
-        self, service: Service, kafka: KafkaSettings, calls: Iterator[PlayedCall], seconds: float | None
-    ) -> None:
-        playing = asyncio.create_task(self._play(kafka, calls))  # the calls go on while the roles start
+    async def _show(self, machine: OneMachine, calls: Iterator[PlayedCall], seconds: float | None) -> None:
+        playing = asyncio.create_task(self._play(machine, calls))  # the calls go on while the roles start
         try:
-            await service.ready.wait()
-            self._page_url = service.page_url or ""
-            self._say(f"See the calls: {self._page_url}   Metrics: {service.metrics_url}")
-            watched = self._watched
-            showing = show_live(watched, self._page_url, self._console)
-            await first_of(over_after(seconds), _result_of(playing), watched.read(kafka), showing)
+            await machine.ready.wait()
+            self._page_url = f"{machine.address}/"
+            self._say(f"See the calls: {self._page_url}   Metrics: {machine.address}/metrics")
+            self._watched.caught_up.set()
+            showing = show_live(self._watched, self._page_url, self._console)
+            await first_of(over_after(seconds), _result_of(playing), showing)
         finally:
             await end_tasks([playing])
             if self._page_url:
                 self._sum_up()
 
-    async def _play(self, kafka: KafkaSettings, calls: Iterator[PlayedCall]) -> None:
-        async with EventPublisher(kafka, ce_source=CE_SOURCE) as publisher:
-            await play(calls, publisher, speed=1.0, on_progress=self._on_progress)
+    async def _play(self, machine: OneMachine, calls: Iterator[PlayedCall]) -> None:
+        await play(calls, LogPublisher(machine.log), speed=1.0, on_progress=self._on_progress)
 
     def _on_progress(self, progress: PlayProgress) -> None:
         self._events_published = self._past_events + progress.events_published
@@ -270,13 +242,6 @@ def _is_free(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-@contextmanager
-def _own_history() -> Iterator[HistorySettings]:
-    """A history for the past calls of the page. It is gone with the demo, whose calls are no one's."""
-    with TemporaryDirectory(prefix="callgauge-demo-", ignore_cleanup_errors=True) as folder:
-        yield HistorySettings(folder=Path(folder))
 
 
 def _with_goals(settings: Settings) -> Settings:

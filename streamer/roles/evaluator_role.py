@@ -12,7 +12,8 @@ from consumers.runtime.process import END_SECONDS, end_tasks
 from consumers.runtime.registry import Instruments
 from streamer.cluster.facts import files_group
 from streamer.facts import installed_version
-from streamer.goals.topic import GoalFolder, GoalSources, GoalsTopic
+from streamer.goals.sources import GoalFolder, GoalSources
+from streamer.goals.topic import GoalsTopic
 from streamer.roles.transcript_files import TranscriptFiler, TranscriptFiles
 from streamer.settings.all_settings import Settings
 

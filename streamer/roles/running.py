@@ -16,7 +16,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import MetricsServer
-from consumers.runtime.kafka.connection import KafkaSettings, LoginWatch, require_access
+from consumers.runtime.kafka.connection import (
+    KafkaRefusedError,
+    KafkaSettings,
+    KafkaUnreachableError,
+    LoginWatch,
+    require_access,
+)
 from consumers.runtime.logs import configure_logging, is_json
 from consumers.runtime.process import OperatorError, end_tasks, finish_unless, watch_loop
 from consumers.runtime.registry import Instruments
@@ -82,8 +88,6 @@ class RoleRunner:
         make: Callable[[], RunsUntilStopped],
         instruments: Instruments,
         may_start: Callable[[], Awaitable[None]],
-        *,
-        is_restarted: bool,
     ) -> None:
         """Creates the role; nothing is connected before `run`. Call it inside a running event loop.
 
@@ -92,14 +96,12 @@ class RoleRunner:
             make: Creates the role, ready to run.
             instruments: Gets the metrics of the role and the number of restarts.
             may_start: Called before each start but the first; raises the obstacle.
-            is_restarted: Whether a failed role is started again. On a broker that stores nothing it cannot continue.
         """
         self.was_ready = asyncio.Event()
         self._name = name
         self._make = make
         self._instruments = instruments
         self._may_start = may_start
-        self._is_restarted = is_restarted
         self._role = self._made()
         self._ready_at: float | None = None
         self._restarts = 0  # of this row
@@ -171,7 +173,7 @@ class RoleRunner:
     def _may_go_on(self, error: Exception) -> bool:
         """Whether there is another start; logs a new failure."""
         is_passing = isinstance(error, OperatorError) and error.passes
-        if not self._is_restarted or not (self.was_ready.is_set() or is_passing):
+        if not (self.was_ready.is_set() or is_passing):
             return False
         if isinstance(
             error, MemoryError
@@ -252,7 +254,6 @@ class Service:
                 _maker(name, settings, kafka, instruments, roles),
                 instruments,
                 partial(require_access, kafka, needs_of([name], settings)),
-                is_restarted=not kafka.is_embedded,  # there a role would count records twice
             )
             for name in ROLE_NAMES
             if name in roles
@@ -508,7 +509,12 @@ def run_roles(settings: Settings, chosen: tuple[RoleName, ...]) -> None:
         chosen: The roles.
     """
     configure_logging(settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact)
-    asyncio.run(_run(settings, chosen))
+    try:
+        asyncio.run(_run(settings, chosen))
+    except KafkaUnreachableError as error:
+        if not isinstance(error, KafkaRefusedError):
+            say("On one machine, `callgauge serve` does all this without Kafka.")
+        raise
 
 
 async def _run(settings: Settings, roles: tuple[RoleName, ...]) -> None:

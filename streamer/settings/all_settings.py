@@ -452,6 +452,10 @@ class Given:
         return {name.upper(): value for name, value in self.environment.items()}
 
 
+OF_SENDERS: Final = ("CALLGAUGE_URL", "CALLGAUGE_TOKEN")
+"""Variables of bots, which a shell may have that also starts callgauge."""
+
+
 def near_misses(environment: Mapping[str, str], settings: Collection[Names]) -> tuple[str, ...]:
     """Variables that look like a misspelt setting, each as a sentence.
 
@@ -462,7 +466,7 @@ def near_misses(environment: Mapping[str, str], settings: Collection[Names]) -> 
         environment: All variables of the process.
         settings: Every setting there is.
     """
-    known = {variable_of(names) for names in settings} | {CONFIG_VARIABLE}
+    known = {variable_of(names) for names in settings} | {CONFIG_VARIABLE, *OF_SENDERS}
     blocks = tuple(variable_of(names[:1]) + NESTING for names in settings if len(names) > 1)
     whole = {variable_of(names[:1]) for names in settings}
     found = []

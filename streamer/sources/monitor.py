@@ -22,10 +22,12 @@ from consumers.runtime.process import OperatorError, end_tasks, finish_unless, f
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import MonitorOutcome
 from schemas.events.elevenlabs import CarriedAgentEvent
+from schemas.log import OutgoingRecord
 from schemas.wire import MAX_NAME_CHARS, Name
 from streamer.settings.all_settings import MonitorSettings
+from streamer.sources.outgoing import MAX_VALUE_BYTES, NotAcknowledgedError, outgoing
 from streamer.sources.replay import compact_json
-from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
+from streamer.sources.writer import AcknowledgedWriter
 
 # Separates the past of a call from its present in the messages of ElevenLabs' monitor. Pure.
 #

@@ -5,7 +5,9 @@ import heapq
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -13,13 +15,15 @@ from aiokafka.errors import KafkaError
 
 from consumers.runtime.kafka.connection import KafkaSettings, require_access
 from consumers.runtime.process import OperatorError, first_of, in_time
+from schemas.log import OutgoingRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.cluster.facts import TRAFFIC_NEEDS
 from streamer.facts import MAX_OPEN_CALLS
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals
+from streamer.sources.outgoing import outgoing
 from streamer.sources.replay import PlayedCall, WireEvent
-from streamer.sources.writer import CLOSE_SECONDS, OutgoingRecord, connected, outgoing
+from streamer.sources.writer import CLOSE_SECONDS, connected
 
 # Puts wire events on the input topics, paced like the calls they belong to.
 
@@ -261,6 +265,7 @@ async def publish_calls(
     show: Callable[[PlayProgress], None],
     seconds: float | None = None,
     max_open_calls: int = MAX_OPEN_CALLS,
+    folder: Path | None = None,
 ) -> tuple[bool, PlayProgress]:
     """Publishes calls until the last has ended, the time is over, or a signal comes.
 
@@ -272,6 +277,7 @@ async def publish_calls(
         show: Gets the progress, some ten times a second and at the end.
         seconds: Longest duration; None is unlimited.
         max_open_calls: Bound of calls that run at the same time.
+        folder: The folder of a running `serve`, which takes them; None for Kafka.
 
     Returns:
         Whether no signal came, and the last progress.
@@ -291,8 +297,7 @@ async def publish_calls(
             show(progress)
 
     async def work() -> None:
-        await require_access(settings.kafka, TRAFFIC_NEEDS)
-        async with EventPublisher(settings.kafka, ce_source=ce_source) as publisher:
+        async with await _publisher(settings, ce_source, folder) as publisher:
             playing = play(calls(), publisher, speed=speed, on_progress=on_progress, max_open_calls=max_open_calls)
             await first_of(over_after(seconds), playing)  # closing the publisher has a deadline of its own
 
@@ -301,3 +306,12 @@ async def publish_calls(
         completed = not stop.is_set()
     show(latest)
     return completed, latest
+
+
+async def _publisher(settings: Settings, ce_source: str, folder: Path | None) -> AbstractAsyncContextManager[Publishes]:
+    if folder is None:
+        await require_access(settings.kafka, TRAFFIC_NEEDS)
+        return EventPublisher(settings.kafka, ce_source=ce_source)
+    from streamer.sources.posting import EventPoster
+
+    return EventPoster(folder, ce_source=ce_source, token=settings.ingest.token)

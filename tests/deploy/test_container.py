@@ -181,7 +181,7 @@ def test_docker_compose_reads_it() -> None:
 OURS = {
     "topics": ["topics", "create"],
     "callgauge": ["run"],
-    "ingest": ["ingest"],
+    "ingest": ["run", "--roles", "ingest"],
     "monitor": ["run", "--roles", "monitor"],
     "traffic": ["simulate"],
 }

@@ -32,15 +32,7 @@ NEED_A_BROKER: Final = (
     "docs/console.md",
     "docs/history.md",
     "docs/on-call.md",
-    "docs/sources/deepgram.md",
-    "docs/sources/http.md",
-    "docs/sources/elevenlabs.md",
     "docs/sources/kafka.md",
-    "docs/sources/livekit.md",
-    "docs/sources/openai-realtime.md",
-    "docs/sources/otlp.md",
-    "docs/sources/twilio.md",
-    "docs/sources/vapi.md",
 )
 """Pages whose reader has one; README starts its own."""
 HAVE_READ: Final = {"docs/questions.md": "docs/events.md"}
@@ -52,6 +44,8 @@ RUN_ALREADY: Final = ("docs/on-call.md",)
 RUN_UNTIL_STOPPED: Final = {
     "make demo": "curl -sf localhost:8080/metrics | grep -q ^callgauge_turn_response_latency_seconds_count",
     BROKER: "grep -q 127.0.0.1:9092 $OUTPUT",
+    "callgauge serve": "curl -sf localhost:8070/readyz",
+    "callgauge serve --folder calls": "curl -sf localhost:8070/readyz",
     "callgauge run": "curl -sf localhost:8080/readyz",
     "callgauge run --roles console": "curl -sf localhost:8070/api/v1/calls",
 }
@@ -106,6 +100,7 @@ class Reader:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = {
             "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "CALLGAUGE_LOG_FORMAT": "console", "COLUMNS": "200",
+            "XDG_DATA_HOME": str(folder / "data"),
         }  # fmt: skip
 
     def paste(self, block: Block) -> None:

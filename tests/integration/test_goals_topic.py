@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.topics import GOALS_TOPIC
 from streamer.goals import topic as goals_topic
-from streamer.goals.topic import GoalSources, GoalsTopic
+from streamer.goals.sources import GoalSources
+from streamer.goals.topic import GoalsTopic
 from tests.support.brokers.topic_changes import add_partitions, create_topics
 from tests.support.patience import patient
 

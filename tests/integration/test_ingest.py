@@ -76,7 +76,7 @@ async def test_a_webhook_becomes_a_measured_call(service: Ingest, environment: d
     body = delivery("post_call_transcription", record, now_s)
     assert service.webhook(body).text == "accepted\n"
     assert service.webhook(body).text == "repeated\n"
-    with started(tmp_path / "second.log", "ingest", **environment) as process:
+    with started(tmp_path / "second.log", "run", "--roles", "ingest", **environment) as process:
         assert listening(process).webhook(body).text == "accepted\n"  # another process does not know the delivery
         assert process.signalled(signal.SIGTERM)[0] == 0
     wait_for("the call to be closed", lambda: total(service.metrics, "callgauge_calls_ended_total") == 1, 30)
@@ -153,7 +153,7 @@ async def test_without_kafka_senders_are_asked_to_come_again(tmp_path: Path) -> 
         with kafka_broker.running() as bootstrap:
             environment = variables(bootstrap, "alone.", **SETTINGS)
             await make_topics(environment)
-            running = started(tmp_path / "ingest.log", "ingest", **environment)
+            running = started(tmp_path / "ingest.log", "run", "--roles", "ingest", **environment)
             process = running.__enter__()
             ingest = listening(process)
             assert ingest.events([event]).status_code == 202

@@ -12,13 +12,8 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from confluent_kafka import Producer
-from prometheus_client import CollectorRegistry
 
-from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
-from consumers.runtime.registry import Instruments
-from consumers.sequencer.service import Sequencer
-from consumers.sequencer.settings import SequencerSettings
+from consumers.runtime.kafka.connection import murmur2_place
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogReader, Tick
 from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENCER_TOPIC, TOPIC_BY_SOURCE
@@ -404,31 +399,3 @@ async def test_shards_share_the_log_and_each_reads_everything(
     log = await inputs.everything()
     assert len(second.said["terms"]) == 2
     assert {tick.left_out for tick in log.ticks} == {()}
-
-
-async def test_the_broker_of_the_demo_is_enough() -> None:
-    owner = Producer({"test.mock.num.brokers": 1, "log_level": 2})  # 2: critical
-    (broker,) = owner.list_topics(timeout=5).brokers.values()
-    kafka = KafkaSettings(bootstrap_servers=f"{broker.host}:{broker.port}", is_embedded=True)
-    for number in range(20):
-        owner.produce(PIPECAT, b'{"number": %d}' % number, b"call-1")
-    owner.flush(5)
-    stop = asyncio.Event()
-    role = Sequencer(kafka, SequencerSettings(), Instruments(CollectorRegistry(), ["sequencer"]))
-    running = asyncio.create_task(role.run(stop))
-    try:
-        await asyncio.wait_for(role.ready.wait(), patient(10))
-        begun_ms = time.time_ns() // 1_000_000
-        async with AIOKafkaConsumer(EVENTS_TOPIC, **kafka.client_options(), auto_offset_reset="earliest") as consumer:
-            readers: defaultdict[int, LogReader] = defaultdict(LogReader)
-            values: list[bytes | None] = []
-            async with asyncio.timeout(patient(20)):
-                while len(values) < 20 or min(each.known_ms for each in readers.values()) < begun_ms:
-                    record = await consumer.getone()
-                    read = readers[record.partition].read(record)
-                    values += [read.value] if isinstance(read, Event) else []
-        assert values == [b'{"number": %d}' % number for number in range(20)]
-        assert not role.problems()
-    finally:
-        stop.set()
-        await running

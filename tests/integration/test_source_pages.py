@@ -52,7 +52,7 @@ async def test_the_programs_of_the_pages_make_measured_calls(environment: dict[s
     with started(tmp_path / "run.log", "run", **environment) as process:
         ingest = listening(process)
         for program in (of_http, of_elevenlabs):
-            local = program.replace("http://127.0.0.1:8090", ingest.address)
+            local = program.replace("http://127.0.0.1:8070", ingest.address)
             printed = ran_program(local)
             assert "accepted" in printed
             assert '"refused_events":1' not in printed

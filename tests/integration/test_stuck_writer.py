@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from consumers.evaluator import writer
-from consumers.evaluator.writer import Decision, Writer
+from consumers.evaluator.decisions import Decision
+from consumers.evaluator.writer import Writer
 from streamer.roles.running import Service
 from streamer.settings.all_settings import load_settings
 from tests.integration.score_log import LOOK_SECONDS

@@ -141,7 +141,7 @@ async def sequenced(brokers: Brokers, steps: Iterable[tuple[int, dict[Place, int
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KafkaSettings, "producer", lambda *_: brokers)
         writer = LogWriter(KafkaSettings(), SETTINGS, instruments, Share(0, 1, PARTITIONS), term=1)
-    shard = Shard(KafkaSettings(is_embedded=True), SETTINGS, instruments, 0, 1)
+    shard = Shard(KafkaSettings(), SETTINGS, instruments, 0, 1)
     shard.clock = brokers  # type: ignore[assignment]  # the test's time
     shard.term = 1
     reader: Any = brokers

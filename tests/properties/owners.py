@@ -14,12 +14,12 @@ from consumers.engine.admission import Arrival
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
-from consumers.evaluator import writer
+from consumers.evaluator import decisions as decided_module
+from consumers.evaluator.decisions import Decision, Outgoing, Outlet
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Owners, PublishedCalls, _recovery
-from consumers.evaluator.writer import Decision, Outgoing, Outlet
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
@@ -302,7 +302,7 @@ class Owner:
 
 def outgoing(outlet: Outlet, decisions: Sequence[Decision]) -> list[Outgoing]:
     """The records of a transaction, also the rows that others of it replace: which these are depends on what it has."""
-    with mock.patch.object(writer, "_newest", lambda some: [record for each in some for record in each.records]):
+    with mock.patch.object(decided_module, "newest", lambda some: [record for each in some for record in each.records]):
         return outlet.records_of(decisions, "writer")
 
 

@@ -13,11 +13,13 @@ MAKES = re.compile(
 KNOWN = {
     "consumers/runtime/private_files.py": "the door",
     "consumers/history/sqlite.py": "databases in files that the door made",
+    "consumers/log/file.py": "databases in files that the door made",
     "consumers/store/rows.py": "a database in memory, or in a file that the door made",
     "streamer/cli/report.py": "beside a result, by the door",
     "streamer/tables.py": "beside a result, by the door",
     "streamer/offline/kept_verdicts.py": "a file that the door made",
     "streamer/roles/transcript_files.py": "a name that nobody can know, with the same rights",
+    "streamer/roles/serving.py": "an address: no words",
     "streamer/roles/demo.py": "a temporary folder, which Python makes for its owner alone",
     "streamer/sources/tail.py": "a position in a run: no words",
     "streamer/deploy_files.py": "files of the release: no words",

@@ -57,6 +57,11 @@ class Stalls:
         self._moved_ms = broker_ms
         self.is_stuck = False
 
+    def pass_gap(self, until_ms: int) -> None:
+        """Starts the clock again, if it runs: until then nobody took events."""
+        if self._moved_ms is not None:
+            self._moved_ms = max(self._moved_ms, until_ms)
+
     def due_at_ms(self, since_turn: int) -> int | None:
         """Broker time at which the call is stuck if no subgoal is reached; None when this stall is published already."""
         if self._moved_ms is None or since_turn in self._numbers:
@@ -130,6 +135,10 @@ class GoalProgress:
         self._seen: tuple[bool | None, int] = (None, 0)
         self._is_over, self._asks = False, True
         self._stalls = Stalls(rules, rows)
+
+    def pass_gap(self, until_ms: int) -> None:
+        """Notes that nobody took events until then."""
+        self._stalls.pass_gap(until_ms)
 
     @property
     def next_wakeup_ms(self) -> int | None:
@@ -540,6 +549,12 @@ class JudgedScores:
         for part in self._parts:
             part.reached(live, now_ms, out)
         self._plan()
+
+    def pass_gap(self, until_ms: int) -> None:
+        """Notes that nobody took events until then, so that nothing which did not happen is a stall."""
+        if self._goals is not None:
+            self._goals.pass_gap(until_ms)
+            self._plan()
 
     def finish(self, live: LiveCall, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """Judges every turn of a call that is over. `asks` says whether judges can still answer."""

@@ -663,6 +663,11 @@ class LiveCall:
             if until_ms is None:
                 self._silences = [*self._silences, (turn, silence)][-MAX_SILENCES:]
 
+    def pass_gap(self, from_ms: int, until_ms: int) -> None:
+        """Notes that nobody took events in this time: a silence that had not lasted long enough by its beginning is given up."""
+        behind_all = BrokerMoment(from_ms, max(INPUT_RANK.values()))
+        self.dead_air.note(SilenceKind.SOMEONE_SPOKE, until_ms, behind_all)
+
     def set_labels(self, labels: Labels, traceparent: str | None, known_ms: int) -> None:
         """Sets the labels of the call, and its span unless that is None."""
         self._rows.set_call(known_ms, labels=labels, traceparent=traceparent or self._rows.call.traceparent)

@@ -298,16 +298,15 @@ class TopicsRequest(Request[MetadataRequest_v5 | _TopicsRequest]):  # type: igno
 
     API_KEY = 3
 
-    def __init__(self, topics: Sequence[str], *, make_missing: bool = False) -> None:
+    def __init__(self, topics: Sequence[str]) -> None:
         self._topics = list(topics)
-        self._make_missing = make_missing
 
     def build(self, request_struct_class: type[RequestStruct]) -> Any:
         """Builds the request in a version that the broker knows."""
         if request_struct_class is _TopicsRequest:
-            asks_for_cluster, asks_for_topics = False, bool(self._topics)
-            return _TopicsRequest(self._topics, self._make_missing, asks_for_cluster, asks_for_topics)
-        return MetadataRequest_v5(self._topics, self._make_missing)
+            makes_missing = asks_for_cluster = False
+            return _TopicsRequest(self._topics, makes_missing, asks_for_cluster, bool(self._topics))
+        return MetadataRequest_v5(self._topics, allow_auto_topic_creation=False)
 
 
 @asynccontextmanager
@@ -406,10 +405,6 @@ class KafkaSettings(BaseModel):
         pattern=r"^[A-Za-z0-9._-]*$",
         description="Put before every topic's name as it is, where several installations share a cluster.",
     )
-    is_embedded: bool = Field(
-        default=False,
-        description="Whether this is the broker inside our own process: it keeps nothing and has no transactions.",
-    )
 
     security: SecuritySettings = Field(default_factory=SecuritySettings, description="TLS, and how to log in.")
 
@@ -418,8 +413,8 @@ class KafkaSettings(BaseModel):
         return self.topic_prefix + name
 
     def reader_options(self) -> dict[str, Any]:
-        """Options of every consumer: only committed records, with checked checksums if the broker computes them right."""
-        return {"isolation_level": "read_committed", "check_crcs": not self.is_embedded}
+        """Options of every consumer: only committed records."""
+        return {"isolation_level": "read_committed"}
 
     def client_options(self) -> dict[str, Any]:
         """Options of every client of aiokafka: addresses and credentials."""
@@ -559,6 +554,8 @@ _ENDS: Final = "callgauge cannot work like this, so it ends."
 class KafkaUnreachableError(OperatorError):
     """No broker could be reached at the start. The caller ends the process and shows the text."""
 
+    is_away = True
+
 
 class KafkaRefusedError(KafkaUnreachableError):
     """A broker refused our login or an operation. A person must change settings or rights.
@@ -577,16 +574,18 @@ class KafkaRefusedError(KafkaUnreachableError):
 class TopicsUnfitError(OperatorError):
     """Topics are missing or have partition counts that do not fit. A person must fix them before a start."""
 
+    is_away = True
+
 
 async def partition_counts(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
-    """Returns the partition counts of topics of the topic table. On the embedded broker, this creates the topics.
+    """Returns the partition counts of topics of the topic table.
 
     Raises:
         KafkaUnreachableError: No broker answers, or it refuses to describe a topic.
         TopicsUnfitError: A topic does not exist. The text names all missing topics.
     """
     wanted = tuple(names)
-    request = TopicsRequest([kafka.topic(name) for name in wanted], make_missing=kafka.is_embedded)
+    request = TopicsRequest([kafka.topic(name) for name in wanted])
     async with kafka.first_contact("topics") as connection:
         answer = await connection.send(request)
     topics = answer.to_object()["topics"]
@@ -767,7 +766,6 @@ async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
     """Asks the broker whether the topics exist and this user has the needed rights.
 
     A broker that does not report rights (before Kafka 2.3) counts as granting them; a refusal then comes with the operation.
-    The embedded broker grants everything.
 
     Args:
         kafka: The cluster, and our login.
@@ -778,8 +776,6 @@ async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
         KafkaRefusedError: Rights are missing; the text names all of them.
         TopicsUnfitError: A topic is missing.
     """
-    if kafka.is_embedded:
-        return
     topics, missing = await _asked(kafka, needs)
     if missing:
         raise KafkaRefusedError(
@@ -800,7 +796,7 @@ async def missing_rights(kafka: KafkaSettings, needs: Needs) -> Sequence[str]:
     Raises:
         KafkaUnreachableError: No broker answers, or it does not let us in.
     """
-    return [] if kafka.is_embedded else (await _asked(kafka, needs))[1]
+    return (await _asked(kafka, needs))[1]
 
 
 async def _asked(kafka: KafkaSettings, needs: Needs) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:

@@ -24,6 +24,7 @@ from consumers.runtime.registry import Instruments
 from schemas.closed_sets import WebhookKind, WebhookOutcome
 from schemas.events.elevenlabs import RecordEntry
 from schemas.events.simulator import CONTROL_EVENTS
+from schemas.log import OutgoingRecord
 from schemas.units import to_seconds
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, call_in
 from streamer.recordings.files import shown
@@ -40,8 +41,8 @@ from streamer.sources.http.receiving import (
     address_of,
     key_of,
 )
+from streamer.sources.outgoing import MAX_VALUE_BYTES, NotAcknowledgedError, WritesRecords, outgoing
 from streamer.sources.replay import AGENT_RECORD, agent_event_name, compact_json
-from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
 
 # The records for Kafka of one delivery of ElevenLabs' webhook. Pure.
 
@@ -384,7 +385,7 @@ class WebhookRoute:
         self,
         senders: Senders,
         bodies: Bodies,
-        writer: AcknowledgedWriter,
+        writer: WritesRecords,
         instruments: Instruments,
         limits: Limits,
         clock_ms: Callable[[], int],

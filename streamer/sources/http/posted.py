@@ -20,6 +20,7 @@ from consumers.runtime.registry import Instruments
 from schemas.closed_sets import IngestOutcome, RefusalReason
 from schemas.events.codec import Misread, RefusedRecordError, misread_of
 from schemas.events.simulator import Stream, source_of
+from schemas.log import OutgoingRecord
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
@@ -34,8 +35,8 @@ from streamer.sources.http.receiving import (
     UnreadBodyError,
     key_of,
 )
+from streamer.sources.outgoing import MAX_VALUE_BYTES, NotAcknowledgedError, WritesRecords, outgoing
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
-from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
 
 # Turns posted events into records for the input topics, or into refusals that say which event, and why. Pure but for
 # the clock.
@@ -263,7 +264,7 @@ class EventsRoute:
         senders: Senders,
         batches: Batches,
         bodies: Bodies,
-        writer: AcknowledgedWriter,
+        writer: WritesRecords,
         instruments: Instruments,
         read: Callable[[bytes, str, Mapping[str, str]], Iterator[Posted | None]] = posted_events,
     ) -> None:
@@ -338,7 +339,9 @@ class EventsRoute:
         try:
             await self._writer.write([each.record for each in accepted])
         except NotAcknowledgedError:
-            text = "Kafka did not acknowledge the events in time. Send the whole request again, with the same Idempotency-Key."
+            text = (
+                "The events were not acknowledged in time. Send the whole request again, with the same Idempotency-Key."
+            )
             return self._refused(sender.tenant, IngestOutcome.KAFKA_AWAY, 503, text, _retry(RETRY_SECONDS))
         if accepted:
             seconds = time.perf_counter() - began

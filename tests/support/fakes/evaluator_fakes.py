@@ -18,12 +18,12 @@ from consumers.engine.effects import Count, Effect, PublishRow
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
+from consumers.evaluator.decisions import Outbox, Outlet
 from consumers.evaluator.group import Member
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Outbox, Outlet
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, JudgeKind

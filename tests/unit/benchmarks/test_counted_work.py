@@ -20,7 +20,7 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Effect
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.evaluator.writer import Outlet
+from consumers.evaluator.decisions import Outlet
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.owners import PartitionRow
 from tests.benchmarks.traffic import Traffic, interleaved, long_call, recorded_events, simulated_events

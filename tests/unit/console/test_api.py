@@ -10,7 +10,8 @@ from starlette.routing import Mount, Route
 
 from consumers.console import api
 from consumers.console.fleet import Fleet
-from consumers.console.service import alerts_in, near_alerts_in, ports_of
+from consumers.console.service import ports_of
+from consumers.console.serving import alerts_in, near_alerts_in
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import ConsoleSite
 from consumers.engine.redaction.redactor import Redactor

@@ -8,7 +8,8 @@ from aiokafka import TopicPartition
 from prometheus_client import CollectorRegistry
 
 from consumers.console import service
-from consumers.console.service import ConsoleFolderError, ConsoleRole
+from consumers.console.service import ConsoleRole
+from consumers.console.serving import ConsoleFolderError
 from consumers.console.settings import ConsoleSettings
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
@@ -43,23 +44,23 @@ async def test_a_mark_is_left_out_and_what_cannot_be_read_is_counted() -> None:
     role = role_of()
     values = (None, b"{}", b'{"row":"of tomorrow"}', encode(call_row()), b'{"row":"call"}')
     await role.take(SCORES, [record(value, place) for place, value in enumerate(values)])
-    assert role._fleet.unreadable == 3
+    assert role.console.fleet.unreadable == 3
     assert role._next[SCORES] == len(values)
-    assert [each.call.conversation_id for each in role._fleet.now(wall_clock_ms()).calls] == ["c"]
-    assert role._calls.edition("c") > 0
-    assert role._calls.edition("d") == 0
+    assert [each.call.conversation_id for each in role.console.fleet.now(wall_clock_ms()).calls] == ["c"]
+    assert role.console.calls.edition("c") > 0
+    assert role.console.calls.edition("d") == 0
 
 
 async def test_words_are_beside_the_rows_of_their_call_whichever_come_first() -> None:
     role = role_of()
     await take(role, WordsRow(conversation_id="c", turn=1, user="hello"))
-    assert role._calls.call("c") is None
-    before = role._calls.edition("c")
+    assert role.console.calls.call("c") is None
+    before = role.console.calls.edition("c")
     await take(role, call_row(), turn_row(1))
-    found = role._calls.call("c")
+    found = role.console.calls.call("c")
     assert found is not None
     assert [each.user for each in found.words] == ["hello"]
-    assert role._calls.edition("c") > before
+    assert role.console.calls.edition("c") > before
 
 
 async def test_reading_begins_as_long_ago_as_the_setting_says() -> None:
@@ -69,8 +70,8 @@ async def test_reading_begins_as_long_ago_as_the_setting_says() -> None:
     role = role_of()
     assert await role._go_back(topics, [SCORES, WORDS]) == {SCORES: 4, WORDS: 0}
     assert (await topics.position(SCORES), await topics.position(WORDS)) == (2, 0)
-    assert role._calls.since_ms is not None
-    assert abs(role._calls.since_ms - (now_ms - 2 * HOUR_MS)) < HOUR_MS
+    assert role.console.calls.since_ms is not None
+    assert abs(role.console.calls.since_ms - (now_ms - 2 * HOUR_MS)) < HOUR_MS
     role._next[SCORES] = 3
     await role._go_back(topics, [SCORES, WORDS])
     assert await topics.position(SCORES) == 3, "after a fault it goes on"
@@ -83,17 +84,17 @@ async def test_a_folder_keeps_the_rows_and_the_place(tmp_path: Path) -> None:
     first = role_of(tmp_path / "rows")
     await first._go_back(topics, [SCORES])
     await take(first, *rows, first=2)
-    first._calls.close()
+    first.console.calls.close()
     assert {each.stat().st_mode & 0o077 for each in (tmp_path / "rows", *(tmp_path / "rows").iterdir())} == {0}, (
         "it has words"
     )
     again = role_of(tmp_path / "rows")
-    assert again._calls.call("c") is not None
-    assert [each.call.conversation_id for each in again._fleet.now(wall_clock_ms()).calls] == ["c"]
+    assert again.console.calls.call("c") is not None
+    assert [each.call.conversation_id for each in again.console.fleet.now(wall_clock_ms()).calls] == ["c"]
     await again._go_back(topics, [SCORES])
     assert await topics.position(SCORES) == 9, "no further than the end"
-    assert again._calls.since_ms == 0, "it knows all"
-    again._calls.close()
+    assert again.console.calls.since_ms == 0, "it knows all"
+    again.console.calls.close()
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
@@ -130,11 +131,11 @@ async def test_a_page_of_half_an_hour_is_drawn_in_less_than_half_a_second() -> N
     from tests.support.calls.long_calls import long_call
 
     role = role_of()
-    role._calls.put(long_call(450))
+    role.console.calls.put(long_call(450))
 
     def drawn() -> float:
         began = time.thread_time()
-        found = role._calls.call("long")
+        found = role.console.calls.call("long")
         assert found is not None
         boxes = call_boxes(ReportedCall(*found, "call", Redactor()), "")
         assert len("".join(boxes["call"].values())) > 300_000

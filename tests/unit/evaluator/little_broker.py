@@ -12,10 +12,12 @@ from prometheus_client import CollectorRegistry
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
+from consumers.evaluator.decisions import Outlet
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.takeover import Takeover, version_of
-from consumers.evaluator.writer import Outlet, Writer
+from consumers.evaluator.takeover import Takeover
+from consumers.evaluator.version import version_of
+from consumers.evaluator.writer import Writer
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
@@ -43,9 +45,9 @@ class LittleBroker:
         self.open: dict[str, list[tuple[TopicPartition, Record]]] = {}
         self.epochs: Counter[str] = Counter()
         self.consumer = LittleConsumer
-        self.kafka = self._kafka(is_embedded=False)
+        self.kafka = self._kafka()
 
-    def _kafka(self, *, is_embedded: bool) -> KafkaSettings:
+    def _kafka(self) -> KafkaSettings:
         broker = self
 
         class Kafka(KafkaSettings):
@@ -55,7 +57,7 @@ class LittleBroker:
             def producer(self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = 0) -> Any:
                 return LittleProducer(broker, transactional_id)
 
-        return Kafka(is_embedded=is_embedded)
+        return Kafka()
 
     def made(self, tp: TopicPartition, value: bytes | None, key: bytes | None = None, headers: Any = ()) -> Record:
         """A record with the next offset, which nobody sees yet."""

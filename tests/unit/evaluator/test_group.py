@@ -208,4 +208,3 @@ async def test_members_are_read_from_the_answer_of_the_coordinator(monkeypatch: 
     assert await watch.strangers() == [STRANGER, Member("odd", "x", "/h", None)]
     errors.append(KafkaUnreachableError("away"))
     assert await watch.strangers() == []
-    assert await GroupWatch(KafkaSettings(is_embedded=True), EvaluatorSettings(), [EVENTS_TOPIC]).strangers() == []

@@ -14,7 +14,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from consumers.engine.limits import GoalRules, Limits
-from consumers.evaluator import writer
+from consumers.evaluator import decisions as decided_module
 from consumers.evaluator.settings import EvaluatorSettings
 from schemas.goals.goal_set import GoalSet
 from schemas.rows import CallRow, GoalsRow, Row
@@ -36,7 +36,7 @@ OUTPUTS = ("scores", "transcripts", "judge.requests", "quarantine")
 @pytest.fixture(autouse=True, scope="module")
 def small_transactions() -> Iterator[None]:
     """So that an owner ends with some of what it decided written, and some not."""
-    with mock.patch.object(writer, "MAX_TRANSACTION_RECORDS", 3):
+    with mock.patch.object(decided_module, "MAX_TRANSACTION_RECORDS", 3):
         yield
 
 
@@ -44,7 +44,7 @@ def small_transactions() -> Iterator[None]:
 def every_row() -> Iterator[None]:
     """Also those that others of the same transaction replace: which these are depends on what a transaction has."""
     with mock.patch.object(
-        writer, "_newest", lambda decisions: [record for each in decisions for record in each.records]
+        decided_module, "newest", lambda decisions: [record for each in decisions for record in each.records]
     ):
         yield
 

@@ -12,13 +12,13 @@ from structlog.testing import capture_logs
 from consumers.engine.admission import admit
 from consumers.engine.effects import Count, Effect, NotUnderstood, PublishRow, RequestVerdict
 from consumers.evaluator import partition as partition_module
+from consumers.evaluator.decisions import Trip
 from consumers.evaluator.partition import (
     BEGINS_APART_MS,
     Partition,
 )
 from consumers.evaluator.recovery import MAX_KEPT_REQUESTS, Recovery, Withheld
 from consumers.evaluator.refusals import MAX_KINDS, MAX_QUARANTINE_LINES, MisreadRecords
-from consumers.evaluator.writer import Trip
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread

@@ -468,16 +468,3 @@ async def test_a_fence_that_fails_is_not_passed_over(
     with pytest.raises(KafkaUnreachableError):
         await owner.take_over()
     assert not owner.partition.is_active
-
-
-async def test_the_embedded_broker_keeps_nothing_to_ask_for() -> None:
-    broker = LittleBroker()
-    broker.kafka = broker._kafka(is_embedded=True)
-    for call in "ab":
-        broker.event("pipecat", call, STARTED)
-    broker.delete_before(EVENTS_TOPIC, 1)
-    owner = await took_over(broker)
-    assert (broker.journal, owner.partition.next_offset) == ([], 1)
-    await read_all(owner)
-    assert starts(broker, "b") == 1
-    assert all(record.value is not None for record in broker.logs[SCORES])

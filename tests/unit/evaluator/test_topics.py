@@ -146,14 +146,6 @@ async def test_settings_that_may_not_be_seen_are_one_warning(broker: Broker) -> 
     ]
 
 
-async def test_the_embedded_broker_is_asked_for_counts_only(broker: Broker) -> None:
-    broker.settings.clear()
-    with capture_logs() as logged:
-        assert await require_fit_topics(KafkaSettings(is_embedded=True), SETTINGS) == 4
-    assert not broker.asked_for_settings
-    assert logged == []
-
-
 # While it runs.
 
 
@@ -244,4 +236,3 @@ async def test_counts_that_differ_now_are_told() -> None:
 
 async def test_a_broker_that_does_not_answer_says_nothing_of_its_topics() -> None:
     assert await watch(Answering(counts={})).partitions() is None
-    assert await watch(KafkaSettings(is_embedded=True)).partitions() is None

@@ -33,20 +33,10 @@ from consumers.engine.effects import (
     PublishWords,
     RequestVerdict,
 )
-from consumers.evaluator import writer as outbox_module
+from consumers.evaluator import decisions as outbox_module
+from consumers.evaluator.decisions import MAX_TRANSACTION_RECORDS, Outbox, Outlet, Trip, Written, carry_out
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import (
-    MAX_TRANSACTION_RECORDS,
-    Claims,
-    FencedError,
-    Outbox,
-    Outlet,
-    Trip,
-    WriteError,
-    Writer,
-    Written,
-    carry_out,
-)
+from consumers.evaluator.writer import Claims, FencedError, WriteError, Writer
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
@@ -142,16 +132,16 @@ class FakeProducer:
 class Writing:
     """A writer of partition 3 with a fake producer."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_embedded: bool = False, **settings: Any) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.registry = CollectorRegistry()
         self.producer = FakeProducer()
         self.asked: dict[str, Any] = {}
         self.is_started = False
         monkeypatch.setattr(KafkaSettings, "producer", self._producer)
-        kafka = KafkaSettings(topic_prefix="t.", is_embedded=is_embedded)
+        kafka = KafkaSettings(topic_prefix="t.")
         evaluator = EvaluatorSettings(**({"group_id": "g", "write_interval_ms": 0} | settings))
         instruments = Instruments(self.registry, ["evaluator"])
-        self.outbox = Outbox(0.0 if is_embedded else evaluator.write_interval_ms / 1_000)
+        self.outbox = Outbox(evaluator.write_interval_ms / 1_000)
         self.writer = Writer(kafka, evaluator, instruments, self.outbox)
         self.claims = Claims(kafka, evaluator)
         self.outlet = Outlet(3, kafka, self.outbox)
@@ -266,12 +256,6 @@ async def test_each_writer_has_an_id_of_its_own_that_the_groups_rights_cover(mak
     assert one.writer.id.startswith("g-writer-")
     await one.writer.start()
     assert one.asked == {"role": "evaluator", "transactional_id": one.writer.id, "transaction_timeout_ms": 5_000}
-
-
-async def test_without_transactions_the_writer_has_no_id(make: Callable[..., Writing]) -> None:
-    writing = make(is_embedded=True)
-    await writing.writer.start()
-    assert writing.asked["transactional_id"] is None
 
 
 async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: Writing) -> None:
@@ -539,17 +523,6 @@ async def test_a_transaction_that_cannot_be_aborted_ends_the_writing(
     assert writing.outbox.records == 2
 
 
-async def test_without_transactions_what_is_too_large_ends_the_writing(make: Callable[..., Writing]) -> None:
-    """The records written before it cannot be taken back and must not be written again."""
-    writing = make(is_embedded=True)
-    writing.producer.most_bytes["t.transcripts"] = 1_000
-    writing.decide(LARGE_TRANSCRIPT, moment("c-2"))
-    running = await writing.run()
-    with pytest.raises(WriteError):
-        await running
-    assert [each for each in writing.producer.journal if each != "row"] == ["c-2", "c-2"]
-
-
 async def test_it_says_since_when_it_writes(writing: Writing) -> None:
     await writing.start()
     since = [writing.writer.writing_since]
@@ -561,18 +534,6 @@ async def test_it_says_since_when_it_writes(writing: Writing) -> None:
     await writing.until_written()
     since.append(writing.writer.writing_since)
     assert [each is None for each in since] == [True, False, True]
-    await ended(running)
-
-
-async def test_without_transactions_records_are_written_one_by_one(make: Callable[..., Writing]) -> None:
-    writing = make(write_interval_ms=60_000, is_embedded=True)
-    writing.put("a", "bc")
-    running = await writing.run()
-    assert writing.asked["transactional_id"] is None
-    assert writing.outbox.records == 0
-    writing.put("d")  # and nothing waits for company
-    await writing.until_written()
-    assert writing.producer.journal == ["a", "b", "c", "d"]
     await ended(running)
 
 
@@ -722,22 +683,6 @@ async def test_a_place_that_was_not_written_is_none(writing: Writing) -> None:
     with pytest.raises(WriteError):
         await running
     assert writing.outlet.place is None
-
-
-async def test_the_embedded_broker_gets_no_rows(make: Callable[..., Writing]) -> None:
-    writing = make(is_embedded=True)
-    writing.decide(moment("a"), place=1)
-    writing.decide(place=2)
-    await writing.write()
-    assert [sent.topic for sent in writing.producer.sent] == ["t.scores"]
-
-
-async def test_steps_that_decided_nothing_end_no_writer_on_the_embedded_broker(make: Callable[..., Writing]) -> None:
-    """They have no record there, and the evaluator has its place written whenever it stops."""
-    writing = make(is_embedded=True)
-    writing.decide(place=1)
-    await writing.write()
-    assert writing.producer.sent == []
 
 
 # Decisions that wait to be written stay in order and whole, and their waiters wake at the right moment.

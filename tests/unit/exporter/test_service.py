@@ -12,7 +12,7 @@ from faststream.kafka import TestKafkaBroker
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.exporter import service
+from consumers.exporter import counting, service
 from consumers.exporter.service import LOOK_BACK_MS, MAX_SILENT_SECONDS, Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
@@ -353,14 +353,14 @@ async def test_positions_are_committed_as_time_passes(shell: ShellMaker, monkeyp
 async def test_a_failure_commits_what_was_counted_before_it(shell: ShellMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     made = shell(p0=0)
     await made.run()
-    counted = made.role._count
+    counted = made.role._counts._count
 
     def count_one(record: Any, *counted_with: Any) -> None:
         if record.offset == 1:
             raise ZeroDivisionError
         counted(record, *counted_with)
 
-    monkeypatch.setattr(made.role, "_count", count_one)
+    monkeypatch.setattr(made.role._counts, "_count", count_one)
     with pytest.raises(ZeroDivisionError):
         await made.count(0, 0, 1, 2)
     made.reader.fail()
@@ -479,6 +479,7 @@ async def test_a_new_owner_reads_from_two_minutes_back_and_counts_from_its_posit
     shell: ShellMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "wall_clock_ms", lambda: 1_000_000)
+    monkeypatch.setattr(counting, "wall_clock_ms", lambda: 1_000_000)
     made = shell(p0=7, p1=9)
     made.consumer.two_minutes_ago = {0: 4}
     await made.run()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import CommitFailedError, KafkaError, KafkaTimeoutError, ProducerFenced
+from aiokafka.errors import KafkaError, KafkaTimeoutError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 from faststream.kafka import TestKafkaBroker
 from hypothesis import given
@@ -175,9 +175,7 @@ class FakeReader:
 class House:
     """A worker with a made-up broker, and the parts it was made with."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, cluster: Cluster | None = None, *, is_embedded: bool = False
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cluster: Cluster | None = None) -> None:
         self.endpoint = ScriptedEndpoint(lambda _: answer("C"))
         self.cluster = cluster or Cluster()
         self.consumer = FakeConsumer(self.cluster)
@@ -187,7 +185,7 @@ class House:
             service, "Judge", lambda given, counted, redactor: Judge(given, counted, self.endpoint, redactor)
         )
         monkeypatch.setattr(KafkaSettings, "producer", lambda _, __, given, ___: FakeProducer(self.cluster, given))
-        kafka = KafkaSettings(is_embedded=is_embedded)
+        kafka = KafkaSettings()
         self.worker = JudgeWorker(kafka, judge_settings(), self.instruments, group_id="judges")
         self.made = self.worker.reader
         monkeypatch.setattr(self.worker, "reader", self.reader)
@@ -555,21 +553,6 @@ async def test_a_new_owner_knows_the_money_of_this_hour(house: House, monkeypatc
     async with running(House(monkeypatch, house.cluster)) as successor:
         await successor.assigned(P0)
         assert successor.worker._judge.budget.left(wall_clock_ms())["hour"] == pytest.approx(spent)
-
-
-async def test_without_transactions_the_commit_follows_the_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the demo. A commit that fails is made up for by the next."""
-    async with running(House(monkeypatch, is_embedded=True)) as house:
-        await house.assigned(P0)
-        house.consumer.error = CommitFailedError()
-        await house.take(record_of(question(deadline_ms=1), 0))
-        await house.until_written(1)
-        assert await house.committed() == {}
-        house.consumer.error = None
-        await house.take(Record(b"junk", 1))
-        assert await house.committed() == {0: 2}
-        assert house.reader.failures == []
-        assert house.cluster.transactions == 0
 
 
 async def test_what_is_no_question_is_told_and_counted_and_not_without_end(house: House) -> None:

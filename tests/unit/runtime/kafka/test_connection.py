@@ -32,7 +32,7 @@ from consumers.runtime.kafka.connection import (
 )
 from consumers.runtime.kafka.security import SecuritySettings
 from consumers.runtime.kafka.token_file import TokenError
-from streamer.roles.demo import embedded_broker
+from tests.support.fakes.embedded_broker import embedded_broker
 
 HASHES_IN_JAVA = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
 """As in the tests of Kafka's own Utils.murmur2."""
@@ -47,12 +47,6 @@ def test_topic_names_have_the_clusters_prefix() -> None:
     assert KafkaSettings(topic_prefix="t7f3a.").topic("scores") == "t7f3a.scores"
     with pytest.raises(ValidationError):
         KafkaSettings(topic_prefix="a/b")
-
-
-@pytest.mark.parametrize("is_embedded", [True, False])
-def test_checksums_are_left_unchecked_on_the_embedded_broker_only(*, is_embedded: bool) -> None:
-    options = KafkaSettings(is_embedded=is_embedded).reader_options()
-    assert options == {"isolation_level": "read_committed", "check_crcs": not is_embedded}
 
 
 # The text that a person reads when a broker cannot be used: one sentence with the cause, and what to do about it.
@@ -212,9 +206,7 @@ async def test_a_broker_that_has_let_us_in_and_hangs_up_was_only_cut_off() -> No
     """So its settings fit, and nobody should look for another login."""
     security = SecuritySettings()
     with embedded_broker(["scores"]) as address:
-        await partition_counts(
-            KafkaSettings(bootstrap_servers=address, is_embedded=True, security=security), ["scores"]
-        )
+        await partition_counts(KafkaSettings(bootstrap_servers=address, security=security), ["scores"])
     async with listening(hang_up) as address:
         with pytest.raises(KafkaUnreachableError) as caught:
             await partition_counts(KafkaSettings(bootstrap_servers=address, security=security), ["scores"])
@@ -240,7 +232,7 @@ def test_what_a_broker_says_counts_after_it_has_let_us_in(
 async def test_the_next_address_is_tried_and_the_login_only_once() -> None:
     """A wrong password is the same everywhere, and a second try may lock the user out."""
     with embedded_broker(["scores"]) as address:
-        kafka = KafkaSettings(bootstrap_servers=f"{NOBODY},{address}", is_embedded=True)
+        kafka = KafkaSettings(bootstrap_servers=f"{NOBODY},{address}")
         assert await partition_counts(kafka, ["scores"]) == {"scores": 4}
         async with kafka.administration("test") as admin:
             assert (await admin.describe_topics(["scores"]))[0]["topic"] == "scores"
@@ -375,7 +367,3 @@ async def test_topics_that_are_missing_are_told_too(monkeypatch: pytest.MonkeyPa
     absent = RightsBroker({**ENOUGH, "p.scores": (3, UNKNOWN_RIGHTS)}, COORDINATORS)
     with pytest.raises(TopicsUnfitError, match=r"^Topics: p\.scores not found on 127\.0\.0\.1:9092"):
         await missing(monkeypatch, absent, NEEDS)
-
-
-async def test_the_embedded_broker_has_no_rights_to_ask_for() -> None:
-    await require_access(KafkaSettings(bootstrap_servers=NOBODY, is_embedded=True), NEEDS)

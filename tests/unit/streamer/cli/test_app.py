@@ -26,16 +26,16 @@ from streamer.cluster.topic_admin import judged
 from streamer.event_check import check_events
 from streamer.facts import installed_version
 from streamer.roles import running as run_command
-from streamer.roles.demo import PARTITIONS, embedded_broker
 from streamer.roles.running import STOP_SECONDS
 from streamer.sources.simulator.traffic import simulate_call
+from tests.support.fakes.embedded_broker import PARTITIONS, embedded_broker
 from tests.support.patience import patient
 from tests.unit.streamer.command_line import Command
 
 COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
     *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
-    *("goals", "goals check", "score", "report", "transcript", "ingest", "events", "events check", "tail"),
+    *("goals", "goals check", "score", "report", "transcript", "serve", "events", "events check", "tail"),
     *(
         "settings",
         "call",

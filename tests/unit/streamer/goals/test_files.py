@@ -23,7 +23,7 @@ from streamer.goals.files import (
     read_json_lines,
     read_yaml,
 )
-from streamer.goals.topic import GoalFolder
+from streamer.goals.sources import GoalFolder
 
 
 def goal_set(goals_id: str, agent: str = "", details: str = "d") -> str:

@@ -13,8 +13,9 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.topics import GOALS_TOPIC
 from streamer.goals.files import GoalFolderError, GoalIndex
-from streamer.goals.topic import GoalFolder, GoalSources, GoalsTopic
-from streamer.roles.demo import embedded_broker
+from streamer.goals.sources import GoalFolder, GoalSources
+from streamer.goals.topic import GoalsTopic
+from tests.support.fakes.embedded_broker import embedded_broker
 from tests.support.patience import patient
 
 NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -164,7 +165,7 @@ async def test_stopping_does_not_wait_for_a_broker() -> None:
 @pytest.fixture(scope="module")
 def embedded() -> Iterator[KafkaSettings]:
     with embedded_broker([GOALS_TOPIC]) as address:
-        yield KafkaSettings(bootstrap_servers=address, is_embedded=True)
+        yield KafkaSettings(bootstrap_servers=address)
 
 
 async def write(kafka: KafkaSettings, key: bytes | None, value: object) -> None:

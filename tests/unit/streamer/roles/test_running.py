@@ -324,7 +324,7 @@ class RestartedRole:
 class Rig:
     """A runner with roles, clock and pauses that the test controls."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool = True) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.roles: list[RestartedRole] = []
         self.pauses: list[float] = []
         self.goes_on = asyncio.Event()
@@ -335,7 +335,7 @@ class Rig:
         monkeypatch.setattr("time.monotonic", lambda: self.now_seconds)
         monkeypatch.setattr("asyncio.sleep", self._sleep)
         instruments = Instruments(self.registry, ["evaluator"])
-        self.runner = RoleRunner("evaluator", self._make, instruments, self._may_start, is_restarted=is_restarted)
+        self.runner = RoleRunner("evaluator", self._make, instruments, self._may_start)
         self.task = asyncio.create_task(self.runner.run(self.stop))
 
     def _make(self) -> RestartedRole:
@@ -416,14 +416,9 @@ async def test_a_role_that_has_worked_is_made_anew_after_a_pause(rig: Rig, logge
     assert logged[0]["error"] == "WriteError: partition 3 refused"
 
 
-@pytest.mark.parametrize("has_worked", [False, True])
-async def test_what_never_worked_or_cannot_go_on_ends_at_once(
-    monkeypatch: pytest.MonkeyPatch, has_worked: bool
-) -> None:
-    rig = Rig(monkeypatch, is_restarted=not has_worked)
+async def test_what_never_worked_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(monkeypatch)
     await until_idle()
-    if has_worked:
-        await rig.works()
     await rig.fails(ERROR)
     with pytest.raises(WriteError):
         await rig.task

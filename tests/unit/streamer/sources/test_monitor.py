@@ -18,11 +18,13 @@ from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.envelope import read_envelope
+from schemas.log import OutgoingRecord
 from schemas.rows import TurnRow
 from streamer.settings.all_settings import MonitorSettings
 from streamer.sources import monitor as monitor_bridge
 from streamer.sources.monitor import PAST_MESSAGES, QUIET_SECONDS, CallBridge, JoinedCall, Judgement, LiveCall
-from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.sources.outgoing import NotAcknowledgedError
+from streamer.sources.writer import AcknowledgedWriter
 from tests.support.calls.monitor_messages import server_messages
 from tests.support.calls.rows_of_calls import turns_of
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS

@@ -8,7 +8,8 @@ import pytest
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
-from streamer.sources.writer import RECORDS_A_TURN, AcknowledgedWriter, OutgoingRecord
+from schemas.log import OutgoingRecord
+from streamer.sources.writer import RECORDS_A_TURN, AcknowledgedWriter
 from tests.support.fakes.evaluator_fakes import until_idle
 
 

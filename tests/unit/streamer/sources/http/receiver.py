@@ -14,12 +14,14 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
+from schemas.log import OutgoingRecord
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http.elevenlabs import WebhookRoute
 from streamer.sources.http.posted import Batches, EventsRoute
 from streamer.sources.http.receiving import Bodies, Senders
 from streamer.sources.http.traces import posted_spans
-from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.sources.outgoing import NotAcknowledgedError
+from streamer.sources.writer import AcknowledgedWriter
 from tests.support.webhooks import SECRET
 
 TOKEN = "token-of-everybody"  # noqa: S105 - a secret of tests

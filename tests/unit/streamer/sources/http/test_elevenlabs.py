@@ -33,7 +33,7 @@ from streamer.sources.http.elevenlabs import (
     check_time,
     read_signature,
 )
-from streamer.sources.writer import MAX_VALUE_BYTES
+from streamer.sources.outgoing import MAX_VALUE_BYTES
 from tests.support.patience import patient
 from tests.support.webhooks import (
     ROOT,

@@ -1,0 +1,297 @@
+"""The pages and the API, whatever brings the rows: what is open is brought up to date, and alerts are asked for."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import httpx2 as httpx
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.routing import BaseRoute
+
+from consumers.console.fleet import Fleet
+from consumers.console.pages import Alert
+from consumers.console.reading import ReadCalls
+from consumers.console.settings import ConsoleSettings
+from consumers.console.site import Annotate, ConsoleSite, PastCalls
+from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.http import ConnectionBounds
+from consumers.runtime.private_files import ensure_file, make_folder
+from consumers.runtime.process import OperatorError, wall_clock_ms
+from consumers.runtime.registry import Instruments
+from consumers.store.rows import MAX_STORE_BYTES, Place, RowStore
+from schemas.rows import Row, WordsRow
+from schemas.units import MS_PER_SECOND
+
+TICK_SECONDS: Final = 0.5
+"""Least time from one state of the page of running calls to the next."""
+TICK_SHARE: Final = 0.02
+"""Share of a processor that bringing these pages up to date may take; with many calls it is done less often."""
+IDLE_TICK_SECONDS: Final = 5.0
+"""The same while nobody looks: the moving lines go on."""
+ALERTS_SECONDS: Final = 10.0
+"""How often Alertmanager and Prometheus are asked."""
+MAX_ALERTS_BYTES: Final = 2_000_000
+"""Most bytes of an answer that are read."""
+MAX_ALERTS: Final = 5_000
+"""Most alerts of an answer, or of a rule."""
+MAX_RULE_SECONDS: Final = 366 * 86_400.0
+"""Longest time for which the condition of a rule must hold."""
+STOP_SECONDS: Final = 1.0
+"""How long disconnecting may take."""
+STORE_NAME: Final = "rows.sqlite"
+"""Name of the file in the folder of the console."""
+SPARE_CONNECTIONS: Final = 64
+"""Connections beside two for each open page: probes, programs, and pages that are just loaded."""
+ANSWER_SECONDS: Final = 6 * 3_600.0
+"""How long a stream may last; then its page connects again and goes on."""
+UNREAD_SECONDS: Final = 30.0
+"""How long a reader may leave a full buffer unread. Then its connection ends, and a page that wakes up comes again."""
+
+log = structlog.get_logger()
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _GivenAlert(_Given):
+    """An alert as Alertmanager and Prometheus have it; each has a word of its own for when it began."""
+
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    startsAt: str = ""  # noqa: N815  # Alertmanager's word
+    activeAt: str = ""  # noqa: N815  # Prometheus' word
+    state: str = ""
+
+
+class _Rule(_Given):
+    duration: float = Field(0.0, ge=0, le=MAX_RULE_SECONDS, allow_inf_nan=False)
+    alerts: Annotated[list[_GivenAlert], Field(max_length=MAX_ALERTS)] = []
+
+
+class _RuleGroup(_Given):
+    rules: list[_Rule] = []
+
+
+class _RuleGroups(_Given):
+    groups: list[_RuleGroup] = []
+
+
+class _PrometheusAnswer(_Given):
+    data: _RuleGroups
+
+
+_ALERTS: Final = TypeAdapter(Annotated[list[_GivenAlert], Field(max_length=MAX_ALERTS)])
+_FIRING: Final = "/api/v2/alerts?active=true&silenced=false&inhibited=false"
+_RULES: Final = "/api/v1/rules?type=alert"
+
+
+class ConsoleFolderError(OperatorError):
+    """The folder for the rows cannot be used."""
+
+
+class CallPages:
+    """The state of the pages.
+
+    Attributes:
+        fleet: The running calls.
+        calls: The rows of calls.
+        site: Answers requests.
+    """
+
+    def __init__(
+        self,
+        settings: ConsoleSettings,
+        redactor: Redactor,
+        instruments: Instruments,
+        *,
+        annotate: Annotate | None = None,
+        past: PastCalls | None = None,
+        version: str = "unknown",
+        max_bytes: int = MAX_STORE_BYTES,
+    ) -> None:
+        """Opens the store of rows.
+
+        Args:
+            settings: Who may read, and the bounds.
+            redactor: Redacts the words of calls.
+            instruments: Gets the metrics of the role.
+            annotate: Writes what people say of calls; None where they cannot.
+            past: Calls that are over; None without a history.
+            version: Of callgauge.
+            max_bytes: Bytes of rows that are kept; of the other calls history has them.
+
+        Raises:
+            ConsoleFolderError: The folder cannot be written.
+            ConsoleOpenError: Everybody in the network could read calls, and nobody has said that this is wanted.
+        """
+        self._settings = settings
+        self.fleet = Fleet()
+        self.calls = ReadCalls(_opened(settings.folder, max_bytes))
+        for row in self.calls.open_calls():  # of an earlier process
+            self.fleet.take(row)
+        self.site = ConsoleSite(settings, self.fleet, self.calls, annotate, past, redactor, instruments, version)
+        self._working: list[asyncio.Task[None]] = []
+
+    def routes(self) -> list[BaseRoute]:
+        """All routes of the pages and of the API."""
+        return self.site.routes()
+
+    @property
+    def bounds(self) -> ConnectionBounds:
+        """The bounds of a server of these routes: streams last, and each page has two connections."""
+        return ConnectionBounds(
+            answer_seconds=ANSWER_SECONDS,
+            most_connections=2 * self._settings.max_pages + SPARE_CONNECTIONS,
+            unread_seconds=UNREAD_SECONDS,
+        )
+
+    def start(self) -> None:
+        """Begins to bring pages up to date."""
+        self._working = [asyncio.create_task(each) for each in (self._tick(), self._ask_for_alerts())]
+
+    async def stop(self) -> None:
+        """Ends streams and drawing; bounded."""
+        for task in self._working:
+            task.cancel()
+        if self._working:
+            await asyncio.wait(self._working, timeout=STOP_SECONDS)
+        self.site.streams.close()  # the server waits for its answers, and a stream has no end
+        await self.site.close(STOP_SECONDS)
+
+    async def take(
+        self, rows: Sequence[Row | WordsRow], values: Sequence[bytes], positions: Mapping[Place, int], *, are_new: bool
+    ) -> None:
+        """Takes in rows.
+
+        Args:
+            rows: The rows, in order.
+            values: The bytes of those of `scores`, for readers of the stream.
+            positions: Where to read on behind them.
+            are_new: Whether they came after the start, so that readers of the stream get them.
+        """
+        await asyncio.to_thread(self.calls.put, rows, positions)
+        self.calls.note(rows)
+        for row in rows:
+            if not isinstance(row, WordsRow):
+                self.fleet.take(row)
+        if are_new:
+            self.site.take(values)
+
+    async def _tick(self) -> None:
+        due_at, idle_until = 0.0, 0.0
+        while True:
+            now = time.monotonic()
+            if now >= due_at and (self.site.has_readers or now >= idle_until):
+                took_seconds = 0.0
+                try:
+                    took_seconds = await self.site.tick()
+                except Exception:  # one call that cannot be shown must not end the pages of all others for good
+                    log.exception("calls_not_shown", role="console")
+                due_at, idle_until = time.monotonic() + took_seconds / TICK_SHARE, now + IDLE_TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _ask_for_alerts(self) -> None:
+        alertmanager, prometheus = self._settings.alertmanager, self._settings.prometheus
+        if alertmanager is None and prometheus is None:
+            return
+        async with httpx.AsyncClient(timeout=ALERTS_SECONDS / 2, follow_redirects=False) as client:
+            while True:
+                alerts = self.site.alerts
+                if alertmanager is not None:
+                    firing, fault = await _alerts_of(client, alertmanager.rstrip("/") + _FIRING, alerts_in)
+                    remark = "No alert fires." if fault is None else f"Alertmanager gives no alerts: {fault}."
+                    alerts = alerts._replace(firing=firing, remark=remark)
+                if prometheus is not None:
+                    near, fault = await _alerts_of(client, prometheus.rstrip("/") + _RULES, near_alerts_in)
+                    remark = "" if fault is None else f"Prometheus gives no rules: {fault}."
+                    alerts = alerts._replace(near=near, remark_on_rules=remark)
+                self.site.alerts = alerts
+                await asyncio.sleep(ALERTS_SECONDS)
+
+
+def _opened(folder: Path | None, max_bytes: int) -> RowStore:
+    if folder is None:
+        return RowStore(max_bytes=max_bytes)
+    try:
+        make_folder(folder)
+        ensure_file(folder / STORE_NAME)
+        return RowStore(folder / STORE_NAME, max_bytes=max_bytes)
+    except (OSError, sqlite3.Error) as error:
+        raise ConsoleFolderError(
+            f"Console: the folder {folder} cannot be used ({error}), so no page is served. Let console.folder be one that this user may "
+            "write, or leave it out: then rows are kept in memory."
+        ) from error
+
+
+async def _alerts_of(
+    client: httpx.AsyncClient, address: str, read: Callable[[bytes], Sequence[Alert]]
+) -> tuple[Sequence[Alert], str | None]:
+    """The alerts of an answer; the name of the fault where there are none because of one."""
+    try:
+        async with asyncio.timeout(ALERTS_SECONDS), client.stream("GET", address) as answer:
+            answer.raise_for_status()
+            body = bytearray()
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > MAX_ALERTS_BYTES:
+                    break
+        return read(bytes(body)), None
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError) as error:
+        return (), type(error).__name__
+
+
+def alerts_in(body: bytes) -> Sequence[Alert]:
+    """The alerts in an answer of Alertmanager, the longest firing of the most severe first.
+
+    Raises:
+        ValidationError: It is no such answer.
+    """
+    return _in_order(_alert(each, each.startsAt) for each in _ALERTS.validate_json(body))
+
+
+def near_alerts_in(body: bytes) -> Sequence[Alert]:
+    """The alerts in an answer of Prometheus about its rules that are pending: the condition holds, but not for long enough yet.
+
+    Raises:
+        ValidationError: It is no such answer.
+    """
+    rules = (rule for group in _PrometheusAnswer.model_validate_json(body).data.groups for rule in group.rules)
+    return _in_order(
+        alert._replace(fires_ms=alert.since_ms + int(rule.duration * MS_PER_SECOND))
+        for rule in rules
+        for each in rule.alerts
+        if each.state == "pending"
+        for alert in (_alert(each, each.activeAt),)
+    )
+
+
+def _alert(given: _GivenAlert, since: str) -> Alert:
+    labels = given.labels
+    return Alert(
+        name=labels.get("alertname", "alert"),
+        severity=severity if (severity := labels.get("severity", "")) in _SEVERITIES else "info",
+        who=", ".join(labels[label] for label in ("agent", "tenant", "environment") if labels.get(label)),
+        summary=given.annotations.get("summary", ""),
+        since_ms=_epoch_ms(since),
+    )
+
+
+def _in_order(alerts: Iterable[Alert]) -> list[Alert]:
+    return sorted(alerts, key=lambda each: (_SEVERITIES.index(each.severity), each.since_ms))
+
+
+_SEVERITIES: Final = ("critical", "warning", "info")
+
+
+def _epoch_ms(text: str) -> int:
+    from datetime import datetime
+
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * MS_PER_SECOND)
+    except ValueError:
+        return wall_clock_ms()

@@ -1,0 +1,257 @@
+"""The evaluator of one machine: folds the log in a file, and writes what it decides into the same file, with the place.
+
+There is one log and one process, so nobody is fenced off and nothing is shared out. All else is as on Kafka: `Partition` folds, one
+transaction has whole decisions and the place behind them, and a start folds again, silently, what was folded of the calls that are open.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Final, Never
+
+import structlog
+from pydantic import ValidationError
+
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.redaction.redactor import Redactor
+from consumers.evaluator.decisions import MAX_TRANSACTION_RECORDS, Decision, NamesTopics, Outbox, Outlet, newest
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import Recovery
+from consumers.evaluator.refusals import MisreadRecords
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.version import version_of
+from consumers.log.file import Decided, DecidedRecord, FileLog, FileTicks, NotWrittenError
+from consumers.runtime.process import first_of, tune_python, wall_clock_ms
+from consumers.runtime.registry import Instruments
+from schemas.goals.goal_set import ChoosesGoals, GoalSet
+from schemas.rows import CallRow, GoalsRow, decode
+from schemas.units import to_seconds
+
+TICK_SECONDS: Final = 0.5
+"""Time between two ticks while a call is open."""
+FOLD_SECONDS: Final = 0.01
+"""How long records are folded before others have their turn."""
+BATCH_RECORDS: Final = 250
+"""Records of the log that are read at once."""
+MAX_CLOSING_CALLS: Final = 200
+"""Calls that may be over and not closed: with more of them, nothing more is read."""
+RETRY_SECONDS: Final = 1.0
+"""Pause after a write that the disk refused."""
+TRIM_SECONDS: Final = 2.0
+"""Time between two looks for events that are too old. A step that finds some is followed by the next at once."""
+HAND_OVER_SECONDS: Final = 1.0
+"""How long the last transaction may take when the role stops."""
+
+log = structlog.get_logger()
+
+
+class _OneFile:
+    """Topics have their plain names."""
+
+    def topic(self, name: str) -> str:
+        """The name itself."""
+        return name
+
+
+ONE_FILE: Final[NamesTopics] = _OneFile()
+
+
+class FileEvaluator:
+    """Evaluates the calls of a log in a file until it is stopped.
+
+    Attributes:
+        ready: Set while it reads what comes.
+        partition: The one partition.
+    """
+
+    def __init__(
+        self,
+        log_file: FileLog,
+        settings: EvaluatorSettings,
+        instruments: Instruments,
+        goals: ChoosesGoals | None = None,
+    ) -> None:
+        """Nothing is read before `run`. The log is open by then."""
+        self.ready = asyncio.Event()
+        self._log = log_file
+        self._settings = settings
+        self._instruments = instruments
+        self._outbox = Outbox(to_seconds(settings.write_interval_ms))
+        redactor, chosen = Redactor(settings.redaction), ChosenGoals(goals, settings.goals)
+        evaluator = PartitionEvaluator(
+            settings.limits,
+            settings.code_version,
+            chosen,
+            writes_transcripts=settings.writes_transcripts,
+            redactor=redactor,
+        )
+        self.partition = Partition(
+            Outlet(0, ONE_FILE, self._outbox), evaluator, settings.limits, instruments, redactor, MisreadRecords(instruments),
+            chosen, version_of(settings), FileTicks(),
+        )  # fmt: skip
+        self._looked_at = time.monotonic()
+        instruments.before_scrape(self.partition.count_events)
+        read = instruments.read_gauge
+        read("callgauge_log_file_bytes", lambda: {(): float(log_file.bytes)})
+        instruments.before_scrape(self._count_failures)
+        self._failures_counted = 0
+        read("callgauge_calls_open", lambda: {(): float(len(evaluator.open_calls))})
+        read("callgauge_scores_unwritten", lambda: {(): float(self._outbox.records)})
+        newest_ms = self.partition.last_event_ms
+        read(
+            "callgauge_source_last_event_timestamp_seconds",
+            lambda: {(source,): to_seconds(time_ms) for source, time_ms in newest_ms.items()},
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Evaluates until `stop` is set, then writes what it has decided.
+
+        Raises:
+            Exception: Folding failed. The next start goes on from the last place that was written.
+        """
+        tune_python()
+        try:
+            await self._take_over()
+            await first_of(
+                stop.wait(), self._read_for_ever(), self._write_for_ever(), self._tick_for_ever(), self._trim_for_ever()
+            )
+            self.ready.clear()
+            self.partition.write_row(is_last=True)
+            with contextlib.suppress(TimeoutError, NotWrittenError):
+                async with asyncio.timeout(HAND_OVER_SECONDS):
+                    while self._outbox.is_filled:
+                        await self._write(self._outbox.first())
+        finally:
+            self.ready.clear()
+            self.partition.drop()
+
+    def _count_failures(self) -> None:
+        failures, before = self._log.failures, self._failures_counted
+        self._instruments.inc("callgauge_log_file_write_failures_total", (), failures - before)
+        self._failures_counted = failures
+
+    def problems(self) -> Sequence[str]:
+        """Why the role is not ready, for `/readyz`."""
+        if self._log.fault is not None:
+            return (f"evaluator: the disk takes nothing: {self._log.fault}",)
+        return () if self.ready.is_set() else ("evaluator: reading the calls that are open",)
+
+    def stalled(self) -> Sequence[str]:
+        """Nothing here is repaired by a new process alone."""
+        return ()
+
+    async def _take_over(self) -> None:
+        """Folds what was folded of the calls that are open, up to the place of the last transaction."""
+        row = self._log.row
+        first = self._log.first
+        if row is None:
+            self.partition.start(Recovery(None, first, first))
+        else:
+            goals = {}
+            for each in map(decode, self._log.goals()):
+                with contextlib.suppress(
+                    ValidationError
+                ):  # of another version, with a check that this one does not know
+                    if isinstance(each, GoalsRow):
+                        goal_set = GoalSet.model_validate(each.goal_set)
+                        goals[each.conversation_id] = max(0, each.revision - row.base) // 2, goal_set
+            closed = self._log.closed_calls(self._settings.limits.max_closed_calls_remembered)
+            start = min(max(first, row.first), row.place)
+            self.partition.start(Recovery(row, start, row.place, closed, goals=goals, base=row.base))
+            began = time.perf_counter()
+            for record in self._log.read_of_open_calls(start, row.place):
+                self.partition.move_to(record.offset)
+                self.partition.fold(record, 0)
+                if time.perf_counter() - began > FOLD_SECONDS:
+                    await asyncio.sleep(0)
+                    began = time.perf_counter()
+            self.partition.move_to(row.place)
+            with contextlib.suppress(NotWrittenError):  # the next start does it
+                await self._log.settle(self.partition.evaluator.open_calls, row.place)
+        log.info(
+            "evaluator_ready", open_calls=len(self.partition.evaluator.open_calls), place=self.partition.next_offset
+        )
+
+    async def _read_for_ever(self) -> Never:
+        partition = self.partition
+        while True:
+            self._log.grown.clear()
+            records = () if self._is_behind() else self._log.read(partition.next_offset, BATCH_RECORDS)
+            polled_ms, began = wall_clock_ms(), time.perf_counter()
+            for record in records:
+                while partition.is_publishing_again:
+                    partition.close_some()
+                    await asyncio.sleep(0)
+                if time.perf_counter() - began > FOLD_SECONDS:
+                    await asyncio.sleep(0)
+                    began = time.perf_counter()
+                partition.fold(record, polled_ms)
+            partition.close_some()
+            partition.write_row()
+            if records or partition.closing_calls:
+                await asyncio.sleep(0)
+                continue
+            if not self.ready.is_set():
+                await self._outbox.until(lambda: not self._outbox.is_filled)
+                self.ready.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._log.grown.wait()
+
+    def _is_behind(self) -> bool:
+        partition = self.partition
+        return (
+            partition.is_publishing_again
+            or partition.closing_calls > MAX_CLOSING_CALLS
+            or self._outbox.records > self._settings.max_unwritten_records
+        )
+
+    async def _tick_for_ever(self) -> Never:
+        """Tells time while a call is open. Without one nothing happens, and the disk is left alone."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if self.partition.evaluator.next_wakeup() is not None:
+                with contextlib.suppress(NotWrittenError):  # the log says so
+                    await self._log.tick()
+
+    async def _trim_for_ever(self) -> Never:
+        while True:
+            deleted = 0
+            with contextlib.suppress(NotWrittenError):
+                deleted = await self._log.trim()
+            await asyncio.sleep(0 if deleted else TRIM_SECONDS)
+
+    # Writing, as `Writer` does it on Kafka.
+
+    async def _write_for_ever(self) -> Never:
+        while True:
+            await self._outbox.until_due()
+            decided = self._outbox.first()
+            try:
+                await self._write(decided)
+            except NotWrittenError:
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if self._outbox.records < MAX_TRANSACTION_RECORDS:
+                await asyncio.sleep(0)
+
+    async def _write(self, decided: Sequence[Decision]) -> None:
+        """Writes decisions. A transaction has whole decisions from the front of the outbox, and the place behind the last of them."""
+        outlet, written = self.partition.outlet, newest(decided)
+        calls = [each for each in written if isinstance(each, CallRow)]
+        outgoing = [outlet.addressed(each) for each in written]
+        await self._log.publish(
+            Decided(
+                [DecidedRecord(each.topic, each.key, each.value or b"") for each in outgoing],
+                decided[-1].row,
+                [each.conversation_id for each in calls if "started" in each.news],
+                [each.conversation_id for each in calls if each.state == "closed"],
+                {each.key.decode(): each.value or b"" for each in outgoing if each.kind == "goals"},
+            )
+        )
+        for each in outgoing:
+            if each.kind is not None:
+                self._instruments.inc("callgauge_scores_published_total", (each.kind,))
+        self._outbox.written(decided)

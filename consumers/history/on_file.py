@@ -1,0 +1,180 @@
+"""The history of one machine: takes the decided records out of a log in a file, and keeps the calls.
+
+A batch and the place to read on from are one transaction of the store; what it has taken is deleted from the log after that.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final, Never
+
+import structlog
+from pydantic import ValidationError
+
+from consumers.history.annotations import FromPeople
+from consumers.history.sqlite import Batch, HistoryBrokenError, SqliteHistory
+from consumers.log.file import DecidedRecord, FileLog, NotWrittenError
+from consumers.runtime.process import first_of
+from consumers.runtime.registry import Instruments
+from consumers.store.rows import Place
+from schemas.annotations import ANNOTATION, Annotation, ForgottenTenant
+from schemas.rows import Row, RowError, WordsRow, decode, decode_words
+from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
+
+TOPICS: Final = (ANNOTATIONS_TOPIC, SCORES_TOPIC, WORDS_TOPIC, TRANSCRIPTS_TOPIC)
+MAX_BATCH_RECORDS: Final = 1_000
+"""Records of a topic in one transaction."""
+PAUSE_SECONDS: Final = 0.5
+"""How long records gather before they are written."""
+RETRY_SECONDS: Final = 5.0
+"""Pause before a write that failed is tried again."""
+
+log = structlog.get_logger()
+
+
+class FileHistory:
+    """Keeps the calls of a log until it is stopped.
+
+    Attributes:
+        ready: Set while it writes.
+        fault: Why nothing is kept now; None if all is.
+    """
+
+    def __init__(
+        self,
+        log_file: FileLog,
+        open_store: Callable[[], SqliteHistory],
+        instruments: Instruments,
+        shown: Callable[[str], int],
+    ) -> None:
+        """Nothing is opened before `run`.
+
+        Args:
+            log_file: The log.
+            open_store: Opens the store to write.
+            instruments: Get the metrics of the role.
+            shown: By topic, the offset in front of which all other readers in this process have read.
+        """
+        self.ready = asyncio.Event()
+        self.fault: str | None = None
+        self._log = log_file
+        self._open_store = open_store
+        self._instruments = instruments
+        self._shown = shown
+        self._next: dict[str, int] = {}
+
+    async def open_calls(self) -> list[Row | WordsRow]:
+        """The rows of the calls that have not closed, as they are kept; of a start, for those who show calls."""
+        return await asyncio.to_thread(self._rows_of_open_calls)
+
+    def _rows_of_open_calls(self) -> list[Row | WordsRow]:
+        store = self._open_store()
+        try:
+            store.positions()  # sets a damaged file aside
+        except HistoryBrokenError:
+            store.close()
+            return self._rows_of_open_calls()
+        try:
+            rows: list[Row | WordsRow] = []
+            for conversation_id in store.open_calls():
+                if (call := store.call(conversation_id)) is not None:
+                    rows += [call.call, *call.turns, *call.words, *([] if call.goals is None else [call.goals])]
+            return rows
+        finally:
+            store.close()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Keeps what is decided until `stop` is set."""
+        while not stop.is_set():
+            store = await asyncio.to_thread(self._open_store)
+            try:
+                positions = await asyncio.to_thread(store.positions)
+                self._next = {topic: positions.get(self._place(topic), 0) for topic in TOPICS}
+                self.ready.set()
+                await first_of(stop.wait(), self._keep_for_ever(store))
+                await self._keep(store)
+            except HistoryBrokenError:  # logged where the file was set aside
+                continue
+            finally:
+                self.ready.clear()
+                await asyncio.to_thread(store.close)
+
+    def problems(self) -> Sequence[str]:
+        """Why nothing is kept now, for `/readyz`."""
+        if self.fault is not None:
+            return (f"history: {self.fault}",)
+        return () if self.ready.is_set() else ("history: not writing",)
+
+    async def _keep_for_ever(self, store: SqliteHistory) -> Never:
+        while True:
+            try:
+                kept = await self._keep(store)
+            except (sqlite3.OperationalError, OSError) as error:
+                self._instruments.inc("callgauge_history_write_failures_total")
+                self._tell(str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self._tell(None)
+            if kept < MAX_BATCH_RECORDS:
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    def _place(self, topic: str) -> Place:
+        """Where to read on, as the store notes it: of this log alone, not of another one or of Kafka."""
+        return f"{topic} of log {self._log.id}", 0
+
+    def _tell(self, fault: str | None) -> None:
+        """Logs a fault once for as long as it lasts."""
+        if fault is not None and self.fault is None:
+            log.error(
+                "history_waits", problem=fault, what_to_do="Make room on its disk, and see to the rights of the folder.",
+                what_happens_now=f"It is tried again every {RETRY_SECONDS:.0f} s; records wait in the log.",
+            )  # fmt: skip
+        self.fault = fault
+
+    async def _keep(self, store: SqliteHistory) -> int:
+        """Writes the next records, and deletes from the log what everybody has read; returns how many there were."""
+        polled = {topic: self._log.records(topic, self._next[topic], MAX_BATCH_RECORDS) for topic in TOPICS}
+        records = [record for each in polled.values() for record in each]
+        if records:
+            batch = _batch(polled, self._place)
+            left_out = await asyncio.to_thread(store.write, batch)
+            for outcome, count in left_out._asdict().items():
+                if count:
+                    self._instruments.inc("callgauge_history_records_total", (outcome,), count)
+            written = len(records) - sum(left_out)
+            self._instruments.inc("callgauge_history_records_total", ("written",), written)
+        for topic, each in polled.items():
+            if each:
+                self._next[topic] = each[-1].offset + 1
+                with contextlib.suppress(NotWrittenError):  # the next batch takes them too
+                    await self._log.forget_records(topic, min(self._next[topic], self._shown(topic)))
+        return len(records)
+
+
+def _batch(polled: "dict[str, list[DecidedRecord]]", place_of: Callable[[str], Place]) -> Batch:
+    rows: list[Row | WordsRow] = []
+    annotations: list[tuple[str, Annotation]] = []
+    forgotten: list[str] = []
+    tenants: list[ForgottenTenant] = []
+    for record in polled[SCORES_TOPIC] + polled[WORDS_TOPIC]:
+        with contextlib.suppress(RowError):  # of another version
+            rows.append(decode_words(record.value) if record.topic == WORDS_TOPIC else decode(record.value))
+    for record in polled[ANNOTATIONS_TOPIC]:
+        if not record.value:
+            forgotten.append(record.key.decode())
+            continue
+        with contextlib.suppress(ValidationError):
+            said = ANNOTATION.validate_json(record.value)
+            if isinstance(said, ForgottenTenant):
+                tenants.append(said)
+            else:
+                annotations.append((record.key.decode(), said))
+    positions = {place_of(topic): each[-1].offset + 1 for topic, each in polled.items() if each}
+    of_people = {place: offset for place, offset in positions.items() if place == place_of(ANNOTATIONS_TOPIC)}
+    transcripts = [(record.key.decode(), record.timestamp, record.value) for record in polled[TRANSCRIPTS_TOPIC]]
+    first_ms = min((record.timestamp for each in polled.values() for record in each), default=0)
+    return Batch(
+        rows, transcripts, {place: at for place, at in positions.items() if place not in of_people},
+        FromPeople(annotations, forgotten, tenants, of_people), first_ms,
+    )  # fmt: skip

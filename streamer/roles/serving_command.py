@@ -1,0 +1,78 @@
+"""The work of the command `serve`: everything on this machine, until a signal."""
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.logs import configure_logging, is_json
+from streamer.roles.serving import OneMachine
+from streamer.settings.all_settings import Settings
+from streamer.signals import stop_on_signals
+from streamer.terminal import say
+
+_HEARD: Final = (("user_speech_started", 4), ("user_speech_stopped", 2), ("bot_speech_started", 1))
+"""A caller speaks, and the agent answers after a second: what was heard, and how many seconds ago."""
+
+log = structlog.get_logger()
+
+
+def run_serve(settings: Settings, folder: Path | None, host: str, port: int) -> None:
+    """Serves until a signal.
+
+    Args:
+        settings: The settings of all roles.
+        folder: Where calls are kept; None for the data folder of this user.
+        host: Address to listen on.
+        port: Port to listen on.
+    """
+    configure_logging(settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact)
+    asyncio.run(_serve(settings, folder or data_folder(), host, port))
+
+
+def first_call(address: str, token: str) -> str:
+    """A line for a shell that sends a call which has just begun.
+
+    >>> first_call("http://127.0.0.1:8070", "secret").startswith("t=$(date +%s); curl http://127.0.0.1:8070/events -H ")
+    True
+    """
+    events = [_event("$((t-5))", "call_started", '"agent":"me"')]
+    for kind, ago in _HEARD:
+        data = f'"data":{{"kind":"{kind}","timestamp":$((t-{ago}))}}'
+        events.append(_event(f"$((t-{ago}))", "speech_event", data))
+    body = ",".join(events).replace('"', '\\"')
+    return f"t=$(date +%s); curl {address}/events -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' -d \"[{body}]\""
+
+
+def _event(at_seconds: str, kind: str, rest: str) -> str:
+    return f'{{"conversation_id":"first-$t","type":"{kind}","timestamp":{at_seconds}000,{rest}}}'
+
+
+def data_folder() -> Path:
+    """Where the system keeps data of this user."""
+    from platformdirs import user_data_path
+
+    return user_data_path("callgauge", appauthor=False)
+
+
+async def _serve(settings: Settings, folder: Path, host: str, port: int) -> None:
+    with stop_on_signals() as stop:
+        machine = OneMachine(settings, folder, host, port)
+        announcing = asyncio.create_task(_announce(machine, settings, folder))
+        try:
+            await machine.run(stop)
+        finally:
+            announcing.cancel()
+
+
+async def _announce(machine: OneMachine, settings: Settings, folder: Path) -> None:
+    await machine.ready.wait()
+    if is_json(settings.log_format):  # a plain sentence would be no log line
+        log.info("service_ready", page_url=f"{machine.address}/", folder=str(folder))
+        return
+    say(f"callgauge serves {machine.address}/   Ctrl-C ends it; calls are kept in {folder}")
+    say("  A first call:")
+    say(f"  {first_call(machine.address, machine.token)}")
+    say(f"  pipecat and LiveKit: CALLGAUGE_URL={machine.address} CALLGAUGE_TOKEN={machine.token}")
