@@ -71,8 +71,8 @@ class CallgaugeObserver(BaseObserver):
             bootstrap_servers: Brokers, `host:port` with commas. By default `CALLGAUGE_BOOTSTRAP`.
             topic_prefix: Text before the name of the topic. By default `CALLGAUGE_TOPIC_PREFIX`.
             kafka: Further arguments of `aiokafka.AIOKafkaProducer`, for TLS and logins.
-            url: Address of callgauge's `POST /events`, in the place of Kafka. By default `CALLGAUGE_EVENTS_URL`.
-            token: The bearer token for it. By default `CALLGAUGE_EVENTS_TOKEN`.
+            url: Address of callgauge's `POST /events`, in the place of Kafka. By default `CALLGAUGE_URL`.
+            token: The bearer token for it. By default `CALLGAUGE_TOKEN`.
             sink: Takes the events in the place of both.
             words: Whether words of the user and the bot are sent.
             tool_arguments: Whether arguments of tools are sent.

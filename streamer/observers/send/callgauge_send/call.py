@@ -16,6 +16,7 @@ from callgauge_send.sender import FLUSH_SECONDS, Log, Sender, Way
 
 TOPIC: Final = "pipecat.events"
 """The topic that callgauge reads, after the prefix. Events of every framework go there; it has the name of the first."""
+EVENTS_PATH: Final = "/events"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 PIPELINE_TYPES: Final = ("cascade", "audio_llm", "s2s")
 MAX_ID_BYTES: Final = 256
@@ -75,8 +76,8 @@ class Call:
             bootstrap_servers: Brokers, `host:port` with commas. By default `CALLGAUGE_BOOTSTRAP`.
             topic_prefix: Text before the name of the topic. By default `CALLGAUGE_TOPIC_PREFIX`.
             kafka: Further arguments of `aiokafka.AIOKafkaProducer`, for TLS and logins.
-            url: Address of callgauge's `POST /events`, in the place of Kafka. By default `CALLGAUGE_EVENTS_URL`.
-            token: The bearer token for it. By default `CALLGAUGE_EVENTS_TOKEN`.
+            url: Address of callgauge, in the place of Kafka; with a path, that of `POST /events` itself. By default `CALLGAUGE_URL`.
+            token: The bearer token for it. By default `CALLGAUGE_TOKEN`.
             sink: Takes the events in the place of both.
             producer: Name of the program that sends, with which its records are marked.
             log: Takes warnings. By default the logger `callgauge`.
@@ -100,9 +101,9 @@ class Call:
         }
         self._log = logging.getLogger("callgauge") if log is None else log
         is_to_kafka = bootstrap_servers is not None or kafka is not None
-        address = url or (None if is_to_kafka else os.environ.get("CALLGAUGE_EVENTS_URL"))
+        address = url or (None if is_to_kafka else os.environ.get("CALLGAUGE_URL"))
         url = None if not address else _checked_url(address)
-        token = os.environ.get("CALLGAUGE_EVENTS_TOKEN", "") if token is None else token
+        token = os.environ.get("CALLGAUGE_TOKEN", "") if token is None else token
         prefix = os.environ.get("CALLGAUGE_TOPIC_PREFIX", "") if topic_prefix is None else topic_prefix
         servers = bootstrap_servers or os.environ.get("CALLGAUGE_BOOTSTRAP", DEFAULT_BOOTSTRAP)
         options = {"bootstrap_servers": servers, "client_id": producer, **(kafka or {})}
@@ -246,9 +247,9 @@ def _checked_url(given: str) -> str:
     parts = urlsplit(given)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(
-            f"url is {given[:80]!r}, expected http:// or https:// and a host, such as http://127.0.0.1:8090/events"
+            f"url is {given[:80]!r}, expected http:// or https:// and a host, such as http://127.0.0.1:8070"
         )
-    return given
+    return given if parts.path.strip("/") else f"{given.rstrip('/')}{EVENTS_PATH}"
 
 
 def _version_of(producer: str) -> str:

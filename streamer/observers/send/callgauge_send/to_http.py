@@ -59,7 +59,7 @@ class ToHttp:
         self._refused_since_s: float | None = None
         self.key: Hashable = ("http", url, token)
         self.place = url
-        self.remedy = "Check the address, the token, and that `callgauge run` or `callgauge ingest` runs there."
+        self.remedy = "Check the address, the token, and that `callgauge serve` or `callgauge run` runs there."
 
     async def open(self) -> None:
         """Makes a client, unless there is one; it connects with the first request."""

@@ -81,8 +81,10 @@ def test_a_sink_that_raises_does_not_reach_the_bot() -> None:
 def test_the_way_is_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(Call()._way, ToKafka)
     assert isinstance(Call(url="https://calls.example/events")._way, ToHttp)
-    monkeypatch.setenv("CALLGAUGE_EVENTS_URL", "http://127.0.0.1:8090/events")
-    assert isinstance(Call()._way, ToHttp)
+    monkeypatch.setenv("CALLGAUGE_URL", "http://127.0.0.1:8070/")
+    way = Call()._way
+    assert isinstance(way, ToHttp)
+    assert way.place == "http://127.0.0.1:8070/events"
     assert isinstance(Call(bootstrap_servers="kafka:9092")._way, ToKafka)
 
 
