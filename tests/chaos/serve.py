@@ -485,14 +485,17 @@ def _judge_events(there: sqlite3.Connection, sent: Sequence[Sent], outcome: Outc
     of_calls: dict[str, list[tuple[str, str]]] = {}
     at_ms: dict[tuple[str, str], int] = {}
     ticks = gaps = 0
-    found = "SELECT (SELECT key FROM call WHERE id = log.call), at_ms, value, headers FROM log ORDER BY place"
+    found = "SELECT source, (SELECT key FROM call WHERE id = log.call), at_ms, value, headers FROM log ORDER BY place"
     last_ms = 0
-    for key, time_ms, value, headers in there.execute(found):
+    for source, key, time_ms, value, headers in there.execute(found):
         if time_ms < last_ms:
             outcome.findings.append(f"time goes back from {last_ms} to {time_ms}")
         last_ms = time_ms
-        if key is None:
+        if source is None:
             ticks, gaps = ticks + 1, gaps + bool(value)
+            continue
+        if key is None:
+            outcome.findings.append(f"an event of {time_ms} is of no call")
             continue
         named = dict(msgspec.msgpack.decode(headers))
         name = named[SOURCE_HEADER].decode(), named[ID_HEADER].decode()
