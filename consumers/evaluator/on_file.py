@@ -26,7 +26,7 @@ from consumers.log.file import Decided, DecidedRecord, FileLog, FileTicks, NotWr
 from consumers.runtime.process import first_of, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
-from schemas.rows import CallRow, GoalsRow, decode
+from schemas.rows import CallRow, GoalsRow, RowError, decode
 from schemas.units import to_seconds
 
 TICK_SECONDS: Final = 0.5
@@ -150,11 +150,10 @@ class FileEvaluator:
             self.partition.start(Recovery(None, first, first))
         else:
             goals = {}
-            for each in map(decode, self._log.goals()):
-                with contextlib.suppress(
-                    ValidationError
-                ):  # of another version, with a check that this one does not know
-                    if isinstance(each, GoalsRow):
+            for value in self._log.goals():
+                # One of another version may have words or a check that this one does not know.
+                with contextlib.suppress(RowError, ValidationError):
+                    if isinstance(each := decode(value), GoalsRow):
                         goal_set = GoalSet.model_validate(each.goal_set)
                         goals[each.conversation_id] = max(0, each.revision - row.base) // 2, goal_set
             closed = self._log.closed_calls(self._settings.limits.max_closed_calls_remembered)

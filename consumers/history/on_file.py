@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Final, Never
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import structlog
 from pydantic import ValidationError
@@ -15,7 +17,7 @@ from pydantic import ValidationError
 from consumers.history.annotations import FromPeople
 from consumers.history.sqlite import Batch, HistoryBrokenError, SqliteHistory
 from consumers.log.file import DecidedRecord, FileLog, NotWrittenError
-from consumers.runtime.process import first_of
+from consumers.runtime.process import pause_unless
 from consumers.runtime.registry import Instruments
 from consumers.store.rows import Place
 from schemas.annotations import ANNOTATION, Annotation, ForgottenTenant
@@ -29,6 +31,8 @@ PAUSE_SECONDS: Final = 0.5
 """How long records gather before they are written."""
 RETRY_SECONDS: Final = 5.0
 """Pause before a write that failed is tried again."""
+
+Result = TypeVar("Result")
 
 log = structlog.get_logger()
 
@@ -63,6 +67,8 @@ class FileHistory:
         self._instruments = instruments
         self._shown = shown
         self._next: dict[str, int] = {}
+        # The store is for one thread at a time. Who is cancelled in a write leaves it behind, so a close must queue behind it.
+        self._thread = ThreadPoolExecutor(1, "history")
 
     async def open_calls(self) -> list[Row | WordsRow]:
         """The rows of the calls that have not closed, as they are kept; of a start, for those who show calls."""
@@ -87,18 +93,22 @@ class FileHistory:
     async def run(self, stop: asyncio.Event) -> None:
         """Keeps what is decided until `stop` is set."""
         while not stop.is_set():
-            store = await asyncio.to_thread(self._open_store)
+            store = await self._in_thread(self._open_store)
             try:
-                positions = await asyncio.to_thread(store.positions)
+                positions = await self._in_thread(store.positions)
                 self._next = {topic: positions.get(self._place(topic), 0) for topic in TOPICS}
                 self.ready.set()
-                await first_of(stop.wait(), self._keep_for_ever(store))
-                await self._keep(store)
+                while not stop.is_set():
+                    await pause_unless(stop, await self._keep_some(store))
+                await self._keep_some(store)
             except HistoryBrokenError:  # logged where the file was set aside
                 continue
             finally:
                 self.ready.clear()
-                await asyncio.to_thread(store.close)
+                await self._in_thread(store.close)
+
+    async def _in_thread(self, work: Callable[..., Result], *given: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *given))
 
     def problems(self) -> Sequence[str]:
         """Why nothing is kept now, for `/readyz`."""
@@ -106,18 +116,16 @@ class FileHistory:
             return (f"history: {self.fault}",)
         return () if self.ready.is_set() else ("history: not writing",)
 
-    async def _keep_for_ever(self, store: SqliteHistory) -> Never:
-        while True:
-            try:
-                kept = await self._keep(store)
-            except (sqlite3.OperationalError, OSError) as error:
-                self._instruments.inc("callgauge_history_write_failures_total")
-                self._tell(str(error))
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            self._tell(None)
-            if kept < MAX_BATCH_RECORDS:
-                await asyncio.sleep(PAUSE_SECONDS)
+    async def _keep_some(self, store: SqliteHistory) -> float:
+        """Writes the next records; returns after how many seconds there may be more to do. A stop waits for it."""
+        try:
+            kept = await self._keep(store)
+        except (sqlite3.OperationalError, OSError) as error:
+            self._instruments.inc("callgauge_history_write_failures_total")
+            self._tell(str(error))
+            return RETRY_SECONDS
+        self._tell(None)
+        return PAUSE_SECONDS if kept < MAX_BATCH_RECORDS else 0.0
 
     def _place(self, topic: str) -> Place:
         """Where to read on, as the store notes it: of this log alone, not of another one or of Kafka."""
@@ -138,7 +146,7 @@ class FileHistory:
         records = [record for each in polled.values() for record in each]
         if records:
             batch = _batch(polled, self._place)
-            left_out = await asyncio.to_thread(store.write, batch)
+            left_out = await self._in_thread(store.write, batch)
             for outcome, count in left_out._asdict().items():
                 if count:
                     self._instruments.inc("callgauge_history_records_total", (outcome,), count)

@@ -247,9 +247,9 @@ class FileLog:
             with _transaction(writer):
                 for statement in _TABLES:
                     writer.execute(statement)
+                _set_state(writer, "id", secrets.token_hex(8))
                 writer.execute(f"PRAGMA user_version = {FORMAT}")
-        self.id = _state(writer, "id") or secrets.token_hex(8)
-        _set_state(writer, "id", self.id)
+        self.id = _state(writer, "id")
         last_place, last_ms = writer.execute("SELECT max(place), max(at_ms) FROM log").fetchone()
         row = _state(writer, "row")
         place = 0 if row is None else PartitionRow.model_validate_json(row).place
@@ -366,6 +366,11 @@ class FileLog:
                     if not future.done():
                         future.set_exception(NotWrittenError(str(error)))
                         future.exception()  # who waited may be gone
+            except Exception as error:  # noqa: BLE001  # a defect in a step: it is raised where that was asked for
+                for _, future in requests:
+                    if not future.done():
+                        future.set_exception(error)
+                        future.exception()
             else:
                 if self._writer.total_changes > written:  # a step that found nothing to do says nothing of the disk
                     self._tell(None)

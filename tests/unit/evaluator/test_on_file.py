@@ -778,3 +778,13 @@ async def test_reading_waits_while_too_much_is_not_written(log: FileLog, monkeyp
         async with asyncio.timeout(patient(10)):
             while running.role.partition.next_offset < log.end:
                 await pause(0)
+
+
+async def test_a_goal_set_of_another_version_that_cannot_be_read_ends_no_start(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, settings_of())
+    await machine.start()
+    waiting_ms = await asked(machine)
+    machine.log._writer.execute("UPDATE call SET goals = ?", [b'{"row":"x"}'])
+    await machine.end()
+    assert len(machine.partition.evaluator.open_calls) == 1
+    assert waiting_ms

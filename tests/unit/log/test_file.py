@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -610,3 +611,28 @@ async def test_a_call_that_comes_again_after_its_events_were_deleted_is_written_
         assert [(event.key, event.value) for event in events(log)] == [
             (b"c", b"between"), (b"b", b"new"), (b"d", b"other"),
         ]  # fmt: skip
+
+
+async def test_a_defect_in_a_step_is_raised_where_it_was_asked_for_and_later_requests_go_on(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log, asyncio.timeout(patient(10)):
+        with pytest.raises(ZeroDivisionError):
+            await log._request(lambda: 1 / 0)
+        await log.append([said("call", "1")])
+        assert len(events(log)) == 1
+
+
+async def test_a_log_that_is_there_opens_although_the_disk_takes_nothing_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as log:
+        name = log.id
+    connected = file._connected
+
+    def without_room(path: Path, mode: str) -> sqlite3.Connection:
+        connection = connected(path, mode)
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    monkeypatch.setattr(file, "_connected", without_room)
+    async with opened(tmp_path) as log:
+        assert log.id == name

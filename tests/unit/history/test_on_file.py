@@ -1,0 +1,90 @@
+"""History of one machine: a stop lets the write in progress end, and the rest is written after it."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from consumers.history.on_file import FileHistory
+from consumers.history.sqlite import Batch, LeftOut, SqliteHistory
+from consumers.log.file import DecidedRecord
+from consumers.runtime.registry import Instruments
+from schemas.rows import encode
+from schemas.topics import SCORES_TOPIC
+from tests.support.calls.console_calls import call_row
+from tests.support.file_logs import opened
+from tests.support.patience import patient
+
+
+async def test_a_stop_in_the_middle_of_a_slow_write_loses_nothing_and_fails_nothing(tmp_path: Path) -> None:
+    writes, may_end, one_writes = threading.Event(), threading.Event(), threading.Lock()
+    overlaps: list[Batch] = []
+
+    class Slow(SqliteHistory):
+        def write(self, batch: Batch) -> LeftOut:
+            if not one_writes.acquire(blocking=False):
+                overlaps.append(batch)
+                return LeftOut(0, 0)
+            try:
+                writes.set()
+                may_end.wait(patient(10))
+                return super().write(batch)
+            finally:
+                one_writes.release()
+
+    async with opened(tmp_path / "log") as log, asyncio.timeout(patient(20)):
+        history = FileHistory(
+            log,
+            lambda: Slow(tmp_path / "history", writes=True),
+            Instruments(CollectorRegistry(), ["history"]),
+            lambda _: 0,
+        )
+        stop = asyncio.Event()
+        await log.write([DecidedRecord(SCORES_TOPIC, b"one", encode(call_row("one")))])
+        running = asyncio.create_task(history.run(stop))
+        await asyncio.to_thread(writes.wait)
+        await log.write([DecidedRecord(SCORES_TOPIC, b"two", encode(call_row("two")))])
+        stop.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        may_end.set()
+        await running
+    assert overlaps == [], "a connection is for one thread at a time"
+    kept = SqliteHistory(tmp_path / "history")
+    assert [kept.has(name) for name in ("one", "two")] == [True, True]
+    kept.close()
+
+
+async def test_who_is_cancelled_in_a_slow_write_closes_the_store_behind_it(tmp_path: Path) -> None:
+    writes, may_end = threading.Event(), threading.Event()
+    steps: list[str] = []
+
+    class Slow(SqliteHistory):
+        def write(self, batch: Batch) -> LeftOut:
+            writes.set()
+            may_end.wait(patient(10))
+            left_out = super().write(batch)
+            steps.append("written")
+            return left_out
+
+        def close(self) -> None:
+            steps.append("closed")
+            super().close()
+
+    async with opened(tmp_path / "log") as log, asyncio.timeout(patient(20)):
+        history = FileHistory(
+            log,
+            lambda: Slow(tmp_path / "history", writes=True),
+            Instruments(CollectorRegistry(), ["history"]),
+            lambda _: 0,
+        )
+        await log.write([DecidedRecord(SCORES_TOPIC, b"one", encode(call_row("one")))])
+        running = asyncio.create_task(history.run(asyncio.Event()))
+        await asyncio.to_thread(writes.wait)
+        running.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.wait([running])
+    assert steps == ["written", "closed"]
