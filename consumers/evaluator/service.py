@@ -10,7 +10,6 @@ from typing import Any, Final, Never
 import structlog
 from aiokafka import OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError
 
@@ -220,7 +219,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             group_instance_id=settings.group_instance_id,
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=min(HEARTBEAT_MS, settings.session_timeout_ms // 3),
-            partition_assignment_strategy=[_keeping_assignor(), RangePartitionAssignor],  # the latter beside a stranger
+            partition_assignment_strategy=[_keeping_assignor()],
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             fetch_max_wait_ms=EMPTY_ANSWER_MS,  # and it answers at the first byte: the sequencer has let events gather
@@ -606,9 +605,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 def _keeping_assignor() -> type[StickyPartitionAssignor]:
     """A way to share out partitions in which most stay where they are: one that moves is folded again from its oldest open call.
 
-    The client keeps what a member had in the class, so each member needs one of its own.
+    The client keeps what a member had in the class, so each member needs one of its own. It has the name of the usual way, because a
+    stranger who knows only that must not keep us out. To offer both is no way: the client joins once for each, and each time the others
+    have to join again, without end.
     """
-    return type("KeepingAssignor", (StickyPartitionAssignor,), {})
+    return type("KeepingAssignor", (StickyPartitionAssignor,), {"name": "range"})
 
 
 def _is_behind(partition: Partition) -> bool:

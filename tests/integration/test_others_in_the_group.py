@@ -1,9 +1,13 @@
 """Others in the evaluators' group: a program that commits offsets moves no call, and a second evaluator of the same name fights nobody."""
 
 import asyncio
+import json
 import signal
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from tests.chaos.cluster.administration import committed
 from tests.integration.metrics_page import total
-from tests.integration.processes import started, wait_for
+from tests.integration.processes import Process, started, wait_for
 from tests.integration.test_two_versions import ENDED, SAID, Topics
 
 WAIT_SECONDS = 40
@@ -92,3 +96,34 @@ async def test_who_stands_aside_ends_at_once_when_it_is_asked_to(environment: di
         with started(tmp_path / "newer.log", *ROLE, **named):
             older.printed("evaluator_instance_is_shared", WAIT_SECONDS)
             assert older.signalled(signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.service(partitions=12, limits__closing_grace_ms="300")
+def test_partitions_stay_with_their_evaluator_when_another_joins(environment: dict[str, str], tmp_path: Path) -> None:
+    environment = {**environment, "CALLGAUGE_LOG_FORMAT": "json"}
+    with ExitStack() as running:
+
+        def joined(name: str, *roles: str) -> Process:
+            return running.enter_context(started(tmp_path / f"{name}.log", "run", "--roles", *roles, **environment))
+
+        members = [joined("a", "sequencer,evaluator"), joined("b", "evaluator"), joined("c", "evaluator")]  # at once
+        wait_for("three shares", partial(_are_shared_out, members), WAIT_SECONDS)
+        before = [_shares(member)[-1] for member in members]
+        members.append(joined("d", "evaluator"))
+        wait_for("four shares", partial(_are_shared_out, members), WAIT_SECONDS)
+        after = [_shares(member)[-1] for member in members]
+        assert all(now < then for now, then in zip(after, before, strict=False))  # each has given one away
+        assert all(len(_shares(member)) < 8 for member in members)  # and has not been asked again and again
+
+
+def _shares(member: Process) -> list[frozenset[int]]:
+    """The partitions that the group has given to an evaluator, each time."""
+    lines = [json.loads(line) for line in member.text.splitlines() if '"partitions_assigned"' in line]
+    return [frozenset(line["partitions"]) for line in lines]
+
+
+def _are_shared_out(members: Sequence[Process]) -> bool:
+    """Whether each partition has one owner, and all have as many."""
+    newest = [shares[-1] for member in members if (shares := _shares(member))]
+    is_whole = sorted(chain.from_iterable(newest)) == list(range(12))
+    return is_whole and {len(each) for each in newest} == {12 // len(members)}
