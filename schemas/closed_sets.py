@@ -142,7 +142,7 @@ class IngestOutcome(StrEnum):
     - `busy`: too many bodies are in memory, and this one made room for another
     - `too_slow`: the body did not arrive in time
     - `gone`: the sender went away before the end of its body
-    - `kafka_away`: Kafka did not acknowledge in time; the sender has to come again
+    - `unwritten`: Kafka or the disk did not acknowledge in time; the sender has to come again
     """
 
     ACCEPTED = "accepted"
@@ -155,7 +155,7 @@ class IngestOutcome(StrEnum):
     BUSY = "busy"
     TOO_SLOW = "too_slow"
     GONE = "gone"
-    KAFKA_AWAY = "kafka_away"
+    UNWRITTEN = "unwritten"
 
 
 class WebhookKind(StrEnum):
@@ -170,17 +170,17 @@ class WebhookKind(StrEnum):
 class WebhookOutcome(StrEnum):
     """Outcome of one delivery of ElevenLabs' webhook.
 
-    - `accepted`: Kafka acknowledged the call
+    - `accepted`: the call is safe
     - `repeated`: the same delivery was accepted before
     - `ignored`: it holds no call
     - `quarantined`: it holds a call that cannot be read; the record is on its topic, and the evaluator quarantines it
     - `foreign`: it holds a call that another tenant began; nothing is written
     - `malformed`, `stale`, `ahead`, `forged`: its signature does not hold, or not now
     - `too_large`: its body is over its bound, and is not read
-    - `too_large_for_kafka`: its turns and figures are written, and its words are only those of the events: a record of Kafka cannot
-      carry all of it
+    - `too_large_to_keep`: its turns and figures are written, and its words are only those of the events: a record cannot carry all
+      of it
     - `too_old`: the call began longer ago than an event may; nothing is written, because each event would be refused
-    - `limited`, `busy`, `too_slow`, `gone`, `kafka_away`: as in `IngestOutcome`
+    - `limited`, `busy`, `too_slow`, `gone`, `unwritten`: as in `IngestOutcome`
     """
 
     ACCEPTED = "accepted"
@@ -193,13 +193,13 @@ class WebhookOutcome(StrEnum):
     AHEAD = "ahead"
     FORGED = "forged"
     TOO_LARGE = "too_large"
-    TOO_LARGE_FOR_KAFKA = "too_large_for_kafka"
+    TOO_LARGE_TO_KEEP = "too_large_to_keep"
     TOO_OLD = "too_old"
     LIMITED = "limited"
     BUSY = "busy"
     TOO_SLOW = "too_slow"
     GONE = "gone"
-    KAFKA_AWAY = "kafka_away"
+    UNWRITTEN = "unwritten"
 
 
 class MonitorOutcome(StrEnum):

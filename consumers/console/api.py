@@ -62,7 +62,7 @@ class MomentQuery(BaseModel):
         None,
         ge=0,
         le=MAX_TIME_MS,
-        description="Broker time in epoch ms: the answer is what was known then; now without it.",
+        description="Time of the log in epoch ms: the answer is what was known then; now without it.",
     )
 
 
@@ -184,7 +184,7 @@ def openapi(version: str) -> dict[str, Any]:
         status: {"description": text, "content": {"application/problem+json": {"schema": _ref(Problem)}}}
         for status, text in {
             "401": "The token is missing or wrong.", "404": "There is no such call.", "405": "Only GET is answered.",
-            "414": "The id is too long.", "422": "A field of the query is wrong.", "503": "Too many readers, or Kafka is away.",
+            "414": "The id is too long.", "422": "A field of the query is wrong.", "503": "Too many readers, or nothing is written now.",
         }.items()
     }  # fmt: skip
     stream = {

@@ -31,6 +31,11 @@ MOST_ALERTS: Final = 20
 """Firing alerts on a page; the others are counted."""
 MOST_CHIPS: Final = 6
 """Troubles of a call that have a chip: there are nine kinds."""
+NO_CALLS: Final = Markup(
+    "No call runs now. <code>callgauge serve</code> has printed a line that sends a first one, and what bots need to send theirs; on "
+    "Kafka, <code>callgauge doctor</code> says what comes in."
+)
+"""In the place of rows. It has no token, because more people may read a page than may send."""
 ID_CHARS: Final = 6
 """Characters of the end of a conversation id in a row."""
 
@@ -121,7 +126,7 @@ def now_boxes(
         "head": {"counts": _head(fleet, shown)},
         **common,
         "calls": {row.id: _row_markup(row) for row in (_row(site, call) for call in shown.calls[:MOST_ROWS])},
-        "rest": {"more": _rest(shown)},
+        "rest": {"more": _rest(shown, has_any=bool(now.calls))},
     }
 
 
@@ -244,12 +249,12 @@ def _head(fleet: Fleet, shown: ShownCalls) -> str:
     )  # fmt: skip
 
 
-def _rest(shown: ShownCalls) -> str:
+def _rest(shown: ShownCalls, *, has_any: bool) -> str:
     left_out = shown.calls[MOST_ROWS:]
     bad = sum(call.is_bad for call in left_out)
     text = f"and {counted(len(left_out), 'further call')}, {bad:,} of them in trouble" if left_out else ""
     if not shown.calls:
-        text = "No call like this runs now."
+        text = "No call like this runs now." if has_any else NO_CALLS
     return Markup('<p id="more" class="note">{}</p>').format(text)
 
 

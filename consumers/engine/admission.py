@@ -111,7 +111,7 @@ def admit(
     time_ms = event.timestamp
     if skew_ms and time_ms is not None and not -skew_ms <= time_ms - broker_time_ms <= skew_ms:
         return _refused(
-            record, RefusalReason.TIME_OUT_OF_BOUNDS, "the event's time is far from the broker's",
+            record, RefusalReason.TIME_OUT_OF_BOUNDS, "the event's time is far from that of its arrival",
             f"expected within {skew_ms} ms of {broker_time_ms}, saw {str(time_ms)[:MAX_SHOWN_CHARS]} (milliseconds since 1970)",
             _remedy_for_time(time_ms),
         )  # fmt: skip

@@ -174,7 +174,7 @@ _WITHOUT_WORDS: Final = "The turn has all its values and no words."
 _WITHOUT_QUESTION: Final = (
     "The judge is not asked; the subject of the question is unscored when its deadline has passed."
 )
-_WITHOUT_QUARANTINE: Final = "The refused record is not on the quarantine topic; its coordinates are in the log."
+_WITHOUT_QUARANTINE: Final = "The refused record is not in quarantine; its coordinates are in the log."
 
 
 class LeftOut(NamedTuple):

@@ -520,7 +520,7 @@ class SqliteHistory:
             Path(f"{path}{rest}").unlink(missing_ok=True)
         log.error(
             "history_file_broken", file=str(path), error=str(error),
-            what_happens_now=f"It is called {aside.name} now, and its calls are read from the topics again as far as these have them.",
+            what_happens_now=f"It is called {aside.name} now, and its calls are read again as far as their rows are still there.",
             what_to_do="See to the disk. Delete the file when its calls are back, or when you do not miss them.",
         )  # fmt: skip
         return HistoryBrokenError(str(error))

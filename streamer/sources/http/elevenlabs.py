@@ -69,7 +69,7 @@ class Delivery(NamedTuple):
     Attributes:
         records: In order.
         outcome: `accepted`; `quarantined` for the body as it came, which the evaluator puts into quarantine, from where it can be
-            sent again after a fix; `too_large_for_kafka`; or `too_old`, without records.
+            sent again after a fix; `too_large_to_keep`; or `too_old`, without records.
         what: What is not as expected, and what was seen; empty if nothing is.
     """
 
@@ -151,7 +151,7 @@ def records_of_delivery(document: Mapping[str, Any], content: bytes, sender: Sen
     end_ms = call.events[-1]["timestamp"]
     records += [_control(conversation_id, {"type": "call_ended", "timestamp": end_ms, "reason": call.ended_reason})]
     what = f"call {conversation_id}: expected a record of at most {MAX_VALUE_BYTES} bytes, saw {len(content)}"
-    return Delivery(tuple(records), WebhookOutcome.TOO_LARGE_FOR_KAFKA, what)
+    return Delivery(tuple(records), WebhookOutcome.TOO_LARGE_TO_KEEP, what)
 
 
 def _fitting(record: Mapping[str, Any]) -> tuple[bytes, bool]:
@@ -342,7 +342,7 @@ MAX_REMEMBERED_DELIVERIES: Final = 10_000
 """Deliveries that are recognised when they come again: those of half an hour, after which a signature is stale, at five a second.
 The ids of events make a delivery a repeat for the evaluator beyond that, and in other processes."""
 RETRY_SECONDS: Final = 5
-"""Pause after which a delivery should come again when Kafka is away, or there is no room."""
+"""Pause after which a delivery should come again when it cannot be written, or there is no room."""
 NO_SECRET: Final = secrets.token_bytes(32)
 """Signs the deliveries to a path without a webhook, so that they are answered as those with a wrong signature are."""
 MAX_TENANT_CHARS: Final = 256
@@ -362,10 +362,10 @@ _TOLD: Final[Mapping[WebhookOutcome, tuple[str, str]]] = {
         "Look for a newer version of callgauge.",
     ),
     WebhookOutcome.QUARANTINED: (
-        "The body is on elevenlabs.events as it came, and the evaluator puts it into quarantine.",
-        "Look for a newer version of callgauge; `callgauge quarantine replay` then puts the record back.",
+        "The body is kept as it came, and the evaluator puts it into quarantine.",
+        "Look for a newer version of callgauge; `callgauge quarantine list` names the record until then.",
     ),
-    WebhookOutcome.TOO_LARGE_FOR_KAFKA: (
+    WebhookOutcome.TOO_LARGE_TO_KEEP: (
         "The turns and ElevenLabs' figures are evaluated. The transcript is made from the events, without details of tools.",
         "Nothing needs to be done for the scores; `callgauge score` reads the whole record from ElevenLabs' API.",
     ),
@@ -488,7 +488,7 @@ class WebhookRoute:
                 self._senders.claim(sender, key)
             await self._write_once(digest, delivery.records)
         except NotAcknowledgedError:
-            return self._answer(kind, WebhookOutcome.KAFKA_AWAY, 503, retry_seconds=RETRY_SECONDS)
+            return self._answer(kind, WebhookOutcome.UNWRITTEN, 503, retry_seconds=RETRY_SECONDS)
         if delivery.what:
             what_happens_now, what_to_do = _TOLD[delivery.outcome]
             log.error(

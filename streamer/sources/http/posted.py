@@ -204,7 +204,7 @@ def _refusal(
     return Refusal(place, reason, what, expected_and_seen, what_to_do.replace(", then put the record back", ""))
 
 
-# `POST /events`: events of any framework, answered when Kafka has acknowledged them.
+# `POST /events`: events of any framework, answered when they are safe: on the disk, or acknowledged by Kafka.
 
 MAX_BODY_BYTES: Final = 8_388_608
 """Largest body: some 40,000 events. A bot sends a few hundred a second at most. Of Vapi, one message of a call of two hours, which has the
@@ -215,7 +215,7 @@ MAX_SHOWN_REFUSALS: Final = 100
 MAX_SHOWN_MISREADINGS: Final = 20
 """Kinds of events that are not understood which an answer names."""
 RETRY_SECONDS: Final = 5
-"""Pause after which a sender should try again when Kafka is away, or there is no room."""
+"""Pause after which a sender should try again when nothing can be written, or there is no room."""
 MAX_REQUEST_ID_CHARS: Final = 200
 _UNREAD: Final[Mapping[str, tuple[str, dict[str, str]]]] = {
     "busy": ("Too many requests at a time; nothing was accepted.", {"retry-after": str(RETRY_SECONDS)}),
@@ -226,7 +226,7 @@ _UNREAD: Final[Mapping[str, tuple[str, dict[str, str]]]] = {
 
 
 log = structlog.get_logger()
-_WITHOUT_FAULT: Final = frozenset({IngestOutcome.BUSY, IngestOutcome.KAFKA_AWAY, IngestOutcome.GONE})
+_WITHOUT_FAULT: Final = frozenset({IngestOutcome.BUSY, IngestOutcome.UNWRITTEN, IngestOutcome.GONE})
 """Outcomes of requests that are no fault of their sender: it comes again, and other metrics tell of them."""
 
 
@@ -342,7 +342,7 @@ class EventsRoute:
             text = (
                 "The events were not acknowledged in time. Send the whole request again, with the same Idempotency-Key."
             )
-            return self._refused(sender.tenant, IngestOutcome.KAFKA_AWAY, 503, text, _retry(RETRY_SECONDS))
+            return self._refused(sender.tenant, IngestOutcome.UNWRITTEN, 503, text, _retry(RETRY_SECONDS))
         if accepted:
             seconds = time.perf_counter() - began
             self._instruments.observe("callgauge_ingest_acknowledgement_seconds", ("events",), seconds)

@@ -139,8 +139,10 @@ def test_each_part_carries_its_id_and_an_empty_page_says_so() -> None:
     fleet = Fleet()
     boxes = boxes_of(fleet)
     assert boxes["calls"] == {}
-    assert "No call like this runs now." in boxes["rest"]["more"]
+    assert "<code>callgauge serve</code> has printed a line that sends a first one" in boxes["rest"]["more"]
     full = fleet_of(["a", "b"])
+    others = boxes_of(full, WantedCalls(text="nothing like this"))
+    assert "No call like this runs now." in others["rest"]["more"]
     for parts in (boxes, boxes_of(full)):
         for part, markup in ((part, markup) for each in parts.values() for part, markup in each.items()):
             assert f'id="{part}"' in markup.partition(">")[0]

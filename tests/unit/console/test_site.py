@@ -417,7 +417,7 @@ async def test_too_many_pages_are_asked_to_wait() -> None:
 async def test_running_calls_are_followed_and_gone_on_with() -> None:
     async with serving() as made:
         async with following(made, "/live/now") as events:
-            assert "No call like this runs now." in await events.until('"parts"')
+            assert "No call runs now." in await events.until('"parts"')
         made.fleet.take(call_row("c-123456"))
         async with following(made, "/live/now?text=123456") as events:
             assert "123456" in await events.until('"parts"')

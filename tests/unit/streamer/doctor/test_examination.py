@@ -150,7 +150,7 @@ callgauge_ingest_events_refused_total{tenant="acme"} 12.0
 callgauge_ingest_requests_total{outcome="accepted",tenant="acme"} 90.0
 callgauge_ingest_requests_total{outcome="limited",tenant="acme"} 3.0
 callgauge_ingest_requests_total{outcome="too_large",tenant=""} 4.0
-callgauge_ingest_requests_total{outcome="kafka_away",tenant="acme"} 5.0
+callgauge_ingest_requests_total{outcome="unwritten",tenant="acme"} 5.0
 process_start_time_seconds 1.7899928e+09
 """
     events, requests = counter_findings(page, NOW_MS)

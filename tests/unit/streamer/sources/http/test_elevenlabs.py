@@ -300,7 +300,7 @@ async def test_without_kafka_a_delivery_comes_again_and_is_then_accepted(receive
     assert all(each.headers["retry-after"] for each in both)
     receiver.writer.is_away = False
     assert (await send(receiver, body)).text == "accepted\n"
-    assert receiver.count(COUNTER, kind="transcription", outcome="kafka_away") == 2
+    assert receiver.count(COUNTER, kind="transcription", outcome="unwritten") == 2
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ async def test_a_record_with_too_many_words_leaves_its_figures_and_says_so(recei
     speech = [entry("user", "für 🙂 " * 5_000, 8)] * 40
     with structlog.testing.capture_logs() as logs:
         response = await send(receiver, body_of(*TALK, *speech))
-    assert (response.status_code, response.text) == (200, "too_large_for_kafka\n")
+    assert (response.status_code, response.text) == (200, "too_large_to_keep\n")
     record, ended = (event for _, event in receiver.written[-2:])
     assert ended["type"] == "call_ended"
     assert record["status"] == "processing"  # so the words of the transcript are those of the events
@@ -387,7 +387,7 @@ async def test_a_record_with_too_many_words_leaves_its_figures_and_says_so(recei
 
 async def test_a_record_with_too_many_entries_for_an_outline_leaves_its_turns(receiver: Receiver) -> None:
     many = [entry("user", "für 🙂 " * 10, 8 + number) for number in range(12_000)]
-    assert (await send(receiver, body_of(*TALK, *many))).text == "too_large_for_kafka\n"
+    assert (await send(receiver, body_of(*TALK, *many))).text == "too_large_to_keep\n"
     assert [event["type"] for _, event in receiver.written[-2:]] == ["user_transcript", "call_ended"]
 
 

@@ -150,8 +150,8 @@ TRACES: dict[str, tuple[Callable[[], bytes], str, int]] = {
     ),
 }  # fmt: skip
 DELIVERIES: dict[str, tuple[Callable[[], bytes], str]] = {
-    "long entries": (lambda: record(1_500, "w" * 5_000), "too_large_for_kafka"),
-    "many entries": (lambda: fitting(lambda most: record(most, "hm"), 36_000, elevenlabs.MAX_BODY_BYTES), "too_large_for_kafka"),
+    "long entries": (lambda: record(1_500, "w" * 5_000), "too_large_to_keep"),
+    "many entries": (lambda: fitting(lambda most: record(most, "hm"), 36_000, elevenlabs.MAX_BODY_BYTES), "too_large_to_keep"),
     "entries of usual length": (lambda: record(5_000, "hm, yes"), "accepted"),
     "parts": (lambda: b'{"type":"post_call_transcription","data":[' + b"[]," * (MAX_PARTS // 2 - 9) + b"0]}", "quarantined"),
     "no call": (lambda: b'{"type":"of_tomorrow","data":"' + b"x" * 8_300_000 + b'"}', "ignored"),

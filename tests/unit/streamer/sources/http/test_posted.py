@@ -187,12 +187,12 @@ async def test_ten_megabytes_are_refused_with_an_answer(receiver: Receiver) -> N
     assert one_event.json()["refused"][0]["reason"] == "record_too_large"
 
 
-async def test_kafka_away_is_503_and_never_202(receiver: Receiver) -> None:
+async def test_what_is_not_written_is_503_and_never_202(receiver: Receiver) -> None:
     receiver.writer.is_away = True
     response = await receiver.events([started()])
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
     assert response.json()["accepted_events"] == 0
-    assert receiver.count(REQUESTS, tenant="", outcome="kafka_away") == 1
+    assert receiver.count(REQUESTS, tenant="", outcome="unwritten") == 1
 
 
 async def test_the_answer_waits_for_the_acknowledgement(receiver: Receiver) -> None:
