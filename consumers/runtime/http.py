@@ -189,6 +189,7 @@ class BoundedConnection(H11Protocol):
 # its owner only has to let the name do so (DNS rebinding). Such a request has that name as its `Host`, which no page can change.
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost."})
+_REACHED_AT: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # who listens on all addresses is asked at one
 
 
 def is_loopback(host: str) -> bool:
@@ -315,8 +316,9 @@ class HttpListener:
 
     @property
     def address(self) -> str:
-        """The address with the actual port, without a path."""
-        return f"http://{self._host}:{self._port}"
+        """Where this machine reaches it, with the actual port and without a path."""
+        host = _REACHED_AT.get(self._host, self._host)
+        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
 
     async def start(self) -> None:
         """Listens and serves.

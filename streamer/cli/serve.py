@@ -20,11 +20,17 @@ def serve(
         ),
     ] = None,
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="Port of everything; 0 takes a free one.")
-    ] = 8070,
+        int | None,
+        typer.Option(
+            "--port", metavar="N", min=0, max=65_535, help="Port of everything, 8070 unless given; 0 takes a free one."
+        ),
+    ] = None,
     host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is every network.")
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Address to listen on, 127.0.0.1 unless given; 0.0.0.0 is every network."
+        ),
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Runs everything on this machine, without Kafka.

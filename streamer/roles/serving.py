@@ -96,6 +96,7 @@ class OneMachine:
         ready: Set when every role is.
         log: The log.
         token: What senders of events have to send.
+        opens_pages: Whether readers of pages have to send it, too.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class OneMachine:
         self._folder = folder
         self._watch = watch
         settings = self._settings = _on_one_machine(settings, folder, host, port, self.token)
+        self.opens_pages = settings.console.token == SecretStr(self.token)
         roles: list[RoleName] = ["evaluator", "exporter", "history", "console", "ingest"]
         if settings.judge.is_on:
             roles.append("judge")

@@ -1,6 +1,7 @@
 """The work of the command `serve`: everything on this machine, until a signal."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Final
 
@@ -8,6 +9,7 @@ import structlog
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging, is_json
+from streamer.facts import TOKEN_FILE
 from streamer.roles.serving import OneMachine
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
@@ -19,16 +21,17 @@ _HEARD: Final = (("user_speech_started", 4), ("user_speech_stopped", 2), ("bot_s
 log = structlog.get_logger()
 
 
-def run_serve(settings: Settings, folder: Path | None, host: str, port: int) -> None:
+def run_serve(settings: Settings, folder: Path | None, host: str | None, port: int | None) -> None:
     """Serves until a signal.
 
     Args:
         settings: The settings of all roles.
         folder: Where calls are kept; None for the data folder of this user.
-        host: Address to listen on.
-        port: Port to listen on.
+        host: Address to listen on; None for that of the settings, `http_host`.
+        port: Port to listen on; None for that of the settings, `console.port`.
     """
     configure_logging(settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact)
+    host, port = host or settings.http_host, settings.console.port if port is None else port
     asyncio.run(_serve(settings, folder or data_folder(), host, port))
 
 
@@ -69,10 +72,18 @@ async def _serve(settings: Settings, folder: Path, host: str, port: int) -> None
 
 async def _announce(machine: OneMachine, settings: Settings, folder: Path) -> None:
     await machine.ready.wait()
-    if is_json(settings.log_format):  # a plain sentence would be no log line
-        log.info("service_ready", page_url=f"{machine.address}/", folder=str(folder))
+    if is_json(settings.log_format):  # a plain sentence would be no log line, and a log is no place for a token
+        token_file = str(folder / TOKEN_FILE) if settings.ingest.token is None else None
+        log.info("service_ready", page_url=f"{machine.address}/", folder=str(folder), token_file=token_file)
         return
     say(f"callgauge serves {machine.address}/   Ctrl-C ends it; calls are kept in {folder}")
+    if machine.opens_pages:
+        say("  Others than this machine reach it: its pages ask for the token that is in the next line.")
     say("  A first call:")
-    say(f"  {first_call(machine.address, machine.token)}")
+    sends = (
+        first_call(machine.address, machine.token)
+        if os.name == "posix"
+        else f'callgauge replay sample --folder "{folder}"'
+    )
+    say(f"  {sends}")
     say(f"  pipecat and LiveKit: CALLGAUGE_URL={machine.address} CALLGAUGE_TOKEN={machine.token}")

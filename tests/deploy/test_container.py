@@ -62,6 +62,13 @@ def test_the_image_runs_as_a_numbered_user_without_rights() -> None:
     assert int(user[2]) > 0
 
 
+def test_serve_has_a_folder_that_its_user_alone_may_write() -> None:
+    folder = _last("VOLUME")
+    assert ENVIRONMENT["XDG_DATA_HOME"] == folder
+    assert _last("RUN") == f"install --directory --mode=0700 --owner=10001 --group=10001 {folder}"
+    assert _last("USER") == "10001:10001"
+
+
 def test_the_entry_point_is_our_command_and_gets_the_signals() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     (script,) = json.loads(_last("ENTRYPOINT"))  # exec form: JSON, no shell between
@@ -122,7 +129,7 @@ HEALTH_CHECK: list[str] = json.loads(_last("HEALTHCHECK").split("CMD ", 1)[1])
 
 def test_the_ports_of_pages_metrics_and_events_are_exposed() -> None:
     pages, metrics, events = _last("EXPOSE").split()
-    assert pages == str(ConsoleSettings().port)
+    assert pages == ENVIRONMENT["CALLGAUGE_CONSOLE__PORT"] == str(ConsoleSettings().port)
     assert ENVIRONMENT["CALLGAUGE_HTTP_PORT"] == metrics
     assert ENVIRONMENT["CALLGAUGE_INGEST__PORT"] == events
     assert ENVIRONMENT["CALLGAUGE_INGEST__HOST"] == ENVIRONMENT["CALLGAUGE_HTTP_HOST"] == "0.0.0.0"  # noqa: S104
@@ -138,8 +145,9 @@ async def _checked(**environment: str) -> int:
     return await done.wait()
 
 
+@pytest.mark.parametrize("command", ["run", "serve"])
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::"])  # noqa: S104 - as the image has it
-async def test_the_health_check_asks_healthz_whatever_the_address_and_the_token(host: str) -> None:
+async def test_the_health_check_asks_healthz_whatever_the_address_and_the_token(host: str, command: str) -> None:
     stalled: list[str] = []
     server = MetricsServer(
         HttpSettings(host=host, port=0, token=SecretStr("secret")), Instruments(CollectorRegistry(), ["exporter"]),
@@ -148,7 +156,9 @@ async def test_the_health_check_asks_healthz_whatever_the_address_and_the_token(
     await server.start()
     port = server.url.rsplit(":", 1)[1].split("/")[0]
     nobody = {"HTTP_PROXY": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1"}
-    variables = {"CALLGAUGE_HTTP_HOST": host, "CALLGAUGE_HTTP_PORT": port, **nobody}
+    ports = [port, "9"] if command == "run" else ["9", port]  # nobody listens at the other one
+    of_image = dict(zip(("CALLGAUGE_HTTP_PORT", "CALLGAUGE_CONSOLE__PORT"), ports, strict=True))
+    variables = {"CALLGAUGE_HTTP_HOST": host, **of_image, **nobody}
     try:
         assert await _checked(**variables) == 0
         stalled.append("exporter: no tick for 31 s")

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,17 @@ def test_no_file_of_the_environment_belongs_to_the_user_who_runs_it(buildah: Bui
     assert _printed(_inside(buildah, container, "find", "/opt/callgauge", "-writable", "-not", "-type", "l")) == ""
 
 
-def test_it_is_healthy_with_a_token_and_ends_in_order(
-    buildah: Buildah, config: dict[str, Any], container: str, tmp_path: Path
-) -> None:
+def _free_port() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    variables = {"CALLGAUGE_HTTP_HOST": "127.0.0.1", "CALLGAUGE_HTTP_PORT": port, "CALLGAUGE_HTTP_TOKEN": TOKEN}
+        return str(free.getsockname()[1])
+
+
+@contextmanager
+def _healthy(
+    buildah: Buildah, config: dict[str, Any], container: str, log: Path, command: str, **variables: str
+) -> Iterator[None]:
+    """Runs a command of the image until its health check is content; afterwards it must end in order."""
     kind, *check = config["Healthcheck"]["Test"]
     assert kind == "CMD"
 
@@ -91,17 +96,46 @@ def test_it_is_healthy_with_a_token_and_ends_in_order(
         return subprocess.run(command, capture_output=True, timeout=patient(30)).returncode == 0
 
     assert not is_healthy(), "nothing runs yet"
-    log = tmp_path / "demo.log"
     shell = 'echo "process $$"; exec "$@"'  # the container has the processes of this machine, too
-    demo = _inside(buildah, container, "sh", "-c", shell, "sh", *config["Entrypoint"], "demo", **variables)
-    with log.open("wb") as file, subprocess.Popen(demo, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as running:
+    started = _inside(buildah, container, "sh", "-c", shell, "sh", *config["Entrypoint"], command, **variables)
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(started, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as running,
+    ):
         try:
             wait_for(log.read_text, is_healthy, 30)
-            page = f"http://127.0.0.1:{port}/metrics"
-            assert answer_of(page).status_code == httpx.codes.UNAUTHORIZED
-            answer = answer_of(page, {"Authorization": f"Bearer {TOKEN}"})
-            assert "callgauge_build_info" in answer.text
+            yield
             os.kill(int(re.findall(r"^process (\d+)$", log.read_text(), re.M)[0]), signal.SIGTERM)
             assert running.wait(patient(30)) == 0, log.read_text()
         finally:
             running.kill()
+
+
+def test_it_is_healthy_with_a_token_and_ends_in_order(
+    buildah: Buildah, config: dict[str, Any], container: str, tmp_path: Path
+) -> None:
+    port = _free_port()
+    variables = {"CALLGAUGE_HTTP_HOST": "127.0.0.1", "CALLGAUGE_HTTP_PORT": port, "CALLGAUGE_CONSOLE__PORT": "9"}
+    with _healthy(buildah, config, container, tmp_path / "demo.log", "demo", CALLGAUGE_HTTP_TOKEN=TOKEN, **variables):
+        page = f"http://127.0.0.1:{port}/metrics"
+        assert answer_of(page).status_code == httpx.codes.UNAUTHORIZED
+        answer = answer_of(page, {"Authorization": f"Bearer {TOKEN}"})
+        assert "callgauge_build_info" in answer.text
+
+
+def test_serve_keeps_calls_in_the_volume_and_lets_in_who_has_the_printed_token(
+    buildah: Buildah, config: dict[str, Any], container: str, tmp_path: Path
+) -> None:
+    assert list(config["Volumes"]) == ["/data"]
+    port, log = _free_port(), tmp_path / "serve.log"
+    variables = {"CALLGAUGE_CONSOLE__PORT": port, "CALLGAUGE_HTTP_PORT": "9", "CALLGAUGE_LOG_FORMAT": "console"}
+    with _healthy(buildah, config, container, log, "serve", **variables):
+        line = wait_for(log.read_text, lambda: re.search(r"^ +(t=.*curl .*)$", log.read_text(), re.M), 10)[1]
+        _printed(["sh", "-c", line])
+        (token,) = re.findall(r"Bearer ([\w-]+)", line)
+        page = f"http://127.0.0.1:{port}/"
+        assert answer_of(page).status_code == httpx.codes.UNAUTHORIZED
+        reader = {"Authorization": f"Bearer {token}"}
+        wait_for("the call on its page", lambda: "calls/first-" in answer_of(page, reader).text, 10)
+    kept = _printed(_inside(buildah, container, "find", "/data/callgauge", "-name", "*.sqlite", "-perm", "600"))
+    assert "/data/callgauge/log.sqlite" in kept.split()

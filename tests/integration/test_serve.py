@@ -1,6 +1,7 @@
 """`callgauge serve` as its user has it: one process and a folder. It starts at once, ends at once, and lets in nobody but its user."""
 
 import asyncio
+import json
 import re
 import signal
 import time
@@ -193,3 +194,26 @@ def test_the_token_stays_the_same(tmp_path: Path) -> None:
             tokens.append(served.token)
             process.signalled(signal.SIGKILL)
     assert tokens[0] == tokens[1] != ""
+
+
+def test_beyond_this_machine_pages_ask_for_the_token_that_is_printed(tmp_path: Path) -> None:
+    """The settings say where it listens, as in a container; what is printed is for this machine."""
+    where = {"CALLGAUGE_HTTP_HOST": "0.0.0.0", "CALLGAUGE_CONSOLE__PORT": "0"}  # noqa: S104
+    with started(tmp_path / "serve.log", "serve", "--folder", str(tmp_path / "calls"), **where, **SOON) as process:
+        served = Served(process, tmp_path / "calls", address_of(process))
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", served.address)
+        assert "its pages ask for the token" in process.text
+        assert served.token in process.text
+        assert served.get("/").status_code == served.get("/metrics").status_code == 401
+        assert served.get("/", authorization=f"Bearer {served.token}").status_code == 200
+        assert served.post(call("c1")).status_code == 202
+
+
+def test_a_log_of_programs_names_the_file_of_the_token_and_not_the_token(tmp_path: Path) -> None:
+    arguments = ["serve", "--folder", str(tmp_path / "calls"), "--port", "0"]
+    with started(tmp_path / "serve.log", *arguments, **SOON, CALLGAUGE_LOG_FORMAT="json") as process:
+        process.printed("service_ready")
+        token = (tmp_path / "calls" / TOKEN_FILE).read_text().strip()
+        assert token not in process.text
+        (line,) = (line for line in process.text.splitlines() if "service_ready" in line)
+        assert json.loads(line)["token_file"] == str(tmp_path / "calls" / TOKEN_FILE)

@@ -26,6 +26,7 @@ from consumers.runtime.http import (
     AddressInUseError,
     BoundedConnection,
     HttpLimit,
+    HttpListener,
     MetricsServer,
 )
 from consumers.runtime.registry import Instruments
@@ -514,3 +515,14 @@ async def test_a_scrape_waits_for_no_other_work(serving: Serving) -> None:
     finally:
         goes_on.set()
         await asyncio.gather(*shared)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8070"), ("calls.example.com", "http://calls.example.com:8070"), ("::1", "http://[::1]:8070"),
+        ("0.0.0.0", "http://127.0.0.1:8070"), ("::", "http://[::1]:8070"),  # noqa: S104  # nothing is listened on
+    ],
+)  # fmt: skip
+def test_the_address_is_one_at_which_this_machine_reaches_it(host: str, address: str) -> None:
+    assert HttpListener(host, 8070, [], lambda _: None, without_it="").address == address
