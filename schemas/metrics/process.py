@@ -75,7 +75,7 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
 )
 
 
-# The metrics of the ingest role: requests, deliveries of webhooks, and how long Kafka takes to acknowledge them.
+# The metrics of the ingest role: requests, deliveries of webhooks, and how long it takes until they are safe.
 
 ACKNOWLEDGEMENT_EDGES_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Edges of an acknowledgement: a broker nearby takes 10 to 50 ms; after 5 s the sender is asked to come again."""
@@ -91,7 +91,7 @@ INGEST_METRICS: Final[tuple[Metric, ...]] = (
         "Requests to POST /events, each counted once, when it is answered."
     ),
     _INGEST.counter("callgauge_ingest_events_total", "events", TENANT, _EVENT_SOURCE)(
-        "Events of POST /events that Kafka acknowledged, by the input topic."
+        "Events of POST /events that are safe, acknowledged by Kafka or on the disk, by their source."
     ),
     _INGEST.counter("callgauge_ingest_events_refused_total", "events", TENANT)(
         "Events of POST /events that a check refused; the answer to the sender names each of them."
@@ -100,7 +100,7 @@ INGEST_METRICS: Final[tuple[Metric, ...]] = (
         "Deliveries of ElevenLabs' webhook, each counted once, when it is answered."
     ),
     _INGEST.histogram("callgauge_ingest_acknowledgement_seconds", "seconds", ACKNOWLEDGEMENT_EDGES_SECONDS, _ROUTE)(
-        "Time of a request with events, from the last byte of its body to Kafka's acknowledgement of all of them."
+        "Time of a request with events, from the last byte of its body until all of them are acknowledged by Kafka, or on the disk."
     ),
     _INGEST.gauge("callgauge_ingest_pending_bytes", "bytes")("Bytes of request bodies in memory."),
 )

@@ -75,6 +75,8 @@ NOT_RUN: Final = {
     'docs/history.md: CALLGAUGE_HISTORY__CLICKHOUSE_URL="http://clickhouse:8123/?d': "needs ClickHouse: tests/unit/history/test_answers.py",
     'docs/history.md: clickhouse-client --query "CREATE DATABASE callgauge"': "needs ClickHouse: tests/unit/history/test_answers.py",
     "docs/history.md: callgauge history import output/my-run --folder history --go": "needs a run of EVA: tests/unit/streamer/history",
+    "docs/serve.md: docker run -it --rm --volume callgauge:/data --publish 127.0": "needs Docker: tests/deploy/test_image.py",
+    "docs/sources/eva.md: callgauge replay output/my-run --folder calls": "needs a run of EVA: tests/integration/test_routes.py",
     "docs/sources/eva.md: callgauge topics create                     # once": "needs a run of EVA: tests/integration/test_tail.py",
     "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",
     'deploy/security.md: acls="kafka-acls.sh --bootstrap-server kafka-0.example.com:9':

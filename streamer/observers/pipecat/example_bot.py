@@ -4,7 +4,7 @@
     pip install ./streamer/observers/send ./streamer/observers/pipecat
     pip install "pipecat-ai[daily,webrtc,runner,deepgram,openai,cartesia,silero]"
     export DEEPGRAM_API_KEY=... OPENAI_API_KEY=... CARTESIA_API_KEY=...
-    export CALLGAUGE_BOOTSTRAP=127.0.0.1:9092
+    export CALLGAUGE_URL=http://127.0.0.1:8070 CALLGAUGE_TOKEN=...   (`callgauge serve` prints both)
     python example_bot.py
 
 Open the address that it prints, and speak. Only the lines with `CallgaugeObserver` are callgauge's.

@@ -282,7 +282,10 @@ class EventsRoute:
         token = given_token(authorization)
         sender = None if token is None else self._senders.with_token(token)
         if sender is None:
-            text = "Expected `Authorization: Bearer` with the token of the setting ingest.token, or of a tenant."
+            text = (
+                "Expected `Authorization: Bearer` with the token of senders: the one that `callgauge serve` has printed, that of the "
+                "setting ingest.token, or that of a tenant."
+            )
             headers = {"www-authenticate": challenge(authorization)}
             return self._refused("", IngestOutcome.UNAUTHORIZED, 401, text, headers)
         if (limited := self._limited(sender)) is not None:
