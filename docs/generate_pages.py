@@ -50,7 +50,8 @@ can set one; the later wins:
 4. the command line, for the few settings that are options of a command.
 
 All mistakes are reported at once, before anything is started. A variable that nearly has the name of a setting is
-reported as a warning. Secrets belong into files: each secret has a setting whose name ends with `_file`.
+reported as a warning. Secrets belong into files: the value `file:/run/secrets/token` of a secret, or of
+`goals.template_subgoal`, is what stands in that file, read once at the start.
 """
 _METRICS_HEAD: Final = """\
 # Metrics

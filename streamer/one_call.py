@@ -181,7 +181,7 @@ class CallReader:
 
     def __init__(self, settings: Settings, wanted: str, consumer: AIOKafkaConsumer, partitions: int) -> None:
         self._kafka = settings.kafka
-        self._limits = settings.limits
+        self._limits = settings.all_limits
         self._redactor = Redactor(settings.redaction)
         self._wanted = wanted
         self._consumer = consumer

@@ -588,7 +588,7 @@ async def show_entry(settings: Settings, place: Coordinates) -> bool:
     console.print()
     async with record_reader(settings.kafka) as reader:
         redactor = Redactor(settings.redaction)
-        records = RefusedRecords(settings.kafka, settings.limits, reader, CallStates(), redactor)
+        records = RefusedRecords(settings.kafka, settings.all_limits, reader, CallStates(), redactor)
         try:
             record = await records.read(entry)
             judged = records.judged(record, wall_clock_ms())
@@ -624,7 +624,7 @@ async def plan_of(settings: Settings, wanted: Wanted) -> ReplayPlan:
         async with onlooker(settings.kafka, "quarantine", auto_offset_reset="earliest") as consumer:
             calls = await call_states(settings.kafka, consumer, entries, _closed_since_ms(settings, entries))
     async with record_reader(settings.kafka) as reader:
-        records = RefusedRecords(settings.kafka, settings.limits, reader, calls, Redactor(settings.redaction))
+        records = RefusedRecords(settings.kafka, settings.all_limits, reader, calls, Redactor(settings.redaction))
         for entry in entries:
             try:
                 await records.ready(entry, wall_clock_ms())
@@ -645,7 +645,7 @@ async def put_back_planned(settings: Settings, plan: ReplayPlan) -> int:
     kafka, chosen = settings.kafka, plan.chosen
     done = tried = 0
     async with record_reader(kafka) as reader, kafka.producer("quarantine") as producer:
-        records = RefusedRecords(kafka, settings.limits, reader, plan.calls, Redactor(settings.redaction))
+        records = RefusedRecords(kafka, settings.all_limits, reader, plan.calls, Redactor(settings.redaction))
         with stop_on_signals() as stop:
             async for outcome in put_back(records, producer, chosen, wall_clock_ms(), stop):
                 tried += 1

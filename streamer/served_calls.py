@@ -72,11 +72,11 @@ def context_in(settings: Settings, folder: Path, wanted: str) -> dict[str, Any]:
     for event in events_of(folder, call.conversation_id):
         is_later = call.state == "closed" and event.place > call.last_place
         if event.source is not InputSource.JUDGE and not is_later and event.place >= call.first_place:
-            arrival = admit(event.source, event, settings.limits, redactor)
+            arrival = admit(event.source, event, settings.all_limits, redactor)
             arrivals += [arrival] if isinstance(arrival, Arrival) else []
     if not arrivals:
         raise OperatorError(f"Call {call.conversation_id} has no context: the log does not have its events any more.")
-    return context_document(call.conversation_id, arrivals, settings.limits, redactor)
+    return context_document(call.conversation_id, arrivals, settings.all_limits, redactor)
 
 
 async def watch_in(watched: CallsOnScreen, settings: Settings, folder: Path) -> None:

@@ -54,7 +54,7 @@ class Access:
         self._is_local = is_loopback(settings.host)
         if self.is_open and not self._is_local and not settings.is_public:
             raise ConsoleOpenError(
-                f"Console: everybody who reaches {settings.host} could read calls, so it does not start. Set console.token_file, or "
+                f"Console: everybody who reaches {settings.host} could read calls, so it does not start. Set console.token, or "
                 "console.user_header behind a proxy that logs people in, or console.is_public if that is what you want."
             )
 

@@ -25,8 +25,10 @@ from consumers.runtime.process import finish_unless, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.rows import Row, RowError, WordsRow, decode, decode_words
 from schemas.topics import SCORES_TOPIC, WORDS_TOPIC
-from schemas.units import MINUTE_MS
+from schemas.units import HOUR_MS
 
+SINCE_MS: Final = 2 * HOUR_MS
+"""How far back rows are read at the start: the turns of running calls from before are not known."""
 POLL_MS: Final = 200
 """How long one poll waits for rows."""
 POLL_BYTES: Final = 500_000
@@ -218,7 +220,7 @@ class ConsoleRole:
     async def _go_back(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Moves each partition to where reading begins; returns the present ends."""
         ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
-        since_ms = max(0, wall_clock_ms() - self._settings.since_minutes * MINUTE_MS)
+        since_ms = max(0, wall_clock_ms() - SINCE_MS)
         at = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
         found = {tp: ends[tp] if at[tp] is None else at[tp].offset for tp in partitions}
         kept = {TopicPartition(*place): offset for place, offset in self.console.calls.positions().items()}

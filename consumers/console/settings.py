@@ -3,32 +3,26 @@
 from pathlib import Path
 from typing import Final
 
-from pydantic import ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, SecretSettings
+from consumers.runtime.settings import HeaderSecret
 
 MIN_TOKEN_CHARS: Final = 16
 """Shortest token: at some thousand tries a second nobody guesses 16 random characters."""
 
 
-class ConsoleSettings(SecretSettings):
+class ConsoleSettings(BaseModel):
     """Where the page of calls is served, to whom, and how much it may cost."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    enabled: bool = Field(
-        default=True, description="whether `callgauge run` serves the page of calls unless roles are named"
-    )
     host: str = Field(
         "127.0.0.1", min_length=1, description="address to serve the page on; 0.0.0.0 is every network of the machine"
     )
     port: int = Field(8070, ge=0, le=65_535, description="port of the page of calls; 0 takes a free one")
-    token_file: HeaderSecretFile | None = Field(
-        None, examples=["/run/secrets/console-token"], description="file with the token that a reader of calls needs"
-    )
     token: HeaderSecret | None = Field(
         None,
-        examples=["..."],
+        examples=["file:/run/secrets/console-token"],
         description=f"token that readers of calls need, {MIN_TOKEN_CHARS} characters or more; without one everybody may read",
     )
     user_header: str | None = Field(
@@ -49,12 +43,6 @@ class ConsoleSettings(SecretSettings):
         None,
         examples=["/var/lib/callgauge/console"],
         description="folder of this console alone, in which it keeps the rows that it has read; without one, they are in memory",
-    )
-    since_minutes: int = Field(
-        120,
-        gt=0,
-        le=7 * 1_440,
-        description="how far back rows are read at the start: the turns of running calls from before are not known",
     )
     alertmanager: str | None = Field(
         None,

@@ -156,7 +156,7 @@ def _overfull(source: InputSource, record: BrokerRecord, value: bytes, limits: L
         return _refused(
             record, RefusalReason.RECORD_TOO_LARGE, "the record has too many values",
             f"expected at most {most_parts} commas and opening brackets, saw {parts}",
-            "Leave large tables out of the arguments and answers of tools, or raise max_record_parts.",
+            "Leave large tables out of the arguments and answers of tools.",
         )  # fmt: skip
     return None
 

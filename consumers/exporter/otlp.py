@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 # A log cannot be revised, so nothing of a call is an event before its closed row: the newest rows are final then. A value that does
 # not apply is no event; one that is not known is an event with its reason as `error.type`.
 
+MAX_QUEUED: Final = 10_000
+"""Events that wait for the endpoint; further ones are dropped and counted."""
+TIMEOUT_SECONDS: Final = 10.0
+"""Longest time for one request, retries included."""
 MAX_CALLS: Final = 10_000
 """Running calls whose turns are kept; beyond them the call that has been quiet for longest is forgotten and counted."""
 MAX_TURNS_PER_CALL: Final = 1_000
@@ -199,7 +203,7 @@ class EvaluationSender:
             OtlpUnavailableError: OpenTelemetry's packages are not installed.
         """
         self._count = count
-        self._queue: queue.Queue[Evaluation] = queue.Queue(settings.queue_events)
+        self._queue: queue.Queue[Evaluation] = queue.Queue(MAX_QUEUED)
         self._stopping = threading.Event()
         self._under_way = 0
         self._exporter, self._encoded = _exporter(settings, code_version)
@@ -289,4 +293,4 @@ def _exporter(settings: OtlpSettings, code_version: str) -> tuple["OTLPLogExport
             )
         return ReadableLogRecord(made, resource, scope)
 
-    return OTLPLogExporter(endpoint=settings.endpoint, timeout=settings.timeout_seconds), encoded
+    return OTLPLogExporter(endpoint=settings.endpoint, timeout=TIMEOUT_SECONDS), encoded

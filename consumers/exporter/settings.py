@@ -16,13 +16,6 @@ class OtlpSettings(BaseModel):
         examples=["http://collector:4318/v1/logs"],
         description="whole address of the logs at an OTLP/HTTP endpoint; without one nothing is sent",
     )
-    queue_events: int = Field(
-        10_000,
-        gt=0,
-        le=1_000_000,
-        description="events that wait for the endpoint; further ones are dropped and counted",
-    )
-    timeout_seconds: float = Field(10.0, gt=0, le=60, description="longest time for one request, retries included")
 
 
 class ExporterSettings(BaseModel):

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, SecretSettings
+from consumers.runtime.settings import HeaderSecret
 
 MAX_RETENTION_DAYS = 3_660
 
 
-class HistorySettings(SecretSettings):
+class HistorySettings(BaseModel):
     """Where past calls are kept, and for how long."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -41,10 +41,9 @@ class HistorySettings(SecretSettings):
         examples=["reader"],
         description="its user; without one it is ClickHouse's own default",
     )
-    clickhouse_password_file: HeaderSecretFile | None = Field(
-        None, examples=["/run/secrets/clickhouse"], description="file with the password of that user"
+    clickhouse_password: HeaderSecret | None = Field(
+        None, examples=["file:/run/secrets/clickhouse"], description="the password of that user"
     )
-    clickhouse_password: HeaderSecret | None = Field(None, examples=["..."], description="the password of that user")
 
     @property
     def is_read(self) -> bool:

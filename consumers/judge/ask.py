@@ -446,6 +446,14 @@ def _kept(answers: Iterable[TrialAnswer]) -> tuple[TrialAnswer, ...]:
 # Answers questions, each once, in order of urgency and by its deadline, with a verdict or the reason why there is
 # none.
 
+LONGEST_VERDICT_MS: Final = 600_000
+"""Longest that a verdict may take, whatever deadline its question names."""
+MAX_WAITING_QUESTIONS: Final = 2_000
+"""Questions that wait, some 20 kB each; the least urgent of more is not asked."""
+BREAKER_FAILURES: Final = 10
+"""Failures in a row after which the endpoint is left alone."""
+BREAKER_PAUSE_MS: Final = 15_000
+"""How long it is left alone."""
 LEAST_PAUSE_MS: Final = 100
 """Shortest pause before checking again whether a broken endpoint may be tried."""
 _HASH_VALUES: Final = 2**64
@@ -502,9 +510,9 @@ class Judge:
         self._settings = settings
         self._endpoint = endpoint if endpoint is not None else _endpoint_of(settings)
         self.budget = Budget(settings.allowance)
-        self._breaker = Breaker(settings.breaker_failures, settings.breaker_pause_ms)
+        self._breaker = Breaker(BREAKER_FAILURES, BREAKER_PAUSE_MS)
         self._tally = Tally(instruments, settings.model)
-        self._line = WaitingLine(settings.max_waiting_questions, skips_superseded=settings.skips_superseded)
+        self._line = WaitingLine(MAX_WAITING_QUESTIONS)
         self._rate_limit = RateLimit(settings.max_requests_per_minute, settings.max_tokens_per_minute)
         self._slots = asyncio.Semaphore(settings.max_concurrent_requests)
         self._promised: dict[str, asyncio.Future[JudgeVerdict]] = {}
@@ -530,7 +538,7 @@ class Judge:
         self._promised[request.request_id] = promised
         now_ms = wall_clock_ms()
         self._numbers += 1
-        deadline_ms = min(request.deadline_ms, now_ms + self._settings.longest_verdict_ms)
+        deadline_ms = min(request.deadline_ms, now_ms + LONGEST_VERDICT_MS)
         waiting = Waiting(request, now_ms, deadline_ms, self._numbers)
         if (reason := self._obstacle(request, now_ms)) is not None:
             self._answer(waiting, Unjudged(reason=reason))
@@ -577,8 +585,7 @@ class Judge:
     def _obstacle(self, request: JudgeRequest, now_ms: int) -> UnjudgedReason | None:
         """Returns the reason why the question will never be put to the model; None if it may be."""
         settings = self._settings
-        is_off = request.kind is not JudgeKind.SUBGOAL and request.kind not in settings.text_judges
-        if self._endpoint is None or is_off:
+        if self._endpoint is None:
             return UnjudgedReason.JUDGE_DISABLED
         if not is_sampled(request.conversation_id, settings.sample_ratio):
             return UnjudgedReason.NOT_SAMPLED

@@ -323,15 +323,9 @@ class Waiting:
 class WaitingLine:
     """The bounded line of waiting questions."""
 
-    def __init__(self, max_waiting: int, *, skips_superseded: bool) -> None:
-        """Starts empty.
-
-        Args:
-            max_waiting: Most waiting questions.
-            skips_superseded: Whether a question leaves when one about a later state of the same subject arrives.
-        """
+    def __init__(self, max_waiting: int) -> None:
+        """Starts empty, with room for so many questions."""
         self._max_waiting = max_waiting
-        self._skips_superseded = skips_superseded
         self._by_id: dict[str, Waiting] = {}
         self._ranks: list[_Rank] = []
         self._deadlines: list[tuple[int, str]] = []
@@ -357,7 +351,7 @@ class WaitingLine:
         Yields:
             Questions that leave the line for it, with the reason; it may be the new one.
         """
-        if self._skips_superseded or waiting.request.kind in RUNNING_KINDS:
+        if waiting.request.kind in RUNNING_KINDS:
             other = self._newest.get(waiting.subject)
             if other is not None:
                 if other.request.turn > waiting.request.turn:

@@ -2,18 +2,10 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, SecretStr, field_validator
-from pydantic_settings import NoDecode
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from consumers.judge.limits import Allowance, Prices
-from consumers.runtime.settings import (
-    MAX_HEADER_SECRET_CHARS,
-    HeaderSecret,
-    HeaderSecretFile,
-    SecretSettings,
-    names_of,
-)
-from schemas.closed_sets import TEXT_JUDGES, JudgeKind
+from consumers.runtime.settings import MAX_HEADER_SECRET_CHARS, HeaderSecret
 
 _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -36,7 +28,7 @@ AnswerForm = Literal["structured", "grade"]
 """The forms in which a model is asked to answer."""
 
 
-class JudgeSettings(SecretSettings):
+class JudgeSettings(BaseModel):
     """Settings of answering questions. Money is in the currency of the prices, whose defaults are those of the default model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -48,11 +40,8 @@ class JudgeSettings(SecretSettings):
         max_length=500,
         description="where the OpenAI-compatible endpoint is, up to /v1 or its like",
     )
-    api_key_file: HeaderSecretFile | None = Field(
-        None, examples=["/run/secrets/openai-key"], description="file with the endpoint's key"
-    )
     api_key: HeaderSecret | None = Field(
-        None, examples=["..."], description="the endpoint's key; without one nobody is asked"
+        None, examples=["file:/run/secrets/openai-key"], description="the endpoint's key; without one nobody is asked"
     )
     headers: Annotated[dict[_HeaderName, _HeaderText], Field(max_length=20)] = Field(
         {},
@@ -79,18 +68,9 @@ class JudgeSettings(SecretSettings):
     max_retries: int = Field(
         2, ge=0, le=10, description="repeats of a request that failed or was put off, within its deadline"
     )
-    longest_verdict_ms: int = Field(
-        60_000, gt=0, le=600_000, description="longest a verdict may take in ms, whatever deadline its question names"
-    )
     max_concurrent_requests: int = Field(16, gt=0, le=1_000, description="requests on their way at the same time")
     max_requests_per_minute: int = Field(500, gt=0, description="requests sent in a minute")
     max_tokens_per_minute: int = Field(200_000, gt=0, description="tokens sent and asked for in a minute")
-    max_waiting_questions: int = Field(
-        2_000,
-        gt=0,
-        le=100_000,
-        description="questions that wait, some 20 kB each; the least urgent of more is not asked",
-    )
     price_prompt: _Money = Field(2.0, description="price of a million prompt tokens")
     price_cached: _Money = Field(0.5, description="price of a million prompt tokens that the endpoint had cached")
     price_answer: _Money = Field(8.0, description="price of a million answer tokens")
@@ -102,19 +82,9 @@ class JudgeSettings(SecretSettings):
     sample_ratio: float = Field(
         1.0, ge=0, le=1, description="share of the calls that are judged, 0 to 1; a call is judged throughout or never"
     )
-    text_judges: Annotated[frozenset[JudgeKind], NoDecode, names_of(TEXT_JUDGES)] = Field(
-        frozenset(),
-        examples=["conciseness,speakability"],
-        description=f"EVA's metrics that may be judged, separated by commas: {', '.join(TEXT_JUDGES)}",
-    )
     keeps_raw_answers: bool = Field(
         default=False, description="whether verdicts have the whole answer of each trial, redacted"
     )
-    skips_superseded: bool = Field(
-        default=False, description="whether a waiting question gives way to one about a later turn of the same subject"
-    )
-    breaker_failures: int = Field(10, gt=0, description="failures in a row after which the endpoint is left alone")
-    breaker_pause_ms: int = Field(15_000, gt=0, le=600_000, description="for how long, in ms")
 
     @field_validator("temperature", mode="before")
     @classmethod

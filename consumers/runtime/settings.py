@@ -7,17 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 # Reads passwords and tokens from files.
 
@@ -43,7 +33,7 @@ def secret_in(path: Path) -> SecretStr:
     except OSError as error:
         raise UnusableSecretError(f"the file cannot be read ({error.strerror})") from error
     if len(content) > MAX_SECRET_BYTES:
-        raise UnusableSecretError(f"the file has more than {MAX_SECRET_BYTES} bytes, so it is no secret")
+        raise UnusableSecretError(f"the file has more than {MAX_SECRET_BYTES} bytes, so it is the wrong one")
     try:
         text = content.decode().rstrip("\r\n")
     except UnicodeDecodeError:  # not chained: it carries the secret
@@ -87,8 +77,10 @@ _END_OF_TIME: Final = 32_503_680_000
 """The year 3000 in epoch seconds; a token that expires later, never does."""
 
 
-# A secret setting and the setting of its file: `token` and `token_file`, one of them at most.
+# A setting that is a secret, or `file:PATH`, which names a file with it.
 
+FILE_PREFIX: Final = "file:"
+"""Begins a value that stands in a file. No secret begins so; one that does must stand in a file."""
 MAX_HEADER_SECRET_CHARS: Final = 1_024
 """Longest secret of a header line. A line has room for more, but a longer one is probably the content of a file, set by mistake."""
 
@@ -109,44 +101,20 @@ def fit_for_a_header(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _has_a_secret(path: Path) -> Path:
-    secret_in(path)
-    return path
+def _from_its_file(value: object) -> object:
+    """The text of the file that `file:PATH` names; another value as it is."""
+    if not isinstance(value, str) or not value.startswith(FILE_PREFIX):
+        return value
+    path = Path(value.removeprefix(FILE_PREFIX))
+    try:
+        return secret_in(path).get_secret_value()
+    except UnusableSecretError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
-def _fits_a_header(path: Path) -> Path:
-    fit_for_a_header(secret_in(path))
-    return path
-
-
-HeaderSecret = Annotated[SecretStr, AfterValidator(fit_for_a_header)]
-SecretFile = Annotated[Path, AfterValidator(_has_a_secret)]
-HeaderSecretFile = Annotated[Path, AfterValidator(_fits_a_header)]
-
-
-class SecretSettings(BaseModel):
-    """Settings whose secrets may come from files: `token`, or `token_file`, which is read once. One of the two at most.
-
-    The setting of a file stands before that of its secret. No error says anything of a secret.
-    """
-
-    @model_validator(mode="before")
-    @classmethod
-    def _settles_the_secrets(cls, given: object) -> object:
-        """Lets the validator of a secret run when only its file is given."""
-        secrets = [name for name in cls.model_fields if f"{name}_file" in cls.model_fields]
-        return {**dict.fromkeys(secrets), **given} if isinstance(given, dict) else given
-
-    @field_validator("*")
-    @classmethod
-    def _or_of_its_file(cls, value: Any, info: ValidationInfo) -> Any:
-        name = f"{info.field_name}_file"
-        path = info.data.get(name)
-        if path is None:
-            return value
-        if value is not None:
-            raise ValueError(f"{name} is set too; set one of them")
-        return secret_in(path)
+FromFile = BeforeValidator(_from_its_file)
+"""Lets a setting name a file with its value, which is read once."""
+HeaderSecret = Annotated[SecretStr, FromFile, AfterValidator(fit_for_a_header)]
 
 
 def names_in(value: object) -> object:

@@ -482,7 +482,6 @@ def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, 
     """
     settings = plan.settings
     samples = read_samples(samples_path)
-    options = {**settings.goals.agent_inspect_options, **plan.options}
     redactor = Redactor(settings.redaction)
     # The completions of its judge are a part of agent-inspect's results.
     judge_settings = settings.judge.model_copy(update={"keeps_raw_answers": True})
@@ -491,7 +490,7 @@ def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, 
         try:
             if isinstance(placed, RecordingError):
                 raise placed
-            document = placed.read(samples, options)
+            document = placed.read(samples, plan.options)
         except RecordingError as error:
             return Done(None, (str(error),), is_read=False)
         if document.known:

@@ -154,7 +154,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
             begin_ms = since_ms - longest_ms - settings.limits.idle_ms
             stretch = await log.begin(number, begin_ms)
             rerun = Rerun(
-                limits=settings.limits,
+                limits=settings.all_limits,
                 code_version=installed_version(),
                 period=plan.period,
                 past=past.by_id,

@@ -263,9 +263,8 @@ PUT_BACK_NEEDS: Final = Needs(dict.fromkeys((QUARANTINE_TOPIC, SCORES_TOPIC, EVE
 owner folds again."""
 
 
-def files_group(evaluator_group: str) -> str:
-    """The consumer group that writes transcript files for the evaluators of this group."""
-    return f"{evaluator_group}-files"
+FILES_GROUP: Final = "evaluator-files"
+"""Role in the name of the group that writes the files of transcripts."""
 
 
 def needs_of(roles: Collection[str], settings: Settings) -> Needs:
@@ -274,13 +273,7 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
     for role in roles:
         for topic, needed in _ROLE_OPERATIONS[role].items():
             operations[topic] |= set(needed)
-    names = {
-        "sequencer": settings.sequencer_group,
-        "evaluator": settings.evaluator_group,
-        "exporter": settings.exporter_group,
-        "judge": settings.judge_group,
-    }
-    groups = [names[role] for role in roles if role in names]
+    groups = [settings.group(role) for role in roles if role in ("sequencer", "evaluator", "exporter", "judge")]
     if "evaluator" in roles:
         if settings.goals.reads_topic:
             operations[GOALS_TOPIC].add(READ)
@@ -292,7 +285,7 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
             operations[TRANSCRIPTS_TOPIC].add(WRITE)
         if settings.transcripts.folder is not None:
             operations[TRANSCRIPTS_TOPIC].add(READ)
-            groups.append(files_group(settings.evaluator_group))
+            groups.append(settings.group(FILES_GROUP))
     if "history" in roles and settings.history.words:
         operations[TRANSCRIPTS_TOPIC].add(READ)
         operations[WORDS_TOPIC].add(READ)
@@ -303,7 +296,7 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
         groups=tuple(groups),
         # One of each role is enough: the right is granted for a prefix.
         transactional_ids=(
-            *([f"{settings.evaluator_group}-0"] if "evaluator" in roles else []),
-            *([f"{settings.judge_group}-judge-0"] if "judge" in roles else []),
+            *([f"{settings.group('evaluator')}-0"] if "evaluator" in roles else []),
+            *([f"{settings.group('judge')}-judge-0"] if "judge" in roles else []),
         ),
     )

@@ -49,13 +49,13 @@ from schemas.topics import (
     duration,
 )
 from streamer.cluster.facts import (
+    FILES_GROUP,
     ClockFacts,
     ClusterFacts,
     GroupFacts,
     LogBounds,
     clock_facts,
     cluster_facts,
-    files_group,
     group_facts,
     log_bounds,
     needs_of,
@@ -157,7 +157,7 @@ def judge_finding(settings: Settings, sets: list[GoalSet]) -> Finding:
     if judge.is_on:
         return Finding(check, Verdict.OK, f"on: {judge.model} at {judge.base_url}")
     why = "it has no key" if judge.enabled else "judge.enabled is false"
-    remedy = "Set OPENAI_API_KEY or judge.api_key_file." if judge.enabled else "Set judge.enabled=true."
+    remedy = "Set OPENAI_API_KEY or judge.api_key." if judge.enabled else "Set judge.enabled=true."
     if settings.goals.asks_judge:
         seen = f"the evaluator asks a judge, and here {why}"
         what_to_do = f"{remedy} If the judge runs elsewhere with settings of its own, all is well."
@@ -746,12 +746,12 @@ def _checks(settings: Settings) -> Iterator[_Check]:
     yield _Check("topic settings", (), _topic_settings)
     yield _Check("clock", (EVENTS_TOPIC,), _clock)
     yield _Check("producers", _PRODUCED_TOPICS, _producers)
-    yield _of_group("sequencer", settings.sequencer_group, (SEQUENCER_TOPIC,), "sequencer")
+    yield _of_group("sequencer", settings.group("sequencer"), (SEQUENCER_TOPIC,), "sequencer")
     yield _Check("log", (EVENTS_TOPIC, *INPUT_TOPICS), _log)
-    yield _of_group("evaluator", settings.evaluator_group, (EVENTS_TOPIC,), "evaluator")
-    yield _of_group("exporter", settings.exporter_group, (SCORES_TOPIC,), "exporter")
+    yield _of_group("evaluator", settings.group("evaluator"), (EVENTS_TOPIC,), "evaluator")
+    yield _of_group("exporter", settings.group("exporter"), (SCORES_TOPIC,), "exporter")
     if settings.transcripts.folder is not None:
-        group_id = files_group(settings.evaluator_group)  # of the evaluators, which write the files too
+        group_id = settings.group(FILES_GROUP)  # of the evaluators, which write the files too
         yield _of_group("transcripts", group_id, (TRANSCRIPTS_TOPIC,), "evaluator")
     yield _Check("quarantine", (QUARANTINE_TOPIC,), _quarantine)
 

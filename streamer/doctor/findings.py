@@ -80,7 +80,7 @@ def settings_findings(settings: Settings) -> Iterator[Finding]:
         f"Kafka at {settings.bootstrap}, topic prefix {settings.topic_prefix or 'none'}; a call lasts {longest} at most "
         f"and is over after {duration(limits.idle_ms)} of silence",
     )
-    forgotten_ms = ExporterSettings(group_id=settings.exporter_group).forget_after_ms
+    forgotten_ms = ExporterSettings().forget_after_ms
     if limits.max_call_duration_ms >= forgotten_ms:
         yield Finding(
             "settings",

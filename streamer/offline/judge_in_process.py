@@ -81,7 +81,7 @@ class JudgeInProcess:
             missing = "it is switched off (judge.enabled)" if not settings.enabled else "there is no key"
             raise NoJudgeError(
                 f"--judge on: nobody can be asked, because {missing}. Nothing was scored. Set OPENAI_API_KEY, or "
-                "CALLGAUGE_JUDGE__API_KEY_FILE and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave --judge off: "
+                "CALLGAUGE_JUDGE__API_KEY and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave --judge off: "
                 "subgoals for a judge are then unscored (judge_disabled)."
             )
         self._settings = settings
@@ -132,7 +132,7 @@ class JudgeInProcess:
             raise JudgeFailedError(
                 f"Judge: the model {self._settings.model} at {self._settings.base_url} answers nothing ({reason}), so "
                 "scoring ends here; calls that are complete were printed. Check the key, the model's name and the address "
-                "(judge.api_key_file, judge.model, judge.base_url), and what the endpoint says of its own state."
+                "(judge.api_key, judge.model, judge.base_url), and what the endpoint says of its own state."
             )
         self._outcomes[reason] += 1
         self._requests += verdict.requests

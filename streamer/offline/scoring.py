@@ -78,7 +78,7 @@ def plan_from(
     """The plan by the evaluator's limits, goals and redaction; a judge is asked as `asks_judge` says, whatever the settings say."""
     rules = settings.goals.rules(settings.judge, has_judge=False).model_copy(update={"asks_judge": asks_judge})
     version, redaction = installed_version(), settings.redaction
-    return ScoringPlan(settings.limits, rules, version, arrival_seed, writes_transcripts, redaction, sets, agent)
+    return ScoringPlan(settings.all_limits, rules, version, arrival_seed, writes_transcripts, redaction, sets, agent)
 
 
 class _Given:

@@ -10,7 +10,7 @@ from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import END_SECONDS, end_tasks
 from consumers.runtime.registry import Instruments
-from streamer.cluster.facts import files_group
+from streamer.cluster.facts import FILES_GROUP
 from streamer.facts import installed_version
 from streamer.goals.sources import GoalFolder, GoalSources
 from streamer.goals.topic import GoalsTopic
@@ -30,9 +30,9 @@ class EvaluatorRole:
         self._folder, self._topic = _folder_and_topic(kafka, settings)
         self._sources = GoalSources(self._folder, self._topic)
         evaluation = EvaluatorSettings(
-            group_id=settings.evaluator_group,
+            group_id=settings.group("evaluator"),
             group_instance_id=settings.evaluator_instance,
-            limits=settings.limits,
+            limits=settings.all_limits,
             goals=rules,
             code_version=installed_version(),
             redaction=settings.redaction,
@@ -42,8 +42,8 @@ class EvaluatorRole:
         self.ready = self._evaluator.ready
         self._filer = None
         if settings.transcripts.folder is not None:
-            files = TranscriptFiles(settings.transcripts.folder, packs=settings.transcripts.gzip)
-            self._filer = TranscriptFiler(kafka, files_group(settings.evaluator_group), files, instruments)
+            files = TranscriptFiles(settings.transcripts.folder)
+            self._filer = TranscriptFiler(kafka, settings.group(FILES_GROUP), files, instruments)
         self._instruments = instruments
         self._refused_counted = 0
         instruments.read_gauge("callgauge_goal_files_broken", self._broken_files)

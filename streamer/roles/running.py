@@ -359,8 +359,7 @@ def _maker(
             from consumers.sequencer.settings import SequencerSettings
 
             sequencer = SequencerSettings(
-                group_id=settings.sequencer_group,
-                poll_interval_ms=settings.poll_interval_ms,
+                group_id=settings.group("sequencer"),
                 max_record_bytes=settings.limits.max_record_bytes,
             )
             return partial(Sequencer, kafka, sequencer, instruments)
@@ -373,13 +372,13 @@ def _maker(
             from consumers.exporter.settings import ExporterSettings
 
             exporter = ExporterSettings(
-                group_id=settings.exporter_group, otlp=settings.otlp, code_version=installed_version()
+                group_id=settings.group("exporter"), otlp=settings.otlp, code_version=installed_version()
             )
             return partial(Exporter, kafka, exporter, instruments)
         case "judge":
             from consumers.judge.service import JudgeWorker
 
-            group, redactor = settings.judge_group, Redactor(settings.redaction)
+            group, redactor = settings.group("judge"), Redactor(settings.redaction)
             return partial(JudgeWorker, kafka, settings.judge, instruments, group_id=group, redactor=redactor)
         case "history":
             from consumers.history.service import HistoryRole
@@ -405,14 +404,14 @@ def _maker(
             from streamer.sources.http.role import IngestRole
 
             return partial(
-                IngestRole, kafka, settings.ingest, settings.limits, instruments, Redactor(settings.redaction),
+                IngestRole, kafka, settings.ingest, settings.all_limits, instruments, Redactor(settings.redaction),
                 names=settings.http_names,
             )  # fmt: skip
 
 
 # The facts that `callgauge run` states at its start: goals, judge, transcripts and redaction, each as one phrase.
 
-_KEY_REMEDY = "set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY_FILE"
+_KEY_REMEDY = "set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY"
 
 
 def start_facts(settings: Settings, roles: Collection[RoleName]) -> dict[str, str]:
@@ -488,7 +487,6 @@ def roles_named(text: str | None, settings: Settings) -> tuple[RoleName, ...]:
     """The named roles, or all that have something to do."""
     switches = {
         "history": settings.history.is_on,
-        "console": settings.console.enabled,
         "ingest": settings.ingest.is_on,
         "monitor": settings.monitor.is_on,
     }

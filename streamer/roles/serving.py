@@ -135,9 +135,7 @@ class OneMachine:
         with instruments.registering("evaluator"):
             self._evaluator = FileEvaluator(self.log, _evaluator_settings(settings, roles), instruments, self._goals)
         with instruments.registering("exporter"):
-            exporter = ExporterSettings(
-                group_id=settings.exporter_group, otlp=settings.otlp, code_version=installed_version()
-            )
+            exporter = ExporterSettings(otlp=settings.otlp, code_version=installed_version())
             self._counts = RowCounts(exporter, instruments)
         with instruments.registering("history"):
             self._history = FileHistory(self.log, self._open_history, instruments, self._shown)
@@ -147,7 +145,7 @@ class OneMachine:
                 past=StoredCalls(settings.history), version=installed_version(), max_bytes=MAX_KEPT_BYTES,
             )  # fmt: skip
         with instruments.registering("ingest"):
-            self._receiver = Receiver(settings.ingest, settings.limits, FileWriter(self.log), instruments, redactor)
+            self._receiver = Receiver(settings.ingest, settings.all_limits, FileWriter(self.log), instruments, redactor)
         self._roles: list[_Role] = [self._evaluator, self._history]
         if settings.judge.is_on:
             from consumers.judge.on_file import FileJudge
@@ -355,7 +353,7 @@ def _token_of_metrics(settings: Settings, host: str) -> SecretStr | None:
 
 def _evaluator_settings(settings: Settings, roles: Sequence[RoleName]) -> EvaluatorSettings:
     return EvaluatorSettings(
-        limits=settings.limits,
+        limits=settings.all_limits,
         goals=settings.goal_rules(roles),
         code_version=installed_version(),
         redaction=settings.redaction,

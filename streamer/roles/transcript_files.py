@@ -49,7 +49,7 @@ class TranscriptFiles:
         folder: The folder of the files.
     """
 
-    def __init__(self, folder: Path, *, packs: bool) -> None:
+    def __init__(self, folder: Path, *, packs: bool = False) -> None:
         """Nothing is touched before `prepare`."""
         self.folder = folder
         self._packs = packs

@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 from pydantic import (
@@ -21,7 +20,6 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
@@ -35,7 +33,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as UnreadableSettingError
 
 from consumers.console.settings import ConsoleSettings
-from consumers.engine.limits import GoalRules, Limits
+from consumers.engine.limits import GoalOptions, GoalRules, Limits, LimitSettings
 from consumers.exporter.settings import OtlpSettings
 from consumers.history.settings import HistorySettings
 from consumers.judge.settings import JudgeSettings
@@ -44,18 +42,16 @@ from consumers.runtime.process import OperatorError
 from consumers.runtime.settings import (
     MAX_SECRET_BYTES,
     MAX_SERIES,
+    FromFile,
     HeaderSecret,
-    HeaderSecretFile,
     HttpSettings,
     LogFormat,
     LogLevel,
-    SecretFile,
-    SecretSettings,
     names_in,
     names_of,
 )
 from schemas.closed_sets import TEXT_JUDGES, Detector, JudgeKind
-from schemas.judging import TemplateError, check_template
+from schemas.judging import check_template
 from schemas.redaction import MAX_PHONE_REGIONS, RedactionRules, Region
 
 if TYPE_CHECKING:
@@ -64,35 +60,9 @@ if TYPE_CHECKING:
 
 # Settings of goals: the sources of goal sets, and the rules of judging.
 
-AGENT_INSPECT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "num_judge_trials": "trials",
-        "optimize_judge_trials": "stops_early",
-        "max_retry_judge_trials": "retry_waves",
-        "include_judge_explanation": "include_judge_explanation",
-    }
-)
-"""Settings by the names of agent-inspect's options."""
 
-
-def _template_in(path: Path) -> str:
-    """The text of a template's file."""
-    return check_template(path.read_text(encoding="utf-8"))
-
-
-def _checked(path: Path) -> Path:
-    """The path, if there is a template that can be used."""
-    try:
-        _template_in(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"the file cannot be read as text: {error}") from error
-    except TemplateError as error:
-        raise ValueError(f"in this file, {error}") from error
-    return path
-
-
-class GoalSettings(GoalRules):
-    """The engine's rules as settings, and the sources of goal sets. Without a source calls have no goals."""
+class GoalSettings(GoalOptions):
+    """The engine's options as settings, and the sources of goal sets. Without a source calls have no goals."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -101,10 +71,10 @@ class GoalSettings(GoalRules):
         examples=["goals"],
         description="folder of goal files (.yaml, .yml, .json, .jsonl), read again when one changes",
     )
-    template_subgoal_file: Annotated[Path, AfterValidator(_checked)] | None = Field(
+    template_subgoal: Annotated[str, FromFile, AfterValidator(check_template)] | None = Field(
         None,
-        examples=["/etc/callgauge/judge-prompt.txt"],
-        description="file with a prompt of your own for subgoals; goal sets with a template of their own have that",
+        examples=["file:/etc/callgauge/judge-prompt.txt"],
+        description="prompt of your own for subgoals, with the places {call} and {subgoal}; goal sets with one of their own have that",
     )
     reads_topic: bool = Field(default=False, description="whether the topic `goals` is read too")
     asks_judge: bool = Field(
@@ -112,49 +82,21 @@ class GoalSettings(GoalRules):
         description="whether the evaluator puts questions to the judge role; one that runs in the same process with a key "
         "is asked in any case",
     )
-
     text_judges: Annotated[tuple[JudgeKind, ...], NoDecode, names_of(TEXT_JUDGES)] = Field(
         (),
         examples=["conciseness,speakability"],
-        description="EVA's metrics to be judged besides those of judge.text_judges, separated by commas",
+        description=f"EVA's metrics to be judged too, separated by commas: {', '.join(TEXT_JUDGES)}",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _reads_agent_inspect_s_names(cls, given: object) -> object:
-        """Takes options under agent-inspect's names too."""
-        if not isinstance(given, dict):
-            return given
-        for name, ours in AGENT_INSPECT_NAMES.items():
-            if name != ours and name in given and ours in given:
-                raise ValueError(f"goals.{name} and goals.{ours} are the same setting; set one of them")
-        return {AGENT_INSPECT_NAMES.get(name, name): value for name, value in given.items()}
-
-    @property
-    def template(self) -> str | None:
-        """The template of the settings; None if there is none."""
-        if self.template_subgoal is not None or self.template_subgoal_file is None:
-            return self.template_subgoal
-        return _template_in(self.template_subgoal_file)
-
-    @property
-    def agent_inspect_options(self) -> dict[str, object]:
-        """The options that are set, under agent-inspect's names; its own defaults hold for the others."""
-        fields = self.model_fields_set
-        options = {name: getattr(self, ours) for name, ours in AGENT_INSPECT_NAMES.items() if ours in fields}
-        return options if self.template is None else {**options, "template_subgoal": self.template}
 
     def rules(self, judge: JudgeSettings, *, has_judge: bool) -> GoalRules:
         """The rules of an evaluator.
 
         Args:
-            judge: Of the judge role. It names the metrics to be judged for both roles.
+            judge: Of the judge role.
             has_judge: Whether that role runs in the same process.
         """
-        text_judges = tuple(kind for kind in TEXT_JUDGES if kind in judge.text_judges or kind in self.text_judges)
-        asks_judge = self.asks_judge or (has_judge and judge.is_on)
-        given = {"asks_judge": asks_judge, "text_judges": text_judges, "template_subgoal": self.template}
-        return self.model_copy(update=given)
+        given = {name: getattr(self, name) for name in GoalOptions.model_fields}
+        return GoalRules(**{**given, "asks_judge": self.asks_judge or (has_judge and judge.is_on)})
 
 
 # Settings of the role `ingest`: the address for senders, their tokens, and ElevenLabs' webhook secret.
@@ -169,27 +111,23 @@ def _not_empty(secret: SecretStr) -> SecretStr:
     return secret
 
 
-WebhookSecret = Annotated[SecretStr, AfterValidator(_not_empty)]
+WebhookSecret = Annotated[SecretStr, FromFile, AfterValidator(_not_empty)]
 
 
-class SenderSettings(SecretSettings):
+class SenderSettings(BaseModel):
     """The rights and limits of one sender of events: a tenant, or everybody if there are no tenants."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    token_file: HeaderSecretFile | None = Field(
-        None, examples=["/run/secrets/ingest-token"], description="file with the token for POST /events"
-    )
     token: HeaderSecret | None = Field(
-        None, examples=["..."], description="the token itself; without one, POST /events is switched off"
-    )
-    elevenlabs_secret_file: SecretFile | None = Field(
         None,
-        examples=["/run/secrets/elevenlabs-webhook"],
-        description="file with the secret of ElevenLabs' post-call webhook",
+        examples=["file:/run/secrets/ingest-token"],
+        description="token for POST /events; without one, it is switched off",
     )
     elevenlabs_secret: WebhookSecret | None = Field(
-        None, examples=["wsec_..."], description="the secret itself; without one, the webhook is switched off"
+        None,
+        examples=["file:/run/secrets/elevenlabs-webhook"],
+        description="secret of ElevenLabs' post-call webhook; without one, it is switched off",
     )
     events_per_second: int = Field(
         2_000, gt=0, le=1_000_000, description="events that a sender may post, over ten seconds on average"
@@ -274,18 +212,15 @@ def tenants_in(path: Path) -> Mapping[str, SenderSettings]:
 # Settings of the role `monitor`: the key of ElevenLabs' API, and the agents whose calls are followed.
 
 
-class MonitorSettings(SecretSettings):
+class MonitorSettings(BaseModel):
     """The bridge from ElevenLabs' conversation monitor to Kafka."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    api_key_file: HeaderSecretFile | None = Field(
-        None,
-        examples=["/run/secrets/elevenlabs-api-key"],
-        description="file with a key of ElevenLabs' API that may write agents",
-    )
     api_key: HeaderSecret | None = Field(
-        None, examples=["..."], description="the key itself; without one, no live call is followed"
+        None,
+        examples=["file:/run/secrets/elevenlabs-api-key"],
+        description="key of ElevenLabs' API that may write agents; without one, no live call is followed",
     )
     agents: Annotated[tuple[str, ...], NoDecode, BeforeValidator(names_in)] = Field(
         (), examples=["agent_1,agent_2"], description="ids of the agents to follow, separated by commas; none means all"
@@ -294,9 +229,6 @@ class MonitorSettings(SecretSettings):
         "https://api.elevenlabs.io",
         pattern=r"^https?://[^/\s?#]+$",
         description="address of ElevenLabs' API, without a path; another one where data must stay in a region",
-    )
-    poll_seconds: float = Field(
-        5.0, gt=0, le=300, description="pause between two looks for calls that have begun, in seconds"
     )
 
     @property
@@ -357,7 +289,6 @@ class TranscriptSettings(BaseModel):
         examples=["transcripts"],
         description="folder that gets a file of each transcript too, named after its conversation; nothing is deleted there",
     )
-    gzip: bool = Field(default=False, description="whether the files are packed (.json.gz)")
 
     @field_validator("folder")
     @classmethod
@@ -435,17 +366,10 @@ class Given:
         return None
 
     def of_openai(self) -> dict[str, str]:
-        """Key and endpoint from the variables of OpenAI's own client, for people who have set them already.
-
-        The key is ignored if a key file of ours is set: our settings always win.
-        """
-        block = self.in_file.get("judge", {})
-        has_key_file = variable_of(("judge", "api_key_file")) in self._variables or (
-            isinstance(block, Mapping) and "api_key_file" in block
-        )
+        """Key and endpoint from the variables of OpenAI's own client, for people who have set them already. Ours win."""
         names = {"api_key": "OPENAI_API_KEY", "base_url": "OPENAI_BASE_URL"}
         found = {name: self.environment.get(variable, "") for name, variable in names.items()}
-        return {name: value for name, value in found.items() if value and not (name == "api_key" and has_key_file)}
+        return {name: value for name, value in found.items() if value}
 
     @property
     def _variables(self) -> dict[str, str]:
@@ -537,15 +461,6 @@ def _bootstrap(value: str) -> str:
     return ",".join(addresses)
 
 
-_Group = Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class LimitSettings(Limits):
-    """The engine's limits as settings: a misspelt one is a mistake instead of a default."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -558,7 +473,7 @@ def _are_host_names(names: tuple[str, ...]) -> tuple[str, ...]:
 _HostNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(names_in), AfterValidator(_are_host_names)]
 
 
-class Settings(SecretSettings, BaseSettings):
+class Settings(BaseSettings):
     """The settings of an operator; `callgauge run --help` says how to set them."""
 
     model_config = SettingsConfigDict(
@@ -577,13 +492,7 @@ class Settings(SecretSettings, BaseSettings):
         pattern=r"^[A-Za-z0-9._-]*$",
         max_length=100,
         examples=["staging."],
-        description="text put before every topic name as it is: letters, digits, dot, dash and underscore",
-    )
-    sequencer_group: _Group = Field(
-        "callgauge-sequencer", description="consumer group of the sequencers, of which one is active for each shard"
-    )
-    evaluator_group: _Group = Field(
-        "callgauge-evaluator", description="consumer group of the evaluators that share the work"
+        description="text put before the name of every topic and group as it is: letters, digits, dot, dash and underscore",
     )
     evaluator_instance: str | None = Field(
         None,
@@ -592,24 +501,14 @@ class Settings(SecretSettings, BaseSettings):
         examples=["evaluator-0"],
         description="name of this evaluator that outlives its restart, so that one causes no rebalance; each has its own",
     )
-    poll_interval_ms: int = Field(
-        25, gt=0, le=1_000, description="how long events may gather at the broker, in ms; a backlog is taken at once"
-    )
-    exporter_group: _Group = Field(
-        "callgauge-exporter", description="consumer group of the exporters that share the work"
-    )
-    judge_group: _Group = Field("callgauge-judge", description="consumer group of the judges that share the questions")
     http_host: str = Field(
         "127.0.0.1", min_length=1, description="address to serve /metrics on; 0.0.0.0 is every network of the machine"
     )
     http_port: int = Field(8080, ge=0, le=_MAX_PORT, description="port of /metrics, 0 to 65535; 0 takes a free one")
-    http_token_file: HeaderSecretFile | None = Field(
-        None,
-        examples=["/run/secrets/http-token"],
-        description="file with the token that a reader of /metrics has to send",
-    )
     http_token: HeaderSecret | None = Field(
-        None, examples=["..."], description="token that a reader of /metrics has to send; none means everybody may read"
+        None,
+        examples=["file:/run/secrets/http-token"],
+        description="token that a reader of /metrics has to send; none means everybody may read",
     )
     http_names: _HostNames = Field(
         (),
@@ -661,6 +560,15 @@ class Settings(SecretSettings, BaseSettings):
         SecuritySettings(),
         description="how to get in at Kafka: TLS, and a login; secrets from the environment or files",
     )
+
+    def group(self, role: str) -> str:
+        """The consumer group of all processes with this role."""
+        return f"{self.topic_prefix}callgauge-{role}"
+
+    @property
+    def all_limits(self) -> Limits:
+        """The limits, with those that nobody sets."""
+        return Limits(**dict(self.limits))
 
     def goal_rules(self, roles: Collection[str]) -> GoalRules:
         """How an evaluator judges calls against goals when these roles run in its process."""

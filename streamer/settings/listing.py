@@ -33,7 +33,7 @@ _FILE_COLUMNS: Final = 100
 _HEAD: Final = """\
 Settings of callgauge. `callgauge settings --toml` writes this file: a line that begins with # and a name has a default.
 Use it with `callgauge run --config FILE`, or name it in CALLGAUGE_CONFIG. Environment variables win over it: goals.folder
-is CALLGAUGE_GOALS__FOLDER there. Secrets belong into files: each has a setting whose name ends with _file."""
+is CALLGAUGE_GOALS__FOLDER there. Secrets belong into files: "file:/run/secrets/token" is what stands in that file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,6 @@ def listed_settings(settings: Settings, given: Given) -> tuple[ListedSetting, ..
         hides = is_secret(field.annotation)
         if hides and value not in (None, {}):
             value = HIDDEN
-            origin = origin or (f"{'.'.join(names)}_file" if given.origin((*names[:-1], f"{name}_file")) else None)
         example = None if not field.examples else str(field.examples[0])
         listed.append(
             ListedSetting(

@@ -403,10 +403,12 @@ class LiveCalls:
 
 # The role `monitor`: follows the live calls of ElevenLabs agents.
 
+POLL_SECONDS: Final = 5.0
+"""Pause between two looks for calls that have begun."""
 MAX_CALLS: Final = 500
 """Calls that are followed at a time; each is a connection to ElevenLabs."""
 TOLD_LOOKS: Final = 60
-"""Of so many looks in a row that fail, one is told: every five minutes with the usual pause."""
+"""Of so many looks in a row that fail, one is told: every five minutes."""
 MAX_REMEMBERED: Final = 10_000
 """Calls that were followed and are not begun again while the list still has them."""
 
@@ -438,7 +440,7 @@ class MonitorRole:
         if not settings.is_on:
             raise MonitorOffError(
                 "Monitor: there is no key of ElevenLabs' API, so no call can be followed and it does not start. "
-                "Set CALLGAUGE_MONITOR__API_KEY, or a file that CALLGAUGE_MONITOR__API_KEY_FILE names."
+                "Set CALLGAUGE_MONITOR__API_KEY, to the key or to file: and the path of a file with it."
             )
         self.ready = asyncio.Event()
         self._settings = settings
@@ -491,7 +493,7 @@ class MonitorRole:
                 self.ready.set()
             except LookError as error:
                 self._note(str(error))
-            await finish_unless(stop, asyncio.sleep(self._settings.poll_seconds))
+            await finish_unless(stop, asyncio.sleep(POLL_SECONDS))
 
     def _note(self, fault: str) -> None:
         self._instruments.inc("callgauge_monitor_look_failures_total")

@@ -44,9 +44,6 @@ def environment(bootstrap: str, prefix: str) -> dict[str, str]:
     return {
         "CALLGAUGE_BOOTSTRAP": bootstrap,
         "CALLGAUGE_TOPIC_PREFIX": prefix,
-        "CALLGAUGE_SEQUENCER_GROUP": f"{prefix}sequencer",
-        "CALLGAUGE_EVALUATOR_GROUP": f"{prefix}evaluator",
-        "CALLGAUGE_EXPORTER_GROUP": f"{prefix}exporter",
         "CALLGAUGE_HTTP_PORT": "0",
     }
 

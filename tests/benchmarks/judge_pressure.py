@@ -95,7 +95,6 @@ def measured(
     prefix = f"pressure.{name}."
     environment = {
         **variables(bootstrap, prefix),
-        "CALLGAUGE_JUDGE_GROUP": f"{prefix}judge",
         "CALLGAUGE_GOALS__FOLDER": str(folder / "goals"),
         "CALLGAUGE_GOALS__ASKS_JUDGE": str(asks).lower(),
         "OPENAI_API_KEY": "key",

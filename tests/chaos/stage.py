@@ -112,8 +112,6 @@ class Stage:
         self.environment = {
             "CALLGAUGE_BOOTSTRAP": cluster.bootstrap,
             "CALLGAUGE_TOPIC_PREFIX": prefix,
-            "CALLGAUGE_EVALUATOR_GROUP": self.group,
-            "CALLGAUGE_SEQUENCER_GROUP": f"{prefix}sequencer",
             "CALLGAUGE_HTTP_PORT": "0",
             "COLUMNS": "200",
             **limits,
@@ -189,7 +187,7 @@ class Stage:
     @property
     def group(self) -> str:
         """The consumer group of the evaluators."""
-        return f"{self.prefix}evaluator"
+        return f"{self.prefix}callgauge-evaluator"
 
     @property
     def load(self) -> LoadProcess:

@@ -30,7 +30,7 @@ from schemas.topics import TOPICS
 from streamer.agent_inspect.traces import OPTIONS
 from streamer.cli.app import COMMANDS
 from streamer.cluster.facts import TRAFFIC_NEEDS, needs_of
-from streamer.settings.all_settings import AGENT_INSPECT_NAMES, GoalSettings, Settings, setting_names
+from streamer.settings.all_settings import Settings, setting_names
 from tests.integration.processes import ran_here
 from tests.support.fakes.engine_feed import Feed
 from tests.support.pages import PAGES, ROOT
@@ -255,10 +255,8 @@ def test_the_table_has_every_option() -> None:
     assert {*OPTIONS} == NAMED_OPTIONS
 
 
-def test_every_option_of_calls_is_a_field_of_goal_sets_and_a_setting() -> None:
+def test_every_option_of_calls_is_a_field_of_goal_sets() -> None:
     assert JudgeOptions.model_fields.keys() <= GoalSet.model_fields.keys()
-    settings = {AGENT_INSPECT_NAMES.get(name, name) for name in JudgeOptions.model_fields}
-    assert settings <= GoalSettings.model_fields.keys()
 
 
 # -- docs/questions.md -------------------------------------------------------------------------------------------------

@@ -95,14 +95,10 @@ def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
 
 
 def variables(bootstrap: str, topic_prefix: str, **settings: str) -> dict[str, str]:
-    """Variables of a `callgauge` process that shares a broker with others: a port and groups of its own."""
+    """Variables of a `callgauge` process that shares a broker with others: a port of its own."""
     return {
         "CALLGAUGE_BOOTSTRAP": bootstrap,
         "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        **{
-            f"CALLGAUGE_{role.upper()}_GROUP": f"{topic_prefix}{role}"
-            for role in ("sequencer", "evaluator", "exporter", "judge")
-        },
         "CALLGAUGE_HTTP_PORT": "0",
         **{f"CALLGAUGE_{name.upper()}": value for name, value in settings.items()},
     }

@@ -69,7 +69,7 @@ NOT_RUN: Final = {
     "docs/python.md: from openai import AsyncOpenAI": "needs a key: tests/unit/streamer/test_notebook.py asks other judges",
     "docs/sources/agent-inspect.md: callgauge score traces.jsonl --format agent-inspect --judge ":
         "needs a judge with a key: tests/unit/streamer/agent_inspect",
-    "docs/sources/elevenlabs.md: CALLGAUGE_MONITOR__API_KEY_FILE=/run/secrets/elevenlabs-api-":
+    "docs/sources/elevenlabs.md: CALLGAUGE_MONITOR__API_KEY=file:/run/secrets/elevenlabs-api-":
         "needs ElevenLabs: tests/integration/test_monitor.py",
     "docs/history.md: import pandas as pd": "needs calls of some days: tests/unit/streamer/test_notebook.py",
     'docs/history.md: CALLGAUGE_HISTORY__CLICKHOUSE_URL="http://clickhouse:8123/?d': "needs ClickHouse: tests/unit/history/test_answers.py",

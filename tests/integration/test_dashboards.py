@@ -74,7 +74,7 @@ def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             "OPENAI_API_KEY": "key",
             "OPENAI_BASE_URL": model.url,
             "CALLGAUGE_GOALS__FOLDER": str(tmp_path / "goals"),
-            "CALLGAUGE_JUDGE__TEXT_JUDGES": TEXT_JUDGES,
+            "CALLGAUGE_GOALS__TEXT_JUDGES": TEXT_JUDGES,
             "CALLGAUGE_LIMITS__PRICES": json.dumps(PRICES),
         }
         service = running.enter_context(started(tmp_path / "run.log", "run", **environment, **judged))

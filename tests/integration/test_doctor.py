@@ -97,7 +97,9 @@ async def test_what_was_deleted_before_it_was_read_is_told(environment: dict[str
             headers = list(log.event("audit", "c", b"{}", 0).headers)
             await producer.send_and_wait(tp.topic, b"{}", key=b"c", partition=1, headers=headers)
     reader = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, group_id=environment["CALLGAUGE_EVALUATOR_GROUP"], enable_auto_commit=False
+        bootstrap_servers=bootstrap,
+        group_id=tp.topic.replace("events", "callgauge-evaluator"),
+        enable_auto_commit=False,
     )
     async with reader:
         reader.assign([tp])

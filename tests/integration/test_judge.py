@@ -290,7 +290,7 @@ async def test_a_judge_that_joins_takes_a_share_and_nothing_is_asked_twice(
 async def test_an_endpoint_that_fails_blocks_nobody(environment: dict[str, str], tmp_path: Path) -> None:
     """Everything is answered by its deadline, with the reason, and the position is committed."""
     with scripted_openai(lambda _: fails(503)) as server:
-        known = asking(server, environment, max_retries="0", breaker_failures="6", breaker_pause_ms="60000")
+        known = asking(server, environment, max_retries="0")
         with judge(tmp_path / "judge.log", known) as process:
             await address_of(process)
             now_ms = time.time_ns() // 1_000_000
@@ -311,7 +311,8 @@ async def uncommitted(environment: dict[str, str]) -> int:
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}judge.requests"
     partitions = [TopicPartition(topic, number) for number in range(QUESTION_PARTITIONS)]
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], group_id=environment["CALLGAUGE_JUDGE_GROUP"]
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
+        group_id=environment["CALLGAUGE_TOPIC_PREFIX"] + "callgauge-judge",
     )
     async with consumer:
         ends = await consumer.end_offsets(partitions)

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import structlog
 
+from consumers.judge import ask
 from consumers.judge.endpoint import MAX_REPLY_BYTES
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import TrialOutcome, UnjudgedReason
 from schemas.judging import Judged, JudgeVerdict, Unjudged
-from tests.support.calls.judge_questions import judge_settings, question, running_judge
+from tests.support.calls.judge_questions import judge_settings, question, running_judge, wall_clock_ms
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
 from tests.support.patience import patient
 
@@ -57,7 +58,7 @@ async def judged_after(does: Does, **settings: Any) -> tuple[JudgeVerdict, Mappi
     def script(asked: Asked) -> Does:
         return does if "first" in asked.user else grades("C")
 
-    given = {"api_key": KEY, "max_retries": 0, "breaker_failures": 100, **settings}
+    given = {"api_key": KEY, "max_retries": 0, **settings}
     with scripted_openai(script) as server:
         async with running_judge(judge_settings(base_url=server.url, **given)) as (judge, instruments):
             async with asyncio.timeout(patient(30)):
@@ -161,10 +162,11 @@ async def test_an_answer_that_is_compressed_all_the_same_is_not_unpacked() -> No
     assert peak_bytes < 20_000_000  # unpacked it has 64 MB
 
 
-async def test_a_trickle_is_ended_by_the_deadline() -> None:
+async def test_a_trickle_is_ended_by_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never silent for long enough to count as failed, and never done."""
+    monkeypatch.setattr(ask, "LONGEST_VERDICT_MS", 400)
     trickle = Does(body=b"", endless=b" ", pause_seconds=0.05)
-    verdict, _, _ = await judged_after(trickle, longest_verdict_ms=400, request_timeout_ms=300, max_retries=2)
+    verdict, _, _ = await judged_after(trickle, request_timeout_ms=300, max_retries=2)
     assert verdict.result == unjudged("deadline")
     assert [answer.outcome for answer in verdict.answers] == [TrialOutcome.TIMED_OUT]
     assert verdict.cost > 0
@@ -248,10 +250,12 @@ def free_port() -> int:
 
 async def two_verdicts(base_url: str, max_retries: int) -> tuple[JudgeVerdict, JudgeVerdict]:
     """Of an endpoint that does not answer. One request may go out at once; the next has to wait for longer than there is."""
-    limits = {"max_requests_per_minute": 6, "longest_verdict_ms": 5_000, "breaker_failures": 100}
-    settings = judge_settings(base_url=base_url, max_retries=max_retries, **limits)
+    settings = judge_settings(base_url=base_url, max_retries=max_retries, max_requests_per_minute=6)
     async with running_judge(settings) as (judge, _), asyncio.timeout(patient(30)):
-        return await judge.ask(question(trials=1)), await judge.ask(question(trials=1, subgoal_id="other"))
+        first, second = question(trials=1), question(trials=1, subgoal_id="other")
+        return await judge.ask(first), await judge.ask(
+            second.model_copy(update={"deadline_ms": wall_clock_ms() + 5_000})
+        )
 
 
 @contextmanager

@@ -242,7 +242,6 @@ class Evening:
             # When a call counts as stuck hangs on when verdicts come: it is not compared.
             "CALLGAUGE_GOALS__STALL_TURNS": "1000",
             "CALLGAUGE_GOALS__STALL_MS": "100000000",
-            "CALLGAUGE_JUDGE__LONGEST_VERDICT_MS": "600000",  # the most that it takes
             "CALLGAUGE_JUDGE__MAX_CONCURRENT_REQUESTS": str(AT_ONCE),
             "CALLGAUGE_JUDGE__MAX_REQUESTS_PER_MINUTE": "1000000",
             "CALLGAUGE_JUDGE__MAX_TOKENS_PER_MINUTE": "1000000000",

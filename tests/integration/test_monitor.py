@@ -80,7 +80,7 @@ async def test_a_live_call_is_found_joined_and_measured(
     vendor: Vendor, environment: dict[str, str], tmp_path: Path
 ) -> None:
     settings = {
-        "CALLGAUGE_MONITOR__API_KEY": KEY, "CALLGAUGE_MONITOR__BASE_URL": vendor.url, "CALLGAUGE_MONITOR__POLL_SECONDS": "0.2",
+        "CALLGAUGE_MONITOR__API_KEY": KEY, "CALLGAUGE_MONITOR__BASE_URL": vendor.url,
     }  # fmt: skip
     with started(tmp_path / "run.log", "run", **environment, **settings) as process:
         await asyncio.wait_for(vendor.over.wait(), patient(60))

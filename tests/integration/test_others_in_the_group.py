@@ -38,7 +38,7 @@ async def test_what_a_foreign_consumer_committed_past_is_read(environment: dict[
     topics, prefix = Topics(environment), environment["CALLGAUGE_TOPIC_PREFIX"]
     with started(tmp_path / "first.log", *ROLE, **environment) as running:
         running.printed("evaluator_ready", WAIT_SECONDS)
-        bootstrap, group = environment["CALLGAUGE_BOOTSTRAP"], environment["CALLGAUGE_EVALUATOR_GROUP"]
+        bootstrap, group = environment["CALLGAUGE_BOOTSTRAP"], f"{prefix}callgauge-evaluator"
         await asyncio.to_thread(wait_for, "its commit", lambda: bool(committed(bootstrap, group, {0})), WAIT_SECONDS)
         running.signalled(signal.SIGTERM)
     await topics.write("pipecat.events", "a", call_started("desk") | {"timestamp": time.time_ns() // 1_000_000})
@@ -48,7 +48,7 @@ async def test_what_a_foreign_consumer_committed_past_is_read(environment: dict[
         running.signalled(signal.SIGTERM)
     foreign = AIOKafkaConsumer(
         f"{prefix}events", bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], client_id="a-console-consumer",
-        group_id=environment["CALLGAUGE_EVALUATOR_GROUP"], auto_offset_reset="earliest", enable_auto_commit=False,
+        group_id=f"{prefix}callgauge-evaluator", auto_offset_reset="earliest", enable_auto_commit=False,
         partition_assignment_strategy=[RangePartitionAssignor],
     )  # fmt: skip
     async with foreign:

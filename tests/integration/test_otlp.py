@@ -18,7 +18,6 @@ from tests.integration.metrics_page import total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import closings_of, newest_rows, written_rows
 from tests.support.fakes.http_answers import Answer, Request, answering
-from tests.support.patience import patient
 
 pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
 
@@ -77,7 +76,7 @@ def receiving(receiver: Receiver) -> Iterator[str]:
 def roles(environment: dict[str, str], folder: Path, endpoint: str) -> Iterator[tuple[Process, str]]:
     """An evaluator and, in a process of its own, an exporter that sends to the endpoint; gives it and its metrics."""
     otlp = {
-        **environment, "CALLGAUGE_OTLP__ENDPOINT": endpoint, "CALLGAUGE_OTLP__TIMEOUT_SECONDS": str(min(60, patient(10))),
+        **environment, "CALLGAUGE_OTLP__ENDPOINT": endpoint,
     }  # fmt: skip
     with (
         started(folder / "exporter.log", "run", "--roles", "exporter", **otlp) as exporter,

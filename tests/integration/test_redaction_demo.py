@@ -259,7 +259,7 @@ class Demo:
             "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1000",
             "CALLGAUGE_GOALS__FOLDER": str(goals),
             "CALLGAUGE_GOALS__ASKS_JUDGE": "true",
-            "CALLGAUGE_JUDGE__TEXT_JUDGES": "conciseness,speakability,faithfulness",
+            "CALLGAUGE_GOALS__TEXT_JUDGES": "conciseness,speakability,faithfulness",
             "CALLGAUGE_TRANSCRIPTS__FOLDER": str(self._files),
             "CALLGAUGE_REDACTION__ENABLED": str(redacts).lower(),
             "CALLGAUGE_REDACTION__PATTERNS": json.dumps({"BOOKING_CODE": r"\bBK-\d{6}\b"}),

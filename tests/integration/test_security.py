@@ -114,12 +114,12 @@ class House:
         if way == "certificate":
             return self._at(
                 "mutual", protocol="SSL", ca_file=ca_file, cert_file=self.broker.file("client.pem"),
-                key_file=self.broker.file("client-encrypted.key"), key_password_file=str(self._folder / "key-password"),
+                key_file=self.broker.file("client-encrypted.key"), key_password=f"file:{self._folder / 'key-password'}",
             )  # fmt: skip
         if way == "OAUTHBEARER":
             how = {"token_file": str(self._folder / "token")}
         else:
-            how = {"username": self.user, "password_file": str(self._folder / "password")}
+            how = {"username": self.user, "password": f"file:{self._folder / 'password'}"}
         return self._at("login", protocol="SASL_SSL", mechanism=way, ca_file=ca_file, **how)
 
     def open(self) -> dict[str, str]:
@@ -127,15 +127,7 @@ class House:
         return self._at("open")
 
     def _at(self, door: str, **security: str) -> dict[str, str]:
-        names = {
-            name: f"{self.prefix}{name.split('_')[0].lower()}"
-            for name in ("SEQUENCER_GROUP", "EVALUATOR_GROUP", "EXPORTER_GROUP", "JUDGE_GROUP")
-        }
-        return {
-            **variables(self.broker, door, **security),
-            "CALLGAUGE_TOPIC_PREFIX": self.prefix,
-            **{f"CALLGAUGE_{name}": group for name, group in names.items()},
-        }
+        return {**variables(self.broker, door, **security), "CALLGAUGE_TOPIC_PREFIX": self.prefix}
 
     def give(self, rights: Collection[Right]) -> None:
         for made in self._admin.create_acls([self._acl(right) for right in set(rights)]).values():

@@ -120,7 +120,7 @@ async def test_a_folder_that_goes_away_stops_no_evaluation_and_gets_its_files_la
     environment: dict[str, str], calls: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "files"
-    more = {"CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder), "CALLGAUGE_TRANSCRIPTS__GZIP": "true"}
+    more = {"CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder)}
     with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment, **more) as process:
         page = process.metrics(SECONDS)
         wait_for("the folder", folder.is_dir, SECONDS)
@@ -135,7 +135,7 @@ async def test_a_folder_that_goes_away_stops_no_evaluation_and_gets_its_files_la
         moved.rename(folder)
         wait_for("all files", lambda: len(files_in(folder)) == CALLS, SECONDS)
         assert process.signalled(signal.SIGTERM)[0] == 0
-    found = {name.removesuffix(".json.gz"): gzip.decompress(value) for name, value in files_in(folder).items()}
+    found = {name.removesuffix(".json"): value for name, value in files_in(folder).items()}
     assert found == dict(await written(environment))
 
 

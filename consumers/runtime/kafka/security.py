@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
-from consumers.runtime.settings import UnusableSecretError, secret_in, token_in
+from consumers.runtime.settings import FromFile, UnusableSecretError, token_in
 
 # Mistakes are found when the settings are read, before anything connects: files are read here, and a certificate is
 # loaded with its key. Secrets are never shown, neither by `repr` nor in an error or a log line.
@@ -25,7 +25,7 @@ MISTAKES_ERROR: Final = "settings_mistakes"
 _PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_SECRET_CHARS)]
-Secret = Annotated[SecretStr, Field(min_length=1, max_length=MAX_SECRET_CHARS)]
+Secret = Annotated[SecretStr, FromFile, Field(min_length=1, max_length=MAX_SECRET_CHARS)]
 
 
 class Mistake(NamedTuple):
@@ -53,9 +53,8 @@ class SecuritySettings(BaseModel):
     )
     mechanism: Mechanism | None = Field(None, examples=["SCRAM-SHA-512"], description="how to log in")
     username: Name | None = Field(None, examples=["callgauge"], description="who logs in with PLAIN or SCRAM")
-    password: Secret | None = Field(None, examples=["..."], description="password of security.username")
-    password_file: Path | None = Field(
-        None, examples=["/run/secrets/kafka-password"], description="file with the password of security.username"
+    password: Secret | None = Field(
+        None, examples=["file:/run/secrets/kafka-password"], description="password of security.username"
     )
     token_file: Path | None = Field(
         None,
@@ -73,14 +72,12 @@ class SecuritySettings(BaseModel):
     key_file: Path | None = Field(
         None, examples=["/run/secrets/client.key"], description="private key of security.cert_file, PEM"
     )
-    key_password: Secret | None = Field(None, examples=["..."], description="password of security.key_file")
-    key_password_file: Path | None = Field(
-        None, examples=["/run/secrets/key-password"], description="file with the password of security.key_file"
+    key_password: Secret | None = Field(
+        None, examples=["file:/run/secrets/key-password"], description="password of security.key_file"
     )
 
     _is_settled: bool = PrivateAttr(default=False)
     _fits: bool = PrivateAttr(default=False)
-    _password: SecretStr | None = PrivateAttr(None)
     _tls: ssl.SSLContext | None = PrivateAttr(None)
 
     @model_validator(mode="after")
@@ -113,8 +110,8 @@ class SecuritySettings(BaseModel):
             options["ssl_context"] = self._tls
         if self.mechanism is not None:
             options["sasl_mechanism"] = self.mechanism
-        if self._password is not None:
-            options |= {"sasl_plain_username": self.username, "sasl_plain_password": self._password.get_secret_value()}
+        if self.password is not None:
+            options |= {"sasl_plain_username": self.username, "sasl_plain_password": self.password.get_secret_value()}
         if self.token_file is not None:
             from consumers.runtime.kafka.token_file import TokenFile  # brings the client
 
@@ -178,14 +175,12 @@ class SecuritySettings(BaseModel):
             yield Mistake("mechanism", f"security.protocol {self.protocol} has no login; did you mean SASL_SSL?")
             return
         takes_password = self.mechanism in _PASSWORD_MECHANISMS
-        given = {"username": self.username, "password": self.password, "password_file": self.password_file}
-        if not takes_password:
-            reason = "it is used only with security.protocol SASL_SSL and security.mechanism PLAIN or SCRAM"
-            yield from (Mistake(name, reason) for name, value in given.items() if value is not None)
-        else:
-            if self.username is None:
-                yield Mistake("username", f"security.mechanism {self.mechanism} needs it")
-            yield from self._settle_password()
+        for name, value in {"username": self.username, "password": self.password}.items():
+            if takes_password and value is None:
+                yield Mistake(name, f"security.mechanism {self.mechanism} needs it")
+            elif not takes_password and value is not None:
+                reason = "it is used only with security.protocol SASL_SSL and security.mechanism PLAIN or SCRAM"
+                yield Mistake(name, reason)
         if self.mechanism == "OAUTHBEARER" and self.token_file is None:
             yield Mistake("token_file", "security.mechanism OAUTHBEARER needs it")
         elif self.token_file is not None and self.mechanism != "OAUTHBEARER":
@@ -196,19 +191,10 @@ class SecuritySettings(BaseModel):
             except UnusableSecretError as error:
                 yield Mistake("token_file", str(error))
 
-    def _settle_password(self) -> Iterator[Mistake]:
-        if self.password is None and self.password_file is None:
-            yield Mistake("password_file", f"security.mechanism {self.mechanism} needs it, or security.password")
-            return
-        try:
-            self._password = _one_of(self.password, self.password_file, "security.password")
-        except UnusableSecretError as error:
-            yield Mistake("password_file", str(error))
-
     def _settle_tls(self) -> Iterator[Mistake]:
         if not self.protocol.endswith("SSL"):
             reason = f"security.protocol {self.protocol} has no TLS; did you mean SSL or SASL_SSL?"
-            names = ("ca_file", "cert_file", "key_file", "key_password", "key_password_file")
+            names = ("ca_file", "cert_file", "key_file", "key_password")
             yield from (Mistake(name, reason) for name in names if getattr(self, name) is not None)
             return
         try:
@@ -222,7 +208,7 @@ class SecuritySettings(BaseModel):
             yield from self._settle_certificate(
                 self._tls or ssl.create_default_context(), self.cert_file, self.key_file
             )
-        elif self.key_password is not None or self.key_password_file is not None:
+        elif self.key_password is not None:
             yield Mistake("key_file", "there is a password for it")
 
     def _settle_certificate(self, tls: ssl.SSLContext, certificate: Path, key: Path) -> Iterator[Mistake]:
@@ -231,11 +217,7 @@ class SecuritySettings(BaseModel):
         except OSError as error:
             yield Mistake("cert_file", _unreadable(error))
             return
-        try:
-            key_password = _one_of(self.key_password, self.key_password_file, "security.key_password")
-        except UnusableSecretError as error:
-            yield Mistake("key_password_file", str(error))
-            return
+        key_password = self.key_password
         asked = False
 
         def password() -> str:  # without it OpenSSL would ask for one on the terminal
@@ -247,25 +229,14 @@ class SecuritySettings(BaseModel):
             tls.load_cert_chain(certificate, key, password)
         except ssl.SSLError as error:
             if asked:
-                field = "key_password_file" if self.key_password is None else "key_password"
-                yield Mistake(
-                    field, "security.key_file is encrypted" + (", and this does not open it" if key_password else "")
-                )
+                refused = ", and this does not open it" if key_password else ""
+                yield Mistake("key_password", f"security.key_file is encrypted{refused}")
             elif error.reason == "KEY_VALUES_MISMATCH":
                 yield Mistake("key_file", "it is not the key of the certificate in security.cert_file")
             else:
                 yield Mistake("key_file", "expected a private key in PEM form")
         except OSError as error:
             yield Mistake("key_file", _unreadable(error))
-
-
-def _one_of(value: SecretStr | None, path: Path | None, name: str) -> SecretStr | None:
-    """Returns the secret from its setting or its file."""
-    if path is None:
-        return value
-    if value is not None:
-        raise UnusableSecretError(f"{name} is set too; set one of the two")
-    return secret_in(path)
 
 
 def _unreadable(error: OSError) -> str:

@@ -193,10 +193,12 @@ def test_the_body_is_what_opentelemetry_reads(parent: str | None) -> None:
     assert dict(counted) == {"sent": len(events)}
 
 
-def test_an_endpoint_that_is_away_delays_nothing_and_every_event_is_counted() -> None:
+def test_an_endpoint_that_is_away_delays_nothing_and_every_event_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluations, "MAX_QUEUED", 10)
+    monkeypatch.setattr(evaluations, "TIMEOUT_SECONDS", 60.0)
     counted: Counter[str] = Counter()
     event = Evaluation(1, {"gen_ai.evaluation.name": "x"})
-    settings = OtlpSettings(endpoint="http://127.0.0.1:1/v1/logs", queue_events=10, timeout_seconds=60)
+    settings = OtlpSettings(endpoint="http://127.0.0.1:1/v1/logs")
     sending = EvaluationSender(settings, "1", lambda outcome, number: counted.update({outcome: number}))
     began = time.process_time()
     sending.put([event] * 1_000)

@@ -171,10 +171,8 @@ async def test_the_same_question_is_asked_once() -> None:
         ({"sample_ratio": 0}, {}, "not_sampled"),
         ({}, {"prompt_version": "subgoal.0"}, "unknown_prompt"),
         ({}, {"deadline_ms": 5}, "deadline"),
-        ({}, {"kind": "conciseness"}, "judge_disabled"),
-        ({"text_judges": "faithfulness"}, {"kind": "conciseness"}, "judge_disabled"),
         ({"budget_per_call": 0}, {}, "over_budget"),
-        ({"max_requests_per_minute": 1, "longest_verdict_ms": 1_000}, {}, "deadline"),
+        ({"max_requests_per_minute": 1}, {}, "deadline"),
         (
             {},
             {
@@ -185,7 +183,10 @@ async def test_the_same_question_is_asked_once() -> None:
         ),
     ],
 )
-async def test_why_nobody_is_asked(settings: dict[str, Any], fields: dict[str, Any], reason: str) -> None:
+async def test_why_nobody_is_asked(
+    settings: dict[str, Any], fields: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "LONGEST_VERDICT_MS", 1_000)
     endpoint = ScriptedEndpoint(lambda _: C)
     async with running_judge(judge_settings(**settings), endpoint) as (judge, instruments):
         verdict = await judge.ask(question(**fields))
@@ -220,13 +221,11 @@ async def test_what_is_not_counted_costs_what_it_may_and_an_error_nothing() -> N
     assert (await verdict_on("JJJ")).cost == 0
 
 
-async def test_the_deadline_ends_what_is_on_its_way() -> None:
+async def test_the_deadline_ends_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "LONGEST_VERDICT_MS", 50)
     endpoint = ScriptedEndpoint(lambda _: C)
     endpoint.gate.clear()
-    async with (
-        running_judge(judge_settings(longest_verdict_ms=50), endpoint) as (judge, _),
-        asyncio.timeout(patient(10)),
-    ):
+    async with running_judge(judge_settings(), endpoint) as (judge, _), asyncio.timeout(patient(10)):
         verdict = await judge.ask(question())
         assert endpoint._at_once == 0
     assert verdict.result == unjudged("deadline")
@@ -235,16 +234,18 @@ async def test_the_deadline_ends_what_is_on_its_way() -> None:
     assert verdict.cost > 0  # the endpoint may charge for it all the same
 
 
-async def test_who_waits_behind_a_slow_endpoint_is_told_by_the_deadline() -> None:
-    async with held(longest_verdict_ms=50, max_concurrent_requests=1) as (judge, _):
+async def test_who_waits_behind_a_slow_endpoint_is_told_by_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "LONGEST_VERDICT_MS", 50)
+    async with held(max_concurrent_requests=1) as (judge, _):
         verdicts = await asyncio.gather(*(judge.ask(question(subgoal_id=str(number))) for number in range(10)))
     assert {verdict.result for verdict in verdicts} == {unjudged("deadline")}
 
 
-async def test_an_endpoint_that_fails_is_left_alone_and_tried_again() -> None:
+async def test_an_endpoint_that_fails_is_left_alone_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "BREAKER_FAILURES", 3)
+    monkeypatch.setattr(asking, "BREAKER_PAUSE_MS", 30)
     endpoint = ScriptedEndpoint(in_turn(*[FAILED] * 3, C))
-    settings = judge_settings(breaker_failures=3, breaker_pause_ms=30)
-    async with running_judge(settings, endpoint) as (judge, _):
+    async with running_judge(judge_settings(), endpoint) as (judge, _):
         opened = []
         for name, result in (("a", unjudged("unavailable")), ("b", Judged(is_completed=True))):
             assert (await judge.ask(question(subgoal_id=name))).result == result
@@ -253,9 +254,11 @@ async def test_an_endpoint_that_fails_is_left_alone_and_tried_again() -> None:
     assert len(endpoint.questions) == 6
 
 
-async def test_one_question_tries_whether_it_answers_again() -> None:
+async def test_one_question_tries_whether_it_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "BREAKER_FAILURES", 3)
+    monkeypatch.setattr(asking, "BREAKER_PAUSE_MS", 300)
     endpoint = ScriptedEndpoint(in_turn(*[FAILED] * 3, C))
-    settings = judge_settings(breaker_failures=3, breaker_pause_ms=300, max_concurrent_requests=30)
+    settings = judge_settings(max_concurrent_requests=30)
     async with running_judge(settings, endpoint) as (judge, _):
         await judge.ask(question(subgoal_id="a"))
         endpoint.gate.clear()
@@ -269,18 +272,20 @@ async def test_one_question_tries_whether_it_answers_again() -> None:
     assert len(endpoint.questions) == 3 + 4 * 3
 
 
-async def test_while_it_is_left_alone_questions_wait_and_are_told_why() -> None:
+async def test_while_it_is_left_alone_questions_wait_and_are_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "BREAKER_FAILURES", 3)
+    monkeypatch.setattr(asking, "BREAKER_PAUSE_MS", 60000)
     endpoint = ScriptedEndpoint(lambda _: FAILED)
-    settings = judge_settings(breaker_failures=3, breaker_pause_ms=60_000)
-    async with running_judge(settings, endpoint) as (judge, _):
+    async with running_judge(judge_settings(), endpoint) as (judge, _):
         await judge.ask(question(subgoal_id="a"))
         verdict = await judge.ask(question(subgoal_id="b", deadline_ms=wall_clock_ms() + 60))
     assert verdict.result == unjudged("circuit_open")
     assert len(endpoint.questions) == 3
 
 
-async def test_a_full_line_sheds_the_least_urgent() -> None:
-    async with held(max_waiting_questions=2, max_concurrent_requests=1) as (judge, endpoint):
+async def test_a_full_line_sheds_the_least_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "MAX_WAITING_QUESTIONS", 2)
+    async with held(max_concurrent_requests=1) as (judge, endpoint):
         first = judge.ask(question(subgoal_id="first"))
         await endpoint.until_asked(1)
         waiting = [judge.ask(question(subgoal_id=name)) for name in "ab"]
@@ -291,25 +296,11 @@ async def test_a_full_line_sheds_the_least_urgent() -> None:
         await asyncio.gather(first, waiting[0], urgent)
 
 
-async def test_a_superseded_turn_is_skipped_only_where_that_is_set() -> None:
-    for skips, results in ((False, [True, True, True]), (True, [True, "superseded", True])):
-        endpoint = ScriptedEndpoint(lambda _: C)
-        endpoint.gate.clear()
-        settings = judge_settings(skips_superseded=skips, max_concurrent_requests=1)
-        async with running_judge(settings, endpoint) as (judge, _):
-            promised = [judge.ask(question(turn=1))]
-            await endpoint.until_asked(1)
-            promised += [judge.ask(question(turn=turn)) for turn in (2, 3)]
-            endpoint.gate.set()
-            found = [verdict.result for verdict in await asyncio.gather(*promised)]
-        assert found == [Judged(is_completed=True) if one is True else unjudged(str(one)) for one in results]
-
-
 async def test_progression_is_asked_one_at_a_time_for_each_call() -> None:
     endpoint = ScriptedEndpoint(lambda _: X)
     endpoint.gate.clear()
     kind = JudgeKind.CONVERSATION_PROGRESSION
-    async with running_judge(judge_settings(text_judges=[kind]), endpoint) as (judge, _):
+    async with running_judge(judge_settings(), endpoint) as (judge, _):
         promised = [judge.ask(question(kind=kind, turn=turn)) for turn in (1, 2, 3)]
         await endpoint.until_asked(1)
         promised.append(judge.ask(question(kind=kind, turn=1, conversation_id="other")))
@@ -342,15 +333,15 @@ def rates(**fields: Any) -> Reply:
 )  # fmt: skip
 async def test_eva_s_metrics_are_asked_once(kind: str, reply: Reply, result: object) -> None:
     endpoint = ScriptedEndpoint(lambda _: reply)
-    settings = judge_settings(text_judges="speakability,conciseness,faithfulness")
-    async with running_judge(settings, endpoint) as (judge, _):
+    async with running_judge(judge_settings(), endpoint) as (judge, _):
         verdict = await judge.ask(question(kind=kind))
     assert verdict.result == result
     assert (len(endpoint.questions), verdict.votes, verdict.confidence) == (1, Votes(), None)
 
 
-async def test_what_is_withdrawn_is_neither_asked_nor_answered() -> None:
-    async with held(max_concurrent_requests=3, breaker_failures=1) as (judge, endpoint):
+async def test_what_is_withdrawn_is_neither_asked_nor_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "BREAKER_FAILURES", 1)
+    async with held(max_concurrent_requests=3) as (judge, endpoint):
         asked, waits, stays = (question(subgoal_id=name) for name in "abc")
         promised = [judge.ask(one) for one in (asked, waits, stays)]
         await endpoint.until_asked(3)

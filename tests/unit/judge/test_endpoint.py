@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.judge import ask
 from consumers.judge import endpoint as transport
 from consumers.judge.endpoint import Endpoint
 from consumers.judge.prompts import question_of
@@ -217,10 +218,11 @@ async def test_what_never_left_costs_nothing(error: Exception, outcome: TrialOut
     assert verdicts[2].result == Judged(is_completed=True)
 
 
-async def test_repeats_take_places_in_the_minute_too() -> None:
+async def test_repeats_take_places_in_the_minute_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three requests may go out at once, and the first question took all three."""
+    monkeypatch.setattr(ask, "LONGEST_VERDICT_MS", 1_000)
     endpoint = ScriptedEndpoint(lambda _: Reply(TrialOutcome.UNAVAILABLE, requests=3))
-    settings = judge_settings(max_requests_per_minute=18, longest_verdict_ms=1_000)
+    settings = judge_settings(max_requests_per_minute=18)
     async with running_judge(settings, endpoint) as (judge, _), asyncio.timeout(patient(10)):
         verdicts = [await judge.ask(question(trials=1, subgoal_id=name)) for name in "ab"]
     reasons = [UnjudgedReason.UNAVAILABLE, UnjudgedReason.DEADLINE]
@@ -235,8 +237,11 @@ async def test_silence_after_a_request_has_left_costs_what_it_may() -> None:
 
 
 @pytest.mark.parametrize(("not_sent", "requests"), [((1,), 0), ((), 1)])
-async def test_a_question_that_is_cut_off_costs_only_what_left(not_sent: tuple[int, ...], requests: int) -> None:
-    verdict = await verdict_of(FakeNetwork(None, not_sent=not_sent), longest_verdict_ms=50)
+async def test_a_question_that_is_cut_off_costs_only_what_left(
+    not_sent: tuple[int, ...], requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ask, "LONGEST_VERDICT_MS", 50)
+    verdict = await verdict_of(FakeNetwork(None, not_sent=not_sent))
     assert verdict.result == Unjudged(reason=UnjudgedReason.DEADLINE)
     assert verdict.requests == requests
     assert (verdict.cost > 0) == bool(requests)

@@ -1,6 +1,7 @@
 """Money, rates, the breaker and the sample: pure, with the time passed in."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -204,8 +205,8 @@ def waiting(number: int, deadline_ms: int = 1_000, arrived_ms: int = 0, **fields
     return Waiting(question(asked_at_ms=0, deadline_ms=deadline_ms, **fields), arrived_ms, deadline_ms, number)
 
 
-def line_of(*entries: Waiting, max_waiting: int = 100, skips: bool = False) -> WaitingLine:
-    line = WaitingLine(max_waiting, skips_superseded=skips)
+def line_of(*entries: Waiting, max_waiting: int = 100) -> WaitingLine:
+    line = WaitingLine(max_waiting)
     for entry in entries:
         assert list(line.put(entry)) == []
     return line
@@ -243,24 +244,21 @@ def test_a_full_line_sends_the_least_urgent_away() -> None:
     assert order(line) == [3, 1]
 
 
-def test_a_later_turn_takes_the_place_only_where_that_is_set() -> None:
-    earlier, later = (waiting(turn, turn=turn, conversation_id="c") for turn in (1, 2))
-    assert order(line_of(earlier, later)) == [1, 2]
-    line = line_of(earlier, skips=True)
+RUNNING: dict[str, Any] = {"kind": JudgeKind.CONVERSATION_PROGRESSION, "conversation_id": "c"}
+
+
+def test_a_later_turn_takes_the_place_only_of_kinds_that_judge_the_whole_call() -> None:
+    assert order(line_of(*(waiting(turn, turn=turn, conversation_id="c") for turn in (1, 2)))) == [1, 2]
+    earlier, later = (waiting(turn, turn=turn, **RUNNING) for turn in (1, 2))
+    line = line_of(earlier)
     assert [(left.number, why) for left, why in line.put(later)] == [(1, UnjudgedReason.SUPERSEDED)]
     assert order(line) == [2]
 
 
 def test_an_earlier_turn_that_comes_late_is_superseded_itself() -> None:
-    line = line_of(waiting(2, turn=2, conversation_id="c"), skips=True)
-    assert [left.number for left, _ in line.put(waiting(1, turn=1, conversation_id="c"))] == [1]
+    line = line_of(waiting(2, turn=2, **RUNNING))
+    assert [left.number for left, _ in line.put(waiting(1, turn=1, **RUNNING))] == [1]
     assert order(line) == [2]
-
-
-def test_another_subgoal_supersedes_nothing() -> None:
-    line = line_of(waiting(1, conversation_id="c", subgoal_id="a"), skips=True)
-    assert list(line.put(waiting(2, conversation_id="c", subgoal_id="b", turn=2))) == []
-    assert order(line) == [1, 2]
 
 
 def test_progression_is_judged_one_at_a_time_and_only_the_newest() -> None:
@@ -288,7 +286,7 @@ def test_who_is_withdrawn_is_gone() -> None:
 def test_nobody_is_lost_or_doubled_whatever_happens() -> None:
     for seed in range(30):
         draw = random.Random(seed)  # noqa: S311 - the same every time
-        line = WaitingLine(8, skips_superseded=draw.random() < 0.5)
+        line = WaitingLine(8)
         there: dict[str, int] = {}
         came: list[int] = []
         went: list[int] = []

@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from schemas.closed_sets import JudgeKind
 from streamer.settings.all_settings import Settings, SettingsError, load_settings
 
-KEY_FILE, KEY = "CALLGAUGE_JUDGE__API_KEY_FILE", "CALLGAUGE_JUDGE__API_KEY"
+KEY = "CALLGAUGE_JUDGE__API_KEY"
 
 
 @pytest.fixture
 def key_file(tmp_path: Path) -> str:
     path = tmp_path / "key"
     path.write_text("from-file\n")
-    return str(path)
+    return f"file:{path}"
 
 
 def loaded(**environment: str) -> Settings:
@@ -36,7 +35,6 @@ def key_of(settings: Settings) -> str | None:
 def test_without_a_key_nobody_is_asked() -> None:
     settings = loaded()
     assert (settings.judge.is_on, settings.judge.base_url) == (False, "https://api.openai.com/v1")
-    assert settings.judge.text_judges == frozenset()
 
 
 def test_the_variables_of_openai_s_client_switch_it_on() -> None:
@@ -53,20 +51,18 @@ def test_the_variables_of_openai_s_client_switch_it_on() -> None:
 def test_our_own_settings_win(key_file: str, tmp_path: Path) -> None:
     ambient = {"OPENAI_API_KEY": "ambient", "OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}
     assert key_of(loaded(**ambient, **{KEY: "ours"})) == "ours"
-    assert key_of(loaded(**ambient, **{KEY_FILE: key_file})) == "from-file"
+    assert key_of(loaded(**ambient, **{KEY: key_file})) == "from-file"
     assert loaded(**ambient, CALLGAUGE_JUDGE__BASE_URL="https://judge.example.com").judge.base_url.startswith("https")
     config = tmp_path / "callgauge.toml"
-    config.write_text(f'[judge]\napi_key_file = "{key_file}"\nmodel = "m"\ntext_judges = ["conciseness"]\n')
+    config.write_text(f'[judge]\napi_key = "{key_file}"\nmodel = "m"\n')
     settings = load_settings(config, {}, ambient)
     assert (key_of(settings), settings.judge.model) == ("from-file", "m")
-    assert settings.judge.text_judges == {JudgeKind.CONCISENESS}
 
 
-def test_a_key_is_given_once_and_fits_a_header(key_file: str) -> None:
-    assert "api_key_file is set too" in mistake(**{KEY: "one", KEY_FILE: key_file})
+def test_a_key_fits_a_header() -> None:
     assert "visible ASCII" in mistake(**{KEY: "a key"})
     assert "must not be empty" in mistake(**{KEY: ""})
-    assert "cannot be read" in mistake(**{KEY_FILE: "/nowhere"})
+    assert "/nowhere: the file cannot be read" in mistake(**{KEY: "file:/nowhere"})
 
 
 @pytest.mark.parametrize(
@@ -99,8 +95,6 @@ def test_no_mistake_shows_the_key(variables: dict[str, str]) -> None:
         ("BASE_URL", "https://user:pw@host/v1", "CALLGAUGE_JUDGE__BASE_URL"),
         ("SAMPLE_RATIO", "1.5", "less than or equal to 1"),
         ("TEMPERATURE", "warm", "CALLGAUGE_JUDGE__TEMPERATURE is 'warm'"),
-        ("TEXT_JUDGES", "conciseness,politeness", "'politeness' is none of conciseness, speakability"),
-        ("TEXT_JUDGES", "subgoal", "'subgoal' is none of"),
         ("BUDGET_PER_HOUR", "nan", "CALLGAUGE_JUDGE__BUDGET_PER_HOUR"),
         ("BUGDET_PER_HOUR", "1", "did you mean judge.budget_per_hour?"),
     ],
@@ -109,7 +103,5 @@ def test_a_mistake_is_told_where_it_was_made(name: str, value: str, told: str) -
     assert told in mistake(**{f"CALLGAUGE_JUDGE__{name}": value})
 
 
-def test_lists_and_words_come_from_the_environment() -> None:
-    settings = loaded(CALLGAUGE_JUDGE__TEXT_JUDGES="speakability, faithfulness", CALLGAUGE_JUDGE__TEMPERATURE="default")
-    assert settings.judge.text_judges == {JudgeKind.SPEAKABILITY, JudgeKind.FAITHFULNESS}
-    assert settings.judge.temperature is None
+def test_the_temperature_may_be_left_to_the_model() -> None:
+    assert loaded(CALLGAUGE_JUDGE__TEMPERATURE="default").judge.temperature is None

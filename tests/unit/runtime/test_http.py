@@ -175,7 +175,7 @@ def test_the_token_is_never_shown() -> None:
 def test_the_token_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
-    for environment in ({"CALLGAUGE_HTTP_TOKEN": TOKEN}, {"CALLGAUGE_HTTP_TOKEN_FILE": str(path)}):
+    for environment in ({"CALLGAUGE_HTTP_TOKEN": TOKEN}, {"CALLGAUGE_HTTP_TOKEN": f"file:{path}"}):
         token = load_settings(None, {}, environment).http.token
         assert token is not None
         assert token.get_secret_value() == TOKEN
@@ -183,29 +183,20 @@ def test_the_token_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("value", "said"),
     [
-        ("CALLGAUGE_HTTP_TOKEN", "", "CALLGAUGE_HTTP_TOKEN is set: it must not be empty"),
-        ("CALLGAUGE_HTTP_TOKEN", f"{TOKEN} x", "CALLGAUGE_HTTP_TOKEN is set: expected visible ASCII"),
-        ("CALLGAUGE_HTTP_TOKEN_FILE", "{folder}/none", ": the file cannot be read (No such file or directory)"),
-        ("CALLGAUGE_HTTP_TOKEN_FILE", "{folder}/bad", ": expected visible ASCII characters without spaces"),
+        ("", "CALLGAUGE_HTTP_TOKEN is set: it must not be empty"),
+        (f"{TOKEN} x", "CALLGAUGE_HTTP_TOKEN is set: expected visible ASCII"),
+        ("file:{folder}/none", "/none: the file cannot be read (No such file or directory)"),
+        ("file:{folder}/bad", ": expected visible ASCII characters without spaces"),
     ],
 )
-def test_a_token_that_cannot_be_used_is_told_and_not_shown(
-    tmp_path: Path, variable: str, value: str, said: str
-) -> None:
+def test_a_token_that_cannot_be_used_is_told_and_not_shown(tmp_path: Path, value: str, said: str) -> None:
     (tmp_path / "bad").write_text(f"{TOKEN} x")
     with pytest.raises(SettingsError) as refused:
-        load_settings(None, {}, {variable: value.replace("{folder}", str(tmp_path))})
+        load_settings(None, {}, {"CALLGAUGE_HTTP_TOKEN": value.replace("{folder}", str(tmp_path))})
     assert said in str(refused.value)
     assert TOKEN not in str(refused.value)
-
-
-def test_two_tokens_are_one_too_many(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    both = {"CALLGAUGE_HTTP_TOKEN": "another", "CALLGAUGE_HTTP_TOKEN_FILE": str(tmp_path / "token")}
-    with pytest.raises(SettingsError, match="CALLGAUGE_HTTP_TOKEN is set: http_token_file is set too"):
-        load_settings(None, {}, both)
 
 
 async def test_other_paths_are_not_there(serving: Serving) -> None:

@@ -1,6 +1,7 @@
 """The security settings for Kafka reach every client as they were set, and no secret is ever shown."""
 
 import asyncio
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -144,7 +145,7 @@ async def test_every_kind_of_client_gets_all_of_it(monkeypatch: pytest.MonkeyPat
 def test_secrets_are_not_shown_by_anything_that_is_printed(tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text(SECRET)
-    for given in ({"password": SECRET}, {"password_file": path}):
+    for given in ({"password": SECRET}, {"password": f"file:{path}"}):
         security = SecuritySettings.model_validate(
             {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "ada", **given}
         )
@@ -158,18 +159,16 @@ def test_a_login_that_does_not_fit_together_is_refused_with_all_its_mistakes(tmp
     assert mistakes(protocol="SASL_SSL").keys() == {"mechanism"}
     assert "SASL_SSL" in mistakes(protocol="SSL", mechanism="PLAIN")["mechanism"]
     assert mistakes(**{**LOGIN, "protocol": "SSL"}).keys() == {"username", "password"}
-    assert mistakes(protocol="SASL_SSL", mechanism="PLAIN").keys() == {"username", "password_file"}
+    assert mistakes(protocol="SASL_SSL", mechanism="PLAIN").keys() == {"username", "password"}
     assert mistakes(protocol="SASL_SSL", mechanism="PLAIN", password=SECRET).keys() == {"username"}
-    assert mistakes(protocol="SASL_SSL", mechanism="PLAIN", username="ada").keys() == {"password_file"}
-    both = mistakes(**LOGIN, mechanism="PLAIN", password_file=tmp_path)
-    assert "security.password is set too" in both["password_file"]
+    assert mistakes(protocol="SASL_SSL", mechanism="PLAIN", username="ada").keys() == {"password"}
     assert mistakes(**LOGIN, mechanism="OAUTHBEARER").keys() == {"username", "password", "token_file"}
     assert mistakes(**LOGIN, mechanism="PLAIN", token_file=tmp_path).keys() == {"token_file"}
 
 
 def test_tls_that_does_not_fit_together_is_refused_with_all_its_mistakes(certificates: Path) -> None:
     pem, key = certificates / "client.pem", certificates / "client.key"
-    files = {"ca_file": pem, "cert_file": pem, "key_file": key, "key_password": "x", "key_password_file": key}
+    files = {"ca_file": pem, "cert_file": pem, "key_file": key, "key_password": "x"}
     assert mistakes(**files).keys() == files.keys()
     assert mistakes(protocol="SSL", cert_file=pem).keys() == {"key_file"}
     assert mistakes(protocol="SSL", key_file=key).keys() == {"cert_file"}
@@ -180,7 +179,7 @@ def test_tls_that_does_not_fit_together_is_refused_with_all_its_mistakes(certifi
     assert swapped == dict.fromkeys(("ca_file", "cert_file"), "expected certificates in PEM form")
     assert "PEM" in mistakes(protocol="SSL", cert_file=pem, key_file=pem)["key_file"]
     everything = mistakes(protocol="SASL_SSL", mechanism="PLAIN", ca_file="missing.pem", cert_file=pem)
-    assert everything.keys() == {"username", "password_file", "ca_file", "key_file"}
+    assert everything.keys() == {"username", "password", "ca_file", "key_file"}
 
 
 def test_an_encrypted_key_needs_its_password(certificates: Path, tmp_path: Path) -> None:
@@ -189,16 +188,12 @@ def test_an_encrypted_key_needs_its_password(certificates: Path, tmp_path: Path)
         "cert_file": certificates / "client.pem",
         "key_file": certificates / "client-encrypted.key",
     }
-    assert mistakes(**encrypted) == {"key_password_file": "security.key_file is encrypted"}
+    assert mistakes(**encrypted) == {"key_password": "security.key_file is encrypted"}
     assert "does not open it" in mistakes(**encrypted, key_password=SECRET)["key_password"]
     path = tmp_path / "password"
-    path.write_text(SECRET)
-    assert "does not open it" in mistakes(**encrypted, key_password_file=path)["key_password_file"]
     path.write_text(KEY_PASSWORD + "\n")
-    opened = SecuritySettings.model_validate({**encrypted, "key_password_file": path})
+    opened = SecuritySettings.model_validate({**encrypted, "key_password": f"file:{path}"})
     assert opened.client_options().keys() == {"security_protocol", "ssl_context"}
-    both = mistakes(**encrypted, key_password=SECRET, key_password_file=path)
-    assert "security.key_password is set too" in both["key_password_file"]
 
 
 @pytest.mark.parametrize(
@@ -219,9 +214,9 @@ def test_a_file_that_holds_no_secret_is_told(tmp_path: Path, content: bytes | No
         secret_in(path)
     assert reason in str(caught.value)
     assert caught.value.__cause__ is None or SECRET not in repr(caught.value.__cause__)
-    assert mistakes(protocol="SASL_SSL", mechanism="PLAIN", username="ada", password_file=path) == {
-        "password_file": str(caught.value)
-    }
+    with pytest.raises(ValidationError, match=re.escape(f"{path}: {caught.value}")) as refused:
+        SecuritySettings.model_validate({"password": f"file:{path}"})
+    assert SECRET not in str(refused.value)
 
 
 def test_only_the_line_break_at_its_end_is_no_part_of_a_password(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 import typer
 from aiokafka import TopicPartition
 
+from consumers.engine.limits import LimitSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Next, Tick
 from schemas.topics import MAX_TRANSACTION_MS, TOPICS
@@ -25,7 +26,7 @@ from streamer.doctor.findings import (
     topic_findings,
     topic_setting_findings,
 )
-from streamer.settings.all_settings import LimitSettings, Settings
+from streamer.settings.all_settings import Settings
 
 SETTINGS = Settings(topic_prefix="x.")
 KAFKA = SETTINGS.kafka

@@ -64,12 +64,11 @@ class Made:
         monkeypatch: pytest.MonkeyPatch,
         rules: GoalRules | None = None,
         transcripts: dict[str, object] | None = None,
-        poll_interval_ms: int = 25,
         **goals: object,
     ) -> None:
         monkeypatch.setattr(evaluator_role, "Evaluator", FakeEvaluator)
         self.instruments = Instruments(CollectorRegistry(), ["evaluator"])
-        settings = Settings(goals=goals, transcripts=transcripts or {}, poll_interval_ms=poll_interval_ms)
+        settings = Settings(goals=goals, transcripts=transcripts or {})
         self.role = EvaluatorRole(NOBODY, settings, self.instruments, rules or GoalRules())
         evaluator: Any = self.role._evaluator
         self.evaluator: FakeEvaluator = evaluator
@@ -180,7 +179,7 @@ async def test_calls_get_transcripts_unless_somebody_does_not_want_them(
 async def test_files_of_transcripts_are_made_beside_the_evaluator_and_end_with_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made = Made(monkeypatch, transcripts={"folder": tmp_path / "files", "gzip": True})
+    made = Made(monkeypatch, transcripts={"folder": tmp_path / "files"})
     await made.ended(await made.started())
     assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from consumers.engine.limits import LimitSettings
 from consumers.evaluator.service import OvertakenError
 from consumers.evaluator.writer import WriteError
 from consumers.exporter import service as exporter_service
@@ -25,7 +26,7 @@ from streamer.facts import installed_version
 from streamer.roles import evaluator_role
 from streamer.roles import running as service
 from streamer.roles.running import LONGEST_PAUSE_SECONDS, MOST_RESTARTS, QUIET_SECONDS, RoleRunner, Service, start_facts
-from streamer.settings.all_settings import LimitSettings, Settings, load_settings
+from streamer.settings.all_settings import Settings, load_settings
 from tests.support.fakes.evaluator_fakes import until_idle
 from tests.support.patience import patient
 
@@ -132,9 +133,9 @@ async def test_the_sequencer_has_its_group_and_the_bounds_of_events(monkeypatch:
 
     monkeypatch.setattr("consumers.sequencer.service.Sequencer", sequencer)
     limits = LimitSettings(max_record_bytes=1_000)
-    given = Settings(http_port=0, sequencer_group="g", poll_interval_ms=7, limits=limits)
+    given = Settings(http_port=0, topic_prefix="t.", limits=limits)
     Service(given, KafkaSettings(), ["sequencer"])
-    assert [(its.group_id, its.poll_interval_ms, its.max_record_bytes) for its in made] == [("g", 7, 1_000)]
+    assert [(its.group_id, its.max_record_bytes) for its in made] == [("t.callgauge-sequencer", 1_000)]
 
 
 async def test_the_budget_of_series_is_a_setting() -> None:
@@ -523,7 +524,7 @@ def facts(environment: dict[str, str] | None = None, roles: tuple[RoleName, ...]
 def test_with_the_defaults_it_says_what_is_off_and_how_to_switch_it_on() -> None:
     assert facts() == {
         "goals": "only those of simulated calls and the sample (set goals.folder or goals.reads_topic)",
-        "judge": "off (no key: set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY_FILE)",
+        "judge": "off (no key: set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY)",
         "transcripts": "on (the topic transcripts)",
         "redaction": "on (card, phone, email, iban, birth_date)",
     }
