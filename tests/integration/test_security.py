@@ -45,7 +45,7 @@ SEQUENCER: Final[tuple[Right, ...]] = (
     *(("topic", topic, "READ") for topic in (*INPUT_TOPICS, "sequencer", "events")),
     ("topic", "events", "WRITE"),
     ("topic", "quarantine", "WRITE"),
-    ("group", "sequencer", "READ"),
+    ("group", "callgauge-sequencer", "READ"),
 )
 EVALUATOR: Final[tuple[Right, ...]] = (
     ("topic", "events", "READ"),
@@ -54,16 +54,16 @@ EVALUATOR: Final[tuple[Right, ...]] = (
     ("topic", "words", "WRITE"),
     ("topic", "quarantine", "WRITE"),
     ("topic", "transcripts", "WRITE"),
-    ("group", "evaluator", "READ"),
-    ("transactional_id", "evaluator-", "WRITE"),
+    ("group", "callgauge-evaluator", "READ"),
+    ("transactional_id", "callgauge-evaluator-", "WRITE"),
 )
 CONSOLE: Final[tuple[Right, ...]] = (("topic", "scores", "READ"), ("topic", "words", "READ"))
-EXPORTER: Final[tuple[Right, ...]] = (("topic", "scores", "READ"), ("group", "exporter", "READ"))
+EXPORTER: Final[tuple[Right, ...]] = (("topic", "scores", "READ"), ("group", "callgauge-exporter", "READ"))
 JUDGE: Final[tuple[Right, ...]] = (
     ("topic", "judge.requests", "READ"),
     ("topic", "judge.verdicts", "WRITE"),
-    ("group", "judge", "READ"),
-    ("transactional_id", "judge-judge-", "WRITE"),
+    ("group", "callgauge-judge", "READ"),
+    ("transactional_id", "callgauge-judge-judge-", "WRITE"),
 )
 WRITTEN: Final = ("quarantine", "words", "transcripts")
 """Topics that an evaluator only writes."""
@@ -345,9 +345,9 @@ def test_files_of_transcripts_need_reading_them(house: House, tmp_path: Path) ->
     environment = {**house.entrance("PLAIN"), "CALLGAUGE_TRANSCRIPTS__FOLDER": str(tmp_path / "files")}
     with allowed(house, *EVALUATOR):
         missing = refused("run", "--roles", "evaluator", **environment).splitlines()[1:-1]
-        wanted = [f"group {house.prefix}evaluator-files: Read", f"topic {house.prefix}transcripts: Read"]
+        wanted = [f"group {house.prefix}callgauge-evaluator-files: Read", f"topic {house.prefix}transcripts: Read"]
         assert sorted(line.strip() for line in missing) == wanted
-        rights = (("topic", "transcripts", "READ"), ("group", "evaluator-files", "READ"))
+        rights = (("topic", "transcripts", "READ"), ("group", "callgauge-evaluator-files", "READ"))
         with (
             allowed(house, *rights),
             started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process,
