@@ -12,8 +12,8 @@ TOKEN_FILE: Final = "token"  # noqa: S105  # its name
 """Name of the file with the token of senders in the folder of `serve`."""
 ADDRESS_FILE: Final = "address"
 """Name of the file that says where the process listens that serves the folder."""
-POSITION_FILE: Final = ".callgauge-tail.json"
-"""Name of the file in the run's folder: it moves with the run, and to delete it is to begin again."""
+POSITION_FILE: Final = ".callgauge-watch.sqlite"
+"""Name of the file in a watched folder: it moves with the folder, and to delete it is to begin again."""
 
 
 # Exit codes of `callgauge` beside 0, and 1 and 2 of errors that a person can fix.

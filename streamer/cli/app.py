@@ -30,7 +30,6 @@ GROUPS: Final = {
         "top": "Shows the running calls of your topics as a table.",
         "call": "Shows one call of the topics: turns, tools, words.",
         "history": "Finds past calls by what happened in them.",
-        "tail": "Sends a run of EVA to the topics while EVA writes it.",
         "simulate": "Sends simulated calls to the topics in real time.",
     },
     "recorded": {

@@ -1,11 +1,11 @@
-"""The command `replay`: recorded calls onto the topics; with --from-topics, past traffic evaluated again."""
+"""The command `replay`: recorded calls onto the topics, once or as they are written; with --from-topics, past traffic evaluated again."""
 
 import asyncio
 import math
 import secrets
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,19 +20,23 @@ from streamer.cli.options import (
     PrefixOption,
     ServedOption,
 )
-from streamer.facts import ID_MARK, MAX_OPEN_CALLS, STOPPED_BY_SIGNAL
+from streamer.facts import ID_MARK, MAX_OPEN_CALLS, POSITION_FILE, STOPPED_BY_SIGNAL
 from streamer.terminal import error_console, say
 
+if TYPE_CHECKING:  # brought when the command runs
+    from streamer.settings.all_settings import Settings
+    from streamer.sources.watch import WatchedFacts
+
 PAST_PANEL: Final = "Past traffic"
-_OF_RECORDINGS: Final = {
-    "paths": "PATH",
+WATCH_PANEL: Final = "Calls that are being written"
+_OF_PLAYING: Final = {
     "speed": "--speed",
     "keep_ids": "--keep-ids",
     "keep_times": "--keep-times",
-    "agent": "--agent",
-    "goals": "--goals",
     "concurrent": "--calls",
 }
+_OF_WATCHING: Final = {"run_name": "--run-name", "position": "--position"}
+_OF_RECORDINGS: Final = {"paths": "PATH", "watches": "--watch", "agent": "--agent", "goals": "--goals"}
 _OF_PAST_TRAFFIC: Final = {
     "since": "--since",
     "until": "--until",
@@ -87,6 +91,28 @@ def replay(
     concurrent: Annotated[
         int, typer.Option("--calls", metavar="N", min=1, max=MAX_OPEN_CALLS, help="Calls at the same time, at most.")
     ] = 200,
+    watches: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Send what is there and what is written from now on.", rich_help_panel=WATCH_PANEL
+        ),
+    ] = False,
+    run_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Put behind the conversation ids: needed if calls with the same ids were sent before.",
+            rich_help_panel=WATCH_PANEL,
+        ),
+    ] = None,
+    position: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=f"Where the position is kept; {POSITION_FILE} in the folder unless given.",
+            rich_help_panel=WATCH_PANEL,
+        ),
+    ] = None,
     from_topics: Annotated[
         bool,
         typer.Option("--from-topics", help="Evaluate past traffic again and compare.", rich_help_panel=PAST_PANEL),
@@ -126,6 +152,13 @@ def replay(
     Recorded calls are sent to the topics as if they happened now. Each gets a conversation id of its own, and its times
     move to the present by whole seconds, so a recording can be played many times. Calls run side by side.
 
+    With --watch one PATH is followed while others write there, and ids and times stay as they are. A record of an EVA run
+    is sent when it is whole, the lines of a file (.jsonl, .ndjson) as they come, any other file when nothing has changed
+    in it for 2 s. What is added later is sent too. The position is kept in the folder: run the same command again to
+    continue after Ctrl-C or a crash, and nothing is evaluated twice. It ends by itself when EVA has written
+    evaluation_summary.json and every call was sent. Calls that are more than a day old are left out, because the evaluator
+    refuses them; the exit code is then 1.
+
     With --from-topics the calls that closed between --since and --until are read from the topic events again and evaluated
     with this version and these settings. The records go to the topic --into and are compared with those in `scores`. The
     running system is not touched: no consumer group is used, and nothing is written to scores. Give this command the
@@ -145,6 +178,8 @@ def replay(
         callgauge replay records/1.1.2 --speed 20
         callgauge replay calls.jsonl.gz --speed max --agent booking-bot
         callgauge replay records --goals '{id}'
+        callgauge replay --watch output/my-run --folder calls
+        callgauge replay --watch output/next-run --run-name next
         callgauge replay --from-topics --since 2h
         CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02
     """
@@ -153,8 +188,9 @@ def replay(
     from streamer.settings.listing import settings_from
     from streamer.sources.publisher import PlayProgress, publish_calls
     from streamer.sources.replayed_calls import ReplayPlan, amount_of, calls_to_play
+    from streamer.sources.watch import WatchedFacts
 
-    _require_one_kind(context, from_topics=from_topics)
+    _require_one_kind(context, from_topics=from_topics, watches=watches)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if from_topics:
         from streamer.backtest.run import run_backtest  # brings the engine, which playing does not need
@@ -163,6 +199,9 @@ def replay(
         return
     if not paths:
         raise typer.BadParameter("Missing argument 'PATH...': what to play; or --from-topics to evaluate past traffic.")
+    if watches:
+        _watch(settings, paths, position, WatchedFacts(agent, goals, run_name), folder)
+        return
     plan = ReplayPlan(
         paths=tuple(paths),
         speed=None if speed == math.inf else speed,
@@ -207,14 +246,54 @@ def replay(
     )
 
 
-def _require_one_kind(context: typer.Context, *, from_topics: bool) -> None:
+def _watch(
+    settings: "Settings", paths: list[Path], position: Path | None, facts: "WatchedFacts", folder: Path | None
+) -> None:
+    """Follows one path.
+
+    Raises:
+        Exit: A signal came before all was sent, or calls of the past were left out.
+    """
+    from streamer.sources.watch import WatchError, watch
+
+    path = paths[0]
+    if len(paths) > 1 or not path.exists():
+        seen = f"{len(paths)} paths were named" if len(paths) > 1 else "there is no such file or folder"
+        raise WatchError(
+            f"{path}: {seen}, so nothing is watched. Name one: the folder that EVA writes the run to (output/<run>), a folder of files, or "
+            "a file; make it if nothing is written yet."
+        )
+    beside = path / POSITION_FILE if path.is_dir() else path.with_name(f".{path.name}{POSITION_FILE}")
+    is_over, progress = asyncio.run(watch(settings, path, position or beside, facts, folder))
+    say(f"{'The run is over' if is_over else 'Stopped'}: {progress}.")
+    if not is_over and progress.waiting:
+        say("Run the same command again to continue.")
+        raise typer.Exit(STOPPED_BY_SIGNAL)
+    if progress.past_calls:
+        raise typer.Exit(1)
+
+
+def _require_one_kind(context: typer.Context, *, from_topics: bool, watches: bool) -> None:
     """Refuses options that mean nothing in this kind of replay."""
-    strangers = _OF_RECORDINGS if from_topics else _OF_PAST_TRAFFIC
-    sources = {name: context.get_parameter_source(name) for name in strangers}
-    given = [strangers[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    if given:
-        kind = "cannot be combined with" if from_topics else "is of use only with"
-        raise typer.BadParameter(f"{given[0]} {kind} --from-topics.")
+    for names, other, is_excluded in (
+        (_OF_RECORDINGS | _OF_PLAYING | _OF_WATCHING, "--from-topics", from_topics),
+        (_OF_PLAYING, "--watch", watches),
+    ):
+        if is_excluded and (given := _given(context, names)):
+            raise typer.BadParameter(f"{given} cannot be combined with {other}.")
+    for names, other, is_there in (
+        (_OF_PAST_TRAFFIC, "--from-topics", from_topics),
+        (_OF_WATCHING, "--watch", watches),
+    ):
+        if not is_there and (given := _given(context, names)):
+            raise typer.BadParameter(f"{given} is of use only with {other}.")
+
+
+def _given(context: typer.Context, names: dict[str, str]) -> str | None:
+    """The first of these options that the command line has."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    given = (names[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+    return next(given, None)
 
 
 def _calls_text(finished: int, of: int) -> str:

@@ -26,6 +26,7 @@ from streamer.recordings.files import (
     RecordingError,
     kind_of,
     read_document,
+    with_fields,
 )
 from streamer.recordings.reader import run_configs
 
@@ -432,5 +433,5 @@ def with_state(call: RecordedCall) -> RecordedCall:
         news = {name: value for name, value in known.items() if name not in event}
         if "final_state" in news and state.final_hash is not None:
             event = {"final_state_hash": state.final_hash, **event}
-        control.append({**event, **news})
+        control.append(with_fields(event, news))
     return replace(call, control=tuple(control))

@@ -255,6 +255,12 @@ class FiledEvent(dict[str, Any]):
         self.at = at
 
 
+def with_fields(event: Mapping[str, Any], fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The event with these fields, and with its place in a file if it has one."""
+    changed = {**event, **fields}
+    return FiledEvent(changed, event.at) if isinstance(event, FiledEvent) else changed
+
+
 WIRE_STREAMS: Final = ("audit", "pipecat", "user_sim", "agent")
 """Lists of events in a whole call in the wire-level form."""
 

@@ -159,14 +159,16 @@ class RecordedPath:
     Attributes:
         path: The path.
         known: The folders of EVA's records below it, in name order; empty for files, whose calls are known by reading them.
+        files: The files with calls, in name order; empty where there are folders of records.
         discarded: Number of folders of discarded attempts, which are left out.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, may_be_empty: bool = False) -> None:
         """Looks for calls, and reads none.
 
         Args:
             path: A file, an EVA record or run directory, a directory of files, or `SAMPLE`.
+            may_be_empty: Whether a directory may have nothing to read, because somebody will write there.
 
         Raises:
             RecordingError: There is nothing to read.
@@ -176,15 +178,15 @@ class RecordedPath:
         self.path = path
         self.discarded = 0
         self.known: tuple[RecordFolder, ...] = ()
-        self._files = [path]
+        self.files = [path]
         if path.is_dir():
             try:
                 # Beside EVA's records there are other documents, so files count where there is nothing of EVA's.
                 self.known = tuple(map(RecordFolder, self._record_folders(path, MAX_DIRECTORY_DEPTH)))
-                self._files = [] if self.known else sorted(filter(_is_read, path.iterdir()))
+                self.files = [] if self.known else sorted(filter(_is_read, path.iterdir()))
             except OSError as error:
                 raise _unreadable(path, error) from error
-            if not self.known and not self._files:
+            if not (self.known or self.files or may_be_empty):
                 raise _nothing_in(path)
         elif not path.exists():
             raise RecordingError(
@@ -203,7 +205,7 @@ class RecordedPath:
             RecordingError: A file cannot be read any further.
         """
         yield from self.known
-        for file in self._files:
+        for file in self.files:
             yield from files.in_file(file)
 
     def _record_folders(self, directory: Path, levels_below: int) -> Iterator[Path]:

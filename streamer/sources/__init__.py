@@ -4,7 +4,7 @@
 |---|---|---|---|
 | `replayed_calls`, `replay` | recordings | all three | has its id again only with `--keep-ids` |
 | `simulator` | a seed | all three | has its id again |
-| `tail` | a run of EVA while it is written | all three | has the number of its line, also after a restart |
+| `watch` | recordings while they are written | all three | has the number of its place or of its line, also after a restart |
 | `monitor` | ElevenLabs' monitor of a live call | `elevenlabs.events`; start and end to `audit.events` | is known by its content |
 | `http/elevenlabs` | ElevenLabs' webhook after a call | the same | has an id made of the call's and its place |
 | `http/posted` | POST /events of any framework | by its `stream` or type | has its CloudEvents id, or that of the request |

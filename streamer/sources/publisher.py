@@ -297,7 +297,7 @@ async def publish_calls(
             show(progress)
 
     async def work() -> None:
-        async with await _publisher(settings, ce_source, folder) as publisher:
+        async with await publisher_to(settings, ce_source, folder) as publisher:
             playing = play(calls(), publisher, speed=speed, on_progress=on_progress, max_open_calls=max_open_calls)
             await first_of(over_after(seconds), playing)  # closing the publisher has a deadline of its own
 
@@ -308,7 +308,9 @@ async def publish_calls(
     return completed, latest
 
 
-async def _publisher(settings: Settings, ce_source: str, folder: Path | None) -> AbstractAsyncContextManager[Publishes]:
+async def publisher_to(
+    settings: Settings, ce_source: str, folder: Path | None
+) -> AbstractAsyncContextManager[Publishes]:
     if folder is None:
         await require_access(settings.kafka, TRAFFIC_NEEDS)
         return EventPublisher(settings.kafka, ce_source=ce_source)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.events.simulator import Source, is_agent_record, is_control_event
 from schemas.wire import MAX_TIME_MS, without_infinity
-from streamer.recordings.files import At, Events, FiledEvent, RecordedCall
+from streamer.recordings.files import At, Events, FiledEvent, RecordedCall, with_fields
 
 # Turns a recorded call into the events for the topics: their bytes, their order and their times. Pure.
 #
@@ -203,13 +203,14 @@ def with_control_events(
     agent: str | None = None,
     environment: str | None = None,
     goals: str | None = None,
+    is_whole: bool = True,
 ) -> RecordedCall:
     """Adds `call_started` at the time of the call's first event and `call_ended` at its last, where it has none yet; and the
     goals to a `call_started` that names none.
 
-    A call without a single readable time gets none: there is nothing to say when it was.
+    A call without a single readable time gets none: there is nothing to say when it was. A part of a call gets none either.
     """
-    times_ms = times_ms_of(call)
+    times_ms = times_ms_of(call) or ([] if is_whole else [0])  # a part needs none
     if not times_ms:
         return call
     present = {event.get("type") for event in call.control}
@@ -219,11 +220,11 @@ def with_control_events(
     started: dict[str, Any] = {"type": "call_started", "timestamp": times_ms[0], **_without_nulls(facts)}
     ended: dict[str, Any] = {"type": "call_ended", "timestamp": times_ms[-1]}
     ended |= _without_nulls({"reason": call.conversation_ended_reason})
-    first = () if "call_started" in present else (started,)
-    last = () if "call_ended" in present else (ended,)
+    first = () if "call_started" in present or not is_whole else (started,)
+    last = () if "call_ended" in present or not is_whole else (ended,)
     named = _without_nulls({"goals": goals, "agent": None if is_named else agent})
     control = (
-        {**each, **{name: value for name, value in named.items() if each.get(name) is None}}
+        with_fields(each, {name: value for name, value in named.items() if each.get(name) is None})
         if each.get("type") == "call_started"
         else each
         for each in call.control

@@ -7,7 +7,7 @@ from pathlib import Path
 from streamer.facts import ID_MARK
 from streamer.recordings.eva import with_state
 from streamer.recordings.eva_needs import miss_sentences
-from streamer.recordings.files import RecordedCall
+from streamer.recordings.files import RecordedCall, without_trial
 from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import PlayedCall, in_time_order, renamed, seconds_to_now, shifted, with_control_events
 from streamer.terminal import say
@@ -73,9 +73,14 @@ def calls_to_play(plan: ReplayPlan, now_ms: Callable[[], int]) -> Iterator[Playe
             call = renamed(call, f"{name}-{plan.run_name}-{number}")
         if not plan.keeps_times:
             call = shifted(call, seconds_to_now(call, now_ms(), plan.speed))
-        goals = None if plan.goals is None else plan.goals.replace(ID_MARK, recorded.conversation_id)
+        goals = goals_named(plan.goals, recorded.conversation_id)
         call = with_state(with_control_events(call, agent=plan.agent, environment="replay", goals=goals))
         yield PlayedCall(call.conversation_id, tuple(in_time_order(call)))
+
+
+def goals_named(goals: str | None, recorded_id: str) -> str | None:
+    """The goal set of a call, with the recorded id in the place of `ID_MARK`; goals are for records, so it is without the trial."""
+    return None if goals is None else goals.replace(ID_MARK, without_trial(recorded_id))
 
 
 def _recorded(paths: Sequence[Path]) -> Iterator[RecordedCall]:

@@ -342,7 +342,7 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     assert table["`run --roles console`"] == row_of(needs_of(["console"], settings))
     assert table["`run --roles monitor`"] == row_of(needs_of(["monitor"], settings))
     assert table["`run --roles ingest`"] == row_of(needs_of(["ingest"], settings)) == row_of(TRAFFIC_NEEDS)
-    assert table["`replay`, `tail`, `simulate`"] == row_of(TRAFFIC_NEEDS)
+    assert table["`replay`, `simulate`"] == row_of(TRAFFIC_NEEDS)
     assert table["also with `goals.reads_topic`"] == more_rights({"reads_topic": True})
     assert table["also when it asks the judge"] == more_rights({"asks_judge": True})
     assert table["also with `transcripts.folder`"] == more_rights(transcripts={"folder": "files"})

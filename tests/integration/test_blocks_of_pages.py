@@ -77,7 +77,7 @@ NOT_RUN: Final = {
     "docs/history.md: callgauge history import output/my-run --folder history --go": "needs a run of EVA: tests/unit/streamer/history",
     "docs/serve.md: docker run -it --rm --volume callgauge:/data --publish 127.0": "needs Docker: tests/deploy/test_image.py",
     "docs/sources/eva.md: callgauge replay output/my-run --folder calls": "needs a run of EVA: tests/integration/test_routes.py",
-    "docs/sources/eva.md: callgauge topics create                     # once": "needs a run of EVA: tests/integration/test_tail.py",
+    "docs/sources/eva.md: callgauge serve --folder calls              # terminal 1": "needs a run of EVA: tests/integration/test_watch.py",
     "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",
     'deploy/security.md: acls="kafka-acls.sh --bootstrap-server kafka-0.example.com:9':
         "needs a secured cluster: tests/integration/test_security.py gives the same rights",

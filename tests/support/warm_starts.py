@@ -21,13 +21,13 @@ LOADED: Final = (
     "streamer.cli.main",
     *(
         f"streamer.cli.{name}"
-        for name in ("demo", "doctor", "quarantine", "run", "score", "simulate", "tail", "topics")
+        for name in ("demo", "doctor", "quarantine", "run", "score", "simulate", "topics")
     ),
     "streamer.cluster.topic_admin",
     "streamer.doctor.examination",
     "streamer.quarantine",
     "streamer.sources.simulator.traffic",
-    "streamer.sources.tail",
+    "streamer.sources.watch",
     "streamer.cli.app",
     "streamer.cli.replay",
     "streamer.backtest.run",

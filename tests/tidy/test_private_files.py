@@ -21,7 +21,7 @@ KNOWN = {
     "streamer/roles/transcript_files.py": "a name that nobody can know, with the same rights",
     "streamer/roles/serving.py": "an address: no words",
     "streamer/roles/demo.py": "a temporary folder, which Python makes for its owner alone",
-    "streamer/sources/tail.py": "a position in a run: no words",
+    "streamer/sources/watch.py": "a position: no words",
     "streamer/deploy_files.py": "files of the release: no words",
     "streamer/cli/app.py": "the end of a pipe",
 }

@@ -35,7 +35,7 @@ from tests.unit.streamer.command_line import Command
 COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
     *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
-    *("goals", "goals check", "score", "report", "transcript", "serve", "events", "events check", "tail"),
+    *("goals", "goals check", "score", "report", "transcript", "serve", "events", "events check"),
     *(
         "settings",
         "call",

@@ -1,4 +1,4 @@
-"""A run that another process writes, through `callgauge tail` and a real broker: the same final rows as from `score`."""
+"""A run that another process writes, through `callgauge replay --watch`: the same final rows as from `score`, on both homes."""
 
 import json
 import multiprocessing
@@ -13,12 +13,13 @@ from typing import Any, Final
 import pytest
 
 from schemas.rows import Row, TurnRow, encode
-from streamer.facts import POSITION_FILE
 from streamer.recordings.files import AUDIT_FILE, RESULT_FILE
 from streamer.sources.simulator.traffic import simulate_call
-from streamer.sources.tail import SUMMARY_FILE
-from tests.integration.processes import ran, started, wait_for
+from streamer.sources.watch import SUMMARY_FILE
+from tests.integration.metrics_page import total
+from tests.integration.processes import ended, ran, started, wait_for
 from tests.integration.score_log import closed_rows, newest_rows, rows_in, written_rows
+from tests.integration.test_serve import SOON, address_of, call
 
 pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
 
@@ -92,22 +93,22 @@ async def test_a_run_that_is_being_written_comes_out_as_score_says(environment: 
     run = tmp_path / "run"
     (run / "records").mkdir(parents=True)
     seeds = {"1.1": 1, "1.2/trial_0": 2, "1.2/trial_1": 3, "1.3": 4}
-    tail = ("tail", str(run))
+    watch = ("replay", "--watch", str(run))
     with started(tmp_path / "evaluator.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator:
         evaluator.metrics()
         with (
-            started(tmp_path / "first.log", *tail, **environment) as first,
+            started(tmp_path / "first.log", *watch, **environment) as first,
             writing(run, seeds, round(time.time() * 1_000) - 300_000) as writer,
         ):
-            wait_for(lambda: f"events sent in:\n{first.text}", lambda: _sent_lines(run) > 60, 60)
+            await closed_rows(environment, 1, 60)
             assert first.is_running, first.text
             assert first.text.count("--run-name") == 1, "the ids are those of the records: another run needs others"
             assert first.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
             assert writer.is_alive(), "it was killed while the run is written"
-            with started(tmp_path / "second.log", *tail, **environment) as second:
+            with started(tmp_path / "second.log", *watch, **environment) as second:
                 wait_for(lambda: f"the end of the run in:\n{second.text}", lambda: not second.is_running, 180)
                 assert second.signalled(signal.SIGTERM)[0] == 0, second.text
-                assert "The run is over: 0 calls open, 4 ended" in second.text
+                assert "The run is over: " in second.text
                 assert "--run-name" not in second.text, "it goes on with the same ids"
         closed = await closed_rows(environment, len(seeds), 60)
     assert closed.keys() == seeds.keys()
@@ -123,7 +124,38 @@ async def test_a_run_that_is_being_written_comes_out_as_score_says(environment: 
     assert differences == []
 
 
-def _sent_lines(run: Path) -> int:
-    path = run / POSITION_FILE
-    calls = json.loads(path.read_text()).get("calls", {}) if path.exists() else {}
-    return sum(file.get("lines", 0) for call in calls.values() for file in call.get("files", {}).values())
+def append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def test_a_file_that_grows_and_a_run_go_to_serve_once_whatever_is_killed(tmp_path: Path) -> None:
+    folder, file, run = tmp_path / "calls", tmp_path / "events.jsonl", tmp_path / "run"
+    first, second = (b"".join(json.dumps(event).encode() + b"\n" for event in call(name)) for name in ("a", "b"))
+    file.write_bytes(first[:-20])
+    serve = ("serve", "--folder", str(folder), "--port", "0")
+    watches = [("replay", "--watch", str(path), "--folder", str(folder)) for path in (file, run)]
+    run.mkdir()
+    with started(tmp_path / "serve.log", *serve, **SOON) as process:
+        metrics = f"{address_of(process)}/metrics"
+        with started(tmp_path / "first.log", *watches[0], **SOON) as watch:
+            wait_for("all lines but the half one", lambda: total(metrics, "callgauge_events_total") == 5, 30)
+            assert watch.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
+        append(file, first[-20:] + second)
+        with started(tmp_path / "second.log", *watches[0], **SOON) as watch:
+            wait_for("the end of both calls", lambda: total(metrics, "callgauge_calls_ended_total") == 2, 30)
+            assert total(metrics, "callgauge_events_total") == 12, "none twice"
+            assert watch.signalled(signal.SIGTERM)[0] == 0, "a file has no end"
+        for seed in (1, 2):
+            log, others = files_of(seed, round(time.time() * 1_000) - 300_000)
+            record = run / "records" / str(seed)
+            record.mkdir(parents=True)
+            (record / "pipecat_logs.jsonl").write_bytes(b"".join(json.dumps(event).encode() + b"\n" for event in log))
+            for name, content in others.items():
+                (record / name).write_bytes(content)
+        (run / SUMMARY_FILE).write_text("{}")
+        assert "The run is over: " in ended(*watches[1], **SOON).err
+        wait_for("the end of the run's calls", lambda: total(metrics, "callgauge_calls_ended_total") == 4, 30)
+        events = total(metrics, "callgauge_events_total")
+        assert "The run is over: 0 events sent" in ended(*watches[1], **SOON).err
+        assert total(metrics, "callgauge_events_total") == events
