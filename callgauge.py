@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamer.agent_inspect.scoring import NumericalScore
+    from consumers.engine.agent_inspect import NumericalScore
     from streamer.notebook import ScoredCall, auc, past_calls, ppt, progress, score, success, tool_correctness
 
 __all__ = [

@@ -17,7 +17,20 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final, TypeVar
 
-from consumers.engine.agent_inspect import Asking, Ballot, Vote, auc_of, ppt_of, progress_of
+from consumers.engine.agent_inspect import (
+    Asking,
+    Ballot,
+    NumericalScore,
+    SubGoalValidationResult,
+    Vote,
+    area_of,
+    auc_of,
+    per_turn_of,
+    ppt_of,
+    progress_of,
+    success_at_end_of,
+    success_from,
+)
 from consumers.engine.goals.questions import Voting, grade_of
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.opening import opened
@@ -30,15 +43,9 @@ from schemas.rows import CallRow, GoalsRow, TurnRow, WordsRow
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.agent_inspect.scoring import (
     NotJudgedError,
-    NumericalScore,
-    SubGoalValidationResult,
     TraceQuestions,
     TraceScores,
-    area_of,
     is_static,
-    per_turn_of,
-    success_at_end_of,
-    success_from,
 )
 from streamer.agent_inspect.traces import REMEDY, Samples, document_in
 from streamer.offline.contexts import recorded_context
@@ -254,7 +261,7 @@ def progress(trace: Trace, judge: Judge | None = None) -> list[NumericalScore]:
     """
     asked = _Asked(trace, judge)
     if is_static(asked.document):
-        return [asked.judged(asked.scores.progress())]
+        return asked.judged(asked.scores.progress())
     return asked.judged(asked.scores.progress_through_turns())
 
 
@@ -302,7 +309,7 @@ def success(
     if isinstance(trace, Mapping):
         asked = _Asked(trace, judge)
         if is_static(asked.document):
-            return success_from(asked.judged(asked.scores.progress()))
+            return success_from(asked.judged(asked.scores.progress())[0])
         return success_at_end_of(asked.judged(asked.scores.progress_through_turns()))
     if isinstance(trace, NumericalScore):
         return success_from(trace)
@@ -329,7 +336,7 @@ def tool_correctness(trace: Trace, judge: Judge | None = None) -> NumericalScore
         0.0
     """
     asked = _Asked(trace, judge)
-    return asked.judged(asked.scores.tools())
+    return asked.judged(asked.scores.tools())[0]
 
 
 def _curve(trace: Trace, judge: Judge | None) -> list[NumericalScore]:

@@ -1,27 +1,30 @@
 """agent-inspect's scorers on finished traces: progress, AUC, PPT, success, tools, pass@k. They yield the votes that they need."""
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import msgspec
+
+from consumers.engine.goals.checks import CalledTool
 from consumers.engine.goals.curve import PLACES, area_under, sum_in_numpy_order
 from consumers.engine.goals.questions import grade_of
+from consumers.engine.goals.tool_correctness import ToolQuestion
 from schemas.judging import PLACES as PLACES_OF_TEMPLATES
 from schemas.judging import places_in
 
 # The errors that agent-inspect ends with, by their class names and internal codes; the wording is ours.
 #
-# What it leaves unwrapped (TypeError, IndexError, KeyError, a plain ValueError) is raised here as such.
+# What crashes it (TypeError, IndexError, KeyError, a plain ValueError) ends a scorer here too, mostly in Python's words.
 
 
 class Code(StrEnum):
     """The last four digits of an internal code; the first two are the component's."""
 
     INVALID_VOTE = "0000"
-    UNREADABLE_GRADE = "0003"
     NOTHING_JUDGED = "0004"
     NO_PROGRESS = "0005"
     AREA_FAILED = "0006"
@@ -51,42 +54,85 @@ class InvalidInputValueError(ValueError):
         super().__init__(message)
 
 
-# The input of agent-inspect, and the errors that stop it before a request is sent.
+# The input of agent-inspect, in the form of its dataclasses as JSON, and the errors that stop it before a request is sent.
 #
-# Fields are typed Any where it takes any value and fails, if at all, when it uses it.
+# A field that is missing has its default there.
 
-TEMPLATE = "template_subgoal"
 USER_TASK = "userTask"
 
 
-class Argument(NamedTuple):
+class Options(msgspec.Struct, frozen=True):
+    """The options of its scorers, under its names and with its defaults."""
+
+    num_judge_trials: int = 5
+    optimize_judge_trials: bool = False
+    max_retry_judge_trials: int = 5
+    max_turns: int = 20
+    include_judge_explanation: bool = False
+    include_validation_results: bool = False
+    include_prompt_sent_to_llmj: bool = False
+    template_subgoal: str | None = None
+    k_value: int | None = None
+    no_of_trials: int | None = None
+
+
+class Argument(msgspec.Struct, frozen=True):
     """One argument of a tool call that was made."""
 
     name: str
-    value: Any
+    value: Any = None
 
 
-class Step(NamedTuple):
+class Step(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "arguments": "tool_input_args", "output": "tool_output", "input_tokens": "input_token_consumption",
+        "output_tokens": "output_token_consumption", "reasoning_tokens": "reasoning_token_consumption",
+    },
+):  # fmt: skip
     """One step of the agent inside a turn: usually a tool call, with the tokens it cost."""
 
-    tool: Any = None
-    arguments: Sequence[Argument] | None = ()
+    tool: str | None = None
+    arguments: Sequence[Argument] | None = None
     output: Any = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    input_tokens: int | float | None = None
+    output_tokens: int | float | None = None
+    reasoning_tokens: int | float | None = None
+
+    @property
+    def call(self) -> CalledTool:
+        """The tool call. A trace does not say whether a tool failed; an output may."""
+        arguments = {argument.name: argument.value for argument in self.arguments or ()}
+        return CalledTool(str(self.tool), arguments, self.output, None if self.output is None else True)
 
 
-class Turn(NamedTuple):
+class Response(msgspec.Struct, frozen=True):
+    """What the agent answered."""
+
+    response: str | None = None
+
+
+class Turn(
+    msgspec.Struct,
+    frozen=True,
+    rename={"user_text": "agent_input", "response": "agent_response", "latency_ms": "latency_in_ms"},
+):
     """One user input with the agent's response and the steps in between."""
 
-    user_text: Any
-    assistant_text: Any
-    steps: Sequence[Step] | None = ()
-    latency_ms: float | None = None
+    user_text: str | None = None
+    response: Response | str | None = None
+    steps: Sequence[Step] | None = None
+    latency_ms: int | float | None = None
+
+    @property
+    def assistant_text(self) -> str | None:
+        """The text of the response."""
+        return self.response.response if isinstance(self.response, Response) else self.response
 
 
-class Subgoal(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Subgoal:
     """A subgoal in plain words; `turn` counts for static conversations only, from zero, and is compared as it is."""
 
     details: str
@@ -94,36 +140,28 @@ class Subgoal(NamedTuple):
     type: Any = None
 
 
-class Required(NamedTuple):
+class Required(msgspec.Struct, frozen=True):
     """The expected argument or output: equal to `value`, or as `check` says to a judge."""
 
     value: Any = None
     check: str | None = None
 
 
-class ExpectedCall(NamedTuple):
+class Parameter(Required, frozen=True, kw_only=True):
+    """An expected argument."""
+
+    name: str
+
+
+class ExpectedCall(
+    msgspec.Struct, frozen=True, rename={"parameters": "expected_parameters", "output": "expected_output"}
+):
     """A tool call that should be made in the turn with the index `turn`, from zero."""
 
-    tool: Any
-    parameters: Sequence[tuple[str, Required]] | None = None
+    tool: str | None = None
+    parameters: Sequence[Parameter] | None = None
     output: Required | None = None
     turn: Any = None
-
-
-class CheckedValue(NamedTuple):
-    """An argument or the output of a tool call that was made, which a judge checks.
-
-    Attributes:
-        name: The argument; None for the output.
-        check: The condition, in plain words.
-        value: The value; empty when the argument is missing.
-        step: The tool call.
-    """
-
-    name: str | None
-    check: str
-    value: Any
-    step: Step
 
 
 def require_texts(turns: Sequence[Turn]) -> None:
@@ -144,29 +182,23 @@ def require_judgeable(turns: Sequence[Turn], subgoal: Subgoal) -> None:
 
     Raises:
         InvalidInputValueError: 050008 when a turn has no text or the subgoal no details.
-        TypeError: A text is not a string, or a tool call has None for its arguments.
+        TypeError: A tool call has None for its arguments.
     """
     require_texts(turns)
     if not subgoal.details:
         raise InvalidInputValueError(Code.MISSING_VALUE, "A subgoal has no details to judge by.")
-    for number, turn in enumerate(turns, 1):
-        if not isinstance(turn.user_text, str) or not isinstance(turn.assistant_text, str):
-            raise TypeError(f"A text of turn {number} is not a string.")
-        if any(step.tool and step.arguments is None for step in turn.steps or ()):
-            raise TypeError(f"A tool call of turn {number} has None for its arguments.")
+    if any(step.tool and step.arguments is None for turn in turns for step in turn.steps or ()):
+        raise TypeError("A tool call has None for its arguments.")
 
 
-def require_fillable(config: Mapping[str, Any], user_instruction: str | None) -> None:
+def require_fillable(template: str | None, user_instruction: str | None) -> None:
     """A prompt template of one's own may name only existing values.
 
     Raises:
         KeyError: It asks for another value, or for the user's instruction when there is none.
     """
-    template = config.get(TEMPLATE)
-    if template is None:
-        return
     has_instruction = bool(user_instruction and user_instruction.strip())
-    for place in places_in(template):
+    for place in places_in(template or ""):
         if place not in PLACES_OF_TEMPLATES or (place == USER_TASK and not has_instruction):
             raise KeyError(place)
 
@@ -199,34 +231,15 @@ def average_latency_ms(turns: Sequence[Turn]) -> float:
     return round(total_ms / len(turns), PLACES) if turns else 0.0
 
 
-def input_tokens(turns: Sequence[Turn]) -> int:
-    """Input tokens of all steps. Raises InvalidInputValueError 050008 when a turn has no steps."""
-    return sum(step.input_tokens or 0 for step in _steps(turns))
-
-
-def output_tokens(turns: Sequence[Turn]) -> int:
-    """Output tokens of all steps. Raises InvalidInputValueError 050008 when a turn has no steps."""
-    return sum(step.output_tokens or 0 for step in _steps(turns))
-
-
-def reasoning_tokens(turns: Sequence[Turn]) -> int:
-    """Reasoning tokens of all steps. Raises InvalidInputValueError 050008 when a turn has no steps."""
-    return sum(step.reasoning_tokens or 0 for step in _steps(turns))
-
-
-def total_tokens(turns: Sequence[Turn]) -> int:
-    """Tokens of all three kinds. Raises InvalidInputValueError 050008 when a turn has no steps."""
-    return input_tokens(turns) + output_tokens(turns) + reasoning_tokens(turns)
+def tokens(turns: Sequence[Turn], *kinds: Literal["input", "output", "reasoning"]) -> float:
+    """Tokens of these kinds of all steps. Raises InvalidInputValueError 050008 when a turn has no steps."""
+    return sum(getattr(step, f"{kind}_tokens") or 0 for kind in kinds for step in _steps(turns))
 
 
 def tool_call_count(turns: Sequence[Turn]) -> int:
     """Steps that name a tool. Raises TypeError when a turn has None for its steps."""
-    count = 0
-    for turn in turns:
-        if turn.steps is None:
-            raise TypeError("A turn has None for its steps.")
-        count += sum(bool(step.tool and step.tool.strip()) for step in turn.steps)
-    return count
+    steps: Any = [turn.steps for turn in turns]
+    return sum(bool(step.tool and step.tool.strip()) for of_turn in steps for step in of_turn)
 
 
 def _steps(turns: Sequence[Turn]) -> list[Step]:
@@ -241,27 +254,60 @@ def _steps(turns: Sequence[Turn]) -> list[Step]:
 # agent-inspect's numbers of a whole progress curve, AUC and PPT, and of success; defaults and errors included.
 
 
-class Score(NamedTuple):
-    """A number with the progress values that it was computed from, by agent-inspect's names."""
+@dataclass(frozen=True, slots=True)
+class SubGoalValidationResult:
+    """The verdict on one subgoal.
 
-    value: float
-    sub_scores: dict[str, float]
+    Attributes:
+        is_completed: The verdict.
+        explanations: A summary, and then the judge's completions with `include_judge_explanation`.
+        sub_goal: The subgoal.
+        prompt_sent_to_llmj: The whole prompt, with `include_prompt_sent_to_llmj`; otherwise None.
+    """
+
+    is_completed: bool
+    explanations: list[str]
+    sub_goal: Subgoal
+    prompt_sent_to_llmj: str | None = None
 
 
-def progress_of(flags: Sequence[bool]) -> float:
+@dataclass(frozen=True, slots=True)
+class NumericalScore:
+    """A result of agent-inspect's scorers, with its fields.
+
+    Attributes:
+        score: The number.
+        sub_scores: The progress that it was computed from, by name; None where agent-inspect has None.
+        explanations: Of subgoals and tool calls, each as an object with one key and a list of texts; of `AUC` and `PPT` such a list for
+            each turn; None where agent-inspect has None.
+        validation_results: The verdicts, with `include_validation_results` on the last turn; of static scores always. None otherwise.
+
+    Example:
+        >>> NumericalScore(0.5)
+        NumericalScore(score=0.5, sub_scores=None, explanations=None, validation_results=None)
+    """
+
+    score: float
+    sub_scores: dict[str, float] | None = None
+    explanations: list[Any] | None = None
+    validation_results: list[SubGoalValidationResult] | None = None
+
+
+def progress_of(verdicts: Iterable[bool]) -> float:
     """The share of completed subgoals.
 
     Raises:
         InvalidInputValueError: 050004 when there are none.
     """
+    flags = list(verdicts)
     if not flags:
         raise InvalidInputValueError(Code.NOTHING_JUDGED, "No subgoal was judged, so there is no progress to compute.")
     return round(sum(map(bool, flags)) / len(flags), PLACES)
 
 
-def success_of(progress: float) -> Score:
+def success_from(progress: NumericalScore) -> NumericalScore:
     """1 when the progress is 1 exactly, else 0. Progress is rounded before, so 19,999 of 20,000 subgoals succeed."""
-    return Score(int(progress == 1), {"progress_score": progress})
+    return NumericalScore(int(progress.score == 1), {"progress_score": progress.score}, progress.explanations)
 
 
 def auc_of(progress: Sequence[float]) -> float:
@@ -295,55 +341,41 @@ def ppt_of(progress: Sequence[float]) -> float:
         raise EvaluationError(Code.PER_TURN_FAILED, f"The PPT could not be computed: {error}") from error
 
 
-def auc_of_conversation(progress: Sequence[float]) -> Score:
-    """The AUC of the values that judging a conversation returned, one per turn.
+def area_of(curve: Sequence[NumericalScore]) -> NumericalScore:
+    """The AUC of a conversation that was judged, by its progress after each turn.
 
     Raises:
-        EvaluationError: 050005 when there are none.
+        EvaluationError: 050005 when there is none.
         ValueError: There is only one.
     """
-    sub_scores = _by_turn(progress)
-    return Score(round(area_under(progress), PLACES), sub_scores)
+    sub_scores = _by_turn(curve)
+    area = round(area_under(list(sub_scores.values())), PLACES)
+    return NumericalScore(area, sub_scores, [each.explanations for each in curve])
 
 
-def ppt_of_conversation(progress: Sequence[float]) -> Score:
-    """The PPT of the values that judging a conversation returned, rounded.
-
-    Raises:
-        EvaluationError: 050005 when there are no values.
-    """
-    sub_scores = _by_turn(progress)
-    return Score(round(ppt_of(progress), PLACES), sub_scores)
+def per_turn_of(curve: Sequence[NumericalScore]) -> NumericalScore:
+    """The PPT of a conversation that was judged, rounded. Raises EvaluationError 050005 when there is no progress."""
+    sub_scores = _by_turn(curve)
+    per_turn = round(ppt_of(list(sub_scores.values())), PLACES)
+    return NumericalScore(per_turn, sub_scores, [each.explanations for each in curve])
 
 
-def success_at_final_turn(progress: Sequence[float]) -> Score:
-    """Whether the last value that judging a conversation returned is 1.
-
-    Raises:
-        EvaluationError: 050005 when there are no values.
-    """
-    sub_scores = _by_turn(progress)
-    return Score(success_of(progress[-1]).value, sub_scores)
+def success_at_end_of(curve: Sequence[NumericalScore]) -> NumericalScore:
+    """Whether the last progress of a conversation that was judged is 1. Raises EvaluationError 050005 when there is none."""
+    sub_scores = _by_turn(curve)
+    return NumericalScore(success_from(curve[-1]).score, sub_scores, curve[-1].explanations)
 
 
-def _by_turn(progress: Sequence[float]) -> dict[str, float]:
-    if not progress:
+def _by_turn(curve: Sequence[NumericalScore]) -> dict[str, float]:
+    if not curve:
         raise EvaluationError(Code.NO_PROGRESS, "The judging of the conversation gave no progress.")
-    return {f"Turn_{number}_progress_score": value for number, value in enumerate(progress, 1)}
+    return {f"Turn_{number}_progress_score": each.score for number, each in enumerate(curve, 1)}
 
 
 # One question to agent-inspect's judge: how large its vote is, and the verdict or the error that follows from it.
 #
 # Nothing is asked here. A scorer is a generator: it yields ballots one by one, in agent-inspect's order, and is sent
 # their votes.
-
-TRIALS = "num_judge_trials"
-STOPS_EARLY = "optimize_judge_trials"
-RETRY_WAVES = "max_retry_judge_trials"
-KEEPS_COMPLETIONS = "include_judge_explanation"
-
-Config = Mapping[str, Any]
-"""Settings under agent-inspect's own keys. A key that is there counts, even when it holds None."""
 
 
 class Ballot(NamedTuple):
@@ -361,7 +393,7 @@ class Ballot(NamedTuple):
 
     turn_index: int
     place: int
-    about: Subgoal | CheckedValue
+    about: Subgoal | ToolQuestion
     trials: int
     stops_early: bool
     retry_waves: int
@@ -379,62 +411,22 @@ Result = TypeVar("Result")
 Asking = Generator[Ballot, Vote, Result]
 
 
-class _Subject(NamedTuple):
-    turn_index: int
-    place: int
-    about: Subgoal | CheckedValue
-    reads_instruction: bool = False
-
-
-def voted_on_subgoal(
-    index: int, place: int, subgoal: Subgoal, config: Config, *, reads_instruction: bool = False
-) -> Asking[Vote]:
-    """A vote as subgoals are judged: both ways of voting, by `config`. Raises as `voted_on_value`."""
-    subject = _Subject(index, place, subgoal, reads_instruction)
-    stops_early = bool(config.get(STOPS_EARLY, False))
-    return (yield from _voted(subject, config.get(TRIALS, 5), config.get(RETRY_WAVES, 5), stops_early=stops_early))
-
-
-def voted_on_value(index: int, place: int, value: CheckedValue, config: Config) -> Asking[Vote]:
-    """A vote as a tool's argument or output is checked: it always stops early, whatever `config` says.
+def voted(ballot: Ballot) -> Asking[Vote]:
+    """The vote on a question.
 
     Raises:
         EvaluationError: 050000 when the number of trials is even or not positive, or an answer stays invalid after the last
             retry; 050007 when a vote that stops early can no longer be decided.
-        TypeError: A setting is no number. It shows only when the setting is needed.
     """
-    return (yield from _voted(_Subject(index, place, value), config.get(TRIALS, 5), 0, stops_early=True))
-
-
-def _voted(subject: _Subject, trials: Any, retry_waves: Any, *, stops_early: bool) -> Asking[Vote]:
-    if trials <= 0 or trials % 2 == 0:
-        raise EvaluationError(Code.INVALID_VOTE, f"A vote needs an odd, positive number of trials; it was {trials}.")
-    if not isinstance(trials, int):
-        raise TypeError(f"A number of trials is a whole number; it was {trials!r}.")
-    can_retry = isinstance(retry_waves, int | float)
-    waves = max(0, math.ceil(retry_waves)) if can_retry else 0
-    vote = yield Ballot(
-        subject.turn_index, subject.place, subject.about, int(trials), stops_early, waves, subject.reads_instruction
-    )
+    if ballot.trials <= 0 or ballot.trials % 2 == 0:
+        told = f"A vote needs an odd, positive number of trials; it was {ballot.trials}."
+        raise EvaluationError(Code.INVALID_VOTE, told)
+    vote = yield ballot
     if vote.is_complete is not None:
         return vote
-    if stops_early:
+    if ballot.stops_early:
         raise EvaluationError(Code.TOO_FEW_VALID_ANSWERS, "Too many answers of the judge were invalid for a majority.")
-    if not can_retry:
-        raise TypeError(f"A number of retry waves is a number; it was {retry_waves!r}.")
     raise EvaluationError(Code.INVALID_VOTE, "An answer of the judge stayed invalid to the last retry.")
-
-
-def grade_parsed(completion: str) -> int:
-    """The grade in a completion: 1 for complete, 0 for incomplete.
-
-    Raises:
-        EvaluationError: 050003 when there is none that counts.
-    """
-    grade = grade_of(completion)
-    if grade is None:
-        raise EvaluationError(Code.UNREADABLE_GRADE, "The judge's answer does not end with a grade.")
-    return int(grade)
 
 
 # agent-inspect's tool correctness: which of the expected tool calls were made in the turns that they name.
@@ -448,23 +440,17 @@ class ExpectedFound(NamedTuple):
     explanations: tuple[str, ...]
 
 
-class ToolCorrectness(NamedTuple):
-    """The share of expected calls that were made, and each of them in the order of judging."""
-
-    score: float
-    found: tuple[ExpectedFound, ...]
-
-
 def tool_correctness(
-    turns: Sequence[Turn], expected_calls: Sequence[ExpectedCall], config: Config
-) -> Asking[ToolCorrectness]:
+    turns: Sequence[Turn], expected_calls: Sequence[ExpectedCall], options: Options
+) -> Asking[list[ExpectedFound]]:
     """Looks for every expected call in its turn. One that names no turn of the conversation is left out silently.
 
-    A tool call that was made may serve several expected ones, and further calls and arguments cost nothing.
+    A tool call that was made may serve several expected ones, and further calls and arguments cost nothing. Every judge is asked, also
+    about a call that is wrong in another part already.
 
     Raises:
-        InvalidInputValueError: 050004 when all were left out; 050008 when a turn in reach has no text or an expected call
-            no tool; 050009 when something is to be both equal to a value and checked by a judge.
+        InvalidInputValueError: 050008 when a turn in reach has no text or an expected call no tool; 050009 when something is to be both
+            equal to a value and checked by a judge.
         EvaluationError: A vote failed: 050000 or 050007.
         TypeError: The turn has None for its steps, or a step None for the arguments that are looked for.
     """
@@ -476,10 +462,10 @@ def tool_correctness(
                 require_texts(turns[: index + 1])
                 if not expected.tool:
                     raise InvalidInputValueError(Code.MISSING_VALUE, "An expected tool call names no tool.")
-                search = _Search(index, expected, config, questions)
-                is_made = yield from search.is_made(turns[index].steps)
+                search = _Search(index, expected, options, questions)
+                is_made = yield from search.is_made(expected.tool.strip(), turns[index].steps)
                 found.append(ExpectedFound(expected, is_made, search.summary(is_made=is_made)))
-    return ToolCorrectness(progress_of([each.is_made for each in found]), tuple(found))
+    return found
 
 
 @dataclass(slots=True)
@@ -488,15 +474,13 @@ class _Search:
 
     _index: int
     _expected: ExpectedCall
-    _config: Config
+    _options: Options
     _questions: "count[int]"
     _reasons: list[str] = field(default_factory=list)
 
-    def is_made(self, steps: Sequence[Step] | None) -> Asking[bool]:
-        if steps is None:
-            raise TypeError("The turn has None for its steps.")
+    def is_made(self, tool: str, steps: Any) -> Asking[bool]:
         for step in [step for step in steps if step.tool is not None]:
-            if self._expected.tool.strip() == step.tool.strip() and (yield from self._is_as_expected(step)):
+            if tool == step.tool.strip() and (yield from self._is_as_expected(step)):
                 return True
         return False
 
@@ -509,22 +493,21 @@ class _Search:
     def _is_as_expected(self, step: Step) -> Asking[bool]:
         # Everything is looked at, and every judge asked, even when it has failed already. Of a repeated name the last counts.
         found = {}
-        for name, required in self._expected.parameters or ():
-            found[name] = yield from self._is_argument_right(name, required, step)
+        for required in self._expected.parameters or ():
+            found[required.name] = yield from self._is_argument_right(required, step)
         output = self._expected.output
         is_output_right = output is None or (yield from self._is_right(None, output, step.output, step))
         return all(found.values()) and is_output_right
 
-    def _is_argument_right(self, name: str, required: Required, step: Step) -> Asking[bool]:
+    def _is_argument_right(self, required: Parameter, step: Step) -> Asking[bool]:
         _require_one_way(required)
-        if step.arguments is None:
-            raise TypeError("A tool call has None for its arguments.")
-        for argument in step.arguments:
-            if argument.name.strip() == name.strip():
-                return (yield from self._is_right(name, required, argument.value, step))
+        arguments: Any = step.arguments
+        for argument in arguments:
+            if argument.name.strip() == required.name.strip():
+                return (yield from self._is_right(required.name, required, argument.value, step))
         if required.check is not None:
-            return (yield from self._is_right(name, required, "", step))
-        self._reasons.append(f"The argument {name!r} is missing.")
+            return (yield from self._is_right(required.name, required, "", step))
+        self._reasons.append(f"The argument {required.name!r} is missing.")
         return False
 
     def _is_right(self, name: str | None, required: Required, value: Any, step: Step) -> Asking[bool]:
@@ -537,11 +520,20 @@ class _Search:
             else:
                 self._reasons.append(f"The {what} is {value!r}; expected is {required.value!r}.")
             return is_equal
-        checked = CheckedValue(name, required.check, value, step)
-        vote = yield from voted_on_value(self._index, next(self._questions), checked, self._config)
+        question = ToolQuestion(self._index + 1, 0, 0, name, required.check, value, step.call)
+        vote = yield from voted(
+            Ballot(
+                self._index,
+                next(self._questions),
+                question,
+                self._options.num_judge_trials,
+                stops_early=True,
+                retry_waves=0,
+            )
+        )
         verdict = "complies" if vote.is_complete else "does not comply"
         self._reasons.append(f"By the judge, the {what} {verdict} with {required.check!r}.")
-        self._reasons += vote.completions if self._config.get(KEEPS_COMPLETIONS, False) else ()
+        self._reasons += vote.completions if self._options.include_judge_explanation else ()
         return bool(vote.is_complete)
 
 
@@ -553,9 +545,6 @@ def _require_one_way(required: Required) -> None:
 
 
 # agent-inspect's judging of subgoals: turn by turn for calls that are played freely, once each for scripted ones.
-
-MAX_TURNS = "max_turns"
-KEEPS_VALIDATIONS = "include_validation_results"
 
 
 class Validation(NamedTuple):
@@ -588,23 +577,8 @@ class TurnProgress(NamedTuple):
     validations: tuple[Validation, ...] | None
 
 
-class StaticProgress(NamedTuple):
-    """Progress of a scripted conversation and the verdicts behind it, in the order of judging."""
-
-    progress: float
-    validations: tuple[Validation, ...]
-
-    @property
-    def success(self) -> Score:
-        """Whether every subgoal that was judged is completed."""
-        return success_of(self.progress)
-
-
 def progress_through_turns(
-    turns: Sequence[Turn],
-    subgoals: Sequence[Subgoal],
-    config: Config,
-    user_instruction: str | None = None,
+    turns: Sequence[Turn], subgoals: Sequence[Subgoal], options: Options, user_instruction: str | None = None
 ) -> Asking[list[TurnProgress]]:
     """Judges every open subgoal after every turn, up to `max_turns` of them; a shorter call repeats its last progress.
 
@@ -612,69 +586,62 @@ def progress_through_turns(
         InvalidInputValueError: 050004 without subgoals; 050008 when a turn in reach has no text or a subgoal no details.
         EvaluationError: A vote failed: 050000 or 050007.
         IndexError: There are no turns.
-        KeyError: The prompt template of `config` names a missing value.
-        TypeError: `max_turns` is no whole number, or a value of the trace does not fit into a prompt.
+        KeyError: The prompt template names a missing value.
     """
-    max_turns = config.get(MAX_TURNS, 20)
-    reached = min(max_turns, len(turns))
     pending = list(enumerate(subgoals))
     completed: list[Validation] = []
     judged: list[Validation] = []
     entries: list[TurnProgress] = []
-    for index in range(reached):
+    for index in range(min(options.max_turns, len(turns))):
         completed += [each for each in judged if each.is_completed]
         judged = []
         for place, subgoal in pending:
             require_judgeable(turns[: index + 1], subgoal)
-            require_fillable(config, user_instruction)
-            judged.append((yield from _validated(index, place, subgoal, config, is_dynamic=True)))
+            require_fillable(options.template_subgoal, user_instruction)
+            judged.append((yield from _validated(index, place, subgoal, options, is_dynamic=True)))
         for each in judged:
             if each.is_completed:  # the first that is equal leaves: of two equal ones it may be the other
                 del pending[[subgoal for _, subgoal in pending].index(each.subgoal)]
         known = (*completed, *judged)
-        entries.append(TurnProgress(progress_of([each.is_completed for each in known]), known, None))
-    if max_turns > reached:
-        entries += [entries[-1]] * (max_turns - reached)
-    if entries and config.get(KEEPS_VALIDATIONS, False):
-        entries[-1] = entries[-1]._replace(validations=(*completed, *judged))
+        entries.append(TurnProgress(progress_of(each.is_completed for each in known), known, None))
+    if options.max_turns > len(entries):
+        entries += [entries[-1]] * (options.max_turns - len(entries))
+    if entries and options.include_validation_results:
+        entries[-1] = entries[-1]._replace(validations=entries[-1].explained)
     return entries
 
 
-def static_progress(turns: Sequence[Turn], subgoals: Sequence[Subgoal], config: Config) -> Asking[StaticProgress]:
+def static_validations(
+    turns: Sequence[Turn], subgoals: Sequence[Subgoal], options: Options
+) -> Asking[list[Validation]]:
     """Judges each subgoal once, after the turn it names; one that names no turn of the conversation is left out silently.
 
     Raises:
-        InvalidInputValueError: 050004 when all were left out; 050008 as for `progress_through_turns`.
+        InvalidInputValueError: 050008 as for `progress_through_turns`.
         EvaluationError: A vote failed: 050000 or 050007.
-        TypeError: A value of the trace does not fit into a prompt.
     """
     validations = []
     for index in range(len(turns)):
         for place, subgoal in enumerate(subgoals):
             if subgoal.turn == index:
                 require_judgeable(turns[: index + 1], subgoal)
-                validations.append((yield from _validated(index, place, subgoal, config, is_dynamic=False)))
-    return StaticProgress(progress_of([each.is_completed for each in validations]), tuple(validations))
+                validations.append((yield from _validated(index, place, subgoal, options, is_dynamic=False)))
+    return validations
 
 
-def _validated(index: int, place: int, subgoal: Subgoal, config: Config, *, is_dynamic: bool) -> Asking[Validation]:
-    vote = yield from voted_on_subgoal(index, place, subgoal, config, reads_instruction=is_dynamic)
-    completions = vote.completions if config.get(KEEPS_COMPLETIONS, False) else ()
+def _validated(index: int, place: int, subgoal: Subgoal, options: Options, *, is_dynamic: bool) -> Asking[Validation]:
+    stops_early, waves = options.optimize_judge_trials, max(0, options.max_retry_judge_trials)
+    vote = yield from voted(Ballot(index, place, subgoal, options.num_judge_trials, stops_early, waves, is_dynamic))
+    completions = vote.completions if options.include_judge_explanation else ()
     return Validation(subgoal, bool(vote.is_complete), completions, index, place)
 
 
 # agent-inspect's statistics of a judge's votes: the expected progress of one conversation and its deviation.
 
 
-class JudgeStatistics(NamedTuple):
-    """Both None when there are no subgoals."""
-
-    expectation: float | None
-    std: float | None
-
-
-def judge_statistics(completions_by_subgoal: Sequence[Sequence[str]]) -> JudgeStatistics:
-    """Expected progress and its standard deviation when each subgoal is completed as often as the judge said so.
+def judge_statistics(completions_by_subgoal: Sequence[Sequence[str]]) -> tuple[float, float] | tuple[None, None]:
+    """Expected progress and its standard deviation when each subgoal is completed as often as the judge said so; None without
+    subgoals.
 
     Completions without a grade are left out, which usually makes the numbers of votes unequal.
 
@@ -683,7 +650,7 @@ def judge_statistics(completions_by_subgoal: Sequence[Sequence[str]]) -> JudgeSt
             different numbers of votes.
     """
     if not completions_by_subgoal:
-        return JudgeStatistics(None, None)
+        return None, None
     if not all(completions_by_subgoal):
         raise InvalidInputValueError(Code.MISSING_VALUE, "A subgoal has no completions of a judge.", ANALYSIS)
     votes = [
@@ -697,7 +664,7 @@ def judge_statistics(completions_by_subgoal: Sequence[Sequence[str]]) -> JudgeSt
     shares = [sum(of_subgoal) / len(of_subgoal) for of_subgoal in votes]
     count = len(shares)
     variance = sum_in_numpy_order([share * (1 - share) for share in shares]) / count**2
-    return JudgeStatistics(sum_in_numpy_order(shares) / count, math.sqrt(variance))
+    return sum_in_numpy_order(shares) / count, math.sqrt(variance)
 
 
 # agent-inspect's pass@k and pass^k: what repeated trials of one task say about its success.
@@ -737,7 +704,7 @@ def pass_hat_k(success_scores: Sequence[float], config: Mapping[str, Any]) -> fl
 def _counted(success_scores: Sequence[float], config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Trials, k and the sum of all the scores that were given."""
     trials = config.get(NO_OF_TRIALS)
-    k = config.get(K_VALUE, trials)
+    k: Any = trials if config.get(K_VALUE) is None else config[K_VALUE]
     if not trials or k <= 0 or trials <= 0 or k > trials:
         raise EvaluationError(Code.INVALID_VALUE, f"k must be between 1 and the number of trials; k {k} of {trials}.")
     if trials > len(success_scores):

@@ -4,38 +4,40 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from pydantic import ValidationError
 
 from consumers.engine import agent_inspect as observed
 from consumers.engine.agent_inspect import (
     Asking,
     Ballot,
-    CheckedValue,
     EvaluationError,
     InvalidInputValueError,
-    Score,
-    Step,
+    NumericalScore,
+    Subgoal,
+    SubGoalValidationResult,
     Turn,
     Validation,
     Vote,
+    area_of,
     auc_of,
-    auc_of_conversation,
     judge_statistics,
     pass_at_k,
     pass_hat_k,
+    per_turn_of,
     ppt_of,
-    ppt_of_conversation,
     progress_of,
     progress_through_turns,
-    static_progress,
-    success_at_final_turn,
-    success_of,
+    static_validations,
+    success_at_end_of,
+    success_from,
     tool_correctness,
 )
-from consumers.engine.goals.checks import CalledTool, TurnFacts
+from consumers.engine.goals.checks import TurnFacts
 from consumers.engine.goals.questions import in_words
 from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.goals.tool_correctness import ToolQuestion
@@ -54,10 +56,11 @@ from schemas.judging import (
     prompt_version,
 )
 from schemas.wire import MAX_TEXT_CHARS
-from streamer.agent_inspect.traces import KEEPS_PROMPTS, PlacedTrace, TraceDocument, TraceFiles, read_samples
+from streamer.agent_inspect.traces import TraceDocument, TraceFiles, read_samples, trace_in
 from streamer.facts import Scorer
 from streamer.offline.call_work import Done, Reading
 from streamer.offline.judge_in_process import JudgeInProcess, side_by_side
+from streamer.recordings.elements import Element
 from streamer.recordings.files import RecordingError
 from streamer.settings.all_settings import Settings
 
@@ -100,7 +103,7 @@ class TraceQuestions:
             raise NotJudgedError(f"at most {MAX_TRIALS} trials and {MAX_RETRY_WAVES} retry waves are possible")
         instruction = self._document.user_instruction if ballot.reads_instruction else None
         # As in agent-inspect, a template is for subgoals of dynamic conversations.
-        template = self._document.template if ballot.reads_instruction else None
+        template = self._document.options.template_subgoal if ballot.reads_instruction else None
         try:
             request = JudgeRequest(
                 conversation_id=self._document.trace_id, kind=JudgeKind.SUBGOAL, turn=ballot.turn_index + 1,
@@ -124,15 +127,11 @@ class TraceQuestions:
 
     def _subgoal(self, ballot: Ballot) -> str:
         about = ballot.about
-        if not isinstance(about, CheckedValue):
-            return self._redacted(about.details)
-        turn = ballot.turn_index + 1
-        call = _called(about.step)
-        return in_words(ToolQuestion(turn, ballot.place, 0, about.name, about.check, about.value, call), self._redactor)
+        return in_words(about, self._redactor) if isinstance(about, ToolQuestion) else self._redacted(about.details)
 
     def _transcript(self, ballot: Ballot) -> tuple[TranscriptItem, ...]:
-        if isinstance(ballot.about, CheckedValue):  # as in agent-inspect, the tool call is all that the judge reads
-            facts = TurnFacts("", "", (_called(ballot.about.step),))
+        if isinstance(ballot.about, ToolQuestion):  # as in agent-inspect, the tool call is all that the judge reads
+            facts = TurnFacts("", "", (ballot.about.call,))
             return transcript_of(ballot.turn_index + 1, facts, self._redactor)
         turns = self._document.turns or ()
         for number in range(len(self._items) + 1, ballot.turn_index + 2):
@@ -145,18 +144,12 @@ class TraceQuestions:
 
 def _id_of(ballot: Ballot) -> str:
     """Name of the question within its turn; two subgoals with the same text are two questions."""
-    return f"{'tool' if isinstance(ballot.about, CheckedValue) else 'subgoal'}-{ballot.place + 1}"
+    return f"{'tool' if isinstance(ballot.about, ToolQuestion) else 'subgoal'}-{ballot.place + 1}"
 
 
 def _facts(turn: Turn) -> TurnFacts:
-    calls = tuple(_called(step) for step in turn.steps or () if step.tool)
+    calls = tuple(step.call for step in turn.steps or () if step.tool)
     return TurnFacts(str(turn.user_text), str(turn.assistant_text), calls)
-
-
-def _called(step: Step) -> CalledTool:
-    arguments = {argument.name: argument.value for argument in step.arguments or ()}
-    # A trace does not say whether a tool failed; an output may.
-    return CalledTool(str(step.tool), arguments, step.output, None if step.output is None else True)
 
 
 # agent-inspect's scorers on one document. Their results are its dataclasses, here and as JSON.
@@ -166,15 +159,13 @@ def _called(step: Step) -> CalledTool:
 
 Json = Any
 
-_STATIC: Final = (Scorer.PROGRESS, Scorer.SUCCESS)
-_DYNAMIC: Final = (Scorer.THROUGH_TURNS, Scorer.AUC, Scorer.PPT, Scorer.SUCCESS_AT_END)
 _OBSERVED: Final[Mapping[Scorer, Callable[[Any], float]]] = {
     Scorer.TOTAL_LATENCY: observed.total_latency_ms,
     Scorer.AVERAGE_LATENCY: observed.average_latency_ms,
-    Scorer.INPUT_TOKENS: observed.input_tokens,
-    Scorer.OUTPUT_TOKENS: observed.output_tokens,
-    Scorer.REASONING_TOKENS: observed.reasoning_tokens,
-    Scorer.TOKENS: observed.total_tokens,
+    Scorer.INPUT_TOKENS: lambda turns: observed.tokens(turns, "input"),
+    Scorer.OUTPUT_TOKENS: lambda turns: observed.tokens(turns, "output"),
+    Scorer.REASONING_TOKENS: lambda turns: observed.tokens(turns, "reasoning"),
+    Scorer.TOKENS: lambda turns: observed.tokens(turns, "input", "output", "reasoning"),
     Scorer.TOOL_CALLS: observed.tool_call_count,
 }
 _ENDS = (EvaluationError, InvalidInputValueError, NotJudgedError, TypeError, IndexError, KeyError, ValueError)
@@ -183,63 +174,9 @@ _ENDS = (EvaluationError, InvalidInputValueError, NotJudgedError, TypeError, Ind
 PromptOf = Callable[[Ballot], str]
 
 
-@dataclass(frozen=True, slots=True)
-class SubGoal:
-    """A subgoal of the sample, under agent-inspect's name."""
-
-    details: str
-    type: Any = None
-    turn: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class SubGoalValidationResult:
-    """The verdict on one subgoal.
-
-    Attributes:
-        is_completed: The verdict.
-        explanations: A summary, and then the judge's completions with `include_judge_explanation`.
-        sub_goal: The subgoal.
-        prompt_sent_to_llmj: The whole prompt, with `include_prompt_sent_to_llmj`; otherwise None.
-    """
-
-    is_completed: bool
-    explanations: list[str]
-    sub_goal: SubGoal
-    prompt_sent_to_llmj: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NumericalScore:
-    """A result of agent-inspect's scorers, with its fields.
-
-    Attributes:
-        score: The number.
-        sub_scores: The progress that it was computed from, by name; None where agent-inspect has None.
-        explanations: Of subgoals and tool calls, each as an object with one key and a list of texts; of `AUC` and `PPT` such a list for
-            each turn; None where agent-inspect has None.
-        validation_results: The verdicts, with `include_validation_results` on the last turn; of static scores always. None otherwise.
-
-    Example:
-        >>> NumericalScore(0.5)
-        NumericalScore(score=0.5, sub_scores=None, explanations=None, validation_results=None)
-    """
-
-    score: float
-    sub_scores: dict[str, float] | None = None
-    explanations: list[Any] | None = None
-    validation_results: list[SubGoalValidationResult] | None = None
-
-
 def is_static(document: TraceDocument) -> bool:
     """Whether a subgoal names its turn by a number: then the conversation is scripted."""
     return any(isinstance(subgoal.turn, int) for subgoal in document.subgoals)
-
-
-def default_scorers(document: TraceDocument) -> tuple[Scorer, ...]:
-    """The scorers of a document for which none are named. Tool correctness is computed if calls are expected."""
-    judged = _STATIC if is_static(document) else _DYNAMIC
-    return (*judged, Scorer.TOOLS) if document.expected_calls else judged
 
 
 class TraceScores:
@@ -254,21 +191,20 @@ class TraceScores:
         """
         self._document = document
         self._turns: Any = document.turns  # without any, scorers end as agent-inspect's do
-        self._keeps_prompts = bool(document.config.get(KEEPS_PROMPTS, False))
         self._prompt_of = prompt_of
 
-    def progress(self) -> Asking[NumericalScore]:
-        """`ProgressScore`: each subgoal judged once, after the turn that it names."""
+    def progress(self) -> Asking[list[NumericalScore]]:
+        """`ProgressScore`: each subgoal judged once, after the turn that it names; a list of one."""
         document = self._document
-        found = yield from static_progress(self._turns, document.subgoals, document.config)
-        verdicts = [self._verdict(each, is_dynamic=False) for each in found.validations]
-        return NumericalScore(found.progress, None, _explanations(found.validations), verdicts)
+        found = yield from static_validations(self._turns, document.subgoals, document.options)
+        verdicts = [self._verdict(each, is_dynamic=False) for each in found]
+        return [NumericalScore(progress_of(each.is_completed for each in found), None, _explanations(found), verdicts)]
 
     def progress_through_turns(self) -> Asking[list[NumericalScore]]:
         """`ProgressScoresThroughTurns`: the progress after each turn."""
         document, curve = self._document, []
         instruction = document.user_instruction
-        entries = yield from progress_through_turns(self._turns, document.subgoals, document.config, instruction)
+        entries = yield from progress_through_turns(self._turns, document.subgoals, document.options, instruction)
         for entry in entries:
             verdicts = None
             if entry.validations is not None:
@@ -276,12 +212,12 @@ class TraceScores:
             curve.append(NumericalScore(entry.progress, None, _explanations(entry.explained), verdicts))
         return curve
 
-    def tools(self) -> Asking[NumericalScore]:
-        """`ToolCorrectnessMetric`."""
+    def tools(self) -> Asking[list[NumericalScore]]:
+        """`ToolCorrectnessMetric`; a list of one."""
         expected: Any = self._document.expected_calls  # without any, it ends as agent-inspect's does
-        found = yield from tool_correctness(self._turns, expected, self._document.config)
-        explained = [{each.expected.tool: list(each.explanations)} for each in found.found]
-        return NumericalScore(found.score, None, explained)
+        found = yield from tool_correctness(self._turns, expected, self._document.options)
+        explained = [{each.expected.tool: list(each.explanations)} for each in found]
+        return [NumericalScore(progress_of(each.is_made for each in found), None, explained)]
 
     def observed(self, scorer: Scorer) -> NumericalScore:
         """What a trace shows without a judge: latencies, tokens, tool calls."""
@@ -291,33 +227,26 @@ class TraceScores:
         ballot = Ballot(
             each.turn_index, each.place, each.subgoal, 1, stops_early=True, retry_waves=0, reads_instruction=is_dynamic
         )
-        subgoal = SubGoal(each.subgoal.details, each.subgoal.type, each.subgoal.turn)
-        prompt = self._prompt_of(ballot) if self._keeps_prompts else None
-        return SubGoalValidationResult(each.is_completed, _explained(each), subgoal, prompt)
+        keeps_prompt = self._document.options.include_prompt_sent_to_llmj
+        prompt = self._prompt_of(ballot) if keeps_prompt else None
+        return SubGoalValidationResult(each.is_completed, _explained(each), each.subgoal, prompt)
 
 
-def area_of(curve: Sequence[NumericalScore]) -> NumericalScore:
-    """`AUC` of a conversation that was judged."""
-    return _of_curve(auc_of_conversation([each.score for each in curve]), [each.explanations for each in curve])
+_OfJudged = Mapping[Scorer, Callable[[Sequence[NumericalScore]], Json]]
+_OF_STATIC: Final[_OfJudged] = {Scorer.PROGRESS: itemgetter(0), Scorer.SUCCESS: lambda judged: success_from(judged[0])}
+_OF_CURVE: Final[_OfJudged] = {
+    Scorer.THROUGH_TURNS: list,
+    Scorer.AUC: area_of,
+    Scorer.PPT: per_turn_of,
+    Scorer.SUCCESS_AT_END: success_at_end_of,
+}
+_OF_TOOLS: Final[_OfJudged] = {Scorer.TOOLS: itemgetter(0)}
 
 
-def per_turn_of(curve: Sequence[NumericalScore]) -> NumericalScore:
-    """`PPT` of a conversation that was judged."""
-    return _of_curve(ppt_of_conversation([each.score for each in curve]), [each.explanations for each in curve])
-
-
-def success_at_end_of(curve: Sequence[NumericalScore]) -> NumericalScore:
-    """`SuccessScoreFinalTurn` of a conversation that was judged."""
-    return _of_curve(success_at_final_turn([each.score for each in curve]), curve[-1].explanations if curve else None)
-
-
-def success_from(progress: NumericalScore) -> NumericalScore:
-    """`SuccessScore`, which takes over the explanations of the progress."""
-    return _of_curve(success_of(progress.score), progress.explanations)
-
-
-def _of_curve(score: Score, explanations: list[Any] | None) -> NumericalScore:
-    return NumericalScore(score.value, score.sub_scores, explanations)
+def default_scorers(document: TraceDocument) -> tuple[Scorer, ...]:
+    """The scorers of a document for which none are named. Tool correctness is computed if calls are expected."""
+    judged = _OF_STATIC if is_static(document) else _OF_CURVE
+    return (*judged, *_OF_TOOLS) if document.expected_calls else (*judged,)
 
 
 def metrics_of(document: TraceDocument, scorers: Iterable[Scorer], prompt_of: PromptOf) -> Asking[dict[str, Json]]:
@@ -328,40 +257,23 @@ def metrics_of(document: TraceDocument, scorers: Iterable[Scorer], prompt_of: Pr
         scorers: The scorers; each question is asked once for all of them.
         prompt_of: The prompt of a ballot, for `include_prompt_sent_to_llmj`.
     """
-    named = list(dict.fromkeys(scorers))
-    results: dict[str, Json] = {}
     scores = TraceScores(document, prompt_of)
-    static: tuple[Scorer, ...] = _STATIC
-    dynamic: tuple[Scorer, ...] = _DYNAMIC
-    if is_static(document):
-        static = (*_STATIC, Scorer.STATISTICS)
-    else:
-        dynamic = (*_DYNAMIC, Scorer.STATISTICS)
-    if any(scorer in static for scorer in named):
+    named = list(dict.fromkeys(scorers))
+    results = {scorer: _or_error(partial(scores.observed, scorer)) for scorer in named if scorer in _OBSERVED}
+    statistics: _OfJudged = {Scorer.STATISTICS: _statistics_of}
+    of_static, of_curve = (statistics, {}) if is_static(document) else ({}, statistics)
+    for results_of, judging in (
+        ({**_OF_STATIC, **of_static}, scores.progress),
+        ({**_OF_CURVE, **of_curve}, scores.progress_through_turns),
+        (_OF_TOOLS, scores.tools),
+    ):
+        wanted = [scorer for scorer in named if scorer in results_of]
         try:
-            progress = yield from scores.progress()
-            results |= {Scorer.PROGRESS: progress, Scorer.SUCCESS: success_from(progress)}
-            if Scorer.STATISTICS in static:
-                results[Scorer.STATISTICS] = _or_error(partial(_statistics_of, [progress]))
+            judged = (yield from judging()) if wanted else []
         except _ENDS as error:
-            results |= dict.fromkeys(static, encoded_error(error))
-    if any(scorer in dynamic for scorer in named):
-        try:
-            curve = yield from scores.progress_through_turns()
-            results[Scorer.THROUGH_TURNS] = curve
-            results[Scorer.AUC] = _or_error(partial(area_of, curve))
-            results[Scorer.PPT] = _or_error(partial(per_turn_of, curve))
-            results[Scorer.SUCCESS_AT_END] = _or_error(partial(success_at_end_of, curve))
-            if Scorer.STATISTICS in dynamic:
-                results[Scorer.STATISTICS] = _or_error(partial(_statistics_of, curve))
-        except _ENDS as error:
-            results |= dict.fromkeys(dynamic, encoded_error(error))
-    if Scorer.TOOLS in named:
-        try:
-            results[Scorer.TOOLS] = yield from scores.tools()
-        except _ENDS as error:
-            results[Scorer.TOOLS] = encoded_error(error)
-    results |= {scorer: _or_error(partial(scores.observed, scorer)) for scorer in named if scorer in _OBSERVED}
+            results |= dict.fromkeys(wanted, encoded_error(error))
+        else:
+            results |= {scorer: _or_error(partial(results_of[scorer], judged)) for scorer in wanted}
     return {scorer.value: results[scorer] for scorer in named}
 
 
@@ -381,7 +293,7 @@ def known_metrics_of(document: TraceDocument) -> dict[str, Json]:
         if any("explanations" in each for each in listed if isinstance(each, Mapping)):
             results["StatisticAnalysis"] = _or_error(lambda: _statistics(listed))
     if "success_scores" in known:
-        values, config = known["success_scores"], document.config
+        values, config = known["success_scores"], msgspec.structs.asdict(document.options)
         results["PassAtK"] = _or_error(lambda: NumericalScore(pass_at_k(values, config)))
         results["PassHatK"] = _or_error(lambda: NumericalScore(pass_hat_k(values, config)))
     return results
@@ -406,7 +318,7 @@ def _or_error(compute: Callable[[], Json]) -> Json:
 
 def _encoded(value: object) -> Json:
     """A dataclass as JSON; any other value that JSON does not have as its text."""
-    if isinstance(value, NumericalScore | SubGoalValidationResult | SubGoal):
+    if isinstance(value, NumericalScore | SubGoalValidationResult | Subgoal):
         return {each.name: getattr(value, each.name) for each in fields(value)}
     return str(value)
 
@@ -417,8 +329,8 @@ def _flags(validation_results: Iterable[Any]) -> list[bool]:
 
 def _statistics(validation_results: Iterable[Mapping[str, Any]]) -> Json:
     # The first explanation of a subgoal is a summary; the others are completions.
-    found = judge_statistics([list(each["explanations"])[1:] for each in validation_results])
-    return {"judge_expectation": found.expectation, "judge_std": found.std}
+    expectation, std = judge_statistics([list(each["explanations"])[1:] for each in validation_results])
+    return {"judge_expectation": expectation, "judge_std": std}
 
 
 def _statistics_of(judged: Sequence[NumericalScore]) -> Json:
@@ -486,11 +398,11 @@ def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, 
     # The completions of its judge are a part of agent-inspect's results.
     judge_settings = settings.judge.model_copy(update={"keeps_raw_answers": True})
 
-    async def scored(placed: PlacedTrace | RecordingError, judge: JudgeInProcess | None) -> Done[str]:
+    async def scored(element: Element | RecordingError, judge: JudgeInProcess | None) -> Done[str]:
         try:
-            if isinstance(placed, RecordingError):
-                raise placed
-            document = placed.read(samples, plan.options)
+            if isinstance(element, RecordingError):
+                raise element
+            document = trace_in(element, samples, plan.options)
         except RecordingError as error:
             return Done(None, (str(error),), is_read=False)
         if document.known:

@@ -7,55 +7,31 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from consumers.engine.agent_inspect import (
-    K_VALUE,
-    KEEPS_COMPLETIONS,
-    KEEPS_VALIDATIONS,
-    MAX_TURNS,
-    NO_OF_TRIALS,
-    RETRY_WAVES,
-    STOPS_EARLY,
-    TEMPLATE,
-    TRIALS,
-    Argument,
-    ExpectedCall,
-    Required,
-    Step,
-    Subgoal,
-    Turn,
-)
+import msgspec
+
+from consumers.engine.agent_inspect import ExpectedCall, Options, Subgoal, Turn
 from schemas.goals.goal_set import TOOL_KEYS, ToolStringError, tool_calls_of
 from schemas.judging import TemplateError, check_template
 from schemas.wire import MAX_NAME_CHARS
+from streamer.recordings.elements import Element, elements_in
 from streamer.recordings.files import (
+    UNREADABLE,
     RecordingError,
     kind_of,
-    object_in,
-    raw_lines_of,
-    read_json,
-    require_text,
     shape_error,
     shown,
+    unpacked,
+    unreadable_file,
 )
+from streamer.recordings.places import RecordedPath, name_of
 
 # Options of agent-inspect's scorers, under its names.
 
-KEEPS_PROMPTS: Final = "include_prompt_sent_to_llmj"
-OPTIONS: Final = (
-    TRIALS,
-    STOPS_EARLY,
-    RETRY_WAVES,
-    MAX_TURNS,
-    KEEPS_COMPLETIONS,
-    KEEPS_VALIDATIONS,
-    KEEPS_PROMPTS,
-    TEMPLATE,
-    K_VALUE,
-    NO_OF_TRIALS,
-)
+OPTIONS: Final = Options.__struct_fields__
 """Options that scorers read."""
+_TEMPLATE: Final = "template_subgoal"
 _OTHER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {"include_entire_prompt_in_validation_result": KEEPS_PROMPTS, "templates_subgoal": TEMPLATE}
+    {"include_entire_prompt_in_validation_result": "include_prompt_sent_to_llmj", "templates_subgoal": _TEMPLATE}
 )
 """Names in agent-inspect's documentation, by which its code knows nothing."""
 
@@ -74,12 +50,14 @@ def option_in(text: str) -> tuple[str, Any]:
     name = _OTHER_NAMES.get(name, name)
     if not equals or name not in OPTIONS:
         raise ValueError(f"expected NAME=VALUE with one of {', '.join(OPTIONS)}; seen {text!r}")
-    if name == TEMPLATE:
-        raise ValueError(f"a template has many lines: name its file in the setting goals.{TEMPLATE}_file")
+    if name == _TEMPLATE:
+        raise ValueError(f"a template has many lines: name its file in the setting goals.{_TEMPLATE}_file")
     try:
-        return name, json.loads(value)
-    except ValueError as error:
+        option = {name: json.loads(value)}
+        msgspec.convert(option, Options)
+    except ValueError as error:  # msgspec's too
         raise ValueError(f"expected a number, true, false or null for {name}; seen {value!r}") from error
+    return name, option[name]
 
 
 def options_in(given: Iterable[str]) -> dict[str, Any]:
@@ -101,15 +79,13 @@ def config_in(value: object, where: str) -> Mapping[str, Any]:
     unknown = next((name for name in config if name not in OPTIONS), None)
     if unknown is not None:
         raise shape_error(where, f"some of {', '.join(OPTIONS)}", repr(unknown))
-    template = config.get(TEMPLATE)
-    if template is not None:
-        if not isinstance(template, str):
-            raise shape_error(f"{where}.{TEMPLATE}", "a text", kind_of(template))
+    template = config.get(_TEMPLATE)
+    if isinstance(template, str):
         try:
             check_template(template)
         except TemplateError as error:
             raise shape_error(
-                f"{where}.{TEMPLATE}", f"a template that the judge can use: {error}", "another"
+                f"{where}.{_TEMPLATE}", f"a template that the judge can use: {error}", "another"
             ) from error
     return config
 
@@ -117,8 +93,7 @@ def config_in(value: object, where: str) -> Mapping[str, Any]:
 # Reads agent-inspect's own objects from JSON: a trace, the sample it belongs to, and the options of its scorers.
 #
 # agent-inspect has no file format, so the form is that of its dataclasses as JSON, under the names of its parameters.
-# A field that is missing has its default there. Only the shape is checked: our scorers fail where agent-inspect's
-# fail.
+# Only the shape is checked: our scorers fail where agent-inspect's fail.
 
 KNOWN_RESULTS: Final = ("progress_scores", "progress_score", "validation_results", "success_scores")
 """Results that a line may have in place of a trace, as agent-inspect's static helpers take them."""
@@ -134,7 +109,7 @@ class TraceDocument:
         subgoals: The sample's subgoals.
         expected_calls: The sample's expected tool calls; None where agent-inspect has None.
         user_instruction: The caller's instruction; None if there is none.
-        config: The options under agent-inspect's names.
+        options: The options.
         known: Results in place of a trace, by name.
     """
 
@@ -143,13 +118,8 @@ class TraceDocument:
     subgoals: tuple[Subgoal, ...] = ()
     expected_calls: tuple[ExpectedCall, ...] | None = None
     user_instruction: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = Options()  # noqa: RUF009  # it never changes
     known: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def template(self) -> str | None:
-        """The prompt for subgoals; None for callgauge's own."""
-        return self.config.get(TEMPLATE)
 
 
 class Samples:
@@ -200,10 +170,11 @@ def document_in(
     Raises:
         RecordingError: It has another shape.
     """
-    config = {**options, **config_in(line.get("config"), f"{where}: config")}
+    own_options = config_in(line.get("config"), f"{where}: config")
+    config = _read(Options, {**options, **own_options}, f"{where}: config")
     known = {name: line[name] for name in KNOWN_RESULTS if name in line}
     if known:
-        return TraceDocument(_id(line.get("id"), where) or fallback_id, config=config, known=known)
+        return TraceDocument(_id(line.get("id"), where) or fallback_id, options=config, known=known)
     trace = line if "turns" in line else line.get("agent_trace")
     if not isinstance(trace, Mapping) or "turns" not in trace:
         raise shape_error(where, '"agent_trace" as an object with the list "turns"', kind_of(trace))
@@ -218,8 +189,8 @@ def document_in(
     instruction, subgoals, calls = _parts_of(sample, where_sample)
     return TraceDocument(
         own_id or _id(sample.get("id"), where_sample) or fallback_id,
-        _turns(trace["turns"], f"{where}: turns"),
-        tuple(_subgoal(each, f"{where_sample}: subgoal {n}") for n, each in enumerate(subgoals, 1)),
+        _read(tuple[Turn, ...] | None, trace["turns"], f"{where}: turns"),
+        subgoals,
         _expected_calls(calls, f"{where_sample}: expected tool calls"),
         instruction,
         config,
@@ -235,7 +206,7 @@ def _id(value: object, where: str) -> str | None:
     return name
 
 
-def _parts_of(sample: Mapping[str, Any], where: str) -> tuple[str | None, list[Any], Any]:
+def _parts_of(sample: Mapping[str, Any], where: str) -> tuple[str | None, tuple[Subgoal, ...], Any]:
     """Instruction, subgoals and expected calls: of an `EvaluationSample`, or of an entry of the data files."""
     if "sub_goals" in sample:
         instruction, subgoals = sample.get("user_instruction"), sample["sub_goals"]
@@ -249,59 +220,18 @@ def _parts_of(sample: Mapping[str, Any], where: str) -> tuple[str | None, list[A
         instruction = first.get("content") if isinstance(first, Mapping) else None
         subgoals = metadata["subgoals"]
         calls = next((metadata[key] for key in TOOL_KEYS if key in metadata), None)
-    if instruction is not None and not isinstance(instruction, str):
-        raise shape_error(where, "the user's instruction as a text", kind_of(instruction))
-    return instruction, _list(subgoals, f"{where}: subgoals"), calls
-
-
-def _subgoal(value: object, where: str) -> Subgoal:
-    given = _object(value, where)
-    details = given.get("details")
-    if not isinstance(details, str):
-        raise shape_error(where, '"details" as a text', kind_of(details))
-    return Subgoal(details, given.get("turn"), given.get("type"))
-
-
-def _turns(value: object, where: str) -> tuple[Turn, ...] | None:
-    if value is None:
-        return None
-    return tuple(_turn(each, f"{where}[{index}]") for index, each in enumerate(_list(value, where)))
-
-
-def _turn(value: object, where: str) -> Turn:
-    given = _object(value, where)
-    response, steps = given.get("agent_response"), given.get("steps")
-    return Turn(
-        given.get("agent_input"),
-        response.get("response") if isinstance(response, Mapping) else response,
-        None if steps is None else tuple(_step(each, f"{where}.steps") for each in _list(steps, f"{where}.steps")),
-        _number(given, "latency_in_ms", where),
+    return (
+        _read(str | None, instruction, f"{where}: the user's instruction"),
+        _read(tuple[Subgoal, ...], subgoals, f"{where}: subgoals"),
+        calls,
     )
-
-
-def _step(value: object, where: str) -> Step:
-    given = _object(value, where)
-    tool, arguments = given.get("tool"), given.get("tool_input_args")
-    if tool is not None and not isinstance(tool, str):
-        raise shape_error(where, '"tool" as a text or null', kind_of(tool))
-    return Step(
-        tool,
-        None if arguments is None else tuple(_argument(each, where) for each in _list(arguments, where)),
-        given.get("tool_output"),
-        *(_number(given, f"{kind}_token_consumption", where) for kind in ("input", "output", "reasoning")),
-    )
-
-
-def _argument(value: object, where: str) -> Argument:
-    given = _object(value, where)
-    return Argument(_name(given, where), given.get("value"))
 
 
 def _expected_calls(value: object, where: str) -> tuple[ExpectedCall, ...] | None:
     if value is None:
         return None
-    calls: list[Mapping[str, Any]] = []
-    for each in _list(value, where):
+    calls: list[Any] = []
+    for each in _read(list[Any], value, where):
         if isinstance(each, Mapping) and "tool" in each:
             calls.append(each)
             continue
@@ -309,98 +239,26 @@ def _expected_calls(value: object, where: str) -> tuple[ExpectedCall, ...] | Non
             calls += tool_calls_of(each)
         except ToolStringError as error:
             raise shape_error(where, "an expected tool call as agent-inspect writes it", str(error)) from error
-    return tuple(_expected_call(each, where) for each in calls)
+    read: tuple[ExpectedCall, ...] = _read(tuple[ExpectedCall, ...], calls, where)
+    return read
 
 
-def _expected_call(value: object, where: str) -> ExpectedCall:
-    given = _object(value, where)
-    tool, parameters, output = given.get("tool"), given.get("expected_parameters"), given.get("expected_output")
-    if tool is not None and not isinstance(tool, str):
-        raise shape_error(where, '"tool" as a text', kind_of(tool))
-    read = None
-    if parameters is not None:
-        objects = [_object(each, where) for each in _list(parameters, where)]
-        read = tuple((_name(each, where), _required(each, where)) for each in objects)
-    expected_output = None if output is None else _required(_object(output, where), where)
-    return ExpectedCall(tool, read, expected_output, given.get("turn"))
+def _read(kind: Any, value: object, where: str) -> Any:
+    """The value as one of these, with names of types and no value in the error."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        text = str(error).replace("`", "").replace(" | ", " or ")
+        expected, is_type, seen = text.removeprefix("Expected ").partition(", got ")
+        if not is_type:
+            expected, seen = "all its fields", expected
+        raise shape_error(where, expected, seen) from error
 
 
-def _required(given: Mapping[str, Any], where: str) -> Required:
-    check = given.get("check")
-    if check is not None and not isinstance(check, str):
-        raise shape_error(where, '"check" as a text or null', kind_of(check))
-    return Required(given.get("value"), check)
+# Reads traces from files and folders, and samples from a file of their own, as recordings are read.
 
-
-def _name(given: Mapping[str, Any], where: str) -> str:
-    name = given.get("name")
-    if not isinstance(name, str):
-        raise shape_error(where, '"name" of an argument as a text', kind_of(name))
-    return name
-
-
-def _number(given: Mapping[str, Any], name: str, where: str) -> Any:
-    value = given.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise shape_error(where, f'"{name}" as a number or null', kind_of(value))
-    return value
-
-
-def _object(value: object, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise shape_error(where, "an object", kind_of(value))
-    return value
-
-
-def _list(value: object, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise shape_error(where, "a list", kind_of(value))
-    return value
-
-
-# Finds traces in files and folders, and reads samples of a file of their own.
-
-_LINES: Final = (".jsonl", ".jsonl.gz")
-_WHOLE: Final = (".json", ".json.gz")
-_LEFT_OUT: Final = "This trace is left out; the others are not concerned."
 REMEDY: Final = "The form of traces is described in docs/sources/agent-inspect.md."
 """Of an error in a trace; other recordings have another form."""
-_MOST_COUNTED_BYTES: Final = 16 * 1024 * 1024
-"""Largest document that is read an additional time to count its traces, for the bar."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedTrace:
-    """A trace that is not read yet: its text, or its value in a document.
-
-    Attributes:
-        where: Its place, for messages.
-        fallback_id: Its id if it has none.
-    """
-
-    where: str
-    fallback_id: str
-    value: object
-
-    def read(self, samples: Samples, options: Mapping[str, Any]) -> TraceDocument:
-        """Reads it, with these options where it has none of its own.
-
-        Raises:
-            RecordingError: It is no trace, or has no sample.
-        """
-        try:
-            if isinstance(self.value, bytes):
-                require_text(self.value, self.where)
-                line: object = object_in(self.value, self.where)
-            else:
-                line = self.value
-            if not isinstance(line, Mapping):
-                raise shape_error(self.where, "a trace as an object", kind_of(line))
-            return document_in(line, self.where, self.fallback_id, samples, options)
-        except RecordingError as error:
-            error.consequence = _LEFT_OUT
-            error.remedy = REMEDY
-            raise
 
 
 class TraceFiles:
@@ -412,23 +270,33 @@ class TraceFiles:
         Raises:
             RecordingError: At one of the paths there is none.
         """
-        self._files = [file for path in paths for file in _files_at(path)]
+        self._files = [file for path in paths for file in RecordedPath(path).files]
 
-    def count(self) -> int | None:
-        """The number of traces; None if a file cannot be read: its reader reports that."""
-        try:
-            return sum(_count(file) for file in self._files)
-        except RecordingError:
-            return None
-
-    def __iter__(self) -> Iterator[PlacedTrace | RecordingError]:
+    def __iter__(self) -> Iterator[Element | RecordingError]:
         """The traces in their order; an error for the rest of a file that cannot be read further."""
         for file in self._files:
             try:
-                yield from _traces_in(file)
+                yield from _elements_of(file)
             except RecordingError as error:
                 error.consequence = f"The traces before it were read; the rest of {file} is left out."
                 yield error
+
+
+def trace_in(element: Element, samples: Samples, options: Mapping[str, Any]) -> TraceDocument:
+    """Reads a trace, with these options where it has none of its own.
+
+    Raises:
+        RecordingError: It is no trace, or has no sample.
+    """
+    at = element.at
+    stem = name_of(at.path)
+    try:
+        line = _object_of(element, "a trace as an object")
+        return document_in(line, str(at), f"{stem}:{at.number}" if at.number else stem, samples, options)
+    except RecordingError as error:
+        error.consequence = "This trace is left out; the others are not concerned."
+        error.remedy = REMEDY
+        raise
 
 
 def read_samples(path: Path | None) -> Samples:
@@ -437,66 +305,26 @@ def read_samples(path: Path | None) -> Samples:
     Raises:
         RecordingError: The file cannot be read, or a sample has no id of its own.
     """
-    if path is None:
-        return Samples()
     try:
-        return Samples(_samples_in(path))
+        found = () if path is None else _elements_of(path)
+        return Samples((str(each.at), _object_of(each, "a sample as an object")) for each in found)
     except RecordingError as error:
         error.consequence = "Nothing was scored."
         error.remedy = REMEDY
         raise
 
 
-def _samples_in(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for placed in _traces_in(path):
-        value = object_in(placed.value, placed.where) if isinstance(placed.value, bytes) else placed.value
-        if not isinstance(value, Mapping):
-            raise shape_error(placed.where, "a sample as an object", kind_of(value))
-        yield placed.where, value
+def _elements_of(path: Path) -> Iterator[Element]:
+    try:
+        with unpacked(path) as file:
+            yield from elements_in(file, path)
+    except UNREADABLE as error:
+        raise unreadable_file(path, str(path), error) from error
 
 
-def _files_at(path: Path) -> list[Path]:
-    if path.is_dir():
-        try:
-            found = sorted(child for child in path.iterdir() if child.name.endswith((*_LINES, *_WHOLE)))
-        except OSError as error:
-            found, seen = [], error.strerror or type(error).__name__
-        else:
-            seen = "a folder without such files"
-        if found:
-            return found
-    elif not path.exists():
-        seen = "no such file or directory"
-    elif path.name.endswith((*_LINES, *_WHOLE)):
-        return [path]
-    else:
-        seen = path.name
-    raise RecordingError(
-        what="there are no traces of agent-inspect",
-        where=str(path),
-        expected="a .jsonl or .json file of traces, perhaps packed (.gz), or a folder of them",
-        seen=seen,
-        consequence="Nothing was scored.",
-        remedy="Check the path. Each line of a .jsonl file is one trace with its sample.",
-    )
-
-
-def _traces_in(path: Path) -> Iterator[PlacedTrace]:
-    stem = path.name.split(".json")[0]
-    if path.name.endswith(_LINES):
-        for number, text in raw_lines_of(path):
-            yield PlacedTrace(f"{path}:{number}", f"{stem}:{number}", text)
-        return
-    document = read_json(path)
-    if not isinstance(document, list):
-        yield PlacedTrace(str(path), stem, document)
-        return
-    for number, value in enumerate(document, 1):
-        yield PlacedTrace(f"{path}: [{number - 1}]", f"{stem}:{number}", value)
-
-
-def _count(path: Path) -> int:
-    if path.name.endswith(_LINES):
-        return sum(1 for _ in raw_lines_of(path))
-    document = read_json(path) if path.stat().st_size <= _MOST_COUNTED_BYTES else None
-    return len(document) if isinstance(document, list) else 1
+def _object_of(element: Element, expected: str) -> Mapping[str, Any]:
+    if isinstance(element.value, RecordingError):
+        raise element.value
+    if not isinstance(element.value, Mapping):
+        raise shape_error(str(element.at), expected, kind_of(element.value))
+    return element.value

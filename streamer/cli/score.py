@@ -137,7 +137,7 @@ def score(
             raise typer.BadParameter(f"--option: {error}.") from error
         files, settings = TraceFiles(paths), settings_from(config)
         traces = TracePlan(settings, tuple(scorer or ()), asks_judge, verdicts, agent or "unknown", options)
-        with reading(files.count(), "questions") as read:
+        with reading(counted="questions") as read:
             score_traces(files, goals, traces, read)
         read.require_all("read and printed")
         return

@@ -64,7 +64,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
         RecordingError: The file cannot be read, or a line is blank or too long.
     """
     for number, text in raw_lines_of(path):
-        require_text(text, f"{path}:{number}")
+        if not text.strip():
+            raise shape_error(f"{path}:{number}", "a JSON object", "a blank line")
         yield number, text
 
 
@@ -110,30 +111,11 @@ def unreadable_file(path: Path, where: str, error: Exception) -> RecordingError:
     )
 
 
-def require_text(text: bytes, where: str) -> None:
-    """Refuses a blank line.
-
-    Raises:
-        RecordingError: The line is blank.
-    """
-    if not text.strip():
-        raise shape_error(where, "a JSON object", "a blank line")
-
-
 def read_document(path: Path) -> dict[str, Any]:
-    """A file that is one JSON object.
+    """A file that is one JSON object, unpacked when the name says so.
 
     Raises:
-        RecordingError: The file cannot be read, or is no JSON object.
-    """
-    return _an_object(read_json(path), str(path))
-
-
-def read_json(path: Path) -> object:
-    """A file that is one JSON value, unpacked when the name says so.
-
-    Raises:
-        RecordingError: It cannot be read, is too large, or is no JSON.
+        RecordingError: It cannot be read, is too large, or is no JSON object.
     """
     try:
         size_bytes = path.stat().st_size
@@ -145,7 +127,7 @@ def read_json(path: Path) -> object:
         raise unreadable_file(path, str(path), error) from error
     if len(text) > MAX_DOCUMENT_BYTES:
         raise shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", "more, unpacked")
-    return value_in(text, str(path))
+    return object_in(text, str(path))
 
 
 def object_in(text: bytes, where: str) -> dict[str, Any]:
@@ -154,7 +136,10 @@ def object_in(text: bytes, where: str) -> dict[str, Any]:
     Raises:
         RecordingError: It is no JSON object.
     """
-    return _an_object(value_in(text, where), where)
+    value = value_in(text, where)
+    if not isinstance(value, dict):
+        raise shape_error(where, "a JSON object", kind_of(value))
+    return value
 
 
 def value_in(text: bytes, where: str) -> object:
@@ -173,12 +158,6 @@ def value_in(text: bytes, where: str) -> object:
             seen=str(error),
             remedy="Repair or remove the line yourself: leaving it out silently would play a different call.",
         ) from error
-    return value
-
-
-def _an_object(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise shape_error(where, "a JSON object", kind_of(value))
     return value
 
 

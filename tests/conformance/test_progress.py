@@ -9,35 +9,36 @@ import pytest
 
 from consumers.engine import agent_inspect as observed
 from consumers.engine.agent_inspect import (
-    KEEPS_COMPLETIONS,
-    KEEPS_VALIDATIONS,
     Argument,
     Ballot,
-    CheckedValue,
     EvaluationError,
     ExpectedCall,
     InvalidInputValueError,
+    NumericalScore,
+    Options,
+    Parameter,
     Required,
     Step,
     Subgoal,
     Turn,
     TurnProgress,
+    area_of,
     auc_of,
-    auc_of_conversation,
-    grade_parsed,
     judge_statistics,
     pass_at_k,
     pass_hat_k,
+    per_turn_of,
     ppt_of,
-    ppt_of_conversation,
     progress_of,
     progress_through_turns,
-    static_progress,
-    success_at_final_turn,
-    success_of,
+    static_validations,
+    success_at_end_of,
+    success_from,
     tool_correctness,
-    voted_on_subgoal,
+    voted,
 )
+from consumers.engine.goals.questions import grade_of
+from consumers.engine.goals.tool_correctness import ToolQuestion
 from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven
 from tests.support.conformance_data import needs_conformance, place_of
 
@@ -107,7 +108,7 @@ def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
     asking = progress_through_turns(
         turns,
         [Subgoal(name) for name in case["subgoals"]],
-        {KEEPS_COMPLETIONS: True, KEEPS_VALIDATIONS: True, **case["config"]},
+        Options(**{"include_judge_explanation": True, "include_validation_results": True, **case["config"]}),
         case.get("user_instruction", "An instruction."),
     )
 
@@ -120,8 +121,10 @@ def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
 
 
 def progress_through_turns_case(case: Json) -> Json:
-    def values() -> list[float]:
-        return [entry.progress for entry in _judged_through_turns(case, Script())]  # each metric judges anew
+    def curve() -> list[NumericalScore]:
+        return [
+            NumericalScore(entry.progress) for entry in _judged_through_turns(case, Script())
+        ]  # each metric judges anew
 
     script = Script()
     result: Json = {}
@@ -142,9 +145,9 @@ def progress_through_turns_case(case: Json) -> Json:
         "judge_requests": sum(script.waves),
         "waves": script.waves,
         "requests_by_turn_subgoal": script.by_question(),
-        "auc": _number_or_error(lambda: auc_of_conversation(values()).value),
-        "ppt": _number_or_error(lambda: ppt_of_conversation(values()).value),
-        "success_final_turn": _number_or_error(lambda: success_at_final_turn(values()).value),
+        "auc": _number_or_error(lambda: area_of(curve()).score),
+        "ppt": _number_or_error(lambda: per_turn_of(curve()).score),
+        "success_final_turn": _number_or_error(lambda: success_at_end_of(curve()).score),
     }
 
 
@@ -159,13 +162,14 @@ def progress_static_case(case: Json) -> Json:
         return script.judge((ballot.turn_index, subgoal.details), [case["judge"][subgoal.details]])
 
     try:
-        result = driven(static_progress(turns, subgoals, case.get("config", {})), judge)
+        found = driven(static_validations(turns, subgoals, Options(**case.get("config", {}))), judge)
+        progress = progress_of(each.is_completed for each in found)
     except CRASHES as error:
         return _error(error) | {"judge_requests": sum(script.waves)}
     return {
-        "progress": result.progress,
-        "success": result.success.value,
-        "n_results": len(result.validations),
+        "progress": progress,
+        "success": success_from(NumericalScore(progress)).score,
+        "n_results": len(found),
         "judge_requests": sum(script.waves),
         "judged": [[index, name] for index, name, _ in script.by_question()],
     }
@@ -176,7 +180,9 @@ def majority_vote_case(case: Json) -> Json:
     sent = {"requests": 0, "waves": script.waves}
     try:
         judge = script.judge("vote", case["responses"], repeats=False)
-        vote = driven(voted_on_subgoal(0, 0, Subgoal("a"), case), lambda _: judge)
+        trials, retries = case.get("num_judge_trials", 5), case.get("max_retry_judge_trials", 5)
+        ballot = Ballot(0, 0, Subgoal("a"), trials, case.get("optimize_judge_trials", False), retries)
+        vote = driven(voted(ballot), lambda _: judge)
     except CRASHES as error:
         return _error(error) | sent | {"requests": sum(script.waves)}
     return {
@@ -200,7 +206,8 @@ def tool_correctness_case(case: Json) -> Json:
     expected = case["expected_tool_calls"] and [
         ExpectedCall(
             call["tool"],
-            call.get("parameters") and [(each["name"], _required(each)) for each in call["parameters"]],
+            call.get("parameters")
+            and [Parameter(each.get("value"), each.get("check"), name=each["name"]) for each in call["parameters"]],
             None if call.get("output") is None else _required(call["output"]),
             call.get("turn"),
         )
@@ -208,17 +215,18 @@ def tool_correctness_case(case: Json) -> Json:
     ]
 
     def judge(ballot: Ballot) -> Judge:
-        assert isinstance(ballot.about, CheckedValue)
+        assert isinstance(ballot.about, ToolQuestion)
         return script.judge(ballot.about.check, case["judge"][ballot.about.check])
 
     try:
-        result = driven(tool_correctness(turns, expected, case.get("config", {})), judge)
+        found = driven(tool_correctness(turns, expected, Options(**case.get("config", {}))), judge)
+        score = progress_of(each.is_made for each in found)
     except CRASHES as error:
         return _error(error) | {"judge_requests": sum(script.waves)}
     return {
-        "score": result.score,
-        "per_call": [each.is_made for each in result.found],
-        "n": len(result.found),
+        "score": score,
+        "per_call": [each.is_made for each in found],
+        "n": len(found),
         "judge_requests": sum(script.waves),
     }
 
@@ -248,42 +256,46 @@ def observed_case(case: Json) -> Json:
     measures: dict[str, Callable[[Sequence[Turn]], float]] = {
         "total_latency": observed.total_latency_ms,
         "average_latency": observed.average_latency_ms,
-        "input_tokens": observed.input_tokens,
-        "output_tokens": observed.output_tokens,
-        "reasoning_tokens": observed.reasoning_tokens,
-        "total_tokens": observed.total_tokens,
+        "input_tokens": partial(_tokens, "input"),
+        "output_tokens": partial(_tokens, "output"),
+        "reasoning_tokens": partial(_tokens, "reasoning"),
+        "total_tokens": partial(_tokens, "input", "output", "reasoning"),
         "tool_call_count": observed.tool_call_count,
     }
     return {name: _number_or_error(partial(measure, turns)) for name, measure in measures.items()}
 
 
+def _tokens(*kinds_and_turns: Any) -> float:
+    *kinds, turns = kinds_and_turns
+    return observed.tokens(turns, *kinds)
+
+
 def judge_statistics_case(case: Json) -> Json:
     completions = [[ANSWERS[token].text or "" for token in votes] for votes in case["votes_per_subgoal"]]
-    return judge_statistics(completions)._asdict()
+    return dict(zip(("expectation", "std"), judge_statistics(completions), strict=True))
 
 
 def grade_parse_case(case: Json) -> Json:
-    try:
-        return {"grade": grade_parsed(case["completion"])}
-    except EvaluationError as error:
-        return {"grade": None, **_error(error)}
+    grade = grade_of(case["completion"])
+    # There it is an error of its own, which no result has: a vote counts it as invalid.
+    return {"grade": None, "error": "EvaluationError", "code": "050003"} if grade is None else {"grade": int(grade)}
 
 
 def _flags_case(flags: list[bool]) -> Json:
     progress = progress_of(flags)
-    score = success_of(progress)
-    return {"score": score.value, "sub_scores": score.sub_scores}
+    score = success_from(NumericalScore(progress))
+    return {"score": score.score, "sub_scores": score.sub_scores}
 
 
 def _counts_case(case: Json) -> Json:
     completed, total = case["n_completed"], case["n_total"]
     progress = progress_of([True] * completed + [False] * (total - completed))
-    return {"progress": progress, "score": success_of(progress).value}
+    return {"progress": progress, "score": success_from(NumericalScore(progress)).score}
 
 
 def _success_case(case: Json) -> Json:
-    score = success_of(case["progress"])
-    return {"score": score.value, "sub_scores": score.sub_scores}
+    score = success_from(NumericalScore(case["progress"]))
+    return {"score": score.score, "sub_scores": score.sub_scores}
 
 
 RESULT_OF: dict[str, Callable[[Json], Json]] = {

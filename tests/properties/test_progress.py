@@ -8,21 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.agent_inspect import (
-    MAX_TURNS,
     Argument,
     Ballot,
-    CheckedValue,
     ExpectedCall,
-    InvalidInputValueError,
+    NumericalScore,
+    Options,
+    Parameter,
     Required,
     Step,
     Subgoal,
     Turn,
+    area_of,
     auc_of,
-    auc_of_conversation,
-    ppt_of_conversation,
+    per_turn_of,
+    progress_of,
     progress_through_turns,
-    success_at_final_turn,
+    success_at_end_of,
     tool_correctness,
 )
 from consumers.engine.goals.checks import CalledTool
@@ -75,16 +76,17 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(table
             return _unanimous(table[ballot.turn_index][int(ballot.about.details)])
 
         turns = [Turn("A question.", "An answer.")] * turn
-        entries = driven(progress_through_turns(turns, subgoals, {MAX_TURNS: max_turns}), judge_of)
+        entries = driven(progress_through_turns(turns, subgoals, Options(max_turns=max_turns)), judge_of)
         progress = [entry.progress for entry in entries]
+        judged = [NumericalScore(each) for each in progress]
         scores, no_area = curve.at(turn), Unscored(UnscoredReason.ONE_TURN_HAS_NO_AREA)
         assert scores is not None
         assert scores.result == progress[-1]
-        assert scores.auc == (auc_of_conversation(progress).value if max_turns > 1 else no_area)
+        assert scores.auc == (area_of(judged).score if max_turns > 1 else no_area)
         so_far = progress[:turn]
         assert scores.auc_if_ended_now == (auc_of(so_far) if len(so_far) > 1 else no_area)
-        assert scores.ppt == ppt_of_conversation(progress).value
-        assert scores.success == success_at_final_turn(progress).value
+        assert scores.ppt == per_turn_of(judged).score
+        assert scores.success == success_at_end_of(judged).score
         assert asked == len(evaluations), "the same evaluations, one after another"
 
 
@@ -222,7 +224,7 @@ def _as_agent_inspect_has_it(expected: ExpectedToolCall) -> ExpectedCall:
     output = expected.expected_output
     return ExpectedCall(
         expected.tool,
-        [(each.name, Required(each.value, each.check)) for each in expected.expected_parameters],
+        [Parameter(each.value, each.check, name=each.name) for each in expected.expected_parameters],
         None if output is None else Required(output.value, output.check),
         expected.turn,
     )
@@ -236,12 +238,13 @@ def _step(call: CalledTool) -> Step:
 def test_tool_correctness_after_every_turn_is_agent_inspect_s(
     specs: list[dict[str, Any]], made: list[list[CalledTool]], seed: int
 ) -> None:
-    def verdict(check: str, value: Any, step: Step) -> bool:
-        return zlib.crc32(repr((seed, check, value, step)).encode()) % 2 == 0
+    def verdict(asked: ToolQuestion) -> bool:
+        made = (asked.call.tool, asked.call.arguments, asked.call.answer)
+        return zlib.crc32(repr((seed, asked.check, asked.value, made)).encode()) % 2 == 0
 
     def judge_of(ballot: Ballot) -> Judge:
-        assert isinstance(ballot.about, CheckedValue)
-        return _unanimous(verdict(ballot.about.check, ballot.about.value, ballot.about.step))
+        assert isinstance(ballot.about, ToolQuestion)
+        return _unanimous(verdict(ballot.about))
 
     expected = [ExpectedToolCall.model_validate(spec) for spec in specs]
     live = ToolCorrectness(expected)
@@ -251,19 +254,15 @@ def test_tool_correctness_after_every_turn_is_agent_inspect_s(
             live.look(
                 turn,
                 made[turn - 1],
-                lambda each, asked=asked: verdict(each.check, each.value, _step(each.call)) if each in asked else None,  # type: ignore[misc]  # mypy infers no lambda with a default
+                lambda each, asked=asked: verdict(each) if each in asked else None,  # type: ignore[misc]  # mypy infers no lambda with a default
             )
             if not (questions := list(live.open_questions())):
                 break
             asked += questions
-        try:
-            turns = [Turn("A question.", "An answer.", [_step(call) for call in calls]) for calls in made[:turn]]
-            asking = tool_correctness(turns, [_as_agent_inspect_has_it(each) for each in expected], {})
-            result = driven(asking, judge_of)
-        except InvalidInputValueError:
-            agent_inspect_s: float | Unscored = Unscored(UnscoredReason.NO_TOOL_CALL_DUE)
-        else:
-            agent_inspect_s = result.score
+        turns = [Turn("A question.", "An answer.", [_step(call) for call in calls]) for calls in made[:turn]]
+        asking = tool_correctness(turns, [_as_agent_inspect_has_it(each) for each in expected], Options())
+        is_made = [each.is_made for each in driven(asking, judge_of)]
+        agent_inspect_s = progress_of(is_made) if is_made else Unscored(UnscoredReason.NO_TOOL_CALL_DUE)
         assert live.at(turn) == agent_inspect_s
         # A call that names no turn is left out; one whose turn never came is unknown here, and left out in agent-inspect.
         comes_later = any(isinstance(each.turn, int) and each.turn >= turn for each in expected)
@@ -274,7 +273,6 @@ def test_tool_correctness_after_every_turn_is_agent_inspect_s(
         told = list(live.found(turn, {}, lambda found: ToolDifference(found.parameter, "", None), is_over=False))
         due = [expected[each.index] for each in told]
         assert due == [each for each in expected if isinstance(each.turn, int) and 0 <= each.turn < turn]
-        is_made = [each.is_made for each in result.found] if due else []  # in the order of turns
         by_turn = sorted(told, key=lambda each: each.turn or 0)
         assert [each.result == 1 for each in by_turn] == is_made
         for each in told:

@@ -19,10 +19,7 @@ from typing import Final
 
 LOADED: Final = (
     "streamer.cli.main",
-    *(
-        f"streamer.cli.{name}"
-        for name in ("demo", "doctor", "quarantine", "run", "score", "simulate", "topics")
-    ),
+    *(f"streamer.cli.{name}" for name in ("demo", "doctor", "quarantine", "run", "score", "simulate", "topics")),
     "streamer.cluster.topic_admin",
     "streamer.doctor.examination",
     "streamer.quarantine",

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import callgauge as started
-from consumers.engine.agent_inspect import EvaluationError, InvalidInputValueError
+from consumers.engine.agent_inspect import EvaluationError, InvalidInputValueError, NumericalScore
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import UnscoredReason
 from schemas.rows import Unscored, encode
 from schemas.units import DAY_MS
-from streamer.agent_inspect.scoring import NotJudgedError, NumericalScore
+from streamer.agent_inspect.scoring import NotJudgedError
 from streamer.notebook import ScoredCall, auc, past_calls, ppt, progress, score, success, tool_correctness
 from streamer.recordings.files import RecordingError
 from tests.support.fakes.scripted_openai import Does, grades, scripted_openai
