@@ -169,8 +169,6 @@ PROMPT_VERSIONS: Final[Mapping[JudgeKind, str]] = MappingProxyType(
 )
 """Version of the prompt of each kind. A changed text needs a new version: the request ids change with it, so verdicts on the old
 prompt do not count as verdicts on the new one."""
-EARLIER_PROMPTS: Final = frozenset({"subgoal.1", "faithfulness.1"})
-"""Prompts of earlier releases. A judge knows them, so that it can be replaced before the evaluators that ask."""
 
 
 def prompt_version(template: str | None) -> str:
@@ -182,8 +180,7 @@ def is_known_prompt(kind: JudgeKind, version: str, template: str | None = None) 
     """Whether a judge of this release has the prompt of this version for this kind of question, or for this template."""
     if template is not None:
         return kind is JudgeKind.SUBGOAL and version == prompt_version(template)
-    is_earlier = version in EARLIER_PROMPTS and version.rpartition(".")[0] == kind.value
-    return is_earlier or version == PROMPT_VERSIONS[kind]
+    return version == PROMPT_VERSIONS[kind]
 
 
 class JudgeModel(BaseModel):
@@ -254,8 +251,7 @@ class JudgeRequest(JudgeModel):
         trials: Most answers to ask the model for, an odd number. For EVA's metrics, the model is always asked once.
         stops_early: Whether asking ends once a majority is certain (agent-inspect's optimised mode).
         retry_waves: How often invalid answers are asked again when `stops_early` is off.
-        prompt_version: One of `PROMPT_VERSIONS`, or the version of the template; from an evaluator of an earlier release one of
-            `EARLIER_PROMPTS`.
+        prompt_version: One of `PROMPT_VERSIONS`, or the version of the template.
         template: A prompt of the user's own for the subgoal (`JudgeOptions`); None for callgauge's prompt.
         asked_at_ms: Broker time of the record that made the engine ask.
         deadline_ms: Broker time after which an answer is useless.

@@ -16,7 +16,6 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.settings import AnswerForm
 from schemas.closed_sets import JudgeKind
 from schemas.judging import (
-    EARLIER_PROMPTS,
     FRAMES,
     MAX_EXPLANATION_CHARS,
     OWN_PROMPT,
@@ -130,7 +129,7 @@ class Answer:
 def not_applicable_to(request: JudgeRequest) -> Mapping[str, str]:
     """The dimensions that cannot be judged, each with the reason: nobody can violate instructions that are not known."""
     is_unknown = request.agent_brief is None or not request.agent_brief.instructions
-    if request.kind is JudgeKind.FAITHFULNESS and request.prompt_version not in EARLIER_PROMPTS and is_unknown:
+    if request.kind is JudgeKind.FAITHFULNESS and is_unknown:
         return {POLICIES: "the agent's instructions are not known"}
     return {}
 

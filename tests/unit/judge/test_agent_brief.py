@@ -38,9 +38,3 @@ def test_with_instructions_their_violation_counts() -> None:
     assert POLICIES in json.dumps(asked.schema)
     rating = rated(TOLD, violating_policies=1)
     assert (rating.normalised, rating.dimensions[POLICIES], rating.not_applicable) == (0.0, 1, {})
-
-
-def test_an_evaluator_of_an_earlier_release_gets_its_own_prompt() -> None:
-    earlier = question(kind=KIND, prompt_version="faithfulness.1")
-    assert not_applicable_to(earlier) == {}
-    assert "Without known instructions: 3." in question_of(earlier, "structured").system

@@ -24,7 +24,6 @@ from consumers.judge.prompts import (
 from schemas.closed_sets import JudgeKind
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import (
-    EARLIER_PROMPTS,
     MAX_EXPLANATION_CHARS,
     MAX_TEMPLATE_CHARS,
     OWN_PROMPT,
@@ -42,12 +41,10 @@ from schemas.judging import (
 from tests.support.calls.judge_questions import question, talk
 
 TEXT_OF_VERSION = {
-    "subgoal.1": "c162508117d3280d",
     "subgoal.2": "5c70905398765d00",
     "own.1": "134fbe50f80320ca",
     "conciseness.1": "3cdb6c29bfc107a6",
     "speakability.1": "e77cff0d9f908346",
-    "faithfulness.1": "1dcdf26cd3d225fa",
     "faithfulness.2": "49818d3acc24e253",
     "conversation_progression.1": "03ad1d76c0949eb3",
     "transcription_accuracy_key_entities.1": "5adce0027bae8525",
@@ -73,14 +70,13 @@ def test_a_version_names_one_text() -> None:
     texts = {path.name.removesuffix(".txt"): path.read_bytes() for path in folder.iterdir() if path.is_file()}
     hashes = {name: hashlib.blake2b(text, digest_size=8).hexdigest() for name, text in texts.items()}
     assert hashes == TEXT_OF_VERSION
-    assert {*PROMPT_VERSIONS.values(), *EARLIER_PROMPTS, OWN_PROMPT} == set(hashes)
+    assert {*PROMPT_VERSIONS.values(), OWN_PROMPT} == set(hashes)
 
 
-def test_questions_of_an_earlier_release_get_their_own_prompt() -> None:
-    earlier = question_of(question(prompt_version="subgoal.1"), "grade")
-    assert earlier.user.endswith("Does the call show it done?")
-    with pytest.raises(UnknownPromptError):
-        question_of(question(kind="speakability", prompt_version="subgoal.1"), "structured")
+def test_a_prompt_of_another_version_is_not_known() -> None:
+    for kind in ("subgoal", "speakability"):
+        with pytest.raises(UnknownPromptError):
+            question_of(question(kind=kind, prompt_version="subgoal.1"), "structured")
 
 
 @every_kind
