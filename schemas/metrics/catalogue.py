@@ -5,7 +5,6 @@ rule and every panel against them, so a metric cannot be renamed in one place on
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from schemas.metrics.definition import OVERFLOW_VALUE, Metric, Role
@@ -28,13 +27,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *PROCESS_METRICS,
 )
 
-LABEL_CAPS: Final[Mapping[str, int]] = MappingProxyType(
-    {label.name: label.cap for metric in METRICS for label in metric.label_set if label.cap is not None}
-)
-"""How many distinct values a label may take before later ones become `OVERFLOW_VALUE`."""
-
 _BY_NAME: Final = {metric.name: metric for metric in METRICS}
-_BY_SERIES: Final = {series: metric for metric in METRICS for series in metric.series}
 
 
 def metric_named(name: str) -> Metric:
@@ -44,15 +37,6 @@ def metric_named(name: str) -> Metric:
         KeyError: No metric has that name; the catalogue is the only place to add one.
     """
     return _BY_NAME[name]
-
-
-def metric_of_series(series: str) -> Metric:
-    """The metric a selector reads: `callgauge_x_bucket` gives `callgauge_x`.
-
-    Raises:
-        KeyError: No metric exposes a series of that name.
-    """
-    return _BY_SERIES[series]
 
 
 def metrics_of(role: Role) -> tuple[Metric, ...]:

@@ -88,12 +88,6 @@ class Metric:
         """How many label combinations there can be if every capped label is `other`; labels of the deployment count as one."""
         return math.prod(len(label.values) or 1 for label in self.label_set)
 
-    @property
-    def most_children(self) -> int:
-        """How many label combinations there can be, overflow included; labels of the deployment count as one value."""
-        sizes = (len(label.values) or (label.cap + 1 if label.cap else 1) for label in self.label_set)
-        return math.prod(sizes)
-
 
 @dataclass(frozen=True, slots=True)
 class MetricsOf:

@@ -229,9 +229,6 @@ AMOUNT_METRICS: Final[Mapping[str, ServiceKind]] = MappingProxyType(
 )
 """Classes with seconds of sound, or with characters."""
 
-OTHER_METRICS: Final = frozenset({"TTFAMetricsData", "TTFATMetricsData"})
-"""Classes that contain a time to first byte which is also reported by itself."""
-
 LATENCY_METRIC: Final = "LatencyMetric"
 """EVA's class for frameworks other than pipecat; its field `stage` names the stage."""
 

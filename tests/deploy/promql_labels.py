@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import promql_parser
 
-from schemas.metrics.catalogue import METRICS, metric_of_series
+from schemas.metrics.catalogue import METRICS
 
 CATALOGUE_SERIES: Mapping[str, frozenset[str]] = {
     name: labels for metric in METRICS for name, labels in metric.series.items()
@@ -80,7 +80,7 @@ def _selected(node: promql_parser.VectorSelector, series: Mapping[str, frozenset
     for matcher in node.matchers.matchers:
         _subset([matcher.name], series[node.name], node)
         if node.name in CATALOGUE_SERIES:
-            metric = metric_of_series(node.name)
+            (metric,) = (each for each in METRICS if node.name in each.series)
             closed: dict[str, tuple[str, ...]] = {label.name: label.values for label in metric.label_set}
             allowed = metric.le_values if matcher.name == "le" else closed[matcher.name]
             for value in _named_values(matcher):

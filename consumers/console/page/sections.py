@@ -374,8 +374,6 @@ _FAMILY_OF: Final[Mapping[Stage, str]] = {
     Stage.TTS_FIRST_BYTE: "voice", Stage.SPEECH_SYNTHESIS: "voice",
     Stage.OUTPUT_TRANSPORT: "way", Stage.PIPELINE: "way",
 }  # fmt: skip
-ONLY_IN_THE_TABLE: Final = frozenset({Stage.TURN_ANALYZER, Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH})
-"""Stages that are not drawn, because they contain others or are a part of one."""
 
 
 class StagePart(NamedTuple):

@@ -12,8 +12,10 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import MAX_SERIES
-from schemas.metrics.catalogue import LABEL_CAPS, METRICS, metrics_of
+from schemas.metrics.catalogue import METRICS, metrics_of
 from schemas.metrics.exporter import LATENCY_EDGES_SECONDS
+
+LABEL_CAPS = {label.name: label.cap for metric in METRICS for label in metric.label_set if label.cap is not None}
 
 STARTED = "callgauge_calls_started_total"
 TOOLS = "callgauge_tool_calls_total"
