@@ -18,10 +18,6 @@ _IN_THE_WHEEL: Final = Path(__file__).parent / "deployed"
 _IN_THE_CHECKOUT: Final = Path(__file__).parents[1] / "deploy"
 
 
-class DeployFilesError(OperatorError):
-    """The files cannot be written, or would replace others."""
-
-
 def write_deploy_files(folder: Path, *, replaces: bool) -> int:
     """Writes the files into the folder, each under its path.
 
@@ -29,13 +25,13 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
         How many were written. A file with the same content is not written again.
 
     Raises:
-        DeployFilesError: A file has another content and may not be replaced, so that nothing was written; or writing failed.
+        OperatorError: A file has another content and may not be replaced, so that nothing was written; or writing failed.
     """
     try:
         new = {path: content for path, content in _files() if _content(folder / path) != content}
         changed = sorted(str(path) for path in new if (folder / path).exists())
         if changed and not replaces:
-            raise DeployFilesError(
+            raise OperatorError(
                 f"{folder}: {len(changed)} files have another content than those of this version, first "
                 f"{', '.join(changed[:MAX_NAMED])}. Nothing was written. Keep your changes elsewhere and give --replace, or "
                 "choose another folder."
@@ -44,7 +40,7 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)
     except OSError as error:
-        raise DeployFilesError(
+        raise OperatorError(
             f"{error.filename}: it cannot be written ({error.strerror}). Files that were written before are whole. Give this user "
             "the right to write there, or choose another folder."
         ) from error

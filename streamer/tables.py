@@ -135,10 +135,6 @@ MAX_WAITING_ROWS: Final = 10_000
 """Rows that are kept until they are written to a Parquet file together: some 10 MB."""
 
 
-class NoParquetError(OperatorError):
-    """The package that writes Parquet is not installed."""
-
-
 @contextlib.contextmanager
 def table(columns: Sequence[AnyColumn], parquet: Path | None) -> Iterator[Callable[[Iterable[Row]], str]]:
     """Gives the function that takes rows and returns the text to print for them: lines of CSV, nothing for a Parquet file.
@@ -149,7 +145,7 @@ def table(columns: Sequence[AnyColumn], parquet: Path | None) -> Iterator[Callab
 
     Raises:
         ResultFileError: The file cannot be written.
-        NoParquetError: The package for it is missing.
+        OperatorError: The package for it is missing.
     """
     if parquet is None:
         print_lines(csv_text([[column.name for column in columns]]), ends=False)
@@ -190,14 +186,14 @@ def require_parquet(path: Path) -> Any:
 
     Raises:
         ResultFileError: The file cannot be written.
-        NoParquetError: The package for it is missing.
+        OperatorError: The package for it is missing.
     """
     require_place(path)
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise NoParquetError(
+        raise OperatorError(
             f"--parquet needs a package that is not installed ({error.name}). Nothing was read. Install callgauge with it: "
             "`pip install 'PATH_OF_THE_CHECKOUT[parquet]'`; or take --csv."
         ) from error

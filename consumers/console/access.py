@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from consumers.console.settings import ConsoleSettings
 from consumers.runtime.http import given_token, is_loopback, is_token
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import SetupError
 
 COOKIE: Final = "callgauge"
 SESSION_SECONDS: Final = 12 * 3_600
@@ -32,12 +32,6 @@ LINE_SECONDS: Final = 60.0
 log = structlog.get_logger()
 
 
-class ConsoleOpenError(OperatorError):
-    """Everybody in the network could read calls. A person has to decide."""
-
-    exit_code = 2
-
-
 class Access:
     """Decides who may read, and names them for the log."""
 
@@ -45,7 +39,7 @@ class Access:
         """Stores the settings.
 
         Raises:
-            ConsoleOpenError: The address is beyond this machine, and nothing keeps anybody out.
+            SetupError: The address is beyond this machine, and nothing keeps anybody out.
         """
         self._token = settings.token
         self._user_header = settings.user_header
@@ -53,7 +47,7 @@ class Access:
         self.is_open = settings.token is None and settings.user_header is None
         self._is_local = is_loopback(settings.host)
         if self.is_open and not self._is_local and not settings.is_public:
-            raise ConsoleOpenError(
+            raise SetupError(
                 f"Console: everybody who reaches {settings.host} could read calls, so it does not start. Set console.token, or "
                 "console.user_header behind a proxy that logs people in, or console.is_public if that is what you want."
             )

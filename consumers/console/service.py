@@ -82,8 +82,8 @@ class ConsoleRole:
             names: Names by which a proxy or a tunnel on this machine asks.
 
         Raises:
-            ConsoleFolderError: The folder cannot be written.
-            ConsoleOpenError: Everybody in the network could read calls, and nobody has said that this is wanted.
+            OperatorError: The folder cannot be written.
+            SetupError: Everybody in the network could read calls, and nobody has said that this is wanted.
         """
         self.ready = asyncio.Event()
         self._kafka = kafka

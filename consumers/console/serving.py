@@ -90,10 +90,6 @@ _FIRING: Final = "/api/v2/alerts?active=true&silenced=false&inhibited=false"
 _RULES: Final = "/api/v1/rules?type=alert"
 
 
-class ConsoleFolderError(OperatorError):
-    """The folder for the rows cannot be used."""
-
-
 class CallPages:
     """The state of the pages.
 
@@ -126,8 +122,8 @@ class CallPages:
             max_bytes: Bytes of rows that are kept; of the other calls history has them.
 
         Raises:
-            ConsoleFolderError: The folder cannot be written.
-            ConsoleOpenError: Everybody in the network could read calls, and nobody has said that this is wanted.
+            OperatorError: The folder cannot be written.
+            SetupError: Everybody in the network could read calls, and nobody has said that this is wanted.
         """
         self._settings = settings
         self.fleet = Fleet()
@@ -222,7 +218,7 @@ def _opened(folder: Path | None, max_bytes: int) -> RowStore:
         ensure_file(folder / STORE_NAME)
         return RowStore(folder / STORE_NAME, max_bytes=max_bytes)
     except (OSError, sqlite3.Error) as error:
-        raise ConsoleFolderError(
+        raise OperatorError(
             f"Console: the folder {folder} cannot be used ({error}), so no page is served. Let console.folder be one that this user may "
             "write, or leave it out: then rows are kept in memory."
         ) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from consumers.exporter.settings import OtlpSettings
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import SetupError
 from schemas import evaluation_event as names
 from schemas.closed_sets import CALL_JUDGES, TURN_JUDGES
 from schemas.evaluation_event import EVENT_NAME
@@ -182,12 +182,6 @@ CLOSE_SECONDS: Final = 2.0
 Outcome = Literal["sent", "queue_full", "failed", "unsent_at_stop"]
 
 
-class OtlpUnavailableError(OperatorError):
-    """OTLP is switched on and its packages are not installed."""
-
-    exit_code = 2
-
-
 class EvaluationSender:
     """A queue of events, and the thread that sends them."""
 
@@ -200,7 +194,7 @@ class EvaluationSender:
             count: Counts events by outcome; called by this thread and by the sender's.
 
         Raises:
-            OtlpUnavailableError: OpenTelemetry's packages are not installed.
+            SetupError: OpenTelemetry's packages are not installed.
         """
         self._count = count
         self._queue: queue.Queue[Evaluation] = queue.Queue(MAX_QUEUED)
@@ -269,7 +263,7 @@ def _exporter(settings: OtlpSettings, code_version: str) -> tuple["OTLPLogExport
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         from opentelemetry.trace import TraceFlags
     except ImportError as error:
-        raise OtlpUnavailableError(
+        raise SetupError(
             f"OTLP is switched on (otlp.endpoint) and its packages are not installed ({error.name}). Nothing was started. "
             "Install callgauge with them: `pip install 'PATH_OF_THE_CHECKOUT[otlp]'`; or leave out otlp.endpoint."
         ) from error

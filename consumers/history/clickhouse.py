@@ -37,10 +37,6 @@ _ASKED: Final = "IN (SELECT unhex(arrayJoin(splitByChar(',', {ids:String}))))"
 _TENANTS: Final = "WITH tenants AS (SELECT tenant, max(at_ms) AS at_ms FROM forgotten_tenant GROUP BY tenant)"
 
 
-class HistoryUnreachableError(OperatorError):
-    """ClickHouse does not answer, refuses, or lacks the tables."""
-
-
 def words_in(text: str) -> str:
     """Returns the SQL of the words of a text, each between two blanks, without case and accents: what the index of SQLite makes of it."""
     plain = rf"lowerUTF8(replaceRegexpAll(normalizeUTF8NFD({text}), '\\p{{Mn}}', ''))"
@@ -193,7 +189,7 @@ class ClickHouseHistory:
         ):
             if answer.status_code != httpx2.codes.OK:
                 reason = answer.read().decode("utf-8", "replace").strip()[:MAX_MESSAGE_CHARS]
-                raise HistoryUnreachableError(
+                raise OperatorError(
                     f"History: ClickHouse at {self.place} refused a question with {answer.status_code}: {reason}. Nothing was found. See "
                     "whether history.clickhouse_url names the database with the tables of deploy/clickhouse/tables.sql, and the user may "
                     "read them."
@@ -210,7 +206,7 @@ class ClickHouseHistory:
         try:
             yield
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-            raise HistoryUnreachableError(
+            raise OperatorError(
                 f"History: ClickHouse at {self.place} did not answer in full ({str(error) or type(error).__name__}). Expected its HTTP "
                 "interface, for example http://clickhouse:8123/?database=callgauge. See history.clickhouse_url."
             ) from error

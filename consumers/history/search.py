@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import SetupError
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import CALL_COLUMNS, Column, Flat
@@ -31,12 +31,6 @@ MOST_MEANT: Final = 5
 """Most columns that are named in place of one that is not there."""
 
 
-class QuestionError(OperatorError):
-    """A condition cannot be understood: its column, comparison or value is not known."""
-
-    exit_code = 2
-
-
 class Condition(NamedTuple):
     """One comparison of a column with a value; a call whose value is unknown never meets it."""
 
@@ -56,11 +50,11 @@ class Condition(NamedTuple):
         'labels.agent'
 
         Raises:
-            QuestionError: It is no condition.
+            SetupError: It is no condition.
         """
         found = _CONDITION.fullmatch(text[: MAX_TEXT_CHARS + 1]) if len(text) <= MAX_TEXT_CHARS else None
         if found is None:
-            raise QuestionError(
+            raise SetupError(
                 f"Condition {text[:MAX_TEXT_CHARS]!r}: expected a column, one of {' '.join(COMPARISONS)}, and a value of at most "
                 f"{MAX_TEXT_CHARS} characters, as in 'p95_ms > 3000'. Nothing was searched."
             )
@@ -68,7 +62,7 @@ class Condition(NamedTuple):
         require_column(column, f"Condition {text!r}")
         if COLUMNS[column].kind == "text":
             if comparison not in {"=", "!=", "~"}:
-                raise QuestionError(
+                raise SetupError(
                     f"Condition {text!r}: {column} is a text, so it can be compared with = (equal), != (not equal) and ~ (contains)."
                 )
             return cls(column, comparison, value)  # type: ignore[arg-type]  # the pattern has these only
@@ -77,7 +71,7 @@ class Condition(NamedTuple):
         except ValueError:
             number = float("nan")
         if comparison == "~" or number != number:  # no number
-            raise QuestionError(
+            raise SetupError(
                 f"Condition {text!r}: {column} is a number, so it can be compared with a number by {' '.join(COMPARISONS[:-1])}."
             )
         return cls(column, comparison, number)  # type: ignore[arg-type]
@@ -99,12 +93,12 @@ def require_column(name: str, asked: str) -> None:
     """Refuses a name that is none of a column.
 
     Raises:
-        QuestionError: There is no such column. It names those that may be meant, or all.
+        SetupError: There is no such column. It names those that may be meant, or all.
     """
     if name not in COLUMNS:
         similar = [each for each in COLUMNS if name.split(".")[-1] in each.split(".")]
         meant = f"Is it {' or '.join(similar[:MOST_MEANT])}?" if similar else f"The columns are {', '.join(COLUMNS)}."
-        raise QuestionError(f"{asked}: there is no column {name!r}. Nothing was searched. {meant}")
+        raise SetupError(f"{asked}: there is no column {name!r}. Nothing was searched. {meant}")
 
 
 def quoted(name: str) -> str:

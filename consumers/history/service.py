@@ -23,7 +23,7 @@ from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, HistoryBrokenError, SqliteHistory
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
-from consumers.runtime.process import OperatorError, finish_unless
+from consumers.runtime.process import SetupError, finish_unless
 from consumers.runtime.registry import Instruments
 from schemas.annotations import ANNOTATION, MAX_ANNOTATION_BYTES, MAX_NOTE_CHARS, Annotation, ForgottenTenant
 from schemas.quarantine import UndecodableRecord
@@ -48,12 +48,6 @@ MAX_REFUSED_LINES: Final = 5
 log = structlog.get_logger()
 
 
-class HistoryOffError(OperatorError):
-    """The role has no folder. A person has to set one."""
-
-    exit_code = 2
-
-
 class HistoryRole:
     """Keeps past calls until it is stopped.
 
@@ -73,10 +67,10 @@ class HistoryRole:
             redactor: Redacts the notes of people, as far as their writers have not.
 
         Raises:
-            HistoryOffError: There is no folder.
+            SetupError: There is no folder.
         """
         if settings.folder is None:
-            raise HistoryOffError(
+            raise SetupError(
                 "History: there is no folder for past calls, so it does not start. Set history.folder, for example "
                 "CALLGAUGE_HISTORY__FOLDER=history."
             )

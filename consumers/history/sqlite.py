@@ -50,10 +50,6 @@ class HistoryFolderError(OperatorError):
     """The folder of history cannot be used: it is not there, not writable, or another process writes it."""
 
 
-class QuestionTooLongError(OperatorError):
-    """A question took longer than it may, and was stopped."""
-
-
 class FolderInUseError(HistoryFolderError):
     """Another process writes the folder."""
 
@@ -536,7 +532,7 @@ class SqliteHistory:
         """Yields these columns of the calls that a question asks for: of each file at most as many as it asks for, highest first.
 
         Raises:
-            QuestionTooLongError: It takes longer than it may.
+            OperatorError: It takes longer than it may.
         """
         for name in self._names():
             day_ms = int(datetime.datetime.fromisoformat(f"{name}T00:00:00+00:00").timestamp() * 1_000)
@@ -559,8 +555,8 @@ class SqliteHistory:
         if time.monotonic() > self._ends_at:
             raise self._took_too_long()
 
-    def _took_too_long(self) -> QuestionTooLongError:
-        return QuestionTooLongError(
+    def _took_too_long(self) -> OperatorError:
+        return OperatorError(
             f"The search took longer than {self._seconds or 0:.0f} s and was stopped, so nothing is shown. Ask for fewer days, an agent "
             "or rarer words."
         )

@@ -28,6 +28,12 @@ class OperatorError(Exception):
     is_away: ClassVar[bool] = False
 
 
+class SetupError(OperatorError):
+    """The command was set up wrongly, or asked something that it cannot answer; nothing was started."""
+
+    exit_code = 2
+
+
 # Ends tasks, and waits no longer than a bound for anything to end.
 #
 # A cancel can be lost: `asyncio.wait_for` of Python 3.11 swallows one that comes in the same turn of the loop as its result, and a

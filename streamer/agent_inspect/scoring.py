@@ -389,8 +389,8 @@ def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, 
     Raises:
         RecordingError: The samples cannot be read.
         VerdictFileError: The file of verdicts cannot be used.
-        NoJudgeError: A judge is asked, and a setting of it is missing.
-        JudgeFailedError: The judge answers nothing.
+        SetupError: A judge is asked, and a setting of it is missing.
+        OperatorError: The judge answers nothing.
     """
     settings = plan.settings
     samples = read_samples(samples_path)

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 import typer
 from rich.table import Table
 
-from consumers.history.search import COLUMNS, Condition, HistoryStore, Question, QuestionError
+from consumers.history.search import COLUMNS, Condition, HistoryStore, Question
+from consumers.runtime.process import SetupError
 from schemas.columns import Flat
 from streamer.bootstrap import interval
 from streamer.time_bounds import moment_given
@@ -127,12 +128,12 @@ def groups_given(text: str | None) -> Group:
     """Reads the columns of `--by`.
 
     Raises:
-        QuestionError: Calls cannot be compared by one of them.
+        SetupError: Calls cannot be compared by one of them.
     """
     names = tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
     for name in names:
         if name not in GROUPS:
-            raise QuestionError(f"--by {name!r}: calls can be compared by {', '.join(GROUPS)}. Nothing was compared.")
+            raise SetupError(f"--by {name!r}: calls can be compared by {', '.join(GROUPS)}. Nothing was compared.")
     return names
 
 
@@ -152,7 +153,7 @@ def compared(
         The groups, those with most calls first.
 
     Raises:
-        QuestionError: There are too many groups.
+        SetupError: There are too many groups.
     """
     lots: dict[Group, tuple[_Lot, _Lot]] = {}
     for place, period in enumerate((before, after)):
@@ -163,7 +164,7 @@ def compared(
             group = tuple("" if value is None else str(value) for value in row[: len(by)])
             if group not in lots:
                 if len(lots) == MOST_GROUPS:
-                    raise QuestionError(
+                    raise SetupError(
                         f"--by {','.join(by)}: there are more than {MOST_GROUPS} groups. Nothing was compared. Compare by fewer "
                         "columns, or only the calls of one agent."
                     )

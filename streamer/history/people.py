@@ -15,12 +15,12 @@ from consumers.history.search import Condition, Question
 from consumers.history.settings import MAX_RETENTION_DAYS
 from consumers.history.sqlite import Batch, FolderInUseError, SqliteHistory
 from consumers.runtime.kafka.connection import WRITE, KafkaSettings, Needs, require_access
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import OperatorError, SetupError
 from schemas.annotations import Annotation, ForgottenTenant
 from schemas.rows import Labels
 from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TOPICS, TRANSCRIPTS_TOPIC, WORDS_TOPIC
 from schemas.units import DAY_MS
-from streamer.history.said import AnnotationError, annotation
+from streamer.history.said import annotation
 
 ANNOTATE_NEEDS: Final = Needs({ANNOTATIONS_TOPIC: frozenset({WRITE})})
 """The rights to label a call, or to have one forgotten."""
@@ -43,7 +43,7 @@ async def annotate(
     """Writes what a person says of a call now to the topic, and returns it.
 
     Raises:
-        AnnotationError: The label, the note or the name of the person does not fit.
+        SetupError: The label, the note or the name of the person does not fit.
         KafkaUnreachableError: No broker answers, or a right is missing.
         TopicsUnfitError: There is no such topic.
     """
@@ -79,14 +79,14 @@ def require_consent(what: str, *, is_agreed: bool) -> None:
     """Asks before calls are deleted.
 
     Raises:
-        AnnotationError: The answer is no, or nobody can answer.
+        SetupError: The answer is no, or nobody can answer.
     """
     if is_agreed:
         return
     if not sys.stdin.isatty():
-        raise AnnotationError(f"This deletes {what} for good; nothing was: give --yes to delete without being asked.")
+        raise SetupError(f"This deletes {what} for good; nothing was: give --yes to delete without being asked.")
     if not typer.confirm(f"Delete {what} for good?", err=True):
-        raise AnnotationError("Nothing was deleted.")
+        raise SetupError("Nothing was deleted.")
 
 
 class Forgetting(NamedTuple):
@@ -106,12 +106,12 @@ class Forgetting(NamedTuple):
         """Refuses what would forget nothing, or calls that nobody meant.
 
         Raises:
-            AnnotationError: There is nothing to forget, an id is empty, or the tenant is none.
+            SetupError: There is nothing to forget, an id is empty, or the tenant is none.
         """
         if not self.conversations and self.tenant is None:
-            raise AnnotationError("Give --conversation ID or --tenant NAME: without one there is nothing to forget.")
+            raise SetupError("Give --conversation ID or --tenant NAME: without one there is nothing to forget.")
         if "" in self.conversations or self.tenant in {"", "unknown"}:
-            raise AnnotationError(
+            raise SetupError(
                 "A call needs its whole id, and a tenant its name: `unknown` stands for all calls that name none. Nothing was deleted."
             )
 

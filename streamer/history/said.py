@@ -5,27 +5,21 @@ import getpass
 from pydantic import ValidationError
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.process import OperatorError, wall_clock_ms
+from consumers.runtime.process import SetupError, wall_clock_ms
 from schemas.annotations import MAX_NOTE_CHARS, Annotation
 from schemas.rows import Labels
-
-
-class AnnotationError(OperatorError):
-    """A label or a note cannot be written as it is given."""
-
-    exit_code = 2
 
 
 def this_user() -> str:
     """The name of the user of this machine.
 
     Raises:
-        AnnotationError: It has none, as in a container with a user of its own.
+        SetupError: It has none, as in a container with a user of its own.
     """
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        raise AnnotationError(
+        raise SetupError(
             "The user of this machine has no name: say with --by who you are. Nothing was written."
         ) from None
 
@@ -36,7 +30,7 @@ def annotation(
     """What a person says of a call now, without personal data of the caller.
 
     Raises:
-        AnnotationError: The label, the note or the name of the person does not fit.
+        SetupError: The label, the note or the name of the person does not fit.
     """
     redacted = redactor.redact(note or "")
     try:
@@ -46,7 +40,7 @@ def annotation(
         )  # fmt: skip
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise AnnotationError(
+        raise SetupError(
             f"{'.'.join(map(str, first['loc'])) or 'annotation'}: {first['msg']}. A label is one word of lower-case letters, digits, - and "
             f"_, as in false-alarm; a note has at most {MAX_NOTE_CHARS} characters. Nothing was written."
         ) from None

@@ -188,8 +188,8 @@ def score_each(
 
     Raises:
         VerdictFileError: The file of verdicts cannot be used.
-        NoJudgeError: A judge is asked, and a setting of it is missing.
-        JudgeFailedError: The judge answers nothing.
+        SetupError: A judge is asked, and a setting of it is missing.
+        OperatorError: The judge answers nothing.
     """
     if not plan.rules.asks_judge:
         for done in each_call(places, partial(_shaped, plan, shape), processes):

@@ -14,7 +14,7 @@ from consumers.judge.ask import Judge
 from consumers.judge.reply import Asks
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.logs import configure_logging
-from consumers.runtime.process import OperatorError, end_tasks, first_of, wall_clock_ms
+from consumers.runtime.process import OperatorError, SetupError, end_tasks, first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import UnjudgedReason
 from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged
@@ -45,16 +45,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class NoJudgeError(OperatorError):
-    """The judge cannot be asked; the text names the missing setting."""
-
-    exit_code = 2
-
-
-class JudgeFailedError(OperatorError):
-    """The endpoint does not answer; the text says what to check."""
-
-
 class JudgeInProcess:
     """Asks the configured model within its limits and budgets, and counts questions, tokens and costs."""
 
@@ -75,11 +65,11 @@ class JudgeInProcess:
             kept: Verdicts and answers of earlier runs, which are not asked for again; None keeps none.
 
         Raises:
-            NoJudgeError: The settings name no key, or switch the judge off.
+            SetupError: The settings name no key, or switch the judge off.
         """
         if endpoint is None and not settings.is_on:
             missing = "it is switched off (judge.enabled)" if not settings.enabled else "there is no key"
-            raise NoJudgeError(
+            raise SetupError(
                 f"--judge on: nobody can be asked, because {missing}. Nothing was scored. Set OPENAI_API_KEY, or "
                 "CALLGAUGE_JUDGE__API_KEY and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave --judge off: "
                 "subgoals for a judge are then unscored (judge_disabled)."
@@ -109,7 +99,7 @@ class JudgeInProcess:
 
         Raises:
             VerdictFileError: The verdict cannot be kept.
-            JudgeFailedError: The very first questions failed at the endpoint, or later ones for so long that it was left alone.
+            OperatorError: The very first questions failed at the endpoint, or later ones for so long that it was left alone.
         """
         if self._kept is not None and (known := self._kept.verdict_on(request)) is not None:
             self._recalled += 1
@@ -129,7 +119,7 @@ class JudgeInProcess:
         result = verdict.result
         reason = result.reason if isinstance(result, Unjudged) else None
         if reason is UnjudgedReason.CIRCUIT_OPEN or (reason in _NOBODY_ANSWERS and not self._outcomes[None]):
-            raise JudgeFailedError(
+            raise OperatorError(
                 f"Judge: the model {self._settings.model} at {self._settings.base_url} answers nothing ({reason}), so "
                 "scoring ends here; calls that are complete were printed. Check the key, the model's name and the address "
                 "(judge.api_key, judge.model, judge.base_url), and what the endpoint says of its own state."
@@ -143,13 +133,13 @@ class JudgeInProcess:
         """Fails if there were questions and the model answered none of them in a form that can be read.
 
         Raises:
-            JudgeFailedError: So it is; the text has one of its answers.
+            OperatorError: So it is; the text has one of its answers.
         """
         invalid = self._outcomes[UnjudgedReason.INVALID_ANSWERS]
         if not invalid or invalid < self._outcomes.total() or self._recalled:
             return
         example = self._judge.invalid[0] if self._judge.invalid else ""
-        raise JudgeFailedError(
+        raise OperatorError(
             f"Judge: no answer of {self._settings.model} to {invalid} questions can be read, so what they ask stays unscored "
             f"(invalid_answers); the rest was printed. Expected {_FORMS[self._settings.answer_form]}; seen, for example: "
             f"{example[:MOST_EXAMPLE_CHARS]!r}. Ask a model that keeps to this form, or set judge.answer_form to the other one."
@@ -195,8 +185,8 @@ def side_by_side(
 
     Raises:
         VerdictFileError: The file of verdicts cannot be used.
-        NoJudgeError: A setting of the judge is missing.
-        JudgeFailedError: The judge answers nothing.
+        SetupError: A setting of the judge is missing.
+        OperatorError: The judge answers nothing.
     """
     redactor = Redactor(settings.redaction)
     configure_logging(settings.log_format, "warning", redact=redactor.redact)  # log lines of the judge are no results

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from consumers.console.page.drawing import shortened
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.private_files import ensure_file
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import SetupError
 from schemas.closed_sets import UnjudgedReason
 from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Unjudged
 
@@ -25,10 +25,8 @@ _MAX_LINE_BYTES: Final = 2_000_000
 """Longest line that is read: a verdict has 100 answers and 100,000 characters of them at most."""
 
 
-class VerdictFileError(OperatorError):
+class VerdictFileError(SetupError):
     """The file of verdicts cannot be used; the text has the reason and the remedy."""
-
-    exit_code = 2
 
 
 @contextmanager

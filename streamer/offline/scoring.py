@@ -240,8 +240,8 @@ def score_judged(
 
     Raises:
         VerdictFileError: The file of verdicts cannot be used.
-        NoJudgeError: A setting of the judge is missing.
-        JudgeFailedError: The judge answers nothing.
+        SetupError: A setting of the judge is missing.
+        OperatorError: The judge answers nothing.
     """
     from streamer.offline.judge_in_process import (
         JudgeInProcess,

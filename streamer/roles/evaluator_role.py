@@ -54,7 +54,7 @@ class EvaluatorRole:
 
         Raises:
             GoalFolderError: The folder of goals cannot be read; no call was read.
-            TranscriptFolderError: The folder of transcripts cannot be written to.
+            OperatorError: The folder of transcripts cannot be written to.
             Exception: The failure of the evaluator.
         """
         working = [asyncio.create_task(self._sources.run(stop)), asyncio.create_task(self._evaluate(stop))]

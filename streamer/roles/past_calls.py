@@ -5,9 +5,9 @@ from statistics import median
 
 from consumers.console.page.drawing import counted
 from consumers.history.opening import opened
-from consumers.history.search import MAX_ROWS, MAX_TEXT_CHARS, Condition, Question, QuestionError
+from consumers.history.search import MAX_ROWS, MAX_TEXT_CHARS, Condition, Question
 from consumers.history.settings import HistorySettings
-from consumers.runtime.process import wall_clock_ms
+from consumers.runtime.process import SetupError, wall_clock_ms
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.units import DAY_MS
@@ -38,7 +38,7 @@ class StoredCalls:
         try:
             since_ms = moment_ms(since[:MAX_TEXT_CHARS], now_ms)
         except (ValueError, OverflowError) as error:
-            raise QuestionError(f"{error}. Nothing was searched.") from error
+            raise SetupError(f"{error}. Nothing was searched.") from error
         conditions = [Condition("labels.agent", "=", agent[:MAX_TEXT_CHARS])] if agent else []
         conditions += [Condition.parse(where)] if where else []
         question = Question(since_ms, now_ms + 1, conditions, text[:MAX_TEXT_CHARS].split(), most=MOST_ROWS + 1)

@@ -38,10 +38,6 @@ _PART_SUFFIX: Final = ".part"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]|^[.-]")  # a leading dot hides a file, a leading dash makes it an option
 
 
-class TranscriptFolderError(OperatorError):
-    """The folder for transcripts cannot be used: create it, or choose another."""
-
-
 class TranscriptFiles:
     """A folder of transcripts. A file appears as a whole or not at all; an existing file is replaced.
 
@@ -61,7 +57,7 @@ class TranscriptFiles:
             Whether users other than the owner and its group can look into the folder.
 
         Raises:
-            TranscriptFolderError: The folder cannot be created or written to.
+            OperatorError: The folder cannot be created or written to.
         """
         try:
             make_folder(self.folder)
@@ -71,7 +67,7 @@ class TranscriptFiles:
             with tempfile.NamedTemporaryFile(prefix=".", suffix=_PART_SUFFIX, dir=self.folder):
                 return bool(self.folder.stat().st_mode & stat.S_IRWXO)
         except OSError as error:
-            raise TranscriptFolderError(
+            raise OperatorError(
                 f"Transcripts: the folder {self.folder} cannot be written to ({error.strerror or error}), so nothing was "
                 "started. Make it, give this user the right to write there, or choose another one."
             ) from error
@@ -152,7 +148,7 @@ class TranscriptFiler:
         """Makes files until `stop` is set.
 
         Raises:
-            TranscriptFolderError: The folder cannot be used; nothing was read.
+            OperatorError: The folder cannot be used; nothing was read.
         """
         if await asyncio.to_thread(self._files.prepare):
             log.warning(
@@ -274,7 +270,7 @@ class FolderWriter:
         try:
             path = self._files.write(conversation_id, value)
         except OSError as error:
-            raise TranscriptFolderError(
+            raise OperatorError(
                 f"Call {conversation_id}: its transcript could not be written to {self._files.path_of(conversation_id)} "
                 f"({error.strerror or error}). It ends here; the files written before are whole. Make room, or choose another "
                 "folder, and run it again."

@@ -38,7 +38,7 @@ from consumers.exporter.settings import OtlpSettings
 from consumers.history.settings import HistorySettings
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import SetupError
 from consumers.runtime.settings import (
     MAX_SECRET_BYTES,
     MAX_SERIES,
@@ -437,14 +437,12 @@ _MAX_PORT: Final = 65_535
 _MAX_SHOWN_CHARS: Final = 60
 
 
-class SettingsError(OperatorError):
+class SettingsError(SetupError):
     """Settings cannot be used: change them and start again; nothing was started.
 
     Attributes:
         mistakes: One text per mistake, all of them.
     """
-
-    exit_code = 2
 
     def __init__(self, mistakes: Iterable[str]) -> None:
         self.mistakes = tuple(mistakes)

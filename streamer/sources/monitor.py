@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK, InvalidHandshake, InvalidStatus
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import OperatorError, end_tasks, finish_unless, first_of, wall_clock_ms
+from consumers.runtime.process import SetupError, end_tasks, finish_unless, first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import MonitorOutcome
 from schemas.events.elevenlabs import CarriedAgentEvent
@@ -413,12 +413,6 @@ MAX_REMEMBERED: Final = 10_000
 """Calls that were followed and are not begun again while the list still has them."""
 
 
-class MonitorOffError(OperatorError):
-    """The role has no key. A person has to set one."""
-
-    exit_code = 2
-
-
 class MonitorRole:
     """Follows live calls until it is stopped. One process at a time: two would send each event twice.
 
@@ -435,10 +429,10 @@ class MonitorRole:
             instruments: Gets the metrics of the role.
 
         Raises:
-            MonitorOffError: There is no key.
+            SetupError: There is no key.
         """
         if not settings.is_on:
-            raise MonitorOffError(
+            raise SetupError(
                 "Monitor: there is no key of ElevenLabs' API, so no call can be followed and it does not start. "
                 "Set CALLGAUGE_MONITOR__API_KEY, to the key or to file: and the path of a file with it."
             )

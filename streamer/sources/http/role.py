@@ -11,7 +11,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import HttpLimit, HttpListener
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import OperatorError, first_of, tune_python
+from consumers.runtime.process import SetupError, first_of, tune_python
 from consumers.runtime.registry import Instruments
 from streamer.settings.all_settings import IngestSettings
 from streamer.sources.http.receiver import BOUNDS, Receiver
@@ -22,12 +22,6 @@ STOP_SECONDS: Final = ACKNOWLEDGE_SECONDS
 """How long requests in progress may take when the role stops: they wait for Kafka for as long."""
 
 log = structlog.get_logger()
-
-
-class IngestOffError(OperatorError):
-    """The role has nothing to receive. A person has to set a token or a secret."""
-
-    exit_code = 2
 
 
 class IngestRole:
@@ -58,10 +52,10 @@ class IngestRole:
             names: Names by which a proxy or a tunnel on this machine asks.
 
         Raises:
-            IngestOffError: There is neither a token nor a secret.
+            SetupError: There is neither a token nor a secret.
         """
         if not settings.is_on:
-            raise IngestOffError(
+            raise SetupError(
                 "Ingest: nobody may send anything, so it does not start: there is neither a token for POST /events nor a secret "
                 "of ElevenLabs' webhook. Set CALLGAUGE_INGEST__TOKEN, CALLGAUGE_INGEST__ELEVENLABS_SECRET, or both."
             )

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from consumers.console.access import COOKIE, SESSION_SECONDS, Access, ConsoleOpenError
+from consumers.console.access import COOKIE, SESSION_SECONDS, Access
 from consumers.console.settings import ConsoleSettings
 from consumers.runtime.http import is_loopback
+from consumers.runtime.process import SetupError
 
 TOKEN = "correct-horse-battery"  # noqa: S105  # of a test
 NOW_S = 1_790_000_000.0
@@ -111,7 +112,7 @@ def test_on_this_machine_everybody_reads() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "console.example.com"])  # noqa: S104  # nothing is listened on
 def test_an_open_address_is_refused_unless_somebody_wants_it(host: str) -> None:
-    with pytest.raises(ConsoleOpenError, match=r"console\.token"):
+    with pytest.raises(SetupError, match=r"console\.token"):
         access(host=host)
     assert access(host=host, is_public=True).user_of(asked({"host": "any.example"})) == "anybody"
     access(host=host, token=TOKEN)

@@ -9,11 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from consumers.console import service
 from consumers.console.service import ConsoleRole
-from consumers.console.serving import ConsoleFolderError
 from consumers.console.settings import ConsoleSettings
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
-from consumers.runtime.process import wall_clock_ms
+from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.rows import CallRow, Row, WordsRow, encode
 from schemas.topics import SCORES_TOPIC, WORDS_TOPIC
@@ -99,7 +98,7 @@ async def test_a_folder_keeps_the_rows_and_the_place(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConsoleFolderError, match=r"file cannot be used .* so no page is served"):
+    with pytest.raises(OperatorError, match=r"file cannot be used .* so no page is served"):
         role_of(tmp_path / "file")
 
 

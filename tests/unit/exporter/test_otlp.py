@@ -12,15 +12,9 @@ from msgspec import structs
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from consumers.exporter import otlp as evaluations
-from consumers.exporter.otlp import (
-    FIRST_PAUSE_SECONDS,
-    MAX_BATCH_EVENTS,
-    Evaluation,
-    EvaluationSender,
-    FinalScores,
-    OtlpUnavailableError,
-)
+from consumers.exporter.otlp import FIRST_PAUSE_SECONDS, MAX_BATCH_EVENTS, Evaluation, EvaluationSender, FinalScores
 from consumers.exporter.settings import OtlpSettings
+from consumers.runtime.process import SetupError
 from schemas.closed_sets import UnscoredReason
 from schemas.rows import CallRow, GoalsRow, NotApplicable, Row, TurnRow, Unscored, Value, decode, encode
 from tests.support.fakes.http_answers import Answer, Request, answering
@@ -240,5 +234,5 @@ def test_an_endpoint_that_asks_for_a_pause_gets_one_also_if_batches_wait() -> No
 
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http._log_exporter", None)
-    with pytest.raises(OtlpUnavailableError, match=r"\[otlp\]"):
+    with pytest.raises(SetupError, match=r"\[otlp\]"):
         EvaluationSender(OtlpSettings(endpoint="http://127.0.0.1:1/v1/logs"), "1", lambda *_: None)

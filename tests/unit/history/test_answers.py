@@ -14,10 +14,11 @@ from msgspec import structs
 from pydantic import SecretStr
 
 from consumers.history.annotations import FromPeople
-from consumers.history.clickhouse import ClickHouseHistory, HistoryUnreachableError
+from consumers.history.clickhouse import ClickHouseHistory
 from consumers.history.search import COLUMNS, COMPARISONS, Condition, HistoryStore
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, SqliteHistory
+from consumers.runtime.process import OperatorError
 from schemas.annotations import Annotation, ForgottenTenant
 from schemas.columns import CALL_COLUMNS
 from schemas.rows import CallRow, Labels, TurnRow
@@ -328,13 +329,13 @@ def test_a_refusal_says_what_to_do(server: ClickHouse) -> None:
     none = HistorySettings(clickhouse_url=at.replace("default", "none"))
     for settings, message in ((wrong, "403: Code: 516"), (none, r"none.*tables\.sql")):
         store = ClickHouseHistory(settings)
-        with pytest.raises(HistoryUnreachableError, match=message):
+        with pytest.raises(OperatorError, match=message):
             store.find(EVER)
         store.close()
 
 
 def test_nobody_answers() -> None:
     store = ClickHouseHistory(HistorySettings(clickhouse_url="http://127.0.0.1:1/"))
-    with pytest.raises(HistoryUnreachableError, match=r"did not answer.*history\.clickhouse_url"):
+    with pytest.raises(OperatorError, match=r"did not answer.*history\.clickhouse_url"):
         store.labelled("bad")
     store.close()

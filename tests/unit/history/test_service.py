@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history import service
-from consumers.history.service import HistoryOffError, HistoryRole
+from consumers.history.service import HistoryRole
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, LeftOut, SqliteHistory
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import SetupError
 from consumers.runtime.registry import Instruments
 from schemas.annotations import Annotation
 from schemas.rows import WordsRow, encode
@@ -266,5 +267,5 @@ async def test_a_forgotten_call_is_never_written_not_even_when_all_is_read_anew(
 
 
 def test_without_a_folder_it_does_not_start() -> None:
-    with pytest.raises(HistoryOffError, match=r"Set history\.folder"):
+    with pytest.raises(SetupError, match=r"Set history\.folder"):
         HistoryRole(KafkaSettings(), HistorySettings(), Instruments(CollectorRegistry(), ["history"]), Redactor())

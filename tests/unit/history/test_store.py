@@ -16,14 +16,9 @@ from msgspec import structs
 
 from consumers.engine.limits import GoalRules, Limits
 from consumers.history import sqlite
-from consumers.history.search import COLUMNS, Condition, Question, QuestionError
-from consumers.history.sqlite import (
-    Batch,
-    HistoryBrokenError,
-    HistoryFolderError,
-    QuestionTooLongError,
-    SqliteHistory,
-)
+from consumers.history.search import COLUMNS, Condition, Question
+from consumers.history.sqlite import Batch, HistoryBrokenError, HistoryFolderError, SqliteHistory
+from consumers.runtime.process import OperatorError, SetupError
 from consumers.store.rows import StoredCall
 from schemas.columns import CALL_COLUMNS, flat
 from schemas.rows import CallRow, GoalsRow, Labels, Row, TurnRow, WordsRow
@@ -398,7 +393,7 @@ def test_an_id_is_only_an_id(store: SqliteHistory, conversation_id: str) -> None
     ],
 )
 def test_a_condition_that_is_none_is_refused_with_the_remedy(text: str, message: str) -> None:
-    with pytest.raises(QuestionError, match=message):
+    with pytest.raises(SetupError, match=message):
         Condition.parse(text)
 
 
@@ -411,6 +406,6 @@ def test_a_question_that_takes_too_long_is_stopped_and_says_so(
     for steps in (1, 10**9):
         monkeypatch.setattr(sqlite, "STEPS_BETWEEN_LOOKS", steps)
         late = SqliteHistory(store.folder, seconds=0)
-        with pytest.raises(QuestionTooLongError, match="took longer than 0 s and was stopped"):
+        with pytest.raises(OperatorError, match="took longer than 0 s and was stopped"):
             late.find(EVER)
         late.close()

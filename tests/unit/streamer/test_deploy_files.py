@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from consumers.runtime.process import OperatorError
 from streamer import deploy_files
-from streamer.deploy_files import PLACES, DeployFilesError, write_deploy_files
+from streamer.deploy_files import PLACES, write_deploy_files
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,7 +29,7 @@ def test_a_changed_file_stays_with_all_others_unless_it_may_be_replaced(tmp_path
     rules = tmp_path / "prometheus" / "rules" / "callgauge.rules.yml"
     rules.parent.mkdir(parents=True)
     rules.write_text("mine")
-    with pytest.raises(DeployFilesError, match=r"1 files .* first prometheus/rules/callgauge\.rules\.yml"):
+    with pytest.raises(OperatorError, match=r"1 files .* first prometheus/rules/callgauge\.rules\.yml"):
         write_deploy_files(tmp_path, replaces=False)
     assert files_in(tmp_path) == {"prometheus/rules/callgauge.rules.yml": b"mine"}
     assert write_deploy_files(tmp_path, replaces=True) == len(files_in(tmp_path)) > 1
@@ -37,7 +38,7 @@ def test_a_changed_file_stays_with_all_others_unless_it_may_be_replaced(tmp_path
 
 def test_a_place_that_is_no_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DeployFilesError, match="cannot be written"):
+    with pytest.raises(OperatorError, match="cannot be written"):
         write_deploy_files(tmp_path / "file", replaces=False)
 
 

@@ -8,8 +8,9 @@ from random import Random
 import pytest
 import typer
 
-from consumers.history.search import Question, QuestionError
+from consumers.history.search import Question
 from consumers.history.sqlite import SqliteHistory
+from consumers.runtime.process import SetupError
 from schemas.columns import Flat
 from schemas.rows import CallRow
 from schemas.units import DAY_MS
@@ -109,7 +110,7 @@ def test_groups_are_compared_with_themselves() -> None:
 def test_too_many_groups_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "MOST_GROUPS", 3)
     rows = [row for number in range(4) for row in lot(0, [1], **{"labels.agent": str(number)})]
-    with pytest.raises(QuestionError, match="more than 3 groups"):
+    with pytest.raises(SetupError, match="more than 3 groups"):
         measured(rows, "p95_ms", ("labels.agent",))
     assert len(measured(rows[:3], "p95_ms", ("labels.agent",))) == 3
 
@@ -135,7 +136,7 @@ def test_what_is_no_period_is_refused(text: str) -> None:
 def test_only_columns_with_few_values_make_groups() -> None:
     assert groups_given(" labels.agent,code_version,labels.agent") == ("labels.agent", "code_version")
     assert groups_given(None) == ()
-    with pytest.raises(QuestionError, match=r"can be compared by labels\.agent"):
+    with pytest.raises(SetupError, match=r"can be compared by labels\.agent"):
         groups_given("conversation_id")
 
 

@@ -11,14 +11,14 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.history.annotations import FromPeople
 from consumers.history.search import Condition, Question
 from consumers.history.sqlite import Batch, FolderInUseError, SqliteHistory
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import OperatorError, SetupError
 from schemas.annotations import Annotation
 from schemas.rows import Labels
 from streamer.history import people
 from streamer.history.agreement import Agreement, agreement
 from streamer.history.importing import Importing
 from streamer.history.people import Forgetting, calls_in, forget_in
-from streamer.history.said import AnnotationError, annotation, this_user
+from streamer.history.said import annotation, this_user
 from tests.unit.history.test_annotations import of_tenant, said
 from tests.unit.history.test_store import NOON_MS, TRANSCRIPT, batch, call
 from tests.unit.streamer.command_line import command
@@ -105,7 +105,7 @@ def test_a_note_is_redacted_and_what_does_not_fit_is_refused() -> None:
     assert (made.note, made.agent, made.tenant) == ("write to [EMAIL]", "desk", "unknown")
     assert annotation("anna", None, "", Labels(), Redactor()).is_withdrawn
     for by, label, note in (("", "bad", None), ("a", "Bad", None), ("a", "b" * 41, None), ("a", None, "x" * 2_001)):
-        with pytest.raises(AnnotationError, match="Nothing was written"):
+        with pytest.raises(SetupError, match="Nothing was written"):
             annotation(by, label, note, Labels(), Redactor())
 
 
@@ -116,7 +116,7 @@ def test_without_a_name_a_person_has_to_say_who_it_is(monkeypatch: pytest.Monkey
     monkeypatch.setattr("pwd.getpwuid", nobody)
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(AnnotationError, match="--by"):
+    with pytest.raises(SetupError, match="--by"):
         this_user()
 
 

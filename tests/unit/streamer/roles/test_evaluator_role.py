@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 from consumers.engine.limits import GoalRules
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import OperatorError
 from consumers.runtime.registry import Instruments
 from schemas.goals.goal_set import ChoosesGoals
 from streamer.goals.files import GoalFolderError
 from streamer.roles import evaluator_role
 from streamer.roles.evaluator_role import EvaluatorRole
-from streamer.roles.transcript_files import TranscriptFolderError
 from streamer.settings.all_settings import Settings
 from tests.support.patience import patient
 
@@ -190,5 +190,5 @@ async def test_a_folder_for_transcripts_that_cannot_be_used_ends_it(
     (tmp_path / "taken").write_text("")
     made = Made(monkeypatch, transcripts={"folder": tmp_path / "taken"})
     made.evaluator.may_finish.set()
-    with pytest.raises(TranscriptFolderError, match="taken"):
+    with pytest.raises(OperatorError, match="taken"):
         await asyncio.wait_for(made.start(), patient(SOON_SECONDS))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from consumers.history.search import QuestionError
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import SqliteHistory
+from consumers.runtime.process import SetupError
 from streamer.roles.past_calls import StoredCalls
 from tests.unit.history.test_store import TRANSCRIPT, batch, call, stored
 
@@ -27,7 +27,7 @@ def test_the_page_of_past_calls_finds_them_in_the_folder(tmp_path: Path) -> None
     assert then.call.state == "running"
     assert past.call("d") is None
     for since in ("yesterday", "9" * 5_000, "9999-12-31T23:59:59-23:59x"):
-        with pytest.raises(QuestionError, match=r"is no moment"):
+        with pytest.raises(SetupError, match=r"is no moment"):
             past.find(since, "", "", "")
     assert past.annotations_of("c") == ()
     writer = SqliteHistory(tmp_path, writes=True)

@@ -22,15 +22,10 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import OperatorError
 from consumers.runtime.registry import Instruments
 from streamer.roles import transcript_files as transcript_filer
-from streamer.roles.transcript_files import (
-    MAX_NAME_CHARS,
-    TranscriptFiler,
-    TranscriptFiles,
-    TranscriptFolderError,
-    file_stem,
-)
+from streamer.roles.transcript_files import MAX_NAME_CHARS, TranscriptFiler, TranscriptFiles, file_stem
 from tests.support.patience import patient
 
 VALUE = b'[{"role":"user"}]'
@@ -95,7 +90,7 @@ def test_what_a_killed_process_had_begun_is_taken_away(files: TranscriptFiles) -
 def test_a_folder_that_cannot_be_is_told_in_plain_words(tmp_path: Path, made_of: str) -> None:
     (tmp_path / "taken").write_text("")
     folder = tmp_path / "taken" if made_of == "a file" else tmp_path / "taken" / "below"
-    with pytest.raises(TranscriptFolderError) as told:
+    with pytest.raises(OperatorError) as told:
         TranscriptFiles(folder, packs=False).prepare()
     assert str(told.value).startswith(f"Transcripts: the folder {folder} cannot be written to (")
     assert "nothing was started" in str(told.value)
@@ -376,7 +371,7 @@ async def test_a_broker_that_is_away_is_tried_again(filing: Filing, tmp_path: Pa
 async def test_a_folder_that_cannot_be_used_ends_it_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     filing = Filing(monkeypatch, tmp_path / "taken", *TWO)
-    with pytest.raises(TranscriptFolderError):
+    with pytest.raises(OperatorError):
         await asyncio.wait_for(filing.filer.follow(filing.stop), patient(SOON_SECONDS))
     assert filing.files.tried == []
 
