@@ -98,7 +98,8 @@ class Tick(BaseModel):
         inputs: By input and there by partition number, its generation and the offset of the next record to append: all before it is
             in the log, in front of this tick. Empty if it tells time alone.
         left_out: Input partitions that have given no answer for too long, so that time goes on without them: topic and partition.
-        gap_ms: For how long before it nobody took events, as while a machine sleeps: silence in that time is none.
+        gap_ms: For how long before it nobody took events, as while a machine sleeps: silence in that time is none. Below 0, time goes back
+            by so much: the clock that told it was ahead.
         place: Offset in the log, once it is read there.
     """
 

@@ -149,10 +149,12 @@ async def quarantined(kafka: KafkaSettings, wanted: Wanted, *, most: int, folder
 
 
 async def _values_in(folder: Path, since_ms: int | None) -> AsyncIterator[bytes | None]:
-    from consumers.log.file import records_of
+    from consumers.log.file import EVERYTHING, reading
 
-    for record in records_of(folder, QUARANTINE_TOPIC, since_ms or 0):
-        yield record.value
+    with reading(folder) as log_file:
+        for record in log_file.records(QUARANTINE_TOPIC, 0, EVERYTHING):
+            if record.timestamp >= (since_ms or 0):
+                yield record.value
 
 
 async def _values(kafka: KafkaSettings, since_ms: int | None) -> AsyncIterator[bytes | None]:

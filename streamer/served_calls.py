@@ -8,7 +8,7 @@ from typing import Any, Final
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.sqlite import SqliteHistory
-from consumers.log.file import FILE_NAME, events_of
+from consumers.log.file import FILE_NAME, reading
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
 from streamer.live_calls import CallsOnScreen
@@ -69,7 +69,9 @@ def context_in(settings: Settings, folder: Path, wanted: str) -> dict[str, Any]:
     """
     call = call_in(settings, folder, wanted).rows.call
     redactor, arrivals = Redactor(settings.redaction), []
-    for event in events_of(folder, call.conversation_id):
+    with reading(folder) as log_file:
+        events = log_file.events_of(call.conversation_id)
+    for event in events:
         is_later = call.state == "closed" and event.place > call.last_place
         if event.source is not InputSource.JUDGE and not is_later and event.place >= call.first_place:
             arrival = admit(event.source, event, settings.all_limits, redactor)

@@ -116,6 +116,15 @@ class CallEnd:
             self._first_ms = broker_ms
             self._plan()
 
+    def go_back(self, to_ms: int) -> None:
+        """Notes that all records so far came before this time: the clock that dated them was ahead."""
+        self.last_ms, self._first_ms = min(self.last_ms, to_ms), min(self._first_ms, to_ms)
+        if self._announced is not None:
+            self._announced = min(self._announced, BrokerMoment(to_ms, self._announced.input_rank))
+        if self._recorded_ms is not None:
+            self._recorded_ms = min(self._recorded_ms, to_ms)
+        self._plan()
+
     def announce(self, at: BrokerMoment, reason: CloseReason) -> bool:
         """Notes an announced end of the call. Of several the first in the broker's order counts. The end of a session gives the
         reason, wherever it is in that order: which of two topics was faster says nothing of the call.
@@ -370,6 +379,10 @@ class Call:
 
     def pass_gap(self, from_ms: int, until_ms: int) -> None:
         """Notes that nobody took events in this time: no silence in it ends the call, is dead air, or is a stall."""
+        if until_ms < from_ms:
+            self.end.go_back(until_ms)
+            if self._row_due_ms != NEVER_MS:
+                self._row_due_ms = until_ms + CALL_ROW_EVERY_MS
         self.end.heard(until_ms)
         self.live.pass_gap(from_ms, until_ms)
         self._judged.pass_gap(until_ms)

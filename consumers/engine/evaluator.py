@@ -363,7 +363,8 @@ class PartitionEvaluator:
     def pass_gap(self, from_ms: int, until_ms: int) -> None:
         """Notes that nobody took events in this time, as while the machine slept: what seems silent was only not heard.
 
-        Call it before `pass_time` lets that time pass. A silence that lasted by its beginning is decided then as ever.
+        Call it before `pass_time` lets that time pass. A silence that lasted by its beginning is decided then as ever. A gap that ends
+        before it begins is a clock that was ahead and is set right: time goes on from its end.
         """
         for call in self._calls.values():
             if _is_open(call):
@@ -381,7 +382,7 @@ class PartitionEvaluator:
 
     def next_wakeup(self) -> int | None:
         """Broker time in ms at which `advance` can have an effect; None while no call is open. While a call is closing, now."""
-        return self._now_ms if self._closing else self._wakeups.first_ms
+        return self._now_ms if self._closing else self._wakeups.first_ms if self._calls else None
 
     def context(self, conversation_id: str) -> MetricContext | None:
         """EVA's context of an open call; None when it is not open."""

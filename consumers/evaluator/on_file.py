@@ -22,7 +22,8 @@ from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.refusals import MisreadRecords
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.version import version_of
-from consumers.log.file import Decided, DecidedRecord, FileLog, FileTicks, NotWrittenError
+from consumers.log.commits import NotWrittenError
+from consumers.log.file import Decided, DecidedRecord, FileLog, FileTicks
 from consumers.runtime.process import first_of, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
@@ -94,7 +95,7 @@ class FileEvaluator:
         self._looked_at = time.monotonic()
         instruments.before_scrape(self.partition.count_events)
         read = instruments.read_gauge
-        read("callgauge_log_file_bytes", lambda: {(): float(log_file.bytes)})
+        read("callgauge_log_file_bytes", lambda: {(): float(log_file.retention.bytes)})
         instruments.before_scrape(self._count_failures)
         self._failures_counted = 0
         read("callgauge_calls_open", lambda: {(): float(len(evaluator.open_calls))})
@@ -128,14 +129,14 @@ class FileEvaluator:
             self.partition.drop()
 
     def _count_failures(self) -> None:
-        failures, before = self._log.failures, self._failures_counted
+        failures, before = self._log.commits.failures, self._failures_counted
         self._instruments.inc("callgauge_log_file_write_failures_total", (), failures - before)
         self._failures_counted = failures
 
     def problems(self) -> Sequence[str]:
         """Why the role is not ready, for `/readyz`."""
-        if self._log.fault is not None:
-            return (f"evaluator: the disk takes nothing: {self._log.fault}",)
+        if (fault := self._log.commits.fault) is not None:
+            return (f"evaluator: the disk takes nothing: {fault}",)
         return () if self.ready.is_set() else ("evaluator: reading the calls that are open",)
 
     def stalled(self) -> Sequence[str]:

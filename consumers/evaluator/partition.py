@@ -24,6 +24,7 @@ from schemas.log import Begin, Event, LogError, LogReader, Tick
 from schemas.owners import PartitionRow
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
 from schemas.rows import revision_again
+from schemas.units import to_seconds
 
 BEGINS_APART_MS: Final = 10_000
 """Time between two ticks that are remembered as places to begin: a successor folds at most this much more than it needs."""
@@ -192,12 +193,19 @@ class Partition:
     def _pass_time(self, tick: Tick) -> None:
         if tick.gap_ms:
             self.evaluator.pass_gap(tick.known_ms - tick.gap_ms, tick.known_ms)
+        if tick.gap_ms < 0 and not self.is_recovering:
+            log.error(
+                "time_went_back", by_seconds=to_seconds(-tick.gap_ms), open_calls=len(self.evaluator.open_calls),
+                what_happens_now="The clock was ahead and is not any more. Time goes on from where it is now; calls that began before have "
+                "the dates of then.",
+                what_to_do="Let a service keep the clock right. If it is wrong now, set it: events of another day are refused.",
+            )  # fmt: skip
         if decided := self._carry_out(self.evaluator.pass_time(self._reader.known_ms, tick.place)):
             self._put(decided)
         self._refusals.tick()
         begin, begins = self._reader.begin, self._begins
         if begin is not None and begin is not begins[-1]:
-            if len(begins) > 1 and begin.known_ms - begins[-2].known_ms < BEGINS_APART_MS:
+            if len(begins) > 1 and 0 <= begin.known_ms - begins[-2].known_ms < BEGINS_APART_MS:
                 begins.pop()
             begins.append(begin)
 

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from consumers.history.annotations import FromPeople
 from consumers.history.sqlite import Batch, HistoryBrokenError, SqliteHistory
-from consumers.log.file import DecidedRecord, FileLog, NotWrittenError
+from consumers.log.commits import NotWrittenError
+from consumers.log.file import DecidedRecord, FileLog
 from consumers.runtime.process import pause_unless
 from consumers.runtime.registry import Instruments
 from consumers.store.rows import Place

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.ask import Judge
 from consumers.judge.settings import JudgeSettings
-from consumers.log.file import DecidedRecord, FileLog, NotWrittenError
+from consumers.log.commits import NotWrittenError
+from consumers.log.file import DecidedRecord, FileLog
 from consumers.runtime.process import end_tasks, first_of
 from consumers.runtime.received import Place, Refusals
 from consumers.runtime.registry import Instruments
@@ -94,7 +95,7 @@ class FileJudge:
             place = Place(record.topic, 0, record.offset, record.timestamp, record.key)
             self._refusals.refuse(place, str(error).partition("\n")[0])
             with contextlib.suppress(NotWrittenError):  # it is refused again after a start
-                await self._log.append([], answers=(record.topic, record.offset))
+                await self._log.append([], answers=record.offset)
             return
         self._open += 1
         self._judge.ask(request).add_done_callback(partial(self._on_verdict, record))
@@ -115,7 +116,7 @@ class FileJudge:
         )
         while True:
             try:
-                await self._log.append([event], answers=(record.topic, record.offset))
+                await self._log.append([event], answers=record.offset)
             except NotWrittenError:
                 await asyncio.sleep(RETRY_SECONDS)
             else:

@@ -21,7 +21,8 @@ from consumers.exporter.counting import RowCounts
 from consumers.exporter.settings import ExporterSettings
 from consumers.history.on_file import FileHistory
 from consumers.history.sqlite import SqliteHistory
-from consumers.log.file import DecidedRecord, FileLog, NotWrittenError
+from consumers.log.commits import NotWrittenError
+from consumers.log.file import DecidedRecord, FileLog
 from consumers.runtime.http import ConnectionBounds, HttpLimit, HttpListener, MetricsRoutes, is_loopback
 from consumers.runtime.private_files import write_secret
 from consumers.runtime.process import OperatorError, end_tasks, wall_clock_ms, watch_loop
@@ -71,7 +72,7 @@ class FileWriter:
     @property
     def is_away(self) -> bool:
         """Whether the disk takes nothing."""
-        return self._log.fault is not None
+        return self._log.commits.fault is not None
 
     def failure(self) -> ProducerBrokenError:
         """Never asked for."""
@@ -152,7 +153,7 @@ class OneMachine:
 
             with instruments.registering("judge"):
                 self._roles.append(FileJudge(self.log, settings.judge, instruments, Redactor(settings.redaction)))
-        self._offsets = {topic: self.log.next_offset(topic) for topic in (SCORES_TOPIC, WORDS_TOPIC)}
+        self._offsets = dict.fromkeys((SCORES_TOPIC, WORDS_TOPIC), 0)
         self._has_shown = asyncio.Event()
         self._metrics = MetricsRoutes(_token_of_metrics(settings, host), instruments, not_ready=self._problems)
         self._listener = HttpListener(
@@ -248,7 +249,6 @@ class OneMachine:
         for row in rows:
             if not isinstance(row, WordsRow):
                 self._counts.take(Place(SCORES_TOPIC, 0, 0, now_ms, None), row, now_ms, has_counted=True)
-        self._offsets = {topic: self.log.first_offset(topic) for topic in self._offsets}
         await self._show(has_counted=True)
 
     async def _show_for_ever(self) -> Never:

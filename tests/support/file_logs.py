@@ -47,11 +47,10 @@ async def opened(folder: Path, clock: SetClock | None = None, **options: Any) ->
 
 async def kill(log: FileLog) -> None:
     """Leaves a log as a killed process does: nothing is closed in order, and its lock is free."""
-    committing, log._committing = log._committing, None
+    committing, log.commits._committing = log.commits._committing, None
     assert committing is not None
     await end_tasks([committing])
-    if log._lock is not None:
-        log._lock.close()
+    log._lock.close()
 
 
 def said(key: str, event_id: str | None = None, value: bytes = b"{}", ce_source: str = "bot") -> OutgoingRecord:

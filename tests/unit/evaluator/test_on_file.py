@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from consumers.engine.limits import GoalRules, Limits
 from consumers.evaluator import decisions as decided_module
@@ -23,8 +23,9 @@ from consumers.evaluator import on_file
 from consumers.evaluator import partition as partition_module
 from consumers.evaluator.on_file import FileEvaluator
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.log import file
-from consumers.log.file import Decided, FileLog, NotWrittenError
+from consumers.log import commits, retention
+from consumers.log.commits import NotWrittenError
+from consumers.log.file import Decided, FileLog
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
@@ -39,6 +40,7 @@ from schemas.topics import (
     TRANSCRIPTS_TOPIC,
     WORDS_TOPIC,
 )
+from schemas.units import DAY_MS
 from tests.benchmarks.traffic import interleaved, simulated_events
 from tests.properties.evaluation import Subject, assert_counted, lasting, newest, subject_of
 from tests.support.fakes.engine_feed import Json
@@ -63,8 +65,8 @@ def _small_steps() -> Iterator[None]:
     with (
         mock.patch.object(decided_module, "MAX_TRANSACTION_RECORDS", 3),
         mock.patch.object(partition_module, "BEGINS_APART_MS", 2_000),
-        mock.patch.object(file, "DELETED_IN_A_STEP", 20),
-        mock.patch.object(file, "GATHER_SECONDS", 0.0),
+        mock.patch.object(retention, "DELETED_IN_A_STEP", 20),
+        mock.patch.object(commits, "GATHER_SECONDS", 0.0),
     ):
         yield
 
@@ -94,7 +96,7 @@ def settings_of(version: str = "test", **limits: Any) -> EvaluatorSettings:
 class Machine:
     """A machine whose process the test moves, ends and starts again. A second log gets the same, and nobody reads it or deletes from it."""
 
-    def __init__(self, folder: Path, settings: EvaluatorSettings, max_bytes: int = file.MAX_BYTES) -> None:
+    def __init__(self, folder: Path, settings: EvaluatorSettings, max_bytes: int = retention.MAX_BYTES) -> None:
         self.settings = settings
         self.now_ms = NOW_MS
         self.left = list(TRAFFIC)
@@ -327,7 +329,7 @@ def assert_as_of_one_process(actions: Actions, max_open_calls: int, *, is_trimme
     async def scene() -> None:
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(max_open_calls=max_open_calls, idle_ms=IDLE_MS)
-            machine = Machine(Path(folder), settings, max_bytes=1 if is_trimmed else file.MAX_BYTES)
+            machine = Machine(Path(folder), settings, max_bytes=1 if is_trimmed else retention.MAX_BYTES)
             await moved(machine, actions)
             event(f"processes: {machine.processes}")
             with every_row():
@@ -509,9 +511,9 @@ async def test_a_new_version_publishes_each_row_of_an_open_call_again_once(tmp_p
 # A gap.
 
 
-def posted(at_ms: int, **more: Any) -> tuple[int, OutgoingRecord]:
+def posted(at_ms: int, key: str = "call", **more: Any) -> tuple[int, OutgoingRecord]:
     value = json.dumps({"timestamp": at_ms, **more}).encode()
-    return at_ms, OutgoingRecord(InputSource.PIPECAT, b"call", value, [])
+    return at_ms, OutgoingRecord(InputSource.PIPECAT, key.encode(), value, [])
 
 
 def spoke(at_ms: int, kind: str) -> tuple[int, OutgoingRecord]:
@@ -595,6 +597,56 @@ async def test_a_silence_that_lasted_before_the_gap_is_dead_air_as_ever(tmp_path
     await machine.append(*ticks(machine.now_ms, machine.now_ms + 4_000))
     rows = await answered(machine, machine.now_ms + HOUR_MS)
     assert dead_air(rows) == [1]
+    await machine.stop()
+
+
+# A clock that was ahead.
+
+AHEAD_MS: Final = 3 * DAY_MS
+
+
+@pytest.mark.parametrize("ends", [(), ("before",), ("behind",), ("before", "behind")])
+async def test_when_a_clock_that_was_days_ahead_is_set_right_calls_go_on_and_come_and_end_as_ever(
+    tmp_path: Path, ends: Sequence[str]
+) -> None:
+    machine = Machine(tmp_path, settings_of(idle_ms=IDLE_MS))
+    await machine.start()
+    await asked(machine, NOW_MS + AHEAD_MS)
+    machine.now_ms = NOW_MS
+    if "before" in ends:
+        await machine.end()
+    with capture_logs() as lines:
+        await machine.append(
+            posted(NOW_MS, key="other", type="call_started", agent="desk"), *ticks(NOW_MS, NOW_MS + 2_000)
+        )
+        machine.read()
+        await machine.write()
+    (told,) = [line for line in lines if line["event"] == "time_went_back"]
+    assert (told["log_level"], told["by_seconds"]) == ("error", (AHEAD_MS + 4_000) / 1_000)
+    if "behind" in ends:
+        with capture_logs() as lines:
+            await machine.end()
+        assert "time_went_back" not in [line["event"] for line in lines], "it was told once"
+    rows = await answered(machine, machine.now_ms)
+    assert close_reasons(rows) == ["ended"]
+    other = published(machine.log)["other"]
+    assert close_reasons(other) == ["idle"], "silence is found again"
+    assert max(row.known_ms for row in other if isinstance(row, CallRow)) < NOW_MS + HOUR_MS
+    assert machine.log.records(QUARANTINE_TOPIC, 0, ALL) == [], "no event is of another day"
+    await machine.stop()
+
+
+async def test_a_call_that_says_nothing_more_ends_although_it_began_in_a_time_that_was_ahead(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, settings_of(idle_ms=IDLE_MS))
+    await machine.start()
+    waiting_ms = await asked(machine, NOW_MS + AHEAD_MS)
+    machine.left.clear()
+    await machine.append(*ticks(NOW_MS, NOW_MS + IDLE_MS + 4_000, 4_000))
+    machine.read()
+    machine.close()
+    await machine.write()
+    assert close_reasons(published(machine.log)["call"]) == ["idle"]
+    assert machine.now_ms < waiting_ms - AHEAD_MS + 2 * IDLE_MS
     await machine.stop()
 
 
@@ -716,18 +768,18 @@ async def test_what_the_disk_did_not_take_is_written_when_it_does(
     problems: list[str] = []
     async with Running(log, settings_of(closing_grace_ms=100)) as running:
         await log.append(just_now())
-        whole, refused = log._commit, 0
+        whole, refused = log.commits._commit, 0
 
-        def commit(steps: Any) -> list[Any]:
+        def commit(steps: Any) -> list[Any] | Exception:
             nonlocal refused
             refused += 1
             if 1 < refused < 20:
                 problems.extend(running.role.problems())
             if refused < 20:
-                raise sqlite3.OperationalError("database or disk is full")
+                return NotWrittenError("database or disk is full")
             return whole(steps)
 
-        monkeypatch.setattr(log, "_commit", commit)
+        monkeypatch.setattr(log.commits, "_commit", commit)
         await running.until_closed()
         assert running.role.problems() == ()
     assert set(problems) == {"evaluator: the disk takes nothing: database or disk is full"}

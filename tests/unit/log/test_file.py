@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumers.log import file
+from consumers.log import commits, file, retention
+from consumers.log.commits import NotWrittenError
 from consumers.log.file import (
+    BACK_MS,
     FILE_NAME,
     FORMAT,
     GAP_MS,
@@ -21,7 +23,7 @@ from consumers.log.file import (
     FileLog,
     FileTicks,
     LogFileError,
-    NotWrittenError,
+    reading,
 )
 from consumers.runtime.private_files import ensure_file
 from schemas.closed_sets import InputSource
@@ -43,7 +45,7 @@ FIRST = 1
 
 @pytest.fixture(autouse=True)
 def _nothing_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file, "GATHER_SECONDS", 0.0)
+    monkeypatch.setattr(commits, "GATHER_SECONDS", 0.0)
 
 
 def events(log: FileLog) -> list[Event]:
@@ -108,16 +110,16 @@ async def test_requests_that_wait_beside_each_other_are_one_transaction_and_keep
 ) -> None:
     sizes: list[int] = []
     async with opened(tmp_path) as log, asyncio.timeout(patient(10)):
-        commit = log._commit
+        commit = log.commits._commit
 
-        def counted(steps: list[Callable[[], Any]]) -> list[Any]:
+        def counted(steps: list[Callable[[], Any]]) -> list[Any] | Exception:
             sizes.append(len(steps))
             return commit(steps)
 
-        monkeypatch.setattr(log, "_commit", counted)
+        monkeypatch.setattr(log.commits, "_commit", counted)
         await asyncio.gather(*(log.append([said("call", value=b"%d" % number)]) for number in range(50)))
         assert sizes == [50]
-        monkeypatch.setattr(file, "MAX_REQUESTS", 20)
+        monkeypatch.setattr(commits, "MAX_STEPS", 20)
         await asyncio.gather(*(log.append([said("call", value=b"%d" % number)]) for number in range(50, 100)))
         assert sizes == [50, 20, 20, 10]
         assert values(log) == [b"%d" % number for number in range(100)]
@@ -137,7 +139,7 @@ async def test_reading_goes_on_from_a_place_and_takes_so_many(tmp_path: Path) ->
 async def test_an_empty_log_begins_at_its_end(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         assert (log.first, log.end, log.row, log.read(0, 1)) == (log.end, log.first, None, [])
-        assert (log.first_offset(SCORES_TOPIC), log.next_offset(SCORES_TOPIC)) == (0, 0)
+        assert log.next_offset(SCORES_TOPIC) == 0
 
 
 async def test_who_waits_for_records_is_told(tmp_path: Path) -> None:
@@ -269,13 +271,17 @@ async def test_one_process_holds_the_folder(tmp_path: Path) -> None:
         assert len(events(log)) == 1
 
 
-async def test_a_file_of_a_newer_format_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
+async def test_a_file_of_another_format_is_refused_and_stays_as_it_is(tmp_path: Path, other: int) -> None:
     async with opened(tmp_path) as log:
         await log.append([said("call")])
-        log._writer.execute(f"PRAGMA user_version = {FORMAT + 1}")
+        log._writer.execute(f"PRAGMA user_version = {other}")
     before = (tmp_path / FILE_NAME).read_bytes()
-    with pytest.raises(LogFileError, match=rf"its format is {FORMAT + 1}, .* knows {FORMAT}: a newer one wrote it"):
+    told = rf"its format is {other}, and this callgauge knows {FORMAT}: another version wrote it"
+    with pytest.raises(LogFileError, match=told):
         FileLog(tmp_path).open()
+    with pytest.raises(LogFileError, match=told), reading(tmp_path):
+        pass
     assert (tmp_path / FILE_NAME).read_bytes() == before
 
 
@@ -307,7 +313,6 @@ async def test_a_start_that_ended_among_the_tables_is_begun_again(
         ends.setattr(file, "_TABLES", (*file._TABLES, "the process ends here"))
         with pytest.raises(LogFileError, match="syntax error"):
             ended.open()
-    assert ended._lock is not None
     ended._lock.close()
     async with opened(tmp_path) as log:
         await log.append([said("call")])
@@ -335,10 +340,10 @@ async def test_a_full_disk_takes_all_of_a_request_or_nothing_and_goes_on_when_th
                     await log.append([said("call", "2", b"small"), said("new", "3", LARGE)])
         assert [line["event"] for line in lines] == ["log_not_written"], "once for as long as it lasts"
         assert (values(log), log.end) == ([b"before"], FIRST + 1)
-        assert "full" in str(log.fault)
+        assert "full" in str(log.commits.fault)
         make_room(log)
         await log.append([said("call", "2", b"small"), said("new", "3", LARGE)])
-        assert (values(log), places(log), log.fault) == ([b"before", b"small", LARGE], [0, 1, 2], None)
+        assert (values(log), places(log), log.commits.fault) == ([b"before", b"small", LARGE], [0, 1, 2], None)
         assert events(log)[2].key == b"new", "the number of a call that was not written is not used"
 
 
@@ -366,27 +371,27 @@ async def test_numbers_do_not_move_on_after_a_commit_that_failed(tmp_path: Path)
         ):  # fmt: skip
             with pytest.raises(NotWrittenError):
                 await failing
-        assert (log.end, log.next_offset(SCORES_TOPIC), log.next_offset(WORDS_TOPIC)) == (FIRST + 1, 1, 0)
+        assert (log.end, log.next_offset(SCORES_TOPIC), log.next_offset(WORDS_TOPIC)) == (FIRST + 1, 2, 0)
         assert log.row == decided(place=1).row
         make_room(log)
         clock.now_ms -= 1  # no gap now, so no tick: the time of what failed did not count either
         await log.append([said("call", "2")])
         await log.publish(decided(score(b"2"), place=2))
         assert (places(log), len(ticks(log))) == ([0, 1], 0)
-        assert [(record.offset, record.value) for record in log.records(SCORES_TOPIC, 0, 9)] == [(0, b"1"), (1, b"2")]
+        assert [(record.offset, record.value) for record in log.records(SCORES_TOPIC, 0, 9)] == [(1, b"1"), (2, b"2")]
     async with opened(tmp_path, clock) as log:
-        assert (log.end, log.next_offset(SCORES_TOPIC), log.next_offset(WORDS_TOPIC)) == (FIRST + 2, 2, 0)
+        assert (log.end, log.next_offset(SCORES_TOPIC), log.next_offset(WORDS_TOPIC)) == (FIRST + 2, 3, 0)
 
 
 # Time.
 
 
-async def test_time_stands_while_the_clock_is_behind_it(tmp_path: Path) -> None:
+async def test_time_stands_while_the_clock_is_a_little_behind_it(tmp_path: Path) -> None:
     clock = SetClock()
     async with opened(tmp_path, clock) as log:
         await log.append([said("call", "1")])
         await log.tick()
-        clock.now_ms -= HOUR_MS
+        clock.now_ms -= BACK_MS
         await log.append([said("call", "2")])
         await log.tick()
         assert [record.timestamp for record in log.read(0, 9)] == [NOW_MS] * 3, "a tick that tells nothing is none"
@@ -396,6 +401,41 @@ async def test_time_stands_while_the_clock_is_behind_it(tmp_path: Path) -> None:
         clock.now_ms = NOW_MS + 1
         await log.append([said("call", "4")])
         assert log.read(0, 9)[-1].timestamp == NOW_MS + 1
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+async def test_time_goes_back_with_a_clock_that_is_far_behind_it(tmp_path: Path, is_started_again: bool) -> None:
+    """The clock was wrong, and is right now: until it had caught up, no silence would be found, and every event be of another day."""
+    clock, reader = SetClock(NOW_MS + 3 * DAY_MS), FileTicks()
+    async with opened(tmp_path, clock) as log:
+        await log.append([said("call", "1")])
+        clock.now_ms = NOW_MS
+        if not is_started_again:
+            await log.append([said("call", "2"), said("call", "3")])
+    async with opened(tmp_path, clock) as log:
+        if is_started_again:
+            await log.append([said("call", "2"), said("call", "3")])
+        clock.now_ms += 500
+        await log.tick()
+        found = log.read(0, 9)
+        assert [record.timestamp - NOW_MS for record in found] == [3 * DAY_MS, 0, 0, 0, 500]
+        assert [(tick.known_ms - NOW_MS, tick.gap_ms) for tick in ticks(log)] == [(0, -3 * DAY_MS), (500, 0)]
+        for record in found:
+            reader.read(record)
+        assert reader.known_ms == NOW_MS + 500
+
+
+@pytest.mark.usefixtures("_small_steps")
+async def test_events_of_a_time_that_never_was_go_too_when_there_are_too_many(tmp_path: Path) -> None:
+    clock = SetClock(NOW_MS + 3 * DAY_MS)
+    async with opened(tmp_path, clock, max_bytes=1) as log:
+        await log.append([said("call", str(number)) for number in range(20)])
+        clock.now_ms = NOW_MS
+        await log.append([said("call", "20")])
+        await log.publish(decided(place=22, first=22, closed=["call"]))
+        assert await trimmed(log) == 21
+        await log.append([said("call", "21")])
+        assert places(log) == [21, 22], "the last record stays, so that its place is not used again"
 
 
 @pytest.mark.parametrize("is_started_again", [False, True])
@@ -456,9 +496,9 @@ async def test_what_was_decided_and_the_place_are_one_transaction(tmp_path: Path
         await log.publish(decided(score(b"1"), score(b"words", topic=WORDS_TOPIC), place=1, goals={"a": b"set"}))
         await log.publish(decided(score(b"2"), place=3, first=2, closed=["b", "a"], goals={"c": b"other"}))
         assert [each.value for each in log.records(SCORES_TOPIC, 0, 9)] == [b"1", b"2"]
-        assert [each.value for each in log.records(SCORES_TOPIC, 1, 9)] == [b"2"]
+        assert [each.value for each in log.records(SCORES_TOPIC, 2, 9)] == [b"2"]
         assert [each.value for each in log.records(WORDS_TOPIC, 0, 9)] == [b"words"]
-        assert log.records(SCORES_TOPIC, 0, 1)[0] == DecidedRecord(SCORES_TOPIC, b"call", b"1", 0, NOW_MS)
+        assert log.records(SCORES_TOPIC, 0, 1)[0] == DecidedRecord(SCORES_TOPIC, b"call", b"1", 1, NOW_MS)
         assert log.row == decided(place=3, first=2).row
         assert log.goals() == [b"other"], "a call that has closed needs none"
         assert set(log.closed_calls(9)) == {"a", "b"}
@@ -492,10 +532,10 @@ async def test_an_answer_and_the_end_of_its_question_are_one_transaction(tmp_pat
         await log.write([score(b"first", topic="judge.requests"), score(b"second", topic="judge.requests")])
         fill(log)
         with pytest.raises(NotWrittenError):
-            await log.append([said("call", "1", LARGE)], answers=("judge.requests", 0))
+            await log.append([said("call", "1", LARGE)], answers=1)
         assert len(log.records("judge.requests", 0, 9)) == 2
         make_room(log)
-        await log.append([said("call", "1", LARGE)], answers=("judge.requests", 0))
+        await log.append([said("call", "1", LARGE)], answers=1)
         assert [record.value for record in log.records("judge.requests", 0, 9)] == [b"second"]
         assert values(log) == [LARGE]
 
@@ -503,14 +543,16 @@ async def test_an_answer_and_the_end_of_its_question_are_one_transaction(tmp_pat
 async def test_offsets_are_not_used_again_after_all_records_were_deleted(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         await log.write([score(), score(), score(topic=WORDS_TOPIC)])
-        await log.forget_records(SCORES_TOPIC, 1)
-        assert (log.first_offset(SCORES_TOPIC), log.next_offset(SCORES_TOPIC)) == (1, 2)
+        assert [record.offset for record in log.records(SCORES_TOPIC, 0, 9)] == [1, 2]
         await log.forget_records(SCORES_TOPIC, 2)
-        assert (log.records(SCORES_TOPIC, 0, 9), log.first_offset(SCORES_TOPIC)) == ([], 2)
+        assert [record.offset for record in log.records(SCORES_TOPIC, 0, 9)] == [2]
+        await log.forget_records(SCORES_TOPIC, 3)
+        assert (log.records(SCORES_TOPIC, 0, 9), log.next_offset(SCORES_TOPIC)) == ([], 0)
         assert len(log.records(WORDS_TOPIC, 0, 9)) == 1
+        await log.forget_records(WORDS_TOPIC, 4)
     async with opened(tmp_path) as log:
         await log.publish(decided(score(b"third")))
-        assert [(record.offset, record.value) for record in log.records(SCORES_TOPIC, 0, 9)] == [(2, b"third")]
+        assert [(record.offset, record.value) for record in log.records(SCORES_TOPIC, 0, 9)] == [(4, b"third")]
 
 
 # What is too old, or too much.
@@ -521,14 +563,14 @@ async def trimmed(log: FileLog) -> int:
     deleted = 0
     async with asyncio.timeout(patient(10)):
         while step := await log.trim():
-            assert step <= file.DELETED_IN_A_STEP
+            assert step <= retention.DELETED_IN_A_STEP
             deleted += step
     return deleted
 
 
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file, "DELETED_IN_A_STEP", 7)
+    monkeypatch.setattr(retention, "DELETED_IN_A_STEP", 7)
 
 
 @pytest.mark.usefixtures("_small_steps")
@@ -579,7 +621,7 @@ async def test_nothing_goes_from_the_first_record_of_an_open_call_on(tmp_path: P
 async def test_the_oldest_events_go_before_their_time_when_the_file_is_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages_freed: int
 ) -> None:
-    monkeypatch.setattr(file, "PAGES_FREED_IN_A_STEP", pages_freed)
+    monkeypatch.setattr(retention, "PAGES_FREED_IN_A_STEP", pages_freed)
     clock, largest = SetClock(), 500_000
     async with opened(tmp_path, clock, max_bytes=largest) as log:
         for number in range(10):
@@ -587,9 +629,9 @@ async def test_the_oldest_events_go_before_their_time_when_the_file_is_too_large
             await log.append([said("call", f"{number}-{each}", b"x" * 10_000) for each in range(10)])
         await log.publish(decided(place=100, first=100))
         deleted = await log.trim()
-        assert log.bytes > largest
+        assert log.retention.bytes > largest
         deleted += await trimmed(log)
-        assert log.bytes <= largest
+        assert log.retention.bytes <= largest
         assert 0 < deleted < 100
         assert places(log) == [*range(deleted, 100)]
     has_room = (tmp_path / FILE_NAME).stat().st_size <= largest
@@ -616,7 +658,7 @@ async def test_a_call_that_comes_again_after_its_events_were_deleted_is_written_
 async def test_a_defect_in_a_step_is_raised_where_it_was_asked_for_and_later_requests_go_on(tmp_path: Path) -> None:
     async with opened(tmp_path) as log, asyncio.timeout(patient(10)):
         with pytest.raises(ZeroDivisionError):
-            await log._request(lambda: 1 / 0)
+            await log.commits.of(lambda: 1 / 0)
         await log.append([said("call", "1")])
         assert len(events(log)) == 1
 
