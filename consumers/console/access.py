@@ -7,14 +7,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Final
-from urllib.parse import urlsplit
 
 import structlog
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from consumers.console.settings import ConsoleSettings
-from consumers.runtime.http import given_token, is_loopback, is_token
+from consumers.runtime.http import given_token, is_loopback, is_of_its_host, is_token
 from consumers.runtime.process import SetupError
 
 COOKIE: Final = "callgauge"
@@ -155,9 +154,7 @@ def is_of_another_site(request: Request) -> bool:
 def is_from_our_page(request: Request) -> bool:
     """Whether a form was on a page of ours: a browser names the origin of each form, and no page can change what it names."""
     headers = request.headers
-    origin = urlsplit(headers.get("origin", "")).netloc
-    ours = {headers.get("host", ""), headers.get("x-forwarded-host", "")}
-    return headers.get("sec-fetch-site") == "same-origin" or (origin != "" and origin in ours)
+    return headers.get("sec-fetch-site") == "same-origin" or is_of_its_host(headers.get("origin", ""), headers)
 
 
 def came_by_https(request: Request) -> bool:

@@ -11,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 import uvicorn
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 from pydantic import SecretStr
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -70,7 +72,7 @@ class ConnectionBounds:
 
 SCRAPED: Final = ConnectionBounds()
 """Limits of a server for probes and metrics."""
-HttpLimit = Literal["request_time", "answer_time", "connections", "scrapes", "host"]
+HttpLimit = Literal["request_time", "answer_time", "connections", "scrapes", "host", "origin"]
 """The bounds of the HTTP server, as the label `limit` of `callgauge_http_limits_hit_total` names them."""
 
 
@@ -216,8 +218,20 @@ def name_in(host: str) -> str:
     return (name if port.isdigit() else host).lower()
 
 
+def is_of_its_host(origin: str, headers: Headers) -> bool:
+    """Whether the page that had a browser ask, by the value of its `Origin`, came from the address that it asks, or from that of a proxy.
+
+    >>> is_of_its_host("http://127.0.0.1:8070", Headers({"host": "127.0.0.1:8070"})), is_of_its_host("null", Headers({"host": "null"}))
+    (True, False)
+    """
+    place = urlsplit(origin).netloc
+    return place != "" and place in {headers.get("host", ""), headers.get("x-forwarded-host", "")}
+
+
 class _OnlyForThisMachine:
-    """Answers requests that were meant for this machine, and for the names by which a proxy or a tunnel on it asks."""
+    """Answers requests that were meant for this machine, and for the names by which a proxy or a tunnel on it asks; none that a page of
+    another site has a browser make, which names the page's address in `Origin`. Programs send none.
+    """
 
     def __init__(self, app: ASGIApp, names: Collection[str], count: Callable[[HttpLimit], None]) -> None:
         self._app = app
@@ -225,16 +239,27 @@ class _OnlyForThisMachine:
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name = name_in(Request(scope).headers.get("host", ""))
-        if is_loopback(name) or name in self._names:
+        headers = Request(scope).headers
+        name, origin = name_in(headers.get("host", "")), headers.get("origin")
+        if not is_loopback(name) and name not in self._names:
+            self._count("host")
+            text = (
+                f"This address is for this machine alone, and the request is for {name[:MAX_TOLD_CHARS]!r}, so it is not answered. If a "
+                "proxy or a tunnel on this machine asks by that name, add it to the setting http_names.\n"
+            )
+            await PlainTextResponse(text, status_code=421)(scope, receive, send)
+        elif origin is not None and not self._is_ours(origin, headers):
+            self._count("origin")
+            text = (
+                f"This address is for this machine alone, and a page of {origin[:MAX_TOLD_CHARS]!r} asks, so it is not answered. If that "
+                "is the name of a proxy or a tunnel on this machine, add it to the setting http_names.\n"
+            )
+            await PlainTextResponse(text, status_code=403)(scope, receive, send)
+        else:
             await self._app(scope, receive, send)
-            return
-        self._count("host")
-        text = (
-            f"This address is for this machine alone, and the request is for {name[:MAX_TOLD_CHARS]!r}, so it is not answered. If a proxy "
-            "or a tunnel on this machine asks by that name, add it to the setting http_names.\n"
-        )
-        await PlainTextResponse(text, status_code=421)(scope, receive, send)
+
+    def _is_ours(self, origin: str, headers: Headers) -> bool:
+        return is_of_its_host(origin, headers) or name_in(urlsplit(origin).netloc) in self._names
 
 
 MAX_TOLD_CHARS: Final = 100
@@ -281,7 +306,8 @@ class HttpListener:
     ) -> None:
         """Stores its settings; `start` listens.
 
-        At an address of this machine alone it answers only requests whose `Host` is such an address, this host or one of the names.
+        At an address of this machine alone it answers only requests whose `Host` is such an address, this host or one of the names, and
+        whose `Origin`, if there is one, is the same or one of the names.
 
         Args:
             host: Address to listen on.
@@ -299,7 +325,7 @@ class HttpListener:
         self._connections = OpenConnections(count, bounds)
         app: ASGIApp = Starlette(routes=routes)
         if is_loopback(host):
-            app = _OnlyForThisMachine(app, (host, *names), count)
+            app = _OnlyForThisMachine(app, names, count)
         self._config = uvicorn.Config(
             app,
             lifespan="off",

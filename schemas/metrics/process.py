@@ -17,8 +17,9 @@ _HISTORY = MetricsOf("history")
 
 _HTTP_LIMIT = Label(
     "limit",
-    "no whole request in time, an answer not read in time, too many connections, or too many readers of /metrics",
-    ("request_time", "answer_time", "connections", "scrapes", "host"),
+    "no whole request in time, an answer not read in time, too many connections, too many readers of /metrics, a strange name for this "
+    "machine, or a page of another site",
+    ("request_time", "answer_time", "connections", "scrapes", "host", "origin"),
 )
 _CAPPED_LABEL = Label(
     "label", "the label whose cap was reached", ("agent", "tenant", "environment", "goal_set", "tool", "version")

@@ -164,14 +164,46 @@ def test_what_a_page_of_another_site_asks_is_refused(served: Served, mode: str) 
     }
     served.post(call("secret-call", is_over=False))
     wait_for("the call on its page", lambda: "secret-call" in served.get("/").text, 10)
-    for path in ("/", "/past", "/calls/secret-call"):
-        refused = served.get(path, **foreign)
-        assert refused.status_code == 403
-        assert "secret-call" not in refused.text
-    assert served.get("/", **{**foreign, "sec-fetch-site": "same-origin"}).status_code == 200
-    without = httpx.post(f"{served.address}/events", json=call("c1"), headers=foreign, timeout=patient(10))
-    assert without.status_code == 401
-    assert "access-control-allow-origin" not in without.headers, "no page of another site may read an answer"
+    without_origin = {name: value for name, value in foreign.items() if name != "origin"}
+    for headers in (foreign, without_origin):  # a picture has none
+        for path in ("/", "/past", "/calls/secret-call"):
+            refused = served.get(path, **headers)
+            assert refused.status_code == 403
+            assert "secret-call" not in refused.text
+    assert served.get("/", **{**foreign, "origin": served.address, "sec-fetch-site": "same-origin"}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://calls.example.com", "null", "http://localhost:3000"])
+def test_no_path_answers_a_page_of_another_site(served: Served, origin: str) -> None:
+    for path in ("/", "/past", "/static/console.js", "/api/v1/calls", "/metrics", "/healthz", "/readyz", "/nothing"):
+        assert served.get(path, origin=origin).status_code == 403, path
+    for path in ("/events", "/v1/traces", "/webhooks/elevenlabs", "/webhooks/vapi", "/calls/c1/annotations", "/login"):
+        headers = {"origin": origin, "authorization": f"Bearer {served.token}"}
+        for ask in ("POST", "OPTIONS"):
+            answer = httpx.request(
+                ask, f"{served.address}{path}", json=call("c1"), headers=headers, timeout=patient(10)
+            )
+            assert answer.status_code == 403, path
+            assert not [name for name in answer.headers if name.startswith("access-control")], "and it may read nothing"
+    assert total(f"{served.address}/metrics", "callgauge_events_total") == 0
+    assert served.post(call("c1"), origin=served.address).status_code == 202
+    assert served.post(call("c1")).status_code == 202, "programs name no origin"
+
+
+def test_a_webhook_comes_through_a_tunnel_whose_name_is_set(tmp_path: Path) -> None:
+    """A tunnel asks by its own name, of which callgauge must have been told; its pages can be opened by that name, too."""
+    arguments = ["serve", "--folder", str(tmp_path / "calls"), "--port", "0"]
+    names = {"CALLGAUGE_HTTP_NAMES": "calls.example.com", "CALLGAUGE_INGEST__ELEVENLABS_SECRET": "wsec_1"}
+    with started(tmp_path / "serve.log", *arguments, **SOON, **names) as process:
+        served = Served(process, tmp_path / "calls", address_of(process))
+        for host, status in (("calls.example.com", 401), ("other.example.com", 421)):
+            answer = httpx.post(
+                f"{served.address}/webhooks/elevenlabs", content=b"{}", headers={"host": host}, timeout=patient(10)
+            )
+            assert answer.status_code == status, "a webhook without a signature is refused by the webhook itself"
+        assert served.post(call("c1"), host="calls.example.com").status_code == 202
+        assert served.get("/", host="calls.example.com", origin="https://calls.example.com").status_code == 200
+        assert served.get("/", host="calls.example.com", origin="https://other.example.com").status_code == 403
 
 
 def test_events_need_the_token_which_only_its_user_may_read(served: Served) -> None:

@@ -478,6 +478,37 @@ async def test_this_machine_is_answered_by_each_of_its_names(serving: Serving, h
     assert (await serving.get("/metrics", {"host": host})).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example.com", "https://127.0.0.1.example.com", "http://localhost:3000", "null", ""]
+)
+async def test_a_page_of_another_site_is_answered_nowhere(serving: Serving, origin: str) -> None:
+    for path in ("/metrics", "/healthz", "/readyz", "/none"):
+        answer = await serving.get(path, {"origin": origin})
+        assert answer.status_code == 403, path
+        assert "http_names" in answer.text
+    assert times(serving, "origin") == 4
+
+
+async def test_our_own_pages_are_answered_and_those_of_a_proxy_by_its_name_or_by_the_one_that_it_passes_on(
+    serving: Serving,
+) -> None:
+    host = serving.server.address.removeprefix("http://")
+    assert (await serving.get("/metrics", {"origin": f"http://{host}"})).status_code == 200
+    passed_on = {"origin": "https://calls.example.com", "x-forwarded-host": "calls.example.com"}
+    assert (await serving.get("/metrics", passed_on)).status_code == 200
+    server = MetricsServer(
+        HttpSettings(host="127.0.0.1", port=0, names=("calls.example.com",)), Instruments(CollectorRegistry(), [])
+    )
+    await server.start()
+    try:
+        async with httpx.AsyncClient(timeout=patient(SOON_SECONDS)) as client:
+            for host in (server.address.removeprefix("http://"), "calls.example.com"):
+                headers = {"host": host, "origin": "https://calls.example.com"}
+                assert (await client.get(server.url, headers=headers)).status_code == 200
+    finally:
+        await server.stop()
+
+
 async def test_a_proxy_on_this_machine_asks_by_the_names_that_are_set() -> None:
     for host, names, status in (
         ("127.0.0.1", ("Calls.example.com",), 200),
