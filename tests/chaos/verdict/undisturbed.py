@@ -56,6 +56,8 @@ def undisturbed(
     for each in log:
         place = each.place
         if isinstance(each, Tick):
+            if each.gap_ms:
+                evaluator.pass_gap(each.known_ms - each.gap_ms, each.known_ms)
             known_ms = max(known_ms, each.known_ms)
             effects += evaluator.advance(known_ms, place)
             continue

@@ -1,0 +1,386 @@
+"""What the log promises, in a file and on Kafka: the same tests, with the processes that a user starts, `serve` and `run`.
+
+A home takes events and acknowledges them, and tells what stands in its log and what was decided. All else is the promise.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import httpx
+import msgspec
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from consumers.engine.limits import Limits
+from consumers.log.file import EVERYTHING, FILE_NAME, FileLog, reading
+from schemas.closed_sets import InputSource
+from schemas.events.envelope import envelope_headers
+from schemas.log import Event, LogReader, OutgoingRecord, Tick
+from schemas.rows import CallRow, GoalsRow, Row, decode
+from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
+from streamer.facts import TOKEN_FILE
+from tests.chaos.verdict.undisturbed import undisturbed
+from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.score_log import records_on
+from tests.properties.evaluation import subject_of
+from tests.support.patience import patient
+
+GRACE_MS: Final = 400
+LIMITS: Final = Limits(closing_grace_ms=GRACE_MS)
+SETTINGS: Final = {"CALLGAUGE_JUDGE__ENABLED": "false", "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS)}
+WAIT_SECONDS: Final = 40
+LOOK_SECONDS: Final = 0.3
+DAY_MS: Final = 86_400_000
+
+Said = tuple[str, dict[str, Any]]
+"""The id of an event, and its members."""
+
+
+class Home(Protocol):
+    """A log and all that works on it, as far as both homes have it.
+
+    Attributes:
+        processes: Those that were started, in order.
+        options: Say to a command where the calls are.
+    """
+
+    processes: list[Process]
+    options: Sequence[str]
+    environment: dict[str, str]
+
+    def start(self) -> Process:
+        """Starts a process that takes events and evaluates calls."""
+
+    async def send(self, call: str, events: Iterable[Said]) -> None:
+        """Has events of a call acknowledged, in order."""
+
+    async def put(self, call: str, value: bytes) -> None:
+        """Puts bytes where events come from that no door has checked. Nothing runs meanwhile."""
+
+    async def log(self) -> list[Event | Tick]:
+        """All that stands in the log, as a reader is told of it."""
+
+    async def rows(self) -> list[Row]:
+        """All rows that were ever decided, in order."""
+
+
+class FileHome:
+    """`callgauge serve`. What was decided is noted beside: it is deleted as soon as history has it."""
+
+    environment: Final = SETTINGS
+
+    def __init__(self, folder: Path, running: ExitStack) -> None:
+        self.processes: list[Process] = []
+        self.options = ("--folder", str(folder))
+        self._folder = folder
+        self._running = running
+
+    async def set_up(self) -> None:
+        log = FileLog(self._folder)
+        log.open()
+        await log.close()
+        with self._connected() as connection:
+            connection.execute("CREATE TABLE noted (n INTEGER PRIMARY KEY, topic TEXT, value BLOB)")
+            connection.execute(
+                "CREATE TRIGGER note AFTER INSERT ON record BEGIN INSERT INTO noted (topic, value) VALUES (new.topic, new.value); END"
+            )
+
+    def start(self) -> Process:
+        output = self._folder.with_suffix(f".{len(self.processes)}")
+        arguments = ["serve", *self.options, "--port", "0"]
+        self.processes.append(self._running.enter_context(started(output, *arguments, **self.environment)))
+        return self.processes[-1]
+
+    async def send(self, call: str, events: Iterable[Said]) -> None:
+        attributes = {"specversion": "1.0", "source": "bot", "subject": call}
+        batch = [{**attributes, "id": each, "type": said["type"], "data": said} for each, said in events]
+        async with asyncio.timeout(patient(WAIT_SECONDS)), httpx.AsyncClient() as client:
+            while True:
+                with contextlib.suppress(httpx.TransportError, OSError):
+                    answer = await client.post(
+                        f"{(self._folder / 'address').read_text().strip()}/events", content=json.dumps(batch),
+                        headers={
+                            "content-type": "application/cloudevents-batch+json",
+                            "authorization": f"Bearer {(self._folder / TOKEN_FILE).read_text().strip()}",
+                        },
+                    )  # fmt: skip
+                    if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                        assert answer.status_code == httpx.codes.ACCEPTED, answer.text
+                        return
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def put(self, call: str, value: bytes) -> None:
+        log = FileLog(self._folder)
+        log.open()
+        await log.append([OutgoingRecord(InputSource.AUDIT, call.encode(), value, [])])
+        await log.close()
+
+    async def log(self) -> list[Event | Tick]:
+        with reading(self._folder) as log:
+            return [record.read for record in log.read(0, EVERYTHING)]
+
+    async def rows(self) -> list[Row]:
+        with self._connected() as connection:
+            found = connection.execute("SELECT value FROM noted WHERE topic = ? ORDER BY n", [SCORES_TOPIC]).fetchall()
+        return [decode(value) for (value,) in found]
+
+    @contextlib.contextmanager
+    def _connected(self) -> Any:
+        with contextlib.closing(sqlite3.connect(self._folder / FILE_NAME, timeout=30)) as connection, connection:
+            yield connection
+
+
+class KafkaHome:
+    """`callgauge run`, with the roles that write."""
+
+    def __init__(
+        self, folder: Path, running: ExitStack, environment: dict[str, str], producer: AIOKafkaProducer
+    ) -> None:
+        self.processes: list[Process] = []
+        self.options: Sequence[str] = ()
+        self.environment = environment | SETTINGS
+        self._folder = folder
+        self._running = running
+        self._producer = producer
+
+    def start(self) -> Process:
+        output = self._folder.with_suffix(f".{len(self.processes)}")
+        # A killed process comes back under its name at once, without the time after which the group gives it up.
+        names = {"CALLGAUGE_EVALUATOR_INSTANCE": f"one-{len([each for each in self.processes if each.is_running])}"}
+        arguments = ["run", "--roles", "sequencer,evaluator"]
+        self.processes.append(self._running.enter_context(started(output, *arguments, **self.environment, **names)))
+        return self.processes[-1]
+
+    async def send(self, call: str, events: Iterable[Said]) -> None:
+        topic = self.environment["CALLGAUGE_TOPIC_PREFIX"] + TOPIC_BY_SOURCE[InputSource.PIPECAT]
+        for each, said in events:
+            headers = envelope_headers(event_id=each, source="bot", event_type=said["type"], subject=call)
+            await self._producer.send_and_wait(topic, json.dumps(said).encode(), key=call.encode(), headers=headers)
+
+    async def put(self, call: str, value: bytes) -> None:
+        topic = self.environment["CALLGAUGE_TOPIC_PREFIX"] + TOPIC_BY_SOURCE[InputSource.AUDIT]
+        await self._producer.send_and_wait(topic, value, key=call.encode())
+
+    async def log(self) -> list[Event | Tick]:
+        reader = LogReader()
+        read = (reader.read(record) for record in await records_on(self.environment, EVENTS_TOPIC))
+        return [each for each in read if each is not None]
+
+    async def rows(self) -> list[Row]:
+        return [decode(each.value) for each in await records_on(self.environment, SCORES_TOPIC) if each.value]
+
+
+@pytest.fixture(params=["file", pytest.param("kafka", marks=pytest.mark.kafka)])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
+    with ExitStack() as running:
+        if request.param == "file":
+            in_file = FileHome(tmp_path / "calls", running)
+            asyncio.run(in_file.set_up())
+            yield in_file
+        else:
+            environment, producer = (request.getfixturevalue(name) for name in ("environment", "producer"))
+            yield KafkaHome(tmp_path / "calls", running, environment, producer)
+
+
+pytestmark = pytest.mark.service(partitions=1)
+
+
+# Calls, and what is asked of a home again and again until it holds.
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def event(name: str, kind: str, **more: Any) -> Said:
+    return name, {"type": kind, "timestamp": now_ms(), **more}
+
+
+def spoke(name: str, kind: str, at_ms: int) -> Said:
+    return name, {"type": "speech_event", "timestamp": at_ms, "data": {"kind": kind, "timestamp": at_ms / 1_000}}
+
+
+def turns(first: int, count: int) -> list[Said]:
+    """Questions and answers, 900 ms later, that lie in the past second by second."""
+    said = []
+    for number in range(first, first + count):
+        at_ms = now_ms() - 3_000 * (first + count - number)
+        said += [
+            spoke(f"{number}-a", "user_speech_started", at_ms), spoke(f"{number}-b", "user_speech_stopped", at_ms + 500),
+            spoke(f"{number}-c", "bot_speech_started", at_ms + 1_400), spoke(f"{number}-d", "bot_speech_stopped", at_ms + 2_000),
+        ]  # fmt: skip
+    return said
+
+
+def begun() -> Said:
+    return event("begin", "call_started", agent="desk")
+
+
+def over() -> Said:
+    return event("end", "call_ended", reason="goodbye")
+
+
+async def until(home: Home, holds: Callable[[list[Row]], object]) -> list[Row]:
+    """All rows, once this holds of them."""
+    deadline = time.monotonic() + patient(WAIT_SECONDS)
+    while not holds(rows := await home.rows()):
+        assert time.monotonic() < deadline, (
+            f"in vain; {len(rows)} rows, and the last process said:\n{home.processes[-1].text[-3_000:]}"
+        )
+        await asyncio.sleep(LOOK_SECONDS)
+    return rows
+
+
+def closed(*calls: str) -> Callable[[list[Row]], object]:
+    return lambda rows: {each.conversation_id for each in closings(rows)} >= set(calls)
+
+
+def closings(rows: Iterable[Row]) -> list[CallRow]:
+    return [each for each in rows if isinstance(each, CallRow) and each.state == "closed"]
+
+
+_OF_A_WRITER: Final = {"news", "code_version"}
+"""What a row says of its transaction and of who wrote it."""
+
+
+def values(rows: Iterable[Row]) -> dict[Any, Any]:
+    """The newest row of each turn and call, whole but for that."""
+    newest = {(each.conversation_id, *subject_of(each)): each for each in rows if not isinstance(each, GoalsRow)}
+    return {
+        subject: {name: part for name, part in msgspec.to_builtins(row).items() if name not in _OF_A_WRITER}
+        for subject, row in newest.items()
+    }
+
+
+def assert_as_folded_once(rows: list[Row], log: list[Event | Tick]) -> None:
+    """What all processes decided is what one would have, which nothing disturbs; each row is there once, and each thing counts once."""
+    assert values(rows) == values(undisturbed(log, LIMITS).rows)
+    of_calls = [((each.conversation_id, *subject_of(each)), each) for each in rows if not isinstance(each, GoalsRow)]
+    written = Counter((subject, row.revision) for subject, row in of_calls)
+    assert [each for each, times in written.items() if times > 1] == []
+    counted = Counter((subject, name) for subject, row in of_calls for name in row.news if name != "wait_revised")
+    assert [each for each, times in counted.items() if times > 1] == []
+
+
+def events_of(log: Iterable[Event | Tick], call: str) -> list[Any]:
+    return [json.loads(each.value or b"") for each in log if isinstance(each, Event) and each.key == call.encode()]
+
+
+# The promise.
+
+
+async def test_events_stand_in_the_order_in_which_they_were_acknowledged_and_ticks_tell_time(home: Home) -> None:
+    home.start()
+    sent: dict[str, list[Said]] = {"a": [begun(), *turns(0, 2)], "b": [begun(), *turns(0, 1)]}
+    before_ms = now_ms()
+    for call in ("a", "b"):
+        await home.send(call, sent[call])
+    more = [*turns(2, 2), over()]
+    await home.send("a", more)
+    await home.send("b", [over()])
+    rows = await until(home, closed("a", "b"))
+    log = await home.log()
+    assert events_of(log, "a") == [said for _, said in sent["a"] + more]
+    assert events_of(log, "b")[:-1] == [said for _, said in sent["b"]]
+    places, told_ms = [each.place for each in log], [each.known_ms for each in log if isinstance(each, Tick)]
+    assert places == sorted(places)
+    assert told_ms == sorted(told_ms)
+    assert told_ms[-1] >= before_ms + GRACE_MS, "silence ended the calls, and ticks alone tell of it"
+    assert_as_folded_once(rows, log)
+
+
+async def test_an_event_that_is_sent_again_counts_once_and_one_after_the_end_opens_no_call(home: Home) -> None:
+    home.start()
+    said = [begun(), *turns(0, 2)]
+    for _ in range(2):  # the sender has had no answer to the first time
+        await home.send("again", said)
+    end = over()
+    await home.send("again", [end, end])
+    await until(home, closed("again"))
+    home.processes[-1].signalled(signal.SIGKILL)
+    home.start()
+    await home.send("again", [end, *turns(7, 1)])  # late
+    await home.send("next", [begun(), *turns(0, 1), over()])
+    rows = await until(home, closed("next"))
+    waits = [
+        name
+        for each in rows
+        if each.conversation_id == "again" and not isinstance(each, GoalsRow)
+        for name in each.news
+    ]
+    assert waits.count("wait") == 2
+    assert_as_folded_once(rows, await home.log())
+
+
+async def test_what_killed_processes_decided_is_what_one_would_have(home: Home) -> None:
+    """A kill falls between any two steps of folding, publishing and taking over: what was decided is there with its place, or is not."""
+    home.start()
+    calls = [f"call-{number}" for number in range(4)]
+    sent: dict[str, list[Said]] = {call: [begun()] for call in calls}
+    for call in calls:
+        await home.send(call, sent[call])
+    await until(home, lambda rows: {each.conversation_id for each in rows} >= set(calls))
+    for kill in range(3):
+        for call in calls:
+            more = turns(10 * kill, 2)
+            await home.send(call, more)
+            sent[call] += more
+        await asyncio.sleep(0.05 * kill)
+        home.processes[-1].signalled(signal.SIGKILL)
+        home.start()
+    for call in calls:
+        await home.send(call, [over()])
+    rows = await until(home, closed(*calls))
+    log = await home.log()
+    for call in calls:
+        assert events_of(log, call)[:-1] == [said for _, said in sent[call]], (
+            "acknowledged, so it is there, once and in order"
+        )
+    assert_as_folded_once(rows, log)
+
+
+async def test_a_second_process_beside_the_first_doubles_nothing(home: Home) -> None:
+    """On Kafka it stands by or takes its share; the file lets in one alone."""
+    first = home.start()
+    await home.send("a", [begun(), *turns(0, 2)])
+    second = home.start()
+    wait_for(
+        lambda: f"what it says:\n{second.text}",
+        lambda: not second.is_running or "sequencer_" in second.text or "evaluator_ready" in second.text, WAIT_SECONDS,
+    )  # fmt: skip
+    await home.send("a", turns(2, 2))
+    await home.send("b", [begun(), *turns(0, 2)])
+    if second.is_running:
+        first.signalled(signal.SIGKILL)
+    else:
+        assert "another callgauge writes this folder" in " ".join(second.text.split())
+        assert first.is_running
+    for call in ("a", "b"):
+        await home.send(call, [over()])
+    rows = await until(home, closed("a", "b"))
+    assert_as_folded_once(rows, await home.log())
+
+
+async def test_what_nobody_can_read_is_in_quarantine_and_stops_nothing(home: Home) -> None:
+    long_ago = json.dumps({"type": "call_started", "timestamp": now_ms() - 30 * DAY_MS, "agent": "desk"}).encode()
+    unreadable = {"no JSON": b"no JSON", "no object": b"[1]", "of another day": long_ago}
+    for call, value in unreadable.items():
+        await home.put(call, value)
+    home.start()
+    await home.send("call", [begun(), *turns(0, 1), over()])
+    rows = await until(home, closed("call"))
+    assert {each.conversation_id for each in rows} == {"call"}
+    assert_as_folded_once(rows, await home.log())
+    refused = await asyncio.to_thread(ran, "quarantine", "list", "--json", *home.options, **home.environment)
+    entries = [json.loads(line) for line in refused.splitlines() if line.startswith("{")]
+    reasons = {entry["key"]: entry["reason"] for entry in entries if "key" in entry}
+    assert reasons == {"no JSON": "undecodable", "no object": "invalid_event", "of another day": "time_out_of_bounds"}
