@@ -149,10 +149,10 @@ async def quarantined(kafka: KafkaSettings, wanted: Wanted, *, most: int, folder
 
 
 async def _values_in(folder: Path, since_ms: int | None) -> AsyncIterator[bytes | None]:
-    from consumers.log.file import EVERYTHING, reading
+    from consumers.log.file import reading
 
     with reading(folder) as log_file:
-        for record in log_file.records(QUARANTINE_TOPIC, 0, EVERYTHING):
+        for record in log_file.records(QUARANTINE_TOPIC):
             if record.timestamp >= (since_ms or 0):
                 yield record.value
 

@@ -17,7 +17,7 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.decisions import MAX_TRANSACTION_RECORDS, Decision, NamesTopics, Outbox, Outlet, newest
-from consumers.evaluator.partition import Partition
+from consumers.evaluator.partition import FOLD_SECONDS, Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.refusals import MisreadRecords
 from consumers.evaluator.settings import EvaluatorSettings
@@ -32,12 +32,8 @@ from schemas.units import to_seconds
 
 TICK_SECONDS: Final = 0.5
 """Time between two ticks while a call is open."""
-FOLD_SECONDS: Final = 0.01
-"""How long records are folded before others have their turn."""
 BATCH_RECORDS: Final = 250
 """Records of the log that are read at once."""
-MAX_CLOSING_CALLS: Final = 200
-"""Calls that may be over and not closed: with more of them, nothing more is read."""
 RETRY_SECONDS: Final = 1.0
 """Pause after a write that the disk refused."""
 TRIM_SECONDS: Final = 2.0
@@ -201,12 +197,7 @@ class FileEvaluator:
                     await self._log.grown.wait()
 
     def _is_behind(self) -> bool:
-        partition = self.partition
-        return (
-            partition.is_publishing_again
-            or partition.closing_calls > MAX_CLOSING_CALLS
-            or self._outbox.records > self._settings.max_unwritten_records
-        )
+        return self.partition.is_behind or self._outbox.records > self._settings.max_unwritten_records
 
     async def _tick_for_ever(self) -> Never:
         """Tells time while a call is open. Without one nothing happens, and the disk is left alone."""

@@ -17,7 +17,6 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.decisions import Outlet, Trip, Written, carry_out
 from consumers.evaluator.recovery import Recovering, Recovery, Withheld
 from consumers.evaluator.refusals import LOG, MisreadRecords, Refusals, not_of_the_log
-from consumers.log.file import FileTicks
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.log import Begin, Event, LogError, LogReader, Tick
@@ -30,6 +29,10 @@ BEGINS_APART_MS: Final = 10_000
 """Time between two ticks that are remembered as places to begin: a successor folds at most this much more than it needs."""
 ROW_EVERY_SECONDS: Final = 10.0
 """Time between two rows of a partition that decides nothing: a heartbeat, and the place is not too far behind."""
+MAX_CLOSING_CALLS: Final = 200
+"""Calls that may be over and not closed: with more of them, nothing more is read."""
+FOLD_SECONDS: Final = 0.01
+"""How long records are folded before others have their turn."""
 PUBLISHED_AGAIN_IN_A_STEP: Final = 100
 """Records that are published once again in one step: some ms."""
 
@@ -65,7 +68,7 @@ class Partition:
         misread: MisreadRecords | None = None,
         goals: ChosenGoals | None = None,
         version: str = "test",
-        reader: LogReader | FileTicks | None = None,
+        reader: LogReader | None = None,
     ) -> None:
         self.number = outlet.number
         self.outlet = outlet
@@ -82,7 +85,7 @@ class Partition:
         self._misread = misread or MisreadRecords(instruments)
         self._refusals = Refusals(instruments)
         self._own_version = self._version = version
-        self._reader: Any = reader or LogReader()
+        self._reader = reader or LogReader()
         self._begins: deque[Begin] = deque([Begin(0, 0)])
         self._cut = 0
         self._recovering: Recovering | None = None
@@ -111,6 +114,11 @@ class Partition:
         once again counts as one more.
         """
         return 0 if self.is_recovering else self.evaluator.closing_calls + self.is_publishing_again
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it has so much to publish again, or to close, that nothing more should be read."""
+        return self.is_publishing_again or self.closing_calls > MAX_CLOSING_CALLS
 
     def start(self, recovery: Recovery) -> None:
         """Begins to fold at `next_offset`. What a former owner has folded is folded again first."""

@@ -18,7 +18,7 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.decisions import Outbox, Outlet
 from consumers.evaluator.group import GroupWatch
-from consumers.evaluator.partition import Partition
+from consumers.evaluator.partition import FOLD_SECONDS, Partition
 from consumers.evaluator.refusals import MisreadRecords
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Takeover
@@ -53,8 +53,6 @@ HAND_OVER_SECONDS: Final = 3.0
 """How long writing (two thirds) and committing may take at a revocation or stop: well within the session timeout."""
 CLOSE_SECONDS: Final = 1.0
 """How long a client may take to disconnect, leaving the group included."""
-FOLD_SECONDS: Final = 0.01
-"""How long records are folded before others have their turn."""
 LARGE_BYTES: Final = 65_536
 """A record with more bytes has a turn of its own: it may take 40 ms."""
 MAX_POLL_SECONDS: Final = 1.0
@@ -63,8 +61,6 @@ MAX_SILENT_SECONDS: Final = 30.0
 """Time without a poll after which the role counts as stuck. They are a second apart at most."""
 STALE_MS: Final = 5_000
 """Age at which the end of the log that the broker reported is out of date. It reports it several times a second."""
-MAX_CLOSING_CALLS: Final = 200
-"""Calls of a partition that may be over and not closed: with more of them, nothing more of it is read."""
 
 FETCH_BYTES: Final = 128 * 1_024
 """Most bytes of one partition in one answer of the broker. With a backlog, each keeps as much in memory. A larger record comes alone."""
@@ -264,7 +260,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """Some records of the partitions that have not too much to publish first. If there is any of it, nothing is waited for."""
         active = self.active
         closing = [number for number, each in active.items() if each.closing_calls]
-        reading = [self._tp(number) for number, each in active.items() if not _is_behind(each)]
+        reading = [self._tp(number) for number, each in active.items() if not each.is_behind]
         if active and not reading:
             return ()
         wait_ms = 0 if closing else self._settings.tick_ms
@@ -610,7 +606,3 @@ def _keeping_assignor() -> type[StickyPartitionAssignor]:
     have to join again, without end.
     """
     return type("KeepingAssignor", (StickyPartitionAssignor,), {"name": "range"})
-
-
-def _is_behind(partition: Partition) -> bool:
-    return partition.is_publishing_again or partition.closing_calls > MAX_CLOSING_CALLS

@@ -22,7 +22,7 @@ from consumers.log.retention import MAX_BYTES, Retention
 from consumers.runtime.private_files import FolderLockedError, ensure_file, lock_folder, make_folder
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
-from schemas.log import SOURCES, Begin, Event, OutgoingRecord, Tick
+from schemas.log import SOURCES, Begin, Event, LogReader, OutgoingRecord, Tick
 from schemas.owners import PartitionRow
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.units import DAY_MS
@@ -37,8 +37,6 @@ BACK_MS: Final = 60_000
 now: time goes back with it."""
 BUSY_SECONDS: Final = 5.0
 """How long a reader in another process may keep a commit waiting."""
-EVERYTHING: Final = 2**62
-"""More records, and a higher place, than there ever are."""
 
 _TABLES: Final = (
     "CREATE TABLE log (place INTEGER PRIMARY KEY, call INTEGER, source INTEGER, at_ms INTEGER NOT NULL, said BLOB, value BLOB, "
@@ -63,6 +61,7 @@ _OF_OPEN_CALLS: Final = f"{_EVENT} WHERE place IN ({_PLACES}) ORDER BY place"
 _LAST: Final = "SELECT place, at_ms FROM log ORDER BY place DESC LIMIT 1"
 _LAST_TICK: Final = "SELECT at_ms FROM log WHERE call IS NULL ORDER BY place DESC LIMIT 1"
 _APPEND: Final = "INSERT OR IGNORE INTO log (call, source, at_ms, said, value, headers) SELECT id, ?, ?, ?, ?, ? FROM call WHERE key = ?"
+_APPEND_TICK: Final = "INSERT INTO log (at_ms, value) VALUES (?, ?)"
 _HEADERS: Final[msgspec.msgpack.Decoder[list[tuple[str, bytes]]]] = msgspec.msgpack.Decoder(list[tuple[str, bytes]])
 
 
@@ -103,40 +102,29 @@ class DecidedRecord(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """What one transaction of the evaluator has.
+    """What one transaction has: the evaluator's, or one of what people say of calls.
 
     Attributes:
         records: The records, in order.
-        row: How far the log was folded when all of them were decided.
+        row: How far the log was folded when all of them were decided; None of what no evaluator decided.
         opened: Ids of the calls that have begun: one that closed long ago may have had the same.
         closed: Ids of the calls that have closed.
         goals: By id of a call, the row of its goal set.
     """
 
     records: Sequence[DecidedRecord]
-    row: PartitionRow
+    row: PartitionRow | None = None
     opened: Sequence[str] = ()
     closed: Sequence[str] = ()
     goals: Mapping[str, bytes] = {}
 
 
-class FileTicks:
-    """Knows the time of the log as `LogReader` does of a partition on Kafka. One process writes the file, so nothing in it is void.
-
-    Attributes:
-        known_ms: Time up to which everything is in the log in front of here.
-        begin: Newest tick.
-        repeats: Always 0: an event that is sent again is not written again.
-        void: Always 0.
+class FileTicks(LogReader):
+    """Reads the log in a file as `LogReader` does a partition on Kafka. One process writes it, and an event that is sent again is not
+    written again: so nothing is void, and nothing a repeat.
     """
 
-    repeats = void = 0
-
-    def __init__(self) -> None:
-        self.known_ms = 0
-        self.begin: Begin | None = None
-
-    def read(self, record: FileRecord) -> Event | Tick:
+    def read(self, record: FileRecord) -> Event | Tick:  # type: ignore[override]  # what it is stands in the record
         """Takes the next record."""
         if isinstance(record.read, Tick):
             self.known_ms = record.read.known_ms
@@ -170,8 +158,8 @@ class FileReader:
         (place,) = self._reader.execute("SELECT min(place) FROM log").fetchone()
         return self.end if place is None else int(place)
 
-    def read(self, place: int, most: int) -> list[FileRecord]:
-        """The next records from a place on."""
+    def read(self, place: int = 0, most: int = -1) -> list[FileRecord]:
+        """The next records from a place on; all without a number."""
         return list(self._records(_NEXT, place, most))
 
     def read_of_open_calls(self, first: int, until: int) -> Iterator[FileRecord]:
@@ -185,15 +173,17 @@ class FileReader:
 
     def closed_calls(self, most: int) -> dict[str, int]:
         """The calls that closed last, in order, each with a place behind its end."""
-        asked = "SELECT key, closed FROM call WHERE closed IS NOT NULL ORDER BY closed DESC LIMIT ?"
-        return {key.decode(): place for key, place in reversed(self._reader.execute(asked, [most]).fetchall())}
+        found = self._reader.execute(
+            "SELECT key, closed FROM call WHERE closed IS NOT NULL ORDER BY closed DESC LIMIT ?", [most]
+        )
+        return {key.decode(): place for key, place in reversed(found.fetchall())}
 
     def goals(self) -> Sequence[bytes]:
         """The rows of the goal sets of the calls that have not closed."""
         return [value for (value,) in self._reader.execute("SELECT goals FROM call WHERE goals IS NOT NULL").fetchall()]
 
-    def records(self, topic: str, offset: int, most: int) -> list[DecidedRecord]:
-        """The next records of a topic from an offset on."""
+    def records(self, topic: str, offset: int = 0, most: int = -1) -> list[DecidedRecord]:
+        """The next records of a topic from an offset on; all without a number."""
         asked = "SELECT topic, key, value, offset, at_ms FROM record WHERE topic = ? AND offset >= ? ORDER BY offset LIMIT ?"
         return [DecidedRecord(*each) for each in self._reader.execute(asked, [topic, offset, most]).fetchall()]
 
@@ -221,7 +211,10 @@ def reading(folder: Path) -> Iterator[FileReader]:
             _require_format(connection, path, FORMAT)
             yield FileReader(connection)
     except sqlite3.Error as error:
-        raise LogFileError(f"{path}: it cannot be read ({error}).") from error
+        raise LogFileError(
+            f"{path}: it cannot be read ({error}). Nothing was changed. Read it as a user who may write in its folder, because SQLite "
+            "makes files beside it; a damaged file can only be moved away."
+        ) from error
 
 
 # Writing: each verb is a step of a transaction that it shares with those that wait beside it.
@@ -295,7 +288,6 @@ class FileLog(FileReader):
                 _set_state(writer, "id", secrets.token_hex(8))
                 writer.execute(f"PRAGMA user_version = {FORMAT}")
         self.id = _state(writer, "id")
-        self.retention.measure(writer)
 
     async def close(self) -> None:
         """Writes what waits, and lets another process write. Harmless when repeated."""
@@ -326,11 +318,6 @@ class FileLog(FileReader):
         await self.commits.of(partial(self._publish, decided))
         self.decided.set()
 
-    async def write(self, records: Sequence[DecidedRecord]) -> None:
-        """Writes records that no evaluator decided: what people say of calls. Raises as `append`."""
-        await self.commits.of(partial(self._write_records, records))
-        self.decided.set()
-
     async def settle(self, open_calls: Iterable[str], place: int) -> None:
         """Forgets the calls without an event from a place on that are not open and have not closed: they ended without a row, and a later
         call may have the id of one. Raises as `append`.
@@ -339,8 +326,9 @@ class FileLog(FileReader):
 
     async def forget_records(self, topic: str, before: int) -> None:
         """Deletes the records of a topic in front of an offset: all who need them have read them. Raises as `append`."""
-        statement = "DELETE FROM record WHERE topic = ? AND offset < ?"
-        await self.commits.of(lambda: self._writer.execute(statement, [topic, before]))
+        await self.commits.of(
+            lambda: self._writer.execute("DELETE FROM record WHERE topic = ? AND offset < ?", [topic, before])
+        )
 
     async def trim(self) -> int:
         """Deletes some of the events that are too old, or too many for the size of the file; returns how many. Raises as `append`."""
@@ -353,17 +341,14 @@ class FileLog(FileReader):
         _, last_ms = _last(self._writer)
         now_ms = self._clock_ms()
         if last_ms and not -BACK_MS <= now_ms - last_ms <= GAP_MS:
-            self._insert_tick(now_ms, now_ms - last_ms)
+            self._writer.execute(_APPEND_TICK, [now_ms, now_ms - last_ms])
             return now_ms
         return max(last_ms, now_ms)
 
     def _tick(self) -> None:
         now_ms, last = self._now_ms(), self._writer.execute(_LAST_TICK).fetchone()
         if last is None or last[0] < now_ms:
-            self._insert_tick(now_ms, None)
-
-    def _insert_tick(self, known_ms: int, gap_ms: int | None) -> None:
-        self._writer.execute("INSERT INTO log (at_ms, value) VALUES (?, ?)", [known_ms, gap_ms])
+            self._writer.execute(_APPEND_TICK, [now_ms, None])
 
     def _append(self, records: Collection[OutgoingRecord], answers: int | None) -> None:
         now_ms, writer = self._now_ms(), self._writer
@@ -373,22 +358,20 @@ class FileLog(FileReader):
             for source, key, value, headers in records
         ]
         writer.executemany(_APPEND, events)
-        writer.execute("DELETE FROM record WHERE offset = ?", [answers])
+        if answers is not None:
+            writer.execute("DELETE FROM record WHERE offset = ?", [answers])
 
     def _publish(self, decided: Decided) -> None:
-        self._write_records(decided.records)
-        place, of_calls = decided.row.place, self._writer.executemany
-        of_calls("UPDATE call SET closed = NULL WHERE key = ?", [(each.encode(),) for each in decided.opened])
+        now_ms, change = self._clock_ms(), self._writer.executemany
+        records = [(topic, now_ms, key, value) for topic, key, value, *_ in decided.records]
+        change("INSERT INTO record (topic, at_ms, key, value) VALUES (?, ?, ?, ?)", records)
+        change("UPDATE call SET closed = NULL WHERE key = ?", [(each.encode(),) for each in decided.opened])
         goals = [(goals, each.encode()) for each, goals in decided.goals.items()]
-        of_calls("UPDATE call SET goals = ? WHERE key = ?", goals)
-        closed = [(place, each.encode()) for each in decided.closed]
-        of_calls("UPDATE call SET closed = ?, goals = NULL WHERE key = ?", closed)
-        _set_state(self._writer, "row", decided.row.model_dump_json())
-
-    def _write_records(self, records: Iterable[DecidedRecord]) -> None:
-        now_ms = self._clock_ms()
-        rows = [(topic, now_ms, key, value) for topic, key, value, *_ in records]
-        self._writer.executemany("INSERT INTO record (topic, at_ms, key, value) VALUES (?, ?, ?, ?)", rows)
+        change("UPDATE call SET goals = ? WHERE key = ?", goals)
+        if decided.row is not None:
+            closed = [(decided.row.place, each.encode()) for each in decided.closed]
+            change("UPDATE call SET closed = ?, goals = NULL WHERE key = ?", closed)
+            _set_state(self._writer, "row", decided.row.model_dump_json())
 
     def _settle(self, open_calls: Collection[bytes], place: int) -> None:
         asked = "SELECT id, key FROM call WHERE closed IS NULL AND NOT EXISTS (SELECT 1 FROM log WHERE call = call.id AND place >= ?)"

@@ -64,6 +64,21 @@ def make_folder(folder: Path) -> None:
     folder.chmod(FOLDER_MODE)  # the umask may have left less
 
 
+NETWORK_KINDS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "glusterfs", "lustre"}
+)
+"""File systems that several machines share."""
+
+
+def network_kind(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
+    """The kind of the network file system that a folder is on; None for another one, and where no list of mounts tells: Linux has one."""
+    if not mounts.exists():
+        return None
+    kinds = {Path(place): kind for _, place, kind, *_ in map(str.split, mounts.read_text("utf-8").splitlines())}
+    kind = next((kinds[place] for place in (folder.resolve(), *folder.resolve().parents) if place in kinds), None)
+    return kind if kind in NETWORK_KINDS else None
+
+
 class FolderLockedError(OperatorError):
     """Another process writes the folder."""
 

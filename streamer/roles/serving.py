@@ -22,9 +22,9 @@ from consumers.exporter.settings import ExporterSettings
 from consumers.history.on_file import FileHistory
 from consumers.history.sqlite import SqliteHistory
 from consumers.log.commits import NotWrittenError
-from consumers.log.file import DecidedRecord, FileLog
+from consumers.log.file import Decided, DecidedRecord, FileLog
 from consumers.runtime.http import ConnectionBounds, HttpLimit, HttpListener, MetricsRoutes, is_loopback
-from consumers.runtime.private_files import write_secret
+from consumers.runtime.private_files import network_kind, write_secret
 from consumers.runtime.process import OperatorError, end_tasks, wall_clock_ms, watch_loop
 from consumers.runtime.received import Place
 from consumers.runtime.registry import Instruments
@@ -118,6 +118,12 @@ class OneMachine:
         self.ready = asyncio.Event()
         self.log = FileLog(folder)
         self.log.open()
+        if (kind := network_kind(folder)) is not None:
+            log.warning(
+                "folder_on_a_network", folder=str(folder), kind=kind,
+                what_happens_now="It works while one process alone uses the folder; locks may not hold there, and two can damage the log.",
+                what_to_do="Choose a --folder on a disk of this machine.",
+            )  # fmt: skip
         self.token = token_of(folder, settings)
         self._folder = folder
         self._watch = watch
@@ -296,7 +302,7 @@ class OneMachine:
         said = annotation(by, label, note, labels, redactor, withdraws=withdraws)
         record = DecidedRecord(ANNOTATIONS_TOPIC, conversation_id.encode(), said.model_dump_json().encode())
         try:
-            await self.log.write([record])
+            await self.log.publish(Decided([record]))
         except NotWrittenError as error:
             raise DiskError(f"the disk took nothing: {error}") from error
         return said

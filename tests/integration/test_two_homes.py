@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -21,7 +21,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from consumers.engine.limits import Limits
-from consumers.log.file import EVERYTHING, FILE_NAME, FileLog, reading
+from consumers.log.file import FILE_NAME, FileLog, reading
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import envelope_headers
 from schemas.log import Event, LogReader, OutgoingRecord, Tick
@@ -55,7 +55,7 @@ class Home(Protocol):
 
     processes: list[Process]
     options: Sequence[str]
-    environment: dict[str, str]
+    environment: Mapping[str, str]
 
     def start(self) -> Process:
         """Starts a process that takes events and evaluates calls."""
@@ -76,11 +76,10 @@ class Home(Protocol):
 class FileHome:
     """`callgauge serve`. What was decided is noted beside: it is deleted as soon as history has it."""
 
-    environment: Final = SETTINGS
-
     def __init__(self, folder: Path, running: ExitStack) -> None:
         self.processes: list[Process] = []
-        self.options = ("--folder", str(folder))
+        self.options: Sequence[str] = ("--folder", str(folder))
+        self.environment: Mapping[str, str] = SETTINGS
         self._folder = folder
         self._running = running
 
@@ -126,7 +125,7 @@ class FileHome:
 
     async def log(self) -> list[Event | Tick]:
         with reading(self._folder) as log:
-            return [record.read for record in log.read(0, EVERYTHING)]
+            return [record.read for record in log.read()]
 
     async def rows(self) -> list[Row]:
         with self._connected() as connection:
@@ -147,7 +146,7 @@ class KafkaHome:
     ) -> None:
         self.processes: list[Process] = []
         self.options: Sequence[str] = ()
-        self.environment = environment | SETTINGS
+        self.environment: Mapping[str, str] = environment | SETTINGS
         self._folder = folder
         self._running = running
         self._producer = producer

@@ -10,6 +10,7 @@ from aiokafka.errors import CommitFailedError, KafkaConnectionError
 from structlog.testing import capture_logs
 
 from consumers.evaluator import partition, service
+from consumers.evaluator.partition import MAX_CLOSING_CALLS
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.service import LogMadeAnewError, SharedNameError
 from consumers.evaluator.settings import EvaluatorSettings
@@ -134,14 +135,14 @@ async def test_an_error_names_the_record_that_was_folded(shell: Shell, monkeypat
 
 async def test_a_partition_with_too_many_calls_to_close_is_read_no_more_until_some_are_closed(shell: Shell) -> None:
     await shell.assigned(0, 1)
-    shell.evaluators[1].closing_calls = service.MAX_CLOSING_CALLS + 1
+    shell.evaluators[1].closing_calls = MAX_CLOSING_CALLS + 1
     for _ in range(2):
         await shell.goes_round()
     assert shell.consumer.polls == [({0}, 0), ({0, 1}, 0)]
-    shell.evaluators[0].closing_calls = shell.evaluators[1].closing_calls = service.MAX_CLOSING_CALLS + 1
+    shell.evaluators[0].closing_calls = shell.evaluators[1].closing_calls = MAX_CLOSING_CALLS + 1
     await shell.goes_round()
     assert len(shell.consumer.polls) == 2, "nothing may be read"
-    assert shell.closing == [service.MAX_CLOSING_CALLS, service.MAX_CLOSING_CALLS + 1]
+    assert shell.closing == [MAX_CLOSING_CALLS, MAX_CLOSING_CALLS + 1]
 
 
 async def test_a_partition_that_publishes_again_is_read_afterwards(shell: Shell) -> None:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from consumers.history.on_file import FileHistory
 from consumers.history.sqlite import Batch, LeftOut, SqliteHistory
-from consumers.log.file import DecidedRecord
+from consumers.log.file import Decided, DecidedRecord
 from consumers.runtime.registry import Instruments
 from schemas.rows import encode
 from schemas.topics import SCORES_TOPIC
@@ -41,10 +41,10 @@ async def test_a_stop_in_the_middle_of_a_slow_write_loses_nothing_and_fails_noth
             lambda _: 0,
         )
         stop = asyncio.Event()
-        await log.write([DecidedRecord(SCORES_TOPIC, b"one", encode(call_row("one")))])
+        await log.publish(Decided([DecidedRecord(SCORES_TOPIC, b"one", encode(call_row("one")))]))
         running = asyncio.create_task(history.run(stop))
         await asyncio.to_thread(writes.wait)
-        await log.write([DecidedRecord(SCORES_TOPIC, b"two", encode(call_row("two")))])
+        await log.publish(Decided([DecidedRecord(SCORES_TOPIC, b"two", encode(call_row("two")))]))
         stop.set()
         for _ in range(20):
             await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def test_who_is_cancelled_in_a_slow_write_closes_the_store_behind_it(tmp_p
             Instruments(CollectorRegistry(), ["history"]),
             lambda _: 0,
         )
-        await log.write([DecidedRecord(SCORES_TOPIC, b"one", encode(call_row("one")))])
+        await log.publish(Decided([DecidedRecord(SCORES_TOPIC, b"one", encode(call_row("one")))]))
         running = asyncio.create_task(history.run(asyncio.Event()))
         await asyncio.to_thread(writes.wait)
         running.cancel()

@@ -154,7 +154,7 @@ async def test_who_waits_for_records_is_told(tmp_path: Path) -> None:
         await log.publish(decided())
         assert log.decided.is_set()
         log.decided.clear()
-        await log.write([score()])
+        await log.publish(Decided([score()]))
         assert log.decided.is_set()
 
 
@@ -367,7 +367,7 @@ async def test_numbers_do_not_move_on_after_a_commit_that_failed(tmp_path: Path)
         clock.now_ms += GAP_MS + 1
         for failing in (
             log.append([said("call", "2", LARGE)]), log.publish(decided(score(b"2"), score(LARGE), place=9)),
-            log.write([score(LARGE, topic=WORDS_TOPIC)]),
+            log.publish(Decided([score(LARGE, topic=WORDS_TOPIC)])),
         ):  # fmt: skip
             with pytest.raises(NotWrittenError):
                 await failing
@@ -529,7 +529,7 @@ async def test_ticks_and_the_events_of_open_calls_are_read_again_in_order(tmp_pa
 
 async def test_an_answer_and_the_end_of_its_question_are_one_transaction(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
-        await log.write([score(b"first", topic="judge.requests"), score(b"second", topic="judge.requests")])
+        await log.publish(Decided([score(b"first", topic="judge.requests"), score(b"second", topic="judge.requests")]))
         fill(log)
         with pytest.raises(NotWrittenError):
             await log.append([said("call", "1", LARGE)], answers=1)
@@ -542,7 +542,7 @@ async def test_an_answer_and_the_end_of_its_question_are_one_transaction(tmp_pat
 
 async def test_offsets_are_not_used_again_after_all_records_were_deleted(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
-        await log.write([score(), score(), score(topic=WORDS_TOPIC)])
+        await log.publish(Decided([score(), score(), score(topic=WORDS_TOPIC)]))
         assert [record.offset for record in log.records(SCORES_TOPIC, 0, 9)] == [1, 2]
         await log.forget_records(SCORES_TOPIC, 2)
         assert [record.offset for record in log.records(SCORES_TOPIC, 0, 9)] == [2]

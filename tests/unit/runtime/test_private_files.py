@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from consumers.history.sqlite import SqliteHistory
-from consumers.runtime.private_files import ensure_file, make_file, make_folder
+from consumers.runtime.private_files import ensure_file, make_file, make_folder, network_kind
 from streamer.offline.kept_verdicts import KeptVerdicts
 from streamer.result_file import written_whole
 from tests.support.calls.judge_questions import judge_settings
@@ -76,3 +76,26 @@ def test_everything_in_the_folder_of_a_history_is_its_owners_alone(tmp_path: Pat
 def test_kept_verdicts_are_their_owners_alone(tmp_path: Path) -> None:
     KeptVerdicts(tmp_path / "verdicts.jsonl", judge_settings()).close()
     assert is_private(tmp_path / "verdicts.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("mounts", "kind"),
+    [
+        ("/dev/sda1 / ext4 rw 0 0\nserver:/export {folder} nfs4 rw 0 0\n", "nfs4"),
+        ("//server/share / cifs rw 0 0\n", "cifs"),
+        ("server:/export / nfs rw 0 0\n/dev/sdb1 {folder} ext4 rw 0 0\n", None),
+        ("/dev/sda1 / ext4 rw 0 0\nserver:/export {folder}-too nfs rw 0 0\n", None),
+        ("", None),
+    ],
+)
+def test_a_folder_on_a_network_file_system_is_known_by_the_nearest_mount(
+    tmp_path: Path, mounts: str, kind: str | None
+) -> None:
+    table = tmp_path / "mounts"
+    table.write_text(mounts.format(folder=tmp_path / "data"))
+    assert network_kind(tmp_path / "data" / "calls", table) == kind
+    assert network_kind(tmp_path / "data", table) == kind
+
+
+def test_where_no_list_of_mounts_is_nothing_is_said(tmp_path: Path) -> None:
+    assert network_kind(tmp_path, tmp_path / "none") is None
