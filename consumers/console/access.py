@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from consumers.console.settings import ConsoleSettings
-from consumers.runtime.http import given_token, is_loopback, is_of_its_host, is_token
+from consumers.runtime.http import given_token, is_loopback, is_token
 from consumers.runtime.process import SetupError
 
 COOKIE: Final = "callgauge"
@@ -149,12 +149,6 @@ def is_of_another_site(request: Request) -> bool:
         return False
     is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     return request.method not in {"GET", "HEAD"} or not is_link
-
-
-def is_from_our_page(request: Request) -> bool:
-    """Whether a form was on a page of ours: a browser names the origin of each form, and no page can change what it names."""
-    headers = request.headers
-    return headers.get("sec-fetch-site") == "same-origin" or is_of_its_host(headers.get("origin", ""), headers)
 
 
 def came_by_https(request: Request) -> bool:

@@ -31,7 +31,6 @@ from consumers.console.access import (
     Access,
     WrongTokens,
     came_by_https,
-    is_from_our_page,
     is_of_another_site,
 )
 from consumers.console.channels import Boxes, Channel, encoded, message
@@ -44,7 +43,7 @@ from consumers.console.settings import ConsoleSettings
 from consumers.console.streams import Streams, events_of, version_in
 from consumers.console.workshop import Bounds, BusyError, Pace, Workshop
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.http import challenge
+from consumers.runtime.http import challenge, is_from_our_page
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from consumers.store.rows import StoredCall
@@ -1068,7 +1067,7 @@ def _require_our_page(request: Request, what_happened: str) -> None:
     Raises:
         _UnansweredError: It was not; `what_happened` says what that means.
     """
-    if not is_from_our_page(request):
+    if not is_from_our_page(request.headers):
         raise _UnansweredError(
             HTTPStatus.FORBIDDEN,
             f"{what_happened}: the form was on no page of this console. A proxy in front must pass Host, or X-Forwarded-Host.",

@@ -218,14 +218,18 @@ def name_in(host: str) -> str:
     return (name if port.isdigit() else host).lower()
 
 
-def is_of_its_host(origin: str, headers: Headers) -> bool:
-    """Whether the page that had a browser ask, by the value of its `Origin`, came from the address that it asks, or from that of a proxy.
+def is_from_our_page(headers: Headers) -> bool:
+    """Whether the page that had a browser ask came from the address that it asks, or from that of a proxy in front. A browser names the
+    origin of each form, and no page can change what it names.
 
-    >>> is_of_its_host("http://127.0.0.1:8070", Headers({"host": "127.0.0.1:8070"})), is_of_its_host("null", Headers({"host": "null"}))
-    (True, False)
+    >>> is_from_our_page(Headers({"origin": "http://127.0.0.1:8070", "host": "127.0.0.1:8070"}))
+    True
+    >>> is_from_our_page(Headers({"origin": "null", "host": "127.0.0.1:8070"}))
+    False
     """
-    place = urlsplit(origin).netloc
-    return place != "" and place in {headers.get("host", ""), headers.get("x-forwarded-host", "")}
+    origin = urlsplit(headers.get("origin", "")).netloc
+    ours = {headers.get("host", ""), headers.get("x-forwarded-host", "")}
+    return headers.get("sec-fetch-site") == "same-origin" or (origin != "" and origin in ours)
 
 
 class _OnlyForThisMachine:
@@ -259,7 +263,7 @@ class _OnlyForThisMachine:
             await self._app(scope, receive, send)
 
     def _is_ours(self, origin: str, headers: Headers) -> bool:
-        return is_of_its_host(origin, headers) or name_in(urlsplit(origin).netloc) in self._names
+        return is_from_our_page(headers) or name_in(urlsplit(origin).netloc) in self._names
 
 
 MAX_TOLD_CHARS: Final = 100

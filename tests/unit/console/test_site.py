@@ -355,7 +355,8 @@ async def test_who_may_label_and_what(
         assert answer.status_code == status
         if status != 401:
             may_write = given.get("words", True) and "host" not in given
-            assert ('name="note"' in (await client.get(f"/calls/{CALL}")).text) is may_write
+            page = await client.get(f"/calls/{CALL}", headers={"origin": made.listener.address})
+            assert ('name="note"' in page.text) is may_write
 
 
 async def test_an_unknown_call_is_not_found_anywhere() -> None:
