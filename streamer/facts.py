@@ -12,6 +12,14 @@ TOKEN_FILE: Final = "token"  # noqa: S105  # its name
 """Name of the file with the token of senders in the folder of `serve`."""
 ADDRESS_FILE: Final = "address"
 """Name of the file that says where the process listens that serves the folder."""
+KEY_FILE: Final = "key"
+"""Name of the file with the key that commands show to that process, to write through it."""
+ANNOTATIONS_PATH: Final = "/folder/annotations"
+"""Where they post labels, notes and deletions."""
+PUT_BACK_PATH: Final = "/folder/put-back"
+"""Where they post the places of refused events."""
+MAX_COMMAND_RECORDS: Final = 1_000
+"""Records of one such request."""
 POSITION_FILE: Final = ".callgauge-watch.sqlite"
 """Name of the file in a watched folder: it moves with the folder, and to delete it is to begin again."""
 

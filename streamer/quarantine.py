@@ -4,14 +4,16 @@ import asyncio
 import heapq
 import sys
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import typer
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.structs import ConsumerRecord
 from pydantic import ValidationError
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -23,6 +25,7 @@ from consumers.console.page.drawing import counted
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits, needs_of
 from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
+from consumers.log.file import reading
 from consumers.log.stretches import CLOCKS_MS, log_between, offsets_at
 from consumers.runtime.kafka.connection import (
     KafkaSettings,
@@ -42,10 +45,11 @@ from schemas.rows import CallRow, RowError, decode
 from schemas.topics import EVENTS_TOPIC, OWNER_MARK_KEY, QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
 from schemas.wire import MAX_NAME_CHARS
 from streamer.cluster.facts import PUT_BACK_NEEDS
-from streamer.cluster.readers import Coordinates, RecordGoneError, RecordReader, record_reader, records_so_far
-from streamer.facts import STOPPED_BY_SIGNAL
+from streamer.cluster.readers import Coordinates, RecordGoneError, record_reader, records_so_far
+from streamer.facts import PUT_BACK_PATH, STOPPED_BY_SIGNAL
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
+from streamer.sources.posting import post_command
 from streamer.terminal import output_console, print_line, print_lines, quiet_libraries, say
 from streamer.time_bounds import moment_given, shown_moment
 
@@ -149,8 +153,6 @@ async def quarantined(kafka: KafkaSettings, wanted: Wanted, *, most: int, folder
 
 
 async def _values_in(folder: Path, since_ms: int | None) -> AsyncIterator[bytes | None]:
-    from consumers.log.file import reading
-
     with reading(folder) as log_file:
         for record in log_file.records(QUARANTINE_TOPIC):
             if record.timestamp >= (since_ms or 0):
@@ -180,11 +182,11 @@ class CallStates:
     Attributes:
         folded_again: Where refused records stand that a new owner of their partition takes from the log again: their call, or one
             that is older, is open.
-        closed: Calls that have closed, by conversation id.
+        closed: Calls that have closed, by conversation id; in a folder without their rows.
     """
 
     folded_again: Collection[Coordinates] = ()
-    closed: Mapping[str, CallRow] = field(default_factory=dict)
+    closed: Mapping[str, CallRow | None] = field(default_factory=dict)
 
 
 async def call_states(
@@ -231,6 +233,18 @@ async def call_states(
                 if places.get(place) == found.timestamp:
                     folded_again.add(place)
     return CallStates(folded_again, closed)
+
+
+def call_states_in(folder: Path, entries: Sequence[QuarantineRecord]) -> CallStates:
+    """Looks where the calls of refused records of a folder are.
+
+    Raises:
+        LogFileError: The log cannot be read.
+    """
+    with reading(folder) as log:
+        closed = dict.fromkeys(entry.key for entry in entries if log.has_closed(entry.key))
+        left = (Coordinates.of(entry) for entry in entries if entry.key not in closed)
+        return CallStates({place for place in left if log.is_folded_again(place.offset)}, closed)
 
 
 def _closed(value: bytes) -> CallRow | None:
@@ -293,6 +307,57 @@ class CannotReplayError(Exception):
         self.is_needed = is_needed
 
 
+class ReadsRecords(Protocol):
+    """Reads single records again."""
+
+    async def read(self, place: Coordinates) -> Any:
+        """The record at a place.
+
+        Raises:
+            RecordGoneError: There is none.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FolderRecords:
+    """Reads refused records again from the log of a folder.
+
+    Attributes:
+        folder: The folder.
+        keys: The calls of records by their places: the log forgets a call of which nothing was taken.
+    """
+
+    folder: Path
+    keys: Mapping[Coordinates, str]
+
+    async def read(self, place: Coordinates) -> Any:
+        """As of `ReadsRecords`."""
+        with reading(self.folder) as log:
+            event = log.event_at(place.offset)
+        if event is None:
+            raise RecordGoneError("it is not in the log any more: retention took it, or it was forgotten")
+        key, value = event.key or self.keys.get(place, "").encode(), event.value or b""
+        return ConsumerRecord(
+            event.topic, event.partition, event.offset, event.timestamp, 0, key, value, None, len(key), len(value), event.headers
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def reader_of(
+    settings: Settings, folder: Path | None, entries: Sequence[QuarantineRecord]
+) -> AsyncIterator[ReadsRecords]:
+    """Reads the records of these entries, on Kafka or in a folder.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or not any more.
+    """
+    if folder is not None:
+        yield FolderRecords(folder, {Coordinates.of(entry): entry.key for entry in entries})
+        return
+    async with record_reader(settings.kafka) as reader:
+        yield reader
+
+
 @dataclass(frozen=True, slots=True)
 class RefusedRecords:
     """Refused records in the input topics, checked with today's code and settings.
@@ -307,7 +372,7 @@ class RefusedRecords:
 
     kafka: KafkaSettings
     limits: Limits
-    reader: RecordReader
+    reader: "ReadsRecords"
     calls: CallStates
     redactor: Redactor = field(default_factory=Redactor)
 
@@ -344,9 +409,10 @@ class RefusedRecords:
         arrival = self.judged(record, now_ms)
         if isinstance(arrival, QuarantineRecord):
             raise CannotReplayError(f"it would be refused again: {arrival.what}, {arrival.expected_and_seen}")
-        if (closed := self.calls.closed.get(entry.key)) is not None:
-            when = shown_moment(closed.known_ms)
-            raise CannotReplayError(f"its call has closed ({closed.close_reason}, {when} UTC) and is not reopened")
+        if entry.key in self.calls.closed:
+            closed = self.calls.closed[entry.key]
+            why = "" if closed is None else f" ({closed.close_reason}, {shown_moment(closed.known_ms)} UTC)"
+            raise CannotReplayError(f"its call has closed{why} and is not reopened")
         if Coordinates.of(entry) in self.calls.folded_again:
             raise CannotReplayError(
                 "an evaluator that starts now with the fix takes it where it stands in the log",
@@ -369,9 +435,37 @@ def replay_headers(record: Any) -> Headers:
     return headers
 
 
+Append = Callable[[Any, Headers], Awaitable[Coordinates]]
+"""Appends a record once more with these headers, and says where it is."""
+
+
+def to_topics(producer: AIOKafkaProducer) -> Append:
+    """Appends records to their own partitions by a producer that has started."""
+
+    async def append(record: Any, headers: Headers) -> Coordinates:
+        written = await producer.send_and_wait(
+            record.topic, record.value, key=record.key, partition=record.partition, headers=headers
+        )
+        return Coordinates(written.topic, written.partition, written.offset)
+
+    return append
+
+
+def to_folder(folder: Path) -> Append:
+    """Has the process that serves a folder append records to its log; it names the places where they were refused itself."""
+
+    async def append(record: Any, _: Headers) -> Coordinates:
+        (place,) = await post_command(folder, PUT_BACK_PATH, [(record.offset, record.key.decode())])
+        if place is None:
+            raise CannotReplayError("it was put back before", is_needed=False)
+        return Coordinates(record.topic, record.partition, place)
+
+    return append
+
+
 async def put_back(
     records: RefusedRecords,
-    producer: AIOKafkaProducer,
+    append: Append,
     entries: Sequence[QuarantineRecord],
     now_ms: int,
     stop: asyncio.Event,
@@ -382,7 +476,7 @@ async def put_back(
 
     Args:
         records: Reads and checks them.
-        producer: A started one.
+        append: Appends them.
         entries: Entries to put back; those of one partition in the order of their offsets.
         now_ms: Broker time of the new records.
         stop: Ends it before the next record.
@@ -393,9 +487,7 @@ async def put_back(
         place = Coordinates.of(entry)
         try:
             record, headers = await records.ready(entry, now_ms)
-            written = await producer.send_and_wait(
-                record.topic, record.value, key=record.key, partition=record.partition, headers=headers
-            )
+            appended = await append(record, headers)
         except CannotReplayError as error:
             yield left_out(place, error)
         except MessageSizeTooLargeError:
@@ -409,7 +501,7 @@ async def put_back(
             yield Outcome(place, reason=f"the broker {why.seen}" if why.answers else f"no broker answers: {why.seen}")
             return
         else:
-            yield Outcome(place, appended=Coordinates(written.topic, written.partition, written.offset))
+            yield Outcome(place, appended=appended)
 
 
 def left_out(place: Coordinates, error: CannotReplayError) -> Outcome:
@@ -575,10 +667,10 @@ def finished(work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run(work)
 
 
-async def show_entry(settings: Settings, place: Coordinates) -> bool:
+async def show_entry(settings: Settings, place: Coordinates, folder: Path | None = None) -> bool:
     """Prints an entry and its record; returns whether both were found."""
     console = output_console()
-    found = await quarantined(settings.kafka, Wanted(places={place}), most=1)
+    found = await quarantined(settings.kafka, Wanted(places={place}), most=1, folder=folder)
     tell_unreadable(found)
     if not found.newest:
         say(
@@ -588,7 +680,7 @@ async def show_entry(settings: Settings, place: Coordinates) -> bool:
     entry = found.newest[0]
     console.print(entry_details(entry))
     console.print()
-    async with record_reader(settings.kafka) as reader:
+    async with reader_of(settings, folder, [entry]) as reader:
         redactor = Redactor(settings.redaction)
         records = RefusedRecords(settings.kafka, settings.all_limits, reader, CallStates(), redactor)
         try:
@@ -602,15 +694,16 @@ async def show_entry(settings: Settings, place: Coordinates) -> bool:
     return True
 
 
-async def plan_of(settings: Settings, wanted: Wanted) -> ReplayPlan:
+async def plan_of(settings: Settings, wanted: Wanted, folder: Path | None = None) -> ReplayPlan:
     """Checks each record as a replay would, appends nothing, and prints each record that stays where it is.
 
     Raises:
         BadParameter: Too many match.
         KafkaUnreachableError: No broker answers, or a right is missing.
     """
-    await require_access(settings.kafka, PUT_BACK_NEEDS)
-    found = await quarantined(settings.kafka, wanted, most=MAX_REPLAYED + 1)
+    if folder is None:
+        await require_access(settings.kafka, PUT_BACK_NEEDS)
+    found = await quarantined(settings.kafka, wanted, most=MAX_REPLAYED + 1, folder=folder)
     if len(found.newest) > MAX_REPLAYED:
         raise typer.BadParameter(
             f"more than {MAX_REPLAYED} records match: narrow them with --since, --until, --topic or --reason."
@@ -622,10 +715,12 @@ async def plan_of(settings: Settings, wanted: Wanted) -> ReplayPlan:
     chosen: list[QuarantineRecord] = []
     is_untimely = False
     calls = CallStates()
-    if entries:
+    if folder is not None:
+        calls = call_states_in(folder, entries)
+    elif entries:
         async with onlooker(settings.kafka, "quarantine", auto_offset_reset="earliest") as consumer:
             calls = await call_states(settings.kafka, consumer, entries, _closed_since_ms(settings, entries))
-    async with record_reader(settings.kafka) as reader:
+    async with reader_of(settings, folder, entries) as reader:
         records = RefusedRecords(settings.kafka, settings.all_limits, reader, calls, Redactor(settings.redaction))
         for entry in entries:
             try:
@@ -642,16 +737,23 @@ async def plan_of(settings: Settings, wanted: Wanted) -> ReplayPlan:
     return ReplayPlan(chosen, sum(outcome.is_problem for outcome in left), calls)
 
 
-async def put_back_planned(settings: Settings, plan: ReplayPlan) -> int:
+async def put_back_planned(settings: Settings, plan: ReplayPlan, folder: Path | None = None) -> int:
     """Appends the chosen records; returns the number of those that failed."""
     kafka, chosen = settings.kafka, plan.chosen
-    done = tried = 0
-    async with record_reader(kafka) as reader, kafka.producer("quarantine") as producer:
+    done = tried = failed = 0
+    async with AsyncExitStack() as stack:
+        reader = await stack.enter_async_context(reader_of(settings, folder, chosen))
+        append = (
+            to_topics(await stack.enter_async_context(kafka.producer("quarantine")))
+            if folder is None
+            else to_folder(folder)
+        )
         records = RefusedRecords(kafka, settings.all_limits, reader, plan.calls, Redactor(settings.redaction))
         with stop_on_signals() as stop:
-            async for outcome in put_back(records, producer, chosen, wall_clock_ms(), stop):
+            async for outcome in put_back(records, append, chosen, wall_clock_ms(), stop):
                 tried += 1
                 done += outcome.appended is not None
+                failed += outcome.is_problem
                 print_line(outcome)
             is_stopped = stop.is_set() and tried < len(chosen)
     say(
@@ -662,7 +764,7 @@ async def put_back_planned(settings: Settings, plan: ReplayPlan) -> int:
         raise typer.Exit(STOPPED_BY_SIGNAL)
     if tried < len(chosen):
         say(f"The broker failed, so {len(chosen) - tried} were not tried. Run the command again once it is well.")
-    return len(chosen) - done
+    return failed + len(chosen) - tried
 
 
 def wanted_by(

@@ -19,21 +19,29 @@ LOOK_SECONDS: Final = 0.25
 """How often it is looked for new rows."""
 
 
-def history_of(folder: Path) -> Path:
-    """The folder of history in a folder that `serve` keeps; any other folder is one of history itself."""
-    return folder / "history" if (folder / FILE_NAME).exists() else folder
+def is_served(folder: Path) -> bool:
+    """Whether a `serve` keeps calls in a folder, or did."""
+    return (folder / FILE_NAME).exists()
+
+
+def history_of(folder: Path, settings: Settings | None = None) -> Path:
+    """The folder of history of a folder that `serve` keeps, with the settings that it has; any other folder is one of history itself."""
+    if not is_served(folder):
+        return folder
+    return (None if settings is None else settings.history.folder) or folder / "history"
 
 
 def served(settings: Settings, folder: Path) -> Settings:
-    """The settings with the history of a folder that `serve` keeps.
+    """The settings with the history of a folder that `serve` keeps, and without what is on Kafka.
 
     Raises:
         OperatorError: It is no such folder.
     """
-    if not (folder / FILE_NAME).exists():
+    if not is_served(folder):
         raise OperatorError(f"{folder}: no `callgauge serve` has kept calls here: there is no {FILE_NAME}.")
-    history = settings.history.model_copy(update={"folder": history_of(folder), "clickhouse_url": None})
-    return settings.model_copy(update={"history": history})
+    history = settings.history.model_copy(update={"folder": history_of(folder, settings), "clickhouse_url": None})
+    goals = settings.goals.model_copy(update={"reads_topic": False})
+    return settings.model_copy(update={"history": history, "goals": goals, "topic_prefix": ""})
 
 
 def call_in(settings: Settings, folder: Path, wanted: str) -> FoundCall:
@@ -83,7 +91,7 @@ def context_in(settings: Settings, folder: Path, wanted: str) -> dict[str, Any]:
 
 async def watch_in(watched: CallsOnScreen, settings: Settings, folder: Path) -> None:
     """Reads rows as they are kept, until cancelled."""
-    store = SqliteHistory(history_of(folder))
+    store = SqliteHistory(history_of(folder, settings))
     seen: dict[str, int] = {}
     since_ms = watched.since_ms
     try:

@@ -1,12 +1,13 @@
 """The history of one machine: takes the decided records out of a log in a file, and keeps the calls.
 
-A batch and the place to read on from are one transaction of the store; what it has taken is deleted from the log after that.
+A batch and the place to read on from are one transaction of the store; what it has taken is deleted from the log after that. What is to
+be forgotten leaves the log, too: at once if the call has closed, otherwise with its closed row, which is passed over here.
 """
 
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -25,11 +26,14 @@ from schemas.annotations import ANNOTATION, Annotation, ForgottenTenant
 from schemas.rows import Row, RowError, WordsRow, decode, decode_words
 from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
 
-TOPICS: Final = (ANNOTATIONS_TOPIC, SCORES_TOPIC, WORDS_TOPIC, TRANSCRIPTS_TOPIC)
+TOPICS: Final = (SCORES_TOPIC, WORDS_TOPIC, TRANSCRIPTS_TOPIC, ANNOTATIONS_TOPIC)
+"""What is read, in the order in which it leaves the log: who waits for a deletion waits until the record that says so is gone."""
 MAX_BATCH_RECORDS: Final = 1_000
 """Records of a topic in one transaction."""
 PAUSE_SECONDS: Final = 0.5
 """How long records gather before they are written."""
+MAX_LOOKED_FOR: Final = 50_000
+"""Newest closed calls of the log of which a start looks whether they are forgotten: half a second."""
 RETRY_SECONDS: Final = 5.0
 """Pause before a write that failed is tried again."""
 
@@ -68,8 +72,38 @@ class FileHistory:
         self._instruments = instruments
         self._shown = shown
         self._next: dict[str, int] = {}
+        self._deleted: dict[str, int] = {}
+        self._forgotten: set[str] = set()
         # The store is for one thread at a time. Who is cancelled in a write leaves it behind, so a close must queue behind it.
         self._thread = ThreadPoolExecutor(1, "history")
+
+    async def keep_all(self) -> None:
+        """Keeps what the log has now, for a process that serves nothing.
+
+        Raises:
+            HistoryFolderError: The folder cannot be used, or another process writes it.
+            NotWrittenError, OSError, sqlite3.OperationalError: The disk takes nothing.
+        """
+        while True:
+            with contextlib.suppress(HistoryBrokenError):  # logged where the file was set aside
+                async with self._opened() as store:
+                    while await self._keep(store):
+                        pass
+                return
+
+    @contextlib.asynccontextmanager
+    async def _opened(self) -> AsyncIterator[SqliteHistory]:
+        store = await self._in_thread(self._open_store)
+        try:
+            positions = await self._in_thread(store.positions)
+            self._next = {topic: positions.get(self._place(topic), 0) for topic in TOPICS}
+            self._deleted = dict.fromkeys(TOPICS, 0)
+            # The process before this one may have been killed between the history and the log.
+            self._forgotten = await self._in_thread(_forgotten_of, store, self._log.closed_calls(MAX_LOOKED_FOR))
+            yield store
+        finally:
+            self.ready.clear()
+            await self._in_thread(store.close)
 
     async def open_calls(self) -> list[Row | WordsRow]:
         """The rows of the calls that have not closed, as they are kept; of a start, for those who show calls."""
@@ -94,19 +128,12 @@ class FileHistory:
     async def run(self, stop: asyncio.Event) -> None:
         """Keeps what is decided until `stop` is set."""
         while not stop.is_set():
-            store = await self._in_thread(self._open_store)
-            try:
-                positions = await self._in_thread(store.positions)
-                self._next = {topic: positions.get(self._place(topic), 0) for topic in TOPICS}
-                self.ready.set()
-                while not stop.is_set():
-                    await pause_unless(stop, await self._keep_some(store))
-                await self._keep_some(store)
-            except HistoryBrokenError:  # logged where the file was set aside
-                continue
-            finally:
-                self.ready.clear()
-                await self._in_thread(store.close)
+            with contextlib.suppress(HistoryBrokenError):  # logged where the file was set aside
+                async with self._opened() as store:
+                    self.ready.set()
+                    while not stop.is_set():
+                        await pause_unless(stop, await self._keep_some(store))
+                    await self._keep_some(store)
 
     async def _in_thread(self, work: Callable[..., Result], *given: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *given))
@@ -121,7 +148,7 @@ class FileHistory:
         """Writes the next records; returns after how many seconds there may be more to do. A stop waits for it."""
         try:
             kept = await self._keep(store)
-        except (sqlite3.OperationalError, OSError) as error:
+        except (sqlite3.OperationalError, OSError, NotWrittenError) as error:
             self._instruments.inc("callgauge_history_write_failures_total")
             self._tell(str(error))
             return RETRY_SECONDS
@@ -147,6 +174,7 @@ class FileHistory:
         records = [record for each in polled.values() for record in each]
         if records:
             batch = _batch(polled, self._place)
+            self._forgotten |= await self._in_thread(store.forgotten_in, batch)
             left_out = await self._in_thread(store.write, batch)
             for outcome, count in left_out._asdict().items():
                 if count:
@@ -154,11 +182,20 @@ class FileHistory:
             written = len(records) - sum(left_out)
             self._instruments.inc("callgauge_history_records_total", ("written",), written)
         for topic, each in polled.items():
-            if each:
-                self._next[topic] = each[-1].offset + 1
-                with contextlib.suppress(NotWrittenError):  # the next batch takes them too
-                    await self._log.forget_records(topic, min(self._next[topic], self._shown(topic)))
+            if topic == ANNOTATIONS_TOPIC and self._forgotten:
+                await self._log.forget(self._forgotten)
+                self._forgotten.clear()
+            self._next[topic] = each[-1].offset + 1 if each else self._next[topic]
+            read = min(self._next[topic], self._shown(topic))
+            if read > self._deleted[topic]:
+                with contextlib.suppress(NotWrittenError):  # it is tried again
+                    await self._log.forget_records(topic, read)
+                    self._deleted[topic] = read
         return len(records)
+
+
+def _forgotten_of(store: SqliteHistory, calls: Iterable[str]) -> set[str]:
+    return set(filter(store.is_forgotten, calls)) if store.forgotten_calls() else set()
 
 
 def _batch(polled: "dict[str, list[DecidedRecord]]", place_of: Callable[[str], Place]) -> Batch:

@@ -369,6 +369,17 @@ class SqliteHistory:
         self._take(FromPeople(forgotten=tuple(conversation_ids)))
         return there
 
+    def forgotten_in(self, batch: Batch) -> set[str]:
+        """Returns the calls that a batch wants forgotten, and those of its rows that are forgotten already or are of a forgotten tenant."""
+        people = self._annotations()
+        new = {each.tenant: each.at_ms for each in batch.people.tenants}
+        tenants = people.tenants() | new
+        ids = {row.conversation_id for row in batch.rows}
+        return {
+            *batch.people.forgotten, *self._calls_of(new), *filter(people.is_forgotten, ids),
+            *(row.conversation_id for row in batch.rows if _is_of(row, tenants)),
+        }  # fmt: skip
+
     def forgets(self, row: Row | WordsRow) -> bool:
         """Whether the call of a row is forgotten, or one of a forgotten tenant."""
         people = self._annotations()
@@ -617,6 +628,11 @@ class SqliteHistory:
         """Returns the calls of the newest days that have not closed."""
         names = self._names()[-LOOKBACK_FILES:]
         return [row.conversation_id for name in names for row in self._day(name).rows.open_calls()]
+
+    def rows_of(self, conversation_id: str) -> list[Row]:
+        """Returns every row of a call, in order, without words; none of one that is not here."""
+        day = self._day_with(conversation_id)
+        return [] if day is None else day.rows.after(conversation_id, -1)
 
     def rows_since(self, known_ms: int, seen: Mapping[str, int]) -> Iterator[Row]:
         """Yields the rows of the newest days that were known then or later, without words: of each call those above its revision in

@@ -67,6 +67,17 @@ class Commits:
         self._wake.set()
         return await future
 
+    async def between(self, step: Callable[[], Result]) -> Result:
+        """Runs a step that must be in no transaction, between two of them.
+
+        Raises:
+            NotWrittenError: The disk did not take it.
+        """
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, step)
+        except sqlite3.Error as error:
+            raise NotWrittenError(str(error)) from error
+
     async def close(self) -> bool:
         """Commits what waits, and ends; returns whether there was anything to end."""
         committing, self._committing = self._committing, None

@@ -17,19 +17,23 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from consumers.log.commits import Commits, transaction
-from consumers.log.retention import MAX_BYTES, Retention
+from consumers.log.commits import Commits, NotWrittenError, transaction
+from consumers.log.retention import MAX_BYTES, Retention, free_some, size_of
 from consumers.runtime.private_files import FolderLockedError, ensure_file, lock_folder, make_folder
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
-from schemas.log import SOURCES, Begin, Event, LogReader, OutgoingRecord, Tick
+from schemas.log import REPLAY_OF_HEADER, SOURCES, Begin, Event, LogReader, OutgoingRecord, Tick
 from schemas.owners import PartitionRow
-from schemas.topics import TOPIC_BY_SOURCE
+from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from schemas.units import DAY_MS
 
 FILE_NAME: Final = "log.sqlite"
 FORMAT: Final = 2
 """`user_version` of the database. A file with another one is of another version of callgauge."""
+FIRST_PLACE: Final = 1
+"""Place of the first record of a new log."""
+READ_AT_ONCE: Final = 1_000
+"""Records that one question of a long reader gets; between two questions the writer may tidy the file."""
 GAP_MS: Final = 5_000
 """Time without a record of the log, twice a second of which are ticks, after which nobody has listened: the process did not run."""
 BACK_MS: Final = 60_000
@@ -67,6 +71,10 @@ _HEADERS: Final[msgspec.msgpack.Decoder[list[tuple[str, bytes]]]] = msgspec.msgp
 
 class LogFileError(OperatorError):
     """The file cannot be used: it is damaged, of another version, not writable, or another process writes it."""
+
+
+class LogInUseError(LogFileError):
+    """Another process writes the folder."""
 
 
 class FileRecord(NamedTuple):
@@ -117,6 +125,36 @@ class Decided(NamedTuple):
     opened: Sequence[str] = ()
     closed: Sequence[str] = ()
     goals: Mapping[str, bytes] = {}
+
+
+class FileState(NamedTuple):
+    """What a look at the file tells.
+
+    Attributes:
+        bytes: Its size, without free pages.
+        open_calls: Calls that have begun and not closed.
+        newest_ms: When the newest event was appended, in ms since 1970; None without one.
+    """
+
+    bytes: int
+    open_calls: int
+    newest_ms: int | None
+
+
+class LogBounds(NamedTuple):
+    """Where a log begins that is read from a time on.
+
+    Attributes:
+        start: The place of its first record of then or later; its end without one.
+        start_ms: When that was appended, in ms since 1970.
+        end: The place behind its last record.
+        is_cut: Whether it has lost records of then or later.
+    """
+
+    start: int
+    start_ms: int
+    end: int
+    is_cut: bool
 
 
 class FileTicks(LogReader):
@@ -170,6 +208,56 @@ class FileReader:
         """The events of a call, in order."""
         found = (record.read for record in self._records(_OF_CALL, conversation_id.encode()))
         return [each for each in found if isinstance(each, Event)]
+
+    def event_at(self, place: int) -> Event | None:
+        """The event at a place; None if there is none. Of a call of which nothing was taken it may have no key."""
+        found = self.read(place, 1)
+        read = found[0].read if found and found[0].offset == place else None
+        return read if isinstance(read, Event) else None
+
+    def since(self, since_ms: int) -> LogBounds:
+        """Where to begin to read from a time on."""
+
+        def at(place: int) -> tuple[int, int]:
+            found = self._reader.execute(
+                "SELECT place, at_ms FROM log WHERE place >= ? ORDER BY place LIMIT 1", [place]
+            )
+            return found.fetchone() or (end, 2**62)
+
+        end = self.end
+        first, first_ms = at(0)
+        low, high = first, end
+        while low < high:  # there is no index of times, which fall only where a wrong clock was set right
+            middle = (low + high) // 2
+            low, high = (low, middle) if at(middle)[1] >= since_ms else (middle + 1, high)
+        start, start_ms = at(low)
+        return LogBounds(start, start_ms, end, start == first > FIRST_PLACE and first_ms > since_ms)
+
+    def between(self, start: int, end: int) -> Iterator[FileRecord]:
+        """The records from a place to before another, read in short questions."""
+        while records := self.read(start, min(READ_AT_ONCE, end - start)):
+            yield from (record for record in records if record.offset < end)
+            start = records[-1].offset + 1
+
+    def has_closed(self, conversation_id: str) -> bool | None:
+        """Whether a call has closed; None if the log has no events of it."""
+        asked = "SELECT closed FROM call WHERE key = ? AND EXISTS (SELECT 1 FROM log WHERE call = call.id)"
+        found = self._reader.execute(asked, [conversation_id.encode()]).fetchone()
+        return None if found is None else found[0] is not None
+
+    def is_folded_again(self, place: int) -> bool:
+        """Whether the next start folds the event at a place again: its call has not closed, and that, or an older one, is open."""
+        asked = "SELECT 1 FROM log JOIN call ON call.id = log.call WHERE place = ? AND closed IS NULL"
+        is_open = self._reader.execute(asked, [place]).fetchone() is not None
+        return is_open and ((row := self.row) is None or row.first <= place)
+
+    def state(self) -> FileState:
+        """A look at the whole file."""
+        (open_calls,) = self._reader.execute("SELECT count(*) FROM call WHERE closed IS NULL").fetchone()
+        newest = self._reader.execute(
+            "SELECT at_ms FROM log WHERE call IS NOT NULL ORDER BY place DESC LIMIT 1"
+        ).fetchone()
+        return FileState(size_of(self._reader), open_calls, newest and newest[0])
 
     def closed_calls(self, most: int) -> dict[str, int]:
         """The calls that closed last, in order, each with a place behind its end."""
@@ -247,6 +335,7 @@ class FileLog(FileReader):
         self._clock_ms = clock_ms
         self.commits = Commits(self._path)
         self.retention = Retention(self._path, retention_ms, max_bytes)
+        self._has_deleted = False
         self._lock: sqlite3.Connection
         self._writer: sqlite3.Connection
 
@@ -264,7 +353,7 @@ class FileLog(FileReader):
             self._set_up()
             self._reader = _connected(self._path, "ro")
         except FolderLockedError as error:
-            raise LogFileError(
+            raise LogInUseError(
                 f"{self._folder}: another callgauge writes this folder. Stop it, or give this one a --folder of its own."
             ) from error
         except (OSError, sqlite3.Error) as error:
@@ -281,6 +370,7 @@ class FileLog(FileReader):
             writer.execute("PRAGMA auto_vacuum = INCREMENTAL")
         writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("PRAGMA synchronous = FULL")
+        writer.execute("PRAGMA secure_delete = FAST")  # overwrites where that writes no further page
         if is_new:
             with transaction(writer):
                 for statement in _TABLES:
@@ -330,6 +420,36 @@ class FileLog(FileReader):
             lambda: self._writer.execute("DELETE FROM record WHERE topic = ? AND offset < ?", [topic, before])
         )
 
+    async def forget(self, conversation_ids: Collection[str]) -> None:
+        """Deletes the events of calls that have closed, and the records about them, so that nothing of them is in the file any more but
+        their ids, and figures until all have read these. The events of a call that is open are needed until it closes, and stay.
+
+        Raises:
+            NotWrittenError: The disk did not take it, or a reader keeps the deleted pages. It can be tried again.
+        """
+        deleted = await self.commits.of(partial(self._forget, [each.encode() for each in conversation_ids]))
+        self._has_deleted |= deleted > 0
+        if not self._has_deleted:
+            return
+        while await self.commits.of(lambda: free_some(self._writer)):  # free pages have what was deleted otherwise
+            pass
+        if await self.commits.between(self._empty):
+            raise NotWrittenError("a reader keeps deleted pages from being overwritten")
+        self._has_deleted = False
+
+    async def put_back(self, refused: Sequence[tuple[int, str]]) -> list[int | None]:
+        """Appends events of the log once more, as new ones that name the place where they were refused first. Raises as `append`.
+
+        Args:
+            refused: The place of each, and the id of its call, which the log has forgotten if all its events were refused.
+
+        Returns:
+            Where each stands now; None for one that is not there any more, or was put back before.
+        """
+        places = await self.commits.of(lambda: [self._put_back(*each) for each in refused])
+        self.grown.set()
+        return places
+
     async def trim(self) -> int:
         """Deletes some of the events that are too old, or too many for the size of the file; returns how many. Raises as `append`."""
         return await self.commits.of(self._trim)
@@ -361,6 +481,18 @@ class FileLog(FileReader):
         if answers is not None:
             writer.execute("DELETE FROM record WHERE offset = ?", [answers])
 
+    def _put_back(self, place: int, conversation_id: str) -> int | None:
+        event = FileReader(self._writer).event_at(place)
+        if event is None:
+            return None
+        self._now_ms()  # a tick that it may write is not the event
+        before = _last(self._writer)
+        named = {REPLAY_OF_HEADER: f"{event.topic}[{event.partition}]@{event.offset}".encode(), **dict(event.headers)}
+        again = OutgoingRecord(event.source, conversation_id.encode(), event.value or b"", [*named.items()])
+        self._append([again], None)
+        after = _last(self._writer)
+        return None if after == before else after[0]
+
     def _publish(self, decided: Decided) -> None:
         now_ms, change = self._clock_ms(), self._writer.executemany
         records = [(topic, now_ms, key, value) for topic, key, value, *_ in decided.records]
@@ -378,6 +510,25 @@ class FileLog(FileReader):
         found = self._writer.execute(asked, [place]).fetchall()
         gone = [(call,) for call, key in found if key not in open_calls]
         self._writer.executemany("DELETE FROM call WHERE id = ?", gone)
+
+    def _forget(self, keys: Sequence[bytes]) -> int:
+        ask, before = self._writer.execute, self._writer.total_changes
+        ask("PRAGMA secure_delete = ON")  # for events that are only too old that is not worth its time
+        try:
+            for key in keys:
+                closed = ask("SELECT id FROM call WHERE key = ? AND closed IS NOT NULL", [key]).fetchone()
+                if closed is not None:
+                    ask("DELETE FROM log WHERE call = ?", closed)
+                    # Rows without words are counted and shown first: readers delete them.
+                    kept = [ANNOTATIONS_TOPIC, SCORES_TOPIC]
+                    ask("DELETE FROM record WHERE key = ? AND topic NOT IN (?, ?)", [key, *kept])
+        finally:
+            ask("PRAGMA secure_delete = FAST")
+        return self._writer.total_changes - before
+
+    def _empty(self) -> bool:
+        """Empties SQLite's own log, which has pages as they were before; returns whether a reader keeps it from that."""
+        return bool(self._writer.execute("PRAGMA wal_checkpoint (TRUNCATE)").fetchone()[0])
 
     def _trim(self) -> int:
         row = FileReader(self._writer).row
@@ -398,8 +549,10 @@ def _record(
 
 
 def _digest_of(headers: Sequence[tuple[str, bytes]]) -> bytes | None:
-    """Names an event by its source and id; None for one without."""
-    named = {name: value for name, value in headers if name in (ID_HEADER, SOURCE_HEADER)}
+    """Names an event by its source and id, or by the place from which it was put back; None for one without."""
+    named = {name: value for name, value in headers if name in (ID_HEADER, SOURCE_HEADER, REPLAY_OF_HEADER)}
+    if (first := named.pop(REPLAY_OF_HEADER, None)) is not None:
+        return blake2b(b"\0put back\0" + first, digest_size=12).digest()
     if len(named) < 2:  # both of them
         return None
     return blake2b(named[SOURCE_HEADER] + b"\0" + named[ID_HEADER], digest_size=12).digest()

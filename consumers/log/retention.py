@@ -49,17 +49,12 @@ class Retention:
             "DELETE FROM record WHERE offset IN (SELECT offset FROM record ORDER BY offset LIMIT ?) AND at_ms < ?"
         )
         writer.execute(old_records, [DELETED_IN_A_STEP, old_ms])
-        (free,) = writer.execute("PRAGMA freelist_count").fetchone()
-        for _ in range(min(free, PAGES_FREED_IN_A_STEP)):  # Python ends the statement after its first page
-            writer.execute("PRAGMA incremental_vacuum (1)")
+        free_some(writer)
         return len(gone)
 
     def measure(self, writer: sqlite3.Connection) -> None:
         """Sets the size, and says once that the file will soon be as large as it may be."""
-        pages, free, each = (
-            writer.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-        )
-        self.bytes = (pages - free) * each
+        self.bytes = size_of(writer)
         was_nearly_full, self._is_nearly_full = self._is_nearly_full, self.bytes > NEARLY_FULL * self._max_bytes
         if self._is_nearly_full and not was_nearly_full:
             log.warning(
@@ -67,3 +62,19 @@ class Retention:
                 what_happens_now="At the limit the oldest events of closed calls go before their time; their rows stay in history.",
                 what_to_do="Nothing, unless events of the last days must be evaluated again. More calls than this are for Kafka.",
             )  # fmt: skip
+
+
+def free_some(writer: sqlite3.Connection) -> int:
+    """Gives some free pages back to the disk; returns how many there were."""
+    (free,) = writer.execute("PRAGMA freelist_count").fetchone()
+    for _ in range(min(free, PAGES_FREED_IN_A_STEP)):  # Python ends the statement after its first page
+        writer.execute("PRAGMA incremental_vacuum (1)")
+    return int(free)
+
+
+def size_of(connection: sqlite3.Connection) -> int:
+    """Bytes of the file, without those of free pages."""
+    pages, free, each = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * each)

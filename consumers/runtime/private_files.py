@@ -1,5 +1,6 @@
 """Files and folders with what people said: the user of the process alone may read those that it makes, whatever the umask says."""
 
+import contextlib
 import os
 import sqlite3
 from pathlib import Path
@@ -11,6 +12,8 @@ FILE_MODE: Final = 0o600
 """Rights of a new file: its owner reads and writes."""
 FOLDER_MODE: Final = 0o700
 """Rights of a new folder."""
+LOCK_FILE: Final = "lock.sqlite"
+"""Name of the file that the process locks that writes a folder."""
 
 
 def ensure_file(path: Path) -> None:
@@ -83,6 +86,25 @@ class FolderLockedError(OperatorError):
     """Another process writes the folder."""
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process writes the folder now. Nothing is made there.
+
+    Raises:
+        sqlite3.Error: It cannot be found out.
+    """
+    place = folder / LOCK_FILE
+    if not place.exists():
+        return False
+    with contextlib.closing(sqlite3.connect(f"{place.resolve().as_uri()}?mode=ro", timeout=0, uri=True)) as looking:
+        try:
+            looking.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            return True
+    return False
+
+
 def lock_folder(folder: Path) -> sqlite3.Connection:
     """Makes this process the one that writes the folder, until it closes what is returned, or ends. SQLite locks files on every system.
 
@@ -90,7 +112,7 @@ def lock_folder(folder: Path) -> sqlite3.Connection:
         FolderLockedError: Another process writes it.
         OSError, sqlite3.Error: A file cannot be made there.
     """
-    place = folder / "lock.sqlite"
+    place = folder / LOCK_FILE
     ensure_file(place)
     lock = sqlite3.connect(place, timeout=0, isolation_level=None, check_same_thread=False)
     try:

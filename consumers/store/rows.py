@@ -177,13 +177,15 @@ class Rows:
         return [name for is_closed in (1, 0) for (name,) in self.connection.execute(asked, [is_closed, known_ms])]
 
     def after(self, conversation_id: str, revision: int) -> list[Row]:
-        """The rows of a call with a higher revision, in order; without words."""
+        """The rows of a call with a higher revision, in order, its own behind those of its turns; without words."""
         call = self.id_of(conversation_id)
         found = [] if call is None else self._all(call)
         newer = sorted(
-            (number, kind, value) for (kind, _, number), (_, value) in found if number > revision and kind != "words"
+            (number, kind == "call", kind, value)
+            for (kind, _, number), (_, value) in found
+            if number > revision and kind != "words"
         )
-        return [decode(value) for _, _, value in newer]
+        return [decode(value) for _, _, _, value in newer]
 
     def added(self, conversation_id: str) -> int:
         """The number of a call, which gets one if it has none."""

@@ -1,20 +1,25 @@
-"""The past of a partition: its log, and the scores of its calls then."""
+"""The past of a partition: its log, and the scores of its calls then; on Kafka, or in the folder of a `serve`."""
 
+import asyncio
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from consumers.history.search import Condition, Question
+from consumers.history.sqlite import SqliteHistory
+from consumers.log.file import reading
 from consumers.log.stretches import log_between
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import CloseReason
 from schemas.log import Event, Tick
 from schemas.quarantine import UndecodableRecord
-from schemas.rows import CallRow, GoalsRow, Row, RowError, TurnRow, decode, kind_of
+from schemas.rows import CallRow, GoalsRow, Row, RowError, TurnRow, decode, encode, kind_of
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 from schemas.units import DAY_MS
 from streamer.cluster.readers import records_so_far
@@ -140,58 +145,68 @@ class PastCalls:
             )
 
 
-async def past_calls(
-    consumer: AIOKafkaConsumer, kafka: KafkaSettings, number: int, period: Period, longest_call_ms: int
-) -> PastCalls:
-    """Reads one partition of `scores`.
+class Stretch(NamedTuple):
+    """What is read of a partition of the log: places from `start` to before `end`; what was before `cut_ms` is gone, 0 if nothing is."""
 
-    Args:
-        consumer: A started consumer without a group.
-        kafka: Where.
-        number: The partition number.
-        period: The calls that closed in it are read; broker time.
-        longest_call_ms: How long before its end something may have been written of a call.
-
-    Raises:
-        BacktestError: There are more calls than one back-test holds.
-        KafkaError: The broker refuses.
-        TimeoutError: The broker delivers nothing although there are more records.
-    """
-    calls = PastCalls(period)
-    tp = TopicPartition(kafka.topic(SCORES_TOPIC), number)
-    written = records_so_far(consumer, [tp], period.since_ms - longest_call_ms)
-    async with aclosing(cast("AsyncGenerator[Any, None]", written)) as records:
-        async for record in records:
-            if record.timestamp > period.until_ms + LATEST_MS:
-                break
-            if isinstance(record, UndecodableRecord):
-                calls.unreadable += 1
-            calls.take(record.key, record.value)
-    return calls
+    start: int
+    end: int
+    cut_ms: int
 
 
-# The log of one partition, read without a group.
-
-
-class PastLog:
-    """Reads the log of one partition after the other.
+class Past(Protocol):
+    """Where the past is kept.
 
     Attributes:
-        cut: By partition, the time of its oldest record, where older ones were wanted and are gone.
+        cut: By partition, the time of its oldest record of the log, where older ones were wanted and are gone.
     """
+
+    cut: dict[str, int]
+
+    async def calls(self, number: int, period: Period, longest_call_ms: int) -> PastCalls:
+        """The rows of the calls of one partition number that closed in a period.
+
+        Args:
+            number: The partition number.
+            period: The calls that closed in it are read; broker time.
+            longest_call_ms: How long before its end something may have been written of a call.
+
+        Raises:
+            BacktestError: There are more calls than one back-test holds.
+            OperatorError, KafkaError, TimeoutError: They cannot be read.
+        """
+
+    async def begin(self, number: int, since_ms: int) -> Stretch:
+        """Finds the place from which a partition of the log is read: what is before this time may be left out."""
+
+    def read(self, number: int, stretch: Stretch) -> AsyncIterator[Event | Tick]:
+        """The events and ticks of a stretch."""
+
+
+class PastTopics:
+    """The past on Kafka, read without a group, one partition after the other. Its methods raise as `log_between`."""
 
     def __init__(self, consumer: AIOKafkaConsumer, kafka: KafkaSettings) -> None:
         self.cut: dict[str, int] = {}
         self._consumer = consumer
-        self._topic = kafka.topic(EVENTS_TOPIC)
+        self._kafka = kafka
 
-    async def begin(self, number: int, since_ms: int) -> "Stretch":
-        """Finds the place from which this partition is read: what is before this time may be left out.
+    async def calls(self, number: int, period: Period, longest_call_ms: int) -> PastCalls:
+        """As of `Past`."""
+        calls = PastCalls(period)
+        tp = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
+        written = records_so_far(self._consumer, [tp], period.since_ms - longest_call_ms)
+        async with aclosing(cast("AsyncGenerator[Any, None]", written)) as records:
+            async for record in records:
+                if record.timestamp > period.until_ms + LATEST_MS:
+                    break
+                if isinstance(record, UndecodableRecord):
+                    calls.unreadable += 1
+                calls.take(record.key, record.value)
+        return calls
 
-        Raises:
-            KafkaError: The broker refuses.
-        """
-        tp = TopicPartition(self._topic, number)
+    async def begin(self, number: int, since_ms: int) -> Stretch:
+        """As of `Past`."""
+        tp = TopicPartition(self._kafka.topic(EVENTS_TOPIC), number)
         begin, end = (await self._consumer.beginning_offsets([tp]))[tp], (await self._consumer.end_offsets([tp]))[tp]
         found = (await self._consumer.offsets_for_times({tp: max(0, since_ms)}))[tp]
         is_cut = found is not None and 0 < begin == found.offset and found.timestamp > since_ms
@@ -199,14 +214,45 @@ class PastLog:
             self.cut[f"{tp.topic}[{number}]"] = found.timestamp
         return Stretch(end if found is None else found.offset, end, found.timestamp if is_cut else 0)
 
-    def read(self, number: int, stretch: "Stretch") -> AsyncIterator[Event | Tick]:
-        """The events and ticks of a stretch; raises as `log_between`."""
-        return log_between(self._consumer, TopicPartition(self._topic, number), stretch.start, stretch.end)
+    def read(self, number: int, stretch: Stretch) -> AsyncIterator[Event | Tick]:
+        """As of `Past`."""
+        tp = TopicPartition(self._kafka.topic(EVENTS_TOPIC), number)
+        return log_between(self._consumer, tp, stretch.start, stretch.end)
 
 
-class Stretch(NamedTuple):
-    """What is read of a partition of the log: offsets from `start` to before `end`; what was before `cut_ms` is gone, 0 if nothing is."""
+class PastFolder:
+    """The past in the folder of a `serve`, which may run: the rows of its history, and its log. It has one partition."""
 
-    start: int
-    end: int
-    cut_ms: int
+    def __init__(self, folder: Path, history: Path) -> None:
+        self.cut: dict[str, int] = {}
+        self._folder = folder
+        self._history = history
+
+    async def calls(self, number: int, period: Period, longest_call_ms: int) -> PastCalls:  # as on Kafka
+        """As of `Past`."""
+        calls = PastCalls(period)
+        lasted = [Condition("known_ms", ">=", period.since_ms)]
+        asked = Question(period.since_ms - longest_call_ms, period.until_ms, lasted, most=None)
+        store = SqliteHistory(self._history)
+        try:
+            for (name,) in store.values(asked, ["conversation_id"]):
+                for row in store.rows_of(str(name)):
+                    calls.take(row.conversation_id.encode(), encode(row))
+        finally:
+            store.close()
+        return calls
+
+    async def begin(self, number: int, since_ms: int) -> Stretch:
+        """As of `Past`."""
+        with reading(self._folder) as log:
+            bounds = log.since(since_ms)
+        if bounds.is_cut:
+            self.cut["the log"] = bounds.start_ms
+        return Stretch(bounds.start, bounds.end, bounds.start_ms if bounds.is_cut else 0)
+
+    async def read(self, number: int, stretch: Stretch) -> AsyncIterator[Event | Tick]:
+        """As of `Past`."""
+        with reading(self._folder) as log:
+            for record in log.between(stretch.start, stretch.end):
+                yield record.read
+                await asyncio.sleep(0)

@@ -331,6 +331,8 @@ class Rerun:
             BacktestError: There are more calls than one back-test holds.
         """
         if isinstance(found, Tick):
+            if found.gap_ms:
+                self._evaluator.pass_gap(found.known_ms - found.gap_ms, found.known_ms)
             return self._written(self._evaluator.advance(found.known_ms, found.place))
         conversation_id = (found.key or b"").decode("utf-8", "replace")
         self._look(conversation_id, found)

@@ -1,4 +1,4 @@
-"""Runs a back-test over the topics, and says what came out."""
+"""Runs a back-test over the topics, or the folder of a `serve`, and says what came out."""
 
 import asyncio
 import json
@@ -6,10 +6,11 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, nullcontext
-from dataclasses import dataclass, field
+from contextlib import aclosing, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, Self, cast
 
 import typer
@@ -37,10 +38,11 @@ from consumers.runtime.process import finish_unless, wall_clock_ms
 from schemas.log import Event, Tick
 from schemas.rows import Row, encode
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPICS
-from streamer.backtest.past import BacktestError, PastLog, Period, past_calls
+from streamer.backtest.past import BacktestError, Past, PastFolder, PastTopics, Period
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, Said, Tally
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
 from streamer.roles.evaluator_role import goals_of_now
+from streamer.served_calls import served
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.sources.publisher import PublishError
@@ -48,7 +50,7 @@ from streamer.terminal import error_console, output_console, print_document, say
 from streamer.time_bounds import moment_ms, shown_moment
 from streamer.trials.versus import by_subgoal, flips_in_words, quotes
 
-# Evaluates past traffic again with today's code and settings, writes to a separate topic, and compares.
+# Evaluates past traffic again with today's code and settings, and compares; on Kafka it writes to a separate topic.
 
 RUN_HEADER: Final = "callgauge_run"
 """Header of every record that a back-test writes; its value is the id of the run."""
@@ -70,18 +72,20 @@ class BacktestPlan:
 
     Attributes:
         period: The past, in broker time.
-        into: Topic of the new records, without the prefix.
+        into: Topic of the new records, without the prefix; None writes none.
         obeys_facts: Whether the calls are those that closed in the period, with the goals that they had; otherwise those that began in
             it, and they choose.
         run_id: Identifies the records of this run.
         now_ms: Start of the command: an open silence lasts until then.
+        folder: The folder of a `serve` that has the past; None for Kafka.
     """
 
     period: Period
-    into: str
+    into: str | None
     obeys_facts: bool
     run_id: str
     now_ms: int
+    folder: Path | None = None
 
 
 @dataclass(slots=True)
@@ -123,7 +127,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
     """Evaluates one partition after the other; each is read once, and no consumer group knows of it.
 
     Args:
-        settings: Today's settings.
+        settings: Today's settings; with a folder, as `served` has them.
         plan: The past, and the topic of the new records.
         show: Gets the progress.
 
@@ -135,24 +139,22 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
         TopicsUnfitError: A topic is missing.
     """
     kafka = settings.kafka
-    count = await _partitions(kafka, plan)
     result = BacktestResult()
     rules = settings.goal_rules(("evaluator", "judge"))
     async with (
         nullcontext() if plan.obeys_facts else goals_of_now(kafka, settings) as goals,
-        onlooker(kafka, "backtest", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as consumer,
+        _past(settings, plan) as (there, count),
         _Writer(kafka, plan) as writer,
     ):
-        log = PastLog(consumer, kafka)
         for number in range(count):
             show(number, count, 0.0)
             # Without the facts a call may close as late as the longest one that begins at the end of the period.
             longest_ms = settings.limits.max_call_duration_ms
             since_ms, until_ms = plan.period
             closing = plan.period if plan.obeys_facts else Period(since_ms, until_ms + longest_ms)
-            past = await past_calls(consumer, kafka, number, closing, longest_ms)
+            past = await there.calls(number, closing, longest_ms)
             begin_ms = since_ms - longest_ms - settings.limits.idle_ms
-            stretch = await log.begin(number, begin_ms)
+            stretch = await there.begin(number, begin_ms)
             rerun = Rerun(
                 limits=settings.all_limits,
                 code_version=installed_version(),
@@ -168,14 +170,16 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
                 redactor=Redactor(settings.redaction),
             )
             if not rerun.is_over(since_ms):
-                await _evaluate(rerun, log.read(number, stretch), writer, plan, begin_ms, partial(show, number, count))
+                await _evaluate(
+                    rerun, there.read(number, stretch), writer, plan, begin_ms, partial(show, number, count)
+                )
             result.counts += rerun.counts
             result.counts["not_over"] += rerun.open_calls
             result.counts["closed_twice"] += len(past.closed_twice)
             result.counts["unreadable_scores"] += past.unreadable
         await writer.flush()
         result.written = writer.written
-        result.cut = log.cut
+        result.cut = there.cut
     show(count, count, 0.0)
     return result
 
@@ -202,9 +206,21 @@ async def _evaluate(
     await writer.write(rerun.finish(plan.now_ms))
 
 
-async def _partitions(kafka: KafkaSettings, plan: BacktestPlan) -> int:
+@asynccontextmanager
+async def _past(settings: Settings, plan: BacktestPlan) -> AsyncIterator[tuple[Past, int]]:
+    """Where the past is kept, and its number of partitions."""
+    kafka, history = settings.kafka, settings.history.folder
+    if plan.folder is not None and history is not None:
+        yield PastFolder(plan.folder, history), 1
+        return
+    count = await _partitions(kafka, plan.into or "")
+    async with onlooker(kafka, "backtest", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as consumer:
+        yield PastTopics(consumer, kafka), count
+
+
+async def _partitions(kafka: KafkaSettings, into: str) -> int:
     """How many partitions there are to evaluate."""
-    into, reads = plan.into, {topic: frozenset({READ}) for topic in (EVENTS_TOPIC, SCORES_TOPIC)}
+    reads = {topic: frozenset({READ}) for topic in (EVENTS_TOPIC, SCORES_TOPIC)}
     await require_access(kafka, Needs(reads))
     counts = await partition_counts(kafka, reads)
     count = counts[EVENTS_TOPIC]
@@ -226,17 +242,19 @@ async def _partitions(kafka: KafkaSettings, plan: BacktestPlan) -> int:
 
 
 class _Writer:
-    """Puts records on the topic of a back-test, in order, each with the id of the run."""
+    """Puts records on the topic of a back-test, in order, each with the id of the run; without a topic it writes nothing."""
 
     def __init__(self, kafka: KafkaSettings, plan: BacktestPlan) -> None:
         self.written = 0
         self._kafka = kafka
-        self._topic = kafka.topic(plan.into)
+        self._topic = None if plan.into is None else kafka.topic(plan.into)
         self._headers = [(RUN_HEADER, plan.run_id.encode())]
         self._producer: AIOKafkaProducer | None = None
         self._sent: list[asyncio.Future[Any]] = []
 
     async def __aenter__(self) -> Self:
+        if self._topic is None:
+            return self
         self._producer = self._kafka.producer("backtest")
         try:
             await self._producer.start()
@@ -346,8 +364,8 @@ _REMARKS: Final = {
 }
 
 
-def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
-    """Remarks beside the differences, each a sentence."""
+def remarks(result: BacktestResult, into: str | None, run_id: str) -> Iterator[str]:
+    """Remarks beside the differences, each a sentence; `into` is the topic that was written."""
     for partition, oldest_ms in sorted(result.cut.items()):
         yield (
             f"{partition} has nothing before {shown_moment(oldest_ms)} UTC, and more was wanted: calls that began earlier "
@@ -357,7 +375,8 @@ def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
     for name, remark in _REMARKS.items():
         if count := counts.get(name):
             yield remark.format(calls=counted(count, "call"), count=count)
-    yield f"{result.written} records written to {into}, each with the header callgauge_run={run_id}."
+    if into is not None:
+        yield f"{result.written} records written to {into}, each with the header callgauge_run={run_id}."
 
 
 def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
@@ -456,7 +475,14 @@ def _example_json(example: Difference) -> Mapping[str, Any]:
 
 
 def run_backtest(
-    settings: Settings, *, since: str | None, until: str | None, into: str, obeys_facts: bool, as_json: bool
+    settings: Settings,
+    *,
+    since: str | None,
+    until: str | None,
+    into: str,
+    obeys_facts: bool,
+    as_json: bool,
+    folder: Path | None = None,
 ) -> None:
     """Runs a back-test and prints the result; differences are a result and no failure.
 
@@ -467,6 +493,7 @@ def run_backtest(
         into: Topic to write to, as typed.
         obeys_facts: Whether the calls are those that closed in the period, with the goals that they had.
         as_json: One JSON object instead of tables.
+        folder: The folder of a `serve` that has the past, in place of Kafka; then no record is written.
 
     Raises:
         typer.BadParameter: A time or the topic cannot be used.
@@ -474,17 +501,24 @@ def run_backtest(
         typer.Exit: A signal cut it short.
     """
     plan = _plan(settings, since, until, into, obeys_facts=obeys_facts)
+    if folder is not None:
+        settings, plan = served(settings, folder), replace(plan, into=None, folder=folder)
+    topic = None if plan.into is None else settings.kafka.topic(plan.into)
     redact = Redactor(settings.redaction).redact
     configure_logging(settings.log_format, "warning", redact=redact)  # log lines of the goal sources are no results
     result = asyncio.run(_run(settings, plan))
     if result is None:
-        say(f"Stopped. What was written until then is in {settings.kafka.topic(plan.into)} under run {plan.run_id}.")
+        say(
+            "Stopped."
+            if topic is None
+            else f"Stopped. What was written until then is in {topic} under run {plan.run_id}."
+        )
         raise typer.Exit(STOPPED_BY_SIGNAL)
     if as_json:
         print_document(report_document(plan, result))
     else:
         output_console().print(report(plan, result))
-    for remark in remarks(result, settings.kafka.topic(plan.into), plan.run_id):
+    for remark in remarks(result, topic, plan.run_id):
         say(remark)
 
 

@@ -61,7 +61,8 @@ def call(
     Exit code 1 when there is no such call, or several ids end in this way; it says which of the possible reasons is true.
 
     A label is one word, as in false-alarm. It goes to the topic annotations, with who gave it and when: the call shows it from then
-    on, and the role history keeps it. Of one person and label the last one counts. Notes are redacted as all texts are.
+    on, and the role history keeps it. Of one person and label the last one counts. Notes are redacted as all texts are. With --folder
+    it goes through the `serve` that runs there, or into the folder itself.
 
     --json prints the rows of the call, of its turns and of its words, its goals, and what people say of it.
 
@@ -71,8 +72,8 @@ def call(
         callgauge call 9f2c41 --label false-alarm --note "the caller was on hold"
         callgauge call sample-call-3fa9c1-1 --since 7d --bootstrap kafka:9092
     """
-    from streamer.history.people import annotate
-    from streamer.history.said import this_user
+    from streamer.history.people import publish
+    from streamer.history.said import annotation, this_user
     from streamer.one_call import call_document, follow_call, print_call, the_call
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given
@@ -84,8 +85,6 @@ def call(
     says_something = not (label is None and note is None and unlabel is None)
     if says_something and (follow or as_json or (unlabel is not None and (label is not None or note is not None))):
         raise typer.BadParameter("Give --label, --note or both, or --unlabel; each without --follow and --json.")
-    if says_something and folder is not None:
-        raise typer.BadParameter("With --folder a call gets its labels on its page.")
     if by is not None and not says_something:
         raise typer.BadParameter("--by is who gives a --label or a --note.")
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
@@ -97,11 +96,16 @@ def call(
         found = asyncio.run(the_call(settings, *asked, folder))
         if says_something:
             row = found.rows.call
-            written = annotate(
-                settings.kafka, found.redactor, row.conversation_id, by or this_user(), label or unlabel, note,
-                row.labels, withdraws=unlabel is not None,
-            )  # fmt: skip
-            said = asyncio.run(written)
+            said = annotation(
+                by or this_user(), label or unlabel, note, row.labels, found.redactor, withdraws=unlabel is not None
+            )
+            record = row.conversation_id, said
+            if folder is None:
+                asyncio.run(publish(settings.kafka, [record]))
+            else:
+                from streamer.served_writes import say_in
+
+                asyncio.run(say_in(settings, folder, [record]))
             what = "taken back" if said.is_withdrawn else said.words
             say(f"Call {row.conversation_id}: {what}, by {said.by}.")
             return

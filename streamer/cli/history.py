@@ -301,21 +301,40 @@ def forget(
     What Kafka has of the calls, rows of words too, stays in its topics until their retention ends: single calls cannot be deleted
     there. Backups of the folder stay as they are.
 
+    With the --folder of `callgauge serve`, which may run, a call that has closed leaves its log of events, too. One that is still open
+    leaves the history at once, and the log when it closes.
+
     Examples:
         callgauge history forget --conversation call-9f2c41
         callgauge history forget --tenant acme --yes
+        callgauge history forget --conversation call-9f2c41 --folder calls
     """
     import asyncio
 
     from consumers.console.page.drawing import counted
     from consumers.runtime.process import wall_clock_ms
     from streamer.history.people import Forgetting, calls_in, forget_in, left_in_topics, publish, require_consent
+    from streamer.served_calls import is_served
     from streamer.settings.listing import settings_from
     from streamer.terminal import quiet_libraries, say
 
     what = Forgetting(tuple(conversation or ()), tenant, wall_clock_ms())
     what.require_fitting()
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    if folder is not None and is_served(folder.parent):
+        raise typer.BadParameter(
+            f"{folder} is the history of `callgauge serve`, whose log has the events of the calls, too: give --folder {folder.parent}."
+        )
+    if folder is not None and is_served(folder):
+        from streamer.served_writes import forget_in_folder
+
+        require_consent(what.in_words, is_agreed=yes)
+        done = forget_in_folder(settings, folder, what)
+        say(f"{counted(done.calls, 'call')} deleted from the history and the log in {folder}.")
+        for name in done.open:
+            say(f"Call {name} is still open: nothing more of it is kept, and its events leave the log when it closes.")
+        _tell_set_aside(_folder(folder, settings))
+        return
     there = _folder(folder, settings) if folder or without_topics else settings.history.folder
     if there is not None and not there.is_dir() and not without_topics:  # it is on another machine
         there = None
@@ -331,7 +350,13 @@ def forget(
         return
     forget_in(there, what, waits=not without_topics)
     say(f"{counted(deleted, 'call')} deleted from {there}.")
-    for aside in sorted(there.glob("*.broken-*")):
+    _tell_set_aside(there)
+
+
+def _tell_set_aside(folder: Path) -> None:
+    from streamer.terminal import say
+
+    for aside in sorted(folder.glob("*.broken-*")):
         say(f"{aside} was set aside as damaged and may still have them: delete it.")
 
 
@@ -412,7 +437,7 @@ def _folder(folder: Path | None, settings: "Settings") -> Path:
     from consumers.history.sqlite import HistoryFolderError
     from streamer.served_calls import history_of
 
-    if (there := history_of(folder) if folder else settings.history.folder) is None:
+    if (there := history_of(folder, settings) if folder else settings.history.folder) is None:
         raise HistoryFolderError(
             "History: there is no folder. Set history.folder to that of the role `history`, or give it with --folder."
         )
@@ -425,11 +450,12 @@ def _opened(folder: Path | None, config: Path | None) -> "AbstractContextManager
     from consumers.history.settings import HistorySettings
     from streamer.settings.listing import settings_from
 
+    settings = settings_from(config)
     if folder is None:
-        return opened(settings_from(config).history)
+        return opened(settings.history)
     from streamer.served_calls import history_of
 
-    return opened(HistorySettings(folder=history_of(folder)))
+    return opened(HistorySettings(folder=history_of(folder, settings)))
 
 
 def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Condition]":

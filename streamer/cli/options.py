@@ -26,7 +26,7 @@ PrefixOption = Annotated[
 ]
 ServedOption = Annotated[
     Path | None,
-    typer.Option("--folder", metavar="PATH", help="The folder of a running `callgauge serve`, in place of Kafka."),
+    typer.Option("--folder", metavar="PATH", help="The folder of `callgauge serve`, in place of Kafka."),
 ]
 HttpPortOption = Annotated[
     int | None,

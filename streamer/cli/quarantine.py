@@ -1,12 +1,16 @@
 """The command `quarantine`: refused records, the reasons, and putting records back after a fix."""
 
-from typing import Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from schemas.closed_sets import RefusalReason
 from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption, ServedOption
 from streamer.terminal import output_console, print_document, print_line, say
+
+if TYPE_CHECKING:
+    from streamer.settings.all_settings import Settings
 
 MAX_LISTED: Final = 10_000
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -34,7 +38,7 @@ def quarantine() -> None:
     """Shows refused records, and puts them back after a fix.
 
     A refused record stays in its topic; the topic `quarantine` has its coordinates and the reason. Reading here disturbs
-    no other reader.
+    no other reader. With the --folder of `callgauge serve` the same holds of its log.
 
     Examples:
         callgauge quarantine list --since 2h
@@ -72,9 +76,8 @@ def list_refused(
     """
     from streamer.cluster.readers import Coordinates
     from streamer.quarantine import counted_entries, finished, listing, quarantined, summary, tell_unreadable, wanted_by
-    from streamer.settings.listing import settings_from
 
-    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = _settings(config, bootstrap, topic_prefix, folder)
     wanted = wanted_by(settings, reason, topic, conversation, since, until)
     found = finished(quarantined(settings.kafka, wanted, most=limit, folder=folder))
     if as_json:
@@ -98,6 +101,7 @@ def list_refused(
 @app.command()
 def show(
     record: Annotated[str, typer.Argument(metavar="RECORD", help="TOPIC[PARTITION]@OFFSET, as messages print it.")],
+    folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -110,11 +114,10 @@ def show(
         callgauge quarantine show 'pipecat.events[3]@1041'
     """
     from streamer.quarantine import finished, place_named, show_entry
-    from streamer.settings.listing import settings_from
 
-    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = _settings(config, bootstrap, topic_prefix, folder)
     place = place_named(settings.kafka, record)
-    if not finished(show_entry(settings, place)):
+    if not finished(show_entry(settings, place, folder)):
         raise typer.Exit(1)
 
 
@@ -134,6 +137,7 @@ def replay(
         bool, typer.Option("--dry-run", help="Show the entries that would be put back; append nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before more than one record is appended.")] = False,
+    folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -156,26 +160,28 @@ def replay(
     While its call is open, a record that is put back twice is recognised and counted as repeated, by the header
     callgauge_replay_of, which has its first coordinates.
 
+    With --folder the `serve` that runs there takes them into its log; a record that was put back before is never taken twice.
+
     Exit code 1 when a record that should be put back could not be.
 
     Examples:
         callgauge quarantine replay 'pipecat.events[3]@1041'
         callgauge quarantine replay --reason text_too_long --since 1d --dry-run
         callgauge quarantine replay --all --until 2026-08-01T14:30 --yes
+        callgauge quarantine replay --all --folder calls
     """
     from consumers.console.page.drawing import counted
     from streamer.cluster.readers import Coordinates
     from streamer.quarantine import Outcome, confirm, finished, place_named, plan_of, put_back_planned, wanted_by
-    from streamer.settings.listing import settings_from
 
     if bool(records) == bool(everything or reason):
         raise typer.BadParameter("say which records: name them, or give --reason, or --all.")
     if records and (topic or conversation or since or until):
         raise typer.BadParameter("filters choose among all records; leave them out where records are named.")
-    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    settings = _settings(config, bootstrap, topic_prefix, folder)
     places = frozenset(place_named(settings.kafka, text) for text in records or ())
     wanted = wanted_by(settings, reason, topic, conversation, since, until, places)
-    plan = finished(plan_of(settings, wanted))
+    plan = finished(plan_of(settings, wanted, folder))
     chosen, failed = plan.chosen, plan.failed
     if dry_run:
         for entry in chosen:
@@ -184,6 +190,17 @@ def replay(
         say(f"{counted(len(chosen), 'record')} to put back; nothing was appended.")
     else:
         confirm(len(chosen), is_agreed=yes)
-        failed += finished(put_back_planned(settings, plan))
+        failed += finished(put_back_planned(settings, plan, folder))
     if failed:
         raise typer.Exit(1)
+
+
+def _settings(config: Path | None, bootstrap: str | None, topic_prefix: str | None, folder: Path | None) -> "Settings":
+    from streamer.settings.listing import settings_from
+
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    if folder is None:
+        return settings
+    from streamer.served_calls import served
+
+    return served(settings, folder)

@@ -1,8 +1,9 @@
-"""The command `replay`: recorded calls onto the topics, once or as they are written; with --from-topics, past traffic evaluated again."""
+"""The command `replay`: recorded calls sent again, once or as they are written; with --from-topics, past traffic evaluated again."""
 
 import asyncio
 import math
 import secrets
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -162,7 +163,8 @@ def replay(
     With --from-topics the calls that closed between --since and --until are read from the topic events again and evaluated
     with this version and these settings. The records go to the topic --into and are compared with those in `scores`. The
     running system is not touched: no consumer group is used, and nothing is written to scores. Give this command the
-    settings to try, for example in the environment.
+    settings to try, for example in the environment. With --folder the events are those of the log of `serve`, which may run,
+    the scores those of its history, and nothing is written.
 
     Events are folded in the order of the log, as they were then, and calls have the goals that they had: with the same
     version and settings the same scores come out. With --without-facts the calls that began in that time are evaluated,
@@ -181,6 +183,7 @@ def replay(
         callgauge replay --watch output/my-run --folder calls
         callgauge replay --watch output/next-run --run-name next
         callgauge replay --from-topics --since 2h
+        callgauge replay --from-topics --since 2h --folder calls
         CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02
     """
     from consumers.console.page.drawing import counted
@@ -195,7 +198,13 @@ def replay(
     if from_topics:
         from streamer.backtest.run import run_backtest  # brings the engine, which playing does not need
 
-        run_backtest(settings, since=since, until=until, into=into, obeys_facts=not without_facts, as_json=as_json)
+        if folder is not None and _given(context, ["into"]):
+            raise typer.BadParameter(
+                "--into names a topic of Kafka, and with --folder nothing is written: leave one of them out."
+            )
+        run_backtest(
+            settings, since=since, until=until, into=into, obeys_facts=not without_facts, as_json=as_json, folder=folder
+        )  # fmt: skip
         return
     if not paths:
         raise typer.BadParameter("Missing argument 'PATH...': what to play; or --from-topics to evaluate past traffic.")
@@ -280,20 +289,19 @@ def _require_one_kind(context: typer.Context, *, from_topics: bool, watches: boo
         (_OF_PLAYING, "--watch", watches),
     ):
         if is_excluded and (given := _given(context, names)):
-            raise typer.BadParameter(f"{given} cannot be combined with {other}.")
+            raise typer.BadParameter(f"{names[given[0]]} cannot be combined with {other}.")
     for names, other, is_there in (
         (_OF_PAST_TRAFFIC, "--from-topics", from_topics),
         (_OF_WATCHING, "--watch", watches),
     ):
         if not is_there and (given := _given(context, names)):
-            raise typer.BadParameter(f"{given} is of use only with {other}.")
+            raise typer.BadParameter(f"{names[given[0]]} is of use only with {other}.")
 
 
-def _given(context: typer.Context, names: dict[str, str]) -> str | None:
-    """The first of these options that the command line has."""
+def _given(context: typer.Context, names: Iterable[str]) -> list[str]:
+    """Which of these parameters stand on the command line."""
     sources = {name: context.get_parameter_source(name) for name in names}
-    given = (names[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
-    return next(given, None)
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
 def _calls_text(finished: int, of: int) -> str:

@@ -18,7 +18,7 @@ def run(
         typer.Option(
             "--roles",
             metavar="NAMES",
-            help=f"Which of {', '.join(ROLE_NAMES)}, separated by commas. Without it all, but history, ingest and monitor "
+            help=f"On Kafka, which of {', '.join(ROLE_NAMES)}, separated by commas. Without it all, but history, ingest and monitor "
             "only if they have a folder, a token, a secret or a key.",
         ),
     ] = None,
@@ -28,6 +28,8 @@ def run(
     config: ConfigOption = None,
 ) -> None:
     """Runs the roles: sequencer, evaluator, console and others.
+
+    The roles are for Kafka, on one machine or on many. On one machine `callgauge serve` does all this without it.
 
     The sequencer puts the events of all inputs into one order, the topic `events`; one is active, others stand by. The
     evaluator rebuilds calls from there and writes scores. The exporter turns scores into metrics. The judge

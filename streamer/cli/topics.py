@@ -18,7 +18,7 @@ def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
     """Shows the topic table; creates and checks topics.
 
     The table has every topic that is read or written, and its rules. Inputs may have any number of partitions, and
-    producers may place their records by any hash of the key.
+    producers may place their records by any hash of the key. Topics are for Kafka: `callgauge serve` has none, and needs none.
 
     Without a command it needs no broker.
 

@@ -19,6 +19,7 @@ from streamer.cli.options import (
     ParquetOption,
     PrefixOption,
     ProcessesOption,
+    ServedOption,
     VerdictsOption,
     require_judge,
     wants_table,
@@ -67,6 +68,7 @@ def trials(
         bool, typer.Option("--history", help="Compare past calls of the history (history.folder); no broker is needed.")
     ] = False,
     since: Annotated[str | None, typer.Option(metavar="WHEN", help=f"{SINCE_HELP} {_SINCE} unless given.")] = None,
+    folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -84,7 +86,8 @@ def trials(
 
     PATH holds recordings, which are scored as by `callgauge score`, or files of rows. With --from-topics, calls that closed
     since then are read from the topic scores in no consumer group, and console_url makes the links to their pages. With --history
-    calls that began since then are read from the files of the role history, which keeps them longer than the topics.
+    calls that began since then are read from the files of the role history, which keeps them longer than the topics, and with
+    --from-topics --folder from those of `callgauge serve`.
 
     With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of the agent: success and progress of
     each, their difference with its 95 % bootstrap interval (the same for the same trials), and for the calls that both have, the
@@ -101,6 +104,7 @@ def trials(
         callgauge trials monday.jsonl tuesday.jsonl
         callgauge trials --compare before.jsonl after.jsonl
         callgauge trials --from-topics --since 2h
+        callgauge trials --from-topics --since 2h --folder calls
         callgauge trials --from-topics --csv > trials.csv
         callgauge trials --history --since 30d
     """
@@ -122,6 +126,8 @@ def trials(
         require_parquet(parquet)
     if compare is not None and k:
         raise typer.BadParameter("--k is for trials of one goal set: leave it out, or leave --compare out.")
+    if folder is not None and not from_topics:
+        raise typer.BadParameter("--folder is of use only with --from-topics: history.folder is for --history.")
     if history and from_topics:
         raise typer.BadParameter("--history and --from-topics both say where the calls are: leave one of them out.")
     is_scored = from_topics or history
@@ -133,8 +139,12 @@ def trials(
     if is_scored and (goals is not None or judge is JudgeSwitch.ON or agent is not None or processes is not None):
         raise typer.BadParameter("Live calls are scored already: leave out --goals, --judge, --agent and --processes.")
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    if folder is not None:
+        from streamer.served_calls import served
+
+        settings = served(settings, folder)
     gathered = Trials()
-    if history:
+    if history or folder is not None:
         unread = from_history(settings, since or _SINCE, gathered)
     elif from_topics:
         unread = from_past_calls(settings, since or _SINCE, gathered)

@@ -114,13 +114,14 @@ _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # 
 
 def start_findings(settings: Settings) -> Iterator[Finding]:
     """Checks without Kafka. It reads the files of goals, and waits for the program that uses the port of /metrics."""
-    sets, finding = _goal_sets(settings)
+    sets, finding = goals_and_finding(settings)
     yield finding
     yield judge_finding(settings, sets)
     yield from metrics_findings(settings)
 
 
-def _goal_sets(settings: Settings) -> tuple[list[GoalSet], Finding]:
+def goals_and_finding(settings: Settings) -> tuple[list[GoalSet], Finding]:
+    """The goal sets of the folder, and what is to say of them."""
     folder = settings.goals.folder
     if folder is None:
         source = (
@@ -177,7 +178,7 @@ def metrics_findings(settings: Settings) -> Iterator[Finding]:
         free = "is free on this machine" if port else "takes a free port at each start"
         yield Finding(check, Verdict.OK, f"{where} {free}")
         return
-    answer = _answer(host, port, "/metrics", settings.http_token)
+    answer = answer_of(host, port, "/metrics", settings.http_token)
     if answer is not None and answer.is_of_metrics:
         yield Finding(check, Verdict.OK, f"callgauge serves /metrics on {where}")
         yield from counter_findings(answer.body.decode("utf-8", "replace"), wall_clock_ms())
@@ -276,7 +277,7 @@ def _bind_error(host: str, port: int) -> OSError | None:
     return None
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
     """The answer of the program that listens at an address."""
 
     status: int
@@ -297,14 +298,14 @@ class _Answer(NamedTuple):
         return self.status == http.HTTPStatus.METHOD_NOT_ALLOWED and "POST" in self.headers.get("allow", "")
 
 
-def _answer(host: str, port: int, path: str, token: SecretStr | None = None) -> _Answer | None:
+def answer_of(host: str, port: int, path: str, token: SecretStr | None = None) -> Answer | None:
     """The answer to GET, which changes nothing anywhere; None without one."""
     connection = http.client.HTTPConnection(_ANY_ADDRESS.get(host, host), port, timeout=PORT_ANSWER_SECONDS)
     try:
         headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
-        return _Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read(MAX_PAGE_BYTES))
+        return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read(MAX_PAGE_BYTES))
     except (OSError, http.client.HTTPException):
         return None
     finally:
@@ -518,7 +519,7 @@ def address_finding(settings: Settings) -> Finding:
         seen = f"{where} is also the address of /metrics, so the later of the two cannot start"
         return Finding("ingest address", Verdict.WRONG, seen, "Set ingest.port or http_port to another port.")
     if error := _bind_error(host, port):
-        answer = _answer(host, port, _EVENTS_PATH) if error.errno == errno.EADDRINUSE else None
+        answer = answer_of(host, port, _EVENTS_PATH) if error.errno == errno.EADDRINUSE else None
         if answer is not None and answer.takes_events:
             return Finding("ingest address", Verdict.OK, f"a receiver of events listens on {where}")
         seen = f"nobody can listen on {where}: {error.strerror or error}"
@@ -815,16 +816,24 @@ _CHECK_CHARS: Final = 16
 
 
 async def findings_with(
-    config: Path | None, bootstrap: str | None, topic_prefix: str | None
+    config: Path | None, bootstrap: str | None, topic_prefix: str | None, folder: Path | None = None
 ) -> AsyncGenerator[Finding, None]:
-    """The findings with these settings; mistakes in the settings are the only ones if there are any."""
+    """The findings with these settings, of Kafka or of the folder of a `serve`; mistakes in the settings are the only ones if there are
+    any.
+    """
     try:
         settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     except SettingsError as error:
         for mistake in error.mistakes:
             yield Finding("settings", Verdict.WRONG, mistake, "Fix it; nothing more was checked.")
         return
-    async with aclosing(examine(settings)) as findings:
+    if folder is None:
+        found = examine(settings)
+    else:
+        from streamer.doctor.folder import examine_folder
+
+        found = examine_folder(settings, folder)
+    async with aclosing(found) as findings:
         async for finding in findings:
             yield finding
 

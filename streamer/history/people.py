@@ -16,7 +16,7 @@ from consumers.history.settings import MAX_RETENTION_DAYS
 from consumers.history.sqlite import Batch, FolderInUseError, SqliteHistory
 from consumers.runtime.kafka.connection import WRITE, KafkaSettings, Needs, require_access
 from consumers.runtime.process import OperatorError, SetupError
-from schemas.annotations import Annotation, ForgottenTenant
+from schemas.annotations import Annotation, AnyAnnotation, ForgottenTenant
 from schemas.rows import Labels
 from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TOPICS, TRANSCRIPTS_TOPIC, WORDS_TOPIC
 from schemas.units import DAY_MS
@@ -52,7 +52,7 @@ async def annotate(
     return said
 
 
-async def publish(kafka: KafkaSettings, said: Sequence[tuple[str, Annotation | ForgottenTenant | None]]) -> None:
+async def publish(kafka: KafkaSettings, said: Sequence[tuple[str, AnyAnnotation | None]]) -> None:
     """Writes records to the topic, each with its key; None is a call that is to be forgotten. Returns when the broker has them.
 
     Raises:

@@ -5,9 +5,11 @@ import getpass
 from pydantic import ValidationError
 
 from consumers.engine.redaction.redactor import Redactor
+from consumers.log.file import DecidedRecord
 from consumers.runtime.process import SetupError, wall_clock_ms
-from schemas.annotations import MAX_NOTE_CHARS, Annotation
+from schemas.annotations import MAX_NOTE_CHARS, Annotation, AnyAnnotation
 from schemas.rows import Labels
+from schemas.topics import ANNOTATIONS_TOPIC
 
 
 def this_user() -> str:
@@ -22,6 +24,11 @@ def this_user() -> str:
         raise SetupError(
             "The user of this machine has no name: say with --by who you are. Nothing was written."
         ) from None
+
+
+def record_in_log(key: str, said: AnyAnnotation | None) -> DecidedRecord:
+    """What a person says of a call, as the log in a file has it; None is a call that is to be forgotten."""
+    return DecidedRecord(ANNOTATIONS_TOPIC, key.encode(), b"" if said is None else said.model_dump_json().encode())
 
 
 def annotation(

@@ -33,10 +33,11 @@ from schemas.closed_sets import RoleName
 from schemas.log import OutgoingRecord
 from schemas.metrics.process import LOOP_METRIC
 from schemas.rows import Labels, Row, RowError, WordsRow, decode, decode_words
-from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, WORDS_TOPIC
-from streamer.facts import ADDRESS_FILE, TOKEN_FILE, installed_version
+from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
+from streamer.facts import ADDRESS_FILE, KEY_FILE, TOKEN_FILE, installed_version
 from streamer.goals.sources import GoalFolder, GoalSources
-from streamer.history.said import annotation
+from streamer.history.said import annotation, record_in_log
+from streamer.roles.folder_commands import FolderCommands
 from streamer.roles.past_calls import StoredCalls
 from streamer.settings.all_settings import Settings
 from streamer.sources.http.receiver import BOUNDS, Receiver
@@ -60,6 +61,10 @@ class _Role(Protocol):
     async def run(self, stop: asyncio.Event) -> None: ...
 
     def problems(self) -> Sequence[str]: ...
+
+
+class _Filer(_Role, Protocol):
+    next: int
 
 
 class FileWriter:
@@ -159,11 +164,19 @@ class OneMachine:
 
             with instruments.registering("judge"):
                 self._roles.append(FileJudge(self.log, settings.judge, instruments, Redactor(settings.redaction)))
+        self._filer: _Filer | None = None
+        if settings.transcripts.folder is not None:
+            from streamer.roles.transcript_files import FileFiler, TranscriptFiles
+
+            files = TranscriptFiles(settings.transcripts.folder)
+            self._filer = FileFiler(self.log, files, instruments)
+            self._roles.append(self._filer)
         self._offsets = dict.fromkeys((SCORES_TOPIC, WORDS_TOPIC), 0)
         self._has_shown = asyncio.Event()
+        self._commands = FolderCommands(self.log)
         self._metrics = MetricsRoutes(_token_of_metrics(settings, host), instruments, not_ready=self._problems)
         self._listener = HttpListener(
-            host, port, [*self._receiver.routes, *self._metrics.routes, *self.console.routes()],
+            host, port, [*self._receiver.routes, *self._metrics.routes, *self._commands.routes, *self.console.routes()],
             partial(_count, instruments), bounds=_bounds(self.console.bounds), without_it="Nothing can be received or shown",
             names=settings.http_names,
         )  # fmt: skip
@@ -211,7 +224,8 @@ class OneMachine:
             self.console.calls.close()
             await self._counts.close()
             await self.log.close()
-            (self._folder / ADDRESS_FILE).unlink(missing_ok=True)
+            for name in (ADDRESS_FILE, KEY_FILE):
+                (self._folder / name).unlink(missing_ok=True)
 
     async def _follow_goals(self, ending: asyncio.Event) -> None:
         await self._goals.run(ending)  # without a folder there is nothing to follow
@@ -224,6 +238,7 @@ class OneMachine:
         while self._offsets[SCORES_TOPIC] < decided:
             self._has_shown.clear()
             await self._has_shown.wait()
+        write_secret(self._folder / KEY_FILE, self._commands.key)
         (self._folder / ADDRESS_FILE).write_text(self.address + "\n", encoding="utf-8")
         self.ready.set()
         await asyncio.Event().wait()
@@ -245,6 +260,8 @@ class OneMachine:
     # Rows: counted and shown as soon as they are on the disk.
 
     def _shown(self, topic: str) -> int:
+        if topic == TRANSCRIPTS_TOPIC and self._filer is not None:
+            return self._filer.next
         return self._offsets.get(topic, 2**62)
 
     async def _show_open_calls(self) -> None:
@@ -300,9 +317,8 @@ class OneMachine:
         *, withdraws: bool,
     ) -> Annotation:  # fmt: skip
         said = annotation(by, label, note, labels, redactor, withdraws=withdraws)
-        record = DecidedRecord(ANNOTATIONS_TOPIC, conversation_id.encode(), said.model_dump_json().encode())
         try:
-            await self.log.publish(Decided([record]))
+            await self.log.publish(Decided([record_in_log(conversation_id, said)]))
         except NotWrittenError as error:
             raise DiskError(f"the disk took nothing: {error}") from error
         return said

@@ -32,6 +32,10 @@ def run_serve(settings: Settings, folder: Path | None, host: str | None, port: i
     """
     configure_logging(settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact)
     host, port = host or settings.http_host, settings.console.port if port is None else port
+    for remark in settings.left_out_by_serve():
+        log.warning(
+            "setting_left_out", problem=f"{remark}.", what_to_do="Leave it out, or see docs/serve.md for Kafka."
+        )
     asyncio.run(_serve(settings, folder or data_folder(), host, port))
 
 

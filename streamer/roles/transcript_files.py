@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
+from consumers.log.file import FileLog
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, GroupReader
 from consumers.runtime.private_files import FILE_MODE, make_folder
@@ -125,27 +126,24 @@ def file_stem(conversation_id: str) -> str:
 
 MAX_BATCH_RECORDS: Final = 50
 """Transcripts of one poll: their files take a tenth of a second."""
+LOOK_SECONDS: Final = 0.5
+"""From one look into a log in a file to the next."""
 RETRY_SECONDS: Final = 5.0
 """How long until a file is tried again that could not be written, or a broker that was away."""
 
 log = structlog.get_logger()
 
 
-class TranscriptFiler:
-    """One member of the group that writes transcript files."""
+class _Filing:
+    """Writes files, counts them, and says what is in the way."""
 
-    def __init__(self, kafka: KafkaSettings, group_id: str, files: TranscriptFiles, instruments: Instruments) -> None:
-        """Nothing is connected before `follow`. A new group begins with the oldest transcripts there are."""
-        self._kafka = kafka
-        self._group_id = group_id
+    def __init__(self, files: TranscriptFiles, instruments: Instruments) -> None:
         self._files = files
         self._instruments = instruments
         self._has_warned = False
-        self._stop = asyncio.Event()
-        self.reader = self._new_reader()
 
-    async def follow(self, stop: asyncio.Event) -> None:
-        """Makes files until `stop` is set.
+    async def _prepare(self) -> None:
+        """Makes the folder.
 
         Raises:
             OperatorError: The folder cannot be used; nothing was read.
@@ -159,6 +157,88 @@ class TranscriptFiler:
                 "and files of an older version are open to all.",
                 what_to_do="Take the rights away: chmod o-rwx for the folder and the files in it.",
             )
+
+    async def _written(self, key: bytes, value: bytes) -> bool:
+        """Writes the file of a call; false if the disk does not take it."""
+        try:
+            await asyncio.to_thread(self._files.write, key.decode("utf-8", "replace"), value)
+        except OSError as error:
+            self._instruments.inc("callgauge_transcript_files_total", ("failed",))
+            self._tell(f"{error.filename}: {error.strerror or error}")
+            return False
+        self._instruments.inc("callgauge_transcript_files_total", ("written",))
+        self._has_warned = False
+        return True
+
+    def _tell(self, problem: str) -> None:
+        """Logs a fault once for as long as it lasts."""
+        if not self._has_warned:
+            self._has_warned = True
+            log.error(
+                "transcript_files_wait",
+                problem=problem,
+                what_happens_now=f"It is tried again every {RETRY_SECONDS:.0f} s; transcripts wait in their topic, and calls are "
+                "evaluated as ever.",
+                what_to_do="See to the disk and the rights of the folder, or to the broker.",
+            )
+
+
+class FileFiler(_Filing):
+    """Writes a file of each transcript in a log in a file.
+
+    Attributes:
+        ready: Set once the folder can be used.
+        next: Offset of the next transcript; those in front of it have files.
+    """
+
+    def __init__(self, log_file: FileLog, files: TranscriptFiles, instruments: Instruments) -> None:
+        """Nothing is written before `run`. The log is open by then."""
+        super().__init__(files, instruments)
+        self.ready = asyncio.Event()
+        self.next = 0
+        self._log = log_file
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Makes files until `stop` is set; what is left waits in the log.
+
+        Raises:
+            TranscriptFolderError: The folder cannot be used.
+        """
+        await self._prepare()
+        self.ready.set()
+        while not stop.is_set():
+            records = self._log.records(TRANSCRIPTS_TOPIC, self.next, MAX_BATCH_RECORDS)
+            for record in records:
+                if not await self._written(record.key, record.value):
+                    await pause_unless(stop, RETRY_SECONDS)
+                    break
+                self.next = record.offset + 1
+            if not records:
+                await pause_unless(stop, LOOK_SECONDS)
+
+    def problems(self) -> Sequence[str]:
+        """A file that waits delays no score."""
+        return ()
+
+
+class TranscriptFiler(_Filing):
+    """One member of the group that writes transcript files."""
+
+    def __init__(self, kafka: KafkaSettings, group_id: str, files: TranscriptFiles, instruments: Instruments) -> None:
+        """Nothing is connected before `follow`. A new group begins with the oldest transcripts there are."""
+        super().__init__(files, instruments)
+        self._kafka = kafka
+        self._group_id = group_id
+        self._stop = asyncio.Event()
+        self.reader = self._new_reader()
+
+    async def follow(self, stop: asyncio.Event) -> None:
+        """Makes files until `stop` is set.
+
+        Raises:
+            TranscriptFolderError: The folder cannot be used; nothing was read.
+        """
+        await self._prepare()
         self._stop = stop
         while not stop.is_set():
             try:
@@ -207,18 +287,12 @@ class TranscriptFiler:
                 continue
             if not place.key or value is None:
                 continue  # none of ours
-            try:
-                await asyncio.to_thread(self._files.write, place.key.decode("utf-8", "replace"), value)
-            except OSError as error:
-                self._instruments.inc("callgauge_transcript_files_total", ("failed",))
-                self._tell(f"{error.filename}: {error.strerror or error}")
+            if not await self._written(place.key, value):
                 if written:
                     await self._commit(partition, place.offset)
                 self.reader.consumer.seek(partition, place.offset)
                 await pause_unless(self._stop, RETRY_SECONDS)
                 return
-            self._instruments.inc("callgauge_transcript_files_total", ("written",))
-            self._has_warned = False
         await self._commit(partition, batch[-1].place.offset + 1)
 
     async def _commit(self, partition: TopicPartition, offset: int) -> None:
@@ -226,18 +300,6 @@ class TranscriptFiler:
             await self.reader.commit({partition: OffsetAndMetadata(offset, "")}, COMMIT_SECONDS)
         except (KafkaError, TimeoutError) as error:  # costs writing the same files again, if anything
             log.warning("commit_failed", role="transcript files", error=str(error) or type(error).__name__)
-
-    def _tell(self, problem: str) -> None:
-        """Logs a fault once for as long as it lasts."""
-        if not self._has_warned:
-            self._has_warned = True
-            log.error(
-                "transcript_files_wait",
-                problem=problem,
-                what_happens_now=f"It is tried again every {RETRY_SECONDS:.0f} s; transcripts wait in their topic, and calls are "
-                "evaluated as ever.",
-                what_to_do="See to the disk and the rights of the folder, or to the broker.",
-            )
 
 
 # The work of the command `transcript`: writes transcripts to files or prints them.

@@ -572,6 +572,18 @@ class Settings(BaseSettings):
         """How an evaluator judges calls against goals when these roles run in its process."""
         return self.goals.rules(self.judge, has_judge="judge" in roles)
 
+    def left_out_by_serve(self) -> list[str]:
+        """What is set and has no effect in `serve`, each a sentence without a full stop."""
+        given = {
+            "history.clickhouse_url": (
+                self.history.clickhouse_url,
+                "past calls are kept in files here, ClickHouse reads topics",
+            ),
+            "goals.reads_topic": (self.goals.reads_topic, "goals are those of goals.folder, there is no topic"),
+            "monitor.api_key": (self.monitor.is_on, "the role that follows calls of ElevenLabs agents writes to Kafka"),
+        }
+        return [f"{name} is set and does not count in `serve`: {why}" for name, (value, why) in given.items() if value]
+
     @property
     def kafka(self) -> "KafkaSettings":
         """The Kafka cluster."""

@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import sqlite3
 import uuid
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Never, Self
 
 import httpx2 as httpx
 from pydantic import SecretStr
+from pydantic_core import to_json
 
+from consumers.runtime.private_files import is_locked
 from consumers.runtime.process import OperatorError, end_tasks
-from streamer.facts import ADDRESS_FILE, TOKEN_FILE
+from streamer.facts import ADDRESS_FILE, KEY_FILE, MAX_COMMAND_RECORDS, TOKEN_FILE
 from streamer.sources.publisher import PublishError, record_of
 from streamer.sources.replay import WireEvent
 
@@ -39,16 +43,47 @@ def served_at(folder: Path, token: SecretStr | None) -> tuple[str, str]:
     Raises:
         ServeAwayError: There is none.
     """
+    address = _line_of(folder, ADDRESS_FILE)
+    return address, _line_of(folder, TOKEN_FILE) if token is None else token.get_secret_value()
+
+
+def _line_of(folder: Path, name: str) -> str:
+    """What stands in a file of a folder that is served: a process that was killed leaves its address there."""
     try:
-        address = (folder / ADDRESS_FILE).read_text(encoding="utf-8").strip()
-        if token is not None:
-            return address, token.get_secret_value()
-        return address, (folder / TOKEN_FILE).read_text(encoding="utf-8").strip()
-    except OSError as error:
+        if not is_locked(folder):
+            raise FileNotFoundError(0, "nobody writes the folder")
+        return (folder / name).read_text(encoding="utf-8").strip()
+    except (OSError, sqlite3.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise ServeAwayError(
-            f"{folder}: no `callgauge serve` runs here ({error.strerror}), so nothing was sent. Start it with --folder {folder}, or "
+            f"{folder}: no `callgauge serve` runs here ({why}), so nothing was sent. Start it with --folder {folder}, or "
             "send to Kafka with --bootstrap."
         ) from error
+
+
+async def post_command(folder: Path, path: str, records: Sequence[Any]) -> list[Any]:
+    """Has the process that serves a folder write records; returns its answers when they are on its disk.
+
+    Raises:
+        ServeAwayError: Nothing serves the folder.
+        PublishError: It did not take them.
+    """
+    address, key = _line_of(folder, ADDRESS_FILE), _line_of(folder, KEY_FILE)
+    answers: list[Any] = []
+    try:
+        async with httpx.AsyncClient(base_url=address, timeout=ANSWER_SECONDS) as client:
+            for begin in range(0, len(records), MAX_COMMAND_RECORDS):
+                body = to_json(records[begin : begin + MAX_COMMAND_RECORDS])
+                answer = await client.post(path, content=body, headers={"authorization": f"Bearer {key}"})
+                if not answer.is_success:
+                    raise PublishError(f"{address} did not take it ({answer.status_code}): {answer.text[:200]}")
+                answers += answer.json() or ()
+    except httpx.HTTPError as error:
+        raise ServeAwayError(
+            f"{folder}: the process that serves it does not answer at {address} ({type(error).__name__}). If it is about to start or to "
+            "end, try again; what it has taken is written."
+        ) from error
+    return answers
 
 
 class EventPoster:

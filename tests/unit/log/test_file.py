@@ -1,6 +1,7 @@
 """The log in a file: what it acknowledged is there, once and in order, whatever ends, fills up or goes back."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -28,9 +29,9 @@ from consumers.log.file import (
 from consumers.runtime.private_files import ensure_file
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
-from schemas.log import Event, OutgoingRecord, Tick
+from schemas.log import REPLAY_OF_HEADER, Event, OutgoingRecord, Tick
 from schemas.owners import PartitionRow
-from schemas.topics import SCORES_TOPIC, WORDS_TOPIC
+from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
 from schemas.units import DAY_MS
 from tests.support.file_logs import NOW_MS, SetClock, kill, opened, said
 from tests.support.patience import patient
@@ -678,3 +679,89 @@ async def test_a_log_that_is_there_opens_although_the_disk_takes_nothing_now(
     monkeypatch.setattr(file, "_connected", without_room)
     async with opened(tmp_path) as log:
         assert log.id == name
+
+
+async def test_another_process_reads_the_log_from_a_time_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "READ_AT_ONCE", 2)
+    clock = SetClock()
+    async with opened(tmp_path, clock, retention_ms=HOUR_MS) as log:
+        assert log.since(0) == (FIRST, 2**62, FIRST, False)
+        for number in range(7):
+            await log.append([said(f"call-{number}")])
+            clock.now_ms += 1_000
+        for number, since_ms in enumerate(range(NOW_MS, NOW_MS + 7_000, 1_000)):
+            assert log.since(since_ms) == (FIRST + number, since_ms, FIRST + 7, False)
+            assert log.since(since_ms - 1).start == FIRST + number
+        assert log.since(NOW_MS + 7_000).start == FIRST + 7
+        assert [record.offset for record in log.between(FIRST + 1, FIRST + 6)] == [*range(FIRST + 1, FIRST + 6)]
+        assert [*log.between(FIRST, FIRST + 100)] == log.read(0, ALL)
+        clock.now_ms += HOUR_MS
+        await log.append([said("last")])
+        await log.publish(decided(place=5, first=5))
+        assert await log.trim() == 5
+        assert log.since(NOW_MS) == (FIRST + 5, NOW_MS + 5_000, log.end, True)
+        assert not log.since(NOW_MS + 5_000).is_cut, "nothing is gone that was wanted"
+
+
+async def test_what_is_forgotten_is_in_the_file_no_more_and_an_open_call_stays_until_it_closes(tmp_path: Path) -> None:
+    def has(word: bytes) -> bool:
+        return any(word in path.read_bytes() for path in tmp_path.iterdir() if path.name.startswith(FILE_NAME))
+
+    async with opened(tmp_path) as log:
+        await log.append(
+            [said("over", "1", b'"zanzibar"'), said("open", "2", b'"timbuktu"'), said("other", "3", LARGE)]
+        )
+        about = [
+            score(b"zanzibar too", "over", WORDS_TOPIC), score(b"", "over", ANNOTATIONS_TOPIC), score(b"figures", "over"),
+            score(b"x" * 9_000 + b" zanzibar, and read", "over", TRANSCRIPTS_TOPIC),
+        ]  # fmt: skip
+        await log.publish(decided(*about, place=3, closed=["over", "other"]))
+        await log.forget_records(TRANSCRIPTS_TOPIC, 1)  # as every reader does, which leaves it in a free page
+        assert has(b"zanzibar, and read")
+        assert has(b"zanzibar")
+        await log.forget(["over", "open", "nobody"])
+        assert not has(b"zanzibar")
+        assert [event.key for event in events(log)] == [b"open", b"other"]
+        assert log.records(WORDS_TOPIC, 0, ALL) == []
+        assert len(log.records(SCORES_TOPIC, 0, ALL)) == 1, "pages and counters have not seen it yet"
+        assert len(log.records(ANNOTATIONS_TOPIC, 0, ALL)) == 1, "who reads that it is to be forgotten has to find it"
+        assert "over" in log.closed_calls(9), "a late event opens it no more"
+        assert [log.has_closed(each) for each in ("over", "open", "other")] == [None, False, True]
+        await log.publish(decided(place=4, closed=["open"]))
+        await log.forget(["open"])
+        assert not has(b"timbuktu")
+
+
+async def test_a_reader_that_holds_deleted_pages_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0.0)
+    async with opened(tmp_path) as log:
+        await log.append([said("over", "1"), said("other", "2")])
+        await log.publish(decided(place=2, closed=["over"]))
+        with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as reader:
+            held = reader.execute("SELECT value FROM log")
+            held.fetchone()
+            with pytest.raises(NotWrittenError, match="a reader keeps deleted pages"):
+                await log.forget(["over"])
+            held.close()
+        await log.forget(["over"])
+        assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size == 0
+
+
+async def test_an_event_is_put_back_once_and_names_its_first_place(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        await log.append([said("call", "1", b"refused"), said("other", "2")])
+        assert await log.put_back([(FIRST, "call"), (FIRST, "call"), (99, "call")]) == [FIRST + 2, None, None]
+        again = events(log)[-1]
+        assert (again.key, again.value, again.source) == (b"call", b"refused", InputSource.PIPECAT)
+        assert dict(again.headers)[REPLAY_OF_HEADER] == f"pipecat.events[0]@{FIRST}".encode()
+        assert await log.put_back([(again.place, "call")]) == [None], "a copy of a copy is the same"
+        assert log.event_at(FIRST) == events(log)[0]
+        assert log.event_at(99) is None
+
+
+async def test_the_next_start_folds_again_what_is_of_open_calls(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        await log.append([said("early", "1"), said("over", "2"), said("open", "3")])
+        assert [log.is_folded_again(FIRST + number) for number in range(4)] == [True, True, True, False]
+        await log.publish(decided(place=3, first=1, closed=["over"]))
+        assert [log.is_folded_again(FIRST + number) for number in range(3)] == [False, False, True]

@@ -23,7 +23,7 @@ from schemas.rows import CallRow, GoalsRow, Row, TurnRow, encode
 from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.backtest import past as backtest_past
 from streamer.backtest import rerun as backtest_rerun
-from streamer.backtest.past import BacktestError, PastCalls, PastLog, Period
+from streamer.backtest.past import BacktestError, PastCalls, PastTopics, Period
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun, Subject, last_words, number_in
 from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document, topic_to_write
 from streamer.terminal import Screen
@@ -206,7 +206,7 @@ def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_a_partition_is_read_from_a_time_on_and_what_is_gone_of_it_is_told() -> None:
     topics, tp = KeptTopics(*in_log(log())), TopicPartition("events", 0)
-    kept = PastLog(topics, KafkaSettings())
+    kept = PastTopics(topics, KafkaSettings())
     stretch = await kept.begin(0, T0_MS + 1_000)
     found = [each async for each in kept.read(0, stretch)]
     assert isinstance(found[0], Tick)
@@ -469,6 +469,18 @@ def test_without_the_facts_the_settings_of_today_decide() -> None:
     (example,) = rerun.comparison.examples
     assert (example.conversation_id, example.subject) == ("call", Subject("dead_air", 2, T0_MS + 5_000))
     assert example.now is None
+
+
+@pytest.mark.parametrize("gap_ms", [0, 3_500])
+def test_what_nobody_listened_to_is_no_silence(gap_ms: int) -> None:
+    rerun = anew({})
+    for each in read(in_log(log())):
+        found = each
+        if isinstance(found, Tick) and found.known_ms == T0_MS + 9_000:  # in front of the late answer
+            found = found.model_copy(update={"gap_ms": gap_ms})
+        rerun.take(found)
+    finished(rerun)
+    assert rerun.comparison.tallies["dead_air"].only_now == (0 if gap_ms else 1)
 
 
 def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:

@@ -38,6 +38,7 @@ from streamer.quarantine import (
     replay_headers,
     shown_bytes,
     summary,
+    to_topics,
 )
 from streamer.terminal import Screen
 from tests.benchmarks.traffic import BrokerRecord
@@ -199,9 +200,9 @@ DONE = CallStates()
 
 
 async def replayed(log: Log, *records: Any, limits: Limits = LIMITS, calls: CallStates = DONE) -> list[Outcome]:
-    chosen = RefusedRecords(KAFKA, limits, log, calls)  # type: ignore[arg-type]  # stands in for the reader
+    chosen = RefusedRecords(KAFKA, limits, log, calls)
     entries = [refused(each) for each in records]
-    return [outcome async for outcome in put_back(chosen, log, entries, NOW_MS, asyncio.Event())]
+    return [outcome async for outcome in put_back(chosen, to_topics(log), entries, NOW_MS, asyncio.Event())]
 
 
 async def test_a_record_is_appended_as_it_was_to_its_own_partition() -> None:
@@ -276,9 +277,9 @@ async def test_once_the_broker_fails_what_was_appended_is_told_and_the_rest_is_n
 async def test_a_signal_ends_it_after_the_record_that_is_on_its_way() -> None:
     records = [record(offset) for offset in range(10)]
     log, stop = Log(*records), asyncio.Event()
-    chosen = RefusedRecords(KAFKA, LIMITS, log, DONE)  # type: ignore[arg-type]  # stands in for the reader
+    chosen = RefusedRecords(KAFKA, LIMITS, log, DONE)
     outcomes = []
-    async for outcome in put_back(chosen, log, [refused(each) for each in records], NOW_MS, stop):
+    async for outcome in put_back(chosen, to_topics(log), [refused(each) for each in records], NOW_MS, stop):
         stop.set()
         outcomes.append(outcome)
     assert [outcome.appended is not None for outcome in outcomes] == [True]

@@ -1,0 +1,179 @@
+"""Examines the folder of a `serve`, and the process that serves it, for what keeps calls from being taken, judged and kept."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from consumers.log.file import FILE_NAME, FileState, LogFileError, reading
+from consumers.log.retention import MAX_BYTES, NEARLY_FULL
+from consumers.runtime.private_files import is_locked
+from consumers.runtime.process import wall_clock_ms
+from schemas.topics import QUARANTINE_TOPIC, duration
+from streamer.doctor.examination import (
+    SILENT_MS,
+    Answer,
+    answer_of,
+    counter_findings,
+    goals_and_finding,
+    judge_finding,
+    recent_since_ms,
+)
+from streamer.doctor.findings import Finding, Verdict, counted
+from streamer.facts import ADDRESS_FILE
+from streamer.served_calls import history_of, is_served
+from streamer.settings.all_settings import Settings
+
+LEAST_FREE_BYTES: Final = 2**30
+"""Free space below which a person is told: an hour of a hundred calls at a time takes a third of it."""
+MOST_TOLD_CHARS: Final = 300
+"""Characters that are told of an answer of the process."""
+
+
+async def examine_folder(settings: Settings, folder: Path) -> AsyncGenerator[Finding, None]:
+    """Runs every check, one after the other. Nothing is written.
+
+    Args:
+        settings: The settings of `serve`.
+        folder: Its folder.
+    """
+    for finding in await asyncio.to_thread(lambda: list(_findings(settings, folder))):
+        yield finding
+
+
+def _findings(settings: Settings, folder: Path) -> Iterator[Finding]:
+    sets, of_goals = goals_and_finding(settings)
+    yield of_goals
+    yield judge_finding(settings, sets)
+    for remark in settings.left_out_by_serve():
+        yield Finding("settings", Verdict.WARNING, remark, "Leave it out, or see docs/serve.md for Kafka.")
+    if not is_served(folder):
+        seen = f"{folder}: no `callgauge serve` has kept calls here: there is no {FILE_NAME}"
+        yield Finding("folder", Verdict.WRONG, seen, "Name the folder that `serve` has, or start it with this one.")
+        return
+    yield from _folder_findings(folder)
+    is_served_now = is_locked(folder)
+    yield from _process_findings(settings, folder, is_served_now=is_served_now)
+    try:
+        with reading(folder) as log:
+            state = log.state()
+            refused = sum(record.timestamp >= recent_since_ms() for record in log.records(QUARANTINE_TOPIC))
+    except LogFileError as error:
+        yield Finding(
+            "log", Verdict.WRONG, str(error).rstrip("."), "See to the disk; docs/serve.md says what is lost without it."
+        )
+        return
+    yield _log_finding(state)
+    yield _newest_finding(state, wall_clock_ms())
+    yield _quarantine_finding(refused)
+    yield from _history_findings(history_of(folder, settings))
+
+
+def _folder_findings(folder: Path) -> Iterator[Finding]:
+    check = "folder"
+    closed = [path for path in (folder, *folder.glob(f"{FILE_NAME}*")) if not os.access(path, os.W_OK)]
+    if closed:
+        seen = f"this user may not write {', '.join(map(str, closed))}, so `serve` takes no events as this user"
+        yield Finding(check, Verdict.WRONG, seen, "Give it the right, or run this as the user of `serve`.")
+    if os.name == "posix" and folder.stat().st_mode & 0o077:
+        seen = f"others than its user may look into {folder}, which has what people said"
+        yield Finding(check, Verdict.WARNING, seen, f"Take the rights away: chmod go-rwx {folder}")
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE_BYTES:
+        seen = f"{_megabytes(free)} free on its disk: when it is full, senders get 503"
+        yield Finding(check, Verdict.WARNING, seen, "Make room.")
+    elif not closed:
+        yield Finding(check, Verdict.OK, f"{folder} can be written, {_megabytes(free)} free on its disk")
+
+
+def _process_findings(settings: Settings, folder: Path, *, is_served_now: bool) -> Iterator[Finding]:
+    check, place = "serve", folder / ADDRESS_FILE
+    address = place.read_text(encoding="utf-8").strip() if place.exists() else None
+    if not is_served_now:
+        start = f"Start `callgauge serve --folder {folder}`."
+        if address is None:
+            yield Finding(check, Verdict.WARNING, "nobody serves this folder, so senders wait", start)
+            return
+        seen = f"nobody serves this folder, though {place} says {address}: the process was killed, or its machine went down"
+        yield Finding(check, Verdict.WARNING, seen, f"{start} It goes on with what was acknowledged.")
+        return
+    if address is None:
+        seen = "a process writes this folder, and does not say yet where it listens: it starts or ends, or is a command that writes"
+        yield Finding(check, Verdict.WARNING, seen, "Look again in some seconds; if it stays so, see its log.")
+        return
+    answers = {path: _asked(settings, address, path) for path in ("/healthz", "/readyz")}
+    if silent := [path for path, answer in answers.items() if answer is None]:
+        seen = f"the process that serves this folder does not answer at {address}{silent[0]}"
+        yield Finding(check, Verdict.WRONG, seen, "See its log, and end and start it again if that says nothing.")
+        return
+    not_well = [answer for answer in answers.values() if answer is not None and answer.status != 200]
+    if not_well:
+        text = not_well[0].body.decode("utf-8", "replace").strip()[:MOST_TOLD_CHARS]
+        yield Finding(check, Verdict.WRONG, f"{address} answers, and says: {text}", "Its log says more.")
+    else:
+        yield Finding(check, Verdict.OK, f"{address} answers, and every part of it does its work")
+    page = _asked(settings, address, "/metrics")
+    if page is not None and page.is_of_metrics:
+        yield from counter_findings(page.body.decode("utf-8", "replace"), wall_clock_ms())
+
+
+def _asked(settings: Settings, address: str, path: str) -> Answer | None:
+    parts = urlsplit(address)
+    token = settings.http_token or settings.console.token
+    return answer_of(parts.hostname or "", parts.port or 80, path, token)
+
+
+def _log_finding(state: FileState) -> Finding:
+    seen = f"{FILE_NAME} has {_megabytes(state.bytes)} of {_megabytes(MAX_BYTES)}"
+    if state.bytes > NEARLY_FULL * MAX_BYTES:
+        what_to_do = (
+            "Nothing, unless events of the last days must be evaluated again. More calls than this are for Kafka."
+        )
+        return Finding("log", Verdict.WARNING, f"{seen}; the oldest events go before their 7 days", what_to_do)
+    return Finding("log", Verdict.OK, f"{seen}; {counted(state.open_calls, 'call')} open")
+
+
+def _newest_finding(state: FileState, now_ms: int) -> Finding:
+    check = "producers"
+    if state.newest_ms is None:
+        what_to_do = (
+            "Start a sender, or `callgauge simulate --folder`; the line that `serve` prints sends a first call."
+        )
+        return Finding(
+            check, Verdict.WARNING, "no event is in the log: none was sent, or retention took them", what_to_do
+        )
+    age_ms = max(0, now_ms - state.newest_ms)
+    seen = f"the last event came {duration(age_ms - age_ms % 1_000)} ago"
+    if age_ms >= SILENT_MS:
+        return Finding(
+            check,
+            Verdict.WARNING,
+            seen,
+            "Nothing if no call runs. Else see the logs of the senders, their address and token.",
+        )
+    return Finding(check, Verdict.OK, seen)
+
+
+def _quarantine_finding(refused: int) -> Finding:
+    if refused:
+        seen = f"{counted(refused, 'record')} refused in the last hour"
+        return Finding("quarantine", Verdict.WARNING, seen, "See why: `callgauge quarantine list --folder`.")
+    return Finding("quarantine", Verdict.OK, "nothing refused in the last hour")
+
+
+def _history_findings(history: Path) -> Iterator[Finding]:
+    broken = sorted(path.name for path in history.glob("*.broken-*"))
+    if broken:
+        seen = f"set aside in {history} as damaged: {', '.join(broken)}; their calls are not found"
+        yield Finding("history", Verdict.WARNING, seen, "See to the disk. Delete them when you do not miss them.")
+        return
+    days = sorted(path.stem.removeprefix("calls-") for path in history.glob("calls-*.sqlite"))
+    since = f" since {days[0]}" if days else ""
+    yield Finding("history", Verdict.OK, f"{counted(len(days), 'day')} of past calls in {history}{since}")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
