@@ -56,7 +56,7 @@ from schemas.judging import (
     prompt_version,
 )
 from schemas.wire import MAX_TEXT_CHARS
-from streamer.agent_inspect.traces import TraceDocument, TraceFiles, read_samples, trace_in
+from streamer.agent_inspect.traces import TEMPLATE, TraceDocument, TraceFiles, read_samples, trace_in
 from streamer.facts import Scorer
 from streamer.offline.call_work import Done, Reading
 from streamer.offline.judge_in_process import JudgeInProcess, side_by_side
@@ -394,6 +394,8 @@ def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, 
     """
     settings = plan.settings
     samples = read_samples(samples_path)
+    template = settings.goals.template_subgoal
+    options = plan.options if template is None else {TEMPLATE: template, **plan.options}
     redactor = Redactor(settings.redaction)
     # The completions of its judge are a part of agent-inspect's results.
     judge_settings = settings.judge.model_copy(update={"keeps_raw_answers": True})
@@ -402,7 +404,7 @@ def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, 
         try:
             if isinstance(element, RecordingError):
                 raise element
-            document = trace_in(element, samples, plan.options)
+            document = trace_in(element, samples, options)
         except RecordingError as error:
             return Done(None, (str(error),), is_read=False)
         if document.known:

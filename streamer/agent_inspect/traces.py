@@ -29,9 +29,9 @@ from streamer.recordings.places import RecordedPath, name_of
 
 OPTIONS: Final = Options.__struct_fields__
 """Options that scorers read."""
-_TEMPLATE: Final = "template_subgoal"
+TEMPLATE: Final = "template_subgoal"
 _OTHER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {"include_entire_prompt_in_validation_result": "include_prompt_sent_to_llmj", "templates_subgoal": _TEMPLATE}
+    {"include_entire_prompt_in_validation_result": "include_prompt_sent_to_llmj", "templates_subgoal": TEMPLATE}
 )
 """Names in agent-inspect's documentation, by which its code knows nothing."""
 
@@ -50,8 +50,8 @@ def option_in(text: str) -> tuple[str, Any]:
     name = _OTHER_NAMES.get(name, name)
     if not equals or name not in OPTIONS:
         raise ValueError(f"expected NAME=VALUE with one of {', '.join(OPTIONS)}; seen {text!r}")
-    if name == _TEMPLATE:
-        raise ValueError(f"a template has many lines: name its file in the setting goals.{_TEMPLATE}_file")
+    if name == TEMPLATE:
+        raise ValueError(f"a template has many lines: name its file in the setting goals.{TEMPLATE}, as file:PATH")
     try:
         option = {name: json.loads(value)}
         msgspec.convert(option, Options)
@@ -79,13 +79,13 @@ def config_in(value: object, where: str) -> Mapping[str, Any]:
     unknown = next((name for name in config if name not in OPTIONS), None)
     if unknown is not None:
         raise shape_error(where, f"some of {', '.join(OPTIONS)}", repr(unknown))
-    template = config.get(_TEMPLATE)
+    template = config.get(TEMPLATE)
     if isinstance(template, str):
         try:
             check_template(template)
         except TemplateError as error:
             raise shape_error(
-                f"{where}.{_TEMPLATE}", f"a template that the judge can use: {error}", "another"
+                f"{where}.{TEMPLATE}", f"a template that the judge can use: {error}", "another"
             ) from error
     return config
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from consumers.judge import ask
 from streamer.cli import main as cli
 from streamer.facts import Scorer
 from tests.support.conformance_data import needs_conformance, place_of
@@ -116,11 +117,12 @@ def scored(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 def _judge_settings(monkeypatch: pytest.MonkeyPatch, server: ScriptedOpenAI) -> None:
     settings = {
         "API_KEY": "key", "BASE_URL": server.url, "ANSWER_FORM": "grade", "MAX_RETRIES": "0",
-        "BREAKER_FAILURES": "1000000", "MAX_REQUESTS_PER_MINUTE": "1000000", "MAX_TOKENS_PER_MINUTE": "1000000000",
+        "MAX_REQUESTS_PER_MINUTE": "1000000", "MAX_TOKENS_PER_MINUTE": "1000000000",
         "BUDGET_PER_CALL": "1000", "BUDGET_PER_AGENT_HOUR": "1000", "BUDGET_PER_HOUR": "1000",
     }  # fmt: skip
     for name, value in settings.items():
         monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name}", value)
+    monkeypatch.setattr(ask, "BREAKER_FAILURES", 1_000_000)
 
 
 def of(*metrics: str) -> list[Json]:

@@ -3,7 +3,6 @@
 It also says the values of a running call more often, so that its revisions are others than those of this version.
 """
 
-import os
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -26,16 +25,14 @@ CHANGES: Final = (
         "    close_reason: CloseReason | None = None\n",
         "    close_reason: CloseReason | None = None\n    closed_by: str = msgspec.field(default_factory=lambda: 'a later version')\n",
     ),
+    ("consumers.engine.limits", "        30_000,\n", "        2_000,\n"),  # call_values_every_ms
     ("streamer.facts", '        return version("callgauge")\n', '        return version("callgauge") + ".later"\n'),
 )
 """By module, in the order in which they are imported: a line of it, and the line of a later version."""
-SETTINGS: Final = {"CALLGAUGE_LIMITS__CALL_VALUES_EVERY_MS": "2000"}
-"""Settings that a later version has by default."""
 
 
 def install() -> None:
     """Makes this process the newer version; to be called before anything takes a name from these modules."""
-    os.environ.update(SETTINGS)
     for name, old, new in CHANGES:
         module = import_module(name)
         path = Path(str(module.__file__))

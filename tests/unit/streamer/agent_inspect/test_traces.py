@@ -280,26 +280,25 @@ def test_options_of_traces_are_refused_for_calls(score: Command, tmp_path: Path,
     assert (ended.code, ended.out) == (2, "")
 
 
-def test_options_come_from_the_trace_then_the_command_then_the_settings(
+def test_options_come_from_the_trace_then_the_command_and_not_from_the_settings(
     score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CALLGAUGE_GOALS__NUM_JUDGE_TRIALS", "7")
-    monkeypatch.setenv("CALLGAUGE_GOALS__OPTIMIZE_JUDGE_TRIALS", "true")
+    monkeypatch.setenv("CALLGAUGE_GOALS__TRIALS", "7")
     own = trace("own", of=sample("greeted"), num_judge_trials=1)
     path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted")), own)
     with scripted_openai(always("C")) as judge:
         ended = score(path, "--option", "num_judge_trials=3", "--option", "max_turns=4", judge=judge)
-        assert len(judge.asked) == 2 + 1
+        assert len(judge.asked) == 3 + 1
         assert [len(metrics["ProgressScoresThroughTurns"]) for metrics in ended.metrics.values()] == [4, 4]
         score(path, judge=judge)
-        assert len(judge.asked) == 3 + 4 + 1, "the majority of the seven of the settings"
+        assert len(judge.asked) == 4 + 5 + 1, "agent-inspect's own five"
 
 
 def test_a_template_of_ones_own_is_asked_and_a_changed_one_asks_again(
     score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template = tmp_path / "prompt.txt"
-    monkeypatch.setenv("CALLGAUGE_GOALS__TEMPLATE_SUBGOAL_FILE", str(template))
+    monkeypatch.setenv("CALLGAUGE_GOALS__TEMPLATE_SUBGOAL", f"file:{template}")
     own = trace("own", of=sample("greeted"), num_judge_trials=1, templates_subgoal="{call}\nOf the trace: {subgoal}")
     path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"), num_judge_trials=1), own)
     kept = ["--verdicts", str(tmp_path / "verdicts.jsonl")]
@@ -317,7 +316,7 @@ def test_a_template_of_ones_own_is_asked_and_a_changed_one_asks_again(
         ended = score(path, *kept, judge=judge)
     assert (ended.code, ended.out) == (2, "")
     assert "the place {subgoal} is missing" in ended.err
-    assert "CALLGAUGE_GOALS__TEMPLATE_SUBGOAL_FILE" in ended.err
+    assert "CALLGAUGE_GOALS__TEMPLATE_SUBGOAL" in ended.err
 
 
 def test_a_template_of_agent_inspect_s_is_asked_with_its_places(score: Command, tmp_path: Path) -> None:

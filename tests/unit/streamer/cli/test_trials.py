@@ -152,10 +152,9 @@ def test_judges_that_disagree_and_fail_are_shown(
         return Does(text="no grade at all") if letter == "X" else grades(letter)
 
     path = write_calls(tmp_path / "calls.jsonl", *(call(name, f"call {name}") for name in votes))
-    sets = write_goals(tmp_path / "goals.json", goals("any", JUDGED))
+    asks_all = {"optimize_judge_trials": False, "max_retry_judge_trials": 0}
+    sets = write_goals(tmp_path / "goals.json", goals("any", JUDGED) | asks_all)
     monkeypatch.setenv("OPENAI_API_KEY", "key")
-    monkeypatch.setenv("CALLGAUGE_GOALS__STOPS_EARLY", "false")
-    monkeypatch.setenv("CALLGAUGE_GOALS__RETRY_WAVES", "0")
     with scripted_openai(scripted) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         ended = callgauge("trials", path, "--goals", sets, "--judge", "on", "--json")
