@@ -122,9 +122,8 @@ class Position:
             self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._file.execute("BEGIN EXCLUSIVE")
             self._file.execute("CREATE TABLE IF NOT EXISTS sent (place TEXT PRIMARY KEY, sent TEXT NOT NULL)")
-            self._file.execute("INSERT OR IGNORE INTO sent VALUES ('', ?)", (target,))
             self._file.execute("COMMIT")
-            self._texts = dict(self._file.execute("SELECT place, sent FROM sent"))
+            self._texts = {"": target, **dict(self._file.execute("SELECT place, sent FROM sent"))}
         except (OSError, sqlite3.Error) as error:
             raise self._unusable(error) from error
         self.is_new = len(self._texts) == 1
@@ -163,7 +162,8 @@ class Position:
         if self._texts.get(place) == text:
             return
         try:
-            self._file.execute("INSERT OR REPLACE INTO sent VALUES (?, ?)", (place, text))
+            # The target is kept with the first place: before, nothing was sent there.
+            self._file.execute("INSERT OR REPLACE INTO sent VALUES ('', ?), (?, ?)", (self._texts[""], place, text))
         except sqlite3.Error as error:
             raise self._unusable(error) from error
         self._texts[place] = text

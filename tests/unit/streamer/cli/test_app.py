@@ -99,6 +99,23 @@ def test_the_list_fits_a_small_terminal_a_line_for_each_command(callgauge: Comma
         assert shown == [list(command) for command in commands.items()]
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--watch sample --speed 2", "--speed cannot be combined with --watch"),
+        ("sample --run-name monday", "--run-name is of use only with --watch"),
+        ("--from-topics --watch", "--watch cannot be combined with --from-topics"),
+        ("sample --since 2h", "--since is of use only with --from-topics"),
+        ("--watch nowhere", "nowhere: there is no such file or folder, so nothing is watched"),
+        ("--watch a b", "2 paths were named, so nothing is watched"),
+    ],
+)
+def test_a_replay_of_one_kind_takes_no_options_of_another(callgauge: Command, options: str, told: str) -> None:
+    ended = callgauge("replay", *options.split())
+    assert ended.code in (1, 2)
+    assert told in " ".join(ended.err.replace("│", " ").split())
+
+
 @pytest.mark.parametrize("command", cli_app.COMMANDS)
 def test_the_list_says_of_a_command_what_its_help_says_first(command: str) -> None:
     assert cli_app.loaded(command).help.split("\n\n")[0] == cli_app.COMMANDS[command]

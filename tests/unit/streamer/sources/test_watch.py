@@ -198,6 +198,7 @@ def test_what_is_sent_is_what_score_reads(tmp_path: Path, seed: int, *, restarts
     assert [event.value for _, event in watching.taken.events] == expected
     assert len(set(watching.taken.identities)) == len(expected)
     assert {name for name, _ in watching.taken.events} == {"1"}
+    assert not any(said.startswith(str(run / "config.json")) for said in watching.said)
     count = len(expected)
     watching.restart()
     watching.to_the_end()
@@ -534,6 +535,8 @@ def test_only_so_many_places_are_watched(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_position_is_for_one_process_and_one_target(tmp_path: Path) -> None:
     path = tmp_path / "p"
+    with Position(path, "mistyped"):
+        pass
     with Position(path, "a") as position:
         assert position.is_new
         position.keep("1", Sent(seen="x"))
