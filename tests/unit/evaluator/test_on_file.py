@@ -23,7 +23,7 @@ from consumers.evaluator import on_file
 from consumers.evaluator import partition as partition_module
 from consumers.evaluator.on_file import FileEvaluator
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.log import commits, retention
+from consumers.log import commits, file, retention
 from consumers.log.commits import NotWrittenError
 from consumers.log.file import Decided, FileLog
 from consumers.runtime.process import wall_clock_ms
@@ -242,6 +242,7 @@ ACTIONS = st.lists(
                 "end",
                 "end behind a commit",
                 "sleep",
+                "set back",
                 "refuse",
             ]
         ),
@@ -260,6 +261,8 @@ async def moved(machine: Machine, actions: Actions) -> None:
                 await machine.come(number)
             case "sleep":
                 machine.sleep(number * 1_000)
+            case "set back":
+                machine.sleep(-file.BACK_MS - number * 100)
             case "read":
                 machine.read(number)
             case "close":
@@ -319,6 +322,30 @@ MANY_ENDS: Final = [
 ]
 
 
+SET_BACK_WITH_CALLS: Final = [
+    *[
+        ("come", 60),
+        ("read", 60),
+        ("write", 3),
+        ("set back", 1),
+        ("come", 40),
+        ("read", 90),
+        ("write", 2),
+        ("end", 1),
+        ("come", 60),
+    ],
+    *[
+        ("set back", 500),
+        ("end", 1),
+        ("come", 30),
+        ("read", 100),
+        ("close", 1),
+        ("write", 500),
+        ("end behind a commit", 1),
+    ],
+]
+
+
 CLOSED_BEFORE_AN_END: Final = [
     *[("come", 120), ("read", 500), ("close", 1), ("write", 500), ("end", 1), ("come", 100), ("read", 500)],
     *[("close", 1), ("write", 500), ("end behind a commit", 1)],
@@ -354,6 +381,7 @@ def _of(log: FileLog, topic: str) -> dict[bytes, list[bytes]]:
 @example(MANY_ENDS, 1)
 @example(MANY_ENDS, 100)
 @example(CLOSED_BEFORE_AN_END, 1)
+@example(SET_BACK_WITH_CALLS, 100)
 @given(ACTIONS, st.sampled_from([1, 2, 100]))
 def test_processes_that_end_anywhere_leave_what_one_process_leaves_and_count_all_of_it_once(
     actions: Actions, max_open_calls: int
@@ -362,6 +390,7 @@ def test_processes_that_end_anywhere_leave_what_one_process_leaves_and_count_all
 
 
 @example(MANY_ENDS)
+@example(SET_BACK_WITH_CALLS)
 @examples(0.5)
 @given(ACTIONS)
 def test_what_is_deleted_meanwhile_is_not_missed(actions: Actions) -> None:
