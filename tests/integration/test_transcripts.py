@@ -3,6 +3,7 @@
 import gzip
 import json
 import signal
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.metrics_page import total
-from tests.integration.processes import ran, started, wait_for
+from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import closed_rows, records_on
 from tests.support.conformance_data import needs_conformance, place_of
 
@@ -94,7 +95,10 @@ async def test_an_evaluator_that_is_killed_writes_no_transcript_twice_and_loses_
     ):
         for number in range(3):
             with started(tmp_path / f"run{number}.log", *evaluator, **environment) as process:
-                wait_for_transcripts(process.metrics(SECONDS), 2)
+                page = process.metrics(SECONDS)
+                wait_for(
+                    "transcripts, or the end of all calls", partial(has_written_or_all_ended, page, replay), SECONDS
+                )
                 assert process.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
         with started(tmp_path / "last.log", *evaluator, **environment) as process:
             wait_for("the replay to end", lambda: not replay.is_running, SECONDS)
@@ -107,9 +111,9 @@ async def test_an_evaluator_that_is_killed_writes_no_transcript_twice_and_loses_
     assert files_in(folder) == {f"{key}.json": value for key, value in records}
 
 
-def wait_for_transcripts(page: str, count: int) -> None:
-    """Until the evaluator at this address has written so many."""
-    wait_for("transcripts", lambda: total(page, "callgauge_transcripts_published_total") >= count, SECONDS)
+def has_written_or_all_ended(page: str, replay: Process) -> bool:
+    """Whether the evaluator at this address has written two; on a slow machine nothing may be left for the third."""
+    return total(page, "callgauge_transcripts_published_total") >= 2 or not replay.is_running
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
