@@ -149,7 +149,7 @@ async def measure(serve: Serve, minutes: float) -> None:
     token = (serve.folder / TOKEN_FILE).read_text().strip()
     async with httpx.AsyncClient(base_url=serve.address, timeout=READY_SECONDS) as client:
         listed: Any = (await client.get("/api/v1/calls")).json()
-        names = [each["conversation_id"] for each in listed["calls"][:PAGES_OF_CALLS]]
+        names = [each["call"]["conversation_id"] for each in listed["calls"][:PAGES_OF_CALLS]]
         paths = ["/live/now", *(f"/live/calls/{name}" for name in names)]
         looking = [asyncio.create_task(look(client, path, asyncio.Event())) for path in paths]
         first, first_bytes = serve.moment, serve.file_bytes
