@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
 from consumers.log.file import FILE_NAME, FileState, LogFileError, reading
 from consumers.log.retention import MAX_BYTES, NEARLY_FULL
 from consumers.runtime.private_files import is_locked
@@ -23,7 +25,7 @@ from streamer.doctor.examination import (
     recent_since_ms,
 )
 from streamer.doctor.findings import Finding, Verdict, counted
-from streamer.facts import ADDRESS_FILE
+from streamer.facts import ADDRESS_FILE, TOKEN_FILE
 from streamer.served_calls import history_of, is_served
 from streamer.settings.all_settings import Settings
 
@@ -104,7 +106,7 @@ def _process_findings(settings: Settings, folder: Path, *, is_served_now: bool) 
         seen = "a process writes this folder, and does not say yet where it listens: it starts or ends, or is a command that writes"
         yield Finding(check, Verdict.WARNING, seen, "Look again in some seconds; if it stays so, see its log.")
         return
-    answers = {path: _asked(settings, address, path) for path in ("/healthz", "/readyz")}
+    answers = {path: _asked(settings, folder, address, path) for path in ("/healthz", "/readyz")}
     if silent := [path for path, answer in answers.items() if answer is None]:
         seen = f"the process that serves this folder does not answer at {address}{silent[0]}"
         yield Finding(check, Verdict.WRONG, seen, "See its log, and end and start it again if that says nothing.")
@@ -115,14 +117,16 @@ def _process_findings(settings: Settings, folder: Path, *, is_served_now: bool) 
         yield Finding(check, Verdict.WRONG, f"{address} answers, and says: {text}", "Its log says more.")
     else:
         yield Finding(check, Verdict.OK, f"{address} answers, and every part of it does its work")
-    page = _asked(settings, address, "/metrics")
+    page = _asked(settings, folder, address, "/metrics")
     if page is not None and page.is_of_metrics:
         yield from counter_findings(page.body.decode("utf-8", "replace"), wall_clock_ms())
 
 
-def _asked(settings: Settings, address: str, path: str) -> Answer | None:
+def _asked(settings: Settings, folder: Path, address: str, path: str) -> Answer | None:
     parts = urlsplit(address)
     token = settings.http_token or settings.console.token
+    if token is None and (place := folder / TOKEN_FILE).exists():
+        token = SecretStr(place.read_text(encoding="utf-8").strip())
     return answer_of(parts.hostname or "", parts.port or 80, path, token)
 
 

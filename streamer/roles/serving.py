@@ -347,15 +347,18 @@ def token_of(folder: Path, settings: Settings) -> str:
 
 
 def _on_one_machine(settings: Settings, folder: Path, host: str, port: int, token: str) -> Settings:
-    """The settings with what a folder and one address decide. Beyond this machine, pages need the token of senders unless they have one."""
-    secret = SecretStr(token)
-    if not is_loopback(host) and len(token) < MIN_TOKEN_CHARS:
+    """The settings with what a folder and one address decide. Where others can reach pages, these need the token of senders unless they
+    have one.
+    """
+    secret, is_reached = SecretStr(token), _is_reached_by_others(settings, host)
+    if is_reached and len(token) < MIN_TOKEN_CHARS:
+        name = ", ".join(settings.http_names) or host
         raise WeakTokenError(
-            f"The token of senders has {len(token)} characters, and at {host} it opens the pages of calls: expected {MIN_TOKEN_CHARS} or "
+            f"The token of senders has {len(token)} characters, and at {name} it opens the pages of calls: expected {MIN_TOKEN_CHARS} or "
             "more. Take one from `openssl rand -hex 16`, or leave the setting out: then one is made."
         )
     console: dict[str, Any] = {"host": host, "port": port}
-    if not is_loopback(host) and settings.console.token is None and not settings.console.is_public:
+    if is_reached and settings.console.token is None and not settings.console.is_public:
         console["token"] = secret
     kept = {"folder": settings.history.folder or folder / "history", "clickhouse_url": None}
     history = settings.history.model_copy(update=kept)
@@ -368,9 +371,14 @@ def _on_one_machine(settings: Settings, folder: Path, host: str, port: int, toke
     )
 
 
+def _is_reached_by_others(settings: Settings, host: str) -> bool:
+    """Whether more than this machine reaches the address: itself, or by a proxy or a tunnel, whose name is set."""
+    return not is_loopback(host) or bool(settings.http_names)
+
+
 def _token_of_metrics(settings: Settings, host: str) -> SecretStr | None:
-    """Of `/metrics`: beyond this machine it needs a token as the pages do."""
-    return settings.http_token or (None if is_loopback(host) else settings.console.token)
+    """Of `/metrics`: where others can reach it, it needs a token as the pages do."""
+    return settings.http_token or (settings.console.token if _is_reached_by_others(settings, host) else None)
 
 
 def _evaluator_settings(settings: Settings, roles: Sequence[RoleName]) -> EvaluatorSettings:

@@ -191,7 +191,7 @@ def test_no_path_answers_a_page_of_another_site(served: Served, origin: str) -> 
 
 
 def test_a_webhook_comes_through_a_tunnel_whose_name_is_set(tmp_path: Path) -> None:
-    """A tunnel asks by its own name, of which callgauge must have been told; its pages can be opened by that name, too."""
+    """A tunnel asks by its own name, of which callgauge must have been told; then pages need the token, because others come through it."""
     arguments = ["serve", "--folder", str(tmp_path / "calls"), "--port", "0"]
     names = {"CALLGAUGE_HTTP_NAMES": "calls.example.com", "CALLGAUGE_INGEST__ELEVENLABS_SECRET": "wsec_1"}
     with started(tmp_path / "serve.log", *arguments, **SOON, **names) as process:
@@ -202,8 +202,13 @@ def test_a_webhook_comes_through_a_tunnel_whose_name_is_set(tmp_path: Path) -> N
             )
             assert answer.status_code == status, "a webhook without a signature is refused by the webhook itself"
         assert served.post(call("c1"), host="calls.example.com").status_code == 202
-        assert served.get("/", host="calls.example.com", origin="https://calls.example.com").status_code == 200
-        assert served.get("/", host="calls.example.com", origin="https://other.example.com").status_code == 403
+        known = {"host": "calls.example.com", "authorization": f"Bearer {served.token}"}
+        assert served.get("/", **known, origin="https://calls.example.com").status_code == 200
+        assert served.get("/", **known, origin="https://other.example.com").status_code == 403
+        for path in ("/past", "/api/v1/calls", "/metrics"):
+            assert served.get(path, **known).status_code == 200
+            for name in ("calls.example.com", served.address.removeprefix("http://")):
+                assert served.get(path, host=name).status_code in (303, 401), path
 
 
 def test_events_need_the_token_which_only_its_user_may_read(served: Served) -> None:
