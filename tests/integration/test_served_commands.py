@@ -129,8 +129,8 @@ def test_past_traffic_comes_out_as_it_did_and_another_setting_tells(served: Serv
 
 
 def test_trials_are_those_of_the_history_in_the_folder(served: Served, tmp_path: Path) -> None:
-    ended("replay", "sample", "--speed", "max", "--folder", str(served.folder))
-    wait_for("the sample in history", lambda: "sample" in served.get("/past").text, 20)
+    ended("replay", "sample", "--keep-ids", "--speed", "max", "--folder", str(served.folder))
+    wait_for("the sample in history", lambda: _are_kept(served, ["sample-call"]), 20)
     found = json.loads(run(served, "trials", "--from-topics", "--k", "1", "--json").out)
     stop(served)
     assert json.loads(run(served, "trials", "--from-topics", "--k", "1", "--json").out) == found
