@@ -1,22 +1,41 @@
 """The evaluator in a rebalance: the work it takes, leaves and overtakes."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaConnectionError
 
 from consumers.evaluator import service
 from consumers.evaluator.service import SharedNameError
 from consumers.evaluator.writer import FencedError
-from consumers.runtime.kafka.connection import KafkaUnreachableError
+from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from schemas.topics import EVENTS_TOPIC
-from tests.support.fakes.evaluator_fakes import START, Shell, ended, logs_of, until_idle
+from tests.support.fakes.evaluator_fakes import START, FakeConsumer, Shell, ended, logs_of, until_idle
 
 
 @pytest.fixture
 async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell(monkeypatch)
+
+
+async def test_the_group_is_offered_one_way_of_sharing_out(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client joins once for each, so with two of them members that start together join again and again."""
+    offered: list[Any] = []
+
+    def consumer(_: KafkaSettings, role: str, **options: Any) -> FakeConsumer:
+        offered.extend(options["partition_assignment_strategy"])
+        raise KafkaConnectionError(role)
+
+    monkeypatch.setattr(KafkaSettings, "consumer", consumer)
+    with pytest.raises(KafkaConnectionError):
+        await shell.role._join()
+    (keeping,) = offered
+    assert issubclass(keeping, StickyPartitionAssignor)
+    assert keeping.name == "range", "a stranger who knows the usual one alone does not keep us out"
+    assert keeping is not StickyPartitionAssignor, "the client keeps the shares of a member in the class"
 
 
 async def test_records_are_folded_and_written_to_their_own_partition_number(shell: Shell) -> None:
