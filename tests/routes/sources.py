@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 
 import httpx
 
-from tests.integration.metrics_page import total
 from tests.integration.processes import wait_for
 from tests.support.conformance_data import place_of
 from tests.support.pages import ROOT, blocks_of
@@ -80,6 +79,12 @@ class Reader:
         (address,) = re.findall(r"^callgauge serves (\S+)/ ", self.printed, re.M)
         return str(address)
 
+    @property
+    def token(self) -> str:
+        """The token of senders, which opens the pages too where they need one."""
+        (token,) = re.findall(r"CALLGAUGE_TOKEN=(\S+)", self.printed)
+        return str(token)
+
     def serve(self, page: str) -> None:
         """Starts `callgauge serve` as the page says, and waits for what it prints."""
         lines = [line for block in blocks_of(page) for line in block.text.splitlines()]
@@ -113,12 +118,15 @@ class Reader:
     def sees(self) -> bool:
         """Whether a call is on the page, as a browser gets it."""
         self._require_no_failure()
-        return any(ROWS.search(httpx.get(f"{self.address}/{page}", timeout=10).text) for page in ("", "past"))
+        return any(ROWS.search(self._page(name)) for name in ("", "past"))
 
     def measures(self) -> bool:
         """Whether a latency counts."""
         self._require_no_failure()
-        return total(f"{self.address}/metrics", "callgauge_turn_response_latency_seconds_count") > 0
+        return (
+            re.search(r"^callgauge_turn_response_latency_seconds_count\S* [1-9]", self._page("metrics"), re.M)
+            is not None
+        )
 
     def close(self) -> None:
         """Ends all that runs."""
@@ -131,6 +139,10 @@ class Reader:
         self._require_no_failure()
         printed = self._text("serve")
         return printed if text in printed else ""
+
+    def _page(self, name: str) -> str:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return httpx.get(f"{self.address}/{name}", headers=headers, timeout=10).raise_for_status().text
 
     def _text(self, name: str) -> str:
         return (self.folder / f"{name}.txt").read_text(errors="replace")
@@ -170,7 +182,8 @@ def _elevenlabs(reader: Reader) -> None:
 def _vapi(reader: Reader) -> None:
     server = json.loads(reader.paste("docs/sources/vapi.md", "json"))["server"]
     url = httpx.URL(server["url"])
-    with httpx.Client(headers={**server["headers"], "Host": url.host}) as proxy:
+    headers = {name: value.replace("TOKEN", reader.token) for name, value in server["headers"].items()}
+    with httpx.Client(headers={**headers, "Host": url.host}) as proxy:
         for message in CALL_OF_VAPI:
             proxy.post(f"{reader.address}{url.path}", json=message).raise_for_status()
 
