@@ -1,5 +1,7 @@
 """The calls that the console has read: their rows, in a store of its own, and a number that tells one state of a call from the next."""
 
+import asyncio
+import contextlib
 import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -26,6 +28,7 @@ class ReadCalls:
         self.since_ms: int | None = None
         self._store = store
         self._editions: OrderedDict[str, int] = OrderedDict()
+        self._awaited: dict[str, asyncio.Event] = {}
 
     def put(self, rows: Sequence[Row | WordsRow], positions: Mapping[Place, int] | None = None) -> None:
         """Keeps rows, and where to read on. It may be called in a thread, one at a time."""
@@ -44,8 +47,20 @@ class ReadCalls:
         for row in rows:
             self._editions[row.conversation_id] = next(_EDITIONS)
             self._editions.move_to_end(row.conversation_id)
+            if (awaited := self._awaited.get(row.conversation_id)) is not None:
+                awaited.set()
         while len(self._editions) > MAX_EDITIONS:
             self._editions.popitem(last=False)
+
+    async def await_rows(self, conversation_id: str, most_seconds: float) -> None:
+        """Waits until rows of the call are noted, no longer than so many seconds. One at a time may wait for those of a call."""
+        awaited = self._awaited[conversation_id] = asyncio.Event()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(most_seconds):
+                    await awaited.wait()
+        finally:
+            del self._awaited[conversation_id]
 
     def edition(self, conversation_id: str) -> int:
         """Names a state of a call: what is made of the same edition is the same. 0 for a call without rows since the start."""

@@ -82,12 +82,12 @@ MAX_NOWHERE: Final = 10_000
 """Such ids that are remembered; the oldest make room."""
 NOW_SHARE: Final = 0.1
 """Share of a processor that telling the state of all calls may take, however often it is asked for; it is that much older then."""
-RENDER_SECONDS: Final = 0.5
+RENDER_SECONDS: Final = 0.2
 """Least time from one state of a call's page to the next."""
 RENDER_SHARE: Final = 0.3
 """Share of a processor that drawing the pages of calls may take; with many watched calls each is drawn less often."""
-LOOK_SECONDS: Final = 0.2
-"""How often it is asked whether a call with an open page has new rows."""
+LOOK_SECONDS: Final = 1.0
+"""How often it is asked whether people say something else of a call with an open page; new rows of it are drawn at once."""
 RING_MS: Final = 120_000
 """How long rows wait for a reader of the API's stream who comes again."""
 MAX_RING: Final = 50_000
@@ -278,13 +278,23 @@ class _Found:
         return self._calls.edition(self.conversation_id), said
 
 
-class _Opened(NamedTuple):
-    """A call whose page is drawn again and again, for how many readers."""
+class _Opened:
+    """A call whose page is drawn again and again.
 
-    call: _Found
-    channel: Channel
-    drawing: asyncio.Task[None]
-    readers: list[int]
+    Attributes:
+        call: The call.
+        channel: The newest state of its page.
+        readers: How many read it.
+        took_seconds: Processor time of drawing it last.
+        drawing: Draws it.
+    """
+
+    def __init__(self, call: _Found, channel: Channel) -> None:
+        self.call = call
+        self.channel = channel
+        self.readers = 0
+        self.took_seconds = 0.0
+        self.drawing: asyncio.Task[None]
 
 
 class ConsoleSite:
@@ -820,36 +830,37 @@ class ConsoleSite:
         opened = self._drawn.get(conversation_id)
         if opened is None:
             channel = Channel(f"{self._boot}-{secrets.token_hex(3)}")
-            drawing = asyncio.create_task(self._draw(call, channel))
-            opened = self._drawn[conversation_id] = _Opened(call, channel, drawing, [0])
-        opened.readers[0] += 1
+            opened = self._drawn[conversation_id] = _Opened(call, channel)
+            opened.drawing = asyncio.create_task(self._draw(opened))
+        opened.readers += 1
         try:
             await self._stream(request, receive, send, opened.channel)
         finally:
-            opened.readers[0] -= 1
-            if not opened.readers[0]:
+            opened.readers -= 1
+            if not opened.readers:
                 opened.drawing.cancel()
                 del self._drawn[conversation_id]
 
-    async def _draw(self, call: _Found, channel: Channel) -> None:
+    async def _draw(self, opened: _Opened) -> None:
         """Draws a call whenever it has new rows, no faster than the bounds allow."""
+        call = opened.call
         edition: Hashable = None
         while True:
             if call.edition == edition:
-                await asyncio.sleep(LOOK_SECONDS)
+                await self._calls.await_rows(call.conversation_id, LOOK_SECONDS)
                 continue
-            took_seconds = 0.0
             try:
                 drawn = await self._drawn_of(call, None)
-                edition, took_seconds = drawn.edition, drawn.took_seconds
+                edition, opened.took_seconds = drawn.edition, drawn.took_seconds
                 first_ms, last_ms = drawn.span_ms
-                channel.update(drawn.parts, first_ms=first_ms, last_ms=last_ms)
+                opened.channel.update(drawn.parts, first_ms=first_ms, last_ms=last_ms)
             except _UnansweredError:  # too much is being drawn: it is tried again
                 pass
             except Exception:  # drawing must not end the page of a call that goes on: the next row may repair it
                 edition = call.edition
                 log.exception("call_not_drawn", role="console", conversation_id=call.conversation_id)
-            await asyncio.sleep(max(RENDER_SECONDS, took_seconds * len(self._drawn) / RENDER_SHARE))
+            all_of_them_seconds = sum(each.took_seconds for each in self._drawn.values())
+            await asyncio.sleep(max(RENDER_SECONDS, all_of_them_seconds / RENDER_SHARE))
 
     async def _live_records(self, request: Request, receive: Receive, send: Send) -> None:
         _query(request, api.NoQuery)

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, structs
@@ -321,10 +321,11 @@ def part_of(name: str, value: object) -> ScorePart:
             number_of = fields.pop("result", None)
             if name == "estimate_error":
                 number_of = fields.pop("error_ms")
-            return ScorePart(name, number_of, fields, _meaning(value))
+            return ScorePart(name, number_of, fields, _meaning(type(value)))
         case _:
             return ScorePart(name, None, {name: value})
 
 
-def _meaning(value: Struct) -> str:
-    return (inspect.getdoc(type(value)) or "").split("\n\n")[0].replace("`", "").replace("\n", " ")
+@cache
+def _meaning(kind: type[Struct]) -> str:
+    return (inspect.getdoc(kind) or "").split("\n\n")[0].replace("`", "").replace("\n", " ")

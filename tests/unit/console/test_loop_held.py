@@ -144,7 +144,6 @@ async def read(client: httpx.AsyncClient, path: str) -> int:
 
 
 async def test_the_page_of_a_long_call_that_goes_on_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "LOOK_SECONDS", 0.01)
     async with serving() as made, made.client() as client:
         with HeldLoop() as held:
             async with client.stream("GET", "/live/calls/long") as answer:
