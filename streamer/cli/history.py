@@ -169,7 +169,7 @@ def compare(
         typer.Option(
             "--by",
             metavar="COLUMNS",
-            help="Compare the calls of each labels.agent, or of each labels.agent,code_version.",
+            help="Compare the calls of each labels.agent, or of each labels.agent,labels.version.",
         ),
     ] = None,
     where: WhereOption = None,
@@ -182,22 +182,21 @@ def compare(
     A measure is the mean of a column over the calls that are over and whose value is known. Its change has a 95 % bootstrap
     interval, the same each time for the same calls; it is more than chance if the interval does not contain 0.
 
-    --by splits the calls: labels.agent, labels.tenant, labels.environment, labels.pipeline_type, code_version (that of the
-    evaluator), goals.goal_set or close_reason, or several of them. A group that only one period has shows its figures without a change.
+    --by splits the calls: labels.agent, labels.version, labels.tenant, labels.environment, labels.pipeline_type, code_version (that of
+    the evaluator), goals.goal_set or close_reason, or several of them. A group that only one period has shows its figures without a change.
 
     Nothing is changed, and no broker is needed.
 
     Examples:
-        callgauge history compare --before 2026-11-20 --after 2026-11-21 --by labels.agent,code_version
+        callgauge history compare --before 2026-11-20 --after 2026-11-21 --by labels.agent,labels.version
         callgauge history compare --before 14d..7d --after 7d..0d --where "labels.agent = desk" --json
     """
+    from streamer.changes import changes_table, remark_on_chance
     from streamer.history.comparison import (
         Period,
         compared,
         comparison_json,
-        comparison_table,
         groups_given,
-        remarks,
     )
     from streamer.terminal import output_console, print_document, print_line, say
 
@@ -214,10 +213,11 @@ def compare(
             print_line(
                 ", ".join(f"{name} {value or 'unknown'}" for name, value in zip(columns, each.group, strict=True))
             )
-        output_console().print(comparison_table(each))
+        calls = each.calls_before, each.calls_after
+        output_console().print(changes_table(each.changes, calls, ("before", "after")))
         print_line()
-    for line in remarks(groups):
-        say(line)
+    if (remark := remark_on_chance(change for each in groups for change in each.changes)) is not None:
+        say(remark)
 
 
 @app.command()

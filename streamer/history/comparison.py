@@ -1,40 +1,25 @@
 """Compares the calls of two periods: each measure with its change, and whether the change is more than chance."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
 from typing import Any, Final, NamedTuple
 
 import typer
-from rich.table import Table
 
-from consumers.history.search import COLUMNS, Condition, HistoryStore, Question
+from consumers.history.search import Condition, HistoryStore, Question
 from consumers.runtime.process import SetupError
 from schemas.columns import Flat
-from streamer.bootstrap import interval
+from streamer.changes import MEASURES, Change, change_of, changes_json, draws_of_one
 from streamer.time_bounds import moment_given
 
 GROUPS: Final = (
-    "labels.agent", "labels.tenant", "labels.environment", "labels.pipeline_type", "code_version", "goals.goal_set", "close_reason"
+    "labels.agent", "labels.version", "labels.tenant", "labels.environment", "labels.pipeline_type", "code_version", "goals.goal_set", "close_reason"
 )  # fmt: skip
 """Columns by which calls can be compared: those with few values."""
-_NO_MEASURES: Final = frozenset({"revision", "partition", "first_place", "last_place", "turn", "through_turn"})
-MEASURES: Final = tuple(
-    name
-    for name, column in COLUMNS.items()
-    if column.kind != "text"
-    and name not in _NO_MEASURES
-    and not name.endswith(("_turn", ".turn", "known_ms", "last_ms", "ed_ms", "an_ms"))
-)
-"""Numbers of a call of which a mean says something: no places, no moments, no numbers of turns."""
 MOST_GROUPS: Final = 200
 """Most groups of one comparison."""
-MOST_DRAWS: Final = 4_000_000
-"""Draws for all intervals of one comparison: a second or two."""
-LEAST_DRAWS: Final = 20_000
-"""Draws for one of them."""
 _RANGE: Final = ".."
-_UNKNOWN: Final = "-"
 
 Group = tuple[str, ...]
 
@@ -67,38 +52,6 @@ class Period(NamedTuple):
         if period.since_ms >= period.until_ms:
             raise typer.BadParameter(f"{text!r} ends before it begins.")
         return period
-
-
-class Change(NamedTuple):
-    """One measure of the calls of one group.
-
-    Attributes:
-        measure: Name of its column.
-        before: Its mean over the calls of the first period in which it is known; None without any.
-        after: The same of the second.
-        calls_before: Number of these calls.
-        calls_after: The same of the second.
-        low: Lower end of the 95 % bootstrap interval of the change; None with fewer than two calls in a period.
-        high: Its upper end.
-    """
-
-    measure: str
-    before: float | None
-    after: float | None
-    calls_before: int
-    calls_after: int
-    low: float | None
-    high: float | None
-
-    @property
-    def change(self) -> float | None:
-        """How much higher it is in the second period; None if it is unknown in one of them."""
-        return None if self.before is None or self.after is None else self.after - self.before
-
-    @property
-    def is_more_than_chance(self) -> bool | None:
-        """Whether the interval of the change is on one side of 0; None without an interval."""
-        return None if self.low is None or self.high is None else self.low > 0 or self.high < 0
 
 
 class Compared(NamedTuple):
@@ -170,7 +123,7 @@ def compared(
                     )
                 lots[group] = (_Lot(), _Lot())
             lots[group][place].add(row[len(by) :])
-    draws = max(LEAST_DRAWS, MOST_DRAWS // (len(MEASURES) * max(1, len(lots))))
+    draws = draws_of_one(len(MEASURES) * len(lots))
     found = [
         Compared(group, was.calls, now.calls, [_change(measure, was, now, draws) for measure in MEASURES])
         for group, (was, now) in lots.items()
@@ -179,71 +132,18 @@ def compared(
 
 
 def _change(measure: str, was: _Lot, now: _Lot, draws: int) -> Change:
-    lots = [sorted(lot.values[measure]) for lot in (was, now)]  # a store may give them in any order
-    before, after = (sum(lot) / len(lot) if lot else None for lot in lots)
-    low = high = None
-    if min(map(len, lots)) > 1:
-        low, high = interval(lots, draws)
-    return Change(measure, before, after, len(lots[0]), len(lots[1]), low, high)
-
-
-# For people and for programs.
-
-
-def comparison_table(each: Compared) -> Table:
-    """The measures of a group that are known in at least one period."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("")
-    for head in ("before", "after", "change", "95 % interval"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("more than chance")
-    table.add_row("calls", f"{each.calls_before:,}", f"{each.calls_after:,}", "", "", "")
-    for change in each.changes:
-        if change.before is None and change.after is None:
-            continue
-        values = _shown([change.before, change.after, change.change, change.low, change.high])
-        ends = _UNKNOWN if change.low is None else f"{values[3]} to {values[4]}"
-        verdict = {True: "yes", False: "no", None: _UNKNOWN}[change.is_more_than_chance]
-        name = change.measure
-        if (change.calls_before, change.calls_after) != (each.calls_before, each.calls_after):
-            name += f" ({change.calls_before:,} and {change.calls_after:,} calls)"
-        table.add_row(name, values[0], values[1], values[2], ends, verdict)
-    return table
-
-
-def remarks(groups: Sequence[Compared]) -> Iterator[str]:
-    """What a reader of the table must know."""
-    judged = sum(change.is_more_than_chance is not None for each in groups for change in each.changes)
-    if judged:
-        by_chance = round(judged * 0.05)
-        yield f"{judged} changes have an interval. If nothing had changed, about {by_chance} would be called more than chance."
+    before, after = (sorted(lot.values[measure]) for lot in (was, now))  # a store may give them in any order
+    return change_of(measure, before, after, most_draws=draws)
 
 
 def comparison_json(groups: Sequence[Compared], by: Group) -> list[dict[str, Any]]:
-    """The comparison as plain values; an unknown value is null."""
+    """The comparison as plain values."""
     return [
         {
             "group": dict(zip(by, each.group, strict=True)),
             "calls_before": each.calls_before,
             "calls_after": each.calls_after,
-            "measures": {
-                change.measure: _plain(change)
-                for change in each.changes
-                if change.before is not None or change.after is not None
-            },
+            "measures": changes_json(each.changes),
         }
         for each in groups
     ]
-
-
-def _plain(change: Change) -> Mapping[str, float | bool | None]:
-    known = change._asdict()
-    del known["measure"]
-    return known | {"change": change.change, "is_more_than_chance": change.is_more_than_chance}
-
-
-def _shown(values: Sequence[float | None]) -> list[str]:
-    """Numbers of one unit with as many digits as the largest needs."""
-    largest = max((abs(value) for value in values if value is not None), default=0.0)
-    digits = 0 if largest >= 100 else 1 if largest >= 10 else 3
-    return [_UNKNOWN if value is None else f"{value:,.{digits}f}" for value in values]

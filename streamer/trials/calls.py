@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from schemas.closed_sets import FAILED_USES, UnscoredReason
+from schemas.columns import Flat
 from schemas.goals.goal_set import GoalSet
 from schemas.rows import (
     CallRow,
@@ -26,6 +27,7 @@ from schemas.rows import (
     decode,
     is_row,
 )
+from streamer.changes import MEASURES
 from streamer.recordings.files import RecordingError, raw_lines_of
 
 # One call as a trial of its goal set, from its newest rows. Pure.
@@ -75,6 +77,7 @@ class Trial:
         expected_tools: The expected tool calls, as far as they are known, in the order of the goal set.
         closed_at_ms: Broker time at which the call closed.
         words: What was said and done in the turns that reached a subgoal; empty where only the scores of the call are there.
+        measures: The values of `MEASURES` in the row of the call; None for one that is not known.
     """
 
     conversation_id: str
@@ -89,6 +92,7 @@ class Trial:
     expected_tools: tuple[ExpectedTool, ...] = ()
     closed_at_ms: int = 0
     words: Mapping[int, str] = field(default_factory=dict)
+    measures: tuple[float | None, ...] = ()
 
     def quoting(self, words: Mapping[int, str]) -> "Trial":
         """The same with the words of the turns that reached a subgoal, of the words of all turns."""
@@ -192,6 +196,7 @@ class NewestRows:
             failed_tools=tuple(self._failed_tools()),
             expected_tools=goals.expected_tools,
             closed_at_ms=self.call.known_ms if self.call.state == "closed" else 0,
+            measures=tuple(_known(each.of(self.call)) for each in MEASURES.values()),
         )
 
     def _failed_tools(self) -> Iterator[FailedTool]:
@@ -199,6 +204,10 @@ class NewestRows:
             row = self.turns[number]
             if row.status != "withdrawn":
                 yield from (FailedTool(use.tool, number) for use in row.tools if use.outcome in FAILED_USES)
+
+
+def _known(value: Flat) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _shown(value: Value | None) -> float | str:

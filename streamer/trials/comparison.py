@@ -24,6 +24,7 @@ from schemas.closed_sets import UnjudgedReason
 from schemas.goals.goal_set import GoalSet
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import SCORES_TOPIC
+from streamer.changes import changes_table, remark_on_chance
 from streamer.cluster.readers import records_so_far
 from streamer.offline.call_work import RECORDS, Done, found_calls, places_of, reading, score_each, total_of
 from streamer.offline.scoring import RecordedScoring, plan_from
@@ -46,7 +47,7 @@ from streamer.trials.calls import (
     take_line,
     words_by_turn,
 )
-from streamer.trials.versus import Versus, versus_json, versus_lines, versus_table
+from streamer.trials.versus import SHARES, Versus, versus_json, versus_lines
 
 # Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the judge, and errors.
 # Pure.
@@ -664,9 +665,12 @@ def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> 
     if as_json:
         print_document({**versus_json(versus, names), "left_out": dict(gathered.left_out)})
     else:
-        output_console().print(versus_table(versus))
+        changes = versus.changes()
+        output_console().print(changes_table(changes, (len(versus.a), len(versus.b)), ("A", "B"), SHARES))
         for line in versus_lines(versus, names):
             print_line(line)
+        if (remark := remark_on_chance(changes)) is not None:
+            say(remark)
     if gathered.left_out:
         say(f"Left out: {_left_out(gathered)}.")
 

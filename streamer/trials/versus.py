@@ -3,21 +3,19 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
-from rich.table import Table
-
-from consumers.console.page.drawing import counted, percent
-from streamer.bootstrap import interval
+from consumers.console.page.drawing import counted
+from streamer.bootstrap import MOST_DRAWS
+from streamer.changes import MEASURES, Change, change_of, changes_json, draws_of_one
 from streamer.trials.calls import Trial
 
-_UNKNOWN: Final = "-"
-
-FIGURES: Final[Mapping[str, Callable[[Trial], float | bool | str]]] = {
-    "Success": lambda trial: trial.success,
-    "Progress": lambda trial: trial.progress,
+SHARES: Final[Mapping[str, Callable[[Trial], float | bool | str]]] = {
+    "success": lambda trial: trial.success,
+    "progress": lambda trial: trial.progress,
 }
-"""What is compared of a trial; a text says why it is not known."""
+"""What is compared of a trial beside the measures of its call; a text says why it is not known."""
 
 
 class Flip(NamedTuple):
@@ -50,24 +48,6 @@ def flips(before: Trial, after: Trial) -> list[Flip]:
     return found
 
 
-class Apart(NamedTuple):
-    """One figure of two lots.
-
-    Attributes:
-        a: Mean of those of the first whose value is known; None without any.
-        b: The same of the second.
-        low: Lower end of the 95 % bootstrap interval of b - a; None with fewer than two values in one of them.
-        high: Its upper end.
-        is_paired: Whether calls are resampled with both of their values: each value has a partner in the other lot.
-    """
-
-    a: float | None
-    b: float | None
-    low: float | None
-    high: float | None
-    is_paired: bool
-
-
 @dataclass(frozen=True)
 class Versus:
     """Two lots of trials, each at least one."""
@@ -75,7 +55,7 @@ class Versus:
     a: Sequence[Trial]
     b: Sequence[Trial]
 
-    @property
+    @cached_property
     def pairs(self) -> list[tuple[Trial, Trial]]:
         """The calls whose id is once in each lot, in the order of the second."""
         counts = [Counter(trial.conversation_id for trial in lot) for lot in (self.a, self.b)]
@@ -83,18 +63,19 @@ class Versus:
         both = [trial for trial in self.b if all(count[trial.conversation_id] == 1 for count in counts)]
         return [(first[trial.conversation_id], trial) for trial in both]
 
-    def apart(self, of: Callable[[Trial], float | bool | str]) -> Apart:
-        """One figure with its interval."""
-        known = [[float(value) for trial in lot if not isinstance(value := of(trial), str)] for lot in (self.a, self.b)]
-        values = [(of(before), of(after)) for before, after in self.pairs]
-        paired = [(x, y) for x, y in values if not isinstance(x, str) and not isinstance(y, str)]
-        is_paired = len(paired) == len(known[0]) == len(known[1])
-        lots = [[y - x for x, y in paired]] if is_paired else known
-        means = [sum(lot) / len(lot) if lot else None for lot in known]
-        low = high = None
-        if min(map(len, lots)) > 1:
-            low, high = interval(lots)
-        return Apart(means[0], means[1], low, high, is_paired)
+    def changes(self) -> list[Change]:
+        """How far success, progress and each measure of a call are apart."""
+        draws = draws_of_one(len(MEASURES))
+        shares = [self._change(name, of, MOST_DRAWS) for name, of in SHARES.items()]
+        return shares + [self._change(name, partial(_measured, place), draws) for place, name in enumerate(MEASURES)]
+
+    def _change(self, name: str, of: Callable[[Trial], float | bool | str | None], draws: int) -> Change:
+        before, after = (
+            [float(known) for trial in lot if (known := _known(of(trial))) is not None] for lot in (self.a, self.b)
+        )
+        both = [(_known(of(then)), _known(of(now))) for then, now in self.pairs]
+        pairs = [(then, now) for then, now in both if then is not None and now is not None]
+        return change_of(name, before, after, pairs, draws)
 
     def flipped(self) -> Iterator[tuple[str, list[Flip], bool | str, bool | str]]:
         """The calls with a subgoal that flipped or with another success: id, flips, success before and after."""
@@ -102,21 +83,6 @@ class Versus:
             found = flips(before, after)
             if found or before.success != after.success:
                 yield after.conversation_id, found, before.success, after.success
-
-
-def versus_table(versus: Versus) -> Table:
-    """The figures of both lots with the difference and its interval."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("")
-    for head in ("A", "B", "B - A", "95 % interval"):
-        table.add_column(head, justify="right")
-    table.add_row("Trials", str(len(versus.a)), str(len(versus.b)), "", "")
-    for name, of in FIGURES.items():
-        apart = versus.apart(of)
-        difference = None if apart.a is None or apart.b is None else apart.b - apart.a
-        interval = _UNKNOWN if apart.low is None else f"{_points(apart.low)} to {_points(apart.high)}"
-        table.add_row(name, _share(apart.a), _share(apart.b), _points(difference), interval)
-    return table
 
 
 def versus_lines(versus: Versus, names: tuple[str, str]) -> Iterator[str]:
@@ -142,7 +108,7 @@ def versus_json(versus: Versus, names: tuple[str, str]) -> dict[str, Any]:
     return {
         "a": {"name": names[0], "trials": len(versus.a)},
         "b": {"name": names[1], "trials": len(versus.b)},
-        "figures": {name.lower(): versus.apart(of)._asdict() for name, of in FIGURES.items()},
+        "measures": changes_json(versus.changes()),
         "calls_in_both": len(versus.pairs),
         "subgoals": [{"id": name, "won": won, "lost": lost} for name, won, lost in subgoals],
         "flipped": [
@@ -189,9 +155,9 @@ def _success(value: bool | str) -> str:  # noqa: FBT001 - the value itself
     return "unknown" if isinstance(value, str) else "yes" if value else "no"
 
 
-def _share(value: float | None) -> str:
-    return _UNKNOWN if value is None else percent(value)
+def _known(value: float | bool | str | None) -> float | None:  # noqa: FBT001 - the value itself
+    return None if value is None or isinstance(value, str) else float(value)
 
 
-def _points(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{'+' if value > 0 else ''}{percent(value)}"
+def _measured(place: int, trial: Trial) -> float | None:
+    return trial.measures[place] if trial.measures else None

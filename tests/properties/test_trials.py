@@ -48,9 +48,8 @@ def test_an_interval_is_seeded_and_as_wide_as_the_normal_one(shift: int) -> None
         [replace(trial(0, success=True), conversation_id=name, progress=value) for name, value in lot.items()]
         for lot in (before, after)
     ]
-    versus = Versus(*lots)
-    apart = versus.apart(lambda each: each.progress)
-    assert versus.apart(lambda each: each.progress) == apart
+    apart, again = (next(each for each in Versus(*lots).changes() if each.measure == "progress") for _ in range(2))
+    assert again == apart
     assert apart.is_paired is (shift == 0)
     assert apart.low is not None
     assert apart.high is not None

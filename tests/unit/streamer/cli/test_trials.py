@@ -280,21 +280,24 @@ def test_two_lots_are_compared_call_by_call(callgauge: Command, tmp_path: Path) 
             "subgoals": [{"subgoal_id": "booked", "is_won": True, "turn": 2, "quote": None}],
         },
     ]
-    progress = found["figures"]["progress"]
-    assert (progress["a"], progress["b"], progress["is_paired"]) == (
+    progress = found["measures"]["progress"]
+    assert (progress["before"], progress["after"], progress["is_paired"]) == (
         (0.5 + 1 + 0 + 1) / 4,
         (0 + 1 + 0.5 + 0) / 4,
         False,
     )
-    assert progress["low"] < progress["b"] - progress["a"] < progress["high"]
+    assert progress["low"] < progress["change"] < progress["high"]
+    assert (progress["change"], progress["is_more_than_chance"]) == (progress["after"] - progress["before"], False)
+    turns = found["measures"]["turns"]
+    assert (turns["calls_before"], turns["calls_after"]) == (4, 4), "a measure of the row of each call"
     assert callgauge("trials", "--compare", *lots, "--json") == ended, "the intervals are seeded"
     text = callgauge("trials", "--compare", *lots).out
     assert "3 calls in both, 2 with another result." in text
     assert "  a: agreed lost (turn 1)" in text
     assert "  c: booked won (turn 2)" in text
     same = json.loads(callgauge("trials", "--compare", lots[0], lots[0], "--json").out)
-    assert (same["flipped"], same["figures"]["success"]["is_paired"]) == ([], True)
-    assert (same["figures"]["success"]["low"], same["figures"]["success"]["high"]) == (0.0, 0.0)
+    assert (same["flipped"], same["measures"]["success"]["is_paired"]) == ([], True)
+    assert (same["measures"]["success"]["low"], same["measures"]["success"]["high"]) == (0.0, 0.0)
 
 
 def test_recordings_that_are_compared_are_quoted(callgauge: Command, tmp_path: Path) -> None:
@@ -325,7 +328,10 @@ def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(callgauge: 
         versions.append(GoalSet.model_validate(goals("any", *subgoals)).digest[:8])
     found = json.loads(callgauge("trials", *files, "--compare", *versions, "--json").out)
     assert [each["success"] for each in found["flipped"]] == [[True, False]], "a new subgoal is no flip of its own"
-    assert found["figures"]["success"] == {"a": 0.5, "b": 0.0, "low": -1.0, "high": 0.0, "is_paired": True}
+    assert found["measures"]["success"] == {
+        "before": 0.5, "after": 0.0, "calls_before": 2, "calls_after": 2, "change": -0.5,
+        "low": -1.0, "high": 0.0, "is_paired": True, "is_more_than_chance": False,
+    }  # fmt: skip
     ended = callgauge("trials", *files, "--compare", versions[0], "none")
     assert (ended.code, ended.out) == (1, "")
     assert f"seen no such trial among any {versions[0]}, any {versions[1]}" in ended.err

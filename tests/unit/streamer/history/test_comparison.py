@@ -14,8 +14,10 @@ from consumers.runtime.process import SetupError
 from schemas.columns import Flat
 from schemas.rows import CallRow
 from schemas.units import DAY_MS
+from streamer import changes
+from streamer.changes import Change, remark_on_chance
 from streamer.history import comparison
-from streamer.history.comparison import Change, Compared, Period, compared, comparison_json, groups_given, remarks
+from streamer.history.comparison import Period, compared, comparison_json, groups_given
 from tests.unit.history.test_store import NOON_MS, batch, call
 from tests.unit.streamer.command_line import command
 
@@ -75,7 +77,7 @@ def test_the_same_calls_have_the_same_interval() -> None:
 def test_many_calls_are_resampled_in_part_and_the_interval_stays_as_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = lot(0, around(1_000, 1, 4_000)) + lot(DAY_MS, around(1_030, 2, 4_000))
     whole = measured(rows, "p95_ms")[()]
-    monkeypatch.setattr(comparison, "MOST_DRAWS", 1)
+    monkeypatch.setattr(changes, "MOST_DRAWS_OF_ALL", 1)
     part = measured(rows, "p95_ms")[()]
     assert None not in {whole.low, whole.high, part.low, part.high}
     assert part.high - part.low == pytest.approx(whole.high - whole.low, rel=0.3)  # type: ignore[operator]  # known, see above
@@ -142,10 +144,10 @@ def test_only_columns_with_few_values_make_groups() -> None:
 
 def test_a_reader_is_told_how_many_changes_chance_makes() -> None:
     change = Change("p95_ms", 1, 2, 2, 2, 0.5, 1.5)
-    assert next(remarks([Compared((), 2, 2, [change] * 40)])).startswith(
-        "40 changes have an interval. If nothing had changed, about 2 would"
-    )
-    assert list(remarks([Compared((), 2, 2, [change._replace(low=None)])])) == []
+    remark = remark_on_chance([change] * 40)
+    assert remark is not None
+    assert remark.startswith("40 changes have an interval. If nothing had changed, about 2 would")
+    assert remark_on_chance([change._replace(low=None)]) is None
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
