@@ -14,8 +14,9 @@ from streamer.changes import MEASURES, Change, change_of, changes_json, draws_of
 from streamer.time_bounds import moment_given
 
 GROUPS: Final = (
-    "labels.agent", "labels.version", "labels.tenant", "labels.environment", "labels.pipeline_type", "code_version", "goals.goal_set", "close_reason"
-)  # fmt: skip
+    *("labels.agent", "labels.version", "labels.tenant", "labels.environment", "labels.pipeline_type"),
+    *("code_version", "goals.goal_set", "close_reason"),
+)
 """Columns by which calls can be compared: those with few values."""
 MOST_GROUPS: Final = 200
 """Most groups of one comparison."""
