@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
+from consumers.console.agents import AgentNow
 from consumers.console.fleet import Fleet
 from consumers.console.pages import names_of
 from consumers.store.rows import StoredCall
@@ -32,6 +33,7 @@ class CallsQuery(BaseModel):
 
     text: str = Field("", max_length=MAX_QUERY_CHARS, description="Part of the id, of a label, or of what is wrong.")
     agent: str = _Names
+    version: str = _Names
     tenant: str = _Names
     environment: str = _Names
     bad: Literal["", "0", "1"] = Field("", description="1 for calls in trouble alone.")
@@ -43,7 +45,7 @@ class CallsQuery(BaseModel):
         """The same as a choice of calls."""
         return WantedCalls(
             names_of(self.agent), names_of(self.tenant), names_of(self.environment),
-            text=self.text.strip(), only_bad=self.bad == "1", sort=self.sort,
+            text=self.text.strip(), only_bad=self.bad == "1", sort=self.sort, versions=names_of(self.version),
         )  # fmt: skip
 
 
@@ -94,13 +96,16 @@ class FleetStep(msgspec.Struct):
 
 
 class FleetAnswer(msgspec.Struct):
-    """Figures of all calls, the last quarter of an hour in steps of ten seconds, the newest last."""
+    """Figures of all calls, the last quarter of an hour in steps of ten seconds, the newest last; and each version of each agent, the
+    worst first.
+    """
 
     at_ms: int
     newest_score_ms: int | None
     calls_running: int
     calls_in_trouble: int
     steps: list[FleetStep]
+    agents: list[AgentNow]
 
 
 def call_answer(fleet: Fleet, now: RunningCalls, query: ListQuery, now_ms: int) -> CallList:
@@ -136,6 +141,7 @@ def fleet_answer(fleet: Fleet, now: RunningCalls, now_ms: int) -> FleetAnswer:
             )
             for step in fleet.steps
         ],
+        agents=fleet.agents.now,
     )
 
 

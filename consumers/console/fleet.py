@@ -7,6 +7,7 @@ from itertools import chain
 from math import ceil
 from typing import Final
 
+from consumers.console.agents import Agents
 from schemas.rows import CallRow, Row, TurnRow, number
 from schemas.scores.running import CallTable, RunningCalls, looking, whole
 
@@ -49,6 +50,7 @@ class Fleet:
 
     Attributes:
         table: The calls that run, and those that ended lately.
+        agents: The agents behind them.
         newest_ms: The newest `known_ms` of any row; None before the first.
         unreadable: Values that are no rows: of another program or of a newer version.
         steps: Figures of the last quarter of an hour, the newest last.
@@ -56,6 +58,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.table = CallTable(MAX_CALLS)
+        self.agents = Agents()
         self.newest_ms: int | None = None
         self.unreadable = 0
         self.steps: deque[Step] = deque(maxlen=STEPS)
@@ -66,10 +69,13 @@ class Fleet:
         match row:
             case CallRow():
                 self.newest_ms = max(self.newest_ms or 0, row.known_ms)
+                self.agents.take_call(self.table.newest(row.conversation_id), row)
                 self.table.take(row)
-            case TurnRow() if "wait" in row.news and len(self._latencies_ms) < MAX_ANSWERS:
+            case TurnRow():
+                self.agents.take_turn(row)
                 wait_ms = number(row.wait_ms)
-                self._latencies_ms += [] if wait_ms is None else [wait_ms]
+                if "wait" in row.news and wait_ms is not None and len(self._latencies_ms) < MAX_ANSWERS:
+                    self._latencies_ms.append(wait_ms)
 
     def now(self, now_ms: int) -> RunningCalls:
         """The calls as they are now; also ends the step of time that is over."""
@@ -78,6 +84,7 @@ class Fleet:
     def looking(self, now_ms: int) -> Generator[None, None, RunningCalls]:
         """As `now`, in steps of one call, between which records may be taken in."""
         now = yield from looking(self.table, self.newest_ms, now_ms)
+        yield from self.agents.looking(now.calls, now_ms)
         end_ms = now_ms - now_ms % STEP_MS
         if not self.steps or self.steps[-1].end_ms < end_ms:
             self._end_step(end_ms, now)

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
+from consumers.console.agents import AgentNow
 from consumers.console.fleet import STEP_MS, Fleet, Step
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import clock, counted, day_and_time, in_words, percent, seconds
@@ -25,6 +26,8 @@ ANCHOR: Final = "call"
 """Beginning of the ids of the parts of a call's page."""
 MOST_ROWS: Final = 50
 """Calls on a page; the others are counted. The worst come first, and a browser shows so many anew within 50 ms."""
+MOST_AGENTS: Final = 20
+"""Versions of agents on a page; the worst come first, and a search finds the calls of every one."""
 MOST_NAMES: Final = 200
 """Names of agents, tenants or environments that a filter offers."""
 MOST_ALERTS: Final = 20
@@ -113,6 +116,7 @@ def common_boxes(now: RunningCalls, fleet: Fleet, alerts: Alerts) -> dict[str, M
     return {
         "alerts": {"firing": _alerts(alerts)},
         "lines": {each["id"]: render("now_lines.html", line=each) for each in _lines(fleet, now)},
+        "agents": {each.id: _agent_markup(each) for each in map(_agent, fleet.agents.now[:MOST_AGENTS])},
         "names": {"lists": _names(now)},
     }
 
@@ -139,7 +143,7 @@ def now_page(site: Site, boxes: Mapping[str, Mapping[str, str]], wanted: WantedC
         query=query_of(wanted),
         wall=wall,
         orders=ORDERS,
-        **{name: filled[name] for name in ("head", "alerts", "lines", "names", "rest")},
+        **{name: filled[name] for name in ("head", "alerts", "lines", "agents", "names", "rest")},
         rows=filled["calls"],
     )
     stream = f"{site.root}live/now?{query_of(wanted)}"
@@ -151,6 +155,7 @@ def query_of(wanted: WantedCalls) -> str:
     fields = {
         "text": wanted.text,
         "agent": ",".join(sorted(wanted.agents)),
+        "version": ",".join(sorted(wanted.versions)),
         "tenant": ",".join(sorted(wanted.tenants)),
         "environment": ",".join(sorted(wanted.environments)),
         "bad": "1" if wanted.only_bad else "",
@@ -215,6 +220,59 @@ def _row(site: Site, shown: ShownCall) -> _Row:
     )
 
 
+# The agents.
+
+
+class _Agent(NamedTuple):
+    """One version of an agent in the table."""
+
+    id: str
+    agent: str
+    version: str
+    href: str
+    level: str
+    since_ms: int | None
+    affected: str
+    calls: str
+    in_trouble: str
+    ended_badly: str
+    unanswered: str
+    p50: str
+    p95: str
+    p95_level: str
+    goals: str
+    line: tuple[str, ...]
+
+
+def _agent(each: AgentNow) -> _Agent:
+    version = each.version or ""
+    named = hashlib.blake2b(f"{each.agent}\0{version}".encode(), digest_size=8).hexdigest()
+    share, p50, p95 = each.unanswered_share, each.wait_p50_ms, each.wait_p95_ms
+    return _Agent(
+        id=f"a-{named}",
+        agent=each.agent,
+        version=version,
+        href=f"./?{urlencode({'agent': each.agent} | ({'version': version} if version else {}))}",
+        level="healthy" if each.bad_since_ms is None else "urgent",
+        since_ms=each.bad_since_ms,
+        affected=counted(each.calls_affected, "call"),
+        calls=f"{each.calls_running:,}",
+        in_trouble=f"{each.calls_in_trouble:,}",
+        ended_badly=f"{each.calls_ended_badly:,}",
+        unanswered="" if share is None else percent(share),
+        p50="" if p50 is None else seconds(p50),
+        p95="" if p95 is None else seconds(p95),
+        p95_level="" if p95 is None else _level(p95),
+        goals="" if each.progress is None else percent(each.progress),
+        line=tuple(_pieces(each.waits_p95_ms, max((*filter(None, each.waits_p95_ms), float(SLOW_MS))))),
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _agent_markup(agent: _Agent) -> str:
+    return render("now_agent.html", agent=agent)
+
+
 def _state(call: CallRow) -> str:
     if call.state == "closed":
         return f"over: {call.ended_reason or call.close_reason or 'not known why'}"
@@ -262,6 +320,7 @@ def _names(now: RunningCalls) -> str:
     labels = [each.call.labels for each in now.calls]
     lists = [
         ("agents", {each.agent for each in labels}),
+        ("versions", {each.version for each in labels if each.version is not None}),
         ("tenants", {each.tenant for each in labels}),
         ("environments", {each.environment for each in labels}),
     ]
@@ -326,26 +385,31 @@ def _line(
 ) -> dict[str, Any]:
     known = [value for value in values if value is not None]
     highest = top or max((*known, limit or 0.0, 1.0))
-    step = _WIDTH / max(1, len(values) - 1)
-
-    def y(value: float) -> float:
-        return round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * min(1.0, value / highest), 1)
-
-    pieces: list[list[str]] = [[]]
-    for place, value in enumerate(values):
-        if value is None:
-            pieces.append([])
-        else:
-            pieces[-1].append(f"{place * step:.1f},{y(value)}")
     return {
         "id": part,
         "name": name,
         "newest": newest,
         "more": more,
-        "limit": None if limit is None else y(limit),
-        "pieces": [" ".join(points if len(points) > 1 else points * 2) for points in pieces if points],
+        "limit": None if limit is None else _height_of(limit, highest),
+        "pieces": _pieces(values, highest),
         "spoken": f"{name}: {newest} now",
     }
+
+
+def _pieces(values: Sequence[float | None], highest: float) -> list[str]:
+    """The points of a line; it has a gap where no value is known."""
+    step = _WIDTH / max(1, len(values) - 1)
+    pieces: list[list[str]] = [[]]
+    for place, value in enumerate(values):
+        if value is None:
+            pieces.append([])
+        else:
+            pieces[-1].append(f"{place * step:.1f},{_height_of(value, highest)}")
+    return [" ".join(points if len(points) > 1 else points * 2) for points in pieces if points]
+
+
+def _height_of(value: float, highest: float) -> float:
+    return round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * min(1.0, value / highest), 1)
 
 
 # One call.

@@ -56,6 +56,11 @@ class CallTable:
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Ids of the calls that ended, the quietest first."""
 
+    def newest(self, conversation_id: str) -> CallRow | None:
+        """The newest row of a call; None for one that is not in the table."""
+        kept = self._calls.get(conversation_id)
+        return None if kept is None else kept.call
+
     def take(self, call: CallRow) -> None:
         """Takes in the newest row of a call. One that is older than that in the table changes nothing."""
         conversation_id = call.conversation_id
@@ -196,6 +201,7 @@ class WantedCalls:
 
     Attributes:
         agents: Names of agents; empty for all.
+        versions: Their versions; empty for all.
         tenants: Names of tenants; empty for all.
         environments: Names of environments; empty for all.
         text: Part of the id, of a label, or of what is wrong, in any case; empty for all.
@@ -210,11 +216,13 @@ class WantedCalls:
     text: str = ""
     only_bad: bool = False
     sort: SortKey = "trouble"
+    versions: frozenset[str] = frozenset()
 
     def include(self, labels: Labels) -> bool:
         """Whether calls with these labels are asked for."""
         return (
             (not self.agents or labels.agent in self.agents)
+            and (not self.versions or labels.version in self.versions)
             and (not self.tenants or labels.tenant in self.tenants)
             and (not self.environments or labels.environment in self.environments)
         )
@@ -265,7 +273,7 @@ class RunningCalls:
     def chosen(self, wanted: WantedCalls) -> ShownCalls:
         """The calls that are asked for, in their order."""
         found: Iterable[tuple[ShownCall, str]] = self._in_order(wanted.sort)
-        if wanted.agents or wanted.tenants or wanted.environments:
+        if wanted.agents or wanted.versions or wanted.tenants or wanted.environments:
             found = [each for each in found if wanted.include(each[0].call.labels)]
         if wanted.text:
             text = wanted.text.casefold()

@@ -1,0 +1,118 @@
+"""The agents of the page of running calls: each version by itself, the worst first, with figures that are bounded."""
+
+import pytest
+
+from consumers.console import agents as module
+from consumers.console.agents import MINUTES, AgentNow, Agents
+from consumers.console.fleet import Fleet
+from schemas.closed_sets import UnscoredReason
+from schemas.rows import CallRow, Goals, Labels, Progress, Unscored, Waiting
+from schemas.units import MINUTE_MS
+from tests.support.calls.console_calls import AT_MS, call_row, turn_row
+
+V1, V2 = Labels(agent="desk", version="1"), Labels(agent="desk", version="2")
+
+
+def agents_at(fleet: Fleet, at_ms: int = AT_MS) -> list[AgentNow]:
+    fleet.now(at_ms)
+    return fleet.agents.now
+
+
+def failing(name: str, labels: Labels = V2, **more: object) -> CallRow:
+    return call_row(name, labels=labels, failing_tools={"find": 1}, **more)
+
+
+def given_up(name: str, labels: Labels = V2, at_ms: int = AT_MS) -> CallRow:
+    """A call whose caller has waited in vain and hung up."""
+    return call_row(
+        name, labels=labels, state="closed", known_ms=at_ms, unanswered=3, waiting=Waiting(3, at_ms - 9_000, 2)
+    )
+
+
+def test_versions_of_an_agent_are_apart_and_the_bad_one_is_first() -> None:
+    fleet = Fleet()
+    for number in range(5):
+        fleet.take(call_row(f"a{number}", labels=V1))
+        fleet.take(call_row(f"b{number}", labels=V2) if number else failing("b0"))
+    bad, well = agents_at(fleet)
+    assert (bad.agent, bad.version, bad.calls_running, bad.calls_in_trouble) == ("desk", "2", 5, 1)
+    assert (well.version, well.calls_running, well.calls_in_trouble, well.bad_since_ms) == ("1", 5, 0, None)
+    assert (bad.bad_since_ms, bad.calls_affected) == (AT_MS, 1)
+
+
+def test_waits_and_unanswered_turns_count_in_their_minute_and_for_a_quarter_of_an_hour() -> None:
+    fleet = Fleet()
+    fleet.take(call_row("c", labels=V1))
+    for wait_ms, ago in ((100.0, 0), (300.0, 0), (900.0, 2), (7_000.0, MINUTES)):
+        known_ms = AT_MS - ago * MINUTE_MS
+        fleet.take(turn_row(1, labels=V1, wait_ms=wait_ms, known_ms=known_ms, news=("wait",)))
+    fleet.take(turn_row(2, labels=V1, wait_ms=5_000.0, news=("wait_revised",)))
+    fleet.take(turn_row(3, labels=V1, wait_ms=Unscored(UnscoredReason.NO_TURN_JUDGED), news=("wait",)))
+    for unanswered, revision in ((1, 2), (3, 3), (2, 1)):
+        fleet.take(call_row("c", labels=V1, unanswered=unanswered, revision=revision))
+    (found,) = agents_at(fleet)
+    assert (found.turns_answered, found.turns_unanswered, found.unanswered_share) == (3, 3, 0.5)
+    assert (found.wait_p50_ms, found.wait_p95_ms) == (300.0, 900.0)
+    assert found.waits_p95_ms == (*[None] * (MINUTES - 3), 900.0, None, 300.0)
+    (later,) = agents_at(fleet, AT_MS + MINUTES * MINUTE_MS)
+    assert (later.turns_answered, later.turns_unanswered, later.wait_p95_ms, later.unanswered_share) == (
+        0,
+        0,
+        None,
+        None,
+    )
+
+
+def test_the_time_of_trouble_ends_when_few_calls_have_any_and_begins_anew() -> None:
+    fleet = Fleet()
+    fleet.take(failing("a"))
+    assert agents_at(fleet)[0].bad_since_ms == AT_MS
+    fleet.take(failing("b"))
+    (found,) = agents_at(fleet, AT_MS + 5_000)
+    assert (found.bad_since_ms, found.calls_affected) == (AT_MS, 2)
+    for number in range(20):  # two of 22 are fewer than one in ten
+        fleet.take(call_row(f"well-{number}", labels=V2))
+    (found,) = agents_at(fleet, AT_MS + 6_000)
+    assert (found.calls_in_trouble, found.bad_since_ms, found.calls_affected) == (2, None, 0)
+    fleet.take(failing("c"))
+    (found,) = agents_at(fleet, AT_MS + 7_000)
+    assert (found.bad_since_ms, found.calls_affected) == (AT_MS + 7_000, 3)
+
+
+def test_a_mute_agent_stays_at_the_top_when_its_callers_have_given_up() -> None:
+    fleet = Fleet()
+    for number in range(30):
+        fleet.take(call_row(f"well-{number}", labels=V1))
+    fleet.take(given_up("a"))
+    fleet.take(given_up("b"))
+    (bad, _) = agents_at(fleet, AT_MS + 1_000)
+    assert (bad.version, bad.calls_running, bad.calls_ended_badly, bad.calls_affected) == ("2", 0, 2, 2)
+    assert (bad.unanswered_share, bad.bad_since_ms) == (1.0, AT_MS + 1_000)
+    (later, *_) = (each for each in agents_at(fleet, AT_MS + 5 * MINUTE_MS) if each.version == "2")
+    assert (later.calls_ended_badly, later.bad_since_ms) == (2, None), "it is over, and still seen"
+
+
+def test_progress_is_that_of_the_running_calls_with_goals() -> None:
+    fleet = Fleet()
+    for name, reached, state in (("a", 1, "running"), ("b", 3, "running"), ("c", 4, "closed")):
+        goals = Goals("desk", "1" * 16, progress=Progress(0.0, 0.0, 0.0, 0.0, 0.0, reached, 0, 4))
+        fleet.take(call_row(name, labels=V1, goals=goals, state=state))
+    fleet.take(call_row("d", labels=V1))
+    assert agents_at(fleet)[0].progress == 0.5
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_AGENTS", 2)
+    monkeypatch.setattr(module, "MAX_WAITS", 2)
+    monkeypatch.setattr(module, "MAX_AFFECTED", 1)
+    agents = Agents()
+    for name in "abc":
+        for _ in range(5):
+            agents.take_turn(turn_row(labels=Labels(agent=name), wait_ms=1.0, news=("wait",)))
+    assert list(agents._kept) == [("b", None), ("c", None)]
+    assert agents._kept["c", None].minute(AT_MS).waits_ms == [1.0, 1.0]
+    fleet = Fleet()
+    fleet.take(failing("a"))
+    agents_at(fleet)
+    fleet.take(failing("b"))
+    assert agents_at(fleet)[0].calls_affected == 1
