@@ -13,8 +13,9 @@ from rich.live import Live
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.process import first_of, wall_clock_ms
+from schemas.owners import row_in
 from schemas.rows import CallRow, GoalsRow, Row, RowError, decode
-from schemas.scores.running import EVERY_CALL, CallTable, ShownCalls, WantedCalls, call_list, running_now
+from schemas.scores.running import EVERY_CALL, CallTable, KnownTime, ShownCalls, WantedCalls, call_list, running_now
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS
 from streamer.roles.demo_view import MOST_NEWS, PLAIN_LINES, News, Totals, screen
@@ -35,7 +36,7 @@ class CallsOnScreen:
         table: The calls, with those that nobody asked for.
         totals: Totals of the calls that are asked for.
         news: The newest lines of note of the calls that are asked for.
-        newest_ms: The newest `known_ms` of any row; None before the first.
+        known: Up to when what happened is known.
         unreadable: Values that are no rows: of another program or of a newer version.
         since_ms: Rows of what was known before are left out.
         caught_up: Set when the records that were there at the start are read.
@@ -46,7 +47,7 @@ class CallsOnScreen:
         self.table = CallTable()
         self.totals = Totals()
         self.news = News()
-        self.newest_ms: int | None = None
+        self.known = KnownTime()
         self.unreadable = 0
         self.caught_up = asyncio.Event()
         self.since_ms = since_ms
@@ -68,7 +69,7 @@ class CallsOnScreen:
             return
         if row.known_ms < self.since_ms:
             return
-        self.newest_ms = max(self.newest_ms or 0, row.known_ms)
+        self.known.take(row.known_ms)
         if isinstance(row, CallRow):
             self.table.take(row)
         if self._wanted.include(row.labels):
@@ -77,7 +78,7 @@ class CallsOnScreen:
 
     def shown(self, now_ms: int) -> ShownCalls:
         """The calls that are asked for as they are now."""
-        return running_now(self.table, self.newest_ms, now_ms).chosen(self._wanted)
+        return running_now(self.table, self.known, now_ms).chosen(self._wanted)
 
     async def read(self, kafka: KafkaSettings) -> None:
         """Reads until cancelled.
@@ -100,6 +101,8 @@ class CallsOnScreen:
                     for record in records:
                         if isinstance(record.value, bytes):
                             self.take(record.value)
+                        elif (of_partition := row_in(record.headers)) is not None:
+                            self.known.take_partition(record.partition, of_partition.known_ms)
                 if self.caught_up.is_set():
                     continue
                 # By position, not by record: a transaction's marker has an offset and is no record.
@@ -150,7 +153,7 @@ def calls_document(watched: CallsOnScreen, now_ms: int) -> Any:
         watched.table,
         shown,
         now_ms,
-        newest_ms=watched.newest_ms,
+        newest_ms=watched.known.newest_ms,
         ended=watched.totals.ends.total(),
         unreadable=watched.unreadable,
     )

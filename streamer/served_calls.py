@@ -1,6 +1,7 @@
 """Calls of a folder that `serve` keeps, for commands that read calls: with the process that serves it, and without."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -8,7 +9,7 @@ from typing import Any, Final
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.sqlite import SqliteHistory
-from consumers.log.file import FILE_NAME, reading
+from consumers.log.file import FILE_NAME, LogFileError, reading
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
 from streamer.live_calls import CallsOnScreen
@@ -102,6 +103,9 @@ async def watch_in(watched: CallsOnScreen, settings: Settings, folder: Path) -> 
                 newest_ms = max(newest_ms, getattr(row, "known_ms", 0))
                 watched.take_row(row)
             since_ms = newest_ms
+            with contextlib.suppress(LogFileError), reading(folder) as log_file:
+                if (reached := log_file.row) is not None:
+                    watched.known.take_partition(0, reached.known_ms)
             watched.caught_up.set()
             await asyncio.sleep(LOOK_SECONDS)
     finally:

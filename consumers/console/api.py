@@ -114,7 +114,7 @@ def call_answer(fleet: Fleet, now: RunningCalls, query: ListQuery, now_ms: int) 
         fleet.table,
         now.chosen(query.wanted()),
         now_ms,
-        newest_ms=fleet.newest_ms,
+        newest_ms=fleet.known.newest_ms,
         ended=fleet.table.calls_ended,
         unreadable=fleet.unreadable,
         most=query.limit,
@@ -126,7 +126,7 @@ def fleet_answer(fleet: Fleet, now: RunningCalls, now_ms: int) -> FleetAnswer:
     everything = now.chosen(WantedCalls())
     return FleetAnswer(
         at_ms=now_ms,
-        newest_score_ms=fleet.newest_ms,
+        newest_score_ms=fleet.known.newest_ms,
         calls_running=everything.running,
         calls_in_trouble=everything.bad,
         steps=[

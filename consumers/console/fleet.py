@@ -9,7 +9,7 @@ from typing import Final
 
 from consumers.console.agents import Agents
 from schemas.rows import CallRow, Row, TurnRow, number
-from schemas.scores.running import CallTable, RunningCalls, looking, whole
+from schemas.scores.running import CallTable, KnownTime, RunningCalls, looking, whole
 
 MAX_CALLS: Final = 10_000
 """Calls kept, twice as many as an evaluator is measured with; `CallTable` says which one makes room."""
@@ -51,7 +51,7 @@ class Fleet:
     Attributes:
         table: The calls that run, and those that ended lately.
         agents: The agents behind them.
-        newest_ms: The newest `known_ms` of any row; None before the first.
+        known: Up to when what happened is known.
         unreadable: Values that are no rows: of another program or of a newer version.
         steps: Figures of the last quarter of an hour, the newest last.
     """
@@ -59,7 +59,7 @@ class Fleet:
     def __init__(self) -> None:
         self.table = CallTable(MAX_CALLS)
         self.agents = Agents()
-        self.newest_ms: int | None = None
+        self.known = KnownTime()
         self.unreadable = 0
         self.steps: deque[Step] = deque(maxlen=STEPS)
         self._latencies_ms: list[float] = []
@@ -68,7 +68,7 @@ class Fleet:
         """Takes in one row of `scores`."""
         match row:
             case CallRow():
-                self.newest_ms = max(self.newest_ms or 0, row.known_ms)
+                self.known.take(row.known_ms)
                 self.agents.take_call(self.table.newest(row.conversation_id), row)
                 self.table.take(row)
             case TurnRow():
@@ -83,7 +83,7 @@ class Fleet:
 
     def looking(self, now_ms: int) -> Generator[None, None, RunningCalls]:
         """As `now`, in steps of one call, between which records may be taken in."""
-        now = yield from looking(self.table, self.newest_ms, now_ms)
+        now = yield from looking(self.table, self.known, now_ms)
         yield from self.agents.looking(now.calls, now_ms)
         end_ms = now_ms - now_ms % STEP_MS
         if not self.steps or self.steps[-1].end_ms < end_ms:

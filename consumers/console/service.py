@@ -23,6 +23,7 @@ from consumers.runtime.http import AddressInUseError, HttpLimit, HttpListener
 from consumers.runtime.kafka.connection import KafkaRefusedError, KafkaSettings, TopicsUnfitError, partition_counts
 from consumers.runtime.process import finish_unless, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from schemas.owners import row_in
 from schemas.rows import Row, RowError, WordsRow, decode, decode_words
 from schemas.topics import SCORES_TOPIC, WORDS_TOPIC
 from schemas.units import HOUR_MS
@@ -246,6 +247,8 @@ class ConsoleRole:
                     is_over = True
                     break
                 row = self._row_of(record.value, has_words=has_words)
+                if row is None and (of_partition := row_in(record.headers)) is not None:
+                    self.console.fleet.known.take_partition(tp.partition, of_partition.known_ms)
                 if row is not None:
                     rows.append(row)
                     values.append(record.value)

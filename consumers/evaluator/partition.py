@@ -104,6 +104,11 @@ class Partition:
         return self._again is not None
 
     @property
+    def known_ms(self) -> int:
+        """Time up to which the log is folded."""
+        return self._reader.known_ms
+
+    @property
     def first(self) -> int:
         """Offset in the log from which a successor must fold."""
         return self._first().offset

@@ -179,20 +179,52 @@ _ORDERS: Final[dict[SortKey, Callable[[ShownCall], tuple[float, int] | float | s
 }
 
 
-def age_of_data(newest_ms: int | None, now_ms: int, calls_running: int) -> tuple[str, bool]:
-    """How old the newest score is, in words, and whether that is too old to say anything of the calls that run.
+STALE_MS: Final = 15_000
+"""How far behind the present the rows may be that tell of it: a partition without events says every ten seconds how far it is."""
+
+
+class KnownTime:
+    """Up to when all that happened is in the rows that were read.
+
+    Attributes:
+        newest_ms: The newest `known_ms` of a row of a turn or of a call; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.newest_ms: int | None = None
+        self._partitions: dict[int, int] = {}
+
+    def take(self, known_ms: int) -> None:
+        """Takes in the time of a row of a turn or of a call."""
+        self.newest_ms = max(self.newest_ms or 0, known_ms)
+
+    def take_partition(self, number: int, known_ms: int) -> None:
+        """Takes in how far a partition is; its row says so even while no event comes."""
+        self._partitions[number] = max(known_ms, self._partitions.get(number, 0))
+
+    @property
+    def reached_ms(self) -> int | None:
+        """Where the partition is that is furthest behind; where none has said it, the time of the newest row."""
+        return min(self._partitions.values(), default=self.newest_ms)
+
+
+def age_of_data(known: KnownTime, now_ms: int, calls_running: int) -> tuple[str, bool]:
+    """How old the newest score is, in words, and whether what is known is too old to say anything of the calls that run.
 
     Args:
-        newest_ms: Broker time of the newest cause of any score; None without one.
+        known: Up to when what happened is known.
         now_ms: The present, in epoch ms.
         calls_running: Calls that have not closed.
     """
-    if newest_ms is None:
+    if known.newest_ms is None or known.reached_ms is None:
         return "no score yet", False
-    age_ms = max(0, now_ms - newest_ms)
-    is_stale = calls_running > 0 and age_ms > FRESH_MS
-    age = f"{to_seconds(age_ms):.1f} s" if age_ms < FRESH_MS else f"{age_ms // MS_PER_SECOND} s"
-    return (f"SCORES ARE {age} OLD: does an evaluator run?" if is_stale else f"newest score {age} old"), is_stale
+    age_ms, behind_ms = max(0, now_ms - known.newest_ms), max(0, now_ms - known.reached_ms)
+    if calls_running and behind_ms > STALE_MS:
+        return f"SCORES ARE {behind_ms // MS_PER_SECOND} s OLD: does an evaluator run?", True
+    if age_ms < FRESH_MS:
+        return f"newest score {to_seconds(age_ms):.1f} s old", False
+    minutes, seconds = divmod(age_ms // MS_PER_SECOND, 60)
+    return f"no events for {minutes}:{seconds:02}", False
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,22 +340,22 @@ def _said_of(shown: ShownCall) -> str:
     return "\n".join([*said, *wrong, *(trouble.reason for trouble in shown.troubles)]).casefold()
 
 
-def running_now(table: CallTable, newest_ms: int | None, now_ms: int) -> RunningCalls:
-    """The calls as they are now. While the newest score is too old, waits are counted up to it: what has happened since is not known.
+def running_now(table: CallTable, known: KnownTime, now_ms: int) -> RunningCalls:
+    """The calls as they are now. Waits are counted up to what is known, if that is too old: what has happened since is not known.
 
     Args:
         table: The calls.
-        newest_ms: Broker time of the newest cause of any score; None without one.
+        known: Up to when what happened is known.
         now_ms: The present, in epoch ms.
     """
-    return whole(looking(table, newest_ms, now_ms))
+    return whole(looking(table, known, now_ms))
 
 
-def looking(table: CallTable, newest_ms: int | None, now_ms: int) -> Generator[None, None, RunningCalls]:
+def looking(table: CallTable, known: KnownTime, now_ms: int) -> Generator[None, None, RunningCalls]:
     """As `running_now`, in steps of one call, between which records may be taken in."""
-    age, is_stale = age_of_data(newest_ms, now_ms, table.calls_running)
-    known_ms = newest_ms if is_stale and newest_ms is not None else now_ms
-    calls = yield from table.showing(now_ms, known_ms)
+    age, is_stale = age_of_data(known, now_ms, table.calls_running)
+    reached_ms = known.reached_ms
+    calls = yield from table.showing(now_ms, reached_ms if is_stale and reached_ms is not None else now_ms)
     return RunningCalls(calls, age, is_stale)
 
 

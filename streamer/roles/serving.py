@@ -290,6 +290,7 @@ class OneMachine:
                 await self._take(records, has_counted=has_counted)
                 self._offsets[topic] = records[-1].offset + 1
                 shown += len(records)
+        self.console.fleet.known.take_partition(0, self._evaluator.partition.known_ms)
         self._has_shown.set()
         return shown
 

@@ -1,6 +1,7 @@
 """The console takes in rows and nothing else, begins two hours back, and goes on where its folder has what it has read."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from schemas.owners import PartitionRow
 from schemas.rows import CallRow, Row, WordsRow, encode
 from schemas.topics import SCORES_TOPIC, WORDS_TOPIC
 from schemas.units import HOUR_MS
@@ -48,6 +50,16 @@ async def test_a_mark_is_left_out_and_what_cannot_be_read_is_counted() -> None:
     assert [each.call.conversation_id for each in role.console.fleet.now(wall_clock_ms()).calls] == ["c"]
     assert role.console.calls.edition("c") > 0
     assert role.console.calls.edition("d") == 0
+
+
+async def test_a_partition_says_how_far_it_is_while_no_event_comes() -> None:
+    role, now_ms = role_of(), wall_clock_ms()
+    await take(role, call_row(known_ms=now_ms - 165_000))
+    assert role.console.fleet.now(now_ms).is_stale
+    row = PartitionRow(place=9, first=0, first_known_ms=0, known_ms=now_ms - 9_000, version="1")
+    await role.take(SCORES, [replace(record(None, 1), headers=(row.header(),))])
+    now = role.console.fleet.now(now_ms)
+    assert (now.age, now.is_stale) == ("no events for 2:45", False)
 
 
 async def test_words_are_beside_the_rows_of_their_call_whichever_come_first() -> None:

@@ -5,10 +5,12 @@ from typing import Any
 
 from schemas.rows import CallRow, Labels
 from schemas.scores import running
-from schemas.scores.running import CallTable, RunningCalls, WantedCalls, looking, running_now
+from schemas.scores.running import CallTable, KnownTime, RunningCalls, WantedCalls, looking, running_now
 from tests.support.calls.made_rows import NOW_MS, call_row, closed_row, waiting
 
 MOST = 200
+KNOWN = KnownTime()
+KNOWN.take(NOW_MS)
 
 
 def begun(name: str, tenant: str = "acme", **more: Any) -> CallRow:
@@ -76,7 +78,7 @@ def test_rows_may_come_between_the_steps_of_a_look() -> None:
     for number in range(30):
         table.take(begun(f"call-{number:02}"))
     table.take(closed_row("call-29", known_ms=NOW_MS - running.SHOWN_AFTER_END_MS - 1))
-    steps, number = looking(table, NOW_MS, NOW_MS), 0
+    steps, number = looking(table, KNOWN, NOW_MS), 0
     while True:
         try:
             next(steps)
@@ -96,11 +98,11 @@ def test_what_is_made_once_is_what_each_choice_would_make() -> None:
     table = CallTable()
     for number in range(40):
         table.take(begun(f"call-{number % 7}{number}", f"tenant-{number % 3}"))
-    shared = running_now(table, NOW_MS, NOW_MS)
+    shared = running_now(table, KNOWN, NOW_MS)
     for sort in ("trouble", "began", "quiet", "agent", "latency"):
         for text in ("", "CALL-3", "tenant-1", "nothing"):
             wanted = WantedCalls(text=text, sort=sort)
-            alone = running_now(table, NOW_MS, NOW_MS).chosen(wanted)
+            alone = running_now(table, KNOWN, NOW_MS).chosen(wanted)
             assert shared.chosen(wanted) == alone
             assert all(text.casefold() in running._said_of(call) for call in alone.calls)
 
@@ -109,7 +111,7 @@ def test_a_call_that_ended_badly_stays_for_a_quarter_of_an_hour_in_front_of_the_
     table = CallTable()
     for call in (begun("healthy"), closed_row("well"), closed_row("badly", waiting=waiting(2))):
         table.take(call)
-    now = running_now(table, NOW_MS, NOW_MS)
+    now = running_now(table, KNOWN, NOW_MS)
     assert [each.call.conversation_id for each in now.chosen(WantedCalls()).calls] == ["badly", "healthy", "well"]
     assert [each.call.conversation_id for each in now.chosen(WantedCalls(text="no answer")).calls] == ["badly"]
     later_ms = NOW_MS + running.SHOWN_AFTER_BAD_END_MS

@@ -105,7 +105,7 @@ def test_a_file_has_every_call_in_trouble_and_counts_the_healthy_ones_behind_the
 
 
 def test_a_program_gets_troubles_waits_and_the_age_of_the_data() -> None:
-    listed = calls_document(watched(*MIXED, silent("second", answer=answer(1, 2_000))), NOW_MS + 11_000)
+    listed = calls_document(watched(*MIXED, silent("second", answer=answer(1, 2_000))), NOW_MS + 16_000)
     document = json.loads(json.dumps(listed))
     assert (document["newest_score_ms"], document["is_stale"]) == (NOW_MS, True)
     assert (document["calls_running"], document["calls_in_trouble"], document["calls_left_out"]) == (4, 1, 0)

@@ -9,6 +9,7 @@ from schemas.rows import CallRow, Labels, Row, Subgoal
 from schemas.scores.running import (
     SHOWN_AFTER_END_MS,
     CallTable,
+    KnownTime,
     RunningCalls,
     ShownCall,
     WantedCalls,
@@ -177,11 +178,20 @@ def test_calls_can_be_shown_in_other_orders() -> None:
 
 
 def test_old_data_are_named_while_calls_run() -> None:
-    assert age_of_data(None, NOW_MS, 1) == ("no score yet", False)
-    assert age_of_data(NOW_MS, NOW_MS + 400, 1) == ("newest score 0.4 s old", False)
-    assert age_of_data(NOW_MS, NOW_MS + 25_000, 21) == ("SCORES ARE 25 s OLD: does an evaluator run?", True)
-    assert age_of_data(NOW_MS, NOW_MS + 25_000, 0) == ("newest score 25 s old", False)
-    assert age_of_data(NOW_MS + 50, NOW_MS, 1)[0] == "newest score 0.0 s old", "clocks differ a little"
+    assert age_of_data(KnownTime(), NOW_MS, 1) == ("no score yet", False)
+    known = KnownTime()
+    known.take(NOW_MS)
+    assert age_of_data(known, NOW_MS + 400, 1) == ("newest score 0.4 s old", False)
+    assert age_of_data(known, NOW_MS + 25_000, 21) == ("SCORES ARE 25 s OLD: does an evaluator run?", True)
+    assert age_of_data(known, NOW_MS + 25_000, 0) == ("no events for 0:25", False)
+    assert age_of_data(known, NOW_MS - 50, 1)[0] == "newest score 0.0 s old", "clocks differ a little"
+    known.take_partition(0, NOW_MS + 150_000)
+    known.take_partition(1, NOW_MS + 155_000)
+    assert age_of_data(known, NOW_MS + 160_000, 21) == ("no events for 2:40", False), "evaluators say how far they are"
+    known.take_partition(1, NOW_MS + 200_000)
+    assert age_of_data(known, NOW_MS + 200_000, 21) == ("SCORES ARE 50 s OLD: does an evaluator run?", True), (
+        "one does not"
+    )
 
 
 def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> list[str]:
