@@ -110,7 +110,7 @@ def test_a_program_gets_troubles_waits_and_the_age_of_the_data() -> None:
     assert (document["newest_score_ms"], document["is_stale"]) == (NOW_MS, True)
     assert (document["calls_running"], document["calls_in_trouble"], document["calls_left_out"]) == (4, 1, 0)
     second = document["calls"][0]
-    assert (second["call"]["conversation_id"], second["quiet_ms"]) == ("second", 11_000)
+    assert (second["call"]["conversation_id"], second["quiet_ms"]) == ("second", 16_000)
     assert second["call"]["waiting"]["since_ms"] == NOW_MS - 3_000
     assert [(each["kind"], each["reason"]) for each in second["troubles"]] == [
         ("silent", "silent for 3 s"),
