@@ -9,7 +9,7 @@ go wrong.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 
 from consumers.evaluator import takeover
+from consumers.evaluator.decisions import Outgoing
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.takeover import PublishedCalls
@@ -72,13 +73,24 @@ async def _frozen() -> None:
 
 def _without_transactions() -> None:
     """Scores are written one by one. Nothing more is broken: fencing is compared with this."""
-    make: Callable[..., None] = Writer.__init__
 
-    def plain(self: Writer, *arguments: Any) -> None:
-        make(self, *arguments)
-        _replace(self, "_is_transactional", by=False)
+    async def start(self: Writer) -> None:
+        self._producer = self._kafka.producer("evaluator")
+        await self._producer.start()
 
-    _replace(Writer, "__init__", plain)
+    async def one_by_one(self: Writer, records: Sequence[Outgoing]) -> set[int]:
+        assert self._producer is not None, "it is started"
+        sent = [
+            await self._producer.send(
+                each.topic, each.value, key=each.key, partition=each.partition, headers=each.headers
+            )
+            for each in records
+        ]
+        await asyncio.gather(*sent)
+        return set()
+
+    _replace(Writer, "_start_producer", start)
+    _replace(Writer, "_transaction", one_by_one)
 
     async def unclaimed(*_: Any) -> dict[int, int]:
         return {}
