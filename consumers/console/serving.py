@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.routing import BaseRoute
 
 from consumers.console.fleet import Fleet
-from consumers.console.pages import Alert
+from consumers.console.pages import Alert, Alerts
 from consumers.console.reading import ReadCalls
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import Annotate, ConsoleSite, PastCalls
@@ -192,22 +192,9 @@ class CallPages:
             await asyncio.sleep(TICK_SECONDS)
 
     async def _ask_for_alerts(self) -> None:
-        alertmanager, prometheus = self._settings.alertmanager, self._settings.prometheus
-        if alertmanager is None and prometheus is None:
-            return
-        async with httpx.AsyncClient(timeout=ALERTS_SECONDS / 2, follow_redirects=False) as client:
-            while True:
-                alerts = self.site.alerts
-                if alertmanager is not None:
-                    firing, fault = await _alerts_of(client, alertmanager.rstrip("/") + _FIRING, alerts_in)
-                    remark = "No alert fires." if fault is None else f"Alertmanager gives no alerts: {fault}."
-                    alerts = alerts._replace(firing=firing, remark=remark)
-                if prometheus is not None:
-                    near, fault = await _alerts_of(client, prometheus.rstrip("/") + _RULES, near_alerts_in)
-                    remark = "" if fault is None else f"Prometheus gives no rules: {fault}."
-                    alerts = alerts._replace(near=near, remark_on_rules=remark)
-                self.site.alerts = alerts
-                await asyncio.sleep(ALERTS_SECONDS)
+        while self._settings.alertmanager is not None or self._settings.prometheus is not None:
+            self.site.alerts = await alerts_now(self._settings)
+            await asyncio.sleep(ALERTS_SECONDS)
 
 
 def _opened(folder: Path | None, max_bytes: int) -> RowStore:
@@ -222,6 +209,21 @@ def _opened(folder: Path | None, max_bytes: int) -> RowStore:
             f"Console: the folder {folder} cannot be used ({error}), so no page is served. Let console.folder be one that this user may "
             "write, or leave it out: then rows are kept in memory."
         ) from error
+
+
+async def alerts_now(settings: ConsoleSettings) -> Alerts:
+    """The alerts that fire by Alertmanager, and those that are about to by Prometheus, as far as the settings have their addresses."""
+    alerts = Alerts()
+    async with httpx.AsyncClient(timeout=ALERTS_SECONDS / 2, follow_redirects=False) as client:
+        if settings.alertmanager is not None:
+            firing, fault = await _alerts_of(client, settings.alertmanager.rstrip("/") + _FIRING, alerts_in)
+            remark = "No alert fires." if fault is None else f"Alertmanager gives no alerts: {fault}."
+            alerts = Alerts(firing, remark)
+        if settings.prometheus is not None:
+            near, fault = await _alerts_of(client, settings.prometheus.rstrip("/") + _RULES, near_alerts_in)
+            remark = "" if fault is None else f"Prometheus gives no rules: {fault}."
+            alerts = alerts._replace(near=near, remark_on_rules=remark)
+    return alerts
 
 
 async def _alerts_of(
