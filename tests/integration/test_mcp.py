@@ -26,7 +26,7 @@ TOOLS = {
     *("what_is_wrong_now", "find_running_calls", "find_past_calls", "show_call", "compare_calls", "compare_periods"),
     "find_alerts",
 }
-STRANGE = "../../etc/p%2F'; DROP TABLE calls --\"\u202e😀"
+STRANGE = "../../etc/p%2F'; DROP TABLE calls --\"\u202e\U000e0001😀"
 CARD, MAIL = "4111 1111 1111 1111", "ada@example.com"
 
 
