@@ -15,8 +15,8 @@ from pydantic import Field
 
 from consumers.console.api import MAX_ID_CHARS, MAX_QUERY_CHARS
 from consumers.console.page.drawing import counted
-from consumers.console.pages import PAST_COLUMNS, Alert, side_by_side
-from consumers.console.serving import alerts_now
+from consumers.console.pages import PAST_COLUMNS, Alert, Alerts, side_by_side
+from consumers.console.serving import alerts_client, alerts_now
 from consumers.history.opening import opened
 from consumers.history.search import COLUMNS, MAX_TEXT_CHARS, Condition
 from consumers.runtime.process import OperatorError, SetupError, first_of, wall_clock_ms
@@ -246,7 +246,12 @@ class Answers:
 
     def find_alerts(self) -> Iterator[str]:
         """Lists the alerts that fire by Alertmanager, the most severe first, and those that are about to by Prometheus."""
-        alerts = asyncio.run(alerts_now(self._settings.console))
+
+        async def asked() -> Alerts:
+            async with alerts_client() as client:
+                return await alerts_now(self._settings.console, client)
+
+        alerts = asyncio.run(asked())
         yield from _alert_lines("Firing", alerts.firing)
         yield from _alert_lines("About to fire", alerts.near)
         yield from filter(None, (alerts.remark * (not alerts.firing), alerts.remark_on_rules))
