@@ -133,7 +133,7 @@ def live_screen(watched: CallsOnScreen, place: str, now_ms: int, *, width: int, 
     """The calls as they are now, for a terminal of this size; `place` says where they come from."""
     shown = watched.shown(now_ms)
     return screen(
-        _headline(watched, shown, place), shown.calls, now_ms, width=width, height=height, totals=watched.totals.text(),
+        headline(watched, shown, place), shown.calls, now_ms, width=width, height=height, totals=watched.totals.text(),
         news=watched.news.newest(MOST_NEWS), is_stale=shown.is_stale,
     )  # fmt: skip
 
@@ -143,7 +143,7 @@ def plain_table(watched: CallsOnScreen, place: str, now_ms: int) -> RenderableTy
     shown = watched.shown(now_ms)
     rows = max(MOST_HEALTHY_ROWS, shown.bad) if shown.is_ranked else EVERY_ROW
     table = screen(watched.totals.text(), shown.calls, now_ms, width=FILE_COLUMNS, height=rows + PLAIN_LINES)
-    return Group(_headline(watched, shown, place), table)
+    return Group(headline(watched, shown, place), table)
 
 
 def calls_document(watched: CallsOnScreen, now_ms: int) -> Any:
@@ -160,7 +160,8 @@ def calls_document(watched: CallsOnScreen, now_ms: int) -> Any:
     return msgspec.to_builtins(listing)
 
 
-def _headline(watched: CallsOnScreen, shown: ShownCalls, place: str) -> str:
+def headline(watched: CallsOnScreen, shown: ShownCalls, place: str) -> str:
+    """How many calls run and are in trouble, how old that is, and the place that it is from."""
     unreadable = f", {watched.unreadable} records not understood" if watched.unreadable else ""
     dropped = f", {watched.table.calls_dropped} calls left out" if watched.table.calls_dropped else ""
     counts = f"{shown.running} calls running, {shown.bad} in trouble"

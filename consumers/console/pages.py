@@ -1,7 +1,7 @@
 """What the pages show, as markup: the calls that run now, and one call in depth. Pure: values and the present time in, text out."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -531,17 +531,20 @@ def past_page(
 
 def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object]]]) -> str:
     """The page of calls side by side; `columns` has the values of each, and the first is compared with the second."""
-    rows = []
+    heads = [(site.call_href(name) if "conversation_id" in values else "", name) for name, values in columns]
+    rows = list(side_by_side([values for _, values in columns]))
+    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS))
+
+
+def side_by_side(columns: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, list[str], str]]:
+    """By figure its heading, its text of each call, and the change from the second to the first where that says something."""
     for name, (head, _) in PAST_COLUMNS.items():
-        values = [values.get(name) for _, values in columns]
-        cells = [_past_text(values, name) for _, values in columns]
+        values = [each.get(name) for each in columns]
         first, second = (values[0], values[1]) if len(values) == 2 else (None, None)
         change = ""
         if isinstance(first, int | float) and isinstance(second, int | float) and second and name in _COMPARED:
             change = f"{100 * (first - second) / second:+.0f} %"
-        rows.append((head, cells, change))
-    heads = [(site.call_href(name) if "conversation_id" in values else "", name) for name, values in columns]
-    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS))
+        yield head, [_past_text(each, name) for each in columns], change
 
 
 _COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "goals.progress.result"})

@@ -30,6 +30,7 @@ GROUPS: Final = {
         "top": "Shows the running calls of your topics as a table.",
         "call": "Shows one call of the topics: turns, tools, words.",
         "history": "Finds past calls by what happened in them.",
+        "mcp": "Answers an assistant's questions about calls.",
         "simulate": "Sends simulated calls to the topics in real time.",
     },
     "recorded": {

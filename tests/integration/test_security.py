@@ -32,6 +32,7 @@ from tests.integration.conftest import make_topics
 from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import Ended, ended, ran, ran_here, started, wait_for
 from tests.integration.score_log import closed_rows, closings_of, records_on, written_rows
+from tests.integration.test_mcp import assistant
 from tests.support.brokers.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
 from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
@@ -265,6 +266,11 @@ async def test_who_may_read_scores_alone_gets_numbers_and_no_words(house: House,
         assert f"This user may not read {house.prefix}words" in shown.out
         assert json.loads(ran("call", name, "--json", **environment))["words"] is None
         assert [text for text in said if text in shown.out] == []
+        async with assistant(**environment) as it:
+            answer = await it.ask("show_call", conversation_id=name)
+            assert f"This user may not read {house.prefix}words" in answer
+            assert [text for text in said if text in answer] == []
+            assert "may not" in await it.ask("what_is_wrong_now")
         with allowed(house, ("topic", "words", "READ")):
             document = json.loads(ran("call", name, "--json", **environment))
             assert {row["user"] for row in document["words"] if row.get("user")} <= set(said)

@@ -46,6 +46,7 @@ COMMANDS = [
         "history compare",
         "history import",
         "deploy-files",
+        "mcp",
     ),
 ]
 ROOT = Path(__file__).parents[4]
