@@ -322,7 +322,8 @@ def test_doctor_asks_the_process_and_looks_at_the_folder(served: Served) -> None
     play(served, "one")
     found = findings(served)
     assert {check for check, (verdict, _) in found.items() if verdict != "ok"} <= {"judge"}, found
-    assert f"{served.address} answers" in found["serve"][1]
+    assert f"at {served.address}, version" in found["roles"][1]
+    assert "every part does its work" in found["roles"][1]
     assert "1 day of past calls" in found["history"][1]
     assert "the last event came" in found["producers"][1]
     served.folder.chmod(0o755)
