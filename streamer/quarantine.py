@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import typer
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from aiokafka.structs import ConsumerRecord
 from pydantic import ValidationError
@@ -26,7 +26,6 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits, needs_of
 from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
 from consumers.log.file import reading
-from consumers.log.stretches import CLOCKS_MS, log_between, offsets_at
 from consumers.runtime.kafka.connection import (
     KafkaSettings,
     explained,
@@ -38,11 +37,10 @@ from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.visible import visible
 from schemas.closed_sets import InputSource, RefusalReason
-from schemas.log import REPLAY_OF_HEADER, Event
-from schemas.owners import row_in
+from schemas.log import REPLAY_OF_HEADER
 from schemas.quarantine import QuarantineRecord
 from schemas.rows import CallRow, RowError, decode
-from schemas.topics import EVENTS_TOPIC, OWNER_MARK_KEY, QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
+from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
 from schemas.wire import MAX_NAME_CHARS
 from streamer.cluster.facts import PUT_BACK_NEEDS
 from streamer.cluster.readers import Coordinates, RecordGoneError, record_reader, records_so_far
@@ -169,82 +167,46 @@ async def _values(kafka: KafkaSettings, since_ms: int | None) -> AsyncIterator[b
             yield record.value
 
 
-# Finds out in `scores` which calls have closed, and in the log which refused records will be folded again anyway.
+# Finds out in `scores` which calls have closed.
 
 _MARK = b'"state":"closed"'
 """Part of the JSON of every closing record; parsing all other records would take ten times as long."""
+Closed = Mapping[str, CallRow | None]
+"""Calls that have closed, by conversation id; in a folder without their rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallStates:
-    """What is known of the calls that refused records belong to.
-
-    Attributes:
-        folded_again: Where refused records stand that a new owner of their partition takes from the log again: their call, or one
-            that is older, is open.
-        closed: Calls that have closed, by conversation id; in a folder without their rows.
-    """
-
-    folded_again: Collection[Coordinates] = ()
-    closed: Mapping[str, CallRow | None] = field(default_factory=dict)
-
-
-async def call_states(
-    kafka: KafkaSettings, consumer: AIOKafkaConsumer, entries: Sequence[QuarantineRecord], since_ms: int | None
-) -> CallStates:
-    """Looks where the calls of refused records are.
+async def closed_calls(kafka: KafkaSettings, entries: Sequence[QuarantineRecord], since_ms: int | None) -> Closed:
+    """The calls of refused records that have closed.
 
     Args:
         kafka: Where the broker is.
-        consumer: A started consumer.
         entries: The refused records.
         since_ms: Closing records before this are not looked for; None looks through all that are kept.
 
     Raises:
-        KafkaUnreachableError: No broker answers, or it does not let us read `scores` or the log.
-        OperatorError: The log cannot be read.
+        KafkaUnreachableError: No broker answers, or it does not let us read `scores`.
     """
-    count = (await partition_counts(kafka, [EVENTS_TOPIC]))[EVENTS_TOPIC]
-    of_partition: defaultdict[int, list[QuarantineRecord]] = defaultdict(list)
-    for entry in entries:
-        if entry.key:  # what has no key is not in the log
-            of_partition[murmur2_place(entry.key.encode(), count)].append(entry)
-    closed: dict[str, CallRow] = {}
-    firsts = dict.fromkeys(of_partition, 0)
-    keys = {entry.key.encode() for some in of_partition.values() for entry in some}
-    scores = [TopicPartition(kafka.topic(SCORES_TOPIC), number) for number in of_partition]
-    async for record in records_so_far(consumer, scores, since_ms):
-        if record.key == OWNER_MARK_KEY and (row := row_in(record.headers)) is not None:
-            firsts[record.partition] = row.first
-        elif record.key in keys and _MARK in (record.value or b"") and (call := _closed(record.value)) is not None:
-            closed[call.conversation_id] = call
-    folded_again: set[Coordinates] = set()
-    for number, some in of_partition.items():
-        tp = TopicPartition(kafka.topic(EVENTS_TOPIC), number)
-        places = {Coordinates.of(entry): entry.quarantined_at_ms for entry in some if entry.key not in closed}
-        if not places:
-            continue
-        end = (await consumer.end_offsets([tp]))[tp]
-        # A record comes into the log at the time that it had at its input, or later.
-        begin = await offsets_at(consumer, {tp: end}, min(places.values()) - CLOCKS_MS)
-        async for found in log_between(consumer, tp, max(begin[tp], firsts[number]), end):
-            if isinstance(found, Event):
-                place = Coordinates(kafka.topic(found.topic), found.partition, found.offset)
-                if places.get(place) == found.timestamp:
-                    folded_again.add(place)
-    return CallStates(folded_again, closed)
+    keys = {entry.key.encode() for entry in entries if entry.key}
+    if not keys:
+        return {}
+    count = (await partition_counts(kafka, [SCORES_TOPIC]))[SCORES_TOPIC]
+    places = {TopicPartition(kafka.topic(SCORES_TOPIC), murmur2_place(key, count)) for key in keys}
+    closed: dict[str, CallRow | None] = {}
+    async with onlooker(kafka, "quarantine", auto_offset_reset="earliest") as consumer:
+        async for record in records_so_far(consumer, sorted(places), since_ms):
+            if record.key in keys and _MARK in (record.value or b"") and (call := _closed(record.value)) is not None:
+                closed[call.conversation_id] = call
+    return closed
 
 
-def call_states_in(folder: Path, entries: Sequence[QuarantineRecord]) -> CallStates:
-    """Looks where the calls of refused records of a folder are.
+def closed_calls_in(folder: Path, entries: Sequence[QuarantineRecord]) -> Closed:
+    """The calls of refused records of a folder that have closed.
 
     Raises:
         LogFileError: The log cannot be read.
     """
     with reading(folder) as log:
-        closed = dict.fromkeys(entry.key for entry in entries if log.has_closed(entry.key))
-        left = (Coordinates.of(entry) for entry in entries if entry.key not in closed)
-        return CallStates({place for place in left if log.is_folded_again(place.offset)}, closed)
+        return dict.fromkeys(entry.key for entry in entries if log.has_closed(entry.key))
 
 
 def _closed(value: bytes) -> CallRow | None:
@@ -258,10 +220,9 @@ def _closed(value: bytes) -> CallRow | None:
 # Puts refused records back: read again by their coordinates and appended to the same partition of their input as new
 # records, from where the sequencer takes them.
 #
-# Two kinds stay where they are. First, records that a new owner of their partition folds again in any case: it begins in
-# front of the oldest open call, and a fixed evaluator accepts them where they stand in the log; a copy would be folded
-# twice. Second, records of closed calls: an evaluator remembers closed calls for a while only, and would open a new call
-# for a record that arrives days later.
+# A call takes a record once, whether it is put back twice or a fixed evaluator takes it where it was refused too: a copy
+# names where it stood first. Records of closed calls stay where they are: an evaluator remembers closed calls for a while
+# only, and would open a new call for a record that arrives days later.
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -273,38 +234,21 @@ class Outcome:
     Attributes:
         place: Coordinates of the refused record.
         appended: Coordinates of the new record; None when it was not appended.
-        reason: The obstacle, a sentence without a full stop; None without one.
-        is_needed: False when the evaluator accepts the record in its old place: then nothing is wrong.
+        reason: The obstacle, a sentence without a full stop; None if nothing is wrong.
     """
 
     place: Coordinates
     appended: Coordinates | None = None
     reason: str | None = None
-    is_needed: bool = True
-
-    @property
-    def is_problem(self) -> bool:
-        """Whether it should have been put back, and cannot be."""
-        return self.reason is not None and self.is_needed
 
     def __str__(self) -> str:
-        if self.appended is not None:
-            return f"{self.place}: put back as {self.appended}"
-        if self.reason is None:
-            return f"{self.place}: would be put back"
-        return f"{self.place}: {'not put back' if self.is_needed else 'not needed'}: {self.reason}"
+        if self.reason is not None:
+            return f"{self.place}: not put back: {self.reason}"
+        return f"{self.place}: {'was put back before' if self.appended is None else f'put back as {self.appended}'}"
 
 
 class CannotReplayError(Exception):
-    """This record cannot be put back; the text says why, as a sentence without a full stop.
-
-    Attributes:
-        is_needed: False if it would be folded twice: in its old place, and as a new record.
-    """
-
-    def __init__(self, text: str, *, is_needed: bool = True) -> None:
-        super().__init__(text)
-        self.is_needed = is_needed
+    """This record cannot be put back; the text says why, as a sentence without a full stop."""
 
 
 class ReadsRecords(Protocol):
@@ -366,14 +310,14 @@ class RefusedRecords:
         kafka: The cluster.
         limits: Limits of the evaluator: they decide which records are refused again.
         reader: Reads the records.
-        calls: State of their calls.
+        closed: Which of their calls have closed.
         redactor: Redacts their texts in messages.
     """
 
     kafka: KafkaSettings
     limits: Limits
     reader: "ReadsRecords"
-    calls: CallStates
+    closed: Closed = field(default_factory=dict)
     redactor: Redactor = field(default_factory=Redactor)
 
     async def read(self, entry: QuarantineRecord) -> Any:
@@ -398,7 +342,7 @@ class RefusedRecords:
         """The record to put back, and the headers to do it with.
 
         Raises:
-            CannotReplayError: The record is deleted, would be refused again, belongs to a closed call, or is not needed.
+            CannotReplayError: The record is deleted, would be refused again, or belongs to a closed call.
             KafkaError: The broker does not answer.
             TimeoutError: It does not hand the record over.
         """
@@ -409,15 +353,10 @@ class RefusedRecords:
         arrival = self.judged(record, now_ms)
         if isinstance(arrival, QuarantineRecord):
             raise CannotReplayError(f"it would be refused again: {arrival.what}, {arrival.expected_and_seen}")
-        if entry.key in self.calls.closed:
-            closed = self.calls.closed[entry.key]
+        if entry.key in self.closed:
+            closed = self.closed[entry.key]
             why = "" if closed is None else f" ({closed.close_reason}, {shown_moment(closed.known_ms)} UTC)"
             raise CannotReplayError(f"its call has closed{why} and is not reopened")
-        if Coordinates.of(entry) in self.calls.folded_again:
-            raise CannotReplayError(
-                "an evaluator that starts now with the fix takes it where it stands in the log",
-                is_needed=False,
-            )
         return record, replay_headers(record)
 
     def _source_of(self, topic: str) -> InputSource:
@@ -435,8 +374,8 @@ def replay_headers(record: Any) -> Headers:
     return headers
 
 
-Append = Callable[[Any, Headers], Awaitable[Coordinates]]
-"""Appends a record once more with these headers, and says where it is."""
+Append = Callable[[Any, Headers], Awaitable[Coordinates | None]]
+"""Appends a record once more with these headers, and says where it is; None if it was put back before."""
 
 
 def to_topics(producer: AIOKafkaProducer) -> Append:
@@ -454,11 +393,9 @@ def to_topics(producer: AIOKafkaProducer) -> Append:
 def to_folder(folder: Path) -> Append:
     """Has the process that serves a folder append records to its log; it names the places where they were refused itself."""
 
-    async def append(record: Any, _: Headers) -> Coordinates:
+    async def append(record: Any, _: Headers) -> Coordinates | None:
         (place,) = await post_command(folder, PUT_BACK_PATH, [(record.offset, record.key.decode())])
-        if place is None:
-            raise CannotReplayError("it was put back before", is_needed=False)
-        return Coordinates(record.topic, record.partition, place)
+        return None if place is None else Coordinates(record.topic, record.partition, place)
 
     return append
 
@@ -489,7 +426,7 @@ async def put_back(
             record, headers = await records.ready(entry, now_ms)
             appended = await append(record, headers)
         except CannotReplayError as error:
-            yield left_out(place, error)
+            yield Outcome(place, reason=str(error))
         except MessageSizeTooLargeError:
             size = len(record.value or b"")
             text = (
@@ -504,11 +441,6 @@ async def put_back(
             yield Outcome(place, appended=appended)
 
 
-def left_out(place: Coordinates, error: CannotReplayError) -> Outcome:
-    """A record that is not put back, and why."""
-    return Outcome(place, reason=str(error), is_needed=error.is_needed)
-
-
 # Decides which refused records can be put back, before the first one is.
 
 
@@ -519,13 +451,12 @@ class ReplayPlan:
     Attributes:
         chosen: Entries to put back, in their order in the topic.
         failed: Number of records that should be put back and cannot be.
-        calls: State of the calls at the time of the plan. It stays valid: closed calls stay closed, and what is not folded again by
-            now is not later.
+        closed: Which calls had closed at the time of the plan; they stay closed.
     """
 
     chosen: Sequence[QuarantineRecord]
     failed: int
-    calls: CallStates
+    closed: Closed
 
 
 def _closed_since_ms(settings: Settings, entries: Sequence[QuarantineRecord]) -> int | None:
@@ -682,7 +613,7 @@ async def show_entry(settings: Settings, place: Coordinates, folder: Path | None
     console.print()
     async with reader_of(settings, folder, [entry]) as reader:
         redactor = Redactor(settings.redaction)
-        records = RefusedRecords(settings.kafka, settings.all_limits, reader, CallStates(), redactor)
+        records = RefusedRecords(settings.kafka, settings.all_limits, reader, redactor=redactor)
         try:
             record = await records.read(entry)
             judged = records.judged(record, wall_clock_ms())
@@ -714,27 +645,26 @@ async def plan_of(settings: Settings, wanted: Wanted, folder: Path | None = None
     left = [Outcome(place, reason="it is not in quarantine") for place in missing]
     chosen: list[QuarantineRecord] = []
     is_untimely = False
-    calls = CallStates()
+    closed: Closed = {}
     if folder is not None:
-        calls = call_states_in(folder, entries)
+        closed = closed_calls_in(folder, entries)
     elif entries:
-        async with onlooker(settings.kafka, "quarantine", auto_offset_reset="earliest") as consumer:
-            calls = await call_states(settings.kafka, consumer, entries, _closed_since_ms(settings, entries))
+        closed = await closed_calls(settings.kafka, entries, _closed_since_ms(settings, entries))
     async with reader_of(settings, folder, entries) as reader:
-        records = RefusedRecords(settings.kafka, settings.all_limits, reader, calls, Redactor(settings.redaction))
+        records = RefusedRecords(settings.kafka, settings.all_limits, reader, closed, Redactor(settings.redaction))
         for entry in entries:
             try:
                 await records.ready(entry, wall_clock_ms())
             except CannotReplayError as error:
-                left.append(left_out(Coordinates.of(entry), error))
-                is_untimely |= error.is_needed and entry.reason is RefusalReason.TIME_OUT_OF_BOUNDS
+                left.append(Outcome(Coordinates.of(entry), reason=str(error)))
+                is_untimely |= entry.reason is RefusalReason.TIME_OUT_OF_BOUNDS
             else:
                 chosen.append(entry)
     for outcome in left:
         print_line(outcome)
     if is_untimely:
         say(UNTIMELY)
-    return ReplayPlan(chosen, sum(outcome.is_problem for outcome in left), calls)
+    return ReplayPlan(chosen, len(left), closed)
 
 
 async def put_back_planned(settings: Settings, plan: ReplayPlan, folder: Path | None = None) -> int:
@@ -748,12 +678,12 @@ async def put_back_planned(settings: Settings, plan: ReplayPlan, folder: Path | 
             if folder is None
             else to_folder(folder)
         )
-        records = RefusedRecords(kafka, settings.all_limits, reader, plan.calls, Redactor(settings.redaction))
+        records = RefusedRecords(kafka, settings.all_limits, reader, plan.closed, Redactor(settings.redaction))
         with stop_on_signals() as stop:
             async for outcome in put_back(records, append, chosen, wall_clock_ms(), stop):
                 tried += 1
                 done += outcome.appended is not None
-                failed += outcome.is_problem
+                failed += outcome.reason is not None
                 print_line(outcome)
             is_stopped = stop.is_set() and tried < len(chosen)
     say(

@@ -18,6 +18,7 @@ MAX_TOLD_CHARS = 300
 """Longest explanation of a refusal: it names fields, and a field's name may be anybody's text."""
 MAX_HEADERS, MAX_HEADERS_BYTES = 64, 32_768
 """Headers of a record, and bytes of their names and values together: a dozen say where an event comes from and trace it."""
+_OFFSET_BITS = 44
 FIRST_SECONDS, FIRST_MS = 10**9, 10**11
 """September 2001 in seconds, March 1973 in milliseconds: a time between them is one in seconds."""
 WHAT_HAPPENS_NOW = "The record is in quarantine; its conversation goes on without it."
@@ -26,7 +27,7 @@ WHAT_HAPPENS_NOW_OF_UNDECODABLE = "Its place is in quarantine; conversations go 
 
 @dataclass(slots=True)
 class Arrival:
-    """One decoded input record with its place, broker time, conversation id and event."""
+    """One decoded input record with its place, broker time, conversation id and event, and where it stands at its input."""
 
     source: InputSource
     offset: int
@@ -35,6 +36,7 @@ class Arrival:
     event: Any
     value: bytes
     envelope: Envelope | None
+    origin: int = 0
 
 
 class BrokerRecord(LogRecord, Protocol):
@@ -115,7 +117,13 @@ def admit(
             f"expected within {skew_ms} ms of {broker_time_ms}, saw {str(time_ms)[:MAX_SHOWN_CHARS]} (milliseconds since 1970)",
             _remedy_for_time(time_ms),
         )  # fmt: skip
-    return Arrival(source, record.offset, broker_time_ms, conversation_id, event, value, envelope)
+    origin = origin_of(record.partition, record.offset)
+    return Arrival(source, record.offset, broker_time_ms, conversation_id, event, value, envelope, origin)
+
+
+def origin_of(partition: int, offset: int) -> int:
+    """Where a record stands at its input, as one number of 64 bits."""
+    return (partition << _OFFSET_BITS | offset) % 2**64
 
 
 def unfit_bytes(record: BrokerRecord | UndecodableRecord, max_record_bytes: int) -> QuarantineRecord | None:

@@ -309,7 +309,7 @@ class Call:
             self.end.heard(broker_ms)
         if (arrival.envelope is not None or source in NUMBERED) and self._repeats_another(arrival):
             return "repeated"
-        if rule.may_be_from_record and self._is_told_otherwise(event):
+        if self._repeats.is_put_back_again(arrival) or (rule.may_be_from_record and self._is_told_otherwise(event)):
             return "repeated"
         self.events += rule is not VERDICT
         live, limits = self.live, self._limits

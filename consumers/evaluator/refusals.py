@@ -24,16 +24,15 @@ class MisreadRecords:
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
-        self._logged: set[tuple[str, str]] = set()
 
     def take(self, report: NotUnderstood) -> None:
         """Counts a record that was not understood, and logs it if it is the first of its kind."""
         misread, source = report.misread, report.source.value
         self._instruments.inc("callgauge_misread_records_total", (source, misread.reason.value))
-        kind = source, misread.what
-        if kind in self._logged or len(self._logged) >= MAX_KINDS:
+        kinds, kind = self._instruments.not_understood, f"{source}: {misread.what}"
+        if kind in kinds or len(kinds) >= MAX_KINDS:
             return
-        self._logged.add(kind)
+        kinds[kind] = misread.what_to_do
         log.warning(
             "records_not_understood", source=source, seen=misread.what, conversation_id=report.conversation_id,
             what_happens_now="They are counted and do nothing, or less than they could. This kind is logged once.",

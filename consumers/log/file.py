@@ -245,12 +245,6 @@ class FileReader:
         found = self._reader.execute(asked, [conversation_id.encode()]).fetchone()
         return None if found is None else found[0] is not None
 
-    def is_folded_again(self, place: int) -> bool:
-        """Whether the next start folds the event at a place again: its call has not closed, and that, or an older one, is open."""
-        asked = "SELECT 1 FROM log JOIN call ON call.id = log.call WHERE place = ? AND closed IS NULL"
-        is_open = self._reader.execute(asked, [place]).fetchone() is not None
-        return is_open and ((row := self.row) is None or row.first <= place)
-
     def state(self) -> FileState:
         """A look at the whole file."""
         (open_calls,) = self._reader.execute("SELECT count(*) FROM call WHERE closed IS NULL").fetchone()

@@ -405,7 +405,7 @@ def challenge(authorization: bytes) -> str:
     return CHALLENGE + (', error="invalid_token"' if authorization else "")
 
 
-# `/metrics`, `/healthz` and `/readyz`, served inside our event loop.
+# `/metrics`, `/healthz`, `/readyz` and `/state`, served inside our event loop.
 #
 # Liveness: an answer of `/healthz` shows that the event loop runs. It is 503 only if a restart helps: the task of a
 # role has ended, or its ticks have stopped although the loop runs. It never depends on the broker, because all waits
@@ -430,10 +430,12 @@ GZIP_LEVEL: Final = 1
 times as long for a third less."""
 
 Sentences = Callable[[], Sequence[str]]
+State = Callable[[], str]
+"""Returns what a process says of itself, as JSON."""
 
 
 class MetricsRoutes:
-    """Shows the instruments to Prometheus, and the state of the roles to probes.
+    """Shows the instruments to Prometheus, the state of the roles to probes, and more of it to who has the token.
 
     Attributes:
         routes: The routes.
@@ -446,22 +448,26 @@ class MetricsRoutes:
         *,
         stalled: Sentences = tuple,
         not_ready: Sentences = tuple,
+        state: State = str,
     ) -> None:
         """Makes the routes.
 
         Args:
-            token: What a reader of `/metrics` has to send; None for nothing.
+            token: What a reader of `/metrics` and `/state` has to send; None for nothing.
             instruments: The content of `/metrics`.
             stalled: Returns reasons why only a restart helps, a sentence each; `/healthz` answers 503 while there is one.
             not_ready: Returns reasons why a role does not work now, a sentence each; `/readyz` answers 503 while there is one.
+            state: Returns what `/state` says.
         """
         self._stalled = stalled
+        self._state = state
         self._not_ready = not_ready
         self._page = _MetricsPage(token, instruments)
         self.routes: Sequence[BaseRoute] = [
             Route("/metrics", self._page, methods=["GET"]),
             Route("/healthz", self._health),
             Route("/readyz", self._readiness),
+            Route("/state", self._tell_state),
         ]
 
     def close(self) -> None:
@@ -474,6 +480,9 @@ class MetricsRoutes:
     async def _readiness(self, _request: Request) -> Response:
         return _probe_response(self._not_ready())
 
+    async def _tell_state(self, request: Request) -> Response:
+        return self._page.refused(request) or Response(self._state(), media_type="application/json")
+
 
 class MetricsServer(HttpListener):
     """Serves these routes at an address of their own."""
@@ -485,9 +494,10 @@ class MetricsServer(HttpListener):
         *,
         stalled: Sentences = tuple,
         not_ready: Sentences = tuple,
+        state: State = str,
     ) -> None:
         """`start` listens. The arguments are those of `MetricsRoutes`; the settings have address, port and token."""
-        self._metrics = MetricsRoutes(settings.token, instruments, stalled=stalled, not_ready=not_ready)
+        self._metrics = MetricsRoutes(settings.token, instruments, stalled=stalled, not_ready=not_ready, state=state)
         super().__init__(
             settings.host, settings.port, self._metrics.routes, partial(_count, instruments), names=settings.names,
             without_it="Metrics cannot be shown",
@@ -520,7 +530,7 @@ class _MetricsPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        if (refused := self._refused(request)) is not None:
+        if (refused := self.refused(request)) is not None:
             await refused(scope, receive, send)
         elif self._readers >= MAX_SCRAPES:
             _count(self._instruments, "scrapes")
@@ -556,7 +566,7 @@ class _MetricsPage:
             end = begin + PAGE_PIECE_BYTES
             await send({"type": "http.response.body", "body": page[begin:end], "more_body": end < len(page)})
 
-    def _refused(self, request: Request) -> Response | None:
+    def refused(self, request: Request) -> Response | None:
         """Returns the rejection of a request without the right token; None for an allowed request."""
         if self._token is None:
             return None
@@ -565,7 +575,7 @@ class _MetricsPage:
         if given is not None and is_token(given, self._token):
             return None
         seen = "another token or scheme" if authorization else "no Authorization header"
-        text = f"/metrics needs `Authorization: Bearer` with the token of the setting http_token; seen: {seen}.\n"
+        text = f"{request.url.path} needs `Authorization: Bearer` with the token of the setting http_token; seen: {seen}.\n"
         return PlainTextResponse(text, status_code=401, headers={"www-authenticate": challenge(authorization)})
 
 

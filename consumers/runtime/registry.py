@@ -304,6 +304,11 @@ class Family(Generic[Child]):
                 parts += [f"{head}{_number(value)}\n" for head, value in zip(child.heads, values, strict=True)]
         return "".join(parts)
 
+    def counted(self) -> dict[str, int]:
+        """The first value of each child that has one, by its label values."""
+        values = {" ".join(labels): int(child.shown()[0][0]) for labels, child in list(self._children.items())}
+        return {labels: value for labels, value in values.items() if value}
+
     def family(self) -> LibraryFamily:
         """The same for who asks the registry and not for the page."""
         shown = LibraryFamily(self.metric.name.removesuffix("_total"), self.metric.help, self.metric.type)
@@ -357,7 +362,12 @@ class _Others(Collector):
 
 
 class Instruments(Collector):
-    """All metrics of some roles, ready to use. Only this class bounds label values."""
+    """All metrics of some roles, ready to use. Only this class bounds label values.
+
+    Attributes:
+        registry: The content of `/metrics`.
+        not_understood: Each kind of events that this process has not understood, and what to do about it. Who adds bounds it.
+    """
 
     def __init__(self, registry: CollectorRegistry, roles: Collection[Role], max_series: int = MAX_SERIES) -> None:
         """Registers the metrics.
@@ -369,6 +379,7 @@ class Instruments(Collector):
                 deployment (partitions, topics) are always there.
         """
         self.registry = registry
+        self.not_understood: dict[str, str] = {}
         self._vocabulary = Vocabulary(self._count_overflow)
         self._budget = SeriesBudget(max_series, self._count_folded)
         self._prepared: set[tuple[tuple[str, str], ...]] = set()
@@ -431,6 +442,10 @@ class Instruments(Collector):
             ValueError: A label value is outside its closed set, or the increase is negative.
         """
         self._counters[name].child(values).inc(by, exemplar)
+
+    def counted(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
+        """What has counted by labels, of each of these counters that these roles have."""
+        return {name: self._counters[name].counted() for name in names if name in self._counters}
 
     def observe(
         self, name: str, values: LabelValues, reading: float, exemplar: Mapping[str, str] | None = None

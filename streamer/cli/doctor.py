@@ -16,6 +16,10 @@ app = typer.Typer(add_completion=False)
 def doctor(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    roles_at: Annotated[
+        list[str] | None,
+        typer.Option("--roles-at", metavar="HOST:PORT", help="Where roles serve /metrics; may be given several times."),
+    ] = None,
     folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
@@ -23,16 +27,12 @@ def doctor(
 ) -> None:
     """Checks settings, broker, topics and consumer groups.
 
-    It checks what `callgauge run` would stumble over: the files of goals, a judge without a key, the port of /metrics; and
-    whether records were refused in the last hour.
+    It asks the roles at the address of /metrics in the settings, or at each of --roles-at, what they know: what does not work,
+    their version, settings that differ from those here, and what they have refused or not understood since their start.
 
-    It also checks how long topics keep records, the replicas, the clocks of this machine and the brokers, how far the
-    sequencer has come, and the producers: which input has had no event for 10 minutes, and by records of the whole last
-    hour, what is not understood. If an evaluator serves /metrics on this machine, it tells what that has refused since its
-    start.
-
-    If ingest and monitor are set up, it checks whether ingest could listen on this machine, whether ElevenLabs accepts the
-    key of monitor, and whether both may write to the input topics.
+    It also checks the files of goals, a judge without a key, how long topics keep records, the replicas, the clocks of this
+    machine and the brokers, how far the sequencer has come, which input has had no event for 10 minutes, whether records were
+    refused in the last hour, and whether ingest and monitor, if they are set up, may write to the input topics.
 
     With the --folder of `callgauge serve` it asks the process that serves it, and looks at the folder itself: format, size and rights
     of its files, room on its disk, an address that nobody has any more, the newest event, and what was refused.
@@ -43,6 +43,7 @@ def doctor(
 
     Examples:
         callgauge doctor --bootstrap kafka:9092
+        callgauge doctor --roles-at sequencer:8080 --roles-at evaluator:8080
         callgauge doctor --folder calls
         callgauge doctor --json | jq 'select(.verdict == "wrong")'
     """
@@ -58,7 +59,7 @@ def doctor(
             console.print(finding_line(finding))
 
     with quiet_libraries():
-        verdicts = asyncio.run(tell_all(findings_with(config, bootstrap, topic_prefix, folder), tell))
+        verdicts = asyncio.run(tell_all(findings_with(config, bootstrap, topic_prefix, folder, roles_at or ()), tell))
     if not as_json:
         console.print(summary(verdicts))
     if verdicts[Verdict.WRONG]:

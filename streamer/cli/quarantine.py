@@ -145,7 +145,7 @@ def replay(
     """Puts refused records back.
 
     Each record is read again from its input and appended to the same partition there, as a new record with the same key,
-    value and headers. Every record is checked first. Three kinds stay where they are, each with its reason:
+    value and headers. Every record is checked first. Two kinds stay where they are, each with its reason:
 
     - Records that this version would refuse again with these settings; give this command the settings of the evaluator. A
     record with time_out_of_bounds gets a new broker time, so it is accepted only after max_event_time_skew_ms was raised.
@@ -153,12 +153,8 @@ def replay(
     - Records of a call that has closed: no call is reopened, and its scores are final. If a call closes meanwhile, the
     evaluator counts the record as after_close.
 
-    - Records that a new evaluator folds again by itself. It starts in front of the oldest open call, so a fixed evaluator
-    accepts such a record where it stands in the log. While no call is open that place moves on within some seconds: then the
-    record can be put back.
-
-    While its call is open, a record that is put back twice is recognised and counted as repeated, by the header
-    callgauge_replay_of, which has its first coordinates.
+    A call has a record once, however often it is put back, and also if a fixed evaluator takes it where it was refused: it is
+    recognised by the header callgauge_replay_of, which has its first coordinates, and counted as repeated.
 
     With --folder the `serve` that runs there takes them into its log; a record that was put back before is never taken twice.
 
@@ -172,7 +168,7 @@ def replay(
     """
     from consumers.console.page.drawing import counted
     from streamer.cluster.readers import Coordinates
-    from streamer.quarantine import Outcome, confirm, finished, place_named, plan_of, put_back_planned, wanted_by
+    from streamer.quarantine import confirm, finished, place_named, plan_of, put_back_planned, wanted_by
 
     if bool(records) == bool(everything or reason):
         raise typer.BadParameter("say which records: name them, or give --reason, or --all.")
@@ -185,7 +181,7 @@ def replay(
     chosen, failed = plan.chosen, plan.failed
     if dry_run:
         for entry in chosen:
-            print_line(Outcome(Coordinates.of(entry)))
+            print_line(f"{Coordinates.of(entry)}: would be put back")
     if dry_run or not chosen:
         say(f"{counted(len(chosen), 'record')} to put back; nothing was appended.")
     else:

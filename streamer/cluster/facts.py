@@ -258,9 +258,8 @@ TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[source]: frozenset({WRITE}) for so
 """The rights to put calls onto the topics."""
 
 
-PUT_BACK_NEEDS: Final = Needs(dict.fromkeys((QUARANTINE_TOPIC, SCORES_TOPIC, EVENTS_TOPIC), frozenset({READ})))
-"""The rights to put quarantined records of any topic back: `scores` says which calls have closed, the log which records a new
-owner folds again."""
+PUT_BACK_NEEDS: Final = Needs(dict.fromkeys((QUARANTINE_TOPIC, SCORES_TOPIC), frozenset({READ})))
+"""The rights to put quarantined records of any topic back: `scores` says which calls have closed."""
 
 
 FILES_GROUP: Final = "evaluator-files"

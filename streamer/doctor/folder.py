@@ -6,7 +6,6 @@ import shutil
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -17,12 +16,11 @@ from consumers.runtime.process import wall_clock_ms
 from schemas.topics import QUARANTINE_TOPIC, duration
 from streamer.doctor.examination import (
     SILENT_MS,
-    Answer,
     answer_of,
-    counter_findings,
     goals_and_finding,
     judge_finding,
     recent_since_ms,
+    state_findings,
 )
 from streamer.doctor.findings import Finding, Verdict, counted
 from streamer.facts import ADDRESS_FILE, TOKEN_FILE
@@ -31,8 +29,6 @@ from streamer.settings.all_settings import Settings
 
 LEAST_FREE_BYTES: Final = 2**30
 """Free space below which a person is told: an hour of a hundred calls at a time takes a third of it."""
-MOST_TOLD_CHARS: Final = 300
-"""Characters that are told of an answer of the process."""
 
 
 async def examine_folder(settings: Settings, folder: Path) -> AsyncGenerator[Finding, None]:
@@ -106,28 +102,15 @@ def _process_findings(settings: Settings, folder: Path, *, is_served_now: bool) 
         seen = "a process writes this folder, and does not say yet where it listens: it starts or ends, or is a command that writes"
         yield Finding(check, Verdict.WARNING, seen, "Look again in some seconds; if it stays so, see its log.")
         return
-    answers = {path: _asked(settings, folder, address, path) for path in ("/healthz", "/readyz")}
-    if silent := [path for path, answer in answers.items() if answer is None]:
-        seen = f"the process that serves this folder does not answer at {address}{silent[0]}"
-        yield Finding(check, Verdict.WRONG, seen, "See its log, and end and start it again if that says nothing.")
-        return
-    not_well = [answer for answer in answers.values() if answer is not None and answer.status != 200]
-    if not_well:
-        text = not_well[0].body.decode("utf-8", "replace").strip()[:MOST_TOLD_CHARS]
-        yield Finding(check, Verdict.WRONG, f"{address} answers, and says: {text}", "Its log says more.")
-    else:
-        yield Finding(check, Verdict.OK, f"{address} answers, and every part of it does its work")
-    page = _asked(settings, folder, address, "/metrics")
-    if page is not None and page.is_of_metrics:
-        yield from counter_findings(page.body.decode("utf-8", "replace"), wall_clock_ms())
-
-
-def _asked(settings: Settings, folder: Path, address: str, path: str) -> Answer | None:
-    parts = urlsplit(address)
     token = settings.http_token or settings.console.token
     if token is None and (place := folder / TOKEN_FILE).exists():
         token = SecretStr(place.read_text(encoding="utf-8").strip())
-    return answer_of(parts.hostname or "", parts.port or 80, path, token)
+    answer = answer_of(address, "/state", token)
+    if answer is None:
+        seen = f"the process that serves this folder does not answer at {address}"
+        yield Finding(check, Verdict.WRONG, seen, "See its log, and end and start it again if that says nothing.")
+    else:
+        yield from state_findings(settings, address, *answer, wall_clock_ms())
 
 
 def _log_finding(state: FileState) -> Finding:

@@ -24,13 +24,14 @@ from consumers.runtime.kafka.connection import (
     require_access,
 )
 from consumers.runtime.logs import configure_logging, is_json
-from consumers.runtime.process import OperatorError, end_tasks, finish_unless, watch_loop
+from consumers.runtime.process import OperatorError, end_tasks, finish_unless, wall_clock_ms, watch_loop
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import ROLE_NAMES, RoleName
 from schemas.metrics.process import LOOP_METRIC
 from schemas.topics import GOALS_TOPIC, JUDGE_REQUESTS_TOPIC, TRANSCRIPTS_TOPIC
 from streamer.cluster.facts import needs_of
 from streamer.facts import STOP_OVERDUE, installed_version
+from streamer.roles.state import state_of
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import say
@@ -260,7 +261,11 @@ class Service:
         }
         self._running: dict[RoleName, asyncio.Task[None]] = {}
         self._login = LoginWatch(kafka, instruments)
-        self._server = MetricsServer(settings.http, instruments, stalled=self._stalled, not_ready=self._not_ready)
+        told = partial(state_of, settings, roles, instruments, wall_clock_ms())
+        self._server = MetricsServer(
+            settings.http, instruments, stalled=self._stalled, not_ready=self._not_ready,
+            state=lambda: told(problems=[*self._stalled(), *self._not_ready()]).model_dump_json(),
+        )  # fmt: skip
 
     @property
     def metrics_url(self) -> str:

@@ -39,6 +39,7 @@ from streamer.goals.sources import GoalFolder, GoalSources
 from streamer.history.said import annotation, record_in_log
 from streamer.roles.folder_commands import FolderCommands
 from streamer.roles.past_calls import StoredCalls
+from streamer.roles.state import state_of
 from streamer.settings.all_settings import Settings
 from streamer.sources.http.receiver import BOUNDS, Receiver
 from streamer.sources.outgoing import NotAcknowledgedError, ProducerBrokenError
@@ -174,7 +175,11 @@ class OneMachine:
         self._offsets = dict.fromkeys((SCORES_TOPIC, WORDS_TOPIC), 0)
         self._has_shown = asyncio.Event()
         self._commands = FolderCommands(self.log)
-        self._metrics = MetricsRoutes(_token_of_metrics(settings, host), instruments, not_ready=self._problems)
+        told = partial(state_of, settings, roles, instruments, wall_clock_ms())
+        self._metrics = MetricsRoutes(
+            _token_of_metrics(settings, host), instruments, not_ready=self._problems,
+            state=lambda: told(problems=self._problems()).model_dump_json(),
+        )  # fmt: skip
         self._listener = HttpListener(
             host, port, [*self._receiver.routes, *self._metrics.routes, *self._commands.routes, *self.console.routes()],
             partial(_count, instruments), bounds=_bounds(self.console.bounds), without_it="Nothing can be received or shown",

@@ -24,7 +24,7 @@ from consumers.engine.limits import Limits
 from consumers.log.file import FILE_NAME, FileLog, reading
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import envelope_headers
-from schemas.log import Event, LogReader, OutgoingRecord, Tick
+from schemas.log import REPLAY_OF_HEADER, Event, LogReader, OutgoingRecord, Tick
 from schemas.rows import CallRow, GoalsRow, Row, decode
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from streamer.facts import TOKEN_FILE
@@ -367,6 +367,44 @@ async def test_a_second_process_beside_the_first_doubles_nothing(home: Home) -> 
         await home.send(call, [over()])
     rows = await until(home, closed("a", "b"))
     assert_as_folded_once(rows, await home.log())
+
+
+async def test_a_refused_record_counts_once_however_often_it_is_put_back(home: Home) -> None:
+    """Of two that were refused for their time, the next process folds one where it stands: the call is open. It gets copies of both."""
+
+    async def stopped_once_refused(count: int) -> None:
+        deadline = time.monotonic() + patient(WAIT_SECONDS)
+        look = ("quarantine", "list", "--json", *home.options)
+        while (await asyncio.to_thread(ran, *look, **home.environment)).count('"offset"') < count:
+            assert time.monotonic() < deadline, home.processes[-1].text[-3_000:]
+            await asyncio.sleep(LOOK_SECONDS)
+        home.processes[-1].signalled(signal.SIGTERM)
+
+    said = {"message_type": "user", "value": "Hello", "timestamp": now_ms() - 30 * DAY_MS}
+    first, second = (json.dumps({**said, "value": word}).encode() for word in ("first", "second"))
+    await home.put("call", first)
+    home.start()
+    await home.send("call", [begun()])
+    await until(home, lambda rows: "call" in {each.conversation_id for each in rows})
+    await stopped_once_refused(1)
+    await home.put("call", second)
+    home.start()
+    await stopped_once_refused(2)
+    home.environment = {**home.environment, "CALLGAUGE_LIMITS__MAX_EVENT_TIME_SKEW_MS": "0"}
+    home.start()
+    ready = [begun(), over()]
+    await home.send("other", ready)
+    await until(home, closed("other"))
+    for _ in range(2):
+        replay = ("quarantine", "replay", "--all", "--yes", *home.options)
+        told = await asyncio.to_thread(ran, *replay, **home.environment)
+        assert "not put back" not in told
+    await home.send("call", [over()])
+    rows = await until(home, closed("call"))
+    (row,) = (each for each in closings(rows) if each.conversation_id == "call")
+    copies = [each for each in await home.log() if isinstance(each, Event) and REPLAY_OF_HEADER in dict(each.headers)]
+    assert {json.loads(each.value or b"")["value"] for each in copies} == {"first", "second"}
+    assert row.events == 4, "its beginning, its end and the two"
 
 
 async def test_what_nobody_can_read_is_in_quarantine_and_stops_nothing(home: Home) -> None:

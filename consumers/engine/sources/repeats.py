@@ -1,24 +1,28 @@
 """Recognises repeated records, by what each source says of the identity of its events."""
 
 import hashlib
+import re
 from array import array
+from collections import defaultdict
 from typing import Final
 
-from consumers.engine.admission import Arrival
+from consumers.engine.admission import Arrival, origin_of
 from schemas.closed_sets import InputSource
 from schemas.events.elevenlabs import AgentEvent
 
 # By producer and event id, by the simulator's sequence and bytes, by an ElevenLabs event id with its words, or by the
-# place where a record was refused that was put back. Never by content alone: callers do say the same thing twice. Ids and
-# bytes are remembered as 8-byte hashes in flat arrays.
+# place at its input where a record stood first. Never by content alone: callers do say the same thing twice. Ids, bytes
+# and places are remembered as 8 bytes each in flat arrays.
 
 MAX_PRODUCERS = 16
 """Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
 
+MAX_ORIGINS: Final = 65_536
+"""Places at an input that are remembered of one call: more than a call has events by default."""
 NUMBERED: Final = frozenset({InputSource.ELEVENLABS})
 """Inputs whose events can be recognised without an envelope."""
 
-_PUT_BACK = "\0put back"  # records from quarantine; no producer has this name
+_PLACE: Final = re.compile(r"\[(\d{1,9})\]@(\d{1,18})$")
 _AGENT = "\0agent"  # the agent's own ids of its events, whichever producer sent them; no producer has this name
 
 
@@ -59,14 +63,27 @@ class Repeats:
     def __init__(self, bound: int) -> None:
         self._bound = bound
         self._seen: dict[str, SeenEvents] = {}
+        self._origins: defaultdict[InputSource, array[int]] = defaultdict(lambda: array("Q"))
+
+    def is_put_back_again(self, arrival: Arrival) -> bool:
+        """Whether the record is a copy of one that the call has: of one put back before, or of one that was refused where it stands and
+        is taken there now. From now on the call has it.
+        """
+        first = None if arrival.envelope is None else arrival.envelope.replay_of
+        place = None if first is None else _PLACE.search(first)
+        origin = arrival.origin if place is None else origin_of(int(place[1]), int(place[2]))
+        origins = self._origins[arrival.source]  # a copy is in the topic of its first
+        if place is not None and origin in origins:  # only copies are searched for
+            return True
+        origins.append(origin)
+        if len(origins) > MAX_ORIGINS:
+            del origins[: MAX_ORIGINS // 2]
+        return False
 
     def is_repeat(self, arrival: Arrival) -> bool:
-        """Whether the record was seen before: by the id of its envelope, for the simulator by sequence and bytes, or put back before."""
+        """Whether the record was seen before: by the id of its envelope, or for the simulator by sequence and bytes."""
         envelope = arrival.envelope
         sequence: int | None
-        place = None if envelope is None else envelope.replay_of
-        if place is not None and self._has_seen(_PUT_BACK, place.encode(), None):
-            return True
         is_elevenlabs = arrival.source is InputSource.ELEVENLABS
         if is_elevenlabs and isinstance(arrival.event, AgentEvent) and self._is_repeated_by_agent(arrival):
             return True

@@ -757,11 +757,3 @@ async def test_an_event_is_put_back_once_and_names_its_first_place(tmp_path: Pat
         assert await log.put_back([(again.place, "call")]) == [None], "a copy of a copy is the same"
         assert log.event_at(FIRST) == events(log)[0]
         assert log.event_at(99) is None
-
-
-async def test_the_next_start_folds_again_what_is_of_open_calls(tmp_path: Path) -> None:
-    async with opened(tmp_path) as log:
-        await log.append([said("early", "1"), said("over", "2"), said("open", "3")])
-        assert [log.is_folded_again(FIRST + number) for number in range(4)] == [True, True, True, False]
-        await log.publish(decided(place=3, first=1, closed=["over"]))
-        assert [log.is_folded_again(FIRST + number) for number in range(3)] == [False, False, True]

@@ -47,8 +47,9 @@ class Serving:
         self.not_ready: list[str] = []
         settings = HttpSettings(port=0, token=None if token is None else SecretStr(token))
         self.server = MetricsServer(
-            settings, self.instruments, stalled=lambda: self.stalled, not_ready=lambda: self.not_ready
-        )
+            settings, self.instruments, stalled=lambda: self.stalled, not_ready=lambda: self.not_ready,
+            state=lambda: '{"roles":["exporter"]}',
+        )  # fmt: skip
 
     async def get(self, path: str, headers: Mapping[str, str | bytes] | None = None) -> httpx.Response:
         async with httpx.AsyncClient(timeout=patient(SOON_SECONDS)) as client:
@@ -548,3 +549,11 @@ async def test_a_scrape_waits_for_no_other_work(serving: Serving) -> None:
 )  # fmt: skip
 def test_the_address_is_one_at_which_this_machine_reaches_it(host: str, address: str) -> None:
     assert HttpListener(host, 8070, [], lambda _: None, without_it="").address == address
+
+
+async def test_the_state_needs_the_token_of_the_metrics(serving: Serving, guarded: Serving) -> None:
+    answer = await serving.get("/state")
+    assert (answer.json(), answer.headers["content-type"]) == ({"roles": ["exporter"]}, "application/json")
+    refused = await guarded.get("/state")
+    assert (refused.status_code, refused.text.partition(" needs")[0]) == (401, "/state")
+    assert (await guarded.get("/state", {"authorization": f"Bearer {TOKEN}"})).json() == {"roles": ["exporter"]}

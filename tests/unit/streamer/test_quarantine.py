@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,21 +16,20 @@ from consumers.engine.admission import admit
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import CloseReason, InputSource, RefusalReason
-from schemas.owners import PartitionRow
 from schemas.quarantine import QuarantineRecord
 from schemas.rows import CallRow, encode
-from schemas.topics import OWNER_MARK_KEY, SOURCE_BY_TOPIC
+from schemas.topics import SOURCE_BY_TOPIC
 from streamer import quarantine as quarantine_log
 from streamer.cluster.readers import Coordinates, RecordGoneError
 from streamer.quarantine import (
     MAX_HEADERS,
     MAX_SHOWN_CALLS,
-    CallStates,
+    Closed,
     Entries,
     Outcome,
     RefusedRecords,
     Wanted,
-    call_states,
+    closed_calls,
     entry_details,
     listing,
     put_back,
@@ -42,7 +42,6 @@ from streamer.quarantine import (
 )
 from streamer.terminal import Screen
 from tests.benchmarks.traffic import BrokerRecord
-from tests.support.calls.log_records import PlacedRecords
 from tests.support.fakes.kept_topics import KeptTopics
 
 
@@ -195,12 +194,8 @@ class Log:
         return RecordMetadata(topic, tp.partition, tp, 1_000 + len(self.appended), NOW_MS, 1, 0)
 
 
-DONE = CallStates()
-"""No call is open."""
-
-
-async def replayed(log: Log, *records: Any, limits: Limits = LIMITS, calls: CallStates = DONE) -> list[Outcome]:
-    chosen = RefusedRecords(KAFKA, limits, log, calls)
+async def replayed(log: Log, *records: Any, limits: Limits = LIMITS, closed: Closed | None = None) -> list[Outcome]:
+    chosen = RefusedRecords(KAFKA, limits, log, closed or {})
     entries = [refused(each) for each in records]
     return [outcome async for outcome in put_back(chosen, to_topics(log), entries, NOW_MS, asyncio.Event())]
 
@@ -270,14 +265,14 @@ async def test_once_the_broker_fails_what_was_appended_is_told_and_the_rest_is_n
     setattr(log, kind, 5)
     outcomes = await replayed(log, *records)
     assert [outcome.place.offset for outcome in outcomes if outcome.appended] == [*range(5)]
-    assert [(outcome.place.offset, outcome.is_problem) for outcome in outcomes[5:]] == [(5, True)]
+    assert [(outcome.place.offset, outcome.reason is not None) for outcome in outcomes[5:]] == [(5, True)]
     assert len(log.appended) == 5
 
 
 async def test_a_signal_ends_it_after_the_record_that_is_on_its_way() -> None:
     records = [record(offset) for offset in range(10)]
     log, stop = Log(*records), asyncio.Event()
-    chosen = RefusedRecords(KAFKA, LIMITS, log, DONE)
+    chosen = RefusedRecords(KAFKA, LIMITS, log)
     outcomes = []
     async for outcome in put_back(chosen, to_topics(log), [refused(each) for each in records], NOW_MS, stop):
         stop.set()
@@ -286,72 +281,21 @@ async def test_a_signal_ends_it_after_the_record_that_is_on_its_way() -> None:
     assert len(log.appended) == 1
 
 
-async def test_what_a_new_evaluator_folds_again_by_itself_is_left_where_it_is() -> None:
-    """If it were put back, it would be folded twice: where it stands in the log, and as a new record."""
-    early, late = record(3), record(4)
-    log = Log(early, late)
-    again = CallStates({Coordinates("x.pipecat.events", 0, 4)})
-    done, left = await replayed(log, early, late, calls=again)
-    assert done.appended is not None
-    assert (left.appended, left.is_needed, left.is_problem) == (None, False, False)
-    assert "where it stands in the log" in str(left)
-    assert len(log.appended) == 1
-
-
-@pytest.fixture
-def one_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closed_calls_are_found_by_their_rows_and_records_without_a_key_have_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def counts(*_: object) -> dict[str, int]:
-        return {"events": 1}
+        return {"scores": 1}
+
+    @asynccontextmanager
+    async def kept(*_: object, **__: object) -> AsyncIterator[Any]:
+        yield KeptTopics(BrokerRecord("x.scores", 0, WRITTEN_MS, b"over", encode(CLOSED)))
 
     monkeypatch.setattr(quarantine_log, "partition_counts", counts)
-
-
-def row(first: int, offset: int) -> BrokerRecord:
-    said = PartitionRow(place=first, first=first, first_known_ms=0, known_ms=0, version="1")
-    empty: Any = None
-    return BrokerRecord("x.scores", offset, WRITTEN_MS, OWNER_MARK_KEY, empty, headers=(said.header(),))
-
-
-def in_the_log(*records: Any) -> list[BrokerRecord]:
-    log = PlacedRecords(topic="x.events")
-    for each in records:
-        log.tick(each.timestamp)
-        plain = BrokerRecord(each.topic, each.offset, each.timestamp, each.key, each.value)
-        log.event(SOURCE_BY_TOPIC[each.topic.removeprefix("x.")], plain)
-    return log.records
-
-
-@pytest.mark.usefixtures("one_partition")
-async def test_what_stands_behind_the_first_record_of_the_oldest_open_call_is_folded_again() -> None:
-    """The newest row of the partition says where that is."""
-    before, behind = record(3), record(4)
-    others = [record(4, topic="audit.events"), record(5, key=b"other")]
-    log = in_the_log(before, others[0], behind, others[1])
-    entries = [refused(each) for each in (before, behind, record(9))]
-    for rows, expected in (
-        ([row(2, 0), row(4, 1)], {4}),
-        ([row(0, 0)], {3, 4}),
-        ([], {3, 4}),
-        ([row(7, 0)], set[int]()),
-    ):
-        topics: Any = KeptTopics(*log, *rows)
-        states = await call_states(KAFKA, topics, entries, None)
-        assert states.folded_again == {Coordinates("x.pipecat.events", 0, offset) for offset in expected}
-        assert states.closed == {}
-
-
-@pytest.mark.usefixtures("one_partition")
-async def test_calls_that_have_closed_and_records_without_a_key_are_not_looked_for_in_the_log() -> None:
-    over, unnamed = record(3, key=b"over"), record(4, key=None)
-    closing = BrokerRecord("x.scores", 0, WRITTEN_MS, b"over", encode(CLOSED))
-    topics: Any = KeptTopics(*in_the_log(over), closing)
-    states = await call_states(KAFKA, topics, [refused(over), refused(unnamed)], None)
-    assert (set(states.folded_again), states.closed) == (set(), {"over": CLOSED})
-    made_anew = refused(over).model_copy(update={"key": "c", "quarantined_at_ms": WRITTEN_MS - 1})
-    topics = KeptTopics(*in_the_log(over))
-    assert set((await call_states(KAFKA, topics, [made_anew], None)).folded_again) == set(), (
-        "another record is there now"
-    )
+    monkeypatch.setattr(quarantine_log, "onlooker", kept)
+    over, unnamed, other = record(3, key=b"over"), record(4, key=None), record(5)
+    assert await closed_calls(KAFKA, [refused(each) for each in (over, unnamed, other)], None) == {"over": CLOSED}
+    assert await closed_calls(KAFKA, [refused(unnamed)], None) == {}
 
 
 CLOSED = CallRow(
@@ -364,8 +308,7 @@ async def test_a_closed_call_is_left_alone() -> None:
     """Days later an evaluator may have forgotten the call, and would open it anew."""
     of_closed, of_open = record(1, key=b"over"), record(2, key=b"c")
     log = Log(of_closed, of_open)
-    left, done = await replayed(log, of_closed, of_open, calls=CallStates(closed={"over": CLOSED}))
-    assert left.is_problem
+    left, done = await replayed(log, of_closed, of_open, closed={"over": CLOSED})
     assert left.reason == "its call has closed (idle, 2026-09-21 14:13:20 UTC) and is not reopened"
     assert done.appended is not None
 

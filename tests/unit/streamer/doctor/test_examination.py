@@ -1,43 +1,36 @@
-"""The doctor looks at goals, judge, ports, sources, keys, groups and the newest records."""
+"""The doctor looks at goals, judge, what roles say of themselves, inputs and quarantine."""
 
-import json
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from starlette.routing import Route
 
-from consumers.runtime.http import HttpListener
-from schemas.closed_sets import InputSource
 from streamer.cluster.facts import LogBounds
 from streamer.doctor.examination import (
-    Understanding,
-    address_finding,
-    counter_findings,
-    metrics_findings,
+    goals_and_finding,
+    judge_finding,
+    process_findings,
     quarantine_finding,
-    reach_finding,
-    sampled_offsets,
-    secret_findings,
-    source_findings,
-    start_findings,
+    silence_finding,
+    state_findings,
 )
 from streamer.doctor.findings import Finding, Verdict
+from streamer.facts import installed_version
+from streamer.roles.state import ProcessState, deciding_settings
 from streamer.settings.all_settings import Settings, load_settings
 from tests.support.fakes.http_answers import Answer, Request, answering
 
+KEY = "key-of-tests"
 JUDGE_KEY = {"OPENAI_API_KEY": "key"}
 JUDGED = "id: one\nsubgoals:\n  - {id: a, details: d, check: {kind: judge}}\n"
 CODED = "id: two\nsubgoals:\n  - {id: a, details: d, check: {kind: tool_called, tool: t}}\n"
 
 
 def found(environment: dict[str, str] | None = None) -> dict[str, Finding]:
-    settings = load_settings(None, {"http_port": 0}, environment or {})
-    return {finding.check: finding for finding in start_findings(settings)}
+    settings = load_settings(None, {}, environment or {})
+    sets, goals = goals_and_finding(settings)
+    return {"goals": goals, "judge": judge_finding(settings, sets)}
 
 
 def goals_in(folder: Path, **files: str) -> dict[str, str]:
@@ -48,9 +41,7 @@ def goals_in(folder: Path, **files: str) -> dict[str, str]:
 
 def test_without_goals_and_judge_all_is_well() -> None:
     findings = found()
-    assert {check: finding.verdict for check, finding in findings.items()} == {
-        "goals": Verdict.OK, "judge": Verdict.OK, "metrics address": Verdict.OK,
-    }  # fmt: skip
+    assert [finding.verdict for finding in findings.values()] == [Verdict.OK, Verdict.OK]
     assert findings["judge"].seen == "off: it has no key"
     assert found({"CALLGAUGE_GOALS__READS_TOPIC": "true"})["goals"].seen == "the topic goals is read"
 
@@ -89,92 +80,92 @@ def test_a_judge_that_is_waited_for_and_off_is_a_warning(tmp_path: Path) -> None
     )
 
 
-def test_a_port_that_another_program_holds_is_a_warning() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        (finding,) = metrics_findings(Settings(http_port=taken.getsockname()[1]))
-    assert finding.verdict is Verdict.WARNING
-    assert "could not start here" in finding.seen
-
-
-@pytest.mark.parametrize(
-    ("answer", "verdict"),
-    [
-        (Answer(200, b"# TYPE callgauge_build_info gauge"), Verdict.OK),
-        (Answer(401, b"", {"WWW-Authenticate": "Bearer"}), Verdict.OK),
-        (Answer(200, b"hello"), Verdict.WARNING),
-    ],
-)
-def test_a_callgauge_that_runs_already_is_recognised(answer: Answer, verdict: Verdict) -> None:
-    with answering(lambda _request: answer) as address:
-        (finding,) = metrics_findings(Settings(http_port=int(address.rpartition(":")[2].strip("/"))))
-    assert finding.verdict is verdict
-
-
 NOW_MS = 1_790_000_000_000
-COUNTED = """\
-# TYPE callgauge_quarantined_total counter
-callgauge_quarantined_total{reason="invalid_event",source="pipecat"} 7.0
-callgauge_quarantined_total{reason="time_out_of_bounds",source="audit"} 1.0
-callgauge_misread_records_total{reason="kind",source="pipecat"} 2e+06
-callgauge_misread_records_total{reason="type",source="pipecat"} 0.0
-callgauge_agent_errors_total{source="pipecat"} 0.0
-process_start_time_seconds 1.7899928e+09
-"""
 
 
-def test_the_counters_of_an_evaluator_say_what_it_refused_since_its_start() -> None:
-    refused, misread = counter_findings("callgauge_events_total{} 9\n" + COUNTED, NOW_MS)
-    assert (refused.check, refused.verdict) == ("counters", Verdict.WARNING)
-    assert refused.seen.startswith("8 records refused since it started 2 h ago: ")
-    assert "invalid_event pipecat 7, time_out_of_bounds audit 1" in refused.seen
-    assert misread.seen == "2000000 records not understood since it started 2 h ago: kind pipecat 2000000"
-    (calm,) = counter_findings("callgauge_events_total{} 9\nprocess_start_time_seconds 1.79e+09\n", NOW_MS)
-    assert calm.verdict is Verdict.OK
-    assert list(counter_findings(COUNTED, NOW_MS)) == [], "a page of another role"
+def state(**fields: Any) -> bytes:
+    given = ProcessState(
+        version=installed_version(), roles=["evaluator", "sequencer"], started_ms=NOW_MS - 7_200_000, problems=[], settings={}, counts={},
+        not_understood={},
+    )  # fmt: skip
+    return given.model_copy(update=fields).model_dump_json().encode()
 
 
-def test_the_counters_of_a_sequencer_say_what_it_refused_for_its_bytes() -> None:
-    page = 'callgauge_sequencer_events_total{source="pipecat"} 9.0\nprocess_start_time_seconds 1.7899928e+09\n'
-    refused = 'callgauge_sequencer_refused_total{reason="empty_key",source="pipecat"} 8.0\n'
-    (finding,) = counter_findings(page + refused, NOW_MS)
-    assert (finding.check, finding.verdict) == ("counters", Verdict.WARNING)
-    assert finding.seen == "8 records refused for their bytes since it started 2 h ago: empty_key pipecat 8"
-    assert "callgauge quarantine list" in (finding.what_to_do or "")
-    (calm,) = counter_findings(page, NOW_MS)
-    assert (calm.verdict, calm.seen) == (Verdict.OK, "the sequencer here has refused nothing since it started 2 h ago")
+def said_of(body: bytes, status: int = 200, settings: Settings | None = None) -> list[tuple[str, Verdict, str, str]]:
+    found = state_findings(settings or Settings(), "there:8080", status, body, NOW_MS)
+    return [(each.check, each.verdict, each.seen, each.what_to_do) for each in found]
 
 
-def test_the_counters_of_a_receiver_of_events_say_what_it_refused_since_its_start() -> None:
-    page = """\
-callgauge_ingest_events_refused_total{tenant="acme"} 12.0
-callgauge_ingest_requests_total{outcome="accepted",tenant="acme"} 90.0
-callgauge_ingest_requests_total{outcome="limited",tenant="acme"} 3.0
-callgauge_ingest_requests_total{outcome="too_large",tenant=""} 4.0
-callgauge_ingest_requests_total{outcome="unwritten",tenant="acme"} 5.0
-process_start_time_seconds 1.7899928e+09
-"""
-    events, requests = counter_findings(page, NOW_MS)
-    assert (events.check, events.verdict) == (requests.check, requests.verdict) == ("ingest refusals", Verdict.WARNING)
-    assert events.seen == "12 posted events refused since it started 2 h ago: acme 12"
-    assert requests.seen == "7 requests refused since it started 2 h ago: too_large 4, acme limited 3"
-    assert "events_refused" in (events.what_to_do or "")
-    (calm,) = counter_findings('callgauge_ingest_requests_total{outcome="accepted",tenant=""} 9.0\n', NOW_MS)
-    assert (calm.verdict, calm.check) == (Verdict.OK, "ingest refusals")
+def test_a_process_that_is_well_has_one_line() -> None:
+    own = deciding_settings(Settings())
+    ((check, verdict, seen, _),) = said_of(state(settings=own, counts={"callgauge_quarantined_total": {}}))
+    assert (check, verdict) == ("roles", Verdict.OK)
+    assert seen.startswith("evaluator, sequencer at there:8080, version ")
+    assert seen.endswith("every part does its work, since it started 2 h ago")
 
 
-def test_the_page_is_read_with_the_token_of_the_settings() -> None:
-    def answer(request: Request) -> Answer:
-        allowed = request.headers.get("authorization") == "Bearer of-tests"
-        return (
-            Answer(200, f"callgauge_build_info 1\ncallgauge_events_total 1\n{COUNTED}".encode())
-            if allowed
-            else Answer(403, b"")
+def test_what_a_process_says_of_itself_is_told_with_the_remedy() -> None:
+    counts = {
+        "callgauge_quarantined_total": {"pipecat invalid_event": 7, "audit time_out_of_bounds": 1},
+        "callgauge_ingest_events_refused_total": {"": 2},
+        "callgauge_ingest_requests_total": {"acme limited": 3, "acme accepted": 90, " too_large": 4},
+    }
+    told = said_of(
+        state(
+            problems=["evaluator: not reading the log"],
+            version="0.0.1",
+            counts=counts,
+            settings={"limits.idle_ms": 1_000},
+            not_understood={"pipecat: speech_event of kind 'bot_stopped'": "Say bot_speech_stopped."},
         )
+    )
+    checks = ["roles", "version", "settings", "counters", "counters", "counters", "records"]
+    assert [check for check, *_ in told] == checks
+    assert [verdict for _, verdict, *_ in told] == [Verdict.WRONG] + [Verdict.WARNING] * 6
+    seen = [each[2] for each in told]
+    assert seen[0] == "evaluator, sequencer at there:8080: evaluator: not reading the log"
+    assert seen[2] == "at there:8080 limits.idle_ms is 1000, here 300000"
+    assert seen[3] == "8 records refused since it started 2 h ago: pipecat invalid_event 7, audit time_out_of_bounds 1"
+    assert seen[4] == "2 posted events refused since it started 2 h ago: everybody 2"
+    assert seen[5] == "7 requests refused since it started 2 h ago: too_large 4, acme limited 3"
+    assert told[6][2:] == (
+        "not understood since it started 2 h ago: pipecat: speech_event of kind 'bot_stopped'", "Say bot_speech_stopped.",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("body", [b"hello", b"{}", b"[]", b"\xff", b'{"version": 1}'])
+def test_another_program_is_told_apart(body: bytes) -> None:
+    ((_, verdict, seen, _),) = said_of(body)
+    assert (verdict, seen) == (Verdict.WARNING, "another program answers at there:8080")
+
+
+def test_only_the_settings_that_decide_are_told_and_no_secret() -> None:
+    told = deciding_settings(Settings.model_validate({"judge": {"api_key": KEY}, "ingest": {"token": KEY}}))
+    assert {name.partition(".")[0] for name in told} == {"limits", "goals", "redaction"}
+    assert KEY not in str(told)
+
+
+@pytest.mark.parametrize("with_scheme", [True, False])
+async def test_the_state_is_asked_for_with_the_token_of_the_settings(*, with_scheme: bool) -> None:
+    def answer(request: Request) -> Answer:
+        allowed = request.headers.get("authorization") == "Bearer of-tests" and request.path == "/state"
+        return Answer(200, state()) if allowed else Answer(401, b"")
 
     with answering(answer) as address:
-        port = int(address.rpartition(":")[2].strip("/"))
-        found = list(metrics_findings(Settings.model_validate({"http_port": port, "http_token": "of-tests"})))
-    assert [finding.check for finding in found] == ["metrics address", "counters", "counters"]
+        place = address.rstrip("/") if with_scheme else address.partition("//")[2].rstrip("/")
+        settings = Settings.model_validate({"http_token": "of-tests"})
+        assert (await process_findings(settings, place, is_named=True))[0].verdict is Verdict.OK
+        (other,) = await process_findings(Settings(), place, is_named=True)
+    assert (other.verdict, other.seen) == (Verdict.UNKNOWN, f"{place} wants another token")
+
+
+@pytest.mark.parametrize(("is_named", "verdict"), [(True, Verdict.WRONG), (False, Verdict.UNKNOWN)])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "no port:x", ""])
+async def test_nobody_who_answers_is_wrong_only_where_somebody_should(
+    address: str, verdict: Verdict, *, is_named: bool
+) -> None:
+    (finding,) = await process_findings(Settings(), address, is_named=is_named)
+    assert (finding.verdict, "--roles-at" in finding.what_to_do) == (verdict, True)
 
 
 def test_records_that_were_refused_lately_are_a_warning() -> None:
@@ -186,211 +177,20 @@ def test_records_that_were_refused_lately_are_a_warning() -> None:
     assert (lately.verdict, lately.seen) == (Verdict.WARNING, "2 records refused in the last hour, 35 kept in all")
 
 
-KEY = "key-of-tests"
-
-
-def settings_of(ingest: dict[str, Any] | None = None, monitor: dict[str, Any] | None = None, **more: Any) -> Settings:
-    return Settings.model_validate({"ingest": ingest or {}, "monitor": monitor or {}, **more})
-
-
-def told(finding: Finding) -> tuple[str, Verdict]:
-    return finding.check, finding.verdict
-
-
-@contextmanager
-def held_port() -> Iterator[int]:
-    """A port with a program that listens and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        yield taken.getsockname()[1]
-
-
-def free_port() -> int:
-    with held_port() as port:
-        return port
-
-
-@contextmanager
-def elevenlabs(status: int, body: object) -> Iterator[tuple[str, list[str]]]:
-    """A server that answers the request for calls; yields its address and the keys that it saw."""
-    keys: list[str] = []
-
-    def answer(request: Request) -> Answer:
-        keys.append(request.headers["xi-api-key"])
-        return Answer(status, json.dumps(body).encode())
-
-    with answering(answer) as address:
-        yield address, keys
-
-
-async def test_roles_that_are_off_are_said_to_be_off_and_nothing_is_asked() -> None:
-    found = [finding async for finding in source_findings(settings_of())]
-    assert [told(finding) for finding in found] == [("ingest", Verdict.OK), ("monitor", Verdict.OK)]
-    assert all(finding.seen.startswith("off: ") for finding in found)
-
-
-def test_who_may_send_is_told_without_a_secret() -> None:
-    ingest, _ = secret_findings(settings_of({"token": "of-tests"}))
-    assert ingest.seen == "POST /events has 1 token; ElevenLabs' webhook is off"
-    ingest, monitor = secret_findings(settings_of({"elevenlabs_secret": "wsec"}, {"agents": "a,b"}))
-    assert ingest.seen == "POST /events is off, without a token; ElevenLabs' webhook has 1 secret"
-    assert monitor.seen.startswith("off: ")
-
-
-def test_the_monitor_and_the_webhook_may_have_the_same_calls() -> None:
-    monitor = {"api_key": KEY, "agents": "a,b"}
-    *_, last = secret_findings(settings_of({"elevenlabs_secret": "wsec"}, monitor))
-    assert (last.verdict, last.seen) == (Verdict.OK, "follows the calls of 2 agents at https://api.elevenlabs.io")
-
-
-def test_a_free_port_is_free_and_stays_free() -> None:
-    settings = settings_of({"token": "t", "port": free_port()})
-    for _ in range(2):
-        finding = address_finding(settings)
-        assert (finding.verdict, "is free on this machine" in finding.seen) == (Verdict.OK, True)
-
-
-def test_a_port_of_another_program_is_wrong() -> None:
-    with held_port() as port:
-        finding = address_finding(settings_of({"token": "t", "port": port}))
-    assert (finding.verdict, "nobody can listen on" in finding.seen) == (Verdict.WRONG, True)
-    assert "ingest.port" in finding.what_to_do
-
-
-@pytest.mark.parametrize(("path", "verdict"), [("/events", Verdict.OK), ("/other", Verdict.WRONG)])
-async def test_a_port_is_ours_if_events_may_be_posted_there(path: str, verdict: Verdict) -> None:
-    async def refuse(_: Any) -> Any:
-        raise AssertionError("the doctor posts nothing")
-
-    route = Route(path, refuse, methods=["POST"])
-    listener = HttpListener("127.0.0.1", 0, [route], lambda _: None, without_it="Nothing")
-    await listener.start()
-    try:
-        settings = settings_of({"token": "t", "port": int(listener.address.rpartition(":")[2])})
-        found = [finding async for finding in source_findings(settings)]
-    finally:
-        await listener.stop()
-    assert [told(finding) for finding in found if finding.check == "ingest address"] == [("ingest address", verdict)]
-
-
-def test_an_address_that_is_not_of_this_machine_is_wrong() -> None:
-    finding = address_finding(settings_of({"token": "t", "host": "192.0.2.1", "port": 0}))
-    assert finding.verdict is Verdict.WRONG
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - as in a container
-def test_events_and_metrics_need_two_ports(host: str) -> None:
-    port = free_port()
-    finding = address_finding(settings_of({"token": "t", "host": host, "port": port}, http_port=port))
-    assert (finding.verdict, "also the address of /metrics" in finding.seen) == (Verdict.WRONG, True)
-
-
-async def test_the_monitor_reaches_elevenlabs_with_its_key() -> None:
-    listed = {"conversations": [{"conversation_id": "c", "status": "in-progress"}], "has_more": False}
-    with elevenlabs(200, listed) as (url, keys):
-        finding = await reach_finding(settings_of(monitor={"api_key": KEY, "base_url": url}))
-    assert (finding.verdict, keys) == (Verdict.OK, [KEY])
-    assert "1 call in progress" in finding.seen
-
-
-@pytest.mark.parametrize(("status", "body"), [(401, {"detail": "no"}), (200, ["another service"])])
-async def test_an_answer_that_is_no_list_of_calls_is_wrong(status: int, body: object) -> None:
-    with elevenlabs(status, body) as (url, _):
-        finding = await reach_finding(settings_of(monitor={"api_key": KEY, "base_url": url}))
-    assert finding.verdict is Verdict.WRONG
-    assert KEY not in finding.seen + finding.what_to_do
-
-
-async def test_an_api_that_is_away_is_wrong() -> None:
-    settings = settings_of(monitor={"api_key": KEY, "base_url": f"http://127.0.0.1:{free_port()}"})
-    found = [finding async for finding in source_findings(settings)]
-    assert told(found[-1]) == ("monitor reach", Verdict.WRONG)
-
-
-PIPECAT, ELEVENLABS, AUDIT = "x.pipecat.events", "x.elevenlabs.events", "x.audit.events"
-
-SOURCES = {PIPECAT: InputSource.PIPECAT, ELEVENLABS: InputSource.ELEVENLABS}
-WORD = {"type": "tts_text", "timestamp": 1, "data": {"frame": "Hello"}}
-WRONG_KIND = {"type": "speech_event", "timestamp": 1, "data": {"kind": "bot_stopped", "timestamp": 1.0}}
-
-
-class Record(NamedTuple):
-    topic: str
-    value: bytes | None
-    timestamp: int = NOW_MS
-    headers: tuple[tuple[str, bytes], ...] = ()
-
-
-def _findings(*records: tuple[str, Any]) -> list[tuple[Verdict, str, str]]:
-    """What is said of the records, after the line that says whether events come."""
-    understanding = Understanding(SOURCES)
-    for topic, event in records:
-        understanding.look(Record(topic, None if event is None else json.dumps(event).encode()))
-    _, *found = understanding.findings(NOW_MS)
-    return [(finding.verdict, finding.seen, finding.what_to_do) for finding in found]
+PIPECAT, ELEVENLABS = TopicPartition("x.pipecat.events", 0), TopicPartition("x.elevenlabs.events", 0)
 
 
 @pytest.mark.parametrize(
-    ("ages_s", "verdict", "said"),
+    ("ends", "heard", "verdict", "said"),
     [
-        ({}, Verdict.WARNING, f"no event in {ELEVENLABS}, {PIPECAT}: none was sent"),
-        ({PIPECAT: 3.4}, Verdict.OK, f"the last event came 3 s ago in {PIPECAT}"),
-        ({PIPECAT: -2}, Verdict.OK, "0 s ago"),
-        ({PIPECAT: 3, ELEVENLABS: 2_840}, Verdict.WARNING, f"no event in {ELEVENLABS} for 47 min"),
+        ((0, 0), [], Verdict.WARNING, "no event in x.elevenlabs.events, x.pipecat.events: none was sent"),
+        ((9, 0), [PIPECAT], Verdict.OK, "events came in the last 10 min in x.pipecat.events"),
+        ((9, 9), [PIPECAT], Verdict.WARNING, "no event in x.elevenlabs.events for 10 min or longer"),
     ],
 )
-def test_an_input_without_events_is_told(ages_s: dict[str, float], verdict: Verdict, said: str) -> None:
-    understanding = Understanding(SOURCES)
-    for topic, age_s in ages_s.items():
-        for older_ms in (0, 9_000):  # the newest of a topic counts, whichever comes last
-            understanding.look(Record(topic, b"{}", NOW_MS - int(age_s * 1_000) - older_ms))
-    finding = next(understanding.findings(NOW_MS))
-    assert (finding.check, finding.verdict, said in finding.seen) == ("producers", verdict, True), finding
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "most"), [(0, 0, 5), (3, 10, 7), (0, 1_000_000, 1_000), (5, 16, 10), (0, 13, 12)]
-)
-def test_a_sample_is_bounded_has_no_record_twice_and_begins_with_the_newest(begin: int, end: int, most: int) -> None:
-    pieces = sampled_offsets(begin, end, most)
-    offsets = [offset for piece in pieces for offset in piece]
-    assert (
-        len(offsets) == len(set(offsets)) == min(most, end - begin) - (0 if end - begin <= most else most % len(pieces))
-    )
-    assert all(begin <= offset < end for offset in offsets)
-    assert end == begin or end - 1 in pieces[0]
-    assert end - begin <= most or min(offsets) - begin < 2 * (end - begin) / len(pieces)
-
-
-def test_nothing_to_say_without_records() -> None:
-    assert _findings((PIPECAT, None), ("another", WORD)) == []
-
-
-def test_all_understood() -> None:
-    assert [each[:2] for each in _findings((PIPECAT, WORD), (PIPECAT, WORD))] == [
-        (Verdict.OK, "all 2 records looked at are understood")
-    ]
-
-
-def test_errors_of_agents_are_a_warning() -> None:
-    failed = {"type": "error", "timestamp": 1, "data": {"message": "the model is down"}}
-    of_the_agent = {"type": "client_error", "timestamp": 1, "error_event": {"code": 1008}}
-    found = _findings((PIPECAT, WORD), (PIPECAT, failed), (PIPECAT, failed), (ELEVENLABS, of_the_agent))
-    assert [each[:2] for each in found] == [
-        (Verdict.WARNING, f"1 of 1 record looked at in {ELEVENLABS} are errors that agents report"),
-        (Verdict.WARNING, f"2 of 3 records looked at in {PIPECAT} are errors that agents report"),
-        (Verdict.OK, "all 4 records looked at are understood"),
-    ]
-
-
-def test_what_is_refused_and_what_is_not_understood_with_the_remedy() -> None:
-    bad = {"type": "tts_text", "timestamp": 1}
-    refused, misread = _findings((PIPECAT, WORD), (PIPECAT, bad), (PIPECAT, WRONG_KIND), (PIPECAT, WRONG_KIND))
-    assert refused[:2] == (
-        Verdict.WARNING,
-        f"1 of 4 records looked at in {PIPECAT} cannot be read and go to quarantine",
-    )
-    assert misread[:2] == (
-        Verdict.WARNING,
-        f"2 of 4 records looked at in {PIPECAT} are not understood: speech_event of kind 'bot_stopped'",
-    )
-    assert "bot_speech_stopped" in misread[2]
+def test_an_input_without_events_is_told(
+    ends: tuple[int, int], heard: list[TopicPartition], verdict: Verdict, said: str
+) -> None:
+    bounds = {tp: LogBounds(0, end) for tp, end in zip((PIPECAT, ELEVENLABS), ends, strict=True)}
+    finding = silence_finding(bounds, heard)
+    assert (finding.check, finding.verdict, finding.seen.partition(", or ")[0]) == ("producers", verdict, said)

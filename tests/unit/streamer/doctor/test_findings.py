@@ -277,7 +277,7 @@ def test_a_line_names_a_few_partitions_and_counts_the_rest() -> None:
 def test_only_what_is_wrong_ends_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, as_json: bool, verdict: Verdict, code: int
 ) -> None:
-    async def found(_: Settings) -> AsyncGenerator[Finding, None]:
+    async def found(_: Settings, _roles_at: object) -> AsyncGenerator[Finding, None]:
         yield Finding("one", Verdict.OK, "fine")
         yield Finding("other", verdict, "strange", "Mend it.")
 
