@@ -10,14 +10,14 @@ from markupsafe import Markup
 
 from consumers.console.fleet import STEP_MS, Fleet, Step
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import clock, counted, day_and_time, in_words, percent, seconds
+from consumers.console.page.drawing import counted, day_and_time, in_words, percent, seconds
 from consumers.console.page.rendering import ICON, render
+from consumers.console.page.running import ID_CHARS, RunningLine, running_line
 from consumers.console.page.sections import parts_of_page
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
-from schemas.rows import CallRow
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
-from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, bad_end
+from schemas.scores.trouble import SLOW_MS
 from schemas.units import MS_PER_SECOND, to_seconds
 from schemas.wire import MAX_NAME_CHARS
 
@@ -36,8 +36,6 @@ NO_CALLS: Final = Markup(
     "Kafka, <code>callgauge doctor</code> says what comes in."
 )
 """In the place of rows. It has no token, because more people may read a page than may send."""
-ID_CHARS: Final = 6
-"""Characters of the end of a conversation id in a row."""
 
 ORDERS: Final[Mapping[SortKey, str]] = {
     "trouble": "Worst",
@@ -125,7 +123,7 @@ def now_boxes(
     return {
         "head": {"counts": _head(fleet, shown)},
         **common,
-        "calls": {row.id: _row_markup(row) for row in (_row(site, call) for call in shown.calls[:MOST_ROWS])},
+        "calls": dict(_row(site, call) for call in shown.calls[:MOST_ROWS]),
         "rest": {"more": _rest(shown, has_any=bool(now.calls))},
     }
 
@@ -159,82 +157,16 @@ def query_of(wanted: WantedCalls) -> str:
     return urlencode({name: value for name, value in fields.items() if value})
 
 
-class _Row(NamedTuple):
-    """One call of the table."""
-
-    id: str
-    conversation_id: str
-    short_id: str
-    href: str
-    level: str
-    agent: str
-    labels: str
-    chips: tuple[tuple[str, str], ...]
-    state: str
-    turn: str
-    latency: str
-    latency_level: str
-    goals: str
-    first_ms: int
-    changed_ms: int
-    until_ms: int | None
-    length: str
-
-
-def _row(site: Site, shown: ShownCall) -> _Row:
-    call, labels = shown.call, shown.call.labels
-    names = [name for name in (labels.tenant, labels.environment) if name != "unknown"]
-    wait_ms = None if call.answer is None else call.answer.wait_ms
-    levels = ["urgent" if each.is_urgent else "bad" for each in shown.troubles]
-    chips = [(level, each.reason) for level, each in zip(levels, shown.troubles, strict=True)]
-    is_over = call.state != "running"
-    ending = bad_end(call)
-    if ending is not None:
-        chips.insert(0, ("bad", ending))
-    level = levels[0] if levels else "healthy"
-    if is_over:
-        level = "over"
-    return _Row(
-        id=f"r-{hashlib.blake2b(call.conversation_id.encode(), digest_size=8).hexdigest()}",
-        conversation_id=call.conversation_id,
-        short_id=call.conversation_id[-ID_CHARS:],
-        href=site.call_href(call.conversation_id),
-        level=level,
-        agent=labels.agent,
-        labels=", ".join(names),
-        chips=tuple(chips[:MOST_CHIPS]),
-        state=_state(call),
-        turn="" if call.turn is None else str(call.turn),
-        latency="" if wait_ms is None else "overlap" if wait_ms < 0 else seconds(wait_ms),
-        latency_level="" if wait_ms is None else _level(wait_ms),
-        goals=_goals(call),
-        first_ms=call.first_known_ms,
-        changed_ms=call.known_ms,
-        until_ms=call.known_ms if call.state == "closed" else None,
-        length=clock(call.known_ms - call.first_known_ms),
-    )
-
-
-def _state(call: CallRow) -> str:
-    if call.state == "closed":
-        return f"over: {call.ended_reason or call.close_reason or 'not known why'}"
-    return "running" if call.state == "running" else "over, waiting for verdicts"
-
-
-def _goals(call: CallRow) -> str:
-    if call.goals is None or call.goals.progress is None:
-        return ""
-    found = call.goals.progress
-    return f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}"
-
-
-def _level(latency_ms: float) -> str:
-    return "" if latency_ms <= SLOW_MS else "bad" if latency_ms <= VERY_SLOW_MS else "urgent"
-
-
 @lru_cache(maxsize=20_000)
-def _row_markup(row: _Row) -> str:
-    return render("now_row.html", row=row)
+def _row_markup(row: RunningLine, part: str, href: str) -> str:
+    return render("now_row.html", row=row, part=part, href=href, chips=row.chips[:MOST_CHIPS])
+
+
+def _row(site: Site, shown: ShownCall) -> tuple[str, str]:
+    """The id of the row of a call, and its markup."""
+    row = running_line(shown)
+    part = f"r-{hashlib.blake2b(row.conversation_id.encode(), digest_size=8).hexdigest()}"
+    return part, _row_markup(row, part, site.call_href(row.conversation_id))
 
 
 def _head(fleet: Fleet, shown: ShownCalls) -> str:
