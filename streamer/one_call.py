@@ -14,19 +14,27 @@ from pydantic import ValidationError
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from consumers.console.api import call_detail
-from consumers.console.page.calls import ReportedCall
+from consumers.console.page.calls import ReportedCall, parts_of
 from consumers.console.page.drawing import (
     counted,
     duration,
     expected_call,
     in_words,
-    not_judged,
-    note_in_words,
-    outcome,
     seconds,
     shortened,
 )
-from consumers.console.page.sections import INTERRUPTIONS, unmarked
+from consumers.console.page.view import (
+    ToolView,
+    cost_in_words,
+    errors_in_words,
+    facts_of,
+    notes_of,
+    part_in_words,
+    subgoals_of,
+    tags_of,
+    tools_of,
+    unmarked,
+)
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import folded
 from consumers.engine.limits import Limits
@@ -44,10 +52,8 @@ from schemas.closed_sets import CALL_JUDGES, InputSource, PipelineType
 from schemas.log import Event, LogReader, placed_in
 from schemas.rows import (
     CallRow,
-    Rating,
     RowError,
     TurnRow,
-    Unscored,
     Value,
     WordsRow,
     decode,
@@ -435,12 +441,6 @@ def _age(since_ms: int) -> str:
 
 MOST_TOOL_CHARS: Final = 400
 """Characters of the arguments or the answer of a tool in a line; the report has more."""
-_OUTCOMES: Final = {
-    "interrupted": "its answer was interrupted by the user",
-    "unanswered": "unanswered, and the call went on",
-    "abandoned": "abandoned: the call ended without an answer",
-    "failed": "failed: the agent reported an error and gave no answer",
-}
 
 
 def call_lines(shown: ReportedCall, remarks: Iterable[str] = ()) -> Iterator[str]:
@@ -464,36 +464,29 @@ def call_document(found: FoundCall) -> Any:
 
 
 def _head(shown: ReportedCall) -> Iterator[str]:
-    row, labels = shown.row, shown.row.labels
-    names = {"agent": labels.agent, "tenant": labels.tenant, "environment": labels.environment}
-    yield f"{shown.conversation_id}: " + ", ".join(
-        f"{name} {value}" for name, value in names.items() if value != "unknown"
-    )
-    began_ms = row.first_known_ms if row.began_ms is None else row.began_ms
-    if not shown.is_closed:
-        yield f"  since {shown_moment(began_ms)} UTC, not over"
+    row, facts = shown.row, dict(facts_of(shown))
+    began, ended = facts.pop("Began"), facts.pop("Ended")
+    yield f"{shown.conversation_id}: " + ", ".join(f"{name.lower()} {value}" for name, value in facts.items())
+    if shown.is_closed:
+        yield f"  {began}, {duration(shown.length_ms)} long, {counted(row.turns, 'turn')}, ended: {ended}"
     else:
-        long = "" if row.ended_ms is None else f"{duration(row.ended_ms - began_ms)} long, "
-        reason = row.ended_reason or in_words(row.close_reason or "not known")
-        yield f"  {shown_moment(began_ms)} UTC, {long}{counted(row.turns, 'turn')}, ended: {reason}"
+        yield f"  since {began}, not over"
     if (ending := bad_end(row)) is not None:
         yield f"  {ending}"
-    if row.errors is not None:
-        of = "" if row.errors.component is None else f", of {row.errors.component}"
-        newest = f"the newest at {shown_moment(row.errors.last_ms)} UTC"
-        yield f"  the agent reported {counted(row.errors.number, 'error')}, {newest}{of}"
+    if (errors := errors_in_words(shown)) is not None:
+        yield f"  the agent reported {errors}"
     if isinstance(row.cost_dollars, float):
-        yield f"  its models cost {row.cost_dollars:.6g} US dollars"
-    for note in row.notes:
-        yield f"  {'' if note.turn is None else f'turn {note.turn}: '}{shown.shown(note_in_words(note))}"
+        yield f"  its models cost {cost_in_words(row.cost_dollars)}"
+    for turn, text in notes_of(shown):
+        yield f"  {'' if turn is None else f'turn {turn}: '}{text}"
 
 
 def _turns(shown: ReportedCall) -> Iterator[str]:
     """Each turn: its wait and what is of note, then the stages of the wait, and its tools with arguments and answers."""
     stalled = [] if shown.row.goals is None else [stall.since_turn for stall in shown.row.goals.stalls]
     for row in shown.turns:
-        remarks = list(_remarks(row))
-        remarks += [f"no subgoal since turn {turn}" for turn in stalled if turn == row.turn]
+        tools = tools_of(row, shown.words.get(row.turn))
+        remarks = [*_remarks(row, tools), *(f"no subgoal since turn {turn}" for turn in stalled if turn == row.turn)]
         if not remarks:
             continue
         yield f"  turn {row.turn}: {'; '.join(remarks)}"
@@ -503,30 +496,23 @@ def _turns(shown: ReportedCall) -> Iterator[str]:
                 for each in row.stages
             )
             yield f"    stages: {', '.join(stages)}"
-        for use in shown.words[row.turn].tools if shown.has_words(row.turn) else ():
-            yield f"    {use.tool} was given {_line(use.arguments) or 'nothing known'}"
-            yield (
-                f"      and answered {_line(use.answer)}"
-                if use.answer
-                else "      and has not answered, as far as is known"
-            )
+        for use in tools:
+            if use.arguments or use.answer:
+                yield f"    {use.tool} was given {_line(use.arguments) or 'nothing known'}"
+                yield f"      and {f'answered {_line(use.answer)}' if use.answer else 'has not answered, as far as is known'}"
 
 
-def _remarks(row: TurnRow) -> Iterator[str]:
+def _remarks(row: TurnRow, tools: Iterable[ToolView]) -> Iterator[str]:
     if row.turn >= 1 and row.wait_ms is not None:
         yield _wait(row.wait_ms, row.anchor)
     if row.after_tools_ms is not None:
         yield f"first sound: a filler; answer after {seconds(row.after_tools_ms)}"
-    if row.outcome in _OUTCOMES:
-        yield _OUTCOMES[row.outcome]
-    for by in row.interruptions:
-        yield INTERRUPTIONS[by]
+    yield from tags_of(row)
     for silence in row.dead_air:
         yield f"dead air over {to_seconds(silence.threshold_ms):g} s"
-    for use in row.tools:
+    for use in tools:
         # A log that gives both ends of a use one time says nothing of how long it took.
-        took = f" in {to_seconds(use.duration_ms):.2f} s" if use.duration_ms else ""
-        yield f"{use.tool}: {use.outcome or 'no answer yet'}{took}"
+        yield f"{use.tool}: {use.outcome or 'no answer yet'}{f' in {seconds(use.duration_ms)}' if use.duration_ms else ''}"
 
 
 def _line(text: str) -> str:
@@ -544,11 +530,11 @@ def _words(shown: ReportedCall) -> Iterator[str]:
 
 def _wait(value: Value, anchor: str | None) -> str:
     if not isinstance(value, float):
-        return f"no latency ({value.reason.value})" if isinstance(value, Unscored) else "no latency"
+        return f"no latency ({value.reason})"
     by = f" ({anchor})" if anchor else ""
     if value < 0:
-        return f"the agent began {to_seconds(-value):.2f} s before the user had finished{by}"
-    return f"answered after {to_seconds(value):.2f} s{by}"
+        return f"the agent began {seconds(-value)} before the user had finished{by}"
+    return f"answered after {seconds(value)}{by}"
 
 
 def _goals(shown: ReportedCall) -> Iterator[str]:
@@ -558,26 +544,19 @@ def _goals(shown: ReportedCall) -> Iterator[str]:
         return
     reached = sum(each.reached_turn is not None for each in found.subgoals)
     yield from ("", f"Goals {goals.id}: {reached} of {len(goals.subgoals)} reached")
-    for subgoal, each in zip(goals.subgoals, found.subgoals, strict=False):
-        state = "not reached"
-        if each.reached_turn is not None:
-            state = f"reached in turn {each.reached_turn}"
-        elif isinstance(each.result, Unscored):
-            state = f"not known ({each.result.reason.value})"
-        yield f"  {subgoal.id}: {state}"
+    for subgoal, state, turn, _ in subgoals_of(shown):
+        yield f"  {subgoal.id}: {state.lower()}{'' if turn is None else f'turn {turn}'}"
     for expected in found.expected_tools:
         yield f"  expected tool call {expected_call(expected)}"
 
 
 def _ratings(shown: ReportedCall) -> Iterator[str]:
     """Yields the ratings of the whole call by text judges, each with the dimensions that they could not judge."""
-    rated: dict[str, Rating | None] = {kind.value: getattr(shown.row, kind.value) for kind in CALL_JUDGES}
-    judged = {name: rating for name, rating in rated.items() if rating is not None}
+    judged = [part for part in parts_of(shown.row) if part.name in CALL_JUDGES]
     if judged:
         yield from ("", "Judged:")
-    for name, rating in judged.items():
-        left_out = f"; {not_judged(rating.not_applicable)}" if rating.not_applicable else ""
-        yield f"  {in_words(name)} up to turn {rating.through_turn}: {outcome(name, rating.result)}{left_out}"
+    for part in judged:
+        yield f"  {in_words(part.name)} up to turn {part.fields['through_turn']}: {part_in_words(shown, part)}"
 
 
 # The work of the command `call`: finds the one call that is meant, and shows it.

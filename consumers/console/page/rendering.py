@@ -26,7 +26,7 @@ _LINE_END: Final = re.compile(r"\r\n?")
 _KEPT: Final = "\n\t\xa0\xad\u200c\u200d\u2002\u2003\u2007\u2009\u202f\u3000"
 """Line breaks, the spaces of typography, and what joins or parts letters in the scripts of Persia and India."""
 _FILTERS: Final = (
-    *(drawing.anchor_in_words, drawing.clock, drawing.counted, drawing.duration, drawing.in_words),
+    *(drawing.anchor_in_words, drawing.clock, drawing.counted, drawing.duration, drawing.in_words, drawing.json_text),
     *(
         drawing.number,
         drawing.outcome,

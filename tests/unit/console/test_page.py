@@ -406,6 +406,7 @@ def test_the_words_of_a_turn_stand_in_their_order_with_what_is_known_of_it() -> 
     text = words(page[page.index('id="call-transcript"') :])
     assert text.endswith(
         "Transcript Turn 1 answered after 0.90 s provisional began by interrupting the agent interrupted by the agent "
+        "its answer was interrupted by the user "
         'User No Tool find success, 0.50 s Arguments { "day": "friday" } Answer {"free":true '
         "Tool book unanswered Arguments (not known) "
         "Assistant One moment The agent wrote One moment, please Left out, because it was too large: tools."
