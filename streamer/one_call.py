@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -69,6 +69,9 @@ from streamer.signals import stop_on_signals
 from streamer.terminal import error_console, print_line, say
 from streamer.time_bounds import shown_moment
 from streamer.trials.calls import NewestRows
+
+if TYPE_CHECKING:
+    from streamer.served_calls import FolderReader  # which reads with this module
 
 # Finds one call on the topics and reads all that they have of it. It uses no consumer group, so it disturbs no other reader.
 
@@ -331,7 +334,6 @@ class CallReader:
         call = found.rows.call
         tp = TopicPartition(self._kafka.topic(EVENTS_TOPIC), call.partition)
         events, log = CallEvents(self._consumer, call.conversation_id.encode()), LogReader()
-        arrivals: list[Arrival] = []
         try:
             await partition_counts(self._kafka, [EVENTS_TOPIC])  # says that it is missing, or that we may not see it
             start, end = (await ranges_since(self._consumer, [tp], None))[tp]
@@ -342,16 +344,8 @@ class CallReader:
             raise OperatorError(
                 f"Call {call.conversation_id} has no context: this user may not read {tp.topic}."
             ) from error
-        for record in await events.in_order():
-            event = log.read(record)
-            if isinstance(event, Event) and event.source is not InputSource.JUDGE:  # verdicts decide scores alone
-                arrival = admit(event.source, event, self._limits, self._redactor)
-                arrivals += [arrival] if isinstance(arrival, Arrival) else []
-        if not arrivals:
-            raise OperatorError(
-                f"Call {call.conversation_id} has no context: {tp.topic} does not have its events any more."
-            )
-        return context_document(call.conversation_id, arrivals, self._limits, self._redactor)
+        found_events = (log.read(record) for record in await events.in_order())
+        return context_document(call, found_events, tp.topic, self._limits, self._redactor)
 
     async def follow(self, found: FoundCall) -> AsyncIterator[None]:
         """Takes new rows of the call in until it closes; yields after those that came together. A call of history has none.
@@ -422,12 +416,24 @@ class CallReader:
 
 
 def context_document(
-    conversation_id: str, arrivals: Sequence[Arrival], limits: Limits, redactor: Redactor
+    call: CallRow, events: Iterable[object], place: str, limits: Limits, redactor: Redactor
 ) -> dict[str, Any]:
-    """The metric context of a call, redacted, from its events in order."""
+    """The metric context of a call, redacted, from what the log has of it in order; `place` names the log.
+
+    Raises:
+        OperatorError: It has no event of the call any more.
+    """
+    admitted = (
+        admit(event.source, event, limits, redactor)
+        for event in events
+        if isinstance(event, Event) and event.source is not InputSource.JUDGE  # verdicts decide scores alone
+    )
+    arrivals = [each for each in admitted if isinstance(each, Arrival)]
+    if not arrivals:
+        raise OperatorError(f"Call {call.conversation_id} has no context: {place} does not have its events any more.")
     context = folded(arrivals, PipelineType.CASCADE, None, limits).context()
     return {
-        "id": conversation_id,
+        "id": call.conversation_id,
         "turns_by": context.turns_by,
         "context": redactor.redact_value(context.to_dict()),
     }
@@ -562,10 +568,11 @@ def _ratings(shown: ReportedCall) -> Iterator[str]:
 # The work of the command `call`: finds the one call that is meant, and shows it.
 
 
-async def the_call(
+@asynccontextmanager
+async def found_call(
     settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
-) -> FoundCall:
-    """The one call whose id is the wanted text, or ends with it.
+) -> AsyncIterator[tuple[FoundCall, "CallReader | FolderReader"]]:
+    """The one call whose id is the wanted text, or ends with it, and what reads more of it.
 
     Args:
         settings: As `call_reader` needs them.
@@ -578,48 +585,42 @@ async def the_call(
         OperatorError: There is none, or there are several; or no broker answers, or it refuses.
     """
     if folder is not None:
-        from streamer.served_calls import call_in
+        from streamer.served_calls import FolderReader
 
-        return call_in(settings, folder, wanted)
+        of_folder = FolderReader(settings, folder)
+        yield of_folder.call(wanted), of_folder
+        return
     async with call_reader(settings, wanted) as reader:
-        return await _one(reader, settings, wanted, since_ms, since)
+        yield await _one(reader, settings, wanted, since_ms, since), reader
+
+
+async def the_call(
+    settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
+) -> FoundCall:
+    """The call. Arguments and errors as of `found_call`."""
+    async with found_call(settings, wanted, since_ms, since, folder) as (found, _):
+        return found
 
 
 async def context_of(
     settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
 ) -> dict[str, Any]:
-    """The metric context of a call. Arguments and errors as of `the_call`, and as of `CallReader.context`."""
-    if folder is not None:
-        from streamer.served_calls import context_in
-
-        return context_in(settings, folder, wanted)
-    async with call_reader(settings, wanted) as reader:
-        return await reader.context(await _one(reader, settings, wanted, since_ms, since))
+    """The metric context of a call. Arguments and errors as of `found_call`, and as of `CallReader.context`."""
+    async with found_call(settings, wanted, since_ms, since, folder) as (found, reader):
+        return await reader.context(found)
 
 
 async def follow_call(
     settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
 ) -> None:
-    """Prints the call, and until it closes or a signal comes each line that is new or another. Arguments and errors as of `the_call`."""
+    """Prints the call, and until it closes or a signal comes each line that is new or another. Arguments and errors as of `found_call`."""
 
     async def shown() -> None:
-        if folder is not None:
-            await shown_from(folder)
-            return
-        async with call_reader(settings, wanted) as reader:
-            found = await _one(reader, settings, wanted, since_ms, since)
+        async with found_call(settings, wanted, since_ms, since, folder) as (found, reader):
             printed: set[str] = set()
             print_call(found, printed)
             async for _ in reader.follow(found):
                 print_call(found, printed)
-
-    async def shown_from(folder: Path) -> None:
-        from streamer.served_calls import call_in, follow_in
-
-        found, printed = call_in(settings, folder, wanted), set[str]()
-        print_call(found, printed)
-        async for _ in follow_in(settings, folder, found):
-            print_call(found, printed)
 
     with stop_on_signals() as stop:
         await first_of(stop.wait(), shown())

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -11,8 +10,8 @@ from markupsafe import Markup
 from consumers.console.fleet import STEP_MS, Fleet, Step
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import counted, day_and_time, in_words, percent, seconds
-from consumers.console.page.rendering import ICON, render
-from consumers.console.page.running import ID_CHARS, RunningLine, running_line
+from consumers.console.page.rendering import ICON, kept, render
+from consumers.console.page.running import ID_CHARS, running_line
 from consumers.console.page.sections import parts_of_page
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
@@ -157,16 +156,12 @@ def query_of(wanted: WantedCalls) -> str:
     return urlencode({name: value for name, value in fields.items() if value})
 
 
-@lru_cache(maxsize=20_000)
-def _row_markup(row: RunningLine, part: str, href: str) -> str:
-    return render("now_row.html", row=row, part=part, href=href, chips=row.chips[:MOST_CHIPS])
-
-
 def _row(site: Site, shown: ShownCall) -> tuple[str, str]:
     """The id of the row of a call, and its markup."""
     row = running_line(shown)
     part = f"r-{hashlib.blake2b(row.conversation_id.encode(), digest_size=8).hexdigest()}"
-    return part, _row_markup(row, part, site.call_href(row.conversation_id))
+    href = site.call_href(row.conversation_id)
+    return part, kept("now_row.html", row=row, part=part, href=href, chips=row.chips[:MOST_CHIPS])
 
 
 def _head(fleet: Fleet, shown: ShownCalls) -> str:

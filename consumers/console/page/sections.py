@@ -1,6 +1,6 @@
 """The sections of the page of a call: what each shows is computed here, how it looks is in its template."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ from consumers.console.page.drawing import (
     time_ticks,
     title,
 )
-from consumers.console.page.rendering import render
+from consumers.console.page.rendering import MOST_KEPT_CHARS, kept, render
 from consumers.console.page.view import (
     DETAIL_CHARS,
     MOST_MOMENTS,
@@ -171,14 +171,21 @@ def scores(call: ReportedCall) -> Markup:
         turns=len(of_turns),
         status=STATUS_WORDS[min(states)] if len(states) == 1 else None,
         rows=[
-            (
-                row.turn,
-                call.status(row) if len(states) > 1 else None,
-                [_score_cell(call, row, name, parts.get(name)) for name in names],
+            kept(
+                "score.html",
+                turn=row.turn,
+                place=_place(call, row.turn),
+                state=call.status(row) if len(states) > 1 else None,
+                cells=tuple(_score_cell(call, row, name, parts.get(name)) for name in names),
             )
             for row, parts in of_turns[:MOST_TURNS]
         ],
     )
+
+
+def _place(call: ReportedCall, turn: int) -> str | None:
+    """The id of a turn in the transcript, if that has it."""
+    return call.turn_anchor(turn) if call.has_words(turn) else None
 
 
 def _call_row(call: ReportedCall, part: ScorePart, turn: int | None = None) -> dict[str, object]:
@@ -569,16 +576,19 @@ def latency(call: ReportedCall) -> Markup:
     if not waits:
         so_far = "" if call.is_closed else " so far"
         return render("note.html", text=f"No turn of this call has an answer whose wait could be measured{so_far}.")
-    bars = {row.turn: stacked(row.stages, waits_ms.get(row.turn)) for row in call.turns}
+    bars = {row.turn: tuple(stacked(row.stages, waits_ms.get(row.turn))) for row in call.turns}
     parts = [part for bar in bars.values() for part in bar]
     longest_ms = max([*waits_ms.values(), *(part.end_ms for part in parts)], default=0.0)
-    ticks = round_ticks(longest_ms / MS_PER_SECOND, _MOST_TICKS)
+    ticks = tuple(round_ticks(longest_ms / MS_PER_SECOND, _MOST_TICKS))
+    scale = Scale(0, ticks[-1])
+    fillers = {row.turn: row.after_tools_ms for row in call.turns}
     anchors = {wait.anchor for wait in waits if wait.anchor is not None}
     states = {row.turn: call.status(row) for row in call.turns}
     several = {states[wait.turn] for wait in waits}
     drawn = {part.family for part in parts}
     measured = [row for row in call.turns if row.stages]
     known = {each.stage for row in measured for each in row.stages}
+    stages = [stage for stage in Stage if stage in known]
     return render(
         "waits.html",
         call=call,
@@ -589,15 +599,37 @@ def latency(call: ReportedCall) -> Markup:
         early=sum((rows.number(each.value) or 0) < 0 for each in waits),
         anchors=list(anchors),
         status=STATUS_WORDS[min(several)] if len(several) == 1 else None,
-        states=states if len(several) > 1 else {},
         ticks=ticks,
-        scale=Scale(0, ticks[-1]),
-        waits=[(wait, _kind(wait.value)) for wait in waits[:MOST_ROWS]],
-        bars=bars,
-        fillers={row.turn: row.after_tools_ms for row in call.turns},
-        stages=[stage for stage in Stage if stage in known],
-        stage_rows=[(row.turn, {each.stage: each for each in row.stages}) for row in measured[:MOST_ROWS]],
+        scale=scale,
+        waits=[
+            kept(
+                "wait.html",
+                wait=wait,
+                kind=_kind(wait.value),
+                stages_of=bars[wait.turn],
+                ticks=ticks,
+                scale=scale,
+                place=_place(call, wait.turn),
+                names_anchor=len(anchors) > 1,
+                state=states[wait.turn] if len(several) > 1 else None,
+                filler_ms=fillers[wait.turn],
+            )
+            for wait in waits[:MOST_ROWS]
+        ],
+        stages=stages,
+        stage_rows=[
+            kept("stages.html", turn=row.turn, cells=tuple(_stage_cell(row, stage) for stage in stages))
+            for row in measured[:MOST_ROWS]
+        ],
     )
+
+
+def _stage_cell(row: TurnRow, stage: Stage) -> tuple[Hashable, Hashable]:
+    """A stage of a turn, and what other sources say of it."""
+    found = next((each for each in reversed(row.stages) if each.stage is stage), None)
+    if found is None:
+        return None, ()
+    return (found.latency_ms, found.is_disputed, found.source, found.anchor), tuple(found.others_ms.items())
 
 
 # What was said, turn by turn: the caller, tools with arguments and answers, the agent.
@@ -610,20 +642,31 @@ def transcript(call: ReportedCall) -> Markup:
     starts_ms = {stretch.turn: stretch.start_ms for stretch in reversed(call.stretches)}
     by_turn = {row.turn: row for row in call.turns}
     shown = [
-        {
-            "number": turn,
-            "start_ms": starts_ms.get(turn),
-            "wait_ms": call.waits_ms.get(turn),
-            "status": None if row is None or call.is_closed else row.status,
-            "tags": [] if row is None else tags_of(row),
-            **{name: unmarked(getattr(words, name)) for name in ("user", "assistant", "written")},
-            "tools": tools_of(row, words),
-            "left_out": ", ".join(words.left_out),
-        }
+        _turn_markup(
+            sum(map(len, (words.user, words.assistant, words.written)))
+            + sum(len(use.arguments + use.answer) for use in words.tools),
+            number=turn,
+            place=call.turn_anchor(turn),
+            began_ms=call.start_ms,
+            start_ms=starts_ms.get(turn),
+            wait_ms=call.waits_ms.get(turn),
+            objective_ms=SLOW_MS,
+            status=None if row is None or call.is_closed else row.status,
+            tags=() if row is None else tuple(tags_of(row)),
+            user=unmarked(words.user),
+            assistant=unmarked(words.assistant),
+            written=unmarked(words.written),
+            tools=tuple(tools_of(row, words)),
+            left_out=", ".join(words.left_out),
+        )
         for turn, words in sorted(call.words.items())[:MOST_TURNS]
         for row in [by_turn.get(turn)]
     ]
-    return render("transcript.html", call=call, turns=shown, objective_ms=SLOW_MS)
+    return render("transcript.html", call=call, turns=shown)
+
+
+def _turn_markup(chars: int, **turn: Hashable) -> Markup:
+    return (kept if chars <= MOST_KEPT_CHARS else kept.__wrapped__)("turn.html", **turn)
 
 
 _NO_WORDS_SO_FAR: Final = "There are no words to show so far."
