@@ -34,6 +34,7 @@ from consumers.console.page.view import (
     tags_of,
     tools_of,
     unmarked,
+    wait_in_words,
 )
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import folded
@@ -54,7 +55,6 @@ from schemas.rows import (
     CallRow,
     RowError,
     TurnRow,
-    Value,
     WordsRow,
     decode,
     decode_words,
@@ -510,7 +510,7 @@ def _turns(shown: ReportedCall) -> Iterator[str]:
 
 def _remarks(row: TurnRow, tools: Iterable[ToolView]) -> Iterator[str]:
     if row.turn >= 1 and row.wait_ms is not None:
-        yield _wait(row.wait_ms, row.anchor)
+        yield wait_in_words(row.wait_ms, row.anchor)
     if row.after_tools_ms is not None:
         yield f"first sound: a filler; answer after {seconds(row.after_tools_ms)}"
     yield from tags_of(row)
@@ -532,15 +532,6 @@ def _words(shown: ReportedCall) -> Iterator[str]:
         for speaker, text in (("caller", words.user), ("agent", words.assistant)):
             if text:
                 yield f"  {turn:>4}  {speaker}: {unmarked(text)}"
-
-
-def _wait(value: Value, anchor: str | None) -> str:
-    if not isinstance(value, float):
-        return f"no latency ({value.reason})"
-    by = f" ({anchor})" if anchor else ""
-    if value < 0:
-        return f"the agent began {seconds(-value)} before the user had finished{by}"
-    return f"answered after {seconds(value)}{by}"
 
 
 def _goals(shown: ReportedCall) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """The demo on the screen: running calls, news and totals."""
 
-import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,13 +10,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from consumers.console.page.running import ID_CHARS, RunningLine, running_line
+from consumers.console.fleet import Step
+from consumers.console.page.drawing import seconds
+from consumers.console.page.running import ID_CHARS, RunningLine, running_line, wait_level
+from consumers.console.page.view import INTERRUPTIONS, wait_in_words
 from consumers.runtime.visible import visible
 from schemas.closed_sets import Anchor, Speaker
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow, number
 from schemas.scores.running import ShownCall
-from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, bad_end
-from schemas.units import MS_PER_SECOND, to_seconds
+from schemas.scores.trouble import SLOW_MS, bad_end
+from schemas.units import MS_PER_SECOND
 
 # What rows have for news, as lines for a reader.
 
@@ -27,6 +29,10 @@ MOST_GOAL_SETS: Final = 200
 """Goal sets whose subgoals are known by name; a fleet of agents has some tens."""
 NOTABLE, URGENT = "magenta", "bold red"
 """Colours that can be read on a dark and on a light background; a mark stands beside each in the table."""
+
+
+_STYLES: Final = {"": "", "bad": NOTABLE, "urgent": URGENT}
+"""By how bad something is."""
 
 
 class NewsLine(NamedTuple):
@@ -88,15 +94,10 @@ class News:
 def _news_of_turn(row: TurnRow) -> Iterator[tuple[str, str]]:
     for name in row.news:
         kind, _, rest = name.partition(".")
-        if kind == "wait":
-            wait_ms = number(row.wait_ms)
-            if wait_ms is not None and wait_ms > SLOW_MS:
-                by = "" if row.anchor is None else f" ({row.anchor.value})"
-                style = URGENT if wait_ms > VERY_SLOW_MS else NOTABLE
-                yield f"turn {row.turn} answered after {wait_ms:.0f} ms{by}", style
+        if kind == "wait" and row.wait_ms is not None and (level := wait_level(number(row.wait_ms))):
+            yield f"turn {row.turn} {wait_in_words(row.wait_ms, row.anchor)}", _STYLES[level]
         elif kind == "interruption":
-            how = "began by interrupting the agent" if rest == Speaker.USER else "interrupted by the agent"
-            yield f"turn {row.turn} {how}", NOTABLE
+            yield f"turn {row.turn} {INTERRUPTIONS[Speaker(rest)]}", NOTABLE
         elif kind == "dead_air":
             yield "dead air", NOTABLE
 
@@ -217,8 +218,6 @@ def _left_out(calls: Sequence[ShownCall]) -> str:
 
 
 _MARKS: Final = {"": "", "bad": "!", "urgent": "!!"}
-_STYLES: Final = {"": "", "bad": NOTABLE, "urgent": URGENT}
-"""By how bad something is."""
 
 
 def _goals(call: CallRow, line: RunningLine) -> Text:
@@ -239,8 +238,8 @@ def _status(line: RunningLine) -> Text:
 
 
 def _clock(duration_ms: float) -> str:
-    minutes, seconds = divmod(int(max(0, duration_ms)) // MS_PER_SECOND, _SECONDS_PER_MINUTE)
-    return f"{minutes}:{seconds:02}"
+    minutes, rest = divmod(int(max(0, duration_ms)) // MS_PER_SECOND, _SECONDS_PER_MINUTE)
+    return f"{minutes}:{rest:02}"
 
 
 _COLUMNS: Final = (
@@ -355,9 +354,7 @@ class Totals:
         return table
 
 
-def _percentile(values_ms: Sequence[float] | deque[float], percent: int) -> str:
+def _percentile(values_ms: Iterable[float], percent: int) -> str:
     """The smallest value that so many percent of the values do not exceed."""
-    if not values_ms:
-        return "-"
-    ordered = sorted(values_ms)
-    return f"{to_seconds(ordered[math.ceil(len(ordered) * percent / 100) - 1]):.2f} s"
+    value_ms = Step(0, sorted(values_ms)).percentile_ms(percent)
+    return "-" if value_ms is None else seconds(value_ms)

@@ -530,6 +530,16 @@ class ToolView(NamedTuple):
     answer: str
 
 
+def wait_in_words(value: Value, anchor: Anchor | None) -> str:
+    """How long the caller waited for the answer, and how the end of their speech is known."""
+    if isinstance(value, Unscored | NotApplicable):
+        return f"no latency ({value.reason})"
+    by = "" if anchor is None else f" ({anchor})"
+    if value < 0:
+        return f"the agent began {seconds(-value)} before the user had finished{by}"
+    return f"answered after {seconds(value)}{by}"
+
+
 def tags_of(row: TurnRow) -> list[str]:
     """What is of note in a turn, beside its wait."""
     return [*(INTERRUPTIONS[by] for by in row.interruptions), *([_TAGS[row.outcome]] if row.outcome in _TAGS else [])]
