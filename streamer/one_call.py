@@ -24,7 +24,6 @@ from consumers.console.page.drawing import (
     shortened,
 )
 from consumers.console.page.view import (
-    ToolView,
     cost_in_words,
     errors_in_words,
     facts_of,
@@ -54,6 +53,7 @@ from schemas.log import Event, LogReader, placed_in
 from schemas.rows import (
     CallRow,
     RowError,
+    ToolUse,
     TurnRow,
     WordsRow,
     decode,
@@ -384,8 +384,8 @@ class CallReader:
             )
         if not found.records:
             return OperatorError(
-                f"{start}: {where} has no record of the last {_age(found.since_ms)}, so no call was evaluated. Check that an evaluator "
-                "runs, and the topic prefix; `callgauge doctor` checks whether anything arrives."
+                f"{start}: {where} has no record of the last {duration(wall_clock_ms() - found.since_ms)}, so no call was evaluated. "
+                "Check that an evaluator runs, and the topic prefix; `callgauge doctor` checks whether anything arrives."
             )
         try:
             seen = await self._events_since(found.since_ms)
@@ -437,10 +437,6 @@ def context_document(
         "turns_by": context.turns_by,
         "context": redactor.redact_value(context.to_dict()),
     }
-
-
-def _age(since_ms: int) -> str:
-    return duration(wall_clock_ms() - since_ms)
 
 
 # One call as text or JSON: its turns with stages and tools, goals, ratings and words. Pure.
@@ -502,13 +498,13 @@ def _turns(shown: ReportedCall) -> Iterator[str]:
                 for each in row.stages
             )
             yield f"    stages: {', '.join(stages)}"
-        for use in tools:
-            if use.arguments or use.answer:
-                yield f"    {use.tool} was given {_line(use.arguments) or 'nothing known'}"
-                yield f"      and {f'answered {_line(use.answer)}' if use.answer else 'has not answered, as far as is known'}"
+        for tool, _, texts in tools:
+            if texts.arguments or texts.answer:
+                yield f"    {tool} was given {_line(texts.arguments) or 'nothing known'}"
+                yield f"      and {f'answered {_line(texts.answer)}' if texts.answer else 'has not answered, as far as is known'}"
 
 
-def _remarks(row: TurnRow, tools: Iterable[ToolView]) -> Iterator[str]:
+def _remarks(row: TurnRow, tools: Iterable[tuple[str, ToolUse, object]]) -> Iterator[str]:
     if row.turn >= 1 and row.wait_ms is not None:
         yield wait_in_words(row.wait_ms, row.anchor)
     if row.after_tools_ms is not None:
@@ -516,9 +512,9 @@ def _remarks(row: TurnRow, tools: Iterable[ToolView]) -> Iterator[str]:
     yield from tags_of(row)
     for silence in row.dead_air:
         yield f"dead air over {to_seconds(silence.threshold_ms):g} s"
-    for use in tools:
+    for tool, use, _ in tools:
         # A log that gives both ends of a use one time says nothing of how long it took.
-        yield f"{use.tool}: {use.outcome or 'no answer yet'}{f' in {seconds(use.duration_ms)}' if use.duration_ms else ''}"
+        yield f"{tool}: {use.outcome or 'no answer yet'}{f' in {seconds(use.duration_ms)}' if use.duration_ms else ''}"
 
 
 def _line(text: str) -> str:

@@ -638,13 +638,13 @@ def _stage_cell(row: TurnRow, stage: Stage) -> tuple[Hashable, Hashable]:
 def transcript(call: ReportedCall) -> Markup:
     """The turns in their order."""
     if not call.words:
-        return render("note.html", text="There are no words to show." if call.is_closed else _NO_WORDS_SO_FAR)
+        return render("note.html", text=f"There are no words to show{'' if call.is_closed else ' so far'}.")
     starts_ms = {stretch.turn: stretch.start_ms for stretch in reversed(call.stretches)}
     by_turn = {row.turn: row for row in call.turns}
     shown = [
         _turn_markup(
             sum(map(len, (words.user, words.assistant, words.written)))
-            + sum(len(use.arguments + use.answer) for use in words.tools),
+            + sum(len(each.arguments + each.answer) for each in words.tools),
             number=turn,
             place=call.turn_anchor(turn),
             began_ms=call.start_ms,
@@ -667,9 +667,6 @@ def transcript(call: ReportedCall) -> Markup:
 
 def _turn_markup(chars: int, **turn: Hashable) -> Markup:
     return (kept if chars <= MOST_KEPT_CHARS else kept.__wrapped__)("turn.html", **turn)
-
-
-_NO_WORDS_SO_FAR: Final = "There are no words to show so far."
 
 
 # A call as one article: its figures, what stands out, and the sections.

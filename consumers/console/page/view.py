@@ -1,7 +1,7 @@
 """What is shown of a call, as plain data: the page, the report and `call` print it, each in its way. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -23,6 +23,7 @@ from consumers.console.page.drawing import (
     seconds,
     seconds_if_known,
 )
+from consumers.console.page.running import Level, wait_level
 from consumers.engine.measures.eva import EXPERIENCE_THRESHOLDS
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from consumers.engine.turns.eva_text import (
@@ -295,7 +296,7 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
         "Median wait",
         seconds_if_known(row.p50_ms),
         f"{in_time} of {counted(len(waits_ms), 'turn')} within {seconds(SLOW_MS)}" if waits_ms else "of 0 turns",
-        _of_a_wait(row.p50_ms),
+        None if row.p50_ms is None else _OF_A_WAIT[wait_level(row.p50_ms)],
         (
             ("What", "from the user's last sound to the assistant's first"),
             *((("End of the user's speech", ", ".join(known)),) if known else ()),
@@ -309,7 +310,9 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
     else:
         longest_ms = waits_ms[longest.turn]
         reasons = (*reasons_of(call, longest.turn, longest.anchor), ("Objective", _OBJECTIVE))
-        yield Tile("Longest wait", seconds(longest_ms), f"turn {longest.turn}", _of_a_wait(longest_ms), reasons)
+        yield Tile(
+            "Longest wait", seconds(longest_ms), f"turn {longest.turn}", _OF_A_WAIT[wait_level(longest_ms)], reasons
+        )
     yield _dead_air_tile(call)
     yield _interruptions_tile(call)
     failed = row.failed_tool_calls
@@ -339,14 +342,11 @@ def _progress_tile(call: ReportedCall) -> Tile:
     return Tile("Progress", progress_value(call), reached, _of_progress(call), tuple(reasons))
 
 
-def _of_a_wait(wait_ms: float | None) -> tuple[Verdict, str] | None:
-    if wait_ms is None:
-        return None
-    if wait_ms <= SLOW_MS:
-        return Verdict.GOOD, f"within {seconds(SLOW_MS)}"
-    if wait_ms <= VERY_SLOW_MS:
-        return Verdict.FAIR, f"over {seconds(SLOW_MS)}"
-    return Verdict.BAD, f"over {seconds(VERY_SLOW_MS)}"
+_OF_A_WAIT: Final[Mapping[Level, tuple[Verdict, str]]] = {
+    "": (Verdict.GOOD, f"within {seconds(SLOW_MS)}"),
+    "bad": (Verdict.FAIR, f"over {seconds(SLOW_MS)}"),
+    "urgent": (Verdict.BAD, f"over {seconds(VERY_SLOW_MS)}"),
+}
 
 
 def _dead_air_tile(call: ReportedCall) -> Tile:
@@ -510,26 +510,6 @@ _TAGS: Final = {"interrupted": "its answer was interrupted by the user"} | {
 """What is said at a turn by its outcome."""
 
 
-class ToolView(NamedTuple):
-    """A use of a tool.
-
-    Attributes:
-        tool: Its name.
-        outcome: How it ended; None while it is not known.
-        duration_ms: How long it took, if that is known.
-        called_ms: When it was called, in epoch ms, if that is known.
-        arguments: What it was given; empty if that is not known.
-        answer: The same of its answer.
-    """
-
-    tool: str
-    outcome: str | None
-    duration_ms: float | None
-    called_ms: float | None
-    arguments: str
-    answer: str
-
-
 def wait_in_words(value: Value, anchor: Anchor | None) -> str:
     """How long the caller waited for the answer, and how the end of their speech is known."""
     if isinstance(value, Unscored | NotApplicable):
@@ -545,18 +525,18 @@ def tags_of(row: TurnRow) -> list[str]:
     return [*(INTERRUPTIONS[by] for by in row.interruptions), *([_TAGS[row.outcome]] if row.outcome in _TAGS else [])]
 
 
-def tools_of(row: TurnRow | None, words: rows.WordsRow | None) -> list[ToolView]:
-    """The uses of tools in a turn, in their order, as far as its row and its row of words are known."""
+def tools_of(row: TurnRow | None, words: rows.WordsRow | None) -> list[tuple[str, rows.ToolUse, rows.ToolWords]]:
+    """The uses of tools in a turn, in their order: name, use and texts, as far as its row and its row of words are known."""
     uses = {} if row is None else {use.index: use for use in row.tools}
     texts = {} if words is None else {each.index: each for each in words.tools}
     return [
-        ToolView(
-            (text or use).tool, use.outcome, use.duration_ms, use.called_ms, text.arguments if text else "", text.answer if text else ""
+        (
+            (texts.get(index) or uses[index]).tool,
+            uses.get(index) or rows.ToolUse(index, ""),
+            texts.get(index) or rows.ToolWords(index, ""),
         )
         for index in sorted(uses | texts)
-        for text in [texts.get(index)]
-        for use in [uses.get(index) or rows.ToolUse(index, text.tool if text else "")]
-    ]  # fmt: skip
+    ]
 
 
 def unmarked(text: str) -> str:
