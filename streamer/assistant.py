@@ -23,11 +23,12 @@ from consumers.runtime.process import OperatorError, SetupError, first_of, wall_
 from consumers.runtime.visible import visible
 from schemas.columns import CALL_COLUMNS, flat
 from schemas.scores.running import WantedCalls
+from streamer.changes import remark_on_chance
 from streamer.doctor.examination import examine, tell_all
 from streamer.doctor.findings import Finding, Verdict
 from streamer.doctor.folder import examine_folder
 from streamer.facts import LEAST_CHARS, installed_version
-from streamer.history.comparison import Period, compared, comparison_json, groups_given, remarks
+from streamer.history.comparison import Period, compared, comparison_json, groups_given
 from streamer.live_calls import CallsOnScreen, headline
 from streamer.one_call import FoundCall, call_lines, the_call
 from streamer.roles.past_calls import MOST_ROWS, StoredCalls
@@ -207,7 +208,8 @@ class Answers:
         periods = Period.parse(before), Period.parse(after)
         with opened(self._at_home().history, COMPARE_SECONDS) as store:
             groups = compared(store, *periods, columns, [Condition.parse(where)] if where else [])
-        yield from remarks(groups)
+        if (remark := remark_on_chance(change for each in groups for change in each.changes)) is not None:
+            yield remark
         if not groups:
             yield "No call is over and in one of the periods."
         for group in comparison_json(groups, columns):

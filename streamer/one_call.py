@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -14,19 +14,27 @@ from pydantic import ValidationError
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from consumers.console.api import call_detail
-from consumers.console.page.calls import ReportedCall
+from consumers.console.page.calls import ReportedCall, parts_of
 from consumers.console.page.drawing import (
     counted,
     duration,
     expected_call,
     in_words,
-    not_judged,
-    note_in_words,
-    outcome,
     seconds,
     shortened,
 )
-from consumers.console.page.sections import INTERRUPTIONS, unmarked
+from consumers.console.page.view import (
+    cost_in_words,
+    errors_in_words,
+    facts_of,
+    notes_of,
+    part_in_words,
+    subgoals_of,
+    tags_of,
+    tools_of,
+    unmarked,
+    wait_in_words,
+)
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import folded
 from consumers.engine.limits import Limits
@@ -44,11 +52,9 @@ from schemas.closed_sets import CALL_JUDGES, InputSource, PipelineType
 from schemas.log import Event, LogReader, placed_in
 from schemas.rows import (
     CallRow,
-    Rating,
     RowError,
+    ToolUse,
     TurnRow,
-    Unscored,
-    Value,
     WordsRow,
     decode,
     decode_words,
@@ -63,6 +69,9 @@ from streamer.signals import stop_on_signals
 from streamer.terminal import error_console, print_line, say
 from streamer.time_bounds import shown_moment
 from streamer.trials.calls import NewestRows
+
+if TYPE_CHECKING:
+    from streamer.served_calls import FolderReader  # which reads with this module
 
 # Finds one call on the topics and reads all that they have of it. It uses no consumer group, so it disturbs no other reader.
 
@@ -325,7 +334,6 @@ class CallReader:
         call = found.rows.call
         tp = TopicPartition(self._kafka.topic(EVENTS_TOPIC), call.partition)
         events, log = CallEvents(self._consumer, call.conversation_id.encode()), LogReader()
-        arrivals: list[Arrival] = []
         try:
             await partition_counts(self._kafka, [EVENTS_TOPIC])  # says that it is missing, or that we may not see it
             start, end = (await ranges_since(self._consumer, [tp], None))[tp]
@@ -336,16 +344,8 @@ class CallReader:
             raise OperatorError(
                 f"Call {call.conversation_id} has no context: this user may not read {tp.topic}."
             ) from error
-        for record in await events.in_order():
-            event = log.read(record)
-            if isinstance(event, Event) and event.source is not InputSource.JUDGE:  # verdicts decide scores alone
-                arrival = admit(event.source, event, self._limits, self._redactor)
-                arrivals += [arrival] if isinstance(arrival, Arrival) else []
-        if not arrivals:
-            raise OperatorError(
-                f"Call {call.conversation_id} has no context: {tp.topic} does not have its events any more."
-            )
-        return context_document(call.conversation_id, arrivals, self._limits, self._redactor)
+        found_events = (log.read(record) for record in await events.in_order())
+        return context_document(call, found_events, tp.topic, self._limits, self._redactor)
 
     async def follow(self, found: FoundCall) -> AsyncIterator[None]:
         """Takes new rows of the call in until it closes; yields after those that came together. A call of history has none.
@@ -384,8 +384,8 @@ class CallReader:
             )
         if not found.records:
             return OperatorError(
-                f"{start}: {where} has no record of the last {_age(found.since_ms)}, so no call was evaluated. Check that an evaluator "
-                "runs, and the topic prefix; `callgauge doctor` checks whether anything arrives."
+                f"{start}: {where} has no record of the last {duration(wall_clock_ms() - found.since_ms)}, so no call was evaluated. "
+                "Check that an evaluator runs, and the topic prefix; `callgauge doctor` checks whether anything arrives."
             )
         try:
             seen = await self._events_since(found.since_ms)
@@ -416,31 +416,33 @@ class CallReader:
 
 
 def context_document(
-    conversation_id: str, arrivals: Sequence[Arrival], limits: Limits, redactor: Redactor
+    call: CallRow, events: Iterable[object], place: str, limits: Limits, redactor: Redactor
 ) -> dict[str, Any]:
-    """The metric context of a call, redacted, from its events in order."""
+    """The metric context of a call, redacted, from what the log has of it in order; `place` names the log.
+
+    Raises:
+        OperatorError: It has no event of the call any more.
+    """
+    admitted = (
+        admit(event.source, event, limits, redactor)
+        for event in events
+        if isinstance(event, Event) and event.source is not InputSource.JUDGE  # verdicts decide scores alone
+    )
+    arrivals = [each for each in admitted if isinstance(each, Arrival)]
+    if not arrivals:
+        raise OperatorError(f"Call {call.conversation_id} has no context: {place} does not have its events any more.")
     context = folded(arrivals, PipelineType.CASCADE, None, limits).context()
     return {
-        "id": conversation_id,
+        "id": call.conversation_id,
         "turns_by": context.turns_by,
         "context": redactor.redact_value(context.to_dict()),
     }
-
-
-def _age(since_ms: int) -> str:
-    return duration(wall_clock_ms() - since_ms)
 
 
 # One call as text or JSON: its turns with stages and tools, goals, ratings and words. Pure.
 
 MOST_TOOL_CHARS: Final = 400
 """Characters of the arguments or the answer of a tool in a line; the report has more."""
-_OUTCOMES: Final = {
-    "interrupted": "its answer was interrupted by the user",
-    "unanswered": "unanswered, and the call went on",
-    "abandoned": "abandoned: the call ended without an answer",
-    "failed": "failed: the agent reported an error and gave no answer",
-}
 
 
 def call_lines(shown: ReportedCall, remarks: Iterable[str] = ()) -> Iterator[str]:
@@ -464,36 +466,29 @@ def call_document(found: FoundCall) -> Any:
 
 
 def _head(shown: ReportedCall) -> Iterator[str]:
-    row, labels = shown.row, shown.row.labels
-    names = {"agent": labels.agent, "tenant": labels.tenant, "environment": labels.environment}
-    yield f"{shown.conversation_id}: " + ", ".join(
-        f"{name} {value}" for name, value in names.items() if value != "unknown"
-    )
-    began_ms = row.first_known_ms if row.began_ms is None else row.began_ms
-    if not shown.is_closed:
-        yield f"  since {shown_moment(began_ms)} UTC, not over"
+    row, facts = shown.row, dict(facts_of(shown))
+    began, ended = facts.pop("Began"), facts.pop("Ended")
+    yield f"{shown.conversation_id}: " + ", ".join(f"{name.lower()} {value}" for name, value in facts.items())
+    if shown.is_closed:
+        yield f"  {began}, {duration(shown.length_ms)} long, {counted(row.turns, 'turn')}, ended: {ended}"
     else:
-        long = "" if row.ended_ms is None else f"{duration(row.ended_ms - began_ms)} long, "
-        reason = row.ended_reason or in_words(row.close_reason or "not known")
-        yield f"  {shown_moment(began_ms)} UTC, {long}{counted(row.turns, 'turn')}, ended: {reason}"
+        yield f"  since {began}, not over"
     if (ending := bad_end(row)) is not None:
         yield f"  {ending}"
-    if row.errors is not None:
-        of = "" if row.errors.component is None else f", of {row.errors.component}"
-        newest = f"the newest at {shown_moment(row.errors.last_ms)} UTC"
-        yield f"  the agent reported {counted(row.errors.number, 'error')}, {newest}{of}"
+    if (errors := errors_in_words(shown)) is not None:
+        yield f"  the agent reported {errors}"
     if isinstance(row.cost_dollars, float):
-        yield f"  its models cost {row.cost_dollars:.6g} US dollars"
-    for note in row.notes:
-        yield f"  {'' if note.turn is None else f'turn {note.turn}: '}{shown.shown(note_in_words(note))}"
+        yield f"  its models cost {cost_in_words(row.cost_dollars)}"
+    for turn, text in notes_of(shown):
+        yield f"  {'' if turn is None else f'turn {turn}: '}{text}"
 
 
 def _turns(shown: ReportedCall) -> Iterator[str]:
     """Each turn: its wait and what is of note, then the stages of the wait, and its tools with arguments and answers."""
     stalled = [] if shown.row.goals is None else [stall.since_turn for stall in shown.row.goals.stalls]
     for row in shown.turns:
-        remarks = list(_remarks(row))
-        remarks += [f"no subgoal since turn {turn}" for turn in stalled if turn == row.turn]
+        tools = tools_of(row, shown.words.get(row.turn))
+        remarks = [*_remarks(row, tools), *(f"no subgoal since turn {turn}" for turn in stalled if turn == row.turn)]
         if not remarks:
             continue
         yield f"  turn {row.turn}: {'; '.join(remarks)}"
@@ -503,30 +498,23 @@ def _turns(shown: ReportedCall) -> Iterator[str]:
                 for each in row.stages
             )
             yield f"    stages: {', '.join(stages)}"
-        for use in shown.words[row.turn].tools if shown.has_words(row.turn) else ():
-            yield f"    {use.tool} was given {_line(use.arguments) or 'nothing known'}"
-            yield (
-                f"      and answered {_line(use.answer)}"
-                if use.answer
-                else "      and has not answered, as far as is known"
-            )
+        for tool, _, texts in tools:
+            if texts.arguments or texts.answer:
+                yield f"    {tool} was given {_line(texts.arguments) or 'nothing known'}"
+                yield f"      and {f'answered {_line(texts.answer)}' if texts.answer else 'has not answered, as far as is known'}"
 
 
-def _remarks(row: TurnRow) -> Iterator[str]:
+def _remarks(row: TurnRow, tools: Iterable[tuple[str, ToolUse, object]]) -> Iterator[str]:
     if row.turn >= 1 and row.wait_ms is not None:
-        yield _wait(row.wait_ms, row.anchor)
+        yield wait_in_words(row.wait_ms, row.anchor)
     if row.after_tools_ms is not None:
         yield f"first sound: a filler; answer after {seconds(row.after_tools_ms)}"
-    if row.outcome in _OUTCOMES:
-        yield _OUTCOMES[row.outcome]
-    for by in row.interruptions:
-        yield INTERRUPTIONS[by]
+    yield from tags_of(row)
     for silence in row.dead_air:
         yield f"dead air over {to_seconds(silence.threshold_ms):g} s"
-    for use in row.tools:
+    for tool, use, _ in tools:
         # A log that gives both ends of a use one time says nothing of how long it took.
-        took = f" in {to_seconds(use.duration_ms):.2f} s" if use.duration_ms else ""
-        yield f"{use.tool}: {use.outcome or 'no answer yet'}{took}"
+        yield f"{tool}: {use.outcome or 'no answer yet'}{f' in {seconds(use.duration_ms)}' if use.duration_ms else ''}"
 
 
 def _line(text: str) -> str:
@@ -542,15 +530,6 @@ def _words(shown: ReportedCall) -> Iterator[str]:
                 yield f"  {turn:>4}  {speaker}: {unmarked(text)}"
 
 
-def _wait(value: Value, anchor: str | None) -> str:
-    if not isinstance(value, float):
-        return f"no latency ({value.reason.value})" if isinstance(value, Unscored) else "no latency"
-    by = f" ({anchor})" if anchor else ""
-    if value < 0:
-        return f"the agent began {to_seconds(-value):.2f} s before the user had finished{by}"
-    return f"answered after {to_seconds(value):.2f} s{by}"
-
-
 def _goals(shown: ReportedCall) -> Iterator[str]:
     goals, found = shown.goals, shown.row.goals
     if goals is None or found is None:
@@ -558,35 +537,29 @@ def _goals(shown: ReportedCall) -> Iterator[str]:
         return
     reached = sum(each.reached_turn is not None for each in found.subgoals)
     yield from ("", f"Goals {goals.id}: {reached} of {len(goals.subgoals)} reached")
-    for subgoal, each in zip(goals.subgoals, found.subgoals, strict=False):
-        state = "not reached"
-        if each.reached_turn is not None:
-            state = f"reached in turn {each.reached_turn}"
-        elif isinstance(each.result, Unscored):
-            state = f"not known ({each.result.reason.value})"
-        yield f"  {subgoal.id}: {state}"
+    for subgoal, state, turn, _ in subgoals_of(shown):
+        yield f"  {subgoal.id}: {state.lower()}{'' if turn is None else f'turn {turn}'}"
     for expected in found.expected_tools:
         yield f"  expected tool call {expected_call(expected)}"
 
 
 def _ratings(shown: ReportedCall) -> Iterator[str]:
     """Yields the ratings of the whole call by text judges, each with the dimensions that they could not judge."""
-    rated: dict[str, Rating | None] = {kind.value: getattr(shown.row, kind.value) for kind in CALL_JUDGES}
-    judged = {name: rating for name, rating in rated.items() if rating is not None}
+    judged = [part for part in parts_of(shown.row) if part.name in CALL_JUDGES]
     if judged:
         yield from ("", "Judged:")
-    for name, rating in judged.items():
-        left_out = f"; {not_judged(rating.not_applicable)}" if rating.not_applicable else ""
-        yield f"  {in_words(name)} up to turn {rating.through_turn}: {outcome(name, rating.result)}{left_out}"
+    for part in judged:
+        yield f"  {in_words(part.name)} up to turn {part.fields['through_turn']}: {part_in_words(shown, part)}"
 
 
 # The work of the command `call`: finds the one call that is meant, and shows it.
 
 
-async def the_call(
+@asynccontextmanager
+async def found_call(
     settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
-) -> FoundCall:
-    """The one call whose id is the wanted text, or ends with it.
+) -> AsyncIterator[tuple[FoundCall, "CallReader | FolderReader"]]:
+    """The one call whose id is the wanted text, or ends with it, and what reads more of it.
 
     Args:
         settings: As `call_reader` needs them.
@@ -599,48 +572,42 @@ async def the_call(
         OperatorError: There is none, or there are several; or no broker answers, or it refuses.
     """
     if folder is not None:
-        from streamer.served_calls import call_in
+        from streamer.served_calls import FolderReader
 
-        return call_in(settings, folder, wanted)
+        of_folder = FolderReader(settings, folder)
+        yield of_folder.call(wanted), of_folder
+        return
     async with call_reader(settings, wanted) as reader:
-        return await _one(reader, settings, wanted, since_ms, since)
+        yield await _one(reader, settings, wanted, since_ms, since), reader
+
+
+async def the_call(
+    settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
+) -> FoundCall:
+    """The call. Arguments and errors as of `found_call`."""
+    async with found_call(settings, wanted, since_ms, since, folder) as (found, _):
+        return found
 
 
 async def context_of(
     settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
 ) -> dict[str, Any]:
-    """The metric context of a call. Arguments and errors as of `the_call`, and as of `CallReader.context`."""
-    if folder is not None:
-        from streamer.served_calls import context_in
-
-        return context_in(settings, folder, wanted)
-    async with call_reader(settings, wanted) as reader:
-        return await reader.context(await _one(reader, settings, wanted, since_ms, since))
+    """The metric context of a call. Arguments and errors as of `found_call`, and as of `CallReader.context`."""
+    async with found_call(settings, wanted, since_ms, since, folder) as (found, reader):
+        return await reader.context(found)
 
 
 async def follow_call(
     settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
 ) -> None:
-    """Prints the call, and until it closes or a signal comes each line that is new or another. Arguments and errors as of `the_call`."""
+    """Prints the call, and until it closes or a signal comes each line that is new or another. Arguments and errors as of `found_call`."""
 
     async def shown() -> None:
-        if folder is not None:
-            await shown_from(folder)
-            return
-        async with call_reader(settings, wanted) as reader:
-            found = await _one(reader, settings, wanted, since_ms, since)
+        async with found_call(settings, wanted, since_ms, since, folder) as (found, reader):
             printed: set[str] = set()
             print_call(found, printed)
             async for _ in reader.follow(found):
                 print_call(found, printed)
-
-    async def shown_from(folder: Path) -> None:
-        from streamer.served_calls import call_in, follow_in
-
-        found, printed = call_in(settings, folder, wanted), set[str]()
-        print_call(found, printed)
-        async for _ in follow_in(settings, folder, found):
-            print_call(found, printed)
 
     with stop_on_signals() as stop:
         await first_of(stop.wait(), shown())

@@ -10,7 +10,7 @@ from rich.table import Table
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import Redacts, duration, seconds
 from consumers.console.page.rendering import render
-from consumers.console.page.sections import Moment, Standout, end_in_words, standouts
+from consumers.console.page.view import Moment, Standout, end_in_words, standouts
 from consumers.console.page.whole import page_of
 from schemas.rows import CallRow, number
 from streamer.offline.scoring import RecordedScoring

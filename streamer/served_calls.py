@@ -2,16 +2,15 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
-from consumers.engine.admission import Arrival, admit
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.sqlite import SqliteHistory
 from consumers.log.file import FILE_NAME, LogFileError, reading
 from consumers.runtime.process import OperatorError
-from schemas.closed_sets import InputSource
 from streamer.live_calls import CallsOnScreen
 from streamer.one_call import FoundCall, context_document, in_history
 from streamer.settings.all_settings import Settings
@@ -45,49 +44,48 @@ def served(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(update={"history": history, "goals": goals, "topic_prefix": ""})
 
 
-def call_in(settings: Settings, folder: Path, wanted: str) -> FoundCall:
-    """The call whose id is the wanted text, or ends with it.
+class FolderReader:
+    """Reads a call of a folder that `serve` keeps."""
 
-    Raises:
-        OperatorError: There is none, or there are several.
-    """
-    found = in_history(served(settings, folder), wanted)
-    if found is None:
-        raise OperatorError(
-            f"No call with the id {wanted!r} in {folder}. `callgauge history find --folder {folder}` lists calls."
-        )
-    found.remarks.clear()
-    return found
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
 
+    def call(self, wanted: str) -> FoundCall:
+        """The call whose id is the wanted text, or ends with it.
 
-async def follow_in(settings: Settings, folder: Path, found: FoundCall) -> AsyncIterator[None]:
-    """Takes new rows of the call in until it closes; yields when there are some."""
-    while found.rows.call.state != "closed":
-        await asyncio.sleep(LOOK_SECONDS)
-        newer = call_in(settings, folder, found.rows.call.conversation_id)
-        if newer.rows != found.rows:
-            found.rows = newer.rows
-            yield
+        Raises:
+            OperatorError: There is none, or there are several.
+        """
+        found = in_history(served(self._settings, self._folder), wanted)
+        if found is None:
+            raise OperatorError(
+                f"No call with the id {wanted!r} in {self._folder}. `callgauge history find --folder {self._folder}` lists calls."
+            )
+        found.remarks.clear()
+        return found
 
+    async def follow(self, found: FoundCall) -> AsyncIterator[None]:
+        """Takes new rows of the call in until it closes; yields when there are some."""
+        while found.rows.call.state != "closed":
+            await asyncio.sleep(LOOK_SECONDS)
+            newer = self.call(found.rows.call.conversation_id)
+            if newer.rows != found.rows:
+                found.rows = newer.rows
+                yield
 
-def context_in(settings: Settings, folder: Path, wanted: str) -> dict[str, Any]:
-    """The metric context of a call, redacted, from its events in the log so far.
+    async def context(self, found: FoundCall) -> dict[str, Any]:
+        """The metric context of the call, redacted, from its events in the log so far.
 
-    Raises:
-        OperatorError: There is no such call, or the log does not have its events any more.
-    """
-    call = call_in(settings, folder, wanted).rows.call
-    redactor, arrivals = Redactor(settings.redaction), []
-    with reading(folder) as log_file:
-        events = log_file.events_of(call.conversation_id)
-    for event in events:
-        is_later = call.state == "closed" and event.place > call.last_place
-        if event.source is not InputSource.JUDGE and not is_later and event.place >= call.first_place:
-            arrival = admit(event.source, event, settings.all_limits, redactor)
-            arrivals += [arrival] if isinstance(arrival, Arrival) else []
-    if not arrivals:
-        raise OperatorError(f"Call {call.conversation_id} has no context: the log does not have its events any more.")
-    return context_document(call.conversation_id, arrivals, settings.all_limits, redactor)
+        Raises:
+            OperatorError: The log does not have its events any more.
+        """
+        call = found.rows.call
+        with reading(self._folder) as log_file:
+            events = log_file.events_of(call.conversation_id)
+        last_place = call.last_place if call.state == "closed" else math.inf  # what came later is no part of it
+        of_call = (event for event in events if call.first_place <= event.place <= last_place)
+        return context_document(call, of_call, "the log", self._settings.all_limits, Redactor(self._settings.redaction))
 
 
 async def watch_in(watched: CallsOnScreen, settings: Settings, folder: Path) -> None:

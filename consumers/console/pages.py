@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -11,14 +10,14 @@ from markupsafe import Markup
 from consumers.console.agents import AgentNow
 from consumers.console.fleet import STEP_MS, Fleet, Step
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import clock, counted, day_and_time, in_words, percent, seconds
-from consumers.console.page.rendering import ICON, render
+from consumers.console.page.drawing import counted, day_and_time, in_words, percent, seconds
+from consumers.console.page.rendering import ICON, kept, render
+from consumers.console.page.running import ID_CHARS, running_line, wait_level
 from consumers.console.page.sections import parts_of_page
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
-from schemas.rows import CallRow
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
-from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, bad_end
+from schemas.scores.trouble import SLOW_MS
 from schemas.units import MS_PER_SECOND, to_seconds
 from schemas.wire import MAX_NAME_CHARS
 
@@ -39,8 +38,6 @@ NO_CALLS: Final = Markup(
     "Kafka, <code>callgauge doctor</code> says what comes in."
 )
 """In the place of rows. It has no token, because more people may read a page than may send."""
-ID_CHARS: Final = 6
-"""Characters of the end of a conversation id in a row."""
 
 ORDERS: Final[Mapping[SortKey, str]] = {
     "trouble": "Worst",
@@ -129,7 +126,7 @@ def now_boxes(
     return {
         "head": {"counts": _head(fleet, shown)},
         **common,
-        "calls": {row.id: _row_markup(row) for row in (_row(site, call) for call in shown.calls[:MOST_ROWS])},
+        "calls": dict(_row(site, call) for call in shown.calls[:MOST_ROWS]),
         "rest": {"more": _rest(shown, has_any=bool(now.calls))},
     }
 
@@ -164,60 +161,12 @@ def query_of(wanted: WantedCalls) -> str:
     return urlencode({name: value for name, value in fields.items() if value})
 
 
-class _Row(NamedTuple):
-    """One call of the table."""
-
-    id: str
-    conversation_id: str
-    short_id: str
-    href: str
-    level: str
-    agent: str
-    labels: str
-    chips: tuple[tuple[str, str], ...]
-    state: str
-    turn: str
-    latency: str
-    latency_level: str
-    goals: str
-    first_ms: int
-    changed_ms: int
-    until_ms: int | None
-    length: str
-
-
-def _row(site: Site, shown: ShownCall) -> _Row:
-    call, labels = shown.call, shown.call.labels
-    names = [name for name in (labels.tenant, labels.environment) if name != "unknown"]
-    wait_ms = None if call.answer is None else call.answer.wait_ms
-    levels = ["urgent" if each.is_urgent else "bad" for each in shown.troubles]
-    chips = [(level, each.reason) for level, each in zip(levels, shown.troubles, strict=True)]
-    is_over = call.state != "running"
-    ending = bad_end(call)
-    if ending is not None:
-        chips.insert(0, ("bad", ending))
-    level = levels[0] if levels else "healthy"
-    if is_over:
-        level = "over"
-    return _Row(
-        id=f"r-{hashlib.blake2b(call.conversation_id.encode(), digest_size=8).hexdigest()}",
-        conversation_id=call.conversation_id,
-        short_id=call.conversation_id[-ID_CHARS:],
-        href=site.call_href(call.conversation_id),
-        level=level,
-        agent=labels.agent,
-        labels=", ".join(names),
-        chips=tuple(chips[:MOST_CHIPS]),
-        state=_state(call),
-        turn="" if call.turn is None else str(call.turn),
-        latency="" if wait_ms is None else "overlap" if wait_ms < 0 else seconds(wait_ms),
-        latency_level="" if wait_ms is None else _level(wait_ms),
-        goals=_goals(call),
-        first_ms=call.first_known_ms,
-        changed_ms=call.known_ms,
-        until_ms=call.known_ms if call.state == "closed" else None,
-        length=clock(call.known_ms - call.first_known_ms),
-    )
+def _row(site: Site, shown: ShownCall) -> tuple[str, str]:
+    """The id of the row of a call, and its markup."""
+    row = running_line(shown)
+    part = f"r-{hashlib.blake2b(row.conversation_id.encode(), digest_size=8).hexdigest()}"
+    href = site.call_href(row.conversation_id)
+    return part, kept("now_row.html", row=row, part=part, href=href, chips=row.chips[:MOST_CHIPS])
 
 
 # The agents.
@@ -262,37 +211,14 @@ def _agent(each: AgentNow) -> _Agent:
         unanswered="" if share is None else percent(share),
         p50="" if p50 is None else seconds(p50),
         p95="" if p95 is None else seconds(p95),
-        p95_level="" if p95 is None else _level(p95),
+        p95_level=wait_level(p95),
         goals="" if each.progress is None else percent(each.progress),
         line=tuple(_pieces(each.waits_p95_ms, max((*filter(None, each.waits_p95_ms), float(SLOW_MS))))),
     )
 
 
-@lru_cache(maxsize=1_000)
 def _agent_markup(agent: _Agent) -> str:
-    return render("now_agent.html", agent=agent)
-
-
-def _state(call: CallRow) -> str:
-    if call.state == "closed":
-        return f"over: {call.ended_reason or call.close_reason or 'not known why'}"
-    return "running" if call.state == "running" else "over, waiting for verdicts"
-
-
-def _goals(call: CallRow) -> str:
-    if call.goals is None or call.goals.progress is None:
-        return ""
-    found = call.goals.progress
-    return f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}"
-
-
-def _level(latency_ms: float) -> str:
-    return "" if latency_ms <= SLOW_MS else "bad" if latency_ms <= VERY_SLOW_MS else "urgent"
-
-
-@lru_cache(maxsize=20_000)
-def _row_markup(row: _Row) -> str:
-    return render("now_row.html", row=row)
+    return kept("now_agent.html", agent=agent)
 
 
 def _head(fleet: Fleet, shown: ShownCalls) -> str:

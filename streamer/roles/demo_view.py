@@ -1,6 +1,5 @@
 """The demo on the screen: running calls, news and totals."""
 
-import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,12 +10,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from consumers.console.fleet import Step
+from consumers.console.page.drawing import seconds
+from consumers.console.page.running import ID_CHARS, RunningLine, running_line, wait_level
+from consumers.console.page.view import INTERRUPTIONS, wait_in_words
 from consumers.runtime.visible import visible
 from schemas.closed_sets import Anchor, Speaker
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow, number
 from schemas.scores.running import ShownCall
-from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, bad_end
-from schemas.units import MS_PER_SECOND, to_seconds
+from schemas.scores.trouble import SLOW_MS, bad_end
+from schemas.units import MS_PER_SECOND
 
 # What rows have for news, as lines for a reader.
 
@@ -24,9 +27,12 @@ MOST_NEWS: Final = 50
 """Lines kept, more than a terminal shows below the table."""
 MOST_GOAL_SETS: Final = 200
 """Goal sets whose subgoals are known by name; a fleet of agents has some tens."""
-ID_CHARS: Final = 6
 NOTABLE, URGENT = "magenta", "bold red"
 """Colours that can be read on a dark and on a light background; a mark stands beside each in the table."""
+
+
+_STYLES: Final = {"": "", "bad": NOTABLE, "urgent": URGENT}
+"""By how bad something is."""
 
 
 class NewsLine(NamedTuple):
@@ -61,7 +67,7 @@ class News:
     def _add(self, row: TurnRow | CallRow, news: Iterable[tuple[str, str]]) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(row.known_ms / MS_PER_SECOND))
         for text, style in news:
-            line = f"{clock}  {short_id(row.conversation_id)} {row.labels.agent}: {text}"
+            line = f"{clock}  {row.conversation_id[-ID_CHARS:]} {row.labels.agent}: {text}"
             self._lines.append(NewsLine(row.known_ms, line, style))
 
     def _learn(self, row: GoalsRow) -> None:
@@ -88,22 +94,12 @@ class News:
 def _news_of_turn(row: TurnRow) -> Iterator[tuple[str, str]]:
     for name in row.news:
         kind, _, rest = name.partition(".")
-        if kind == "wait":
-            wait_ms = number(row.wait_ms)
-            if wait_ms is not None and wait_ms > SLOW_MS:
-                by = "" if row.anchor is None else f" ({row.anchor.value})"
-                style = URGENT if wait_ms > VERY_SLOW_MS else NOTABLE
-                yield f"turn {row.turn} answered after {wait_ms:.0f} ms{by}", style
+        if kind == "wait" and row.wait_ms is not None and (level := wait_level(number(row.wait_ms))):
+            yield f"turn {row.turn} {wait_in_words(row.wait_ms, row.anchor)}", _STYLES[level]
         elif kind == "interruption":
-            how = "began by interrupting the agent" if rest == Speaker.USER else "interrupted by the agent"
-            yield f"turn {row.turn} {how}", NOTABLE
+            yield f"turn {row.turn} {INTERRUPTIONS[Speaker(rest)]}", NOTABLE
         elif kind == "dead_air":
             yield "dead air", NOTABLE
-
-
-def short_id(conversation_id: str) -> str:
-    """The end of a conversation id: its beginning is often the same for all calls."""
-    return conversation_id[-ID_CHARS:]
 
 
 # The calls as a table on a terminal, or as plain lines. Pure: values in, text out.
@@ -132,7 +128,7 @@ class _Column(NamedTuple):
     Attributes:
         name: Its header.
         chars: Its width; None gives it what the others leave.
-        cell: What it shows of a call at a time in epoch ms.
+        cell: What it shows of the row of a call and its line, at a time in epoch ms.
         from_columns: Columns of a terminal from which it is there.
         is_left: Whether its cells begin at the left.
         wide_chars: Its width on a wide terminal, if another.
@@ -140,7 +136,7 @@ class _Column(NamedTuple):
 
     name: str
     chars: int | None
-    cell: Callable[[ShownCall, int], Text | str]
+    cell: Callable[[CallRow, RunningLine, int], Text | str]
     from_columns: int = 0
     is_left: bool = False
     wide_chars: int | None = None
@@ -187,8 +183,9 @@ def screen(
     free -= len(legend) + bool(legend)
     has_news = bool(news) and height >= _NEWS_FROM_ROWS
     fitting = max(1, free - (_FEWEST_NEWS_LINES + 1 if has_news else 0))
-    for call in calls[:fitting]:
-        table.add_row(*(column.cell(call, now_ms) for column in columns))
+    for shown in calls[:fitting]:
+        line = running_line(shown)
+        table.add_row(*(column.cell(shown.call, line, now_ms) for column in columns))
     lines: list[RenderableType] = [
         _line(headline, URGENT if is_stale else "bold"),
         *([_line(totals, "")] if totals else ()),
@@ -220,98 +217,54 @@ def _left_out(calls: Sequence[ShownCall]) -> str:
     return "; ".join(parts)
 
 
-def _mark(shown: ShownCall, _now_ms: int) -> Text:
-    if shown.troubles:
-        return Text("!!", style=URGENT) if shown.troubles[0].is_urgent else Text("!", style=NOTABLE)
-    return Text("") if bad_end(shown.call) is None else Text("!", style=NOTABLE)
+_MARKS: Final = {"": "", "bad": "!", "urgent": "!!"}
 
 
-def _age(shown: ShownCall, now_ms: int) -> str:
-    call = shown.call
-    if call.state != "closed":
-        return _clock(now_ms - call.first_known_ms)
-    if call.began_ms is not None and call.ended_ms is not None:
-        return _clock(call.ended_ms - call.began_ms)
-    return _clock(call.known_ms - call.first_known_ms)
-
-
-def _goals(shown: ShownCall, _now_ms: int) -> Text:
-    goals = shown.call.goals
-    if goals is None or goals.progress is None:
-        return Text("")
-    progress, style = goals.progress, ""
-    if goals.is_stalled:
+def _goals(call: CallRow, line: RunningLine) -> Text:
+    style = "green" if (found := call.goals and call.goals.progress) and found.reached == found.subgoals else ""
+    if call.goals is not None and call.goals.is_stalled:
         style = NOTABLE
-    elif progress.reached == progress.subgoals:
-        style = "green"
-    return Text(f"{progress.reached}/{progress.subgoals}{'?' if progress.missing else ''}", style=style)
+    return Text(line.goals.replace(" of ", "/"), style=style)
 
 
-def _latency(shown: ShownCall, _now_ms: int) -> Text:
-    answer = shown.call.answer
-    if answer is None:
-        return Text("")
-    if answer.wait_ms < 0:
-        return Text("overlap")
-    seconds = f"{to_seconds(answer.wait_ms):.2f} s"
-    if answer.wait_ms <= SLOW_MS:
-        return Text(seconds)
-    return Text(f"{seconds}!", style=NOTABLE if answer.wait_ms <= VERY_SLOW_MS else URGENT)
-
-
-def _anchor(shown: ShownCall, _now_ms: int) -> str:
-    answer = shown.call.answer
-    return "" if answer is None or answer.anchor is None else answer.anchor.value
-
-
-def _cut_in(shown: ShownCall, _now_ms: int) -> str:
-    by_user, by_assistant = shown.call.user_interruptions, shown.call.assistant_interruptions
+def _cut_in(call: CallRow) -> str:
+    by_user, by_assistant = call.user_interruptions, call.assistant_interruptions
     return f"{by_user}/{by_assistant}" if by_user or by_assistant else ""
 
 
-def _status(shown: ShownCall, _now_ms: int) -> Text:
-    call, ending = shown.call, bad_end(shown.call)
-    style = ""
-    if ending is not None:
-        text, style = ending, NOTABLE
-    elif call.close_reason is not None:
-        text = f"over: {call.ended_reason or call.close_reason.value}"
-    elif call.state == "over":
-        text = "over, waiting for verdicts"
-    elif shown.troubles:
-        text = "; ".join(trouble.reason for trouble in shown.troubles)
-        style = URGENT if shown.troubles[0].is_urgent else NOTABLE
-    else:
-        text = "running"
-    return Text(visible(text), style=style, no_wrap=True, overflow="ellipsis")
+def _status(line: RunningLine) -> Text:
+    text = "; ".join(reason for _, reason in line.chips) or line.state
+    return Text(visible(text), style=_STYLES[line.level], no_wrap=True, overflow="ellipsis")
 
 
-def _clock(duration_ms: int) -> str:
-    minutes, seconds = divmod(max(0, duration_ms) // MS_PER_SECOND, _SECONDS_PER_MINUTE)
-    return f"{minutes}:{seconds:02}"
-
-
-def _count(times: int) -> str:
-    return str(times) if times else ""
+def _clock(duration_ms: float) -> str:
+    minutes, rest = divmod(int(max(0, duration_ms)) // MS_PER_SECOND, _SECONDS_PER_MINUTE)
+    return f"{minutes}:{rest:02}"
 
 
 _COLUMNS: Final = (
-    _Column("", 2, _mark, is_left=True),
-    _Column("call", ID_CHARS, lambda shown, _: short_id(shown.call.conversation_id), is_left=True),
-    _Column("agent", 10, lambda shown, _: shown.call.labels.agent, is_left=True, wide_chars=20),
-    _Column("tenant", 12, lambda shown, _: shown.call.labels.tenant, _VERY_WIDE, is_left=True),
-    _Column("environment", 12, lambda shown, _: shown.call.labels.environment, _VERY_WIDE, is_left=True),
-    _Column("time", 5, _age),
-    _Column("turn", 4, lambda shown, _: "" if shown.call.turn is None else str(shown.call.turn)),
-    _Column("quiet\nfor", 5, lambda shown, now_ms: _clock(now_ms - shown.call.known_ms)),
-    _Column("goals", 5, _goals),
-    _Column("latency", 8, _latency),
-    _Column("anchor", max(map(len, Anchor)), _anchor, _WIDE, is_left=True),
-    _Column("cut in\nu/a", 6, _cut_in, _WIDE),
-    _Column("dead\nair", 4, lambda shown, _: _count(shown.call.dead_airs), _WIDE),
-    _Column("tool\ncalls", 5, lambda shown, _: _count(shown.call.tool_calls), _WIDE),
-    _Column("status", None, _status, is_left=True),
-)
+    _Column("", 2, lambda _, line, __: Text(_MARKS[line.level], style=_STYLES[line.level]), is_left=True),
+    _Column("call", ID_CHARS, lambda _, line, __: line.short_id, is_left=True),
+    _Column("agent", 10, lambda _, line, __: line.agent, is_left=True, wide_chars=20),
+    _Column("tenant", 12, lambda call, *_: call.labels.tenant, _VERY_WIDE, is_left=True),
+    _Column("environment", 12, lambda call, *_: call.labels.environment, _VERY_WIDE, is_left=True),
+    _Column(
+        "time", 5,
+        lambda _, line, now_ms: _clock(now_ms - line.first_ms if line.length_ms is None else line.length_ms),
+    ),
+    _Column("turn", 4, lambda _, line, __: line.turn),
+    _Column("quiet\nfor", 5, lambda _, line, now_ms: _clock(now_ms - line.changed_ms)),
+    _Column("goals", 5, lambda call, line, _: _goals(call, line)),
+    _Column(
+        "latency", 8,
+        lambda _, line, __: Text(line.latency + _MARKS[line.latency_level][:1], style=_STYLES[line.latency_level]),
+    ),
+    _Column("anchor", max(map(len, Anchor)), lambda call, *_: (call.answer and call.answer.anchor) or "", _WIDE, is_left=True),
+    _Column("cut in\nu/a", 6, lambda call, *_: _cut_in(call), _WIDE),
+    _Column("dead\nair", 4, lambda call, *_: str(call.dead_airs or ""), _WIDE),
+    _Column("tool\ncalls", 5, lambda call, *_: str(call.tool_calls or ""), _WIDE),
+    _Column("status", None, lambda _, line, __: _status(line), is_left=True),
+)  # fmt: skip
 """The columns of the table from left to right; a new one is a line here."""
 
 
@@ -401,9 +354,7 @@ class Totals:
         return table
 
 
-def _percentile(values_ms: Sequence[float] | deque[float], percent: int) -> str:
+def _percentile(values_ms: Iterable[float], percent: int) -> str:
     """The smallest value that so many percent of the values do not exceed."""
-    if not values_ms:
-        return "-"
-    ordered = sorted(values_ms)
-    return f"{to_seconds(ordered[math.ceil(len(ordered) * percent / 100) - 1]):.2f} s"
+    value_ms = Step(0, sorted(values_ms)).percentile_ms(percent)
+    return "-" if value_ms is None else seconds(value_ms)

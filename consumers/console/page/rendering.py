@@ -1,7 +1,8 @@
 """Fills the templates of the report, in which every value except `Markup` is escaped: no text of a call becomes markup."""
 
 import re
-from functools import cache
+from collections.abc import Callable, Hashable
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ _LINE_END: Final = re.compile(r"\r\n?")
 _KEPT: Final = "\n\t\xa0\xad\u200c\u200d\u2002\u2003\u2007\u2009\u202f\u3000"
 """Line breaks, the spaces of typography, and what joins or parts letters in the scripts of Persia and India."""
 _FILTERS: Final = (
-    *(drawing.anchor_in_words, drawing.clock, drawing.counted, drawing.duration, drawing.in_words),
+    *(drawing.anchor_in_words, drawing.clock, drawing.counted, drawing.duration, drawing.in_words, drawing.json_text),
     *(
         drawing.number,
         drawing.outcome,
@@ -42,6 +43,27 @@ _FILTERS: Final = (
 def render(template: str, **values: Any) -> Markup:
     """The markup that a template makes of the values; None is nothing."""
     return Markup(showable(templates().get_template(template).render(values)))  # noqa: S704  # escaped by the template
+
+
+MOST_KEPT: Final = 6_000
+"""Small parts of pages that are kept: rows of running calls, and turns of calls with an open page. They have some 2 kB each."""
+MOST_KEPT_CHARS: Final = 4_000
+"""Characters of the texts in one of them; a part with more is drawn each time, so all together have 100 MB at most."""
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def kept(template: str, **values: Hashable) -> Markup:
+    """What the macro `part` of a template makes of the values: a part that is mostly the same when a page is drawn again.
+
+    Values are data, never markup, for markup equals its text.
+    """
+    return Markup(showable(_part_of(template)(**values)))  # noqa: S704  # escaped by the template
+
+
+@cache
+def _part_of(template: str) -> Callable[..., str]:
+    macro: Callable[..., str] = templates().get_template(template).module.part  # type: ignore[attr-defined]
+    return macro
 
 
 def showable(text: str) -> str:

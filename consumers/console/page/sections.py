@@ -1,11 +1,8 @@
 """The sections of the page of a call: what each shows is computed here, how it looks is in its template."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from markupsafe import Markup
@@ -19,50 +16,51 @@ from consumers.console.page.drawing import (
     clock,
     counted,
     day_and_time,
-    duration,
     in_words,
-    json_text,
-    made,
-    not_judged,
-    note_in_words,
-    number,
     outcome,
     percent,
     quantity,
     round_ticks,
     seconds,
-    seconds_if_known,
     shortened,
     spaced,
     time_ticks,
     title,
 )
-from consumers.console.page.rendering import render
-from consumers.engine.measures.eva import EXPERIENCE_THRESHOLDS
-from consumers.engine.measures.talk import LONG_SILENCE_MS
-from consumers.engine.turns.eva_text import (
-    ASSISTANT_INTERRUPTS,
-    CUT_ITSELF_OFF,
-    CUT_OFF_BY_ASSISTANT,
-    CUT_OFF_BY_USER,
-    LIKELY_INTERRUPTION,
-    USER_INTERRUPTS,
+from consumers.console.page.rendering import MOST_KEPT_CHARS, kept, render
+from consumers.console.page.view import (
+    DETAIL_CHARS,
+    MOST_MOMENTS,
+    STATUS_WORDS,
+    cost_in_words,
+    expected_of,
+    facts_of,
+    notes_of,
+    nothing_stands_out,
+    part_in_words,
+    reasons_of,
+    standouts,
+    subgoals_of,
+    tags_of,
+    threshold_of,
+    tiles,
+    tools_of,
+    unmarked,
+    used_in_words,
+    value_in_words,
 )
+from consumers.engine.measures.talk import LONG_SILENCE_MS
 from schemas import rows
-from schemas.closed_sets import FAILED_USES, TURN_JUDGES, Anchor, CloseReason, Speaker, ToolOutcome
-from schemas.metrics.exporter import USED_AMOUNTS
+from schemas.closed_sets import TURN_JUDGES, Anchor, Speaker
 from schemas.rows import (
-    ExpectedTool,
     NotApplicable,
-    ServiceUse,
     StageLatency,
-    Subgoal,
     TurnRow,
     Unscored,
     Value,
 )
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
-from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS, bad_end
+from schemas.scores.trouble import SLOW_MS
 
 # The progress of a call: the share of reached subgoals after each turn, and the turn that reached each.
 
@@ -78,20 +76,15 @@ def progress(call: ReportedCall) -> Markup:
     """The curve and the subgoals."""
     goals = call.row.goals
     points = [(each.turn, each.progress) for each in call.turns if each.progress is not None][:MOST_POINTS]
-    pending = call.unjudged_turns
-    known = [] if goals is None or call.goals is None else list(zip(call.goals.subgoals, goals.subgoals, strict=False))
     return render(
         "progress.html",
         call=call,
         goals=call.goals,
         last=call.progress,
-        pending=pending,
+        pending=call.unjudged_turns,
         curve=_curve(points, call.goals.max_turns) if call.goals is not None and points else None,
-        subgoals=[
-            (each, *_state(found, is_judged=each.is_judged, is_pending=each.is_judged and bool(pending)))
-            for each, found in known
-        ],
-        expected=[] if goals is None else [_expected(each) for each in goals.expected_tools],
+        subgoals=subgoals_of(call),
+        expected=[] if goals is None else [expected_of(each) for each in goals.expected_tools],
     )
 
 
@@ -141,61 +134,6 @@ def _progress(found: rows.Progress) -> str:
     return percent(found.result)
 
 
-def _state(found: Subgoal, *, is_judged: bool, is_pending: bool) -> tuple[str, int | None, str]:
-    """The state of a subgoal, the turn that reached it, and who says so."""
-    how = "by code"
-    if is_judged:
-        votes = f", votes {found.votes_complete} for and {found.votes_incomplete} against"
-        how = "by a judge" + (votes if found.votes_complete or found.votes_incomplete else "")
-    if found.reached_turn is not None:
-        return "Reached in ", found.reached_turn, how
-    if is_pending:
-        return "Pending", None, "a judge is asked"
-    value = rows.number(found.result)
-    if value is None:
-        return outcome("", found.result), None, how
-    return "Reached" if value == 1 else "Not reached", None, how
-
-
-def _expected(found: ExpectedTool) -> tuple[str, int | None, str, str]:
-    """The state of an expected tool call, the turn that was looked at, its tool, and why it is so."""
-    value = rows.number(found.result)
-    if value is not None:
-        return "Made in " if value else "Missed in ", found.turn, found.tool, made(found)
-    return "Not known" if isinstance(found.result, Unscored) else "Left out", None, found.tool, made(found)
-
-
-# How a value is known, and how far it can still change. What it was before is at its moment on the page.
-
-STATUS_WORDS: Final = {
-    "open": "open: the call is still there",
-    "provisional": "provisional: late events can change it",
-    "settled": "settled: every stream has passed it",
-    "final": "final: the call is over",
-}
-_OBJECTIVE: Final = f"95 % of answers within {seconds(SLOW_MS)}; of usual agents, 95 % within {seconds(VERY_SLOW_MS)}"
-
-
-def _why(call: ReportedCall, turn: int | None, anchor: Anchor | None = None) -> Iterator[tuple[str, str]]:
-    """The reasons for a value of a turn, or of the call, as pairs of words."""
-    if anchor is not None:
-        yield "End of the user's speech", anchor_in_words(anchor)
-    if turn is not None:
-        yield from _statuses(call, [turn])
-    else:
-        yield "Status", STATUS_WORDS["final" if call.is_closed else "provisional"]
-
-
-def _statuses(call: ReportedCall, turns: Iterable[int]) -> Iterator[tuple[str, str]]:
-    """How many of several turns can still change."""
-    wanted = set(turns)
-    known = Counter(call.status(each) for each in call.turns if each.turn in wanted)
-    if len(known) == 1:
-        yield "Status", STATUS_WORDS[next(iter(known))]
-    elif known:
-        yield "Status", ", ".join(f"{known[status]} {status}" for status in STATUS_WORDS if status in known)
-
-
 # All scores of a call: scores of the whole call as a list, scores of turns as a table.
 
 _RATINGS: Final = frozenset(kind.value for kind in TURN_JUDGES)
@@ -207,7 +145,6 @@ MOST_OF_CALL: Final = 200
 """Scores of the call that are listed; today's evaluators write some twenty."""
 MOST_DETAILS: Final = 60
 """Details of one score that are listed; a score of EVA's has some thirty."""
-_DETAIL_CHARS: Final = 400
 _MOST_ZERO_RATES: Final = 3
 
 
@@ -234,28 +171,31 @@ def scores(call: ReportedCall) -> Markup:
         turns=len(of_turns),
         status=STATUS_WORDS[min(states)] if len(states) == 1 else None,
         rows=[
-            (
-                row.turn,
-                call.status(row) if len(states) > 1 else None,
-                [_score_cell(call, row, name, parts.get(name)) for name in names],
+            kept(
+                "score.html",
+                turn=row.turn,
+                place=_place(call, row.turn),
+                state=call.status(row) if len(states) > 1 else None,
+                cells=tuple(_score_cell(call, row, name, parts.get(name)) for name in names),
             )
             for row, parts in of_turns[:MOST_TURNS]
         ],
     )
 
 
+def _place(call: ReportedCall, turn: int) -> str | None:
+    """The id of a turn in the transcript, if that has it."""
+    return call.turn_anchor(turn) if call.has_words(turn) else None
+
+
 def _call_row(call: ReportedCall, part: ScorePart, turn: int | None = None) -> dict[str, object]:
-    value = part.value
-    text = None if value is None else _outcome(call, part.name, value)
-    if left_out := part.fields.get("not_applicable"):  # beside the number, which is about the rest alone
-        text = f"{text}; {call.shown(not_judged(left_out), _DETAIL_CHARS)}"
     return {
         "heading": title(part.name),
         "name": part.name,
-        "kind": None if value is None else _kind(value),
-        "text": text,
+        "kind": None if part.value is None else _kind(part.value),
+        "text": part_in_words(call, part),
         "meaning": part.meaning,
-        "details": [*_details(call, part), *_why(call, turn)],
+        "details": [*_details(call, part), *reasons_of(call, turn)],
     }
 
 
@@ -267,12 +207,6 @@ def _kind(value: Value) -> str:
         case NotApplicable():
             return "none"
     return "value"
-
-
-def _outcome(call: ReportedCall, name: str, value: Value) -> str:
-    """The value as text; the reason why there is none may quote the call."""
-    text = outcome(name, value)
-    return call.shown(text, _DETAIL_CHARS) if isinstance(value, NotApplicable) else text
 
 
 def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
@@ -288,7 +222,7 @@ def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
     for path, text in leaves:
         if path not in folded:
             name = title(path)
-            yield f"{name}, together" if name in names else name, shortened(text, _DETAIL_CHARS)  # a count and its sum
+            yield f"{name}, together" if name in names else name, shortened(text, DETAIL_CHARS)  # a count and its sum
             names.add(name)
     if folded:
         yield f"{len(folded)} further rates", "0"
@@ -300,7 +234,7 @@ def _leaves(call: ReportedCall, path: str, value: object) -> Iterator[tuple[str,
         case None | "":
             return
         case Unscored() | NotApplicable():
-            yield path, _outcome(call, path, value)
+            yield path, value_in_words(call, path, value)
         case Struct():
             yield from _leaves(call, path, structs.asdict(value))
         case Mapping():
@@ -313,13 +247,13 @@ def _leaves(call: ReportedCall, path: str, value: object) -> Iterator[tuple[str,
         case int() | float():
             yield path, quantity(path, value)
         case str():
-            yield path, call.shown(value, _DETAIL_CHARS)
+            yield path, call.shown(value, DETAIL_CHARS)
         case Iterable():
             texts = [text for item in value for _, text in _leaves(call, "", item)]
             if texts:
                 yield path, ", ".join(texts)
         case _:
-            yield path, call.shown(str(value), _DETAIL_CHARS)
+            yield path, call.shown(str(value), DETAIL_CHARS)
 
 
 def _score_cell(
@@ -334,7 +268,7 @@ def _score_cell(
     match part.value:
         case None:
             said = "; ".join(f"{name}: {text}" for name, text in _details(call, part))
-            return None, "", shortened(said, _DETAIL_CHARS)
+            return None, "", shortened(said, DETAIL_CHARS)
         case Unscored(reason=unknown):
             return "unscored", "Unscored", in_words(unknown)
         case NotApplicable(reason=why):
@@ -429,283 +363,6 @@ def _in_sequence(known: Mapping[Stage, float], wait_ms: float | None) -> list[tu
     return lengths
 
 
-# The parts of a call to look at first: long waits, missing answers, overlapping speech, dead air, failed tools, the task, stalls.
-
-MOST_MOMENTS: Final = 12
-"""Of one kind that are listed."""
-
-_NO_FAULTS: Final = frozenset({"User interrupted", "Waits not known"})
-"""Kinds that a good call has too."""
-_ENDINGS: Final = {
-    "unanswered": "the call went on",
-    "abandoned": "the call ended",
-    "failed": "the agent reported an error",
-}
-"""How a turn without an answer ended."""
-_TASKS: Final = {
-    "eva_authentication_success": "the session at the end is not the expected one",
-    "eva_task_completion": "the records at the end are not the expected ones",
-}
-"""EVA's metrics of the end of a call that are 0 or 1, and what 0 means."""
-
-
-class Moment(NamedTuple):
-    """A turn with its remark; None is the call as a whole. A greater `weight` comes first. A stall that the call came out of is no
-    fault.
-    """
-
-    turn: int | None
-    text: str
-    weight: float = 0.0
-    is_fault: bool = True
-
-
-class Standout(NamedTuple):
-    """One kind of standout with its moments: the greatest weight first, otherwise in the order of the call.
-
-    Attributes:
-        heading: The kind.
-        moments: The turns, each with its remark.
-        is_fault: Whether the agent did something wrong; otherwise it is worth a look and no more.
-    """
-
-    heading: str
-    moments: tuple[Moment, ...]
-    is_fault: bool
-
-
-def standouts(call: ReportedCall) -> list[Standout]:
-    """Every kind with at least one moment; the kinds that disturb the user most come first."""
-    waits_ms = call.waits_ms
-    silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
-    long_waits = [(turn, wait_ms) for turn, wait_ms in waits_ms.items() if wait_ms > SLOW_MS]
-    unknown = [(wait.turn, wait.value.reason) for wait in call.waits if isinstance(wait.value, Unscored)]
-    ending = bad_end(call.row)
-    kinds: dict[str, Iterable[Moment]] = {
-        "Ended badly": [] if ending is None else [Moment(call.row.turn, ending)],
-        "Authentication failed": _task(call, "eva_authentication_success"),
-        "Task not completed": _task(call, "eva_task_completion"),
-        "Turns without an answer": [
-            Moment(row.turn, _ENDINGS[row.outcome]) for row in call.turns if row.outcome in _ENDINGS
-        ],
-        f"Waits over {seconds(SLOW_MS)}, the objective": [
-            Moment(turn, seconds(wait_ms), wait_ms) for turn, wait_ms in long_waits
-        ],
-        "Assistant spoke over the user": _interruptions(call, Speaker.ASSISTANT),
-        "User interrupted": _interruptions(call, Speaker.USER),
-        # Without long waits for an answer: such as at the end of a call.
-        "Other dead air": [Moment(each.turn, seconds(each.length_ms), each.length_ms) for each in silences],
-        "Errors of the agent": _errors(call),
-        "Tools without success": _tools(call),
-        "No progress after": _stalls(call),
-        "Waits not known": [Moment(turn, in_words(reason)) for turn, reason in unknown],
-    }
-    found = []
-    for heading, moments in kinds.items():
-        in_order = sorted(moments, key=lambda each: -1 if each.turn is None else each.turn)
-        ordered = sorted(in_order, key=attrgetter("weight"), reverse=True)
-        if ordered:
-            is_fault = heading not in _NO_FAULTS and any(each.is_fault for each in ordered)
-            found.append(Standout(heading, tuple(ordered), is_fault))
-    return found
-
-
-def _task(call: ReportedCall, name: str) -> Iterator[Moment]:
-    score = call.row.eva.get(name)
-    if score is not None and rows.number(score.result) == 0:
-        yield Moment(None, _TASKS[name])
-
-
-def _errors(call: ReportedCall) -> Iterator[Moment]:
-    if (errors := call.row.errors) is not None:
-        component = "" if errors.component is None else f", the newest of its {in_words(errors.component)}"
-        yield Moment(None, f"{counted(errors.number, 'error')}{component}")
-
-
-def _interruptions(call: ReportedCall, by: Speaker) -> Iterator[Moment]:
-    for row in call.turns:
-        if by in row.interruptions:
-            both_ms = sum(each.length_ms for each in call.overlaps if each.turn == row.turn)
-            yield Moment(row.turn, f"{seconds(both_ms)} together" if both_ms else "", both_ms)
-
-
-def _tools(call: ReportedCall) -> Iterator[Moment]:
-    for row in call.turns:
-        for use in row.tools:
-            if use.outcome in FAILED_USES:
-                how = "failed" if use.outcome is ToolOutcome.ERROR else "did not answer"
-                yield Moment(row.turn, f"{call.shown(use.tool)} {how}")
-
-
-def _stalls(call: ReportedCall) -> Iterator[Moment]:
-    goals = call.row.goals
-    if goals is None:
-        return
-    reached = sorted(each.reached_turn for each in goals.subgoals if each.reached_turn is not None)
-    for stall in goals.stalls:
-        later = next((turn for turn in reached if turn > stall.since_turn), None)
-        end = "to the end of the call" if call.is_closed else "until now"
-        text = end if later is None else f"until turn {later}"
-        yield Moment(stall.since_turn, text, is_fault=later is None)
-
-
-# The figures of a call, as tiles: each says whether it is good by the objectives of deploy/slo.yaml, in words and with a mark.
-
-
-class Verdict(StrEnum):
-    """How good a figure is: within its objective, beyond it as in usual calls, or worse."""
-
-    GOOD = "good"
-    FAIR = "fair"
-    BAD = "bad"
-
-
-class Tile(NamedTuple):
-    """One figure.
-
-    Attributes:
-        name: What it is.
-        value: It in words.
-        more: What it rests on; None where the value says all.
-        judged: How good it is, with the objective in words; None where there is no objective, or the figure is not known.
-        why: How it is known, how far it can still change, and what it was.
-    """
-
-    name: str
-    value: str
-    more: str | None = None
-    judged: tuple[Verdict, str] | None = None
-    why: tuple[tuple[str, str], ...] = ()
-
-
-def tiles(call: ReportedCall) -> Iterator[Tile]:
-    """The figures in their order; those that this call cannot have are left out."""
-    row, waits_ms = call.row, call.waits_ms
-    yield Tile(
-        "Length",
-        duration(call.length_ms),
-        counted(row.turns, "turn") if call.is_closed else "so far",
-        why=(("What", "from the first event to the last"), ("Call", end_in_words(call))),
-    )
-    in_time = sum(wait_ms <= SLOW_MS for wait_ms in waits_ms.values())
-    anchors = Counter(wait.anchor for wait in call.waits if wait.turn in waits_ms and wait.anchor is not None)
-    known = [f"{anchor_in_words(anchor)} ({counted(count, 'turn')})" for anchor, count in anchors.items()]
-    yield Tile(
-        "Median wait",
-        seconds_if_known(row.p50_ms),
-        f"{in_time} of {counted(len(waits_ms), 'turn')} within {seconds(SLOW_MS)}" if waits_ms else "of 0 turns",
-        _of_a_wait(row.p50_ms),
-        (
-            ("What", "from the user's last sound to the assistant's first"),
-            *((("End of the user's speech", ", ".join(known)),) if known else ()),
-            *_statuses(call, waits_ms),
-            ("Objective", _OBJECTIVE),
-        ),
-    )
-    longest = next((wait for wait in call.waits if wait.turn == call.slowest_turn), None)
-    if longest is None:
-        yield Tile("Longest wait", seconds_if_known(row.longest_wait_ms))
-    else:
-        longest_ms = waits_ms[longest.turn]
-        reasons = (*_why(call, longest.turn, longest.anchor), ("Objective", _OBJECTIVE))
-        yield Tile("Longest wait", seconds(longest_ms), f"turn {longest.turn}", _of_a_wait(longest_ms), reasons)
-    yield _dead_air_tile(call)
-    yield _interruptions_tile(call)
-    failed = row.failed_tool_calls
-    judged = (Verdict.BAD, f"{failed} without success") if failed else (Verdict.GOOD, "all with success")
-    ends = Counter(use.outcome for each in call.turns for use in each.tools if use.outcome is not None)
-    outcomes = ", ".join(f"{ends[each]} {each}" for each in ToolOutcome if each in ends)
-    yield Tile(
-        "Tools",
-        counted(row.tool_calls, "use"),
-        None,
-        judged if row.tool_calls else None,
-        (("Outcomes", outcomes),) if outcomes else (),
-    )
-    if call.goals is not None:
-        yield _progress_tile(call)
-    yield from _eva_tiles(call)
-
-
-def _progress_tile(call: ReportedCall) -> Tile:
-    found, pending = call.progress, call.unjudged_turns
-    reached = None if found is None else f"{found.reached} of {counted(found.subgoals, 'subgoal')}"
-    turn = None if call.row.goals is None else call.row.goals.judged_turn
-    reasons = [] if turn is None else [("Known", f"up to turn {turn}"), *_why(call, turn)]
-    if pending:
-        reasons.append(("Pending", f"a judge is asked about turn {', '.join(map(str, pending[:MOST_MOMENTS]))}"))
-        reached = f"{reached}, a verdict is pending" if reached else "a verdict is pending"
-    return Tile("Progress", progress_value(call), reached, _of_progress(call), tuple(reasons))
-
-
-def _of_a_wait(wait_ms: float | None) -> tuple[Verdict, str] | None:
-    if wait_ms is None:
-        return None
-    if wait_ms <= SLOW_MS:
-        return Verdict.GOOD, f"within {seconds(SLOW_MS)}"
-    if wait_ms <= VERY_SLOW_MS:
-        return Verdict.FAIR, f"over {seconds(SLOW_MS)}"
-    return Verdict.BAD, f"over {seconds(VERY_SLOW_MS)}"
-
-
-def _dead_air_tile(call: ReportedCall) -> Tile:
-    times = call.dead_airs
-    if times is None:
-        return Tile("Dead air", "not known")
-    threshold = _threshold(call)
-    judged = (Verdict.BAD, f"silent for over {threshold}") if times else (Verdict.GOOD, f"never over {threshold}")
-    what = f"nobody speaks and no tool runs for over {threshold} after the user"
-    reasons = (("What", what), ("Status", "each is decided once and stays"))
-    together = sum(each.length_ms for each in call.silences)
-    return Tile("Dead air", counted(times, "time"), seconds(together) if times else None, judged, reasons)
-
-
-def _threshold(call: ReportedCall) -> str:
-    """From when on a silence of this call is dead air."""
-    thresholds_ms = [silence.threshold_ms for row in call.turns for silence in row.dead_air]
-    return seconds(min(thresholds_ms, default=LONG_SILENCE_MS))
-
-
-def _interruptions_tile(call: ReportedCall) -> Tile:
-    by_user, by_assistant = call.row.user_interruptions, call.row.assistant_interruptions
-    judged = None
-    if not by_user and not by_assistant:
-        judged = Verdict.GOOD, "none"
-    elif by_assistant >= MANY_INTERRUPTIONS:
-        judged = Verdict.BAD, "the assistant again and again"
-    elif by_assistant:
-        judged = Verdict.FAIR, "the assistant spoke over the user"
-    turns = call.row.interrupted_turns
-    reasons = (("What", "one side begins to speak over the other"), *_statuses(call, turns))
-    more = f"{by_user} by the user, {by_assistant} by the assistant"
-    return Tile("Interruptions", str(by_user + by_assistant), more, judged, reasons)
-
-
-def _of_progress(call: ReportedCall) -> tuple[Verdict, str] | None:
-    found = call.progress
-    if found is None or rows.number(found.result) is None:
-        return None
-    if found.reached == found.subgoals:
-        return Verdict.GOOD, "every subgoal reached"
-    if call.is_closed:
-        return Verdict.BAD, "not every subgoal reached"
-    return (Verdict.FAIR, "stalled") if any(each.is_fault for each in _stalls(call)) else None
-
-
-def _eva_tiles(call: ReportedCall) -> Iterator[Tile]:
-    timing = call.row.eva.get("eva_turn_taking")
-    value = None if timing is None else rows.number(timing.result)
-    if timing is not None and value is not None:
-        least = EXPERIENCE_THRESHOLDS["turn_taking"]
-        judged = (Verdict.GOOD, f"EVA passes from {least}") if value >= least else (Verdict.BAD, f"below EVA's {least}")
-        yield Tile("Turn taking", number(value), "from 0 to 1, best 1", judged, tuple(_why(call, None, timing.anchor)))
-    task = call.row.eva.get("eva_task_completion")
-    value = None if task is None else rows.number(task.result)
-    if value is not None:
-        judged = (Verdict.GOOD, "as expected") if value else (Verdict.BAD, "not as expected")
-        yield Tile("Task", "done" if value else "not done", None, judged, tuple(_why(call, None)))
-
-
 # The speech of the two sides: amount, speed, and longest monologues.
 
 _ROWS: Final = {
@@ -755,22 +412,14 @@ def told(call: ReportedCall) -> Markup | None:
             use.kind,
             call.shown(use.provider or "not known"),
             call.shown(use.model or "not known"),
-            _used(use),
-            _cost(use.cost),
+            used_in_words(use),
+            cost_in_words(use.cost),
         )
         for use in row.uses
     ]
-    notes = [(note.turn, call.shown(note_in_words(note))) for note in row.notes]
-    return render("told.html", call=call, uses=uses, notes=notes, cost=_cost(rows.number(row.cost_dollars)))
-
-
-def _used(use: ServiceUse) -> str:
-    amounts = ((name, getattr(use, name)) for name in USED_AMOUNTS)
-    return ", ".join(f"{amount:,.10g} {in_words(name)}" for name, amount in amounts if amount)
-
-
-def _cost(cost: float | None) -> str:
-    return "not known: no price" if cost is None else f"{cost:.6g} US dollars"
+    return render(
+        "told.html", call=call, uses=uses, notes=notes_of(call), cost=cost_in_words(rows.number(row.cost_dollars))
+    )
 
 
 # The timeline of a call: a lane for each speaker, overlaps, silences, tools, and links to the turns.
@@ -896,7 +545,7 @@ def _legend(call: ReportedCall) -> Iterator[tuple[str, str]]:
     if call.overlaps:
         yield "overlap", f"Both speak ({seconds(sum(each.length_ms for each in call.overlaps))})"
     if call.silences:
-        yield "dead-air", f"Dead air, over {_threshold(call)} ({counted(len(call.silences), 'time')})"
+        yield "dead-air", f"Dead air, over {threshold_of(call)} ({counted(len(call.silences), 'time')})"
     if _placed_tools(call):
         yield "tool", "Tool"
 
@@ -927,16 +576,19 @@ def latency(call: ReportedCall) -> Markup:
     if not waits:
         so_far = "" if call.is_closed else " so far"
         return render("note.html", text=f"No turn of this call has an answer whose wait could be measured{so_far}.")
-    bars = {row.turn: stacked(row.stages, waits_ms.get(row.turn)) for row in call.turns}
+    bars = {row.turn: tuple(stacked(row.stages, waits_ms.get(row.turn))) for row in call.turns}
     parts = [part for bar in bars.values() for part in bar]
     longest_ms = max([*waits_ms.values(), *(part.end_ms for part in parts)], default=0.0)
-    ticks = round_ticks(longest_ms / MS_PER_SECOND, _MOST_TICKS)
+    ticks = tuple(round_ticks(longest_ms / MS_PER_SECOND, _MOST_TICKS))
+    scale = Scale(0, ticks[-1])
+    fillers = {row.turn: row.after_tools_ms for row in call.turns}
     anchors = {wait.anchor for wait in waits if wait.anchor is not None}
     states = {row.turn: call.status(row) for row in call.turns}
     several = {states[wait.turn] for wait in waits}
     drawn = {part.family for part in parts}
     measured = [row for row in call.turns if row.stages]
     known = {each.stage for row in measured for each in row.stages}
+    stages = [stage for stage in Stage if stage in known]
     return render(
         "waits.html",
         call=call,
@@ -947,92 +599,74 @@ def latency(call: ReportedCall) -> Markup:
         early=sum((rows.number(each.value) or 0) < 0 for each in waits),
         anchors=list(anchors),
         status=STATUS_WORDS[min(several)] if len(several) == 1 else None,
-        states=states if len(several) > 1 else {},
         ticks=ticks,
-        scale=Scale(0, ticks[-1]),
-        waits=[(wait, _kind(wait.value)) for wait in waits[:MOST_ROWS]],
-        bars=bars,
-        fillers={row.turn: row.after_tools_ms for row in call.turns},
-        stages=[stage for stage in Stage if stage in known],
-        stage_rows=[(row.turn, {each.stage: each for each in row.stages}) for row in measured[:MOST_ROWS]],
+        scale=scale,
+        waits=[
+            kept(
+                "wait.html",
+                wait=wait,
+                kind=_kind(wait.value),
+                stages_of=bars[wait.turn],
+                ticks=ticks,
+                scale=scale,
+                place=_place(call, wait.turn),
+                names_anchor=len(anchors) > 1,
+                state=states[wait.turn] if len(several) > 1 else None,
+                filler_ms=fillers[wait.turn],
+            )
+            for wait in waits[:MOST_ROWS]
+        ],
+        stages=stages,
+        stage_rows=[
+            kept("stages.html", turn=row.turn, cells=tuple(_stage_cell(row, stage) for stage in stages))
+            for row in measured[:MOST_ROWS]
+        ],
     )
 
 
-# What was said, turn by turn: the caller, tools with arguments and answers, the agent.
+def _stage_cell(row: TurnRow, stage: Stage) -> tuple[Hashable, Hashable]:
+    """A stage of a turn, and what other sources say of it."""
+    found = next((each for each in reversed(row.stages) if each.stage is stage), None)
+    if found is None:
+        return None, ()
+    return (found.latency_ms, found.is_disputed, found.source, found.anchor), tuple(found.others_ms.items())
 
-INTERRUPTIONS: Final = {Speaker.USER: "began by interrupting the agent", Speaker.ASSISTANT: "interrupted by the agent"}
-"""By who interrupted what is said at the turn: that of a user who interrupts begins with it."""
-_MARKS: Final = (
-    ASSISTANT_INTERRUPTS,
-    USER_INTERRUPTS,
-    CUT_OFF_BY_USER,
-    CUT_OFF_BY_ASSISTANT,
-    CUT_ITSELF_OFF,
-    LIKELY_INTERRUPTION,
-)
-"""EVA's marks in texts. The rows of turns say who interrupted."""
+
+# What was said, turn by turn: the caller, tools with arguments and answers, the agent.
 
 
 def transcript(call: ReportedCall) -> Markup:
     """The turns in their order."""
     if not call.words:
-        return render("note.html", text="There are no words to show." if call.is_closed else _NO_WORDS_SO_FAR)
-    starts_ms: dict[int, float] = {}
-    for stretch in call.stretches:
-        starts_ms.setdefault(stretch.turn, stretch.start_ms)
+        return render("note.html", text=f"There are no words to show{'' if call.is_closed else ' so far'}.")
+    starts_ms = {stretch.turn: stretch.start_ms for stretch in reversed(call.stretches)}
     by_turn = {row.turn: row for row in call.turns}
     shown = [
-        _turn_of_transcript(call, by_turn.get(turn), call.words[turn], starts_ms.get(turn))
-        for turn in sorted(call.words)[:MOST_TURNS]
+        _turn_markup(
+            sum(map(len, (words.user, words.assistant, words.written)))
+            + sum(len(each.arguments + each.answer) for each in words.tools),
+            number=turn,
+            place=call.turn_anchor(turn),
+            began_ms=call.start_ms,
+            start_ms=starts_ms.get(turn),
+            wait_ms=call.waits_ms.get(turn),
+            objective_ms=SLOW_MS,
+            status=None if row is None or call.is_closed else row.status,
+            tags=() if row is None else tuple(tags_of(row)),
+            user=unmarked(words.user),
+            assistant=unmarked(words.assistant),
+            written=unmarked(words.written),
+            tools=tuple(tools_of(row, words)),
+            left_out=", ".join(words.left_out),
+        )
+        for turn, words in sorted(call.words.items())[:MOST_TURNS]
+        for row in [by_turn.get(turn)]
     ]
-    return render("transcript.html", call=call, turns=shown, objective_ms=SLOW_MS)
+    return render("transcript.html", call=call, turns=shown)
 
 
-_NO_WORDS_SO_FAR: Final = "There are no words to show so far."
-
-
-def _turn_of_transcript(
-    call: ReportedCall, row: TurnRow | None, words: rows.WordsRow, start_ms: float | None
-) -> dict[str, object]:
-    tags: list[str] = []
-    uses: dict[int, rows.ToolUse] = {}
-    if row is not None:
-        tags = [INTERRUPTIONS[by] for by in row.interruptions]
-        tags += [f"no answer: {_ENDINGS[row.outcome]}"] if row.outcome in _ENDINGS else []
-        uses = {use.index: use for use in row.tools}
-    texts = {each.index: each for each in words.tools}
-    names = {index: use.tool for index, use in uses.items()} | {index: each.tool for index, each in texts.items()}
-    nothing = rows.ToolWords(0, "")
-    tools = [
-        (names[index], uses.get(index), *map(json_text, _texts(texts.get(index, nothing)))) for index in sorted(names)
-    ]
-    return {
-        "number": words.turn,
-        "start_ms": start_ms,
-        "wait_ms": call.waits_ms.get(words.turn),
-        "status": None if row is None or call.is_closed else row.status,
-        "tags": tags,
-        "user": unmarked(words.user),
-        "tools": tools,
-        "assistant": unmarked(words.assistant),
-        "written": unmarked(words.written),
-        "left_out": ", ".join(words.left_out),
-    }
-
-
-def _texts(words: rows.ToolWords) -> tuple[str, str]:
-    return words.arguments, words.answer
-
-
-def unmarked(text: str) -> str:
-    """A text without EVA's marks, for people.
-
-    >>> unmarked("[user interrupts] Yes, but [likely cut off by user] no")
-    'Yes, but no'
-    """
-    for mark in _MARKS:
-        text = text.replace(mark, "")
-    return " ".join(text.split())
+def _turn_markup(chars: int, **turn: Hashable) -> Markup:
+    return (kept if chars <= MOST_KEPT_CHARS else kept.__wrapped__)("turn.html", **turn)
 
 
 # A call as one article: its figures, what stands out, and the sections.
@@ -1057,28 +691,6 @@ SECTIONS: Final = {
 """The sections of a call below its figures: each is one function and the template that it fills."""
 _PLACES: Final = {name: name.split()[0].lower() for name in SECTIONS}
 """The end of the id of each section."""
-_REASON_CHARS: Final = 60
-_FIRST_MS: Final = 946_684_800_000
-"""The year 2000: no call is older."""
-
-
-def progress_value(call: ReportedCall) -> str:
-    """Progress at the end, or so far."""
-    found = call.progress
-    if found is None:
-        return "no goals" if call.goals is None else "not judged"
-    value = rows.number(found.result)
-    return "unscored" if value is None else percent(value)
-
-
-def end_in_words(call: ReportedCall) -> str:
-    """How the call ended."""
-    row = call.row
-    if not call.is_closed:
-        return "over, waiting for verdicts" if call.is_over else "not yet"
-    if row.ended_reason:
-        return call.shown(in_words(row.ended_reason), _REASON_CHARS)
-    return "no reason given" if row.close_reason is CloseReason.ENDED else in_words(row.close_reason or "not known")
 
 
 def parts_of_page(call: ReportedCall, *, has_index: bool = False) -> dict[str, Markup]:
@@ -1089,12 +701,16 @@ def parts_of_page(call: ReportedCall, *, has_index: bool = False) -> dict[str, M
         "call_top.html",
         call=call,
         has_index=has_index,
-        labels=_labels(call),
+        labels=facts_of(call),
         tiles=list(tiles(call)),
         sections=sections,
     )
     outstanding = render(
-        "standouts.html", call=call, standouts=standouts(call), most_moments=MOST_MOMENTS, nothing=_nothing(call)
+        "standouts.html",
+        call=call,
+        standouts=standouts(call),
+        most_moments=MOST_MOMENTS,
+        nothing=nothing_stands_out(call),
     )
     return {
         f"{call.anchor_id}-top": top,
@@ -1110,35 +726,3 @@ _ARTICLE: Final = Markup('<article id="{0}" aria-labelledby="{0}-head">{1}</arti
 def section(call: ReportedCall, *, has_index: bool) -> Markup:
     """Everything about one call, as one article."""
     return _ARTICLE.format(call.anchor_id, Markup("").join(parts_of_page(call, has_index=has_index).values()))
-
-
-def _labels(call: ReportedCall) -> list[tuple[str, str]]:
-    labels = call.row.labels
-    facts = [
-        ("Agent", labels.agent),
-        ("Tenant", labels.tenant),
-        ("Environment", labels.environment),
-        ("Version", labels.version or "unknown"),
-        ("Pipeline", in_words(labels.pipeline_type)),
-        ("Began", _began(call.start_ms)),
-        ("Ended", end_in_words(call)),
-    ]
-    return [(name, value) for name, value in facts if value != "unknown" or name == "Agent"]
-
-
-def _began(start_ms: float) -> str:
-    """A recording without a time of day counts from the beginning of the epoch."""
-    return "not known" if start_ms < _FIRST_MS else day_and_time(start_ms)
-
-
-def _nothing(call: ReportedCall) -> str:
-    """The sentence for a call without standouts; it names the kinds that could be measured."""
-    known = {
-        f"wait over {seconds(SLOW_MS)}": bool(call.waits_ms),
-        "interruption": True,
-        "dead air": call.dead_airs is not None,
-        "tool that failed": True,
-    }
-    said = "Nothing: " + ", ".join(f"no {fault}" for fault in known if known[fault]) + "."
-    unknown = [fault for fault in known if not known[fault]]
-    return f"{said} Not known: {', '.join(unknown)}." if unknown else said

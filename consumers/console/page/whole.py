@@ -9,7 +9,8 @@ from markupsafe import Markup
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import counted, duration, seconds_if_known
 from consumers.console.page.rendering import ICON, STYLE, render
-from consumers.console.page.sections import end_in_words, progress_value, section
+from consumers.console.page.sections import section
+from consumers.console.page.view import end_in_words, progress_value
 
 
 def page_of(

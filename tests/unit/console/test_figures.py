@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.sections import Tile, Verdict, standouts, tiles
+from consumers.console.page.view import Tile, Verdict, standouts, tiles
 from schemas.closed_sets import Anchor, Speaker, ToolOutcome, UnscoredReason
 from schemas.rows import (
     CallRow,
@@ -163,10 +163,10 @@ def found_in(call: ReportedCall) -> list[tuple[str, int | None, str]]:
 def test_turns_without_an_answer_and_errors_of_the_agent_stand_out() -> None:
     silent = turn_row(3, wait_ms=NotApplicable("no"), outcome="failed")
     answered = turn_row(4, wait_ms=NotApplicable("no"), outcome="answered")
-    call = call_row(errors=Errors(3, 1, AT_MS, component=ServiceKind.LLM))
+    call = call_row(errors=Errors(3, AT_MS + 65_000, AT_MS, component=ServiceKind.LLM))
     assert found_in(reported_rows(call, silent, answered)) == [
         ("Turns without an answer", 3, "the agent reported an error"),
-        ("Errors of the agent", None, "3 errors, the newest of its LLM"),
+        ("Errors of the agent", None, "3 errors, the newest of its LLM at 1:05"),
     ]
 
 

@@ -18,6 +18,7 @@ from msgspec import structs
 from consumers.console.page import sections as report_timeline
 from consumers.console.page import sections as report_transcript
 from consumers.console.page.calls import ReportedCall
+from consumers.console.page.rendering import MOST_KEPT_CHARS, kept
 from consumers.console.page.sections import section
 from consumers.console.page.whole import index
 from schemas.closed_sets import Anchor, InterruptionCause, Speaker, ToolOutcome, UnscoredReason
@@ -406,6 +407,7 @@ def test_the_words_of_a_turn_stand_in_their_order_with_what_is_known_of_it() -> 
     text = words(page[page.index('id="call-transcript"') :])
     assert text.endswith(
         "Transcript Turn 1 answered after 0.90 s provisional began by interrupting the agent interrupted by the agent "
+        "its answer was interrupted by the user "
         'User No Tool find success, 0.50 s Arguments { "day": "friday" } Answer {"free":true '
         "Tool book unanswered Arguments (not known) "
         "Assistant One moment The agent wrote One moment, please Left out, because it was too large: tools."
@@ -455,3 +457,23 @@ def test_a_verdict_that_is_pending_is_shown_as_pending() -> None:
     over = reported_rows(call_row(goals=found, turn=2, state="closed"), turn_row(1), goals=goals)
     assert over.unjudged_turns == []
     assert "pending" not in words(section(over, has_index=False))
+
+
+def test_a_turn_that_did_not_change_is_not_drawn_again() -> None:
+    def drawn(*said: str) -> tuple[str, int]:
+        turns = [turn_row(turn, wait_ms=900.0) for turn, _ in enumerate(said, 1)]
+        spoken = [WordsRow(conversation_id="c", turn=turn, user=text) for turn, text in enumerate(said, 1)]
+        before = kept.cache_info().misses
+        page = section(reported_rows(None, *turns, words=spoken), has_index=False)
+        return str(page), kept.cache_info().misses - before
+
+    kept.cache_clear()  # other tests draw turns like these
+    long = "x" * (MOST_KEPT_CHARS + 1)
+    first, parts = drawn("One", "Two", long)
+    assert parts == 3 * 2 + 2, (
+        "a wait and a score of each turn, and two turns of the transcript: the third is too long to be kept"
+    )
+    assert drawn("One", "Two", long) == (first, 0)
+    page, parts = drawn("One", "Three", long)
+    assert parts == 1
+    assert page == first.replace(">Two<", ">Three<")

@@ -107,7 +107,7 @@ def test_a_turn_has_its_wait_its_stages_and_its_tools() -> None:
     )
     lines = lines_of(call_row(), turn, words=words)
     assert lines[lines.index("Turns:") + 1 :][:6] == [
-        "  turn 2: answered after 0.91 s (vad); first sound: a filler; answer after 4.00 s; unanswered, and the call went on; "
+        "  turn 2: answered after 0.91 s (vad); first sound: a filler; answer after 4.00 s; no answer: the call went on; "
         "dead air over 3 s; find: success in 0.50 s; book: no answer yet",
         "    stages: tool run 0.30 s (disputed)",
         '    find was given {"day": "friday"}',
@@ -128,7 +128,7 @@ def test_a_call_that_ended_badly_says_why() -> None:
         state="closed", close_reason="ended", turns=4, turn=4, waiting=waiting, notes=(Note("handoff", 0),)
     )
     assert lines_of(ended)[1:4] == [
-        f"  {shown_moment(AT_MS)} UTC, 4 turns, ended: ended",
+        f"  {shown_moment(AT_MS)} UTC, 0 s long, 4 turns, ended: no reason given",
         "  ended: no answer in turn 4",
         "  an agent handed the call to another one",
     ]

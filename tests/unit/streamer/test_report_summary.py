@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.sections import Moment, Standout, standouts
+from consumers.console.page.view import Moment, Standout, standouts
 from schemas.rows import Goals, Stall, Subgoal
 from streamer.report import CallSummary, standout_lines, summary_of, summary_table
 from streamer.terminal import Screen

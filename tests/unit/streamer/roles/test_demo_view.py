@@ -252,8 +252,8 @@ def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
         closed_row(),
         closed_row(ended_reason=None, waiting=waiting(2)),
     ) == [
-        ("call-1 bot: turn 2 answered after 1501 ms (audio)", "magenta"),
-        ("call-1 bot: turn 3 answered after 3501 ms (audio)", "bold red"),
+        ("call-1 bot: turn 2 answered after 1.50 s (audio)", "magenta"),
+        ("call-1 bot: turn 3 answered after 3.50 s (audio)", "bold red"),
         ("call-1 bot: turn 2 began by interrupting the agent", "magenta"),
         ("call-1 bot: dead air", "magenta"),
         ("call-1 bot: turn 4 reached the subgoal booked", "green"),

@@ -1,0 +1,89 @@
+"""A running call as a line of a list: what pages, `top` and the demo show of it. Pure: a row of a call in, plain data out."""
+
+from typing import Final, Literal, NamedTuple
+
+from consumers.console.page.drawing import seconds
+from schemas.scores.running import ShownCall
+from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS, bad_end
+
+ID_CHARS: Final = 6
+"""Characters of the end of a conversation id: its beginning is often the same for all calls."""
+Level = Literal["", "bad", "urgent"]
+"""How bad something is: not at all, trouble, or heard by the caller at this moment."""
+
+
+class RunningLine(NamedTuple):
+    """One call.
+
+    Attributes:
+        conversation_id: Its id.
+        short_id: The end of it.
+        agent: Its agent.
+        labels: Tenant and environment, as far as they are known.
+        chips: What is wrong, the worst first, each with how bad it is.
+        state: Whether it runs, and how it ended.
+        turn: The newest turn; empty before the first.
+        latency: The newest answer's; empty before the first.
+        latency_level: How bad it is.
+        goals: How many are reached; a question mark where verdicts are missing.
+        first_ms: Broker time of its first event, in epoch ms.
+        changed_ms: That of its newest row.
+        length_ms: How long it was, if it is over; None while it runs.
+    """
+
+    conversation_id: str
+    short_id: str
+    agent: str
+    labels: str
+    chips: tuple[tuple[Level, str], ...]
+    state: str
+    turn: str
+    latency: str
+    latency_level: Level
+    goals: str
+    first_ms: int
+    changed_ms: int
+    length_ms: float | None
+
+    @property
+    def level(self) -> Level:
+        """How bad the worst is."""
+        return self.chips[0][0] if self.chips else ""
+
+
+def running_line(shown: ShownCall) -> RunningLine:
+    """The line of a call."""
+    call, labels = shown.call, shown.call.labels
+    chips: list[tuple[Level, str]] = [("urgent" if each.is_urgent else "bad", each.reason) for each in shown.troubles]
+    if (ending := bad_end(call)) is not None:
+        chips.insert(0, ("bad", ending))
+    state = "running" if call.state == "running" else "over, waiting for verdicts"
+    length_ms: float | None = None
+    if call.state == "closed":
+        state = f"over: {call.ended_reason or call.close_reason or 'not known why'}"
+        is_told = call.began_ms is not None and call.ended_ms is not None
+        length_ms = (call.ended_ms or 0) - (call.began_ms or 0) if is_told else call.known_ms - call.first_known_ms
+    wait_ms = None if call.answer is None else call.answer.wait_ms
+    found = None if call.goals is None else call.goals.progress
+    return RunningLine(
+        conversation_id=call.conversation_id,
+        short_id=call.conversation_id[-ID_CHARS:],
+        agent=labels.agent,
+        labels=", ".join(name for name in (labels.tenant, labels.environment) if name != "unknown"),
+        chips=tuple(chips),
+        state=state,
+        turn="" if call.turn is None else str(call.turn),
+        latency="" if wait_ms is None else "overlap" if wait_ms < 0 else seconds(wait_ms),
+        latency_level=wait_level(wait_ms),
+        goals="" if found is None else f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}",
+        first_ms=call.first_known_ms,
+        changed_ms=call.known_ms,
+        length_ms=length_ms,
+    )
+
+
+def wait_level(wait_ms: float | None) -> Level:
+    """How bad a wait is by the objectives."""
+    if wait_ms is None or wait_ms <= SLOW_MS:
+        return ""
+    return "bad" if wait_ms <= VERY_SLOW_MS else "urgent"

@@ -1,0 +1,550 @@
+"""What is shown of a call, as plain data: the page, the report and `call` print it, each in its way. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from consumers.console.page.calls import ReportedCall, ScorePart
+from consumers.console.page.drawing import (
+    anchor_in_words,
+    clock,
+    counted,
+    day_and_time,
+    duration,
+    in_words,
+    made,
+    not_judged,
+    note_in_words,
+    number,
+    outcome,
+    percent,
+    seconds,
+    seconds_if_known,
+)
+from consumers.console.page.running import Level, wait_level
+from consumers.engine.measures.eva import EXPERIENCE_THRESHOLDS
+from consumers.engine.measures.talk import LONG_SILENCE_MS
+from consumers.engine.turns.eva_text import (
+    ASSISTANT_INTERRUPTS,
+    CUT_ITSELF_OFF,
+    CUT_OFF_BY_ASSISTANT,
+    CUT_OFF_BY_USER,
+    LIKELY_INTERRUPTION,
+    USER_INTERRUPTS,
+)
+from schemas import rows
+from schemas.closed_sets import FAILED_USES, Anchor, CloseReason, Speaker, ToolOutcome
+from schemas.goals.goal_set import Subgoal as GoalSubgoal
+from schemas.metrics.exporter import USED_AMOUNTS
+from schemas.rows import ExpectedTool, NotApplicable, ServiceUse, Subgoal, TurnRow, Unscored, Value
+from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS, bad_end
+
+_REASON_CHARS: Final = 60
+_FIRST_MS: Final = 946_684_800_000
+"""The year 2000: no call is older."""
+
+
+def progress_value(call: ReportedCall) -> str:
+    """Progress at the end, or so far."""
+    found = call.progress
+    if found is None:
+        return "no goals" if call.goals is None else "not judged"
+    value = rows.number(found.result)
+    return "unscored" if value is None else percent(value)
+
+
+def end_in_words(call: ReportedCall) -> str:
+    """How the call ended."""
+    row = call.row
+    if not call.is_closed:
+        return "over, waiting for verdicts" if call.is_over else "not yet"
+    if row.ended_reason:
+        return call.shown(in_words(row.ended_reason), _REASON_CHARS)
+    return "no reason given" if row.close_reason == CloseReason.ENDED else in_words(row.close_reason or "not known")
+
+
+def facts_of(call: ReportedCall) -> list[tuple[str, str]]:
+    """What a person asks first: whose call it is, when it began, and how it ended."""
+    labels = call.row.labels
+    facts = [
+        ("Agent", labels.agent),
+        ("Tenant", labels.tenant),
+        ("Environment", labels.environment),
+        ("Version", labels.version or "unknown"),
+        ("Pipeline", in_words(labels.pipeline_type)),
+        ("Began", _began(call.start_ms)),
+        ("Ended", end_in_words(call)),
+    ]
+    return [(name, value) for name, value in facts if value != "unknown" or name == "Agent"]
+
+
+def _began(start_ms: float) -> str:
+    """A recording without a time of day counts from the beginning of the epoch."""
+    return "not known" if start_ms < _FIRST_MS else day_and_time(start_ms)
+
+
+# How a value is known, and how far it can still change. What it was before is at its moment on the page.
+
+STATUS_WORDS: Final = {
+    "open": "open: the call is still there",
+    "provisional": "provisional: late events can change it",
+    "settled": "settled: every stream has passed it",
+    "final": "final: the call is over",
+}
+_OBJECTIVE: Final = f"95 % of answers within {seconds(SLOW_MS)}; of usual agents, 95 % within {seconds(VERY_SLOW_MS)}"
+
+
+def reasons_of(call: ReportedCall, turn: int | None, anchor: Anchor | None = None) -> Iterator[tuple[str, str]]:
+    """The reasons for a value of a turn, or of the call, as pairs of words."""
+    if anchor is not None:
+        yield "End of the user's speech", anchor_in_words(anchor)
+    if turn is not None:
+        yield from _statuses(call, [turn])
+    else:
+        yield "Status", STATUS_WORDS["final" if call.is_closed else "provisional"]
+
+
+def _statuses(call: ReportedCall, turns: Iterable[int]) -> Iterator[tuple[str, str]]:
+    """How many of several turns can still change."""
+    wanted = set(turns)
+    known = Counter(call.status(each) for each in call.turns if each.turn in wanted)
+    if len(known) == 1:
+        yield "Status", STATUS_WORDS[next(iter(known))]
+    elif known:
+        yield "Status", ", ".join(f"{known[status]} {status}" for status in STATUS_WORDS if status in known)
+
+
+# The parts of a call to look at first: long waits, missing answers, overlapping speech, dead air, failed tools, the task, stalls.
+
+MOST_MOMENTS: Final = 12
+"""Of one kind that are listed."""
+
+_NO_FAULTS: Final = frozenset({"User interrupted", "Waits not known"})
+"""Kinds that a good call has too."""
+_ENDINGS: Final = {
+    "unanswered": "the call went on",
+    "abandoned": "the call ended",
+    "failed": "the agent reported an error",
+}
+"""How a turn without an answer ended."""
+_TASKS: Final = {
+    "eva_authentication_success": "the session at the end is not the expected one",
+    "eva_task_completion": "the records at the end are not the expected ones",
+}
+"""EVA's metrics of the end of a call that are 0 or 1, and what 0 means."""
+
+
+class Moment(NamedTuple):
+    """A turn with its remark; None is the call as a whole. A greater `weight` comes first. A stall that the call came out of is no
+    fault.
+    """
+
+    turn: int | None
+    text: str
+    weight: float = 0.0
+    is_fault: bool = True
+
+
+class Standout(NamedTuple):
+    """One kind of standout with its moments: the greatest weight first, otherwise in the order of the call.
+
+    Attributes:
+        heading: The kind.
+        moments: The turns, each with its remark.
+        is_fault: Whether the agent did something wrong; otherwise it is worth a look and no more.
+    """
+
+    heading: str
+    moments: tuple[Moment, ...]
+    is_fault: bool
+
+
+def standouts(call: ReportedCall) -> list[Standout]:
+    """Every kind with at least one moment; the kinds that disturb the user most come first."""
+    waits_ms = call.waits_ms
+    silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
+    long_waits = [(turn, wait_ms) for turn, wait_ms in waits_ms.items() if wait_ms > SLOW_MS]
+    unknown = [(wait.turn, wait.value.reason) for wait in call.waits if isinstance(wait.value, Unscored)]
+    ending = bad_end(call.row)
+    kinds: dict[str, Iterable[Moment]] = {
+        "Ended badly": [] if ending is None else [Moment(call.row.turn, ending)],
+        "Authentication failed": _task(call, "eva_authentication_success"),
+        "Task not completed": _task(call, "eva_task_completion"),
+        "Turns without an answer": [
+            Moment(row.turn, _ENDINGS[row.outcome]) for row in call.turns if row.outcome in _ENDINGS
+        ],
+        f"Waits over {seconds(SLOW_MS)}, the objective": [
+            Moment(turn, seconds(wait_ms), wait_ms) for turn, wait_ms in long_waits
+        ],
+        "Assistant spoke over the user": _interruptions(call, Speaker.ASSISTANT),
+        "User interrupted": _interruptions(call, Speaker.USER),
+        # Without long waits for an answer: such as at the end of a call.
+        "Other dead air": [Moment(each.turn, seconds(each.length_ms), each.length_ms) for each in silences],
+        "Errors of the agent": [] if (errors := errors_in_words(call)) is None else [Moment(None, errors)],
+        "Tools without success": _tools(call),
+        "No progress after": _stalls(call),
+        "Waits not known": [Moment(turn, in_words(reason)) for turn, reason in unknown],
+    }
+    found = []
+    for heading, moments in kinds.items():
+        in_order = sorted(moments, key=lambda each: -1 if each.turn is None else each.turn)
+        ordered = sorted(in_order, key=attrgetter("weight"), reverse=True)
+        if ordered:
+            is_fault = heading not in _NO_FAULTS and any(each.is_fault for each in ordered)
+            found.append(Standout(heading, tuple(ordered), is_fault))
+    return found
+
+
+def _task(call: ReportedCall, name: str) -> Iterator[Moment]:
+    score = call.row.eva.get(name)
+    if score is not None and rows.number(score.result) == 0:
+        yield Moment(None, _TASKS[name])
+
+
+def errors_in_words(call: ReportedCall) -> str | None:
+    """How many errors the agent reported, and the newest; None without one."""
+    if (errors := call.row.errors) is None:
+        return None
+    of = "" if errors.component is None else f" of its {in_words(errors.component)}"
+    return f"{counted(errors.number, 'error')}, the newest{of} at {clock(call.offset_ms(errors.last_ms))}"
+
+
+def _interruptions(call: ReportedCall, by: Speaker) -> Iterator[Moment]:
+    for row in call.turns:
+        if by in row.interruptions:
+            both_ms = sum(each.length_ms for each in call.overlaps if each.turn == row.turn)
+            yield Moment(row.turn, f"{seconds(both_ms)} together" if both_ms else "", both_ms)
+
+
+def _tools(call: ReportedCall) -> Iterator[Moment]:
+    for row in call.turns:
+        for use in row.tools:
+            if use.outcome in FAILED_USES:
+                how = "failed" if use.outcome is ToolOutcome.ERROR else "did not answer"
+                yield Moment(row.turn, f"{call.shown(use.tool)} {how}")
+
+
+def _stalls(call: ReportedCall) -> Iterator[Moment]:
+    goals = call.row.goals
+    if goals is None:
+        return
+    reached = sorted(each.reached_turn for each in goals.subgoals if each.reached_turn is not None)
+    for stall in goals.stalls:
+        later = next((turn for turn in reached if turn > stall.since_turn), None)
+        end = "to the end of the call" if call.is_closed else "until now"
+        text = end if later is None else f"until turn {later}"
+        yield Moment(stall.since_turn, text, is_fault=later is None)
+
+
+def nothing_stands_out(call: ReportedCall) -> str:
+    """The sentence for a call without standouts; it names the kinds that could be measured."""
+    known = {
+        f"wait over {seconds(SLOW_MS)}": bool(call.waits_ms),
+        "interruption": True,
+        "dead air": call.dead_airs is not None,
+        "tool that failed": True,
+    }
+    said = "Nothing: " + ", ".join(f"no {fault}" for fault in known if known[fault]) + "."
+    unknown = [fault for fault in known if not known[fault]]
+    return f"{said} Not known: {', '.join(unknown)}." if unknown else said
+
+
+# The figures of a call, as tiles: each says whether it is good by the objectives of deploy/slo.yaml, in words and with a mark.
+
+
+class Verdict(StrEnum):
+    """How good a figure is: within its objective, beyond it as in usual calls, or worse."""
+
+    GOOD = "good"
+    FAIR = "fair"
+    BAD = "bad"
+
+
+class Tile(NamedTuple):
+    """One figure.
+
+    Attributes:
+        name: What it is.
+        value: It in words.
+        more: What it rests on; None where the value says all.
+        judged: How good it is, with the objective in words; None where there is no objective, or the figure is not known.
+        why: How it is known, how far it can still change, and what it was.
+    """
+
+    name: str
+    value: str
+    more: str | None = None
+    judged: tuple[Verdict, str] | None = None
+    why: tuple[tuple[str, str], ...] = ()
+
+
+def tiles(call: ReportedCall) -> Iterator[Tile]:
+    """The figures in their order; those that this call cannot have are left out."""
+    row, waits_ms = call.row, call.waits_ms
+    yield Tile(
+        "Length",
+        duration(call.length_ms),
+        counted(row.turns, "turn") if call.is_closed else "so far",
+        why=(("What", "from the first event to the last"), ("Call", end_in_words(call))),
+    )
+    in_time = sum(wait_ms <= SLOW_MS for wait_ms in waits_ms.values())
+    anchors = Counter(wait.anchor for wait in call.waits if wait.turn in waits_ms and wait.anchor is not None)
+    known = [f"{anchor_in_words(anchor)} ({counted(count, 'turn')})" for anchor, count in anchors.items()]
+    yield Tile(
+        "Median wait",
+        seconds_if_known(row.p50_ms),
+        f"{in_time} of {counted(len(waits_ms), 'turn')} within {seconds(SLOW_MS)}" if waits_ms else "of 0 turns",
+        None if row.p50_ms is None else _OF_A_WAIT[wait_level(row.p50_ms)],
+        (
+            ("What", "from the user's last sound to the assistant's first"),
+            *((("End of the user's speech", ", ".join(known)),) if known else ()),
+            *_statuses(call, waits_ms),
+            ("Objective", _OBJECTIVE),
+        ),
+    )
+    longest = next((wait for wait in call.waits if wait.turn == call.slowest_turn), None)
+    if longest is None:
+        yield Tile("Longest wait", seconds_if_known(row.longest_wait_ms))
+    else:
+        longest_ms = waits_ms[longest.turn]
+        reasons = (*reasons_of(call, longest.turn, longest.anchor), ("Objective", _OBJECTIVE))
+        yield Tile(
+            "Longest wait", seconds(longest_ms), f"turn {longest.turn}", _OF_A_WAIT[wait_level(longest_ms)], reasons
+        )
+    yield _dead_air_tile(call)
+    yield _interruptions_tile(call)
+    failed = row.failed_tool_calls
+    judged = (Verdict.BAD, f"{failed} without success") if failed else (Verdict.GOOD, "all with success")
+    ends = Counter(use.outcome for each in call.turns for use in each.tools if use.outcome is not None)
+    outcomes = ", ".join(f"{ends[each]} {each}" for each in ToolOutcome if each in ends)
+    yield Tile(
+        "Tools",
+        counted(row.tool_calls, "use"),
+        None,
+        judged if row.tool_calls else None,
+        (("Outcomes", outcomes),) if outcomes else (),
+    )
+    if call.goals is not None:
+        yield _progress_tile(call)
+    yield from _eva_tiles(call)
+
+
+def _progress_tile(call: ReportedCall) -> Tile:
+    found, pending = call.progress, call.unjudged_turns
+    reached = None if found is None else f"{found.reached} of {counted(found.subgoals, 'subgoal')}"
+    turn = None if call.row.goals is None else call.row.goals.judged_turn
+    reasons = [] if turn is None else [("Known", f"up to turn {turn}"), *reasons_of(call, turn)]
+    if pending:
+        reasons.append(("Pending", f"a judge is asked about turn {', '.join(map(str, pending[:MOST_MOMENTS]))}"))
+        reached = f"{reached}, a verdict is pending" if reached else "a verdict is pending"
+    return Tile("Progress", progress_value(call), reached, _of_progress(call), tuple(reasons))
+
+
+_OF_A_WAIT: Final[Mapping[Level, tuple[Verdict, str]]] = {
+    "": (Verdict.GOOD, f"within {seconds(SLOW_MS)}"),
+    "bad": (Verdict.FAIR, f"over {seconds(SLOW_MS)}"),
+    "urgent": (Verdict.BAD, f"over {seconds(VERY_SLOW_MS)}"),
+}
+
+
+def _dead_air_tile(call: ReportedCall) -> Tile:
+    times = call.dead_airs
+    if times is None:
+        return Tile("Dead air", "not known")
+    threshold = threshold_of(call)
+    judged = (Verdict.BAD, f"silent for over {threshold}") if times else (Verdict.GOOD, f"never over {threshold}")
+    what = f"nobody speaks and no tool runs for over {threshold} after the user"
+    reasons = (("What", what), ("Status", "each is decided once and stays"))
+    together = sum(each.length_ms for each in call.silences)
+    return Tile("Dead air", counted(times, "time"), seconds(together) if times else None, judged, reasons)
+
+
+def threshold_of(call: ReportedCall) -> str:
+    """From when on a silence of this call is dead air."""
+    thresholds_ms = [silence.threshold_ms for row in call.turns for silence in row.dead_air]
+    return seconds(min(thresholds_ms, default=LONG_SILENCE_MS))
+
+
+def _interruptions_tile(call: ReportedCall) -> Tile:
+    by_user, by_assistant = call.row.user_interruptions, call.row.assistant_interruptions
+    judged = None
+    if not by_user and not by_assistant:
+        judged = Verdict.GOOD, "none"
+    elif by_assistant >= MANY_INTERRUPTIONS:
+        judged = Verdict.BAD, "the assistant again and again"
+    elif by_assistant:
+        judged = Verdict.FAIR, "the assistant spoke over the user"
+    turns = call.row.interrupted_turns
+    reasons = (("What", "one side begins to speak over the other"), *_statuses(call, turns))
+    more = f"{by_user} by the user, {by_assistant} by the assistant"
+    return Tile("Interruptions", str(by_user + by_assistant), more, judged, reasons)
+
+
+def _of_progress(call: ReportedCall) -> tuple[Verdict, str] | None:
+    found = call.progress
+    if found is None or rows.number(found.result) is None:
+        return None
+    if found.reached == found.subgoals:
+        return Verdict.GOOD, "every subgoal reached"
+    if call.is_closed:
+        return Verdict.BAD, "not every subgoal reached"
+    return (Verdict.FAIR, "stalled") if any(each.is_fault for each in _stalls(call)) else None
+
+
+def _eva_tiles(call: ReportedCall) -> Iterator[Tile]:
+    timing = call.row.eva.get("eva_turn_taking")
+    value = None if timing is None else rows.number(timing.result)
+    if timing is not None and value is not None:
+        least = EXPERIENCE_THRESHOLDS["turn_taking"]
+        judged = (Verdict.GOOD, f"EVA passes from {least}") if value >= least else (Verdict.BAD, f"below EVA's {least}")
+        yield Tile(
+            "Turn taking", number(value), "from 0 to 1, best 1", judged, tuple(reasons_of(call, None, timing.anchor))
+        )
+    task = call.row.eva.get("eva_task_completion")
+    value = None if task is None else rows.number(task.result)
+    if value is not None:
+        judged = (Verdict.GOOD, "as expected") if value else (Verdict.BAD, "not as expected")
+        yield Tile("Task", "done" if value else "not done", None, judged, tuple(reasons_of(call, None)))
+
+
+# Values.
+
+DETAIL_CHARS: Final = 400
+"""Characters of a detail of a score."""
+
+
+def value_in_words(call: ReportedCall, name: str, value: Value) -> str:
+    """The value; the reason why there is none may quote the call."""
+    text = outcome(name, value)
+    return call.shown(text, DETAIL_CHARS) if isinstance(value, NotApplicable) else text
+
+
+def part_in_words(call: ReportedCall, part: ScorePart) -> str | None:
+    """The value of a score, and what of it was not judged; None for a score of several numbers."""
+    if part.value is None:
+        return None
+    text = value_in_words(call, part.name, part.value)
+    if left_out := part.fields.get("not_applicable"):  # beside the number, which is about the rest alone
+        text = f"{text}; {call.shown(not_judged(left_out), DETAIL_CHARS)}"
+    return text
+
+
+# Goals.
+
+
+def subgoals_of(call: ReportedCall) -> list[tuple[GoalSubgoal, str, int | None, str]]:
+    """The subgoals, each with its state, the turn that reached it, and who says so."""
+    if call.goals is None or call.row.goals is None:
+        return []
+    is_pending = bool(call.unjudged_turns)
+    known = zip(call.goals.subgoals, call.row.goals.subgoals, strict=False)
+    return [
+        (each, *_state(found, is_judged=each.is_judged, is_pending=each.is_judged and is_pending))
+        for each, found in known
+    ]
+
+
+def _state(found: Subgoal, *, is_judged: bool, is_pending: bool) -> tuple[str, int | None, str]:
+    """The state of a subgoal, the turn that reached it, and who says so."""
+    how = "by code"
+    if is_judged:
+        votes = f", votes {found.votes_complete} for and {found.votes_incomplete} against"
+        how = "by a judge" + (votes if found.votes_complete or found.votes_incomplete else "")
+    if found.reached_turn is not None:
+        return "Reached in ", found.reached_turn, how
+    if is_pending:
+        return "Pending", None, "a judge is asked"
+    value = rows.number(found.result)
+    if value is None:
+        return outcome("", found.result), None, how
+    return "Reached" if value == 1 else "Not reached", None, how
+
+
+def expected_of(found: ExpectedTool) -> tuple[str, int | None, str, str]:
+    """The state of an expected tool call, the turn that was looked at, its tool, and why it is so."""
+    value = rows.number(found.result)
+    if value is not None:
+        return "Made in " if value else "Missed in ", found.turn, found.tool, made(found)
+    return "Not known" if isinstance(found.result, Unscored) else "Left out", None, found.tool, made(found)
+
+
+# What the models used.
+
+
+def used_in_words(use: ServiceUse) -> str:
+    """What a service used."""
+    amounts = ((name, getattr(use, name)) for name in USED_AMOUNTS)
+    return ", ".join(f"{amount:,.10g} {in_words(name)}" for name, amount in amounts if amount)
+
+
+def notes_of(call: ReportedCall) -> list[tuple[int | None, str]]:
+    """What the agent's framework notes, with the turns."""
+    return [(note.turn, call.shown(note_in_words(note))) for note in call.row.notes]
+
+
+def cost_in_words(cost: float | None) -> str:
+    """A cost; None is one that nobody knows."""
+    return "not known: no price" if cost is None else f"{cost:.6g} US dollars"
+
+
+# The turns.
+
+INTERRUPTIONS: Final = {Speaker.USER: "began by interrupting the agent", Speaker.ASSISTANT: "interrupted by the agent"}
+"""By who interrupted what is said at the turn: that of a user who interrupts begins with it."""
+_MARKS: Final = (
+    ASSISTANT_INTERRUPTS,
+    USER_INTERRUPTS,
+    CUT_OFF_BY_USER,
+    CUT_OFF_BY_ASSISTANT,
+    CUT_ITSELF_OFF,
+    LIKELY_INTERRUPTION,
+)
+"""EVA's marks in texts. The rows of turns say who interrupted."""
+
+
+_TAGS: Final = {"interrupted": "its answer was interrupted by the user"} | {
+    outcome: f"no answer: {ending}" for outcome, ending in _ENDINGS.items()
+}
+"""What is said at a turn by its outcome."""
+
+
+def wait_in_words(value: Value, anchor: Anchor | None) -> str:
+    """How long the caller waited for the answer, and how the end of their speech is known."""
+    if isinstance(value, Unscored | NotApplicable):
+        return f"no latency ({value.reason})"
+    by = "" if anchor is None else f" ({anchor})"
+    if value < 0:
+        return f"the agent began {seconds(-value)} before the user had finished{by}"
+    return f"answered after {seconds(value)}{by}"
+
+
+def tags_of(row: TurnRow) -> list[str]:
+    """What is of note in a turn, beside its wait."""
+    return [*(INTERRUPTIONS[by] for by in row.interruptions), *([_TAGS[row.outcome]] if row.outcome in _TAGS else [])]
+
+
+def tools_of(row: TurnRow | None, words: rows.WordsRow | None) -> list[tuple[str, rows.ToolUse, rows.ToolWords]]:
+    """The uses of tools in a turn, in their order: name, use and texts, as far as its row and its row of words are known."""
+    uses = {} if row is None else {use.index: use for use in row.tools}
+    texts = {} if words is None else {each.index: each for each in words.tools}
+    return [
+        (
+            (texts.get(index) or uses[index]).tool,
+            uses.get(index) or rows.ToolUse(index, ""),
+            texts.get(index) or rows.ToolWords(index, ""),
+        )
+        for index in sorted(uses | texts)
+    ]
+
+
+def unmarked(text: str) -> str:
+    """A text without EVA's marks, for people.
+
+    >>> unmarked("[user interrupts] Yes, but [likely cut off by user] no")
+    'Yes, but no'
+    """
+    for mark in _MARKS:
+        text = text.replace(mark, "")
+    return " ".join(text.split())
