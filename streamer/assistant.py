@@ -198,7 +198,7 @@ class Answers:
             str,
             Field(
                 max_length=MAX_TEXT_CHARS,
-                description="Compare the calls of each `labels.agent`, or of each `labels.agent,code_version`; empty for all calls.",
+                description="Compare the calls of each `labels.agent`, or of each `labels.agent,labels.version`; empty for all calls.",
             ),
         ] = "",
         where: _Where = "",
