@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from consumers.engine.agent_inspect import NumericalScore
+    from consumers.measures.own import NotMeasured, measure
     from streamer.notebook import ScoredCall, auc, past_calls, ppt, progress, score, success, tool_correctness
 
 __all__ = [
+    "NotMeasured",
     "NumericalScore",
     "ScoredCall",
     "auc",
     "main",
+    "measure",
     "past_calls",
     "ppt",
     "progress",
@@ -38,7 +41,8 @@ def __getattr__(name: str) -> Any:
     """The functions for scripts are loaded when one of them is asked for, because commands start without the engine."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("streamer.notebook"), name)
+    where = "consumers.measures.own" if name in {"NotMeasured", "measure"} else "streamer.notebook"
+    return getattr(importlib.import_module(where), name)
 
 
 def _import_ours() -> None:

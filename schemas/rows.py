@@ -859,6 +859,32 @@ class WordsRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="w
     left_out: tuple[str, ...] = ()
 
 
+class OwnRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="own"):
+    """A value of a measure of one's own, of a turn or of a call: a number, a label, or why there is neither.
+
+    Attributes:
+        conversation_id: The call.
+        measure: Name of the measure.
+        turn: Number of the turn; None of a call.
+        revision: That of the row that it was computed from.
+        known_ms: As in that row.
+        labels: Whose call it is.
+        value: A number.
+        label: A label.
+        reason: Why there is neither.
+    """
+
+    conversation_id: str
+    measure: str
+    turn: int | None = None
+    revision: int = 0
+    known_ms: int = 0
+    labels: Labels = Labels()
+    value: float | None = None
+    label: str | None = None
+    reason: str | None = None
+
+
 Row = TurnRow | CallRow | GoalsRow
 """A row of `scores`."""
 
@@ -915,6 +941,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final[msgspec.json.Decoder[Row]] = msgspec.json.Decoder(Row)
 _WORDS: Final[msgspec.json.Decoder[WordsRow]] = msgspec.json.Decoder(WordsRow)
 _ROW_BEGINS: Final = b'{"row":'
+_OWN_BEGINS: Final = b'{"row":"own"'
 _CUT_FIRST: Final[dict[str, Any]] = {
     "notes": (),
     "goals": None,
@@ -931,7 +958,7 @@ RowError = msgspec.DecodeError
 """Bytes that are no row: no JSON, or JSON of another shape. `str` of it says what and where."""
 
 
-def encode(row: Row | WordsRow) -> bytes:
+def encode(row: Row | WordsRow | OwnRow) -> bytes:
     """The row as it is on the wire. One that is too large loses fields, and names them in `left_out`."""
     value = _ENCODER.encode(row)
     if isinstance(row, WordsRow) and len(value) > MAX_ROW_BYTES:
@@ -956,6 +983,11 @@ def _smaller(row: TurnRow | CallRow, name: str, empty: Any) -> Any:
 def is_row(value: bytes) -> bool:
     """Whether a value of `scores` is a row."""
     return value.startswith(_ROW_BEGINS)
+
+
+def is_own(value: bytes) -> bool:
+    """Whether a value is a row of one's own measures."""
+    return value.startswith(_OWN_BEGINS)
 
 
 def decode(value: bytes) -> Row:

@@ -36,10 +36,11 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.history.opening import opened
 from consumers.history.search import Condition, Question
 from consumers.history.settings import HistorySettings
+from consumers.measures.own import Measure
 from consumers.runtime.process import wall_clock_ms
 from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat, flat
 from schemas.metric_context import MetricContext
-from schemas.rows import CallRow, GoalsRow, TurnRow, WordsRow
+from schemas.rows import CallRow, GoalsRow, OwnRow, TurnRow, WordsRow
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.agent_inspect.scoring import (
     NotJudgedError,
@@ -49,6 +50,7 @@ from streamer.agent_inspect.scoring import (
 )
 from streamer.agent_inspect.traces import REMEDY, Samples, document_in
 from streamer.offline.contexts import recorded_context
+from streamer.offline.own_values import OwnMeasures
 from streamer.offline.scoring import RecordedScoring, plan_from, score_judged, scored, scoring_of
 from streamer.recordings.elements import element_at
 from streamer.recordings.files import At, RecordedCall, RecordingError
@@ -110,6 +112,7 @@ class ScoredCall:
         transcript: The transcript in ElevenLabs' format, redacted likewise; None if it is too large for its topic.
         context: The `MetricContext`, as `callgauge context` prints it: the words in it are not redacted.
         remarks: Sentences for a person: events that were left out, goals and files that are missing.
+        own: The values of one's own measures: by measure, then by turn.
     """
 
     conversation_id: str
@@ -120,6 +123,7 @@ class ScoredCall:
     transcript: tuple[TranscriptTurn, ...] | None
     context: MetricContext
     remarks: tuple[str, ...]
+    own: tuple[OwnRow, ...] = ()
 
     def to_dict(self) -> dict[str, Flat]:
         """The columns of the call, by their names."""
@@ -150,6 +154,7 @@ def score(
     agent: str | None = None,
     judge: bool = False,
     config: str | Path | None = None,
+    measures: Iterable[Measure] | None = None,
 ) -> list[ScoredCall]:
     """Scores recorded calls through the live engine, in the order of the recordings.
 
@@ -160,6 +165,7 @@ def score(
         agent: The agent of calls that name none.
         judge: Whether the judge of the settings is asked; that costs money.
         config: A settings file; None for the variables and defaults.
+        measures: Measures of one's own: functions under `@measure`; None for those of the settings.
 
     Raises:
         RecordingError: A recording or an event cannot be read, or there is none; nothing is returned then.
@@ -183,17 +189,18 @@ def score(
     settings = settings_from(None if config is None else Path(config))
     sets = goals_for([path], None if goals is None else Path(goals))
     plan = plan_from(settings, sets, agent, asks_judge=judge, writes_transcripts=True)
+    own = OwnMeasures(settings.measures, measures)
     if not judge:
-        return [_call(call, scored(call, plan)) for call in calls]
+        return [_call(call, scored(call, plan), own) for call in calls]
     calls = [*calls]
     judged: list[RecordedScoring] = []
     scorings = (scoring_of(call, plan) for call in calls)
     with ThreadPoolExecutor(1) as thread:  # because the thread of a notebook has an event loop that runs
         thread.submit(score_judged, scorings, settings, judged.append).result()
-    return [_call(call, scoring) for call, scoring in zip(calls, judged, strict=True)]
+    return [_call(call, scoring, own) for call, scoring in zip(calls, judged, strict=True)]
 
 
-def _call(recorded: RecordedCall, scoring: RecordedScoring) -> ScoredCall:
+def _call(recorded: RecordedCall, scoring: RecordedScoring, own: OwnMeasures) -> ScoredCall:
     entries = None if scoring.transcript is None else tuple(TRANSCRIPT.validate_json(scoring.transcript))
     context, _ = recorded_context(recorded)
     rows = scoring.newest_rows()
@@ -210,6 +217,7 @@ def _call(recorded: RecordedCall, scoring: RecordedScoring) -> ScoredCall:
         entries,
         context,
         scoring.remarks,
+        tuple(own.of(scoring)),
     )
 
 

@@ -30,6 +30,7 @@ from streamer.facts import Scorer
 
 if TYPE_CHECKING:  # brought when the command runs
     from streamer.offline.call_work import Done, Found
+    from streamer.offline.own_values import OwnMeasures
     from streamer.offline.scoring import RecordedScoring, ScoringPlan
     from streamer.recordings.files import RecordedCall
     from streamer.settings.all_settings import Settings
@@ -107,6 +108,9 @@ def score(
     same as from one core. With --judge on one process asks about some calls at a time, so that budgets and rates hold for
     all of them. A call that cannot be read is named and left out, and the exit code is 1.
 
+    With measures.folder set, the values of one's own measures follow the rows of a call, a row each. One process reads
+    the calls then.
+
     Examples:
         callgauge score sample --format table
         callgauge score output/my-run > scores.jsonl
@@ -118,6 +122,7 @@ def score(
         OPENAI_API_KEY=... callgauge score records/1.1.2 --goals airline_dataset.jsonl --judge on
     """
     from streamer.offline.call_work import found_calls, places_of, reading, score_each, total_of
+    from streamer.offline.own_values import OwnMeasures
     from streamer.offline.scoring import plan_from
     from streamer.recordings.reader import goals_for
     from streamer.settings.listing import settings_from
@@ -164,7 +169,9 @@ def score(
         def show(done: "Done[str]") -> None:
             read.add(done, done.result or "")
 
-        shape = partial(_lines, all_rows=all_rows)
+        own = OwnMeasures(settings.measures)
+        processes = 1 if own else processes  # the bounds of a measure are those of one process
+        shape = partial(_lines, own, all_rows=all_rows)
         score_each(places_of(found), plan, shape, show, settings, read, processes=processes, verdicts=verdicts)
     read.require_all("read and printed")
 
@@ -202,10 +209,10 @@ def _rows(rows: Rows, scoring: "RecordedScoring") -> "list[Row]":
     return (turn_rows if rows is Rows.TURNS else call_rows)(scoring.newest_rows())
 
 
-def _lines(scoring: "RecordedScoring", *, all_rows: bool) -> str:
+def _lines(own: "OwnMeasures", scoring: "RecordedScoring", *, all_rows: bool) -> str:
     from schemas.rows import encode
 
-    rows = scoring.rows if all_rows else scoring.newest_rows()
+    rows = [*(scoring.rows if all_rows else scoring.newest_rows()), *own.of(scoring)]
     return "".join(encode(row).decode() + "\n" for row in rows)
 
 

@@ -37,6 +37,7 @@ from consumers.engine.limits import GoalOptions, GoalRules, Limits, LimitSetting
 from consumers.exporter.settings import OtlpSettings
 from consumers.history.settings import HistorySettings
 from consumers.judge.settings import JudgeSettings
+from consumers.measures.files import MeasureSettings
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
 from consumers.runtime.process import SetupError
 from consumers.runtime.settings import (
@@ -550,6 +551,7 @@ class Settings(BaseSettings):
         TranscriptSettings(), description="whether calls that close get a transcript, and where it goes"
     )
     history: HistorySettings = Field(HistorySettings(), description="past calls: where they are kept, and for how long")
+    measures: MeasureSettings = Field(MeasureSettings(), description="measures of one's own")
     console: ConsoleSettings = Field(
         ConsoleSettings(), description="the page of calls: where it is served, and to whom"
     )
