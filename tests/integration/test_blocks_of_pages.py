@@ -65,6 +65,7 @@ NOT_RUN: Final = {
         "tests/integration/test_livekit_observer.py has an environment with LiveKit",
     "docs/sources/livekit.md: from callgauge_livekit import attach": "needs an agent: tests/integration/test_livekit_observer.py",
     "README.md: from pipecat_callgauge import CallgaugeObserver": "needs a bot: tests/integration/test_pipecat_readme.py",
+    "docs/mcp.md: pip install 'PATH_OF_THE_CHECKOUT[mcp]'": "names a place of the reader's; tests/integration/test_mcp.py has the rest",
     "docs/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; tests/integration/test_otlp.py has the rest",
     "docs/python.md: from openai import AsyncOpenAI": "needs a key: tests/unit/streamer/test_notebook.py asks other judges",
     "docs/sources/agent-inspect.md: callgauge score traces.jsonl --format agent-inspect --judge ":

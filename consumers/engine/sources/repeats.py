@@ -69,13 +69,18 @@ class Repeats:
         """Whether the record is a copy of one that the call has: of one put back before, or of one that was refused where it stands and
         is taken there now. From now on the call has it.
         """
-        first = None if arrival.envelope is None else arrival.envelope.replay_of
-        place = None if first is None else _PLACE.search(first)
-        origin = arrival.origin if place is None else origin_of(int(place[1]), int(place[2]))
-        origins = self._origins[arrival.source]  # a copy is in the topic of its first
-        if place is not None and origin in origins:  # only copies are searched for
-            return True
-        origins.append(origin)
+        origins, envelope = self._origins[arrival.source], arrival.envelope  # a copy is in the topic of its first
+        if (
+            envelope is not None
+            and envelope.replay_of is not None
+            and (place := _PLACE.search(envelope.replay_of)) is not None
+        ):
+            first = origin_of(int(place[1]), int(place[2]))
+            if first in origins:  # only copies are searched for
+                return True
+            origins.append(first)
+        else:
+            origins.append(arrival.origin)
         if len(origins) > MAX_ORIGINS:
             del origins[: MAX_ORIGINS // 2]
         return False
