@@ -51,7 +51,7 @@ from consumers.engine.sources.facts import (
 )
 from consumers.engine.sources.findings import Findings
 from consumers.engine.sources.pipecat import NAMELESS
-from consumers.engine.sources.repeats import NUMBERED, Repeats
+from consumers.engine.sources.repeats import MAX_ORIGINS, NUMBERED, Repeats
 from consumers.engine.sources.rules import RULES, UNKNOWN, VERDICT, reports_of
 from consumers.engine.transcripts import CallTranscript, RecordedTranscript, order_of_details, transcript_bytes
 from consumers.engine.turns.bot import SpeechMoment
@@ -217,6 +217,7 @@ class Call:
         self.live = LiveCall(self.history, self.rows, limits)
         self._words = CallWords(self.redactor) if limits.words else None
         self._repeats = Repeats(limits.max_remembered_ids)
+        self._origins = self._repeats.origins
         self._agent = AgentFacts()
         self._are_from_record: dict[type, bool] = {}  # for speech and for words: whether a record had them first
         self._recorded_words: list[Said] = []  # late ones, until the record ends
@@ -309,8 +310,12 @@ class Call:
             self.end.heard(broker_ms)
         if (arrival.envelope is not None or source in NUMBERED) and self._repeats_another(arrival):
             return "repeated"
-        if self._repeats.is_put_back_again(arrival) or (rule.may_be_from_record and self._is_told_otherwise(event)):
+        if rule.may_be_from_record and self._is_told_otherwise(event):
             return "repeated"
+        origins = self._origins[source]
+        origins.append(arrival.origin)
+        if len(origins) > MAX_ORIGINS:
+            del origins[: MAX_ORIGINS // 2]
         self.events += rule is not VERDICT
         live, limits = self.live, self._limits
         outcome = rule.outcome
@@ -352,8 +357,11 @@ class Call:
         return outcome
 
     def _repeats_another(self, arrival: Arrival) -> bool:
-        """Whether the record came before, or is made from the record of a conversation whose live events came."""
-        return self._repeats.is_repeat(arrival) or self._agent.repeats_live(arrival.event)
+        """Whether the record came before, was put back before, or is made from the record of a conversation whose live events came."""
+        repeats = self._repeats
+        return (
+            repeats.is_repeat(arrival) or repeats.is_put_back_again(arrival) or self._agent.repeats_live(arrival.event)
+        )
 
     def _is_told_otherwise(self, event: Any) -> bool:
         """Whether a record and live events tell the same of the call, and the other came first: nothing counts twice."""

@@ -29,7 +29,7 @@ class MeasureSettings(BaseModel):
     folder: Path | None = Field(
         None,
         examples=["measures"],
-        description="folder of Python files with functions under @measure; a file that changes counts from then on",
+        description="folder of Python files with functions under @measure",
     )
     seconds: Annotated[float, Field(gt=0, le=60)] = Field(
         5.0, description="how long one call of such a function may take; then its value is missing"

@@ -306,7 +306,7 @@ CONFIG_VARIABLE: Final = "CALLGAUGE_CONFIG"
 NESTING: Final = "__"
 _NEARLY: Final = 0.85
 """Share of equal letters from which a name is a slip of another one: `GOAL_FOLDER`, but not `TEST_BOOTSTRAP`."""
-_MOST_MEANT: Final = 4
+_MOST_MEANT: Final = 5
 """Settings that are offered for one wrong name; more would be a list and no answer."""
 _OF_KUBERNETES: Final = re.compile(
     r".*_SERVICE_(HOST|PORT|PORT_\w+)|(.*_)?PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"

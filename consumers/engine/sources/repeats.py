@@ -58,32 +58,27 @@ class SeenEvents:
 
 
 class Repeats:
-    """The events that the producers of one call have sent."""
+    """The events that the producers of one call have sent.
+
+    Attributes:
+        origins: By source, where each record of the call stands at its input. Its owner adds each that it takes.
+    """
 
     def __init__(self, bound: int) -> None:
+        self.origins: defaultdict[InputSource, array[int]] = defaultdict(lambda: array("Q"))
         self._bound = bound
         self._seen: dict[str, SeenEvents] = {}
-        self._origins: defaultdict[InputSource, array[int]] = defaultdict(lambda: array("Q"))
 
     def is_put_back_again(self, arrival: Arrival) -> bool:
         """Whether the record is a copy of one that the call has: of one put back before, or of one that was refused where it stands and
-        is taken there now. From now on the call has it.
+        is taken there now. Otherwise it stands from now on where its first stood.
         """
-        origins, envelope = self._origins[arrival.source], arrival.envelope  # a copy is in the topic of its first
-        if (
-            envelope is not None
-            and envelope.replay_of is not None
-            and (place := _PLACE.search(envelope.replay_of)) is not None
-        ):
-            first = origin_of(int(place[1]), int(place[2]))
-            if first in origins:  # only copies are searched for
-                return True
-            origins.append(first)
-        else:
-            origins.append(arrival.origin)
-        if len(origins) > MAX_ORIGINS:
-            del origins[: MAX_ORIGINS // 2]
-        return False
+        first = None if arrival.envelope is None else arrival.envelope.replay_of
+        place = None if first is None else _PLACE.search(first)
+        if place is None:
+            return False
+        arrival.origin = origin_of(int(place[1]), int(place[2]))
+        return arrival.origin in self.origins[arrival.source]  # a copy is in the topic of its first
 
     def is_repeat(self, arrival: Arrival) -> bool:
         """Whether the record was seen before: by the id of its envelope, or for the simulator by sequence and bytes."""

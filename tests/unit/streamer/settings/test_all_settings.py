@@ -82,6 +82,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
         "CALLGAUGE_REDACTION__DETECTORS": "mail", "CALLGAUGE_INGEST__PORT": "-1",
         "CALLGAUGE_MONITOR__BASE_URL": "elevenlabs", "CALLGAUGE_OTLP__ENDPOINT": "collector", "CALLGAUGE_CONSOLE_URL": "console",
             "CALLGAUGE_HISTORY__RETENTION_DAYS": "0", "CALLGAUGE_CONSOLE__PORT": "-1", "CALLGAUGE_HTTP_NAMES": "a:1",
+            "CALLGAUGE_MEASURES__SECONDS": "0",
     }  # fmt: skip
     not_shown = {"http_token"}  # no secret is shown
     shown = set(Settings.model_fields) - not_shown
@@ -341,7 +342,8 @@ def told_of(**environment: str) -> list[str]:
         ("CALLGAUGE_IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
         (
             "CALLGAUGE_FOLDER",
-            "CALLGAUGE_CONSOLE__FOLDER or CALLGAUGE_GOALS__FOLDER or CALLGAUGE_HISTORY__FOLDER or CALLGAUGE_TRANSCRIPTS__FOLDER",
+            "CALLGAUGE_CONSOLE__FOLDER or CALLGAUGE_GOALS__FOLDER or CALLGAUGE_HISTORY__FOLDER or CALLGAUGE_MEASURES__FOLDER or "
+            "CALLGAUGE_TRANSCRIPTS__FOLDER",
         ),
         ("CALLGAUGE_HTTP__PORT", "CALLGAUGE_HTTP_PORT"),
         ("CALLGAUGE_INGEST_PORT", "CALLGAUGE_INGEST__PORT"),
