@@ -4,7 +4,7 @@ Pure: rows and times in.
 """
 
 from collections import OrderedDict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from itertools import chain
 from math import ceil
 from typing import Final
@@ -76,7 +76,7 @@ class AgentNow(Struct, frozen=True):
 
 
 class _Minute:
-    """What became known in one minute."""
+    """The waits and unanswered turns that became known in one minute."""
 
     __slots__ = ("unanswered", "waits_ms")
 
@@ -86,7 +86,7 @@ class _Minute:
 
 
 class _Kept:
-    """What is kept of one version."""
+    """The minutes of one version, and its bad time."""
 
     __slots__ = ("affected", "bad_since_ms", "minutes")
 
@@ -174,9 +174,9 @@ class Agents:
             calls_ended_badly=of.ended_badly,
             turns_answered=len(waits_ms),
             turns_unanswered=max(0, sum(each.unanswered for each in minutes)),
-            wait_p50_ms=_percentile(waits_ms, 50),
-            wait_p95_ms=_percentile(waits_ms, 95),
-            waits_p95_ms=tuple(_percentile(sorted(each.waits_ms), 95) for each in minutes),
+            wait_p50_ms=percentile(waits_ms, 50),
+            wait_p95_ms=percentile(waits_ms, 95),
+            waits_p95_ms=tuple(percentile(sorted(each.waits_ms), 95) for each in minutes),
             progress=sum(of.shares) / len(of.shares) if of.shares else None,
             bad_since_ms=kept.bad_since_ms,
             calls_affected=len(kept.affected),
@@ -216,7 +216,8 @@ def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
             sums.affected.append(call.conversation_id)
 
 
-def _percentile(ordered: list[float], percent: int) -> float | None:
+def percentile(ordered: Sequence[float], percent: int) -> float | None:
+    """The smallest of the ordered values that so many percent of them do not exceed; None without values."""
     return ordered[ceil(len(ordered) * percent / 100) - 1] if ordered else None
 
 

@@ -4,10 +4,9 @@ from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from itertools import chain
-from math import ceil
 from typing import Final
 
-from consumers.console.agents import Agents
+from consumers.console.agents import Agents, percentile
 from schemas.rows import CallRow, Row, TurnRow, number
 from schemas.scores.running import CallTable, KnownTime, RunningCalls, looking, whole
 
@@ -41,8 +40,7 @@ class Step:
 
     def percentile_ms(self, percent: int) -> float | None:
         """The smallest latency that so many percent of the answers do not exceed; None without answers."""
-        ordered = self.latencies_ms
-        return ordered[ceil(len(ordered) * percent / 100) - 1] if ordered else None
+        return percentile(self.latencies_ms, percent)
 
 
 class Fleet:
