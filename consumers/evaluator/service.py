@@ -66,6 +66,8 @@ FETCH_BYTES: Final = 128 * 1_024
 """Most bytes of one partition in one answer of the broker. With a backlog, each keeps as much in memory. A larger record comes alone."""
 EMPTY_ANSWER_MS: Final = 500
 """How long the broker waits for anything at all before it answers: ticks come twice a second."""
+RECOVERED_AT_ONCE: Final = 2
+"""Partitions that are folded again at a time: one, and one whose records come meanwhile. With all, none were live before the last."""
 CLAIM_AGAIN_SECONDS: Final = (1.0, 2.0, 4.0)
 """Pauses before partitions are claimed once more: meanwhile a heartbeat tells a former owner that they are not his any more."""
 HEARTBEAT_MS: Final = 500
@@ -258,6 +260,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _poll(self) -> tuple[Any, ...]:
         """Some records of the partitions that have not too much to publish first. If there is any of it, nothing is waited for."""
+        self._recover_in_turn()
         active = self.active
         closing = [number for number, each in active.items() if each.closing_calls]
         reading = [self._tp(number) for number, each in active.items() if not each.is_behind]
@@ -272,6 +275,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         except TimeoutError:
             return ()
         return tuple(chain.from_iterable(batches.values()))
+
+    def _recover_in_turn(self) -> None:
+        """Has the partitions read that are taken over; of those that recover, some: the one with the oldest call is the first."""
+        paused, active = self._consumer.paused(), self.active
+        waiting = [each for number, each in active.items() if self._tp(number) in paused]
+        room = RECOVERED_AT_ONCE - sum(each.is_recovering for each in active.values() if each not in waiting)
+        for each in sorted(waiting, key=lambda each: (each.is_recovering, each.known_ms)):
+            room -= each.is_recovering
+            if room >= 0 or not each.is_recovering:
+                self._consumer.resume(self._tp(each.number))
 
     async def _take(self, records: Sequence[Any]) -> None:
         """Folds the records of a poll, and gives others their turn now and then: a poll can have megabytes."""
@@ -485,7 +498,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await self._takeover.take([self.owned[number] for number in new], self._consumer, writer.id)
             for number in new:
                 self._consumer.seek(self._tp(number), self.owned[number].next_offset)
-            self._consumer.resume(*map(self._tp, new))
+            self._recover_in_turn()
             is_taken = True
             log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(self.owned))
             self.ready.set()

@@ -179,7 +179,7 @@ class FakeConsumer:
     def __init__(self, journal: list[str]) -> None:
         self.journal = journal
         self.assigned: set[TopicPartition] = set()
-        self.paused: set[TopicPartition] = set()
+        self.pauses: set[TopicPartition] = set()
         self.positions: dict[TopicPartition, int] = {}
         self.answered_at_ms = NOW_MS
         self.end = 0
@@ -224,12 +224,15 @@ class FakeConsumer:
         self.positions[tp] = offset
 
     def pause(self, *partitions: TopicPartition) -> None:
-        self.paused |= set(partitions)
+        self.pauses |= set(partitions)
+
+    def paused(self) -> set[TopicPartition]:
+        return self.pauses & self.assigned
 
     def resume(self, *partitions: TopicPartition) -> None:
         for tp in partitions:
             assert self.positions[tp] == START, "it is read from somewhere else"
-        self.paused -= set(partitions)
+        self.pauses -= set(partitions)
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         self.journal += sorted(f"commit {tp.topic}[{tp.partition}]@{to.offset}" for tp, to in offsets.items())
@@ -295,6 +298,7 @@ class FakeTakeover:
         self.kept: list[int] = []
         self.claimed: defaultdict[str, list[int]] = defaultdict(list)
         self.error: Exception | None = None
+        self.found: dict[int, Recovery] = {}  # what is known of the former owner, by partition
 
     async def claim(self, numbers: Sequence[int], writer_id: str) -> dict[int, int]:
         self.kept = list(numbers)
@@ -307,7 +311,7 @@ class FakeTakeover:
         if self.error is not None:
             raise self.error
         for each in owned:
-            each.start(Recovery(None, START, START))
+            each.start(self.found.get(each.number, Recovery(None, START, START)))
             self.claimed[writer_id].append(each.number)
 
 
@@ -357,7 +361,7 @@ class Shell:
         """The second half of a rebalance. A new assignment knows neither positions nor pauses of the one before."""
         self.consumer._coordinator.generation += generations
         self.consumer.assigned = logs_of(*numbers)
-        self.consumer.paused = set()
+        self.consumer.pauses = set()
         self.consumer.positions = {}
         await self.role.on_partitions_assigned(set(self.consumer.assigned))
         await until_idle()

@@ -48,7 +48,7 @@ async def test_records_are_folded_and_written_to_their_own_partition_number(shel
 async def test_a_new_partition_is_read_only_when_it_is_taken_over(shell: Shell) -> None:
     shell.takeover.gate.clear()
     await shell.assigned(0)
-    assert shell.consumer.paused == logs_of(0)
+    assert shell.consumer.pauses == logs_of(0)
     assert shell.consumer.positions == {}
     assert shell.writers[0].numbers == []
     assert not shell.role.ready.is_set()
@@ -58,7 +58,7 @@ async def test_a_new_partition_is_read_only_when_it_is_taken_over(shell: Shell) 
     shell.takeover.gate.set()
     await until_idle()
     assert shell.consumer.positions == dict.fromkeys(logs_of(0), START)
-    assert shell.consumer.paused == set()
+    assert shell.consumer.pauses == set()
     assert (shell.writers[0].runs, shell.writers[0].numbers) == (True, [0])
     assert shell.role.ready.is_set()
     await shell.folds(4)
@@ -70,7 +70,7 @@ async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(shell: Shell)
     await shell.folds(4, 5)
     shell.takeover.gate.clear()
     await shell.rebalanced(0, 1)
-    assert shell.consumer.paused == logs_of(1)
+    assert shell.consumer.pauses == logs_of(1)
     assert shell.consumer.positions == {TopicPartition(EVENTS_TOPIC, 0): 6}
     await shell.folds(6)
     await shell.folds(4, number=1)
@@ -222,7 +222,7 @@ async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
     ]  # fmt: skip
     assert list(shell.role.owned) == [1]
     assert not shell.failures
-    assert shell.consumer.paused == set()
+    assert shell.consumer.pauses == set()
 
 
 async def test_a_takeover_that_was_cancelled_begins_anew(shell: Shell) -> None:
@@ -241,7 +241,7 @@ async def test_a_takeover_that_fails_ends_the_role(shell: Shell) -> None:
     shell.takeover.error = ZeroDivisionError("boom")
     await shell.assigned(0)
     assert shell.failures == [shell.takeover.error]
-    assert shell.consumer.paused == logs_of(0)
+    assert shell.consumer.pauses == logs_of(0)
     assert not shell.role.ready.is_set()
 
 

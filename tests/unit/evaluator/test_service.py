@@ -68,6 +68,22 @@ async def test_the_loop_has_the_place_written_where_nothing_is_decided(
     assert shell.role.owned[0].outlet.place == START
 
 
+async def test_partitions_recover_some_at_a_time_and_the_oldest_call_first(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all at once, none would be live before the last."""
+    monkeypatch.setattr(service, "RECOVERED_AT_ONCE", 1)
+    for number, began_ms in enumerate((NOW_MS + 3, NOW_MS + 1, NOW_MS + 2)):
+        known = row(START + 2, first=START, first_known_ms=began_ms, known_ms=began_ms)
+        shell.takeover.found[number] = Recovery(known, START, START + 2)
+    await shell.assigned(0, 1, 2, 3)
+    turns: list[set[int]] = []
+    for records in ((), (ended(START, 1),), (ended(START + 1, 1),), (ended(START, 2), ended(START + 1, 2)), ()):
+        await shell.goes_round(*records)
+        turns.append({0, 1, 2, 3} - {tp.partition for tp in shell.consumer.pauses})
+    assert turns == [{1, 3}, {1, 3}, {1, 3}, {1, 2, 3}, {0, 1, 2, 3}], "3 had no former owner"
+
+
 async def test_a_poll_that_does_not_come_back_ends(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's waits for ever while the group shares out its partitions anew."""
 
@@ -467,7 +483,7 @@ async def test_nothing_is_read_and_nothing_closes_while_too_much_waits_to_be_wri
     await until_idle()
     await shell.goes_round()
     assert (len(shell.consumer.polls), shell.closing) == (3, [0, 0])
-    assert shell.consumer.paused == set(), "the client would drop what it has"
+    assert shell.consumer.pauses == set(), "the client would drop what it has"
 
 
 async def test_nobody_waits_for_what_is_given_up(shell: Shell) -> None:
