@@ -27,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest
 LINTED := $(BIN)/python -m tests.tidy.linters $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-pythons test-long laws durations check audit lock bench pressure conformance drills chaos kafka release cut clean
+.PHONY: help setup demo test test-all test-fast test-pythons test-long laws durations check audit lock bench pressure conformance drills chaos kafka release cut clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -37,9 +37,12 @@ setup: $(RUNS) ## make .venv with callgauge and what it needs to run; targets th
 demo: $(RUNS) ## simulated calls, every role in one process, no broker needed (ARGS="--calls 12")
 	@$(BIN)/callgauge demo $(ARGS)
 
-test: $(READY) ## everything that must hold, on a real Kafka broker too
+test: $(READY) ## what one process does, and a short run of each part on a real Kafka broker and in a real browser: 6 minutes
 	@$(BIN)/python -m tests.support.required_tools
-	@$(LINTED) $(WORKERS) -m "not long"
+	@$(LINTED) $(WORKERS) -m "not long and not thorough"
+
+test-all: test ## everything that must hold: make test, then all the others on real surroundings
+	@$(PYTEST) $(WORKERS) -m "thorough and not long"
 
 test-fast: $(READY) ## what needs no broker and no other tool: tests of single modules, laws, the golden file
 	@$(PYTEST) $(WORKERS) -m "not kafka and not long" tests/unit tests/properties tests/golden schemas consumers/engine
@@ -51,7 +54,7 @@ test-pythons: ## make test-fast on each later Python that is here (PYTHONS="pyth
 		else echo "$$python is not here: nothing is tested on it."; fi; \
 	done
 
-test-long: $(READY) ## beyond make test: further kills, three brokers, mutants, laws on more examples (EXAMPLES=400)
+test-long: $(READY) ## beyond make test-all: further kills, three brokers, mutants, laws on more examples (EXAMPLES=400)
 	@$(BIN)/python -m tests.support.required_tools
 	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=3600 -m long --ignore=tests/drills
 	@$(MAKE) --no-print-directory laws EXAMPLES=$(or $(EXAMPLES),400)
@@ -60,7 +63,7 @@ laws: $(READY) ## every law on new examples at each run, many of them (EXAMPLES=
 	@EXAMPLES=$(or $(EXAMPLES),1000) $(PYTEST) $(WORKERS) -o faulthandler_timeout=3600 \
 		--hypothesis-profile laws -m hypothesis
 
-durations: $(READY) ## run make test and write how long its tests take, by which they are put in order
+durations: $(READY) ## run all that test-all runs and write how long its tests take, by which they are put in order
 	@$(LINTED) $(WORKERS) -m "not long" --write-durations
 
 check: $(READY) ## format, lint, types and the rules of the tree

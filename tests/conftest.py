@@ -12,7 +12,8 @@ import pytest
 import structlog
 
 from tests.support.required_tools import MISSING
-from tests.support.schedule import Durations, SlowestFirst, after_the_first, arrange
+from tests.support.schedule import Durations, SlowestFirst, after_the_first, arrange, known_seconds
+from tests.support.tiers import is_short
 
 _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
@@ -101,8 +102,11 @@ def pytest_collection(session: pytest.Session) -> Generator[None, None, None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if _IS_WORKER:
         arrange(items)
+    seconds = known_seconds()
     # So that a person can leave them out: -m "not kafka".
     for item in items:
+        if not is_short(item.nodeid, seconds):
+            item.add_marker(pytest.mark.thorough)
         if "bootstrap" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.kafka)
 

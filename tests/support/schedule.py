@@ -53,7 +53,7 @@ def after_the_first(worker: str, folder: Path) -> Iterator[None]:
 
 def arrange(items: list[pytest.Item]) -> None:
     """Puts the slowest groups first, so that no worker begins one when the others are done; before them what needs a fresh process."""
-    seconds = _read_table()
+    seconds = known_seconds()
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         groups.setdefault(group_of(item.nodeid), []).append(item)
@@ -119,11 +119,12 @@ class Durations:
 
     def pytest_sessionfinish(self) -> None:
         """Tests that did not run keep their rows of the table."""
-        table = {nodeid: seconds for nodeid, seconds in _read_table().items() if nodeid not in self._seconds}
+        table = {nodeid: seconds for nodeid, seconds in known_seconds().items() if nodeid not in self._seconds}
         table |= {nodeid: round(taken, 1) for nodeid, taken in self._seconds.items() if taken >= _LEAST_SECONDS}
         _TABLE.write_text(json.dumps(dict(sorted(table.items())), indent=1, ensure_ascii=False) + "\n")
 
 
-def _read_table() -> Mapping[str, float]:
+def known_seconds() -> Mapping[str, float]:
+    """How long tests took that are not fast, by name."""
     found: dict[str, float] = json.loads(_TABLE.read_text()) if _TABLE.exists() else {}
     return found
