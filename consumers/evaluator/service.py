@@ -113,6 +113,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._goals = goals
         self.ready = asyncio.Event()
         self.owned: dict[int, Partition] = {}
+        self._unread: list[int] = []  # taken over, and paused until it is their turn to recover
         self._kafka = kafka
         self._settings = settings
         self._instruments = instruments
@@ -260,7 +261,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _poll(self) -> tuple[Any, ...]:
         """Some records of the partitions that have not too much to publish first. If there is any of it, nothing is waited for."""
-        self._recover_in_turn()
+        if self._unread:
+            self._recover_in_turn()
         active = self.active
         closing = [number for number, each in active.items() if each.closing_calls]
         reading = [self._tp(number) for number, each in active.items() if not each.is_behind]
@@ -277,14 +279,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return tuple(chain.from_iterable(batches.values()))
 
     def _recover_in_turn(self) -> None:
-        """Has the partitions read that are taken over; of those that recover, some: the one with the oldest call is the first."""
-        paused, active = self._consumer.paused(), self.active
-        waiting = [each for number, each in active.items() if self._tp(number) in paused]
-        room = RECOVERED_AT_ONCE - sum(each.is_recovering for each in active.values() if each not in waiting)
-        for each in sorted(waiting, key=lambda each: (each.is_recovering, each.known_ms)):
-            room -= each.is_recovering
-            if room >= 0 or not each.is_recovering:
-                self._consumer.resume(self._tp(each.number))
+        """Has partitions read that were taken over. Of those that must recover, a few: the one with the oldest call is the first."""
+        room = RECOVERED_AT_ONCE - sum(
+            each.is_recovering for number, each in self.owned.items() if number not in self._unread
+        )
+        while self._unread:
+            first = self.owned[self._unread[0]]
+            if first.is_recovering and room <= 0:
+                break
+            room -= first.is_recovering
+            self._consumer.resume(self._tp(self._unread.pop(0)))
 
     async def _take(self, records: Sequence[Any]) -> None:
         """Folds the records of a poll, and gives others their turn now and then: a poll can have megabytes."""
@@ -350,6 +354,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _give_back(self) -> None:
         self._rebalances += 1
+        self._unread.clear()  # the client forgets its pauses with the assignment
         await self._hand_over()
         # Another owner may fence its producer off from now on. Whether its last transaction was made, only `scores` knows then.
         if not await self._end_owning():
@@ -366,6 +371,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._keep_only(())
 
     def _keep_only(self, numbers: Collection[int]) -> None:
+        self._unread.clear()
         for number in [number for number in self.owned if number not in numbers]:
             gone = self.owned.pop(number)
             gone.count_events()  # also what it folded since the last scrape: a successor counts it as replayed
@@ -498,6 +504,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await self._takeover.take([self.owned[number] for number in new], self._consumer, writer.id)
             for number in new:
                 self._consumer.seek(self._tp(number), self.owned[number].next_offset)
+            self._unread = sorted(
+                new, key=lambda number: (self.owned[number].is_recovering, self.owned[number].known_ms)
+            )
             self._recover_in_turn()
             is_taken = True
             log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(self.owned))

@@ -98,6 +98,8 @@ def _run(arguments: tuple[str, ...], environment: dict[str, str], out: Path, err
     """Becomes the command, with the arguments and the environment that a shell would have given it."""
     os.environ.clear()
     os.environ.update(environment)
+    # The process that forked this one may have begun in a moment in which a test had signals blocked (`streamer.offline.side_by_side`).
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     time.tzset()
     for number, file in ((1, out), (2, err)):
         # Appending, as both may be one file.
