@@ -1,11 +1,10 @@
 """Runs a back-test over the topics, or the folder of a `serve`, and says what came out."""
 
 import asyncio
-import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,9 +37,11 @@ from consumers.runtime.process import finish_unless, wall_clock_ms
 from schemas.log import Event, Tick
 from schemas.rows import Row, encode
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPICS
-from streamer.backtest.past import BacktestError, Past, PastFolder, PastTopics, Period
-from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, Said, Tally
+from streamer.backtest.past import BacktestError, Past, PastFolder, PastTopics
+from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun
+from streamer.changes import changes_json, changes_table, remark_on_chance
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
+from streamer.history.comparison import Period
 from streamer.roles.evaluator_role import goals_of_now
 from streamer.served_calls import served
 from streamer.settings.all_settings import Settings
@@ -312,16 +313,16 @@ _NOT_THERE: Final = "-"
 
 
 def report(plan: BacktestPlan, result: BacktestResult) -> RenderableType:
-    """The comparison for people: how many calls and scores differ, by name of score, and examples."""
+    """The comparison for people: how many calls and values differ, the measures of calls that do, and examples."""
     comparison = result.comparison
-    parts: list[RenderableType] = [*_headlines(plan, comparison)]
-    parts += _goal_lines(comparison)
-    if comparison.tallies:
-        parts += ["", _scores_table(comparison.tallies)]
+    parts: list[RenderableType] = [*_headlines(plan, comparison), *_goal_lines(comparison)]
+    if changes := comparison.changes():
+        calls = comparison.calls["equal"] + comparison.calls["changed"]
+        parts += ["", changes_table(changes, (calls, calls), ("then", "now"))]
+        parts += [text for text in [remark_on_chance(changes)] if text]
     if comparison.examples:
-        differing = comparison.total().differing
-        shown = f"{len(comparison.examples)} of {differing}" if differing > MAX_EXAMPLES else f"{differing}"
-        parts += ["", f"Differences ({shown}):", _examples_table(comparison)]
+        counts = ", ".join(f"{name} {count}" for name, count in comparison.differing.most_common())
+        parts += ["", f"Values that differ: {counts}. The first of them:", _examples_table(comparison)]
     return Group(*parts)
 
 
@@ -335,9 +336,10 @@ def report_document(plan: BacktestPlan, result: BacktestResult) -> dict[str, Any
         "obeys_facts": plan.obeys_facts,
         "into": plan.into,
         "records_written": result.written,
-        "calls": comparison.calls.counts | {name: counts[name] for name in _LEFT_OUT_CALLS},
-        "scores": comparison.total().counts,
-        "scores_by_name": {name: _tally_json(tally) for name, tally in sorted(comparison.tallies.items())},
+        "calls": {**comparison.calls, **{name: counts[name] for name in _LEFT_OUT_CALLS}},
+        "equal_values": comparison.equal_values,
+        "differing_values": dict(comparison.differing),
+        "measures": changes_json(comparison.changes()),
         "calls_with_other_goals": comparison.other_goals,
         "subgoals": [
             {"id": name, "won": won, "lost": lost} for name, won, lost in by_subgoal(comparison.flipped.values())
@@ -346,7 +348,7 @@ def report_document(plan: BacktestPlan, result: BacktestResult) -> dict[str, Any
             {"conversation_id": call, "subgoals": [each._asdict() for each in found]}
             for call, found in comparison.flipped.items()
         ],
-        "examples": [_example_json(example) for example in comparison.examples],
+        "examples": [each._asdict() for each in comparison.examples],
         "refused_records": counts["refused_records"],
         "unreadable_scores": counts["unreadable_scores"],
         "log_cut_at_ms": result.cut,
@@ -371,7 +373,7 @@ def remarks(result: BacktestResult, into: str | None, run_id: str) -> Iterator[s
             f"{partition} has nothing before {shown_moment(oldest_ms)} UTC, and more was wanted: calls that began earlier "
             "are left out or incomplete, and differences of incomplete ones say nothing of today's code. Take a later --since."
         )
-    counts = {"only_then": result.comparison.calls.only_then, **result.counts}
+    counts = {"only_then": result.comparison.calls["only_then"], **result.counts}
     for name, remark in _REMARKS.items():
         if count := counts.get(name):
             yield remark.format(calls=counted(count, "call"), count=count)
@@ -383,16 +385,14 @@ def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
     since, until = (shown_moment(ms) for ms in plan.period)
     what = "closed" if plan.obeys_facts else "began"
     calls = comparison.calls
-    compared = calls.equal + calls.changed
-    yield f"Calls that {what} from {since} to {until} UTC, evaluated again: {compared + calls.only_now}"
+    compared = calls["equal"] + calls["changed"]
+    yield f"Calls that {what} from {since} to {until} UTC, evaluated again: {compared + calls['only_now']}"
     if plan.obeys_facts:
         yield "The goals of calls are those that they had; --without-facts takes today's."
-    total = comparison.total()
-    if compared and not total.differing:
-        yield f"No difference: {total.equal} final scores of {counted(compared, 'call')} are equal."
-    elif any(calls.counts.values()):
-        counts = calls.counts.items()
-        yield "Calls: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts if count)
+    if compared and not comparison.differing:
+        yield f"No difference: {comparison.equal_values} final values of {counted(compared, 'call')} are equal."
+    elif calls.total():
+        yield "Calls: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in calls.items() if count)
     else:
         yield "There is nothing to compare: no call in this time."
 
@@ -412,63 +412,13 @@ def _goal_lines(comparison: Comparison) -> Iterator[str]:
         yield f"  and {counted(len(flipped) - MAX_EXAMPLES, 'more call')}; --json has all"
 
 
-def _scores_table(tallies: Mapping[str, Tally]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("final score")
-    for column in ("equal", "changed", "mean change", "only then", "only now"):
-        table.add_column(column, justify="right")
-    for name, tally in sorted(tallies.items()):
-        mean = tally.mean_difference
-        shown_mean = _NOT_THERE if mean is None else f"±{mean:.3f}".rstrip("0").rstrip(".")
-        numbers = (tally.equal, tally.changed, shown_mean, tally.only_then, tally.only_now)
-        table.add_row(name, *(str(number) for number in numbers))
-    return table
-
-
 def _examples_table(comparison: Comparison) -> Table:
     table = Table(box=None, pad_edge=False)
-    for column in ("conversation", "turn", "final score", "then", "now"):
+    for column in ("conversation", "turn", "value", "then", "now"):
         table.add_column(column, overflow="fold")
     for example in comparison.examples:
-        subject = example.subject
-        name = f"{subject.name} {subject.place}" if subject.place and subject.name != "dead_air" else subject.name
-        turn = _NOT_THERE if subject.turn is None else str(subject.turn)
-        cells = (example.conversation_id, turn, name, said_text(example.then), said_text(example.now))
-        table.add_row(*cells)
+        table.add_row(*(_NOT_THERE if value is None else str(value) for value in example))
     return table
-
-
-def said_text(said: Said | None) -> str:
-    """A score in a few words.
-
-    Example:
-        >>> said_text({"result": 812.5, "anchor": "vad"})
-        '812.5, anchor vad'
-        >>> said_text({"result": {"outcome": "unscored", "reason": "no_user_speech"}})
-        'unscored: no_user_speech'
-    """
-    if said is None:
-        return _NOT_THERE
-    return ", ".join(_field_text(name, value) for name, value in said.items()) or "there"
-
-
-def _field_text(name: str, value: Any) -> str:
-    if name == "result" and isinstance(value, Mapping) and "reason" in value:
-        return f"{value.get('outcome')}: {value['reason']}"
-    if name == "result" and not isinstance(value, (list, Mapping)):
-        return f"{value}"
-    return f"{name} {value if isinstance(value, str) else json.dumps(value)}"
-
-
-def _tally_json(tally: Tally) -> Mapping[str, Any]:
-    counts = tally.counts
-    equal, changed = counts.pop("equal"), counts.pop("changed")
-    return {"equal": equal, "changed": changed, "mean_absolute_difference": tally.mean_difference, **counts}
-
-
-def _example_json(example: Difference) -> Mapping[str, Any]:
-    conversation_id, subject, then, now = example
-    return {"conversation_id": conversation_id, **subject._asdict(), "then": then, "now": now}
 
 
 # `callgauge replay --from-topics`: reads the times of the options, shows a progress bar, prints the differences.

@@ -104,8 +104,7 @@ async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], top
             "equal": calls, "changed": 0, "only_then": 0, "only_now": 0, "not_over": 0, "without_beginning": 0,
             "closed_twice": 0,
         }, result["examples"]  # fmt: skip
-        assert result["scores"]["equal"] > 3 * calls
-        assert result["scores_by_name"]["dead_air"]["equal"] == len(dead_airs)
+        assert result["equal_values"] > 3 * calls
         assert not result["examples"]
         assert result["records_written"] == len(runs[result["run"]])
         assert not result["log_cut_at_ms"]
@@ -118,22 +117,22 @@ async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], top
     result = compared(other)
     assert result["calls"]["equal"] + result["calls"]["changed"] == calls
     assert result["calls"]["changed"] > 0
-    assert result["scores_by_name"]["dead_air"]["only_now"] > 0
+    assert result["measures"]["dead_airs"]["change"] > 0
     assert compared(other)["examples"] == result["examples"]
 
     code, out, told = backtested(environment)
     assert code == 0, told
-    assert f"final scores of {calls} calls are equal" in out
+    assert f"final values of {calls} calls are equal" in out
     assert "callgauge_run=" in told
 
     # Without the facts goals are chosen again.
     others = {**environment, "CALLGAUGE_GOALS__FOLDER": str(with_fewer_subgoals(tmp_path / "goals"))}
-    assert compared(others)["scores_by_name"]["progress"]["changed"] == 0
-    assert compared(others, "--without-facts")["scores_by_name"]["progress"]["changed"] > 0
+    assert "goals.subgoals" not in compared(others)["differing_values"]
+    assert compared(others, "--without-facts")["differing_values"]["goals.subgoals"] > 0
     result = compared({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
     assert result["calls"]["changed"] > 0
-    assert result["scores_by_name"]["progress"]["only_then"] == 0
-    assert result["scores_by_name"]["dead_air"]["only_now"] > 0
+    assert "goals.subgoals" not in result["differing_values"]
+    assert result["measures"]["dead_airs"]["change"] > 0
     assert result["examples"]
     assert all({"conversation_id", "turn", "then", "now"} <= example.keys() for example in result["examples"])
     again = compared({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
@@ -142,8 +141,8 @@ async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], top
     assert runs[again["run"]] == runs[result["run"]]
     code, out, _ = backtested({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
     assert code == 0
-    assert "Differences (" in out
-    assert "dead_air" in out
+    assert "Values that differ: " in out
+    assert "dead_airs" in out
 
     assert await written_rows(environment) == then, "scores itself is left alone"
     before = compared(environment, "--until", "50m")
