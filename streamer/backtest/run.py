@@ -1,20 +1,16 @@
 """Runs a back-test over the topics, or the folder of a `serve`, and says what came out."""
 
 import asyncio
-import re
-import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 
 import typer
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -24,10 +20,8 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import (
     READ,
-    WRITE,
     KafkaSettings,
     Needs,
-    TopicsUnfitError,
     partition_counts,
     require_access,
 )
@@ -35,8 +29,7 @@ from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import finish_unless, wall_clock_ms
 from schemas.log import Event, Tick
-from schemas.rows import Row, encode
-from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPICS
+from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 from streamer.backtest.past import BacktestError, Past, PastFolder, PastTopics
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun
 from streamer.changes import changes_json, changes_table, remark_on_chance
@@ -46,22 +39,15 @@ from streamer.roles.evaluator_role import goals_of_now
 from streamer.served_calls import served
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
-from streamer.sources.publisher import PublishError
 from streamer.terminal import error_console, output_console, print_document, say
 from streamer.time_bounds import moment_ms, shown_moment
 from streamer.trials.versus import by_subgoal, flips_in_words, quotes
 
-# Evaluates past traffic again with today's code and settings, and compares; on Kafka it writes to a separate topic.
-
-RUN_HEADER: Final = "callgauge_run"
-"""Header of every record that a back-test writes; its value is the id of the run."""
-MAX_UNACKNOWLEDGED: Final = 1_000
-"""Records on their way to the topic at a time."""
+# Evaluates past traffic again with today's code and settings, and compares. Nothing is written.
 
 FETCH_WAIT_MS: Final = 20
 """How long the broker keeps a fetch that has nothing: a client that goes on to the next partition waits for it."""
 _SHOWN_EVERY: Final = 500
-_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 ShowProgress = Callable[[int, int, float], None]
 """Gets the partition number, the number of partitions, and the finished share of this one's time."""
@@ -73,18 +59,14 @@ class BacktestPlan:
 
     Attributes:
         period: The past, in broker time.
-        into: Topic of the new records, without the prefix; None writes none.
         obeys_facts: Whether the calls are those that closed in the period, with the goals that they had; otherwise those that began in
             it, and they choose.
-        run_id: Identifies the records of this run.
         now_ms: Start of the command: an open silence lasts until then.
         folder: The folder of a `serve` that has the past; None for Kafka.
     """
 
     period: Period
-    into: str | None
     obeys_facts: bool
-    run_id: str
     now_ms: int
     folder: Path | None = None
 
@@ -95,33 +77,13 @@ class BacktestResult:
 
     Attributes:
         comparison: The final scores of the log against the new ones.
-        written: Records put on the topic.
         counts: What was left out, under the names of the report for programs.
         cut: Time in ms of the oldest record of each partition of the log whose older records are deleted.
     """
 
     comparison: Comparison = field(default_factory=Comparison)
-    written: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     cut: dict[str, int] = field(default_factory=dict)
-
-
-def topic_to_write(kafka: KafkaSettings, into: str) -> str:
-    """The name, without the prefix, of the topic that the records go to.
-
-    Args:
-        kafka: How topics are called here.
-        into: As typed, with the prefix or without.
-
-    Raises:
-        ValueError: It cannot be a topic's name, or it is a topic that others read.
-    """
-    name = into.removeprefix(kafka.topic_prefix)
-    if not _TOPIC_NAME.fullmatch(kafka.topic(name)) or not name:
-        raise ValueError(f"{into!r} is no name of a topic: letters, digits, dot, dash and underscore, at most 249")
-    if name in {topic.name for topic in TOPICS}:
-        raise ValueError(f"{into!r} is a topic of the running system; a back-test writes to one of its own")
-    return name
 
 
 async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -> BacktestResult:
@@ -129,14 +91,13 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
 
     Args:
         settings: Today's settings; with a folder, as `served` has them.
-        plan: The past, and the topic of the new records.
+        plan: The past.
         show: Gets the progress.
 
     Raises:
         BacktestError: It cannot run as requested.
         GoalFolderError: The folder of goals cannot be read.
         KafkaUnreachableError: No broker answers, or rights are missing.
-        PublishError: A record could not be written.
         TopicsUnfitError: A topic is missing.
     """
     kafka = settings.kafka
@@ -145,7 +106,6 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
     async with (
         nullcontext() if plan.obeys_facts else goals_of_now(kafka, settings) as goals,
         _past(settings, plan) as (there, count),
-        _Writer(kafka, plan) as writer,
     ):
         for number in range(count):
             show(number, count, 0.0)
@@ -171,15 +131,11 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
                 redactor=Redactor(settings.redaction),
             )
             if not rerun.is_over(since_ms):
-                await _evaluate(
-                    rerun, there.read(number, stretch), writer, plan, begin_ms, partial(show, number, count)
-                )
+                await _evaluate(rerun, there.read(number, stretch), plan, begin_ms, partial(show, number, count))
             result.counts += rerun.counts
             result.counts["not_over"] += rerun.open_calls
             result.counts["closed_twice"] += len(past.closed_twice)
             result.counts["unreadable_scores"] += past.unreadable
-        await writer.flush()
-        result.written = writer.written
         result.cut = there.cut
     show(count, count, 0.0)
     return result
@@ -188,7 +144,6 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
 async def _evaluate(
     rerun: Rerun,
     log: AsyncIterator[Event | Tick],
-    writer: "_Writer",
     plan: BacktestPlan,
     begin_ms: int,
     show: Callable[[float], None],
@@ -197,14 +152,14 @@ async def _evaluate(
     taken = 0
     async with aclosing(cast("AsyncGenerator[Event | Tick, None]", log)) as found:
         async for each in found:
-            await writer.write(rerun.take(each))
+            rerun.take(each)
             time_ms = each.known_ms if isinstance(each, Tick) else each.timestamp
             taken += 1
             if taken % _SHOWN_EVERY == 0:
                 show(min(1.0, max(0.0, (time_ms - begin_ms) / (plan.period.until_ms - begin_ms))))
             if rerun.is_over(time_ms):
                 break
-    await writer.write(rerun.finish(plan.now_ms))
+    rerun.finish(plan.now_ms)
 
 
 @asynccontextmanager
@@ -214,12 +169,12 @@ async def _past(settings: Settings, plan: BacktestPlan) -> AsyncIterator[tuple[P
     if plan.folder is not None and history is not None:
         yield PastFolder(plan.folder, history), 1
         return
-    count = await _partitions(kafka, plan.into or "")
+    count = await _partitions(kafka)
     async with onlooker(kafka, "backtest", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as consumer:
         yield PastTopics(consumer, kafka), count
 
 
-async def _partitions(kafka: KafkaSettings, into: str) -> int:
+async def _partitions(kafka: KafkaSettings) -> int:
     """How many partitions there are to evaluate."""
     reads = {topic: frozenset({READ}) for topic in (EVENTS_TOPIC, SCORES_TOPIC)}
     await require_access(kafka, Needs(reads))
@@ -230,81 +185,7 @@ async def _partitions(kafka: KafkaSettings, into: str) -> int:
             f"Back-test: {kafka.topic(SCORES_TOPIC)} must have as many partitions as {kafka.topic(EVENTS_TOPIC)}, but they have "
             f"{counts[SCORES_TOPIC]} and {count}. Nothing was evaluated. `callgauge topics check` says more."
         )
-    try:
-        await require_access(kafka, Needs({into: frozenset({WRITE})}))
-    except TopicsUnfitError as error:
-        raise BacktestError(
-            f"Back-test: there is no topic {kafka.topic(into)} on {kafka.bootstrap_servers} to write to, and callgauge "
-            "creates none on the way. Nothing was evaluated. Create it:\n"
-            f"  callgauge topics create --scores-copy {into} --partitions {count} --bootstrap {kafka.bootstrap_servers}"
-            f"{f' --topic-prefix {kafka.topic_prefix}' if kafka.topic_prefix else ''}"
-        ) from error
     return count
-
-
-class _Writer:
-    """Puts records on the topic of a back-test, in order, each with the id of the run; without a topic it writes nothing."""
-
-    def __init__(self, kafka: KafkaSettings, plan: BacktestPlan) -> None:
-        self.written = 0
-        self._kafka = kafka
-        self._topic = None if plan.into is None else kafka.topic(plan.into)
-        self._headers = [(RUN_HEADER, plan.run_id.encode())]
-        self._producer: AIOKafkaProducer | None = None
-        self._sent: list[asyncio.Future[Any]] = []
-
-    async def __aenter__(self) -> Self:
-        if self._topic is None:
-            return self
-        self._producer = self._kafka.producer("backtest")
-        try:
-            await self._producer.start()
-        except KafkaError as error:
-            await self._producer.stop()
-            raise self._kafka.unreachable(error) from error
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._producer is not None:
-            await self._producer.stop()
-
-    async def write(self, rows: Sequence[Row]) -> None:
-        """Hands rows over; waits when too many are on their way.
-
-        Raises:
-            PublishError: The broker did not take one.
-        """
-        producer = self._producer
-        if producer is None or not rows:
-            return
-        try:
-            for row in rows:
-                key = row.conversation_id.encode()
-                self._sent.append(await producer.send(self._topic, encode(row), key=key, headers=self._headers))
-        except KafkaError as error:
-            raise self._refused(error) from error
-        if len(self._sent) >= MAX_UNACKNOWLEDGED:
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Waits until all that was handed over is acknowledged.
-
-        Raises:
-            PublishError: The broker did not take one.
-        """
-        sent, self._sent = self._sent, []
-        try:
-            await asyncio.gather(*sent)
-        except KafkaError as error:
-            raise self._refused(error) from error
-        self.written += len(sent)
-
-    def _refused(self, error: KafkaError) -> PublishError:
-        return PublishError(
-            f"Back-test: records could not be written to {self._topic} on {self._kafka.bootstrap_servers}: "
-            f"{str(error) or type(error).__name__}. It ends here, and its output is incomplete. Check the broker "
-            "and the rights on the topic, then run it again: a run has an id of its own."
-        )
 
 
 # The report of a back-test as tables or JSON. Pure.
@@ -330,12 +211,9 @@ def report_document(plan: BacktestPlan, result: BacktestResult) -> dict[str, Any
     """The comparison, for a program."""
     comparison, counts = result.comparison, result.counts
     return {
-        "run": plan.run_id,
         "since_ms": plan.period.since_ms,
         "until_ms": plan.period.until_ms,
         "obeys_facts": plan.obeys_facts,
-        "into": plan.into,
-        "records_written": result.written,
         "calls": {**comparison.calls, **{name: counts[name] for name in _LEFT_OUT_CALLS}},
         "equal_values": comparison.equal_values,
         "differing_values": dict(comparison.differing),
@@ -366,8 +244,8 @@ _REMARKS: Final = {
 }
 
 
-def remarks(result: BacktestResult, into: str | None, run_id: str) -> Iterator[str]:
-    """Remarks beside the differences, each a sentence; `into` is the topic that was written."""
+def remarks(result: BacktestResult) -> Iterator[str]:
+    """Remarks beside the differences, each a sentence."""
     for partition, oldest_ms in sorted(result.cut.items()):
         yield (
             f"{partition} has nothing before {shown_moment(oldest_ms)} UTC, and more was wanted: calls that began earlier "
@@ -377,8 +255,6 @@ def remarks(result: BacktestResult, into: str | None, run_id: str) -> Iterator[s
     for name, remark in _REMARKS.items():
         if count := counts.get(name):
             yield remark.format(calls=counted(count, "call"), count=count)
-    if into is not None:
-        yield f"{result.written} records written to {into}, each with the header callgauge_run={run_id}."
 
 
 def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
@@ -429,7 +305,6 @@ def run_backtest(
     *,
     since: str | None,
     until: str | None,
-    into: str,
     obeys_facts: bool,
     as_json: bool,
     folder: Path | None = None,
@@ -440,50 +315,43 @@ def run_backtest(
         settings: Today's settings.
         since: Start of the period, as typed.
         until: End of the period, as typed; None is now.
-        into: Topic to write to, as typed.
         obeys_facts: Whether the calls are those that closed in the period, with the goals that they had.
         as_json: One JSON object instead of tables.
-        folder: The folder of a `serve` that has the past, in place of Kafka; then no record is written.
+        folder: The folder of a `serve` that has the past, in place of Kafka.
 
     Raises:
-        typer.BadParameter: A time or the topic cannot be used.
+        typer.BadParameter: A time cannot be used.
         BacktestError: It cannot run as requested.
         typer.Exit: A signal cut it short.
     """
-    plan = _plan(settings, since, until, into, obeys_facts=obeys_facts)
+    plan = _plan(since, until, obeys_facts=obeys_facts)
     if folder is not None:
-        settings, plan = served(settings, folder), replace(plan, into=None, folder=folder)
-    topic = None if plan.into is None else settings.kafka.topic(plan.into)
+        settings, plan = served(settings, folder), replace(plan, folder=folder)
     redact = Redactor(settings.redaction).redact
     configure_logging(settings.log_format, "warning", redact=redact)  # log lines of the goal sources are no results
     result = asyncio.run(_run(settings, plan))
     if result is None:
-        say(
-            "Stopped."
-            if topic is None
-            else f"Stopped. What was written until then is in {topic} under run {plan.run_id}."
-        )
+        say("Stopped.")
         raise typer.Exit(STOPPED_BY_SIGNAL)
     if as_json:
         print_document(report_document(plan, result))
     else:
         output_console().print(report(plan, result))
-    for remark in remarks(result, topic, plan.run_id):
+    for remark in remarks(result):
         say(remark)
 
 
-def _plan(settings: Settings, since: str | None, until: str | None, into: str, *, obeys_facts: bool) -> BacktestPlan:
+def _plan(since: str | None, until: str | None, *, obeys_facts: bool) -> BacktestPlan:
     now_ms = wall_clock_ms()
     if since is None:
         raise typer.BadParameter("--from-topics needs --since: from when on calls are evaluated again, for example 2h.")
     try:
         period = Period(moment_ms(since, now_ms), now_ms if until is None else moment_ms(until, now_ms))
-        name = topic_to_write(settings.kafka, into)
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from error
     if period.since_ms >= period.until_ms:
         raise typer.BadParameter("--since must be before --until.")
-    return BacktestPlan(period, name, obeys_facts, secrets.token_hex(4), now_ms)
+    return BacktestPlan(period, obeys_facts, now_ms)
 
 
 async def _run(settings: Settings, plan: BacktestPlan) -> BacktestResult | None:

@@ -26,7 +26,7 @@ from streamer.backtest import past as backtest_past
 from streamer.backtest import rerun as backtest_rerun
 from streamer.backtest.past import BacktestError, PastCalls, PastTopics
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, last_values
-from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document, topic_to_write
+from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document
 from streamer.history.comparison import Period
 from streamer.terminal import Screen
 from streamer.trials.calls import NewestRows
@@ -594,7 +594,7 @@ def test_the_last_values_leave_out_what_was_taken_back_and_how_it_was_said() -> 
 
 
 def plan(*, obeys_facts: bool = True) -> BacktestPlan:
-    return BacktestPlan(period(), "scores.backtest", obeys_facts, "ab12", T0_MS + 60_000)
+    return BacktestPlan(period(), obeys_facts, T0_MS + 60_000)
 
 
 def shown(result: BacktestResult) -> str:
@@ -607,9 +607,7 @@ def shown(result: BacktestResult) -> str:
 
 
 def test_a_report_says_what_differs() -> None:
-    result = BacktestResult(
-        written=12, counts=Counter(refused_records=3, without_beginning=2), cut={"events[0]": T0_MS}
-    )
+    result = BacktestResult(counts=Counter(refused_records=3, without_beginning=2), cut={"events[0]": T0_MS})
     result.comparison.add("equal", waited(1.0), waited(1.0))
     result.comparison.add("c\x1b[31m", waited(100.0), waited(140.5))
     text = shown(result)
@@ -617,10 +615,9 @@ def test_a_report_says_what_differs() -> None:
     assert "+20" in " ".join(text.split()) or "20.2" in text
     assert "c\\x1b[31m" in text
     assert "Values that differ: wait_ms 1, longest_wait_ms 1." in text
-    told = list(remarks(result, "x.scores.backtest", "ab12"))
+    told = list(remarks(result))
     assert told[0].startswith("events[0] has nothing before 2026")
     assert any(line.startswith("2 calls left out: the log does not have") for line in told)
-    assert told[-1] == "12 records written to x.scores.backtest, each with the header callgauge_run=ab12."
     as_json = report_document(plan(), result)
     assert (as_json["calls"]["changed"], as_json["calls"]["without_beginning"]) == (1, 2)
     assert as_json["differing_values"] == {LATENCY: 1, "longest_wait_ms": 1}
@@ -634,15 +631,3 @@ def test_a_report_of_no_difference_and_of_nothing_says_so() -> None:
     result.comparison.add("equal", waited(1.0), waited(1.0))
     text = shown(result)
     assert re.search(r"No difference: \d+ final values of 1 call are equal", text)
-
-
-def test_a_back_test_writes_to_a_topic_of_its_own() -> None:
-    kafka = KafkaSettings(topic_prefix="x.")
-    assert topic_to_write(kafka, "scores.backtest") == "scores.backtest"
-    assert topic_to_write(kafka, "x.scores.backtest") == "scores.backtest"
-    for running in ("scores", "x.scores", "audit.events", "quarantine"):
-        with pytest.raises(ValueError, match="of the running system"):
-            topic_to_write(kafka, running)
-    for nothing in ("", "x.", "a b", "a" * 250):
-        with pytest.raises(ValueError, match="is no name"):
-            topic_to_write(kafka, nothing)
