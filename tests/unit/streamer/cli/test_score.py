@@ -197,7 +197,7 @@ def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Command, 
 def test_limits_on_the_amount_cut_nothing_off(score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
     expected = score(path)
-    for name in ("MAX_EVENTS_PER_CALL", "MAX_KEPT_BYTES_PER_CALL", "MAX_RECORD_BYTES"):
+    for name in ("MAX_EVENTS_PER_CALL", "MAX_RECORD_BYTES"):
         monkeypatch.setenv(f"CALLGAUGE_LIMITS__{name}", "1")
     assert score(path) == expected
 
