@@ -15,7 +15,8 @@ from docs.event_tables import event_lines
 from docs.metric_uses import uses
 from docs.table_columns import call_lines, goals_lines, trial_lines, trouble_lines, turn_lines, words_lines
 from docs.topic_pages import asyncapi, topic_lines
-from schemas.metrics.catalogue import render_markdown
+from schemas.metrics.catalogue import METRICS
+from schemas.metrics.definition import OVERFLOW_VALUE
 from streamer.settings.all_settings import Settings, given_values, settings_of
 from streamer.settings.listing import ListedSetting, listed_settings, settings_file, shown_value
 
@@ -72,11 +73,43 @@ def pages() -> Mapping[Path, str]:
     listed = listed_settings(settings_of(given), given)
     return {
         _ROOT / "docs" / "settings.md": _SETTINGS_HEAD + "\n".join(_settings(listed)) + "\n",
-        _ROOT / "docs" / "metrics.md": _METRICS_HEAD + render_markdown(uses()),
+        _ROOT / "docs" / "metrics.md": _METRICS_HEAD + metric_tables(uses()),
         _ROOT / "docs" / "asyncapi.yaml": asyncapi(),
         _ROOT / "deploy" / "callgauge.example.toml": settings_file(listed),
         **{_ROOT / "docs" / page: _with_parts(_ROOT / "docs" / page, parts) for page, parts in _PARTS.items()},
     }
+
+
+def metric_tables(uses: Mapping[str, str]) -> str:
+    """The table as GitHub markdown: one row per metric, then one per label. Ends with a line break.
+
+    Args:
+        uses: By metric, what uses it; a metric that nothing uses may be left out.
+    """
+    lines = ["| metric | type | unit | labels | on | meaning | used by |", "|---|---|---|---|---|---|---|"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{name}`" for name in metric.labels)
+        row = (
+            f"`{metric.name}`",
+            metric.type,
+            metric.unit,
+            labels,
+            metric.role,
+            metric.help,
+            uses.get(metric.name, ""),
+        )
+        lines.append(f"| {' | '.join(row)} |")
+    lines += ["", "| label | meaning | values |", "|---|---|---|"]
+    labels_in_order = dict.fromkeys(label for metric in METRICS for label in metric.label_set)
+    for label in sorted(labels_in_order, key=lambda label: label.name):
+        if label.values:
+            bound = ", ".join(f"`{value}`" for value in label.values)
+        elif label.cap:
+            bound = f"the first {label.cap}, then `{OVERFLOW_VALUE}`"
+        else:
+            bound = "given by the deployment"
+        lines.append(f"| `{label.name}` | {label.meaning} | {bound} |")
+    return "\n".join(lines) + "\n"
 
 
 def _with_parts(page: Path, parts: Mapping[str, Callable[[], Iterator[str]]]) -> str:

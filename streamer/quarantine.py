@@ -16,7 +16,6 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from aiokafka.structs import ConsumerRecord
 from pydantic import ValidationError
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
@@ -441,24 +440,6 @@ async def put_back(
             yield Outcome(place, appended=appended)
 
 
-# Decides which refused records can be put back, before the first one is.
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayPlan:
-    """The plan of a replay.
-
-    Attributes:
-        chosen: Entries to put back, in their order in the topic.
-        failed: Number of records that should be put back and cannot be.
-        closed: Which calls had closed at the time of the plan; they stay closed.
-    """
-
-    chosen: Sequence[QuarantineRecord]
-    failed: int
-    closed: Closed
-
-
 def _closed_since_ms(settings: Settings, entries: Sequence[QuarantineRecord]) -> int | None:
     """Since when the calls can have closed: not before they began, as far as that is known.
 
@@ -475,12 +456,10 @@ def _closed_since_ms(settings: Settings, entries: Sequence[QuarantineRecord]) ->
 MAX_VALUE_BYTES: Final = 2_000
 MAX_HEADERS: Final = 20
 _MAX_HEADER_BYTES: Final = 200
-_WIDE_COLUMNS: Final = 150
 MAX_COUNTED: Final = 10_000
 """Pairs of conversation and reason that are counted."""
 MAX_SHOWN_CALLS: Final = 10
 """Conversations that are shown of one reason."""
-"""Width from which an entry fits on one line of a table."""
 
 
 def shown_bytes(raw: bytes, most: int) -> str:
@@ -496,15 +475,13 @@ def shown_value(raw: bytes, redactor: Redactor) -> str:
     return redactor.beginning(text, MAX_VALUE_BYTES) + more
 
 
-def listing(entries: Sequence[QuarantineRecord], width: int) -> RenderableType:
-    """The entries, one to a line where the terminal is wide enough."""
-    if width < _WIDE_COLUMNS:
-        return Group(*(_in_two_lines(entry) for entry in entries))
+def listing(entries: Sequence[QuarantineRecord]) -> RenderableType:
+    """The entries, one to a row."""
     table = Table(box=None, pad_edge=False)
     for column in ("refused (UTC)", "record", "conversation", "reason", "what"):
-        table.add_column(column, overflow="fold", no_wrap=column == "refused (UTC)")
+        table.add_column(column, overflow="fold")
     for entry in entries:
-        cells = (str(Coordinates.of(entry)), entry.key, entry.reason.value, _what(entry))
+        cells = (str(Coordinates.of(entry)), entry.key, entry.reason.value, f"{entry.what}; {entry.expected_and_seen}")
         table.add_row(shown_moment(entry.quarantined_at_ms), *cells)
     return table
 
@@ -562,16 +539,6 @@ def record_details(record: Any, judged: Arrival | QuarantineRecord) -> Renderabl
     )
 
 
-def _in_two_lines(entry: QuarantineRecord) -> RenderableType:
-    head = f"{shown_moment(entry.quarantined_at_ms)}  {entry.reason.value}  {Coordinates.of(entry)}"
-    whose = f"conversation {entry.key}: " if entry.key else ""
-    return Group(head, Padding(f"{whose}{_what(entry)}", (0, 0, 0, 4)))
-
-
-def _what(entry: QuarantineRecord) -> str:
-    return f"{entry.what}; {entry.expected_and_seen}"
-
-
 def _rows(*rows: tuple[str, RenderableType]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="dim")
@@ -625,12 +592,20 @@ async def show_entry(settings: Settings, place: Coordinates, folder: Path | None
     return True
 
 
-async def plan_of(settings: Settings, wanted: Wanted, folder: Path | None = None) -> ReplayPlan:
-    """Checks each record as a replay would, appends nothing, and prints each record that stays where it is.
+async def replay(settings: Settings, wanted: Wanted, folder: Path | None, *, is_dry_run: bool, is_agreed: bool) -> bool:
+    """Puts back each record that can be, and prints what became of each; returns whether that is all of them.
+
+    Args:
+        settings: Those of the evaluator: they decide which records are refused again.
+        wanted: Which records.
+        folder: The folder of a `serve`; None for Kafka.
+        is_dry_run: Whether to append nothing.
+        is_agreed: Whether nobody is to be asked.
 
     Raises:
         BadParameter: Too many match.
         KafkaUnreachableError: No broker answers, or a right is missing.
+        Exit: Nobody agreed, or a signal came.
     """
     if folder is None:
         await require_access(settings.kafka, PUT_BACK_NEEDS)
@@ -642,59 +617,63 @@ async def plan_of(settings: Settings, wanted: Wanted, folder: Path | None = None
     tell_unreadable(found)
     entries = sorted(found.newest, key=Coordinates.of)
     missing = sorted(set(wanted.places) - {Coordinates.of(entry) for entry in entries})
-    left = [Outcome(place, reason="it is not in quarantine") for place in missing]
-    chosen: list[QuarantineRecord] = []
-    is_untimely = False
-    closed: Closed = {}
-    if folder is not None:
-        closed = closed_calls_in(folder, entries)
-    elif entries:
-        closed = await closed_calls(settings.kafka, entries, _closed_since_ms(settings, entries))
-    async with reader_of(settings, folder, entries) as reader:
-        records = RefusedRecords(settings.kafka, settings.all_limits, reader, closed, Redactor(settings.redaction))
-        for entry in entries:
-            try:
-                await records.ready(entry, wall_clock_ms())
-            except CannotReplayError as error:
-                left.append(Outcome(Coordinates.of(entry), reason=str(error)))
-                is_untimely |= entry.reason is RefusalReason.TIME_OUT_OF_BOUNDS
-            else:
-                chosen.append(entry)
-    for outcome in left:
-        print_line(outcome)
-    if is_untimely:
+    for place in missing:
+        print_line(Outcome(place, reason="it is not in quarantine"))
+    if not is_dry_run:
+        confirm(len(entries), is_agreed=is_agreed)
+    outcomes, is_stopped = await _put_back_in(settings, entries, folder, is_dry_run=is_dry_run)
+    left = {outcome.place for outcome in outcomes if outcome.reason is not None}
+    if any(entry.reason is RefusalReason.TIME_OUT_OF_BOUNDS and Coordinates.of(entry) in left for entry in entries):
         say(UNTIMELY)
-    return ReplayPlan(chosen, len(left), closed)
-
-
-async def put_back_planned(settings: Settings, plan: ReplayPlan, folder: Path | None = None) -> int:
-    """Appends the chosen records; returns the number of those that failed."""
-    kafka, chosen = settings.kafka, plan.chosen
-    done = tried = failed = 0
-    async with AsyncExitStack() as stack:
-        reader = await stack.enter_async_context(reader_of(settings, folder, chosen))
-        append = (
-            to_topics(await stack.enter_async_context(kafka.producer("quarantine")))
-            if folder is None
-            else to_folder(folder)
+    if is_dry_run or not entries:
+        say(f"{counted(len(outcomes) - len(left), 'record')} to put back; nothing was appended.")
+    else:
+        done = sum(outcome.appended is not None for outcome in outcomes)
+        say(
+            f"{counted(done, 'record')} of {len(entries)} put back. A call that closes meanwhile counts its record as after_close."
         )
-        records = RefusedRecords(kafka, settings.all_limits, reader, plan.closed, Redactor(settings.redaction))
-        with stop_on_signals() as stop:
-            async for outcome in put_back(records, append, chosen, wall_clock_ms(), stop):
-                tried += 1
-                done += outcome.appended is not None
-                failed += outcome.reason is not None
-                print_line(outcome)
-            is_stopped = stop.is_set() and tried < len(chosen)
-    say(
-        f"{counted(done, 'record')} of {len(chosen)} put back. A call that closes meanwhile counts its record as after_close."
-    )
     if is_stopped:
         say("Stopped. The entries above are done; the others are unchanged.")
         raise typer.Exit(STOPPED_BY_SIGNAL)
-    if tried < len(chosen):
-        say(f"The broker failed, so {len(chosen) - tried} were not tried. Run the command again once it is well.")
-    return failed + len(chosen) - tried
+    if len(outcomes) < len(entries):
+        say(
+            f"The broker failed, so {len(entries) - len(outcomes)} were not tried. Run the command again once it is well."
+        )
+    return not missing and not left and len(outcomes) == len(entries)
+
+
+async def _put_back_in(
+    settings: Settings, entries: Sequence[QuarantineRecord], folder: Path | None, *, is_dry_run: bool
+) -> tuple[Sequence[Outcome], bool]:
+    """What became of each record that was tried, which is printed, and whether a signal came before the last."""
+    outcomes: list[Outcome] = []
+    async with AsyncExitStack() as stack:
+        reader = await stack.enter_async_context(reader_of(settings, folder, entries))
+        if is_dry_run:
+            append: Append = _nowhere
+        elif folder is not None:
+            append = to_folder(folder)
+        else:
+            append = to_topics(await stack.enter_async_context(settings.kafka.producer("quarantine")))
+        closed = await _closed_among(settings, entries, folder)
+        records = RefusedRecords(settings.kafka, settings.all_limits, reader, closed, Redactor(settings.redaction))
+        stop = stack.enter_context(stop_on_signals())
+        async for outcome in put_back(records, append, entries, wall_clock_ms(), stop):
+            outcomes.append(outcome)
+            would_be = is_dry_run and outcome.reason is None
+            print_line(f"{outcome.place}: would be put back" if would_be else outcome)
+        return outcomes, stop.is_set() and len(outcomes) < len(entries)
+
+
+async def _nowhere(record: Any, _: Headers) -> Coordinates:
+    """Appends nothing."""
+    return Coordinates(record.topic, record.partition, record.offset)
+
+
+async def _closed_among(settings: Settings, entries: Sequence[QuarantineRecord], folder: Path | None) -> Closed:
+    if folder is not None:
+        return closed_calls_in(folder, entries)
+    return await closed_calls(settings.kafka, entries, _closed_since_ms(settings, entries)) if entries else {}
 
 
 def wanted_by(
@@ -741,11 +720,11 @@ def place_named(kafka: KafkaSettings, text: str) -> Coordinates:
 
 def confirm(count: int, *, is_agreed: bool) -> None:
     """Asks before more than one record is appended; ends the command without consent."""
-    if count == 1 or is_agreed:
+    if count <= 1 or is_agreed:
         return
     if not sys.stdin.isatty():
-        _refuse(f"{count} records would be appended; nothing was: give --yes to append them without being asked.")
-    if not typer.confirm(f"Append {count} records to the input topics?", err=True):
+        _refuse(f"{count} records would be put back; nothing was: give --yes to append them without being asked.")
+    if not typer.confirm(f"Append {count} records to the input topics, those that can be taken?", err=True):
         _refuse("Nothing was appended.")
 
 

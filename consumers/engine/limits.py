@@ -49,11 +49,6 @@ class LimitSettings(BaseModel):
     max_events_per_call: int = Field(
         50_000, gt=0, description="Events of one call. An hour has about 9,000; more is a loop in the producer."
     )
-    max_kept_bytes_per_call: int = Field(
-        5 * 1_048_576,
-        gt=0,
-        description="Bytes of records whose texts or values one call keeps. Two talkative hours have 3.5 MB, 50,000 small tool events 4.4.",
-    )
     max_call_duration_ms: int = Field(
         4 * 3_600_000,
         gt=0,
@@ -107,6 +102,11 @@ class Limits(LimitSettings):
         gt=0,
         description="Most commas and opening brackets of one record: to read so many values takes 20 ms, in which nobody else has a "
         "turn. The record of a whole ElevenLabs call may have twice as many: that of two hours has some 45,000.",
+    )
+    max_kept_bytes_per_call: int = Field(
+        5 * 1_048_576,
+        gt=0,
+        description="Bytes of records whose texts or values one call keeps. Two talkative hours have 3.5 MB, 50,000 small tool events 4.4.",
     )
     max_replayed_elements_per_call: int = Field(
         1_000_000,

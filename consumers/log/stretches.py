@@ -5,7 +5,7 @@ another reader.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from itertools import accumulate
 from typing import Any, Final
 
@@ -18,9 +18,6 @@ from schemas.log import TICK_HEADER, Event, LogError, LogReader, Tick, placed_in
 from schemas.units import MS_PER_SECOND
 
 # A partition of the log, in order.
-
-FIRST_LOOK: Final = 1_000
-"""Records at the end of a partition among which its newest tick is looked for first; there are two ticks in a second."""
 
 
 async def log_between(
@@ -51,19 +48,6 @@ async def log_between(
             raise _unfit(record, error) from error
         if found is not None and is_begun:
             yield found
-
-
-async def newest_tick(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Tick | None:
-    """The newest tick of the highest term of a partition that says where the inputs stand; None without. Errors as for `log_between`."""
-    begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
-    most = FIRST_LOOK
-    while True:
-        start, newest = max(begin, end - most), None
-        async for found in log_between(consumer, tp, start, end):
-            newest = found if isinstance(found, Tick) and found.inputs else newest
-        if newest is not None or start == begin:
-            return newest
-        most *= 2
 
 
 def _unfit(record: Any, error: LogError) -> OperatorError:
@@ -191,15 +175,3 @@ class CallEvents(KeyRecords):
         except LogError:
             placed = None
         return int(record.timestamp) if placed is None else placed.origin.time_ms
-
-
-async def offsets_at(
-    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], at_ms: int
-) -> dict[TopicPartition, int]:
-    """By partition the first offset from this moment of broker time on; its end if there is none.
-
-    Raises:
-        KafkaError: The broker refuses.
-    """
-    found = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, at_ms)))
-    return {tp: end if found[tp] is None else min(found[tp].offset, end) for tp, end in ends.items()}

@@ -447,6 +447,11 @@ class Instruments(Collector):
         """What has counted by labels, of each of these counters that these roles have."""
         return {name: self._counters[name].counted() for name in names if name in self._counters}
 
+    def read(self, names: Iterable[str]) -> dict[str, dict[str, float]]:
+        """What each of these gauges is now by labels, of those that these roles have and read."""
+        readers = {name: self._readers[name] for name in names if name in self._readers}
+        return {name: {" ".join(labels): value for labels, value in read().items()} for name, read in readers.items()}
+
     def observe(
         self, name: str, values: LabelValues, reading: float, exemplar: Mapping[str, str] | None = None
     ) -> None:

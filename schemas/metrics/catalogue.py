@@ -4,10 +4,9 @@ Nothing here counts anything. The roles build their instruments from these rows,
 rule and every panel against them, so a metric cannot be renamed in one place only.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
-from schemas.metrics.definition import OVERFLOW_VALUE, Metric, Role
+from schemas.metrics.definition import Metric, Role
 from schemas.metrics.evaluator import EVALUATOR_METRICS
 from schemas.metrics.exporter import EXPORTER_METRICS, SPEECH_METRICS
 from schemas.metrics.judge import JUDGE_METRICS
@@ -42,35 +41,3 @@ def metric_named(name: str) -> Metric:
 def metrics_of(role: Role) -> tuple[Metric, ...]:
     """The metrics that one role exposes, those of every role included, in the order of the table."""
     return tuple(metric for metric in METRICS if metric.role in (role, "every"))
-
-
-def render_markdown(uses: Mapping[str, str]) -> str:
-    """The table as GitHub markdown: one row per metric, then one per label. Ends with a line break.
-
-    Args:
-        uses: By metric, what uses it; a metric that nothing uses may be left out.
-    """
-    lines = ["| metric | type | unit | labels | on | meaning | used by |", "|---|---|---|---|---|---|---|"]
-    for metric in METRICS:
-        labels = ", ".join(f"`{name}`" for name in metric.labels)
-        row = (
-            f"`{metric.name}`",
-            metric.type,
-            metric.unit,
-            labels,
-            metric.role,
-            metric.help,
-            uses.get(metric.name, ""),
-        )
-        lines.append(f"| {' | '.join(row)} |")
-    lines += ["", "| label | meaning | values |", "|---|---|---|"]
-    labels_in_order = dict.fromkeys(label for metric in METRICS for label in metric.label_set)
-    for label in sorted(labels_in_order, key=lambda label: label.name):
-        if label.values:
-            bound = ", ".join(f"`{value}`" for value in label.values)
-        elif label.cap:
-            bound = f"the first {label.cap}, then `{OVERFLOW_VALUE}`"
-        else:
-            bound = "given by the deployment"
-        lines.append(f"| `{label.name}` | {label.meaning} | {bound} |")
-    return "\n".join(lines) + "\n"

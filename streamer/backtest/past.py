@@ -2,6 +2,7 @@
 
 import asyncio
 import zlib
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -19,34 +20,25 @@ from consumers.runtime.process import OperatorError
 from schemas.closed_sets import CloseReason
 from schemas.log import Event, Tick
 from schemas.quarantine import UndecodableRecord
-from schemas.rows import CallRow, GoalsRow, Row, RowError, TurnRow, decode, encode, kind_of
+from schemas.rows import CallRow, GoalsRow, Row, RowError, decode, encode
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 from schemas.units import DAY_MS
 from streamer.cluster.readers import records_so_far
+from streamer.history.comparison import Period
+from streamer.trials.calls import NewestRows
 
 # Reads `scores` of calls that closed in a past period: the newest row of each turn and of each call.
 
 MAX_CALLS: Final = 50_000
-"""Calls of one partition number in one back-test: some 150 MB of rows."""
+"""Calls of one partition number in one back-test, with those that are open at a time: some 150 MB of rows."""
 MAX_HELD_BYTES: Final = 1_000_000_000
-"""Bound of the rows of these calls and of open calls; they contain goals, and a goal set may be large."""
+"""Bound of the rows of these calls; they contain goals, and a goal set may be large."""
 LATEST_MS: Final = DAY_MS
 """How long after a call's end its scores may have been written; later ones are taken as never written."""
 
 
 class BacktestError(OperatorError):
     """A back-test cannot run as requested; the text says what to change."""
-
-
-class Period(NamedTuple):
-    """From a moment on, up to another."""
-
-    since_ms: int
-    until_ms: int
-
-    def has(self, time_ms: int) -> bool:
-        """Whether it lies within."""
-        return self.since_ms <= time_ms < self.until_ms
 
 
 class PastCall(NamedTuple):
@@ -61,12 +53,8 @@ class PastCall(NamedTuple):
     goals_from: int | None = None
 
     def rows(self) -> list[Row]:
-        """The newest of each turn and its goals, in the order in which they were written; the closed row of the call is the last."""
+        """Its goals, the newest row of each turn, and the closed row of the call."""
         return [decode(line) for line in zlib.decompress(self.packed).splitlines()]
-
-
-Subject = tuple[str, int | None]
-"""What a row is of, and of which turn."""
 
 
 @dataclass(slots=True)
@@ -85,7 +73,7 @@ class PastCalls:
     closed_twice: set[str] = field(default_factory=set)
     unreadable: int = 0
     has_evicted: bool = False
-    _open: dict[str, dict[Subject, bytes]] = field(default_factory=dict)
+    _open: defaultdict[str, NewestRows] = field(default_factory=lambda: defaultdict(NewestRows))
     _goals_from: dict[str, int] = field(default_factory=dict)
     _closed_before: set[str] = field(default_factory=set)
     _held_bytes: int = 0
@@ -104,45 +92,33 @@ class PastCalls:
             self.unreadable += 1
             return
         conversation_id = key.decode("utf-8", "replace")
-        if isinstance(row, CallRow) and row.state == "closed":
-            self._close(conversation_id, row, value)
-            return
+        self._open[conversation_id].take(row)
         if isinstance(row, GoalsRow):  # a new version may have published it once more
             self._goals_from.setdefault(conversation_id, row.revision // 2)
-        self._hold(conversation_id, (kind_of(row), row.turn if isinstance(row, TurnRow) else None), value)
+        if isinstance(row, CallRow) and row.state == "closed":
+            self._close(conversation_id, row)
+        if len(self.by_id) + len(self._open) > MAX_CALLS or self._held_bytes > MAX_HELD_BYTES:
+            raise BacktestError(
+                f"Back-test: more than {MAX_CALLS} calls were open or closed in this time in one partition, or their rows take "
+                f"more than {MAX_HELD_BYTES} bytes. They are kept in memory for the comparison, so nothing more was evaluated. "
+                "Take a shorter time between --since and --until."
+            )
 
-    def _hold(self, conversation_id: str, subject: Subject, value: bytes) -> None:
-        newest = self._open.setdefault(conversation_id, {})
-        self._held_bytes += len(value) - len(newest.pop(subject, b""))
-        newest[subject] = value
-        self._require_room()
-
-    def _close(self, conversation_id: str, closed: CallRow, value: bytes) -> None:
-        newest = self._open.pop(conversation_id, {})
-        self._held_bytes -= sum(map(len, newest.values()))
-        newest.pop(("call", None), None)
-        goals_from = self._goals_from.pop(conversation_id, None)
+    def _close(self, conversation_id: str, closed: CallRow) -> None:
+        newest, goals_from = self._open.pop(conversation_id), self._goals_from.pop(conversation_id, None)
+        if closed.known_ms < self.period.since_ms:
+            self._closed_before.add(conversation_id)
         if not self.period.has(closed.known_ms):
-            if closed.known_ms < self.period.since_ms:
-                self._closed_before.add(conversation_id)
             return
         if any(conversation_id in those for those in (self._closed_before, self.by_id, self.closed_twice)):
             self.by_id.pop(conversation_id, None)
             self.closed_twice.add(conversation_id)
             return
-        packed = zlib.compress(b"\n".join([*newest.values(), value]), level=1)
+        goals = () if newest.goals is None else (newest.goals,)
+        packed = zlib.compress(b"\n".join(map(encode, [*goals, *newest.turns.values(), closed])), level=1)
         self._held_bytes += len(packed)
         self.by_id[conversation_id] = PastCall(packed, goals_from)
         self.has_evicted |= closed.close_reason is CloseReason.LIMIT_OPEN_CALLS
-        self._require_room()
-
-    def _require_room(self) -> None:
-        if len(self.by_id) > MAX_CALLS or self._held_bytes > MAX_HELD_BYTES:
-            raise BacktestError(
-                f"Back-test: more than {MAX_CALLS} calls closed in this time in one partition, or their rows take "
-                f"more than {MAX_HELD_BYTES} bytes. They are kept in memory for the comparison, so nothing more was evaluated. "
-                "Take a shorter time between --since and --until."
-            )
 
 
 class Stretch(NamedTuple):

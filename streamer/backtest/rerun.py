@@ -1,12 +1,11 @@
 """Evaluates past calls of one partition again, and compares. Pure: time is that of the log."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
-
-from msgspec import structs, to_builtins
+from typing import Final, NamedTuple
 
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Effect, PublishRow, PublishWords
@@ -15,165 +14,60 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource
+from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeVerdict
 from schemas.log import Event, Tick
-from schemas.rows import CallRow, GoalsRow, Row, Silence, StageLatency, Subgoal, ToolUse, WordsRow
-from streamer.backtest.past import MAX_CALLS, BacktestError, PastCall, Period
+from schemas.rows import CallRow, GoalsRow, Row, TurnRow, WordsRow
+from streamer.backtest.past import MAX_CALLS, BacktestError, PastCall
+from streamer.changes import MEASURES, Change, change_of, draws_of_one
+from streamer.history.comparison import Period
 from streamer.trials.calls import NewestRows, Trial, words_by_turn
 from streamer.trials.versus import Flip, flips
 
-# Compares the final scores of calls between two evaluations. Pure.
+# Compares the newest rows of calls between two evaluations, column by column. Pure.
 
 MAX_EXAMPLES: Final = 20
+MOST_MEASURED: Final = 100_000
+"""Calls whose measures are kept for the means, 2.5 kB each; the others are compared all the same."""
 _HOW_IT_IS_SAID: Final = frozenset(
     {
-        *("conversation_id", "turn", "revision", "known_ms", "status", "news", "left_out", "code_version", "partition"),
+        *("conversation_id", "revision", "known_ms", "status", "news", "left_out", "code_version", "partition"),
         *("first_place", "last_place", "first_known_ms", "through_turn", "user_sounds", "assistant_sounds"),
     }
 )
 """Columns that say when and by whom something was said, or what is no value."""
-_OF_THE_END: Final = ("close_reason", "ended_reason", "began_ms", "ended_ms", "turns", "events", "labels")
-"""Columns of a call that are compared together, as its end."""
-_OF_TURNS: Final = (
-    *("turn", "answer", "waiting", "p50_ms", "p95_ms", "longest_wait_ms", "unanswered", "dead_airs", "dead_air_turns"),
-    *("user_interruptions", "assistant_interruptions", "interrupted_turns"),
-    *("tool_calls", "failed_tool_calls", "failed_tools", "failing_tools"),
+_OF_CALLS: Final = tuple(each for each in CALL_COLUMNS if each.path[0] not in _HOW_IT_IS_SAID)
+_OF_TURNS: Final = tuple(  # labels are as known when the row was written; the call has them once
+    each for each in TURN_COLUMNS if each.path[0] not in {*_HOW_IT_IS_SAID, "turn", "labels"}
 )
-"""Columns of a call that follow from its turns, which are compared themselves: one silence more is one difference, not three."""
-_OF_ITS_LAST_TURN: Final = ("progress", "judged_turn", "is_stalled")
-"""The same of its goals."""
-_OF_A_WAIT: Final = ("wait_ms", "anchor", "wait_source")
-"""Columns of a turn that are compared together, as its wait; nobody waits for the greeting."""
 
-Said = Mapping[str, Any]
-"""A value as JSON: under `result` if it is one, and with what belongs to it."""
+LastValues = Mapping[tuple[int | None, str], Flat]
+"""What is known of a call that has ended, by turn (None for the call as a whole) and column."""
 
 
-class Subject(NamedTuple):
-    """The subject of a score. `place` distinguishes several in one turn: the index of a tool call, the start of a silence."""
-
-    name: str
-    turn: int | None
-    place: int
-
-
-LastWords = Mapping[Subject, Said]
-"""The newest values of a call that has ended."""
-
-
-def last_words(rows: Iterable[Row]) -> LastWords:
-    """The newest values after these ordered rows of one call. Each column counts by itself; of a withdrawn turn, only its silences."""
-    newest = NewestRows(rows)
-    words: dict[Subject, Said] = {}
-    for number, row in newest.turns.items():
-        # Labels are as known when the row was written; the call has them once.
-        of_turn = _said_in(row, number, left_out=("labels", "tools_left_out", *_OF_A_WAIT))
-        if row.status == "withdrawn":
-            # The caller did sit through its silences.
-            words |= {subject: said for subject, said in of_turn.items() if subject.name == "dead_air"}
-            continue
-        words |= of_turn
-        if number and row.wait_ms is not None:
-            by = {name: str(value) for name in _OF_A_WAIT[1:] if (value := getattr(row, name)) is not None}
-            words[Subject("wait_ms", number, 0)] = _said(row.wait_ms) | by
-    call = newest.call
-    if call is not None:
-        words |= _said_in(call, None, left_out=(*_OF_THE_END, *_OF_TURNS, "goals", "state"))
-        if call.goals is not None:
-            words |= _said_in(call.goals, None, left_out=_OF_ITS_LAST_TURN)
-        if call.state == "closed":
-            words[Subject("closed", None, 0)] = {name: to_builtins(getattr(call, name)) for name in _OF_THE_END}
-    return words
-
-
-def _said_in(row: Any, turn: int | None, *, left_out: Iterable[str]) -> dict[Subject, Said]:
-    """The columns of a row that say something, each list and each mapping by its elements."""
-    words: dict[Subject, Said] = {}
-    hidden = _HOW_IT_IS_SAID.union(left_out)
-    for field_info in structs.fields(row):
-        name, value = field_info.name, getattr(row, field_info.name)
-        if name in hidden or value is None or value in ((), {}):
-            continue
-        if isinstance(value, dict) and name in ("eva", "stages", "waits"):
-            words |= {Subject(f"{name}.{key}", turn, 0): _said(each) for key, each in value.items()}
-        elif isinstance(value, tuple) and isinstance(value[0], (Silence, StageLatency, Subgoal, ToolUse)):
-            words |= {_subject(name, turn, place, each): _said(each) for place, each in enumerate(value)}
-        else:
-            words[Subject(name, turn, 0)] = _said(value)
-    return words
-
-
-def _subject(name: str, turn: int | None, place: int, each: Any) -> Subject:
-    match each:
-        case Silence(since_ms=since_ms):
-            # Silences are numbered through the call: one new silence must not change the identity of all later ones.
-            return Subject(name, turn, since_ms)
-        case StageLatency(stage=stage):
-            return Subject(f"{name}.{stage}", turn, 0)
-        case ToolUse(index=index):
-            return Subject(name, turn, index)
-    return Subject(name, turn, place)
-
-
-def _said(value: Any) -> dict[str, Any]:
-    plain = to_builtins(value)
-    if isinstance(value, Silence):
-        return {"until_ms": value.until_ms}
-    if isinstance(plain, dict) and ("result" in plain or isinstance(value, (StageLatency, ToolUse))):
-        return plain
-    return {"result": plain}
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts of compared things: calls, or the scores of one name.
-
-    Attributes:
-        equal: Equal in both.
-        changed: Different.
-        only_then: In the log and not in the new evaluation.
-        only_now: The other way round.
-    """
-
-    equal: int = 0
-    changed: int = 0
-    only_then: int = 0
-    only_now: int = 0
-    _difference: float = 0.0
-    _differences: int = 0
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The four counts by name."""
-        return {name: getattr(self, name) for name in ("equal", "changed", "only_then", "only_now")}
-
-    @property
-    def differing(self) -> int:
-        """How many are not equal."""
-        return self.changed + self.only_then + self.only_now
-
-    @property
-    def mean_difference(self) -> float | None:
-        """Mean distance between the numbers of changed scores; None when no changed score is a number on both sides."""
-        return self._difference / self._differences if self._differences else None
-
-    def changed_by(self, then: Said, now: Said) -> None:
-        """One changed score."""
-        self.changed += 1
-        before, after = number_in(then), number_in(now)
-        if before is not None and after is not None:
-            self._difference += abs(after - before)
-            self._differences += 1
+def last_values(newest: NewestRows) -> LastValues:
+    """What is known of a call by its newest rows. Withdrawn turns are left out: the call sums up what the caller sat through."""
+    rows: list[tuple[int | None, Sequence[Column], TurnRow | CallRow | None]] = [
+        (number, _OF_TURNS, row) for number, row in sorted(newest.turns.items()) if row.status != "withdrawn"
+    ]
+    rows.append((None, _OF_CALLS, newest.call))
+    return {
+        (number, column.name): value
+        for number, columns, row in rows
+        for column in columns
+        if (value := column.of(row)) is not None
+    }
 
 
 class Difference(NamedTuple):
-    """One score that differs; `then` and `now` hold the fields that do, None where there is no such score."""
+    """One value that differs; `then` and `now` are None where it is not known, or where there is no such call."""
 
     conversation_id: str
-    subject: Subject
-    then: Said | None
-    now: Said | None
+    turn: int | None
+    column: str
+    then: Flat
+    now: Flat
 
 
 @dataclass(slots=True)
@@ -181,77 +75,67 @@ class Comparison:
     """All calls compared so far.
 
     Attributes:
-        calls: A call is equal if every score of it is.
-        tallies: By name of score.
+        calls: How many are `equal`, `changed`, `only_then` (there is no call today) and `only_now`.
+        equal_values: Values that are equal.
+        differing: How many values differ, by column.
         other_goals: Calls whose goals are not those that they had.
         flipped: By call, the subgoals that only one of the two evaluations finds reached.
         examples: The first differences, at most `MAX_EXAMPLES`.
     """
 
-    calls: Tally = field(default_factory=Tally)
-    tallies: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    calls: Counter[str] = field(default_factory=lambda: Counter(equal=0, changed=0, only_then=0, only_now=0))
+    equal_values: int = 0
+    differing: Counter[str] = field(default_factory=Counter)
     other_goals: int = 0
     flipped: dict[str, list[Flip]] = field(default_factory=dict)
     examples: list[Difference] = field(default_factory=list)
+    _measured: list[tuple[Sequence[float], Sequence[float]]] = field(default_factory=list)
 
-    def add(self, conversation_id: str, then: LastWords | None, now: LastWords | None) -> None:
-        """One more call; None where it does not exist."""
-        before, after = then or {}, now or {}
-        # The call's own records last, as they are written.
-        subjects = sorted(
-            {**before, **after}, key=lambda each: (each.turn is None, each.turn or 0, each.name, each.place)
-        )
-        is_equal = True
-        for subject in subjects:
-            is_equal &= self._compare(conversation_id, subject, before.get(subject), after.get(subject))
-        if then is None:
-            self.calls.only_now += now is not None
-        elif now is None:
-            self.calls.only_then += 1
-        elif is_equal:
-            self.calls.equal += 1
-        else:
-            self.calls.changed += 1
-
-    def add_goals(
-        self, conversation_id: str, then: Trial | None, now: Trial | None, words: Callable[[], Mapping[int, str]]
+    def add(
+        self, conversation_id: str, then: Iterable[Row], now: Iterable[Row], words: Iterable[WordsRow] = ()
     ) -> None:
-        """One more call as a trial of its goals; None where it has none. `words` gives those of its turns, and is called for flips."""
-        self.other_goals += _version_of(then) != _version_of(now)
-        if then is not None and now is not None and flips(then, now):
-            said = words()
-            self.flipped[conversation_id] = flips(then.quoting(said), now.quoting(said))
-
-    def total(self) -> Tally:
-        """The sum over all names, without a mean: milliseconds and counts do not add up."""
-        return Tally(*map(sum, zip(*(tally.counts.values() for tally in self.tallies.values()), strict=True)))
-
-    def _compare(self, conversation_id: str, subject: Subject, then: Said | None, now: Said | None) -> bool:
-        tally = self.tallies[subject.name]
-        if then == now:
-            tally.equal += 1
-            return True
-        if then is None:
-            tally.only_now += 1
-        elif now is None:
-            tally.only_then += 1
+        """One more call, by its rows in each evaluation, none where it does not exist; `words` are those of today."""
+        was, became = NewestRows(then), NewestRows(now)
+        if was.call is None and became.call is None:
+            return
+        before, after = last_values(was), last_values(became)
+        if was.call is not None and became.call is not None:
+            differing = [each for each in {**before, **after} if before.get(each) != after.get(each)]
+            self.calls["changed" if differing else "equal"] += 1
+            self.equal_values += len(before.keys() | after.keys()) - len(differing)
+            if len(self._measured) < MOST_MEASURED:
+                self._measured.append((_measures(was.call), _measures(became.call)))
+            self._add_goals(conversation_id, was.trial(""), became.trial(""), words_by_turn(words, became.turns))
         else:
-            tally.changed_by(then, now)
-            differing = {name for name in {**then, **now} if then.get(name) != now.get(name)}
-            then, now = ({name: value for name, value in said.items() if name in differing} for said in (then, now))
-        if len(self.examples) < MAX_EXAMPLES:
-            self.examples.append(Difference(conversation_id, subject, then, now))
-        return False
+            differing = [(None, "state")]
+            self.calls["only_now" if was.call is None else "only_then"] += 1
+        self.differing.update(column for _, column in differing)
+        self.examples += [
+            Difference(conversation_id, *each, before.get(each), after.get(each))
+            for each in differing[: MAX_EXAMPLES - len(self.examples)]
+        ]
+
+    def _add_goals(self, conversation_id: str, then: Trial | None, now: Trial | None, words: Mapping[int, str]) -> None:
+        self.other_goals += (then and then.version) != (now and now.version)
+        found = [] if then is None or now is None else flips(then.quoting(words), now.quoting(words))
+        if found:
+            self.flipped[conversation_id] = found
+
+    def changes(self) -> list[Change]:
+        """The measures of calls that differ, each with the change of its mean."""
+        places = [(place, name) for place, name in enumerate(MEASURES) if self.differing[name]]
+        draws = draws_of_one(len(places))
+        found = []
+        for place, name in places:
+            pairs = [(then[place], now[place]) for then, now in self._measured]
+            before, after = ([value for value in lot if not math.isnan(value)] for lot in zip(*pairs, strict=True))
+            known = [pair for pair in pairs if not math.isnan(sum(pair))]
+            found.append(change_of(name, before, after, known, draws))
+        return found
 
 
-def number_in(said: Said) -> float | None:
-    """The number that a value is, if it is one: its value, or how long something took."""
-    found = said.get("result", said.get("latency_ms", said.get("duration_ms")))
-    return float(found) if isinstance(found, int | float) else None
-
-
-def _version_of(trial: Trial | None) -> str | None:
-    return None if trial is None else trial.version
+def _measures(call: CallRow) -> Sequence[float]:
+    return array("d", [math.nan if (value := each.of(call)) is None else float(value) for each in MEASURES.values()])
 
 
 # Evaluates past calls of one partition again. Pure: time is that of the log.
@@ -420,16 +304,7 @@ class Rerun:
         self._goal_sets.pop(conversation_id, None)
         past = self.past.get(conversation_id)
         now, words = self._rows.pop(conversation_id, []), self._words.pop(conversation_id, [])
-        if past is None:
-            self.comparison.add(conversation_id, None, last_words(now) or None)
-            return
-        then = past.rows()
-        self.comparison.add(conversation_id, last_words(then), last_words(now) or None)
-        if now:
-            before, after = NewestRows(then), NewestRows(now)
-            self.comparison.add_goals(
-                conversation_id, before.trial(""), after.trial(""), lambda: words_by_turn(words, after.turns)
-            )
+        self.comparison.add(conversation_id, [] if past is None else past.rows(), now, words)
 
 
 def _began_ms(call: PastCall) -> float:

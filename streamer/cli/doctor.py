@@ -28,14 +28,15 @@ def doctor(
     """Checks settings, broker, topics and consumer groups.
 
     It asks the roles at the address of /metrics in the settings, or at each of --roles-at, what they know: what does not work,
-    their version, settings that differ from those here, and what they have refused or not understood since their start.
+    their version, settings that differ from those here, how far they are behind, and what they have refused or not understood
+    since their start.
 
     It also checks the files of goals, a judge without a key, how long topics keep records, the replicas, the clocks of this
-    machine and the brokers, how far the sequencer has come, which input has had no event for 10 minutes, whether records were
-    refused in the last hour, and whether ingest and monitor, if they are set up, may write to the input topics.
+    machine and the brokers, which input has had no event for 10 minutes, the groups of the roles and their lag, and whether ingest
+    and monitor, if they are set up, may write to the input topics.
 
     With the --folder of `callgauge serve` it asks the process that serves it, and looks at the folder itself: format, size and rights
-    of its files, room on its disk, an address that nobody has any more, the newest event, and what was refused.
+    of its files, room on its disk, an address that nobody has any more, and the newest event.
 
     Each line has a verdict (ok, warning, wrong or unknown), the finding and a remedy. Nothing is written.
 

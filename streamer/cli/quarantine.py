@@ -7,7 +7,7 @@ import typer
 
 from schemas.closed_sets import RefusalReason
 from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption, ServedOption
-from streamer.terminal import output_console, print_document, print_line, say
+from streamer.terminal import output_console, print_document, say
 
 if TYPE_CHECKING:
     from streamer.settings.all_settings import Settings
@@ -88,7 +88,7 @@ def list_refused(
     else:
         console = output_console()
         if found.newest:
-            console.print(listing(found.newest, console.width))
+            console.print(listing(found.newest))
             console.print()
             console.print(summary(found))
         if (more := found.matching - len(found.newest)) > 0:
@@ -136,7 +136,7 @@ def replay(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the entries that would be put back; append nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before more than one record is appended.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before several records are put back.")] = False,
     folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
@@ -145,7 +145,7 @@ def replay(
     """Puts refused records back.
 
     Each record is read again from its input and appended to the same partition there, as a new record with the same key,
-    value and headers. Every record is checked first. Two kinds stay where they are, each with its reason:
+    value and headers, after it was checked. Two kinds stay where they are, each with its reason:
 
     - Records that this version would refuse again with these settings; give this command the settings of the evaluator. A
     record with time_out_of_bounds gets a new broker time, so it is accepted only after max_event_time_skew_ms was raised.
@@ -166,9 +166,8 @@ def replay(
         callgauge quarantine replay --all --until 2026-08-01T14:30 --yes
         callgauge quarantine replay --all --folder calls
     """
-    from consumers.console.page.drawing import counted
-    from streamer.cluster.readers import Coordinates
-    from streamer.quarantine import confirm, finished, place_named, plan_of, put_back_planned, wanted_by
+    from streamer.quarantine import finished, place_named, wanted_by
+    from streamer.quarantine import replay as put_back
 
     if bool(records) == bool(everything or reason):
         raise typer.BadParameter("say which records: name them, or give --reason, or --all.")
@@ -177,17 +176,7 @@ def replay(
     settings = _settings(config, bootstrap, topic_prefix, folder)
     places = frozenset(place_named(settings.kafka, text) for text in records or ())
     wanted = wanted_by(settings, reason, topic, conversation, since, until, places)
-    plan = finished(plan_of(settings, wanted, folder))
-    chosen, failed = plan.chosen, plan.failed
-    if dry_run:
-        for entry in chosen:
-            print_line(f"{Coordinates.of(entry)}: would be put back")
-    if dry_run or not chosen:
-        say(f"{counted(len(chosen), 'record')} to put back; nothing was appended.")
-    else:
-        confirm(len(chosen), is_agreed=yes)
-        failed += finished(put_back_planned(settings, plan, folder))
-    if failed:
+    if not finished(put_back(settings, wanted, folder, is_dry_run=dry_run, is_agreed=yes)):
         raise typer.Exit(1)
 
 

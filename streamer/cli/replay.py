@@ -41,7 +41,6 @@ _OF_RECORDINGS: Final = {"paths": "PATH", "watches": "--watch", "agent": "--agen
 _OF_PAST_TRAFFIC: Final = {
     "since": "--since",
     "until": "--until",
-    "into": "--into",
     "without_facts": "--without-facts",
     "as_json": "--json",
 }
@@ -130,10 +129,6 @@ def replay(
         str | None,
         typer.Option(metavar="WHEN", help="Before then; as --since, now unless given.", rich_help_panel=PAST_PANEL),
     ] = None,
-    into: Annotated[
-        str,
-        typer.Option(metavar="TOPIC", help="Where the new records go; it must exist.", rich_help_panel=PAST_PANEL),
-    ] = "scores.backtest",
     without_facts: Annotated[
         bool,
         typer.Option(
@@ -161,10 +156,9 @@ def replay(
     refuses them; the exit code is then 1.
 
     With --from-topics the calls that closed between --since and --until are read from the topic events again and evaluated
-    with this version and these settings. The records go to the topic --into and are compared with those in `scores`. The
-    running system is not touched: no consumer group is used, and nothing is written to scores. Give this command the
-    settings to try, for example in the environment. With --folder the events are those of the log of `serve`, which may run,
-    the scores those of its history, and nothing is written.
+    with this version and these settings, and compared with their rows in `scores`. The running system is not touched: no
+    consumer group is used, and nothing is written. Give this command the settings to try, for example in the environment.
+    With --folder the events are those of the log of `serve`, which may run, and the rows those of its history.
 
     Events are folded in the order of the log, as they were then, and calls have the goals that they had: with the same
     version and settings the same scores come out. With --without-facts the calls that began in that time are evaluated,
@@ -198,12 +192,8 @@ def replay(
     if from_topics:
         from streamer.backtest.run import run_backtest  # brings the engine, which playing does not need
 
-        if folder is not None and _given(context, ["into"]):
-            raise typer.BadParameter(
-                "--into names a topic of Kafka, and with --folder nothing is written: leave one of them out."
-            )
         run_backtest(
-            settings, since=since, until=until, into=into, obeys_facts=not without_facts, as_json=as_json, folder=folder
+            settings, since=since, until=until, obeys_facts=not without_facts, as_json=as_json, folder=folder
         )  # fmt: skip
         return
     if not paths:

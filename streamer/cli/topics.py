@@ -71,12 +71,6 @@ def create(
     shards: Annotated[
         int, typer.Option("--shards", metavar="N", min=1, max=1_000, help="Sequencers that are active at a time.")
     ] = 1,
-    scores_copy: Annotated[
-        str | None,
-        typer.Option(
-            "--scores-copy", metavar="NAME", help="A further topic like scores, for `replay --from-topics --into`."
-        ),
-    ] = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -87,9 +81,8 @@ def create(
     breaks that for the calls that run at that time: choose a generous number. If one of the two is there with another number,
     no topic is made. One sequencer carries some 100,000 events a second; more of them share out the partitions of events.
 
-    Examples:
+    Example:
         callgauge topics create --partitions 24 --replication-factor 3
-        callgauge topics create --partitions 24 --scores-copy scores.backtest
     """
     from consumers.engine.limits import needs_of
     from streamer.cluster.topic_admin import create_topics, report_faults, topic_states
@@ -103,7 +96,6 @@ def create(
             partitions=partitions,
             replication_factor=replication_factor,
             shards=shards,
-            scores_copy=scores_copy,
         )
     )
     for name, is_new in made.items():

@@ -1,6 +1,5 @@
 """Readers of topics that join no group, and the places of records."""
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -9,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker, records_between
+from consumers.runtime.kafka.ranges import onlooker, records_between
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
 from streamer.cluster.topic_admin import topic_states
 
@@ -127,21 +126,14 @@ class RecordReader:
             raise RecordGoneError(
                 f"{tp.topic}[{tp.partition}] ends before @{end}: the topic was made anew, or this is another cluster"
             )
-        self._consumer.seek(tp, place.offset)
-        deadline = asyncio.get_running_loop().time() + STALL_SECONDS
-        while True:
-            batch = await self._consumer.getmany(tp, timeout_ms=POLL_MS, max_records=1)
-            for record in batch.get(tp, ()):
-                if isinstance(record, UndecodableRecord) and record.first_offset <= place.offset <= record.offset:
-                    raise RecordGoneError(f"no client can decode it: {record.what}, {record.expected_and_seen}")
-                if record.offset == place.offset:
-                    return record
-            if await self._consumer.position(tp) > place.offset:
-                raise RecordGoneError(
-                    "nothing readable is at this offset: it is the marker of a transaction, or the record was compacted away"
-                )
-            if asyncio.get_running_loop().time() > deadline:
-                raise TimeoutError(f"{place} was not handed over within {STALL_SECONDS:.0f} s")
+        async for record in records_between(self._consumer, {tp: (place.offset, place.offset + 1)}):
+            if isinstance(record, UndecodableRecord) and record.first_offset <= place.offset <= record.offset:
+                raise RecordGoneError(f"no client can decode it: {record.what}, {record.expected_and_seen}")
+            if record.offset == place.offset:
+                return record
+        raise RecordGoneError(
+            "nothing readable is at this offset: it is the marker of a transaction, or the record was compacted away"
+        )
 
     async def _bounds_of(self, tp: TopicPartition) -> tuple[int, int]:
         """First offset and the one after the last, as they were when first asked."""
@@ -150,12 +142,9 @@ class RecordReader:
                 raise RecordGoneError(
                     f"{tp.topic}[{tp.partition}] is no partition of callgauge's topics here: check the topic prefix"
                 )
-            self._consumer.assign([tp])
             starts = await self._consumer.beginning_offsets([tp])
             ends = await self._consumer.end_offsets([tp])
             self._bounds[tp] = starts[tp], ends[tp]
-        elif self._consumer.assignment() != {tp}:
-            self._consumer.assign([tp])
         return self._bounds[tp]
 
 

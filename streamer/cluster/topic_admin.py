@@ -16,7 +16,6 @@ from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings
 from consumers.runtime.process import OperatorError
 from schemas.topics import (
     EVENTS_TOPIC,
-    SCORES_TOPIC,
     SEQUENCER_TOPIC,
     TOPICS,
     Severity,
@@ -58,7 +57,6 @@ async def create_topics(
     partitions: int | None,
     replication_factor: int,
     shards: int = 1,
-    scores_copy: str | None = None,
     needs: TopicNeeds | None = None,
 ) -> dict[str, bool]:
     """Creates every topic of the table that does not exist; existing topics stay as they are.
@@ -72,7 +70,6 @@ async def create_topics(
             otherwise `DEFAULT_PARTITIONS`.
         replication_factor: Number of brokers that hold each record.
         shards: Sequencers that are active at a time: the partitions of `sequencer`.
-        scores_copy: Name of a further topic like `scores`, for the records of a back-test; None for no further one.
         needs: The limits of calls: `events` must take the largest event. None is those of settings that say nothing of it.
 
     Returns:
@@ -85,9 +82,7 @@ async def create_topics(
     count = _count_for(await topic_states(kafka), kafka, partitions)
     async with kafka.administration("topics") as admin:
         made: dict[str, bool] = {}
-        scores = [topic for topic in TOPICS if topic.name == SCORES_TOPIC]
-        copies = [topic._replace(name=scores_copy) for topic in scores if scores_copy is not None]
-        for topic in (*TOPICS, *copies):
+        for topic in TOPICS:
             configs = {"cleanup.policy": topic.cleanup_policy, "retention.ms": str(topic.retention_ms)}
             if topic.has_broker_time:
                 configs["message.timestamp.type"] = "LogAppendTime"

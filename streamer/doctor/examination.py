@@ -15,7 +15,6 @@ from aiokafka.errors import KafkaError
 from pydantic import SecretStr, ValidationError
 from rich.table import Table
 
-from consumers.log.stretches import newest_tick
 from consumers.runtime.kafka.connection import (
     RIGHTS_PAGE,
     KafkaSettings,
@@ -31,10 +30,8 @@ from schemas.topics import (
     EVENTS_TOPIC,
     INPUT_TOPICS,
     JUDGE_VERDICTS_TOPIC,
-    QUARANTINE_TOPIC,
     SCORES_TOPIC,
     SEQUENCER_TOPIC,
-    SOURCE_BY_TOPIC,
     TOPICS,
     TRANSCRIPTS_TOPIC,
     duration,
@@ -58,7 +55,6 @@ from streamer.doctor.findings import (
     broker_finding,
     clock_findings,
     counted,
-    log_findings,
     replica_findings,
     settings_findings,
     topic_findings,
@@ -73,8 +69,6 @@ from streamer.settings.listing import settings_from
 # Goals and the judge, what running roles say of themselves, and quarantine.
 
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
-RECENT_MS: Final = 3_600_000
-"""Refused records of the last hour are a fault that lasts, or one that somebody should know of."""
 ANSWERS_WITHIN_SECONDS: Final = 2.0
 """How long a process may take to say its state."""
 MAX_STATE_BYTES: Final = 1_048_576
@@ -91,6 +85,19 @@ _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
     "callgauge_ingest_requests_total": ("requests refused", "The log of the ingest role says more."),
 }
 """Counters that show a fault of a producer: what they count, and the remedy."""
+_GAUGES: Final[Mapping[str, tuple[str, int, str]]] = {
+    "callgauge_sequencer_known_behind_seconds": (
+        "seconds behind is what the log knows: no silence after that is decided yet", 60,
+        "Its log says what it waits for; with a backlog it comes closer by itself.",
+    ),
+    "callgauge_sequencer_inputs_left_out": (
+        "input partitions give no answer", 0, "See to the brokers that lead them: silences are decided without them.",
+    ),
+    "callgauge_sequencer_lag_messages": (
+        "records to append to the log, of", 100_000, "Nothing if it comes closer; else see its log and its processor.",
+    ),
+}  # fmt: skip
+"""Gauges that show that a role is behind: what they count, the most that is well, and the remedy."""
 _REFUSED_REQUESTS: Final = ("unreadable", "unauthorized", "too_large", "limited", "too_slow")
 """Outcomes of requests of which nothing is accepted, and which come from the sender."""
 MAX_KINDS: Final = 16
@@ -209,30 +216,12 @@ def state_findings(settings: Settings, address: str, status: int, body: bytes, n
             yield Finding(
                 "counters", Verdict.WARNING, f"{total} {what} {since}: {most}{_more(len(counts))}", what_to_do
             )
+    for name, (what, allowed, what_to_do) in _GAUGES.items():
+        for labels, reading in state.gauges.get(name, {}).items():
+            if reading > allowed:
+                yield Finding("log", Verdict.WARNING, f"{who}: {reading:.0f} {what} {labels}".rstrip(), what_to_do)
     for kind, what_to_do in list(state.not_understood.items())[:MAX_KINDS]:
         yield Finding("records", Verdict.WARNING, f"not understood {since}: {kind}", what_to_do)
-
-
-def quarantine_finding(
-    bounds: Mapping[TopicPartition, LogBounds], recent: Mapping[TopicPartition, int | None]
-) -> Finding:
-    """Whether records were refused lately.
-
-    Args:
-        bounds: The partitions of the topic.
-        recent: The first offset of the last `RECENT_MS` by partition; None without a record since then.
-    """
-    kept = sum(each.end - each.start for each in bounds.values())
-    lately = sum(bounds[tp].end - offset for tp, offset in recent.items() if offset is not None)
-    if lately:
-        seen = f"{counted(lately, 'record')} refused in the last hour, {kept} kept in all"
-        return Finding("quarantine", Verdict.WARNING, seen, "See why: `callgauge quarantine list`.")
-    return Finding("quarantine", Verdict.OK, f"nothing refused in the last hour, {kept} kept in all")
-
-
-def recent_since_ms() -> int:
-    """The time from which refused records are recent, in epoch milliseconds."""
-    return wall_clock_ms() - RECENT_MS
 
 
 def answer_of(address: str, path: str, token: SecretStr | None = None) -> tuple[int, bytes] | None:
@@ -452,27 +441,11 @@ async def _clock(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding
     return clock_findings(clocks)
 
 
-async def _log(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
-    kafka = view.settings.kafka
-    ticks = {tp: await newest_tick(view.consumer, tp) for tp in partitions_of(partitions, [kafka.topic(EVENTS_TOPIC)])}
-    inputs = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
-    bounds = await log_bounds(view.consumer, partitions_of(partitions, inputs))
-    ends = {(inputs[tp.topic], tp.partition): found.end for tp, found in bounds.items()}
-    return log_findings(ticks, ends, wall_clock_ms())
-
-
 async def _producers(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
     inputs = partitions_of(partitions, partitions)
     found = await view.consumer.offsets_for_times(dict.fromkeys(inputs, wall_clock_ms() - SILENT_MS))
     heard = [tp for tp, at in found.items() if at is not None]
     return [silence_finding(await log_bounds(view.consumer, inputs), heard)]
-
-
-async def _quarantine(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
-    all_of_it = partitions_of(partitions, partitions)
-    bounds = await log_bounds(view.consumer, all_of_it)
-    found = await view.consumer.offsets_for_times(dict.fromkeys(all_of_it, recent_since_ms()))
-    return [quarantine_finding(bounds, {tp: None if at is None else at.offset for tp, at in found.items()})]
 
 
 def _of_group(reader: str, group_id: str, topics: Sequence[str], role: str) -> _Check:
@@ -492,13 +465,11 @@ def _checks(settings: Settings) -> Iterator[_Check]:
     yield _Check("clock", (EVENTS_TOPIC,), _clock)
     yield _Check("producers", _PRODUCED_TOPICS, _producers)
     yield _of_group("sequencer", settings.group("sequencer"), (SEQUENCER_TOPIC,), "sequencer")
-    yield _Check("log", (EVENTS_TOPIC, *INPUT_TOPICS), _log)
     yield _of_group("evaluator", settings.group("evaluator"), (EVENTS_TOPIC,), "evaluator")
     yield _of_group("exporter", settings.group("exporter"), (SCORES_TOPIC,), "exporter")
     if settings.transcripts.folder is not None:
         group_id = settings.group(FILES_GROUP)  # of the evaluators, which write the files too
         yield _of_group("transcripts", group_id, (TRANSCRIPTS_TOPIC,), "evaluator")
-    yield _Check("quarantine", (QUARANTINE_TOPIC,), _quarantine)
 
 
 async def examine(settings: Settings, roles_at: Sequence[str] = ()) -> AsyncGenerator[Finding, None]:

@@ -6,19 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from aiokafka import TopicPartition
-
 from consumers.engine.limits import needs_of
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.closed_sets import InputSource
-from schemas.log import Next, Tick
 from schemas.topics import (
     EVENTS_TOPIC,
     INPUT_TOPICS,
     MAX_TRANSACTION_MS,
     SCORES_TOPIC,
-    TOPIC_BY_SOURCE,
     TOPICS,
     Severity,
     TopicSettings,
@@ -26,15 +21,12 @@ from schemas.topics import (
     retention_ms,
     topic_faults,
 )
-from schemas.units import MS_PER_SECOND
 from streamer.cluster.facts import ClockFacts, ClusterFacts, PartitionState
 from streamer.cluster.topic_admin import judged
 from streamer.settings.all_settings import Settings
 
 MAX_CLOCK_DIFFERENCE_MS: Final = 1_000
 """A third of the dead-air threshold: a larger clock error could turn a pause into dead air."""
-MAX_BEHIND_MS: Final = 60_000
-"""How far known time may be behind: the sequencer waits half a minute at most for an input that lags."""
 
 
 class Verdict(StrEnum):
@@ -200,45 +192,6 @@ def clock_findings(clocks: Mapping[int, Sequence[ClockFacts]]) -> Iterator[Findi
         yield Finding(
             "clock", Verdict.OK, f"this machine and {counted(len(clocks), 'broker')} agree to within a second"
         )
-
-
-def log_findings(
-    ticks: Mapping[TopicPartition, Tick | None], ends: Mapping[tuple[InputSource, int], int], now_ms: int
-) -> Iterator[Finding]:
-    """How far the sequencer has come.
-
-    Args:
-        ticks: By partition of the log, its newest tick; None if it has none.
-        ends: By input and partition number, the offset after its last record.
-        now_ms: The time now, in epoch milliseconds.
-    """
-    if not ticks:  # without the right to look, which is a finding of its own
-        return
-    found = [tick for tick in ticks.values() if tick is not None]
-    start = "Start `callgauge run --roles sequencer`."
-    if len(found) < len(ticks):
-        without = ", ".join(f"{tp.topic}[{tp.partition}]" for tp, tick in ticks.items() if tick is None)
-        seen = f"no sequencer has written to {without}, so no call there is evaluated"
-        yield Finding("log", Verdict.WARNING, seen, start)
-        return
-    behind_ms = max(0, now_ms - min(tick.known_ms for tick in found))
-    places = [tick.positions for tick in found]
-    reached = {key: min(each.get(key, Next(0, 0)) for each in places).offset for key in ends}
-    lag = {
-        f"{TOPIC_BY_SOURCE[source]}[{number}]": end - reached[source, number]
-        for (source, number), end in sorted(ends.items())
-        if end > reached[source, number]
-    }
-    seen = f"time is known up to {duration(behind_ms - behind_ms % MS_PER_SECOND)} ago; {counted(sum(lag.values()), 'record')} of the "
-    seen += "inputs to append"
-    if left_out := sorted({name for tick in found for name in tick.left_out}):
-        what_to_do = "See to the brokers that lead them: silences are decided without them."
-        yield Finding("log", Verdict.WARNING, f"no answer about {', '.join(left_out)}", what_to_do)
-    if behind_ms > MAX_BEHIND_MS:
-        what_to_do = f"{start} If it runs, its log says what it waits for; with a backlog it comes closer by itself."
-        yield Finding("log", Verdict.WARNING, f"{seen}: no silence after it is decided yet", what_to_do, lag)
-    else:
-        yield Finding("log", Verdict.OK, seen, lag=lag)
 
 
 def _replica_faults(

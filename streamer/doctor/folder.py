@@ -13,13 +13,12 @@ from consumers.log.file import FILE_NAME, FileState, LogFileError, reading
 from consumers.log.retention import MAX_BYTES, NEARLY_FULL
 from consumers.runtime.private_files import is_locked
 from consumers.runtime.process import wall_clock_ms
-from schemas.topics import QUARANTINE_TOPIC, duration
+from schemas.topics import duration
 from streamer.doctor.examination import (
     SILENT_MS,
     answer_of,
     goals_and_finding,
     judge_finding,
-    recent_since_ms,
     state_findings,
 )
 from streamer.doctor.findings import Finding, Verdict, counted
@@ -58,7 +57,6 @@ def _findings(settings: Settings, folder: Path) -> Iterator[Finding]:
     try:
         with reading(folder) as log:
             state = log.state()
-            refused = sum(record.timestamp >= recent_since_ms() for record in log.records(QUARANTINE_TOPIC))
     except LogFileError as error:
         yield Finding(
             "log", Verdict.WRONG, str(error).rstrip("."), "See to the disk; docs/serve.md says what is lost without it."
@@ -66,7 +64,6 @@ def _findings(settings: Settings, folder: Path) -> Iterator[Finding]:
         return
     yield _log_finding(state)
     yield _newest_finding(state, wall_clock_ms())
-    yield _quarantine_finding(refused)
     yield from _history_findings(history_of(folder, settings))
 
 
@@ -142,13 +139,6 @@ def _newest_finding(state: FileState, now_ms: int) -> Finding:
             "Nothing if no call runs. Else see the logs of the senders, their address and token.",
         )
     return Finding(check, Verdict.OK, seen)
-
-
-def _quarantine_finding(refused: int) -> Finding:
-    if refused:
-        seen = f"{counted(refused, 'record')} refused in the last hour"
-        return Finding("quarantine", Verdict.WARNING, seen, "See why: `callgauge quarantine list --folder`.")
-    return Finding("quarantine", Verdict.OK, "nothing refused in the last hour")
 
 
 def _history_findings(history: Path) -> Iterator[Finding]:

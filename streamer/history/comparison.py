@@ -31,6 +31,10 @@ class Period(NamedTuple):
     since_ms: int
     until_ms: int
 
+    def has(self, time_ms: int) -> bool:
+        """Whether a moment lies within."""
+        return self.since_ms <= time_ms < self.until_ms
+
     @classmethod
     def parse(cls, text: str) -> "Period":
         """Reads a day in UTC, as `2026-11-20`, or a range, as `2026-11-13..2026-11-20`, whose last day is part of it.

@@ -18,6 +18,14 @@ COUNTERS: Final = (
     "callgauge_ingest_requests_total",
 )
 """Counters that show a fault of a producer."""
+GAUGES: Final = (
+    "callgauge_sequencer_known_behind_seconds",
+    "callgauge_sequencer_inputs_left_out",
+    "callgauge_sequencer_lag_messages",
+    "callgauge_consumer_lag_messages",
+    "callgauge_history_lag_messages",
+)
+"""Gauges that show how far a role has come."""
 _DECIDING: Final = frozenset({"limits", "goals", "redaction"})
 
 
@@ -31,6 +39,7 @@ class ProcessState(BaseModel):
         problems: Why a role does not work now, as `/readyz` says it.
         settings: Those that decide what is said of calls.
         counts: Of each of `COUNTERS` that it has, what has counted by its labels.
+        gauges: The same of each of `GAUGES`, as it is now.
         not_understood: Each kind of events that are not understood, and what to do about it.
     """
 
@@ -42,6 +51,7 @@ class ProcessState(BaseModel):
     problems: Sequence[str]
     settings: Mapping[str, Any]
     counts: Mapping[str, Mapping[str, int]]
+    gauges: Mapping[str, Mapping[str, float]]
     not_understood: Mapping[str, str]
 
 
@@ -56,7 +66,8 @@ def state_of(
     """The state of this process."""
     return ProcessState(
         version=installed_version(), roles=sorted(roles), started_ms=started_ms, problems=problems,
-        settings=deciding_settings(settings), counts=instruments.counted(COUNTERS), not_understood=instruments.not_understood,
+        settings=deciding_settings(settings), counts=instruments.counted(COUNTERS),
+        gauges=instruments.read(GAUGES), not_understood=instruments.not_understood,
     )  # fmt: skip
 
 

@@ -61,7 +61,6 @@ def test_the_calls_that_flip_are_those_of_the_raw_events(
         address = process.metrics()
         ran("replay", str(recorded), "--speed", "max", "--keep-ids", **then)
         wait_for("every call to close", lambda: total(address, "callgauge_calls_ended_total") == calls, 30 + calls)
-    ran("topics", "create", "--scores-copy", "scores.backtest", "--partitions", "4", **environment)
     result = json.loads(ran("replay", "--from-topics", "--since", "1h", "--without-facts", "--json", **now))
 
     expected = {}

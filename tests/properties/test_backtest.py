@@ -10,8 +10,10 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from schemas.log import LogReader
 from schemas.rows import CallRow, Row, decode, encode
-from streamer.backtest.past import PastCalls, Period
-from streamer.backtest.rerun import Comparison, Rerun, Said, Subject, last_words
+from streamer.backtest.past import PastCalls
+from streamer.backtest.rerun import Comparison, LastValues, Rerun, last_values
+from streamer.history.comparison import Period
+from streamer.trials.calls import NewestRows
 from tests.properties.owners import Acts, Log, Owner, Settings, acts
 from tests.properties.partitions import logs, rules, settings, times
 from tests.support.laws import examples
@@ -79,7 +81,7 @@ def test_with_the_same_settings_every_row_is_the_same_byte_for_byte(
     calls, then = _calls(log.score_values, Period(since_ms, EVER.until_ms))
     rerun = _rerun(settings, calls)
     assert _again(rerun, log) == {conversation_id: then[conversation_id] for conversation_id in calls.by_id}
-    assert (rerun.comparison.calls.equal, rerun.comparison.examples) == (len(calls.by_id), [])
+    assert (rerun.comparison.calls["equal"], rerun.comparison.examples) == (len(calls.by_id), [])
     assert (rerun.open_calls, rerun.counts["without_beginning"]) == (0, 0)
     event(f"{len(calls.by_id)} of {len(closed)} calls")
     event(f"{min(2, sum(row.close_reason == 'limit_open_calls' for row in closed))} evictions or more")
@@ -100,7 +102,7 @@ def test_other_settings_decide_as_if_they_had_been_there_then(
     other = Settings(Limits(**today), rules, lambda _: NoGoals())
     rerun = _rerun(other, _calls(log.score_values, EVER)[0])
     again = _again(rerun, log)
-    event(f"{min(1, rerun.comparison.calls.changed)} changed calls or more")
+    event(f"{min(1, rerun.comparison.calls['changed'])} changed calls or more")
     log.scores, log.published, log.answers = [], [], lambda _: None
     Owner(log, other).to_the_end()
     said = {key: _lasting(map(decode, values)) for key, values in again.items()}
@@ -108,7 +110,7 @@ def test_other_settings_decide_as_if_they_had_been_there_then(
     assert said == {key: _lasting(call.rows()) for key, call in undisturbed.by_id.items()}
 
 
-def _lasting(rows: Iterable[Row]) -> dict[Subject, Said]:
+def _lasting(rows: Iterable[Row]) -> LastValues:
     """The values at the end. Late facts may still change the number of a turn when a silence in it is decided."""
-    words = last_words(rows)
-    return {each._replace(turn=None) if each.name == "dead_air" else each: said for each, said in words.items()}
+    values = last_values(NewestRows(rows))
+    return {each: value for each, value in values.items() if each[1] not in ("dead_air", "dead_air_turns")}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 # Profiles of simulated agents: how fast each step of an answer is, and how often something goes wrong.
 
@@ -153,7 +153,6 @@ _CHANGES: Final[Mapping[IncidentName, Callable[[Profile], Profile]]] = {
     "stall_after_deploy": lambda usual: replace(usual, is_confused=True),
     "source_silent": lambda usual: replace(usual, sends_audit=False),
 }
-INCIDENT_NAMES: Final[tuple[IncidentName, ...]] = get_args(IncidentName)
 
 
 @dataclass(frozen=True, slots=True)

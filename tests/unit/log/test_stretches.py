@@ -7,7 +7,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from consumers.log import stretches
-from consumers.log.stretches import CallEvents, KeyRecords, Terms, log_between, newest_tick
+from consumers.log.stretches import CallEvents, KeyRecords, Terms, log_between
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogReader, Next, Tick
@@ -86,31 +86,6 @@ async def test_a_record_that_is_none_of_the_log_ends_reading_with_its_place() ->
     log.records[4] = replace(log.records[4], headers=())
     with pytest.raises(OperatorError, match=r"events\[0\]@4 is no record of the log"):
         await between(consumer_of(log), 0, 6)
-
-
-async def test_the_newest_tick_is_found_from_the_end_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretches, "FIRST_LOOK", 1)
-    log = PlacedRecords()
-    log.event(AUDIT, sent(0, 2))
-    for at_ms in range(20):
-        log.tick(T0_MS + at_ms)
-    for offset in range(1, 6):
-        log.event(AUDIT, sent(offset, 2))
-    log.tick(T0_MS + 90, {})  # tells time alone
-    consumer = consumer_of(log)
-    tick = await newest_tick(consumer, LOG)
-    assert tick is not None
-    assert tick.known_ms == T0_MS + 19
-    assert 0 not in consumer.fetched
-    log.term = 3
-    log.tick(T0_MS + 5)
-    log.term = 2
-    log.tick(T0_MS + 9)
-    monkeypatch.setattr(stretches, "FIRST_LOOK", 4)
-    tick = await newest_tick(consumer_of(log), LOG)
-    assert tick is not None
-    assert (tick.term, tick.known_ms) == (3, T0_MS + 5), "another is void"
-    assert await newest_tick(consumer_of(PlacedRecords()), LOG) is None
 
 
 # One call.

@@ -10,9 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 import schemas
+from docs.generate_pages import metric_tables
 from schemas.closed_sets import ROLE_NAMES
 from schemas.metrics import catalogue as metric_catalogue
-from schemas.metrics.catalogue import METRICS, metric_named, metrics_of, render_markdown
+from schemas.metrics.catalogue import METRICS, metric_named, metrics_of
 from schemas.metrics.definition import OVERFLOW_VALUE, PREFIX, Label, Metric, Role
 
 every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
@@ -134,7 +135,7 @@ def test_each_metric_is_on_one_role_or_on_all() -> None:
 
 
 def test_markdown_has_a_row_for_every_metric_and_label() -> None:
-    text = render_markdown({METRICS[1].name: "overview: Calls"})
+    text = metric_tables({METRICS[1].name: "overview: Calls"})
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert [row.split("`")[1] for row in rows if row.startswith(f"| `{PREFIX}")] == [metric.name for metric in METRICS]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {8, 4}  # no cell breaks its row

@@ -1,6 +1,7 @@
 """Back-tests without a broker: the past rows, the new evaluation of a log, and the comparison."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,17 +17,19 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.closed_sets import Anchor, InputSource
+from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.log import Event, LogReader, Tick
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow, encode
 from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.backtest import past as backtest_past
 from streamer.backtest import rerun as backtest_rerun
-from streamer.backtest.past import BacktestError, PastCalls, PastTopics, Period
-from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun, Subject, last_words, number_in
-from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document, topic_to_write
+from streamer.backtest.past import BacktestError, PastCalls, PastTopics
+from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, last_values
+from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document
+from streamer.history.comparison import Period
 from streamer.terminal import Screen
+from streamer.trials.calls import NewestRows
 from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.log_records import PlacedRecords
 from tests.support.fakes.engine_feed import T0_MS, Feed, rows_of
@@ -288,9 +291,8 @@ def test_the_same_settings_give_the_same_bytes() -> None:
     assert rerun.is_over(T0_MS)
     assert finished(rerun) == []
     assert sorted(written) == sorted(map(encode, then.rows))
-    assert (rerun.comparison.calls.equal, rerun.comparison.examples, rerun.open_calls) == (2, [], 0)
-    assert rerun.comparison.tallies["dead_air"].equal == 2
-    assert rerun.comparison.tallies[LATENCY].equal == 4
+    assert (rerun.comparison.calls["equal"], rerun.comparison.examples, rerun.open_calls) == (2, [], 0)
+    assert (rerun.comparison.equal_values > 100, rerun.comparison.changes()) == (True, [])
 
 
 def test_the_settings_of_today_decide_about_silence() -> None:
@@ -298,12 +300,13 @@ def test_the_settings_of_today_decide_about_silence() -> None:
     rerun = as_then(then.past, limits=Limits(dead_air_ms=10_000))
     feed_in(rerun, then.log)
     finished(rerun)
-    (example,) = rerun.comparison.examples
-    assert (example.conversation_id, example.subject) == ("call", Subject("dead_air", 2, T0_MS + 5_000))
+    assert Difference("call", 2, "dead_air", 1, 0) in rerun.comparison.examples
+    assert Difference("call", None, "dead_airs", 1, 0) in rerun.comparison.examples
     rerun = as_then(then.past, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
     feed_in(rerun, then.log)
-    tally = rerun.comparison.tallies["dead_air"]
-    assert (tally.equal, tally.changed, tally.only_now) == (1, 0, 1)
+    assert Difference("call", 1, "dead_air", 0, 1) in rerun.comparison.examples
+    (change,) = [each for each in rerun.comparison.changes() if each.measure == "dead_airs"]
+    assert (change.before, change.after, change.low) == (1, 2, None)
 
 
 def test_a_call_ends_as_today_s_settings_say_sooner_or_later() -> None:
@@ -315,7 +318,7 @@ def test_a_call_ends_as_today_s_settings_say_sooner_or_later() -> None:
     feed_in(rerun, then.log)
     assert (rerun.open_calls, rerun.is_over(T0_MS)) == (1, False)
     assert f'"known_ms":{T0_MS + 110_000}'.encode() in finished(rerun)[-1], "nothing follows"
-    assert (rerun.open_calls, rerun.comparison.calls.equal) == (0, 1)
+    assert (rerun.open_calls, rerun.comparison.calls["equal"]) == (0, 1)
 
 
 def test_a_call_gives_way_to_another_as_it_did_then() -> None:
@@ -331,10 +334,10 @@ def test_a_call_gives_way_to_another_as_it_did_then() -> None:
         written = feed_in(rerun, then.log)
         assert (b'"close_reason":"limit_open_calls"' in b"".join(written)) is ("one" in left)
         assert finished(rerun) == []
-        assert (rerun.comparison.calls.equal, rerun.comparison.examples) == (len(left), [])
+        assert (rerun.comparison.calls["equal"], rerun.comparison.examples) == (len(left), [])
     rerun = as_then(both)
     feed_in(rerun, then.log)
-    assert rerun.comparison.calls.changed == 1, "with room for both it ends by itself"
+    assert rerun.comparison.calls["changed"] == 1, "with room for both it ends by itself"
 
 
 ANSWERED = GoalSet.model_validate(
@@ -364,17 +367,16 @@ def test_goals_are_those_of_then_or_without_the_facts_those_of_now() -> None:
     for given in (ChosenGoals(), goals):
         rerun = as_then(then.past, goals=given)
         feed_in(rerun, then.log)
-        assert rerun.comparison.tallies["progress"].equal == 2
-        assert rerun.comparison.examples == []
+        assert rerun.comparison.calls["equal"] == 1
     rerun = anew(then.past.by_id)
     feed_in(rerun, in_log(log()))
     finished(rerun)
-    assert rerun.comparison.tallies["progress"].only_then == 2
+    assert [each for each in rerun.comparison.differing if each.startswith("goals.")]
     assert (rerun.comparison.other_goals, rerun.comparison.flipped) == (1, {}), "it has none now"
     without = Evaluated(log())
     rerun = as_then(without.past, goals=goals)
     feed_in(rerun, without.log)
-    assert "progress" not in rerun.comparison.tallies, "there were none, whatever there is today"
+    assert rerun.comparison.calls["equal"] == 1, "there were none, whatever there is today"
 
 
 def test_other_goals_than_then_are_told_with_the_subgoals_that_flipped() -> None:
@@ -419,7 +421,7 @@ def test_calls_without_their_beginning_are_left_out() -> None:
     feed_in(rerun, is_left)
     assert rerun.is_over(T0_MS)
     assert rerun.counts["without_beginning"] == 1
-    assert (rerun.comparison.calls.equal, rerun.comparison.calls.only_then) == (1, 0)
+    assert (rerun.comparison.calls["equal"], rerun.comparison.calls["only_then"]) == (1, 0)
     rerun = as_then(then.past)
     assert feed_in(rerun, []) == finished(rerun) == []
     assert (rerun.counts["without_beginning"], rerun.open_calls) == (2, 0)
@@ -437,7 +439,7 @@ def test_a_call_that_is_in_the_log_twice_is_folded_once() -> None:
     again.tick(T0_MS + 60_000)
     rerun = as_then(then.past)
     feed_in(rerun, again.records)
-    assert rerun.comparison.tallies["closed"].equal == 1
+    assert rerun.comparison.calls["equal"] == 1
 
 
 def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() -> None:
@@ -445,11 +447,11 @@ def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() ->
     rerun = as_then(then.past, limits=Limits(max_record_bytes=110))
     feed_in(rerun, then.log)
     assert rerun.counts["refused_records"] > 0
-    assert rerun.comparison.calls.changed == 1
+    assert rerun.comparison.calls["changed"] == 1
     rerun = as_then(then.past, limits=Limits(max_record_bytes=1))
     feed_in(rerun, then.log)
     assert finished(rerun) == []
-    assert (rerun.comparison.calls.only_then, rerun.open_calls, rerun.counts["without_beginning"]) == (1, 0, 0)
+    assert (rerun.comparison.calls["only_then"], rerun.open_calls, rerun.counts["without_beginning"]) == (1, 0, 0)
 
 
 # Without the facts.
@@ -463,34 +465,21 @@ def test_without_the_facts_the_settings_of_today_decide() -> None:
     finished(rerun)
     assert rerun.is_over(T0_MS + 60_000)
     assert not rerun.is_over(T0_MS + 59_999), "another may begin"
-    assert rerun.comparison.calls.changed == 1
-    assert rerun.comparison.tallies["dead_air"].only_then == 1
-    assert rerun.comparison.tallies["closed"].equal == 1
-    (example,) = rerun.comparison.examples
-    assert (example.conversation_id, example.subject) == ("call", Subject("dead_air", 2, T0_MS + 5_000))
-    assert example.now is None
+    assert rerun.comparison.calls["changed"] == 1
+    assert Difference("call", 2, "dead_air", 1, 0) in rerun.comparison.examples
+    assert "close_reason" not in rerun.comparison.differing
 
 
 @pytest.mark.parametrize("gap_ms", [0, 3_500])
 def test_what_nobody_listened_to_is_no_silence(gap_ms: int) -> None:
-    rerun = anew({})
+    rerun = anew(past(*live().rows()).by_id)
     for each in read(in_log(log())):
         found = each
         if isinstance(found, Tick) and found.known_ms == T0_MS + 9_000:  # in front of the late answer
             found = found.model_copy(update={"gap_ms": gap_ms})
         rerun.take(found)
     finished(rerun)
-    assert rerun.comparison.tallies["dead_air"].only_now == (0 if gap_ms else 1)
-
-
-def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
-    """The comparison ignores the number of a silence and the threshold that found it."""
-    then = past(*live().rows()).by_id
-    rerun = anew(then, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
-    feed_in(rerun, in_log(log()))
-    finished(rerun)
-    tally = rerun.comparison.tallies["dead_air"]
-    assert (tally.equal, tally.changed, tally.only_now) == (1, 0, 1)
+    assert rerun.comparison.differing["dead_air"] == (1 if gap_ms else 0)
 
 
 def test_the_same_log_gives_the_same_bytes() -> None:
@@ -508,7 +497,7 @@ def test_without_the_facts_calls_are_those_that_began_in_the_time() -> None:
     rerun = anew({}, within=period(1_000, 60_000))
     feed_in(rerun, in_log(everything))
     finished(rerun, 200_000)
-    assert rerun.comparison.calls.only_now == 1
+    assert rerun.comparison.calls["only_now"] == 1
     assert {example.conversation_id for example in rerun.comparison.examples} == {"within"}
 
 
@@ -525,102 +514,87 @@ def test_a_call_whose_id_was_used_again_is_left_out() -> None:
     rerun.left_out = frozenset({"call"})
     assert feed_in(rerun, in_log(together(log(), log(key="other"))))
     finished(rerun)
-    assert rerun.comparison.calls.only_now == 1
+    assert rerun.comparison.calls["only_now"] == 1
 
 
 def test_a_call_that_is_not_over_is_counted() -> None:
     rerun = anew({})
     feed_in(rerun, in_log(log()[:-1]))
     finished(rerun, 11_000)
-    assert (rerun.open_calls, rerun.comparison.calls.only_now) == (1, 0)
+    assert (rerun.open_calls, rerun.comparison.calls["only_now"]) == (1, 0)
 
 
 # The comparison.
 
 
-def words(**latencies: float) -> dict[Subject, Any]:
-    return {
-        Subject(LATENCY, int(turn[1:]), 0): {"result": value, "anchor": "audio"} for turn, value in latencies.items()
-    }
+def waited(*waits_ms: float | None, call: str = "call") -> list[Row]:
+    """The rows of a closed call whose turns had these waits."""
+    turns = [TurnRow(conversation_id=call, turn=number, wait_ms=wait_ms) for number, wait_ms in enumerate(waits_ms)]
+    return [*turns, CallRow(conversation_id=call, state="closed", longest_wait_ms=max(filter(None, waits_ms)))]
 
 
-def test_scores_are_compared_by_what_they_say() -> None:
+def test_calls_are_compared_value_by_value() -> None:
     comparison = Comparison()
-    comparison.add("same", words(t1=100.0), words(t1=100.0))
-    comparison.add("other", words(t1=100.0, t2=50.0, t3=1.0), words(t1=140.0, t2=30.0, t4=2.0))
-    comparison.add("then", words(t1=1.0), None)
-    comparison.add("now", None, words(t1=1.0))
-    tally = comparison.tallies[LATENCY]
-    assert (tally.equal, tally.changed, tally.only_then, tally.only_now) == (1, 2, 2, 2)
-    assert tally.mean_difference == 30.0
-    calls = (comparison.calls.equal, comparison.calls.changed, comparison.calls.only_then, comparison.calls.only_now)
-    assert calls == (1, 1, 1, 1)
-    first = comparison.examples[0]
-    assert (first.conversation_id, first.subject.turn) == ("other", 1)
-    assert first.then == {"result": 100.0}, "only what differs"
-    assert comparison.examples[2].now is None
+    comparison.add("same", waited(100.0), waited(100.0))
+    comparison.add("other", waited(100.0, 50.0, 1.0), waited(140.0, 30.0))
+    comparison.add("then", waited(1.0), [])
+    comparison.add("now", [], waited(1.0))
+    comparison.add("neither", [], [])
+    assert comparison.calls == {"equal": 1, "changed": 1, "only_then": 1, "only_now": 1}
+    assert (comparison.differing[LATENCY], comparison.differing["longest_wait_ms"], comparison.differing["state"]) == (
+        *(3, 1, 2),
+    )
+    assert comparison.examples[0] == Difference("other", 0, LATENCY, 100.0, 140.0)
+    assert Difference("other", 2, LATENCY, 1.0, None) in comparison.examples
+    assert comparison.examples[-2:] == [
+        Difference("then", None, "state", "closed", None),
+        Difference("now", None, "state", None, "closed"),
+    ]
+    (change,) = comparison.changes()
+    assert change[:5] == ("longest_wait_ms", 100.0, 120.0, 2, 2)
+    assert change.is_paired
 
 
-def test_a_number_that_became_unknown_has_no_distance() -> None:
+def test_a_number_that_became_unknown_is_in_no_mean() -> None:
     comparison = Comparison()
-    subject = Subject(LATENCY, 1, 0)
-    unknown = {subject: {"result": {"reason": "no_user_speech"}}}
-    comparison.add("call", words(t1=100.0), unknown)
-    assert (comparison.tallies[LATENCY].changed, comparison.tallies[LATENCY].mean_difference) == (1, None)
+    comparison.add("call", waited(100.0), [structs.replace(waited(1.0)[-1], longest_wait_ms=None)])
+    (change,) = comparison.changes()
+    assert change[:5] == ("longest_wait_ms", 100.0, None, 1, 0)
 
 
-def test_examples_are_bounded_and_counts_are_not() -> None:
+def test_examples_and_means_are_bounded_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backtest_rerun, "MOST_MEASURED", 10)
     comparison = Comparison()
     for number in range(100):
-        comparison.add(f"c{number}", words(t1=1.0), words(t1=2.0))
+        comparison.add(f"c{number}", waited(1.0), waited(2.0))
     assert len(comparison.examples) == MAX_EXAMPLES
-    assert comparison.total().changed == 100
+    assert (comparison.calls["changed"], comparison.differing[LATENCY]) == (100, 100)
+    assert comparison.changes()[0].calls_before == 10
 
 
-def test_last_words_leave_out_what_was_taken_back_and_how_it_was_said() -> None:
+def test_the_last_values_leave_out_what_was_taken_back_and_how_it_was_said() -> None:
     rows = live().rows()
-    said = last_words(rows)
-    assert said[Subject(LATENCY, 1, 0)] == {"result": 1_500.0, "anchor": "audio", "wait_source": "elevenlabs"}
-    assert Subject(LATENCY, 0, 0) not in said, "nobody waits for the greeting"
-    assert said[Subject("dead_air", 2, T0_MS + 5_000)] == {"until_ms": T0_MS + 9_000}
-    assert number_in(said[Subject("tools", 1, 0)]) == 300
-    assert said[Subject("closed", None, 0)].keys() == {
-        *("close_reason", "ended_reason", "turns", "events", "labels", "began_ms", "ended_ms"),
-    }
-    names = {subject.name for subject in said}
+    said = last_values(NewestRows(rows))
+    assert (said[1, LATENCY], said[1, "anchor"], said[2, "dead_air"], said[None, "dead_airs"]) == (
+        1_500.0,
+        "audio",
+        1,
+        1,
+    )
+    names = {column for _, column in said}
     assert not names & {"revision", "known_ms", "news", "status", "code_version", "first_place", "last_place"}
-    assert not names & {"dead_airs", "dead_air_turns", "p50_ms", "tool_calls"}, "they follow from the turns"
+    assert (2, "labels.agent") not in said
     last = max((row for row in rows if isinstance(row, TurnRow)), key=lambda row: (row.turn, row.revision))
-    without = last_words([*rows, structs.replace(last, status="withdrawn")])
-    gone = {subject for subject in said if subject.turn == 2 and subject.name != "dead_air"}
-    assert said.keys() - without.keys() == gone
-    assert without.items() <= said.items(), "what the caller sat through stays"
-
-
-def test_a_wait_by_another_anchor_is_one_difference() -> None:
-    rows = live().rows()
-    turn = next(row for row in reversed(rows) if isinstance(row, TurnRow) and row.turn == 1)
-    comparison = Comparison()
-    comparison.add("call", last_words(rows), last_words([*rows, structs.replace(turn, anchor=Anchor.VAD)]))
-    ((_, subject, then, now),) = comparison.examples
-    assert (subject, then, now) == (Subject(LATENCY, 1, 0), {"anchor": "audio"}, {"anchor": "vad"})
-
-
-def test_goals_are_compared_by_turn_and_once_by_call() -> None:
-    """The row of the call repeats the progress of its last turn: that is one difference, too."""
-    rows = Evaluated(log(), goals=ChosenGoals(OneSet())).rows
-    said = last_words(rows)
-    assert [subject.turn for subject in said if subject.name == "progress"] == [1, 2]
-    assert [subject.name for subject in said if subject.turn is None and subject.name.startswith("subgoals")] == [
-        "subgoals"
-    ]
+    without = last_values(NewestRows([*rows, structs.replace(last, status="withdrawn")]))
+    assert said.keys() - without.keys() == {each for each in said if each[0] == 2}
+    assert without.items() <= said.items(), "what the caller sat through stays, in the call"
 
 
 # The report.
 
 
 def plan(*, obeys_facts: bool = True) -> BacktestPlan:
-    return BacktestPlan(period(), "scores.backtest", obeys_facts, "ab12", T0_MS + 60_000)
+    return BacktestPlan(period(), obeys_facts, T0_MS + 60_000)
 
 
 def shown(result: BacktestResult) -> str:
@@ -633,41 +607,27 @@ def shown(result: BacktestResult) -> str:
 
 
 def test_a_report_says_what_differs() -> None:
-    result = BacktestResult(
-        written=12, counts=Counter(refused_records=3, without_beginning=2), cut={"events[0]": T0_MS}
-    )
-    result.comparison.add("equal", words(t1=1.0), words(t1=1.0))
-    result.comparison.add("c\x1b[31m", words(t1=100.0), words(t1=140.5))
+    result = BacktestResult(counts=Counter(refused_records=3, without_beginning=2), cut={"events[0]": T0_MS})
+    result.comparison.add("equal", waited(1.0), waited(1.0))
+    result.comparison.add("c\x1b[31m", waited(100.0), waited(140.5))
     text = shown(result)
     assert "Calls: 1 equal, 1 changed" in text
-    assert "±40.5" in text
+    assert "+20" in " ".join(text.split()) or "20.2" in text
     assert "c\\x1b[31m" in text
-    told = list(remarks(result, "x.scores.backtest", "ab12"))
+    assert "Values that differ: wait_ms 1, longest_wait_ms 1." in text
+    told = list(remarks(result))
     assert told[0].startswith("events[0] has nothing before 2026")
     assert any(line.startswith("2 calls left out: the log does not have") for line in told)
-    assert told[-1] == "12 records written to x.scores.backtest, each with the header callgauge_run=ab12."
     as_json = report_document(plan(), result)
     assert (as_json["calls"]["changed"], as_json["calls"]["without_beginning"]) == (1, 2)
-    assert as_json["scores_by_name"][LATENCY] == {
-        "equal": 1, "changed": 1, "mean_absolute_difference": 40.5, "only_then": 0, "only_now": 0,
-    }  # fmt: skip
-    assert as_json["examples"][0]["now"] == {"result": 140.5}
+    assert as_json["differing_values"] == {LATENCY: 1, "longest_wait_ms": 1}
+    assert as_json["measures"]["longest_wait_ms"]["change"] == 20.25
+    assert as_json["examples"][0]["now"] == 140.5
 
 
 def test_a_report_of_no_difference_and_of_nothing_says_so() -> None:
     result = BacktestResult()
     assert "There is nothing to compare" in shown(result)
-    result.comparison.add("equal", words(t1=1.0), words(t1=1.0))
-    assert "No difference: 1 final scores of 1 call are equal." in shown(result)
-
-
-def test_a_back_test_writes_to_a_topic_of_its_own() -> None:
-    kafka = KafkaSettings(topic_prefix="x.")
-    assert topic_to_write(kafka, "scores.backtest") == "scores.backtest"
-    assert topic_to_write(kafka, "x.scores.backtest") == "scores.backtest"
-    for running in ("scores", "x.scores", "audit.events", "quarantine"):
-        with pytest.raises(ValueError, match="of the running system"):
-            topic_to_write(kafka, running)
-    for nothing in ("", "x.", "a b", "a" * 250):
-        with pytest.raises(ValueError, match="is no name"):
-            topic_to_write(kafka, nothing)
+    result.comparison.add("equal", waited(1.0), waited(1.0))
+    text = shown(result)
+    assert re.search(r"No difference: \d+ final values of 1 call are equal", text)

@@ -30,7 +30,10 @@ def test_one_record_or_a_yes_needs_no_question(person: list[str], records: int, 
 
 @pytest.mark.parametrize(
     ("has_terminal", "asked", "said"),
-    [(True, ["Append 2 records to the input topics?"], "Nothing was appended"), (False, [], "--yes")],
+    [
+        (True, ["Append 2 records to the input topics, those that can be taken?"], "Nothing was appended"),
+        (False, [], "--yes"),
+    ],
 )
 def test_more_than_one_is_asked_for_and_without_a_terminal_nobody_can_agree(
     monkeypatch: pytest.MonkeyPatch,

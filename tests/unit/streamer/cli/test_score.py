@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow
-from streamer.backtest.rerun import last_words
+from streamer.backtest.rerun import last_values
+from streamer.trials.calls import NewestRows
 from tests.support.calls.rows_of_calls import call_of
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
 from tests.unit.streamer.command_line import Command, Json
@@ -127,7 +128,7 @@ def test_what_is_read_first_changes_no_score(score: Command, tmp_path: Path) -> 
     for seed in range(4):
         shuffled = score(*given, "--arrival", seed)
         assert shuffled.progress == expected.progress == [0.0, 0.5, 1.0]  # after max_turns it is not reported again
-        assert last_words(shuffled.rows) == last_words(expected.rows)
+        assert last_values(NewestRows(shuffled.rows)) == last_values(NewestRows(expected.rows))
 
 
 def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Command, tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Command, 
 def test_limits_on_the_amount_cut_nothing_off(score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
     expected = score(path)
-    for name in ("MAX_EVENTS_PER_CALL", "MAX_KEPT_BYTES_PER_CALL", "MAX_RECORD_BYTES"):
+    for name in ("MAX_EVENTS_PER_CALL", "MAX_RECORD_BYTES"):
         monkeypatch.setenv(f"CALLGAUGE_LIMITS__{name}", "1")
     assert score(path) == expected
 

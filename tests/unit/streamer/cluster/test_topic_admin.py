@@ -78,8 +78,8 @@ async def test_topics_are_made_as_their_rules_say(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(KafkaSettings, "administration", administration)
     monkeypatch.setattr(topic_admin, "topic_states", states)
-    wanted = {"partitions": 6, "replication_factor": 1, "shards": 2, "scores_copy": "again"}
-    await topic_admin.create_topics(KAFKA, needs=needs, **wanted)  # type: ignore[arg-type]  # of several types
+    wanted = {"partitions": 6, "replication_factor": 1, "shards": 2}
+    await topic_admin.create_topics(KAFKA, needs=needs, **wanted)
     made = admin.made
     assert {name for name, topic in made.items() if topic.num_partitions != 6} == {"x.sequencer"}
     assert made["x.sequencer"].num_partitions == 2

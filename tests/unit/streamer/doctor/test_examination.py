@@ -11,7 +11,6 @@ from streamer.doctor.examination import (
     goals_and_finding,
     judge_finding,
     process_findings,
-    quarantine_finding,
     silence_finding,
     state_findings,
 )
@@ -86,7 +85,7 @@ NOW_MS = 1_790_000_000_000
 def state(**fields: Any) -> bytes:
     given = ProcessState(
         version=installed_version(), roles=["evaluator", "sequencer"], started_ms=NOW_MS - 7_200_000, problems=[], settings={}, counts={},
-        not_understood={},
+        gauges={}, not_understood={},
     )  # fmt: skip
     return given.model_copy(update=fields).model_dump_json().encode()
 
@@ -133,6 +132,17 @@ def test_what_a_process_says_of_itself_is_told_with_the_remedy() -> None:
     )  # fmt: skip
 
 
+def test_a_role_that_is_behind_is_told() -> None:
+    behind = {"callgauge_sequencer_known_behind_seconds": {"": 60.4}, "callgauge_sequencer_inputs_left_out": {"": 0.0}}
+    told = said_of(state(gauges=behind | {"callgauge_sequencer_lag_messages": {"audit.events": 3.0}}))
+    assert [check for check, *_ in told] == ["roles", "log"]
+    assert "sequencer at there:8080: 60 seconds behind is what the log knows" in told[1][2]
+    told = said_of(state(gauges={"callgauge_sequencer_known_behind_seconds": {"": 60.0}}))
+    assert [check for check, *_ in told] == ["roles"]
+    told = said_of(state(gauges={"callgauge_sequencer_lag_messages": {"audit.events": 200_000.0}}))
+    assert told[1][2].endswith("200000 records to append to the log, of audit.events")
+
+
 @pytest.mark.parametrize("body", [b"hello", b"{}", b"[]", b"\xff", b'{"version": 1}'])
 def test_another_program_is_told_apart(body: bytes) -> None:
     ((_, verdict, seen, _),) = said_of(body)
@@ -166,15 +176,6 @@ async def test_nobody_who_answers_is_wrong_only_where_somebody_should(
 ) -> None:
     (finding,) = await process_findings(Settings(), address, is_named=is_named)
     assert (finding.verdict, "--roles-at" in finding.what_to_do) == (verdict, True)
-
-
-def test_records_that_were_refused_lately_are_a_warning() -> None:
-    one, two = TopicPartition("quarantine", 0), TopicPartition("quarantine", 1)
-    bounds = {one: LogBounds(10, 40), two: LogBounds(0, 5)}
-    calm = quarantine_finding(bounds, {one: None, two: None})
-    assert (calm.verdict, calm.seen) == (Verdict.OK, "nothing refused in the last hour, 35 kept in all")
-    lately = quarantine_finding(bounds, {one: 38, two: None})
-    assert (lately.verdict, lately.seen) == (Verdict.WARNING, "2 records refused in the last hour, 35 kept in all")
 
 
 PIPECAT, ELEVENLABS = TopicPartition("x.pipecat.events", 0), TopicPartition("x.elevenlabs.events", 0)

@@ -8,8 +8,6 @@ import typer
 from aiokafka import TopicPartition
 
 from consumers.engine.limits import LimitSettings
-from schemas.closed_sets import InputSource
-from schemas.log import Next, Tick
 from schemas.topics import MAX_TRANSACTION_MS, TOPICS
 from streamer.cli import doctor as cli_doctor
 from streamer.cluster.facts import ClockFacts, ClusterFacts, GroupFacts, LogBounds, PartitionState
@@ -20,7 +18,6 @@ from streamer.doctor.findings import (
     Verdict,
     broker_finding,
     clock_findings,
-    log_findings,
     replica_findings,
     settings_findings,
     topic_findings,
@@ -167,40 +164,6 @@ def test_every_broker_s_clock_is_compared_by_all_that_was_seen_of_it(
 def test_clocks_are_not_known_where_nothing_is_written() -> None:
     (finding,) = clock_findings({})
     assert (finding.verdict, "nothing is written to find out" in finding.seen) == (Verdict.UNKNOWN, True)
-
-
-LOG = [TopicPartition("x.events", number) for number in range(2)]
-NOW_MS = 1_000_000_000_000
-AUDIT, PIPECAT = InputSource.AUDIT, InputSource.PIPECAT
-
-
-def tick(behind_ms: int, *left_out: str, **places: int) -> Tick:
-    positions = {(InputSource(name), 0): Next(0, offset) for name, offset in places.items()}
-    return Tick.of(3, NOW_MS - behind_ms, positions, left_out)
-
-
-def look_at_log(*ticks: Tick | None) -> list[Finding]:
-    ends = {(AUDIT, 0): 10, (PIPECAT, 0): 5}
-    return list(log_findings(dict(zip(LOG, ticks, strict=True)), ends, NOW_MS))
-
-
-def test_what_is_not_in_the_log_yet_is_counted_by_the_shard_that_is_behind() -> None:
-    (finding,) = look_at_log(tick(700, audit=10, pipecat=5), tick(2_500, audit=7))
-    assert finding.verdict is Verdict.OK
-    assert finding.seen == "time is known up to 2 s ago; 8 records of the inputs to append"
-    assert finding.lag == {"audit.events[0]": 3, "pipecat.events[0]": 5}
-    (finding,) = look_at_log(*[tick(0, audit=12, pipecat=5)] * 2)
-    assert (finding.seen, finding.lag) == ("time is known up to 0 s ago; 0 records of the inputs to append", {})
-
-
-def test_a_log_whose_time_stands_or_that_has_none_is_a_warning() -> None:
-    (finding,) = look_at_log(tick(0), tick(60_001))
-    assert (finding.verdict, "time is known up to 1 min ago" in finding.seen) == (Verdict.WARNING, True)
-    assert look_at_log(tick(0), tick(60_000))[0].verdict is Verdict.OK
-    (finding,) = look_at_log(tick(0), None)
-    assert (finding.verdict, "written to x.events[1]," in finding.seen) == (Verdict.WARNING, True)
-    left_out, _ = look_at_log(tick(0), tick(0, "audit.events[0]"))
-    assert (left_out.verdict, left_out.seen) == (Verdict.WARNING, "no answer about audit.events[0]")
 
 
 PARTITIONS = [TopicPartition("x.pipecat.events", number) for number in range(2)]

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
 from statistics import mean
+from typing import get_args
 
 import pytest
 
@@ -13,7 +14,6 @@ from streamer.sources.simulator.profile import (
     AGENTS,
     AWKWARD,
     HEALTHY,
-    INCIDENT_NAMES,
     Incident,
     IncidentName,
     ProfileOf,
@@ -80,7 +80,7 @@ def test_the_awkward_one_does_not() -> None:
     assert waits[len(waits) // 2] > 1_500
 
 
-@pytest.mark.parametrize("name", INCIDENT_NAMES)
+@pytest.mark.parametrize("name", get_args(IncidentName))
 def test_an_incident_leaves_other_agents_and_other_times_alone(name: IncidentName) -> None:
     ended = Incident(name, TROUBLED, ends_ms=START_MS)
     later = Incident(name, TROUBLED, begins_ms=START_MS + 3_600_000)
