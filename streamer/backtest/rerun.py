@@ -20,7 +20,7 @@ from schemas.judging import JudgeVerdict
 from schemas.log import Event, Tick
 from schemas.rows import CallRow, GoalsRow, Row, Silence, StageLatency, Subgoal, ToolUse, WordsRow
 from streamer.backtest.past import MAX_CALLS, BacktestError, PastCall, Period
-from streamer.trials.calls import NewestRows, Trial, words_by_turn
+from streamer.trials.calls import NewestRows, Quote, Trial, words_by_turn
 from streamer.trials.versus import Flip, flips
 
 # Compares the final scores of calls between two evaluations. Pure.
@@ -214,7 +214,7 @@ class Comparison:
             self.calls.changed += 1
 
     def add_goals(
-        self, conversation_id: str, then: Trial | None, now: Trial | None, words: Callable[[], Mapping[int, str]]
+        self, conversation_id: str, then: Trial | None, now: Trial | None, words: Callable[[], Mapping[int, Quote]]
     ) -> None:
         """One more call as a trial of its goals; None where it has none. `words` gives those of its turns, and is called for flips."""
         self.other_goals += _version_of(then) != _version_of(now)
