@@ -168,7 +168,10 @@ def causes_of(trials: Sequence[Trial], settings: Settings, *, asks_judge: bool, 
     if not asks_judge:
         return grouped_by_code(trials, redactor)
     require_on(settings.judge)
-    asking = _Asking(settings, redactor, cases_of(trials, redactor))
+    cases = cases_of(trials, redactor)
+    if not cases:
+        return Causes(settings.judge.model, ())
+    asking = _Asking(settings, redactor, cases)
     with keeping(verdicts, settings.judge) as kept:
         asyncio.run(asking.ask_all(kept))
     for remark in asking.groups.remarks:
@@ -187,7 +190,7 @@ class _Asking:
         self._redactor = redactor
         self._cases = cases
         self._questions = questions_of(cases)
-        self._recalled = self._requests = self._tokens = 0
+        self._recalled = self._requests = self._tokens = self._most_tokens = 0
         self._cost = 0.0
 
     async def ask_all(self, kept: KeptVerdicts | None) -> None:
@@ -239,6 +242,13 @@ class _Asking:
         if self._cost + settings.prices.cost_of(most) > settings.budget_per_hour:
             self._leave(numbered, f"{name} was not asked.", "Raise judge.budget_per_hour, or compare fewer calls.")
             return "the money is spent (judge.budget_per_hour)"
+        if self._tokens + most.prompt + most.answer > self._most_tokens:
+            self._leave(
+                numbered,
+                f"{name} was not asked.",
+                "The endpoint counts more tokens than a text can have: compare fewer calls.",
+            )
+            return "the tokens that were said are spent"
         reply = await self._reply(question, endpoint)
         used = reply.believed_tokens(question.chars) or (TokenUse() if reply.outcome in _UNPAID else most)
         self._requests += reply.requests
@@ -282,24 +292,22 @@ class _Asking:
         )
 
     def _say_bounds(self) -> None:
-        settings, tokens, cost = self._settings, 0, 0.0
+        settings, cost = self._settings, 0.0
         asked = self._questions[:MOST_QUESTIONS]
         for number, cases in enumerate(asked):
             question = causes_question([(case, len(self._cases[case])) for case in cases], (), settings.answer_form)
             prompt = question.most_tokens + (_MOST_KNOWN_TOKENS if number else 0)
             most = TokenUse(prompt=prompt, answer=settings.max_answer_tokens)
-            tokens += most.prompt + most.answer
+            self._most_tokens += most.prompt + most.answer
             cost += settings.prices.cost_of(most)
-        if asked:
-            say(
-                f"Judge: at most {counted(len(asked), 'question')} about causes and {tokens:,} tokens, cost {cost:.4f} by "
-                f"judge.price_*; one that fails at the endpoint is sent again, {settings.max_retries} times at most."
-            )
+        say(
+            f"Judge: at most {counted(len(asked), 'question')} about causes and {self._most_tokens:,} tokens, cost {cost:.4f} by "
+            f"judge.price_*; one that fails at the endpoint is sent again, {settings.max_retries} times at most."
+        )
 
     def _say_cost(self) -> None:
         recalled = f" {counted(self._recalled, 'answer')} of an earlier run." if self._recalled else ""
-        if self._questions:
-            say(
-                f"Judge: {counted(self._requests, 'request')} about causes, {self._tokens:,} tokens, cost {self._cost:.4f} by "
-                f"judge.price_*.{recalled}"
-            )
+        say(
+            f"Judge: {counted(self._requests, 'request')} about causes, {self._tokens:,} tokens, cost {self._cost:.4f} by "
+            f"judge.price_*.{recalled}"
+        )

@@ -16,6 +16,7 @@ import pytest
 from streamer.sources.simulator.profile import HEALTHY, Incident, IncidentName, with_incidents
 from streamer.sources.simulator.traffic import simulate_call
 from streamer.trials import judged_causes
+from tests.support.fakes import scripted_openai as scripted
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 from tests.unit.streamer.cli.test_score import BOOKS, SAYS_YES, call, goals, write_calls, write_goals
 from tests.unit.streamer.command_line import Command, Ended, Json
@@ -197,6 +198,14 @@ def test_beyond_the_bounds_nothing_is_asked_and_no_call_is_lost(
         assert (ended.code, len(server.asked)) == (1, 1)
         assert "not every fault was asked about, because a comparison asks 1 questions at most" in ended.err
         assert 1 <= sum(len(numbers) for _, numbers in cases_in(server.asked[0])) <= 10
+        assert faults_in(ended) == faults_in(whole)
+
+        monkeypatch.setattr(judged_causes, "MOST_QUESTIONS", 10)
+        monkeypatch.setattr(scripted, "CHARS_PER_TOKEN", 0.02)  # this endpoint counts 50 tokens for a character
+        server.asked.clear()
+        ended = judged(server, *given)
+        assert (ended.code, len(server.asked)) == (1, 1)
+        assert "the tokens that were said are spent" in ended.err
         assert faults_in(ended) == faults_in(whole)
 
         monkeypatch.setenv("CALLGAUGE_JUDGE__BUDGET_PER_HOUR", "0.001")
