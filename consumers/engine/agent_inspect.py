@@ -1,7 +1,7 @@
 """agent-inspect's scorers on finished traces: progress, AUC, PPT, success, tools, pass@k. They yield the votes that they need."""
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -639,11 +639,17 @@ def _validated(index: int, place: int, subgoal: Subgoal, options: Options, *, is
 # agent-inspect's statistics of a judge's votes: the expected progress of one conversation and its deviation.
 
 
-def judge_statistics(completions_by_subgoal: Sequence[Sequence[str]]) -> tuple[float, float] | tuple[None, None]:
+def judge_statistics(
+    completions_by_subgoal: Sequence[Sequence[Any]], grade_in: Callable[[Any], bool | None] = grade_of
+) -> tuple[float, float] | tuple[None, None]:
     """Expected progress and its standard deviation when each subgoal is completed as often as the judge said so; None without
     subgoals.
 
     Completions without a grade are left out, which usually makes the numbers of votes unequal.
+
+    Args:
+        completions_by_subgoal: The judge's completions on each subgoal.
+        grade_in: Reads the grade of a completion; None for one without.
 
     Raises:
         InvalidInputValueError: 080008 when a subgoal has no completions or none with a grade; 080009 when subgoals have
@@ -654,7 +660,7 @@ def judge_statistics(completions_by_subgoal: Sequence[Sequence[str]]) -> tuple[f
     if not all(completions_by_subgoal):
         raise InvalidInputValueError(Code.MISSING_VALUE, "A subgoal has no completions of a judge.", ANALYSIS)
     votes = [
-        [grade for completion in completions if (grade := grade_of(completion)) is not None]
+        [grade for completion in completions if (grade := grade_in(completion)) is not None]
         for completions in completions_by_subgoal
     ]
     if len({len(of_subgoal) for of_subgoal in votes}) > 1:

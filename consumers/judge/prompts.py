@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from consumers.engine.goals.questions import grade_of
 from consumers.engine.redaction.redactor import Redactor
@@ -364,7 +364,11 @@ def _asked(request: JudgeRequest, question: str) -> str:
     """The call and the question about it, or the template with both in its places."""
     lines = list(_lines(request) if request.template is None else map(_line, request.transcript))
     call = _joined(lines)
-    values = {"mark": _mark(request, call), "turn": str(request.turn), "subgoal": _quoted(request.subgoal or "")}
+    values = {
+        "mark": _mark(request.input_hash, call),
+        "turn": str(request.turn),
+        "subgoal": _quoted(request.subgoal or ""),
+    }
     if request.template is None:
         return call + filled(question, values)
     values["user_instruction"] = values["userTask"] = (
@@ -427,11 +431,73 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _mark(request: JudgeRequest, call: str) -> str:
-    """Returns a code that is derived from the prompt and does not occur in it."""
+def _mark(seed: str, text: str) -> str:
+    """Returns a code that is derived from the prompt, by its seed, and does not occur in the text in front of it."""
     attempt = 0
     while True:
-        mark = hashlib.blake2b(f"{request.input_hash}{attempt}".encode(), digest_size=6).hexdigest()
-        if mark not in call:
+        mark = hashlib.blake2b(f"{seed}{attempt}".encode(), digest_size=6).hexdigest()
+        if mark not in text:
             return mark
         attempt += 1
+
+
+# The question which causes faults of many calls have, for comparisons of trials: faults in, groups of their numbers out.
+#
+# It is no question about a call, so it is no record of `judge.requests`: who compares trials asks, and keeps the answer.
+
+CAUSES_PROMPT: Final = "causes.1"
+MAX_CAUSE_CHARS: Final = 200
+"""Characters kept of the sentence of a cause."""
+
+
+class Case(NamedTuple):
+    """Calls that went the same way. All texts are redacted.
+
+    Attributes:
+        faults: Of each its kind, what it is, its turn if one is known, and what a subgoal asks for.
+        said: By turn, what was said and done in it.
+    """
+
+    faults: tuple[tuple[str, str, int | None, str], ...]
+    said: tuple[tuple[int, str], ...]
+
+
+def causes_question(cases: Iterable[tuple[Case, int]], known: Iterable[str], form: AnswerForm) -> Question:
+    """Builds the prompt.
+
+    Args:
+        cases: Each with its number of calls. Their faults are numbered from 1, in this order.
+        known: Sentences of causes that are known from other cases.
+        form: As for any question; endpoints without schemas are told the form in words.
+    """
+    lines = [f"cause {_quoted(sentence)}" for sentence in known]
+    count = 0
+    for number, (case, calls) in enumerate(cases, 1):
+        lines.append(f"case {number}, calls: {calls}")
+        for kind, what, turn, details in case.faults:
+            count += 1
+            lines.append(f"{count} {kind} {_quoted(what)} {'-' if turn is None else turn} {_quoted(details)}")
+        lines += [f"said {turn} {_quoted(text)}" for turn, text in case.said]
+    evidence, sections = _joined(lines), sections_of(CAUSES_PROMPT)
+    group = _closed({"cause": {"type": "string"}, "faults": {"type": "array", "items": {"type": "integer"}}})
+    return Question(
+        system=f"{sections['system']}\n\n{sections['structured']}",
+        user=evidence + filled(sections["question"], {"mark": _mark(evidence, evidence), "count": str(count)}),
+        schema=_closed({"groups": {"type": "array", "items": group}}) if form == "structured" else None,
+    )
+
+
+def read_causes(text: str | None, redactor: Redactor) -> list[tuple[str, list[int]]] | None:
+    """Reads groups of faults: the sentence of each, redacted and in one line, and its numbers as they are; None when there are none."""
+    groups = _object_in(text or "").get("groups")
+    if not isinstance(groups, list):
+        return None
+    found = []
+    for group in groups:
+        match group:
+            case {"cause": str(cause), "faults": list(numbers)} if all(type(number) is int for number in numbers):
+                sentence = redactor.beginning(plain(cause[:MAX_READ_CHARS]).strip(), MAX_CAUSE_CHARS)
+                found.append((sentence, numbers))
+            case _:
+                return None
+    return found

@@ -42,7 +42,7 @@ from consumers.engine.goals.questions import in_words
 from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.goals.tool_correctness import ToolQuestion
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.prompts import question_of
+from consumers.judge.prompts import question_of, read_answer
 from consumers.judge.settings import AnswerForm
 from schemas.closed_sets import JudgeKind, UnjudgedReason
 from schemas.judging import (
@@ -329,8 +329,16 @@ def _flags(validation_results: Iterable[Any]) -> list[bool]:
 
 def _statistics(validation_results: Iterable[Mapping[str, Any]]) -> Json:
     # The first explanation of a subgoal is a summary; the others are completions.
-    expectation, std = judge_statistics([list(each["explanations"])[1:] for each in validation_results])
+    expectation, std = judge_statistics([list(each["explanations"])[1:] for each in validation_results], _grade_in)
     return {"judge_expectation": expectation, "judge_std": std}
+
+
+def _grade_in(completion: str) -> bool | None:
+    """The grade as agent-inspect reads it; of an answer by JSON schema its own."""
+    answer = read_answer(JudgeKind.SUBGOAL, "grade", completion) or read_answer(
+        JudgeKind.SUBGOAL, "structured", completion
+    )
+    return None if answer is None else answer.grade
 
 
 def _statistics_of(judged: Sequence[NumericalScore]) -> Json:
@@ -396,6 +404,8 @@ def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, 
     samples = read_samples(samples_path)
     template = settings.goals.template_subgoal
     options = plan.options if template is None else {TEMPLATE: template, **plan.options}
+    if Scorer.STATISTICS in plan.scorers:  # it reads the completions of the verdicts
+        options = {"include_judge_explanation": True, **options}
     redactor = Redactor(settings.redaction)
     # The completions of its judge are a part of agent-inspect's results.
     judge_settings = settings.judge.model_copy(update={"keeps_raw_answers": True})

@@ -22,7 +22,7 @@ from schemas.rows import CallRow, GoalsRow, Row, TurnRow, WordsRow
 from streamer.backtest.past import MAX_CALLS, BacktestError, PastCall
 from streamer.changes import MEASURES, Change, change_of, draws_of_one
 from streamer.history.comparison import Period
-from streamer.trials.calls import NewestRows, Trial, words_by_turn
+from streamer.trials.calls import NewestRows, Quote, Trial, words_by_turn
 from streamer.trials.versus import Flip, flips
 
 # Compares the newest rows of calls between two evaluations, column by column. Pure.
@@ -115,7 +115,7 @@ class Comparison:
             for each in differing[: MAX_EXAMPLES - len(self.examples)]
         ]
 
-    def _add_goals(self, conversation_id: str, then: Trial | None, now: Trial | None, words: Mapping[int, str]) -> None:
+    def _add_goals(self, conversation_id: str, then: Trial | None, now: Trial | None, words: Mapping[int, Quote]) -> None:
         self.other_goals += (then and then.version) != (now and now.version)
         found = [] if then is None or now is None else flips(then.quoting(words), now.quoting(words))
         if found:

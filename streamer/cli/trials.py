@@ -1,6 +1,7 @@
 """The command `trials`: repeated calls of each goal set, compared."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -53,6 +54,13 @@ def trials(
             help="Compare two lots call by call: each a PATH, a goal set's name or the beginning of a version.",
         ),
     ] = None,
+    causes: Annotated[
+        bool,
+        typer.Option(
+            "--causes",
+            help="Why calls fail: their faults in groups, by a judge with --judge on, otherwise by subgoal, tool, turn and last words.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
     as_csv: CsvOption = False,
     parquet: ParquetOption = None,
@@ -84,6 +92,10 @@ def trials(
     Below the table are the errors: subgoals that are missed most, the turn in which calls stall (the first turn after their
     last progress), and tools that fail up to that turn; each with calls to look at.
 
+    With --causes missed subgoals, tools that fail and bad endings are put into groups, each with the calls behind it. With --judge on a
+    judge makes the groups, with a sentence for each: it reads what was said in the turns of the faults, redacted, and the most that
+    it may cost is said before. --verdicts keeps its answers, so the same calls give the same groups and nothing is asked again.
+
     PATH holds recordings, which are scored as by `callgauge score`, or files of rows. With --from-topics, calls that closed
     since then are read from the topic scores in no consumer group, and console_url makes the links to their pages. With --history
     calls that began since then are read from the files of the role history, which keeps them longer than the topics, and with
@@ -93,7 +105,7 @@ def trials(
     each measure of a call, its change with a 95 % bootstrap interval (the same for the same trials), and for the calls that both have, the
     subgoals that were won and lost, with the turn and, where recordings are compared, what was said and done in it.
 
-    Exit code 1 when something could not be read, when k is above the number of trials, or when there is nothing to compare;
+    Exit code 1 when something could not be read or grouped, when k is above the number of trials, or when there is nothing to compare;
     the other results are printed all the same.
 
     --csv and --parquet have a row for each trial, instead of the comparison.
@@ -102,6 +114,7 @@ def trials(
         callgauge trials output/my-run --goals goals/
         callgauge trials output/my-run --goals goals/ --judge on --k 1 --k 5 --json > trials.json
         callgauge trials monday.jsonl tuesday.jsonl
+        callgauge trials output/my-run --goals goals/ --causes --judge on --verdicts answers.jsonl
         callgauge trials --compare before.jsonl after.jsonl
         callgauge trials --from-topics --since 2h
         callgauge trials --from-topics --since 2h --folder calls
@@ -119,13 +132,17 @@ def trials(
         print_versus,
     )
 
-    is_table = wants_table(as_csv, parquet, as_json, k, compare)
+    is_table = wants_table(as_csv, parquet, as_json, k, compare, causes)
     if parquet is not None:
         from streamer.tables import require_parquet
 
         require_parquet(parquet)
     if compare is not None and k:
         raise typer.BadParameter("--k is for trials of one goal set: leave it out, or leave --compare out.")
+    if compare is not None and causes:
+        raise typer.BadParameter(
+            "--causes is of trials that are not compared in two lots: leave it out, or leave --compare out."
+        )
     if folder is not None and not from_topics:
         raise typer.BadParameter("--folder is of use only with --from-topics: history.folder is for --history.")
     if history and from_topics:
@@ -136,8 +153,11 @@ def trials(
         paths = [*(paths or ()), *(path for path in dict.fromkeys(more) if path not in (paths or ()))]
     _require_fitting(paths, since, bootstrap, topic_prefix, from_topics=from_topics, history=history)
     require_judge(verdicts, judge)
-    if is_scored and (goals is not None or judge is JudgeSwitch.ON or agent is not None or processes is not None):
-        raise typer.BadParameter("Live calls are scored already: leave out --goals, --judge, --agent and --processes.")
+    asks_judge = judge is JudgeSwitch.ON
+    if is_scored and (goals is not None or (asks_judge and not causes) or agent is not None or processes is not None):
+        raise typer.BadParameter(
+            "Live calls are scored already: leave out --goals, --agent and --processes, and --judge unless it is for --causes."
+        )
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if folder is not None:
         from streamer.served_calls import served
@@ -149,7 +169,6 @@ def trials(
     elif from_topics:
         unread = from_past_calls(settings, since or _SINCE, gathered)
     else:
-        asks_judge = judge is JudgeSwitch.ON
         unread = from_files(
             paths or [],
             settings,
@@ -159,7 +178,7 @@ def trials(
             processes,
             gathered,
             asks_judge=asks_judge,
-            quotes=compare is not None,
+            quotes=compare is not None or causes,
         )
     is_complete = True
     if is_table:
@@ -167,7 +186,12 @@ def trials(
     elif compare is not None:
         print_versus(gathered, compare, as_json=as_json)
     else:
-        is_complete = print_comparison(gathered, k, as_json=as_json)
+        causes_in = None
+        if causes:
+            from streamer.trials.judged_causes import causes_of  # brings the judge, which most comparisons do not need
+
+            causes_in = partial(causes_of, settings=settings, asks_judge=asks_judge, verdicts=verdicts)
+        is_complete = print_comparison(gathered, k, causes_in, as_json=as_json)
     if unread or not is_complete:
         raise typer.Exit(1)
 

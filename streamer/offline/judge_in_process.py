@@ -67,13 +67,8 @@ class JudgeInProcess:
         Raises:
             SetupError: The settings name no key, or switch the judge off.
         """
-        if endpoint is None and not settings.is_on:
-            missing = "it is switched off (judge.enabled)" if not settings.enabled else "there is no key"
-            raise SetupError(
-                f"--judge on: nobody can be asked, because {missing}. Nothing was scored. Set OPENAI_API_KEY, or "
-                "CALLGAUGE_JUDGE__API_KEY and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave --judge off: "
-                "subgoals for a judge are then unscored (judge_disabled)."
-            )
+        if endpoint is None:
+            require_on(settings)
         self._settings = settings
         self._kept = kept
         self._recalled = 0
@@ -155,6 +150,21 @@ class JudgeInProcess:
         return (
             f"Judge: {questions} questions, {sum(without.values())} without a verdict{f' ({reasons})' if reasons else ''}; "
             f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f} by judge.price_*.{recalled}"
+        )
+
+
+def require_on(settings: JudgeSettings) -> None:
+    """Requires a judge that can be asked.
+
+    Raises:
+        SetupError: The settings name no key, or switch the judge off.
+    """
+    if not settings.is_on:
+        missing = "it is switched off (judge.enabled)" if not settings.enabled else "there is no key"
+        raise SetupError(
+            f"--judge on: nobody can be asked, because {missing}. Nothing was scored. Set OPENAI_API_KEY, or "
+            "CALLGAUGE_JUDGE__API_KEY and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave --judge off: "
+            "subgoals for a judge are then unscored (judge_disabled)."
         )
 
 

@@ -11,6 +11,7 @@ from typing import IO, Any, Final
 from pydantic import ValidationError
 
 from consumers.console.page.drawing import shortened
+from consumers.judge.prompts import Question
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.private_files import ensure_file
 from consumers.runtime.process import SetupError
@@ -55,7 +56,7 @@ def _about(request: JudgeRequest) -> dict[str, Any]:
 
 
 class KeptVerdicts:
-    """The verdicts of one judge in one file, and the answers to questions that have none yet. In memory are their places."""
+    """The verdicts of one judge in one file, and its answers to questions that have none, or none yet. In memory are their places."""
 
     def __init__(self, path: Path, settings: JudgeSettings) -> None:
         """Opens the file, or makes one. A last line that was cut off by the end of a process is removed.
@@ -71,6 +72,7 @@ class KeptVerdicts:
         self._settings = settings
         self._verdicts: dict[str, int] = {}
         self._answers: dict[str, list[int]] = {}
+        self._texts: dict[str, int] = {}
         try:
             ensure_file(path)
             self._file: IO[bytes] = path.open("a+b")
@@ -119,6 +121,16 @@ class KeptVerdicts:
         place = self._write({"key": key, "answer": answer.model_dump(mode="json")})
         self._answers.setdefault(key, []).append(place)
 
+    def text_for(self, question: Question) -> str | None:
+        """Returns the text with which the same model answered the same prompt; None if there is none."""
+        place = self._texts.get(self._key_of(question.system, question.user))
+        return None if place is None else str(self._read(place)["text"])
+
+    def keep_text(self, question: Question, text: str) -> None:
+        """Writes the answer to a question that has no verdict, as the one about causes. Raises as `keep_verdict`."""
+        key = self._key_of(question.system, question.user)
+        self._texts[key] = self._write({"key": key, "text": text})
+
     def close(self) -> None:
         """Closes the file; another run may use it."""
         self._file.close()
@@ -140,7 +152,9 @@ class KeptVerdicts:
 
     def _note(self, record: dict[str, Any], place: int) -> None:
         key = str(record["key"])
-        if "answer" in record:
+        if "text" in record:
+            self._texts[key] = place
+        elif "answer" in record:
             TrialAnswer.model_validate(record["answer"])
             self._answers.setdefault(key, []).append(place)
         else:
@@ -165,11 +179,11 @@ class KeptVerdicts:
 
     def _key(self, request: JudgeRequest) -> str:
         """The question, and everything that decides how it is answered."""
+        return self._key_of(request.request_id, request.trials, request.stops_early, request.retry_waves)
+
+    def _key_of(self, *about: object) -> str:
         settings = self._settings
-        parts = (
-            request.request_id, request.trials, request.stops_early, request.retry_waves, settings.model,
-            settings.answer_form, settings.temperature,
-        )  # fmt: skip
+        parts = (*about, settings.model, settings.answer_form, settings.temperature)
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def _unusable(self, why: str, remedy: str) -> VerdictFileError:

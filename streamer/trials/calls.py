@@ -1,15 +1,16 @@
 """Repeated calls as trials: from recordings, files of rows, or the topics."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from schemas.closed_sets import FAILED_USES, UnscoredReason
+from schemas.closed_sets import FAILED_USES, CloseReason, UnscoredReason
 from schemas.columns import Flat
 from schemas.goals.goal_set import GoalSet
 from schemas.rows import (
@@ -28,6 +29,7 @@ from schemas.rows import (
     is_own,
     is_row,
 )
+from schemas.scores.trouble import bad_end
 from streamer.changes import MEASURES
 from streamer.recordings.files import RecordingError, raw_lines_of
 
@@ -61,6 +63,36 @@ class FailedTool:
     turn: int | None
 
 
+FaultKind = Literal["missed_subgoal", "failed_tool", "ending"]
+
+
+class Fault(NamedTuple):
+    """One thing that went wrong in a call.
+
+    Attributes:
+        kind: What it is.
+        what: The id of the subgoal, the name of the tool, or how the call ended in words.
+        turn: The turn in which it shows: of a subgoal the one after those in front of it in the set were reached, in which it was due;
+            None if no turn is known.
+    """
+
+    kind: FaultKind
+    what: str
+    turn: int | None
+
+
+class Quote(NamedTuple):
+    """What was said and done in a turn, without personal data.
+
+    Attributes:
+        text: What both sides said, each cut, and which tools were used.
+        last_words: The last words of what was said last, as a key: letters alone, and no capitals.
+    """
+
+    text: str
+    last_words: str
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One closed call that had goals.
@@ -77,8 +109,11 @@ class Trial:
         failed_tools: In the order of writing.
         expected_tools: The expected tool calls, as far as they are known, in the order of the goal set.
         closed_at_ms: Broker time at which the call closed.
-        words: What was said and done in the turns that reached a subgoal; empty where only the scores of the call are there.
+        words: What was said and done in the turns that reached a subgoal, or have a fault; empty where only scores are there.
         measures: The values of `MEASURES` in the row of the call; None for one that is not known.
+        last_turn: Its newest turn; None without one.
+        ending: How it ended, where that is a fault: the caller had no answer, or the agent an error; without success also any
+            other end than a goodbye. None otherwise.
     """
 
     conversation_id: str
@@ -92,12 +127,14 @@ class Trial:
     failed_tools: tuple[FailedTool, ...]
     expected_tools: tuple[ExpectedTool, ...] = ()
     closed_at_ms: int = 0
-    words: Mapping[int, str] = field(default_factory=dict)
+    words: Mapping[int, Quote] = field(default_factory=dict)
     measures: tuple[float | None, ...] = ()
+    last_turn: int | None = None
+    ending: str | None = None
 
-    def quoting(self, words: Mapping[int, str]) -> "Trial":
-        """The same with the words of the turns that reached a subgoal, of the words of all turns."""
-        turns = {each.reached_turn for each in self.subgoals}
+    def quoting(self, words: Mapping[int, Quote]) -> "Trial":
+        """The same with the words of the turns that matter, of the words of all turns."""
+        turns = {each.reached_turn for each in self.subgoals} | {each.turn for each in self.faults}
         return replace(self, words={turn: text for turn, text in words.items() if turn in turns})
 
     @property
@@ -111,12 +148,30 @@ class Trial:
         last = self.stall_turn
         return (each for each in self.failed_tools if last is None or (each.turn is not None and each.turn <= last))
 
+    @property
+    def faults(self) -> Iterator[Fault]:
+        """What went wrong: the missed subgoals, without success the tools that failed up to the stall, and how the call ended."""
+        due = 1
+        for each in self.subgoals:
+            if each.finding is False:
+                yield Fault(
+                    "missed_subgoal", each.subgoal_id, None if self.last_turn is None else min(due, self.last_turn)
+                )
+            due = max(due, 1 + (each.reached_turn or 0))
+        if self.success is not True:
+            yield from (Fault("failed_tool", each.tool, each.turn) for each in dict.fromkeys(self.failed_before_stall))
+        if self.ending is not None:
+            yield Fault("ending", self.ending, self.last_turn)
+
 
 MOST_QUOTED_CHARS: Final = 160
 """Characters of one utterance of a quote."""
+LAST_WORDS: Final = 8
+"""Words of an utterance that are compared: the last ones."""
+_WORD: Final = re.compile(r"[^\W\d_]+")
 
 
-def words_by_turn(words: Iterable[WordsRow], turns: Mapping[int, TurnRow]) -> dict[int, str]:
+def words_by_turn(words: Iterable[WordsRow], turns: Mapping[int, TurnRow]) -> dict[int, Quote]:
     """By turn what was said and which tools were used, each utterance cut.
 
     Args:
@@ -130,7 +185,9 @@ def words_by_turn(words: Iterable[WordsRow], turns: Mapping[int, TurnRow]) -> di
         ]
         uses = turns[number].tools if number in turns else ()
         tools = [f"{use.tool}: {'unanswered' if use.outcome is None else use.outcome.value}" for use in uses]
-        found[number] = "; ".join([*said[:1], *tools, *said[1:]] if row.user else [*tools, *said])
+        text = "; ".join([*said[:1], *tools, *said[1:]] if row.user else [*tools, *said])
+        last = _WORD.findall((row.assistant or row.user or "").casefold())[-LAST_WORDS:]
+        found[number] = Quote(text, " ".join(last))
     return found
 
 
@@ -198,6 +255,8 @@ class NewestRows:
             expected_tools=goals.expected_tools,
             closed_at_ms=self.call.known_ms if self.call.state == "closed" else 0,
             measures=tuple(_known(each.of(self.call)) for each in MEASURES.values()),
+            last_turn=self.call.turn,
+            ending=_ending(self.call, is_failure=known is False),
         )
 
     def _failed_tools(self) -> Iterator[FailedTool]:
@@ -205,6 +264,16 @@ class NewestRows:
             row = self.turns[number]
             if row.status != "withdrawn":
                 yield from (FailedTool(use.tool, number) for use in row.tools if use.outcome in FAILED_USES)
+
+
+_USUAL_ENDINGS: Final = frozenset({"goodbye", CloseReason.ENDED, CloseReason.SESSION_ENDED})
+
+
+def _ending(call: CallRow, *, is_failure: bool) -> str | None:
+    if (bad := bad_end(call)) is not None:
+        return bad.removeprefix("ended: ")
+    reason = call.ended_reason or call.close_reason
+    return str(reason) if is_failure and reason is not None and reason not in _USUAL_ENDINGS else None
 
 
 def _known(value: Flat) -> float | None:

@@ -14,7 +14,14 @@ from aiokafka import TopicPartition
 from rich.table import Table
 
 from consumers.console.page.drawing import counted, in_words, number, percent
-from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
+from consumers.engine.agent_inspect import (
+    K_VALUE,
+    NO_OF_TRIALS,
+    InvalidInputValueError,
+    judge_statistics,
+    pass_at_k,
+    pass_hat_k,
+)
 from consumers.history.opening import opened
 from consumers.history.search import Question
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
@@ -47,6 +54,7 @@ from streamer.trials.calls import (
     take_line,
     words_by_turn,
 )
+from streamer.trials.causes import Causes, causes_json, causes_lines
 from streamer.trials.versus import SHARES, Versus, versus_json, versus_lines
 
 # Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the judge, and errors.
@@ -476,7 +484,23 @@ def _plain_trial(trial: Trial) -> dict[str, Any]:
         "unscored": success if isinstance(success, str) else None,
         "missed": list(trial.missed),
         "stall_turn": trial.stall_turn,
+        "judge_statistics": _statistics(trial),
     }
+
+
+def _statistics(trial: Trial) -> dict[str, float | str | None]:
+    """agent-inspect's `StatisticAnalysis` of the votes that decided the subgoals of one call; null with the reason if there is none."""
+    judged = {subgoal.id for subgoal in trial.goal_set.subgoals if subgoal.is_judged}
+    votes = [
+        [True] * each.votes_complete + [False] * each.votes_incomplete
+        for each in trial.subgoals
+        if each.subgoal_id in judged
+    ]
+    try:
+        expectation, std = judge_statistics(votes, bool)
+    except InvalidInputValueError as error:
+        return {"judge_expectation": None, "judge_std": None, "reason": str(error)}
+    return {"judge_expectation": expectation, "judge_std": std}
 
 
 def _places(trials: Iterable[Trial]) -> list[str]:
@@ -526,7 +550,7 @@ def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
 
 
 def from_history(settings: Settings, since: str, gathered: Trials) -> int:
-    """Adds the calls of the history that began since then; gives 0, because a record that is kept there can be read.
+    """Adds the calls of the history that began since then, with words; gives 0, because a record that is kept there can be read.
 
     Raises:
         HistoryFolderError: There is no folder of history, or it cannot be read.
@@ -542,7 +566,8 @@ def from_history(settings: Settings, since: str, gathered: Trials) -> int:
                 continue
             goals = () if stored.goals is None else (stored.goals,)
             rows = NewestRows([*goals, *stored.turns, stored.call])
-            gathered.add(rows.trial(_call_page(settings.console_url, call)))
+            trial = rows.trial(_call_page(settings.console_url, call))
+            gathered.add(trial and trial.quoting(words_by_turn(stored.words, rows.turns)))
     return 0
 
 
@@ -621,23 +646,32 @@ def trial_of(scoring: RecordedScoring, *, quotes: bool = False) -> Trial | None:
     return trial.quoting(words_by_turn(scoring.words, rows.turns))
 
 
-def print_comparison(gathered: Trials, wanted: Sequence[int] | None, *, as_json: bool) -> bool:
-    """Prints the comparison; returns whether it has everything requested."""
+def print_comparison(
+    gathered: Trials,
+    wanted: Sequence[int] | None,
+    causes_in: Callable[[Sequence[Trial]], Causes] | None = None,
+    *,
+    as_json: bool,
+) -> bool:
+    """Prints the comparison, with causes if they are looked for; returns whether it has everything requested."""
     if not gathered.found:
         raise OperatorError(_nothing(gathered))
+    causes = None if causes_in is None else causes_in(gathered.found)
     groups = compared(gathered.found)
     ks = fitting(groups, wanted)
     if as_json:
-        print_document(trials_json(groups, ks, gathered.left_out))
+        found = {} if causes is None else {"causes": causes_json(causes)}
+        print_document({**trials_json(groups, ks, gathered.left_out), **found})
     else:
         output_console().print(trials_table(groups, shown(ks, wanted)))
-        for line in error_lines(groups):
+        for line in (*error_lines(groups), *(() if causes is None else causes_lines(causes))):
             print_line(line)
     for sentence in remarks(groups, wanted):
         say(sentence)
     if gathered.left_out:
         say(f"Left out: {_left_out(gathered)}.")
-    return all(k <= len(group.known) for group in groups for k in wanted or ())
+    has_causes = causes is None or causes.is_complete
+    return has_causes and all(k <= len(group.known) for group in groups for k in wanted or ())
 
 
 def print_trials(gathered: Trials, parquet: Path | None) -> None:

@@ -44,7 +44,8 @@ def flips(before: Trial, after: Trial) -> list[Flip]:
             is_won = now.finding is True
             turn = (now if is_won else was).reached_turn
             words = (after if is_won else before).words
-            found.append(Flip(now.subgoal_id, is_won, turn, None if turn is None else words.get(turn)))
+            quote = words[turn].text if turn is not None and turn in words else None
+            found.append(Flip(now.subgoal_id, is_won, turn, quote))
     return found
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.judge.prompts import (
+    CAUSES_PROMPT,
     DIMENSIONS,
     Question,
     UnknownPromptError,
@@ -49,6 +50,7 @@ TEXT_OF_VERSION = {
     "conversation_progression.1": "03ad1d76c0949eb3",
     "transcription_accuracy_key_entities.1": "5adce0027bae8525",
     "user_behavioral_fidelity.1": "d95ca3864503bec0",
+    "causes.1": "8a6b9c8887eb981f",
 }
 """A hash of each prompt's text. A changed text gets a new version, so that old verdicts stay as they were."""
 
@@ -70,7 +72,7 @@ def test_a_version_names_one_text() -> None:
     texts = {path.name.removesuffix(".txt"): path.read_bytes() for path in folder.iterdir() if path.is_file()}
     hashes = {name: hashlib.blake2b(text, digest_size=8).hexdigest() for name, text in texts.items()}
     assert hashes == TEXT_OF_VERSION
-    assert {*PROMPT_VERSIONS.values(), OWN_PROMPT} == set(hashes)
+    assert {*PROMPT_VERSIONS.values(), OWN_PROMPT, CAUSES_PROMPT} == set(hashes)
 
 
 def test_a_prompt_of_another_version_is_not_known() -> None:
@@ -165,8 +167,8 @@ def test_the_code_follows_from_what_is_said_and_does_not_occur_in_it() -> None:
     assert len(first) == 1
     assert other[-1] != first[0]
     assert len(other) == 2  # the caller's guess, inside a line of theirs, and ours
-    lucky = _mark(question(), "")
-    assert _mark(question(), f"END {lucky}") != lucky
+    lucky = _mark("seed", "")
+    assert _mark("seed", f"END {lucky}") != lucky
 
 
 def test_only_faithfulness_reads_what_the_agent_was_told() -> None:

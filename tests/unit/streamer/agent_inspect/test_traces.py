@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -225,10 +225,28 @@ def test_the_statistics_of_a_judge_come_with_the_verdicts(score: Command, tmp_pa
     assert ended.metrics["a"]["StatisticAnalysis"] == {
         "judge_expectation": pytest.approx(0.4), "judge_std": pytest.approx(0.2)
     }  # fmt: skip
-    plain = trace("a", of=sample("greeted"), num_judge_trials=1)
-    with scripted_openai(lambda _: Does(text="GRADE: C")) as judge:
-        ended = score(write(tmp_path / "t.jsonl", plain), "--scorer", "StatisticAnalysis", judge=judge)
-    assert ended.metrics["a"]["StatisticAnalysis"]["internal_code"] == "080008"
+
+
+@pytest.mark.parametrize(
+    ("form", "texts"), [("grade", "GRADE: {}"), ("structured", '{{"explanation": "so", "grade": "{}"}}')]
+)
+def test_the_statistics_need_no_other_option(score: Command, tmp_path: Path, form: str, texts: str) -> None:
+    """In one run, in either form of the answers. A trace that wants no explanations has none, as in agent-inspect."""
+    found = []
+    for config in ({}, {"include_judge_explanation": False}):
+        votes = iter("CCCICIIIII")  # 4 of 5, and none of 5
+        path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted", "booked"), max_turns=1, **config))
+
+        def answers(_: Asked, votes: Iterator[str] = votes) -> Does:
+            return Does(text=texts.format(next(votes)))
+
+        with scripted_openai(answers) as judge:
+            ended = score(
+                path, "--scorer", "StatisticAnalysis", judge=judge, answer_form=form, max_concurrent_requests=1
+            )
+        found.append(ended.metrics["a"]["StatisticAnalysis"])
+    assert found[0] == {"judge_expectation": pytest.approx(0.4), "judge_std": pytest.approx(0.2)}
+    assert found[1]["internal_code"] == "080008"
 
 
 def test_without_a_judge_only_what_needs_one_has_no_result(score: Command, tmp_path: Path) -> None:
