@@ -115,7 +115,9 @@ class Comparison:
             for each in differing[: MAX_EXAMPLES - len(self.examples)]
         ]
 
-    def _add_goals(self, conversation_id: str, then: Trial | None, now: Trial | None, words: Mapping[int, Quote]) -> None:
+    def _add_goals(
+        self, conversation_id: str, then: Trial | None, now: Trial | None, words: Mapping[int, Quote]
+    ) -> None:
         self.other_goals += (then and then.version) != (now and now.version)
         found = [] if then is None or now is None else flips(then.quoting(words), now.quoting(words))
         if found:
