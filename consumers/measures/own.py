@@ -125,6 +125,14 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
+def begun_beside(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> "Future[Any]":
+    """Calls a function in a thread of that name, which does not keep the process from ending."""
+    promise: Future[Any] = Future()
+    promise.set_running_or_notify_cancel()  # from here on nobody can cancel it
+    threading.Thread(target=_work, args=(function, given, promise), name=name, daemon=True).start()
+    return promise
+
+
 def _work(function: Callable[..., Any], given: Mapping[str, Any], promise: "Future[Any]") -> None:
     try:
         result = _called(function, given)
@@ -156,16 +164,8 @@ class Calls:
 
     def begin(self, given: Mapping[str, Any]) -> "Future[Any]":
         """Calls it in a thread of its own. The thread does not keep the process from ending."""
-        promise: Future[Any] = Future()
-        promise.set_running_or_notify_cancel()  # from here on nobody can cancel it
         wanted = {name: given[name] for name in self.measure.wants}
-        threading.Thread(
-            target=_work,
-            args=(self.measure.function, wanted, promise),
-            name=f"measure {self.measure.name}",
-            daemon=True,
-        ).start()
-        return promise
+        return begun_beside(f"measure {self.measure.name}", self.measure.function, wanted)
 
     def call(self, given: Mapping[str, Any]) -> Outcome:
         """Calls it, and waits for its value as long as it may take."""
@@ -180,7 +180,9 @@ class Calls:
         if self.hangs:
             return self.hanging()
         promise = self.begin(given)
-        await asyncio.wait([asyncio.wrap_future(promise)], timeout=self.seconds)
+        waiting = asyncio.wrap_future(promise)
+        waiting.add_done_callback(lambda each: each.cancelled() or each.exception())  # what it raised is in the row
+        await asyncio.wait([waiting], timeout=self.seconds)
         return self.outcome(promise)
 
     def hanging(self) -> Outcome:
