@@ -243,7 +243,7 @@ def given_to(
     call: CallRow | None,
     turns: Sequence[TurnRow],
     words: Mapping[int, Any],
-    context: Callable[[], Any],
+    context: Callable[[], Any] | None,
 ) -> Iterator[tuple[TurnRow | CallRow, dict[str, Any]]]:
     """The rows of a call for which a measure is called, each with what it gets. A context is made only if it is wanted."""
     if measured.of == "turn":
@@ -251,4 +251,4 @@ def given_to(
             yield turn, {"turn": turn, "words": words.get(turn.turn)}
     elif call is not None and call.state == "closed":
         given = {"call": call, "turns": tuple(turns), "words": dict(words)}
-        yield call, given | ({"context": context()} if "context" in measured.wants else {})
+        yield call, given | ({"context": context()} if context is not None and "context" in measured.wants else {})

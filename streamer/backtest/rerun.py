@@ -18,8 +18,9 @@ from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeVerdict
 from schemas.log import Event, Tick
-from schemas.rows import CallRow, GoalsRow, Row, Silence, StageLatency, Subgoal, ToolUse, WordsRow
+from schemas.rows import CallRow, GoalsRow, OwnRow, Row, Silence, StageLatency, Subgoal, ToolUse, WordsRow
 from streamer.backtest.past import MAX_CALLS, BacktestError, PastCall, Period
+from streamer.offline.own_values import OwnMeasures
 from streamer.trials.calls import NewestRows, Trial, words_by_turn
 from streamer.trials.versus import Flip, flips
 
@@ -277,6 +278,7 @@ class Rerun:
         left_out: Calls without rows to compare with.
         goals: Where calls get their goals that are not those of then, and how goals are judged. No judge is asked: verdicts are those
             of the log.
+        own: Measures of one's own; those that ask for the context of a call are left out.
         redactor: Goes over texts. With other rules than then questions are others, and their verdicts are not in the log.
         counts: `refused_records` are records of the calls that today's code or settings refuse; `without_beginning` are calls that are
             not evaluated, because the log does not have their beginning.
@@ -293,6 +295,7 @@ class Rerun:
     cut_ms: int = 0
     left_out: frozenset[str] = frozenset()
     goals: ChosenGoals = field(default_factory=ChosenGoals)
+    own: OwnMeasures | None = None
     redactor: Redactor = field(default_factory=Redactor)
     counts: Counter[str] = field(default_factory=Counter)
     _evaluator: PartitionEvaluator = field(init=False)
@@ -324,7 +327,7 @@ class Rerun:
         is_last = not self._awaited if self.obeys_facts else time_ms >= self.period.until_ms
         return is_last and not self._open
 
-    def take(self, found: Event | Tick) -> list[Row]:
+    def take(self, found: Event | Tick) -> list[Row | OwnRow]:
         """Folds what comes next in the log; returns the rows to write.
 
         Raises:
@@ -351,7 +354,7 @@ class Rerun:
             effects += self._evaluator.close_some()
         return self._written(effects)
 
-    def finish(self, now_ms: int) -> list[Row]:
+    def finish(self, now_ms: int) -> list[Row | OwnRow]:
         """Decides silences up to `now_ms`, or until every call has closed if the log says that it did."""
         effects: list[Effect] = []
         end_ms = math.inf if self.obeys_facts else now_ms
@@ -401,8 +404,8 @@ class Rerun:
                 if isinstance(row, GoalsRow):
                     self._goal_sets[conversation_id] = GoalSet.model_validate(row.goal_set)
 
-    def _written(self, effects: Iterable[Effect]) -> list[Row]:
-        written: list[Row] = []
+    def _written(self, effects: Iterable[Effect]) -> list[Row | OwnRow]:
+        written: list[Row | OwnRow] = []
         for effect in effects:
             if isinstance(effect, PublishWords) and effect.row.conversation_id in self._open:
                 self._words.setdefault(effect.row.conversation_id, []).append(effect.row)
@@ -412,8 +415,16 @@ class Rerun:
             written.append(row)
             self._rows.setdefault(row.conversation_id, []).append(row)
             if isinstance(row, CallRow) and row.state == "closed":
+                written += self._measured(row.conversation_id)
                 self._compare(row.conversation_id)
         return written
+
+    def _measured(self, conversation_id: str) -> list[OwnRow]:
+        if not self.own:
+            return []
+        newest = NewestRows(self._rows[conversation_id])
+        rows: list[Row] = [*newest.turns.values(), *([] if newest.call is None else [newest.call])]
+        return self.own.of_rows(rows, self._words.get(conversation_id, ()))
 
     def _compare(self, conversation_id: str) -> None:
         self._open.discard(conversation_id)

@@ -36,11 +36,12 @@ from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import finish_unless, wall_clock_ms
 from schemas.log import Event, Tick
-from schemas.rows import Row, encode
+from schemas.rows import OwnRow, Row, encode
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPICS
 from streamer.backtest.past import BacktestError, Past, PastFolder, PastTopics, Period
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, Said, Tally
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
+from streamer.offline.own_values import OwnMeasures
 from streamer.roles.evaluator_role import goals_of_now
 from streamer.served_calls import served
 from streamer.settings.all_settings import Settings
@@ -141,6 +142,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
     kafka = settings.kafka
     result = BacktestResult()
     rules = settings.goal_rules(("evaluator", "judge"))
+    own = None if plan.into is None else OwnMeasures(settings.measures)
     async with (
         nullcontext() if plan.obeys_facts else goals_of_now(kafka, settings) as goals,
         _past(settings, plan) as (there, count),
@@ -168,6 +170,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
                 left_out=frozenset(past.closed_twice),
                 goals=ChosenGoals(goals, rules),
                 redactor=Redactor(settings.redaction),
+                own=own,
             )
             if not rerun.is_over(since_ms):
                 await _evaluate(
@@ -267,7 +270,7 @@ class _Writer:
         if self._producer is not None:
             await self._producer.stop()
 
-    async def write(self, rows: Sequence[Row]) -> None:
+    async def write(self, rows: Sequence[Row | OwnRow]) -> None:
         """Hands rows over; waits when too many are on their way.
 
         Raises:

@@ -17,6 +17,7 @@ from schemas.rows import (
     ExpectedTool,
     GoalsRow,
     NotApplicable,
+    OwnRow,
     Row,
     RowError,
     Subgoal,
@@ -79,6 +80,7 @@ class Trial:
         closed_at_ms: Broker time at which the call closed.
         words: What was said and done in the turns that reached a subgoal; empty where only the scores of the call are there.
         measures: The values of `MEASURES` in the row of the call; None for one that is not known.
+        own: By measure of one's own that gave numbers, its mean in the call.
     """
 
     conversation_id: str
@@ -94,6 +96,15 @@ class Trial:
     closed_at_ms: int = 0
     words: Mapping[int, str] = field(default_factory=dict)
     measures: tuple[float | None, ...] = ()
+    own: Mapping[str, float] = field(default_factory=dict)
+
+    def measuring(self, own: Iterable[OwnRow]) -> "Trial":
+        """The same with the values of measures of one's own."""
+        values: dict[str, list[float]] = {}
+        for row in own:
+            if row.value is not None:
+                values.setdefault(row.measure, []).append(row.value)
+        return replace(self, own={name: sum(each) / len(each) for name, each in values.items()})
 
     def quoting(self, words: Mapping[int, str]) -> "Trial":
         """The same with the words of the turns that reached a subgoal, of the words of all turns."""

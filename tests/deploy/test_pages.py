@@ -71,6 +71,7 @@ def test_the_asyncapi_document_has_every_topic_and_one_schema_for_each_name() ->
     addresses = {name: channel["address"] for name, channel in document["channels"].items()}
     by_roles = {
         "scores:exporter": "scores",
+        "scores:measures": "scores",
         "judge.requests:judge": "judge.requests",
         "transcripts:transcript-files": "transcripts",
     }

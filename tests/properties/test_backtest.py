@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from schemas.log import LogReader
-from schemas.rows import CallRow, Row, decode, encode
+from schemas.rows import CallRow, OwnRow, Row, decode, encode
 from streamer.backtest.past import PastCalls, Period
 from streamer.backtest.rerun import Comparison, Rerun, Said, Subject, last_words
 from tests.properties.owners import Acts, Log, Owner, Settings, acts
@@ -31,7 +31,7 @@ def _again(rerun: Rerun, log: Log, since: int = 0) -> dict[str, list[bytes]]:
     """All that the new evaluation writes, by call. It sees the log from one of its records on."""
     reader = LogReader()
     written: dict[str, list[bytes]] = {}
-    rows: list[Row] = []
+    rows: list[Row | OwnRow] = []
     past: Sequence[Any] = log.records[since:]
     for record in past:
         if (found := reader.read(record)) is not None:

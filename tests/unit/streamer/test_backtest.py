@@ -15,17 +15,20 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
+from consumers.measures.files import MeasureSettings
+from consumers.measures.own import NotMeasured, measure
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import Anchor, InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.log import Event, LogReader, Tick
-from schemas.rows import CallRow, GoalsRow, Row, TurnRow, encode
+from schemas.rows import CallRow, GoalsRow, OwnRow, Row, TurnRow, decode_own, encode, is_own
 from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.backtest import past as backtest_past
 from streamer.backtest import rerun as backtest_rerun
 from streamer.backtest.past import BacktestError, PastCalls, PastTopics, Period
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun, Subject, last_words, number_in
 from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document, topic_to_write
+from streamer.offline.own_values import OwnMeasures
 from streamer.terminal import Screen
 from tests.benchmarks.traffic import BrokerRecord
 from tests.support.calls.log_records import PlacedRecords
@@ -238,7 +241,7 @@ def as_then(calls: PastCalls, *, limits: Limits | None = None, goals: ChosenGoal
 
 def feed_in(rerun: Rerun, records: Iterable[BrokerRecord]) -> list[bytes]:
     """Folds these records of the log; nothing is evaluated behind a time from which on nothing can change."""
-    out: list[Row] = []
+    out: list[Row | OwnRow] = []
     for found in read(records):
         out += rerun.take(found)
         if rerun.is_over(found.known_ms if isinstance(found, Tick) else found.timestamp):
@@ -291,6 +294,24 @@ def test_the_same_settings_give_the_same_bytes() -> None:
     assert (rerun.comparison.calls.equal, rerun.comparison.examples, rerun.open_calls) == (2, [], 0)
     assert rerun.comparison.tallies["dead_air"].equal == 2
     assert rerun.comparison.tallies[LATENCY].equal == 4
+
+
+def test_measures_of_ones_own_are_computed_by_the_functions_of_today() -> None:
+    @measure
+    def waited(turn: TurnRow) -> object:
+        return turn.wait_ms or NotMeasured("no wait")
+
+    @measure
+    def of_context(call: CallRow, context: object) -> int:
+        return 1
+
+    then = Evaluated(log())
+    rerun = as_then(then.past, own=OwnMeasures(MeasureSettings(), [waited, of_context]))
+    written = feed_in(rerun, then.log)
+    own = [decode_own(each) for each in written if is_own(each)]
+    assert {each.measure for each in own} == {"waited"}, "a back-test has no contexts"
+    assert {each.turn for each in own} == {row.turn for row in then.rows if isinstance(row, TurnRow)}
+    assert [each for each in written if not is_own(each)] == [*map(encode, then.rows)]
 
 
 def test_the_settings_of_today_decide_about_silence() -> None:
