@@ -126,7 +126,7 @@ class ClickHouseHistory:
             tuple(row for row in turns if isinstance(row, TurnRow)),
             goals if isinstance(goals, GoalsRow) else None,
             words,
-            tuple(map(decode_own, self._of_call("own", conversation_id, "measure, turn"))),
+            tuple(map(decode_own, self._of_call("own", conversation_id, "measure, turn NULLS FIRST"))),
         )
 
     def transcript(self, conversation_id: str) -> bytes | None:

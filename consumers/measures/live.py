@@ -155,12 +155,14 @@ class LiveMeasures:
     async def _found(self) -> Found | None:
         # Code of others is run by that: in a thread that keeps neither the loop nor the end of the process waiting.
         reading = asyncio.wrap_future(begun_beside("measures", Found, {"folder": self._settings.folder}))
-        done, _ = await asyncio.wait([reading], timeout=LOAD_SECONDS)
-        if done:
+        reading.add_done_callback(lambda each: each.cancelled() or each.exception())
+        await asyncio.wait([reading], timeout=LOAD_SECONDS)
+        if reading.done() and (error := reading.exception()) is None:
             found: Found = reading.result()
             return found
+        problem = f"it raised {error!r}" if reading.done() else f"it takes more than {LOAD_SECONDS:.0f} s"
         log.warning(
-            "measures_not_read", role="measures", problem=f"reading the files takes more than {LOAD_SECONDS:.0f} s",
+            "measures_not_read", role="measures", problem=f"reading the files: {problem}",
             what_happens_now="The measures stay as they were.", what_to_do="Correct the file that does work when it is read.",
         )  # fmt: skip
         return None
