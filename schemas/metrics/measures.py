@@ -13,7 +13,7 @@ _MEASURE = Label("measure", "name of the function", cap=20)
 _AGENT = Label("agent", "the voice agent, as `call_started` names it", cap=50)
 
 MEASURES_METRICS: Final[tuple[Metric, ...]] = (
-    _MEASURES.histogram("callgauge_own_value", "1", OWN_VALUE_EDGES, _MEASURE, _AGENT, TENANT)(
+    _MEASURES.histogram("callgauge_own_value", "number", OWN_VALUE_EDGES, _MEASURE, _AGENT, TENANT)(
         "Values of one's own measures that are numbers, each counted once, when its call closes; True is 1."
     ),
     _MEASURES.counter(
