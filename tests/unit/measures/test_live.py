@@ -1,6 +1,7 @@
 """Measures of one's own on running calls: whose values are due when, and that each counts once, over stops and changes of files."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +29,14 @@ def turns_of_call(call, turns):
 @measure
 def said(turn, words):
     return len(words.assistant) if words else "silent"
+"""
+
+SLOW = """
+@measure
+def slow(call):
+    import time
+    time.sleep(0.5)
+    return 1
 """
 
 
@@ -82,6 +91,9 @@ async def reader(folder: Path, text: str = FILE, reached: Reached | None = None)
     finally:
         following.cancel()
         await asyncio.wait([following])
+        for thread in threading.enumerate():
+            if thread.name.startswith("measure "):
+                thread.join(5)
 
 
 def turn(number: int, call: str = "c", *, revision: int = 2, status: str = "provisional") -> TurnRow:
@@ -93,7 +105,7 @@ def running(call: str = "c", first_known_ms: int = 5) -> CallRow:
 
 
 def closed(call: str = "c", revision: int = 9) -> CallRow:
-    return CallRow(conversation_id=call, state="closed", revision=revision)
+    return CallRow(conversation_id=call, state="closed", revision=revision, first_known_ms=5)
 
 
 def words(number: int, text: str, call: str = "c") -> WordsRow:
@@ -147,16 +159,24 @@ async def test_calls_are_counted_in_order_and_a_slow_function_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "MAX_WAIT_SECONDS", 0.2)
-    slow = "\n@measure\ndef slow(call):\n    import time\n    time.sleep(0.5)\n    return 1\n"
-    async with reader(tmp_path, FILE + slow) as one:
+    async with reader(tmp_path, FILE + SLOW) as one:
         one.take(running("a"), running("b"), closed("a"), closed("b"))
         await one.until(lambda: ("b", "turns_of_call", None) in one.own())
-        assert one.live.reached(0) == Reached(0, 2, 0), "the close of a is not counted yet"
+        assert one.live.reached(0) == Reached(0, 2, 5), "the close of a is not counted yet"
         assert one.counted("turns_of_call") == 0
         await one.until(lambda: one.counted("turns_of_call") == 2)
         assert one.own()["a", "slow", None].value == 1.0
         assert (one.own()["b", "slow", None].reason or "").startswith("not called within")
         assert one.total("callgauge_own_unmeasured_total", measure="slow", cause="mistake") == 1
+
+
+async def test_the_place_is_in_front_of_the_first_close_that_is_not_counted(tmp_path: Path) -> None:
+    async with reader(tmp_path, FILE + SLOW) as one:
+        one.take(running("a"), running("b"), closed("a"), closed("b"), running("d"))
+        await one.until(lambda: one.counted("turns_of_call") == 1)
+        assert one.live.reached(0) == Reached(1, 3, 5)
+        await one.until(lambda: one.counted("turns_of_call") == 2)
+        assert one.live.reached(0) == Reached(4, 5, 5)
 
 
 async def test_a_changed_file_counts_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
