@@ -299,7 +299,10 @@ class LiveMeasures:
                 continue
             outcome = _GIVEN_UP
             if time.monotonic() - asked_at < MAX_WAIT_SECONDS:
-                outcome = await self._outcome(function, call, row)
+                try:
+                    outcome = await self._outcome(function, call, row)
+                except Exception as error:  # noqa: BLE001  # whatever it is, as that no thread can begin: it costs this value only
+                    outcome = Outcome(reason=f"it could not be called: {error!r}"[:MAX_REASON_CHARS], mistake=True)
             self._valued(function, call, row, outcome)
             await asyncio.sleep(0)
 
