@@ -324,7 +324,8 @@ class LiveMeasures:
 
     def _valued(self, function: _Function, call: _Call, row: TurnRow | CallRow, outcome: Outcome) -> None:
         own = own_row(function.measure, row, self._redacted(outcome))
-        call.values[own.measure, own.turn] = own, outcome.mistake
+        if own.turn is None or call.turns[own.turn].status != "withdrawn":
+            call.values[own.measure, own.turn] = own, outcome.mistake
         self._unwritten.append(own)
         self.changed.set()
         if outcome.mistake:
