@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python docs/gener
 
 from docs.event_tables import event_lines
 from docs.metric_uses import uses
-from docs.table_columns import call_lines, goals_lines, trial_lines, trouble_lines, turn_lines, words_lines
+from docs.table_columns import call_lines, goals_lines, own_lines, trial_lines, trouble_lines, turn_lines, words_lines
 from docs.topic_pages import asyncapi, topic_lines
 from schemas.metrics.catalogue import METRICS
 from schemas.metrics.definition import OVERFLOW_VALUE
@@ -31,6 +31,7 @@ _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
         "turns": turn_lines,
         "goals": goals_lines,
         "words": words_lines,
+        "own": own_lines,
         "running calls": trouble_lines,
         "trials": trial_lines,
     },

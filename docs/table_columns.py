@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from consumers.engine.limits import GoalRules, Limits
 from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat, flat, meanings_of
-from schemas.rows import CallRow, GoalsRow, Row, ToolWords, TurnRow, WordsRow
+from schemas.rows import CallRow, GoalsRow, OwnRow, Row, ToolWords, TurnRow, WordsRow
 from streamer.offline.scoring import ScoringPlan, scored
 from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recordings
@@ -96,6 +96,11 @@ def words_lines() -> Iterator[str]:
     yield from _fields(WordsRow)
     for name, meaning in meanings_of(ToolWords).items():
         yield f"| `tools[].{name}` | {meaning} |"
+
+
+def own_lines() -> Iterator[str]:
+    """The fields of a row of a measure of one's own."""
+    yield from _fields(OwnRow)
 
 
 def _fields(of: type[Struct]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -11,10 +12,13 @@ from faststream.specification import AsyncAPI
 from prometheus_client import CollectorRegistry
 from pydantic import WithJsonSchema
 
+from consumers.engine.redaction.redactor import Redactor
 from consumers.exporter.service import Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.judge.service import JudgeWorker
 from consumers.judge.settings import JudgeSettings
+from consumers.measures.files import MeasureSettings
+from consumers.measures.service import MeasuresRole
 from consumers.runtime.kafka.connection import READ, WRITE, KafkaSettings
 from consumers.runtime.kafka.polling import GroupReader
 from consumers.runtime.registry import Instruments
@@ -23,6 +27,7 @@ from schemas.json_schemas import ROWS, TYPES
 from schemas.topics import TOPICS, Topic, duration
 from streamer.cluster.facts import needs_of
 from streamer.facts import installed_version
+from streamer.one_call import context_in_topics
 from streamer.roles.transcript_files import TranscriptFiler, TranscriptFiles
 from streamer.settings.all_settings import Settings
 
@@ -41,6 +46,7 @@ _COMMANDS: Final = {
     ("annotations", WRITE): ("console", "`callgauge call`", "`callgauge history forget`"),
     ("annotations", READ): ("`callgauge call`", "`callgauge report`"),
     ("words", READ): ("`callgauge call`", "`report --from-topics`"),
+    ("scores.own", READ): ("`callgauge call`", "`report --from-topics`"),
     ("events", READ): ("`callgauge call`", "`context` and `replay --from-topics`", "`quarantine replay`"),
 }
 """Other programs that do this with a topic. The console asks for the right only at the first label, so it is none of its needs."""
@@ -96,10 +102,15 @@ def asyncapi() -> str:
 async def _readers() -> tuple[GroupReader[Any], ...]:
     """The FastStream readers of the roles. They can be made only while an event loop runs."""
     instruments = Instruments(CollectorRegistry(), ["exporter", "judge", "evaluator"])
+    measures = MeasuresRole(
+        _KAFKA, MeasureSettings(), instruments, group_id="", redactor=Redactor(),
+        context_of=partial(context_in_topics, Settings()),
+    )  # fmt: skip
     return (
         Exporter(_KAFKA, ExporterSettings(), instruments).reader,
         JudgeWorker(_KAFKA, JudgeSettings(), instruments, group_id="").reader,
         TranscriptFiler(_KAFKA, "", TranscriptFiles(Path(), packs=False), instruments).reader,
+        measures.reader,
     )
 
 
@@ -117,7 +128,11 @@ def _values(topic: Topic) -> tuple[str, ...]:
 
 def _roles(topic: Topic, operation: str) -> str:
     """The roles that do this with the topic if everything is switched on, and who does it outside."""
-    settings = Settings(goals={"reads_topic": True, "asks_judge": True}, transcripts={"folder": "transcripts"})
+    settings = Settings(
+        goals={"reads_topic": True, "asks_judge": True},
+        transcripts={"folder": "transcripts"},
+        measures={"folder": "measures"},
+    )
     roles: list[str] = [
         role for role in ROLE_NAMES if operation in needs_of([role], settings).operations.get(topic.name, ())
     ]

@@ -6,7 +6,7 @@ This module imports nothing of ours and nothing from outside the standard librar
 from enum import StrEnum
 from typing import Final, Literal, get_args
 
-RoleName = Literal["sequencer", "evaluator", "exporter", "judge", "history", "console", "ingest", "monitor"]
+RoleName = Literal["sequencer", "evaluator", "exporter", "judge", "history", "measures", "console", "ingest", "monitor"]
 ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
 """The roles that a process may run."""
 

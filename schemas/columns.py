@@ -14,7 +14,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
 from schemas.closed_sets import EvaMetricName
-from schemas.rows import CallRow, NotApplicable, TurnRow, Unscored
+from schemas.rows import CallRow, NotApplicable, OwnRow, TurnRow, Unscored
 from schemas.scores.latency_stages import Stage
 
 Flat = str | int | float | None
@@ -196,6 +196,8 @@ TURN_COLUMNS: Final = tuple(_columns(TurnRow))
 """The columns of a turn."""
 CALL_COLUMNS: Final = tuple(_columns(CallRow))
 """The columns of a call."""
+OWN_COLUMNS: Final = tuple(_columns(OwnRow))
+"""The columns of a value of a measure of one's own."""
 
 
 def flat(columns: Sequence[Column], row: Any) -> tuple[Flat, ...]:

@@ -18,7 +18,7 @@ from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.log import Tick
 from schemas.metric_context import MetricContext
 from schemas.quarantine import QuarantineRecord
-from schemas.rows import CallRow, GoalsRow, TurnRow, WordsRow
+from schemas.rows import CallRow, GoalsRow, OwnRow, TurnRow, WordsRow
 from schemas.transcript import TranscriptTurn
 
 TYPES: Final[Mapping[str, Any]] = {
@@ -35,6 +35,7 @@ TYPES: Final[Mapping[str, Any]] = {
     "call-row": CallRow,
     "goals-row": GoalsRow,
     "words-row": WordsRow,
+    "own-row": OwnRow,
     "quarantine": QuarantineRecord,
     "transcript": tuple[TranscriptTurn, ...],
     "annotation": AnyAnnotation,
@@ -42,7 +43,7 @@ TYPES: Final[Mapping[str, Any]] = {
     "metric-context": MetricContext,
 }
 """The type of each kind of record, by its name."""
-ROWS: Final = frozenset({"turn-row", "call-row", "goals-row", "words-row"})
+ROWS: Final = frozenset({"turn-row", "call-row", "goals-row", "words-row", "own-row"})
 """Those that are structs of msgspec, which pydantic cannot show."""
 SCHEMA_NAMES = tuple(sorted(TYPES))
 

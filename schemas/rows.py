@@ -5,6 +5,7 @@ anything: the newest row is all there is to know. A measure of the engine is a p
 they say otherwise, and a field with its default is not on the wire. Rows are not changed by those who read them.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -20,6 +21,7 @@ from schemas.closed_sets import (
     UnscoredReason,
 )
 from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
+from schemas.topics import OWN_TOPIC, SCORES_TOPIC, WORDS_TOPIC
 
 MAX_ROW_BYTES: Final = 131_072
 """Largest row. A larger one loses texts and lists, and says which: the process that writes it goes on."""
@@ -887,6 +889,8 @@ class OwnRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="own
 
 Row = TurnRow | CallRow | GoalsRow
 """A row of `scores`."""
+StoredRow = Row | WordsRow | OwnRow
+"""A row of any table."""
 
 
 def kind_of(row: Row) -> str:
@@ -939,6 +943,7 @@ def united(older: tuple[str, ...], newer: tuple[str, ...]) -> tuple[str, ...]:
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final[msgspec.json.Decoder[Row]] = msgspec.json.Decoder(Row)
+_OWN: Final[msgspec.json.Decoder[OwnRow]] = msgspec.json.Decoder(OwnRow)
 _WORDS: Final[msgspec.json.Decoder[WordsRow]] = msgspec.json.Decoder(WordsRow)
 _ROW_BEGINS: Final = b'{"row":'
 _OWN_BEGINS: Final = b'{"row":"own"'
@@ -958,7 +963,7 @@ RowError = msgspec.DecodeError
 """Bytes that are no row: no JSON, or JSON of another shape. `str` of it says what and where."""
 
 
-def encode(row: Row | WordsRow | OwnRow) -> bytes:
+def encode(row: StoredRow) -> bytes:
     """The row as it is on the wire. One that is too large loses fields, and names them in `left_out`."""
     value = _ENCODER.encode(row)
     if isinstance(row, WordsRow) and len(value) > MAX_ROW_BYTES:
@@ -1010,3 +1015,20 @@ def decode_words(value: bytes) -> WordsRow:
         RowError: It is none.
     """
     return _WORDS.decode(value)
+
+
+def decode_own(value: bytes) -> OwnRow:
+    """A row of `scores.own`.
+
+    Raises:
+        RowError: It is none.
+    """
+    return _OWN.decode(value)
+
+
+DECODED: Final[Mapping[str, Callable[[bytes], StoredRow]]] = {
+    SCORES_TOPIC: decode,
+    WORDS_TOPIC: decode_words,
+    OWN_TOPIC: decode_own,
+}
+"""What reads a row, by its topic."""

@@ -64,6 +64,9 @@ TOPICS = (
         "what was said in each turn, and what its tools were asked and answered, without personal data",
         kept_days=7,
     ),
+    _output(
+        "scores.own", _CONVERSATION, "own-row", _ANY, "values of measures of one's own; of each the last one counts"
+    ),
     _output("quarantine", _REFUSED, "quarantine", _ANY, "records that can never be processed, with the reason"),
     _output("transcripts", _CONVERSATION, "transcript", _ANY, "one transcript per ended call"),
     _output("judge.requests", _CONVERSATION, "judge-request", _ANY, "questions to the judges", kept_days=7),
@@ -107,6 +110,7 @@ TOPIC_BY_SOURCE = {
 SOURCE_BY_TOPIC = {topic: source for source, topic in TOPIC_BY_SOURCE.items()}
 INPUT_TOPICS = tuple(topic.name for topic in TOPICS if topic.direction == "input")
 SCORES_TOPIC = "scores"
+OWN_TOPIC = "scores.own"
 WORDS_TOPIC = "words"
 TRANSCRIPTS_TOPIC = "transcripts"
 ANNOTATIONS_TOPIC = "annotations"

@@ -1,5 +1,6 @@
 """One call from the topics, as text: found by its id or the end of it, with its rows, its words and what people say of it."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import TopicAuthorizationFailedError
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from pydantic import ValidationError
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -50,17 +51,18 @@ from consumers.store.rows import StoredCall
 from schemas.annotations import ANNOTATION, Annotation
 from schemas.closed_sets import CALL_JUDGES, InputSource, PipelineType
 from schemas.log import Event, LogReader, placed_in
+from schemas.metric_context import MetricContext
 from schemas.rows import (
+    DECODED,
     CallRow,
+    OwnRow,
     RowError,
     ToolUse,
     TurnRow,
     WordsRow,
-    decode,
-    decode_words,
 )
 from schemas.scores.trouble import bad_end
-from schemas.topics import ANNOTATIONS_TOPIC, EVENTS_TOPIC, SCORES_TOPIC, WORDS_TOPIC
+from schemas.topics import ANNOTATIONS_TOPIC, EVENTS_TOPIC, OWN_TOPIC, SCORES_TOPIC, WORDS_TOPIC
 from schemas.units import to_seconds
 from streamer.cluster.readers import ranges_since
 from streamer.facts import LEAST_CHARS, is_wanted
@@ -93,24 +95,30 @@ class ReadRows:
     Attributes:
         rows: Those of the call.
         words: Those of words, by turn.
+        own: Those of measures of one's own, by measure and turn.
         unreadable: Values that could not be read, and were left out.
     """
 
     def __init__(self) -> None:
         self.rows = NewestRows()
         self.words: dict[int, WordsRow] = {}
+        self.own: dict[tuple[str, int], OwnRow] = {}
         self.unreadable = 0
 
-    def take(self, value: bytes, *, has_words: bool = False) -> None:
-        """Takes in the value of a record of `scores`, or of `words`."""
+    def take(self, value: bytes, topic: str = SCORES_TOPIC) -> None:
+        """Takes in the value of a record of `scores`, `words` or `scores.own`."""
         try:
-            if has_words:
-                row = decode_words(value)
-                self.words[row.turn] = row
-            else:
-                self.rows.take(decode(value))
+            row = DECODED[topic](value)
         except RowError:
             self.unreadable += 1
+            return
+        match row:
+            case WordsRow():
+                self.words[row.turn] = row
+            case OwnRow():
+                self.own[row.measure, -(2**31) if row.turn is None else row.turn] = row
+            case _:
+                self.rows.take(row)
 
     def known(self) -> StoredCall:
         """The call as it is now.
@@ -121,8 +129,9 @@ class ReadRows:
         if self.rows.call is None:
             raise OperatorError("There is no row of this call that this version can read, so it cannot be shown.")
         turns = tuple(self.rows.turns[turn] for turn in sorted(self.rows.turns))
+        words = tuple(self.words[turn] for turn in sorted(self.words))
         return StoredCall(
-            self.rows.call, turns, self.rows.goals, tuple(self.words[turn] for turn in sorted(self.words))
+            self.rows.call, turns, self.rows.goals, words, tuple(self.own[key] for key in sorted(self.own))
         )
 
 
@@ -163,8 +172,8 @@ class FoundCall:
 
     def reported(self, anchor_id: str = "c1") -> ReportedCall:
         """The call as the report draws it and `call` writes it."""
-        call, turns, goals, words = self.rows
-        return ReportedCall(call, turns, goals, words, anchor_id, self.redactor, self.annotations)
+        call, turns, goals, words, own = self.rows
+        return ReportedCall(call, turns, goals, words, anchor_id, self.redactor, self.annotations, own)
 
 
 @asynccontextmanager
@@ -183,6 +192,19 @@ async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallRea
     options = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": FETCH_WAIT_MS}
     async with onlooker(settings.kafka, "call", key_deserializer=only_of(wanted.encode()), **options) as consumer:
         yield CallReader(settings, wanted, consumer, counts[SCORES_TOPIC])
+
+
+async def context_in_topics(settings: Settings, call: CallRow) -> MetricContext:
+    """The metric context of a call, with its words as they are, from its events in the log so far.
+
+    Raises:
+        OperatorError: The log does not have its events, this user may not read them, or the broker does not answer.
+    """
+    try:
+        async with call_reader(settings, call.conversation_id) as reader:
+            return await reader.context_of(call)
+    except (KafkaError, TimeoutError) as error:
+        raise settings.kafka.unreachable(error) from error
 
 
 class CallReader:
@@ -255,12 +277,20 @@ class CallReader:
         call = FoundCall(rows.known(), self._redactor, rows)
         try:
             await partition_counts(self._kafka, [WORDS_TOPIC])  # says that it is missing, or that we may not see it
-            await self._take_all(rows, key, words, row)
+            await self._take_all(rows, key, words, row, WORDS_TOPIC)
         except (KafkaRefusedError, TopicsUnfitError, TopicAuthorizationFailedError):
             call.has_words = False
             call.remarks.append(
                 f"This user may not read {words.topic}, or there is none, so words and the arguments and answers of tools are not shown."
             )
+        try:
+            count = (await partition_counts(self._kafka, [OWN_TOPIC]))[OWN_TOPIC]
+            own = TopicPartition(self._kafka.topic(OWN_TOPIC), murmur2_place(key, count))
+            await self._take_all(rows, key, own, row, OWN_TOPIC)
+        except TopicsUnfitError:  # nobody can have written any
+            pass
+        except (KafkaRefusedError, TopicAuthorizationFailedError):
+            call.remarks.append("This user may not read scores.own, so values of measures of one's own are not shown.")
         call.rows = rows.known()
         if rows.unreadable:
             say(f"{counted(rows.unreadable, 'row')} of another version left out.")
@@ -276,12 +306,14 @@ class CallReader:
         )
         return scores, words
 
-    async def _take_all(self, rows: ReadRows, key: bytes, tp: TopicPartition, call: CallRow) -> None:
+    async def _take_all(
+        self, rows: ReadRows, key: bytes, tp: TopicPartition, call: CallRow, topic: str = SCORES_TOPIC
+    ) -> None:
         """Takes in all that a partition has of a call, from its beginning on."""
         found = KeyRecords(self._consumer, key)
         await found.read(await ranges_since(self._consumer, [tp], call.first_known_ms))
         for record in await found.in_order():
-            rows.take(record.value or b"", has_words=tp.topic == self._kafka.topic(WORDS_TOPIC))
+            rows.take(record.value or b"", topic)
 
     async def _read_annotations(self, found: FoundCall) -> None:
         """Reads what people say of the call.
@@ -324,14 +356,17 @@ class CallReader:
         found.annotations = said_now[-MAX_OF_A_CALL:]
 
     async def context(self, found: FoundCall) -> dict[str, Any]:
-        """The metric context of the call, redacted, from its events in the log so far.
+        """The metric context of the call, redacted. Raises as `context_of`."""
+        return context_document(found.rows.call, await self.context_of(found.rows.call), self._redactor)
+
+    async def context_of(self, call: CallRow) -> MetricContext:
+        """The metric context of a call, with its words as they are, from its events in the log so far.
 
         Raises:
             KafkaError: The broker refuses.
             OperatorError: The log does not have its events, or this user may not read them.
             TimeoutError: The broker hands over nothing although there is more.
         """
-        call = found.rows.call
         tp = TopicPartition(self._kafka.topic(EVENTS_TOPIC), call.partition)
         events, log = CallEvents(self._consumer, call.conversation_id.encode()), LogReader()
         try:
@@ -344,8 +379,8 @@ class CallReader:
             raise OperatorError(
                 f"Call {call.conversation_id} has no context: this user may not read {tp.topic}."
             ) from error
-        found_events = (log.read(record) for record in await events.in_order())
-        return context_document(call, found_events, tp.topic, self._limits, self._redactor)
+        found_events = [log.read(record) for record in await events.in_order()]
+        return await asyncio.to_thread(context_from, call, found_events, tp.topic, self._limits, self._redactor)
 
     async def follow(self, found: FoundCall) -> AsyncIterator[None]:
         """Takes new rows of the call in until it closes; yields after those that came together. A call of history has none.
@@ -368,7 +403,7 @@ class CallReader:
             for tp, records in batches.items():
                 for record in records:
                     if record.key == key and record.value is not None:
-                        rows.take(record.value, has_words=tp == words)
+                        rows.take(record.value, WORDS_TOPIC if tp == words else SCORES_TOPIC)
             found.rows = rows.known()
             yield
 
@@ -415,10 +450,10 @@ class CallReader:
         return [origin.time_ms for origin in seen]
 
 
-def context_document(
+def context_from(
     call: CallRow, events: Iterable[object], place: str, limits: Limits, redactor: Redactor
-) -> dict[str, Any]:
-    """The metric context of a call, redacted, from what the log has of it in order; `place` names the log.
+) -> MetricContext:
+    """The metric context of a call, with its words as they are, from what the log has of it in order; `place` names the log.
 
     Raises:
         OperatorError: It has no event of the call any more.
@@ -431,7 +466,11 @@ def context_document(
     arrivals = [each for each in admitted if isinstance(each, Arrival)]
     if not arrivals:
         raise OperatorError(f"Call {call.conversation_id} has no context: {place} does not have its events any more.")
-    context = folded(arrivals, PipelineType.CASCADE, None, limits).context()
+    return folded(arrivals, PipelineType.CASCADE, None, limits).context()
+
+
+def context_document(call: CallRow, context: MetricContext, redactor: Redactor) -> dict[str, Any]:
+    """The metric context of a call for a program, redacted."""
     return {
         "id": call.conversation_id,
         "turns_by": context.turns_by,
@@ -454,10 +493,25 @@ def call_lines(shown: ReportedCall, remarks: Iterable[str] = ()) -> Iterator[str
     yield from _turns(shown)
     yield from _goals(shown)
     yield from _ratings(shown)
+    yield from _own(shown)
     if words := list(_words(shown)):
         yield from ("", "Words:" if shown.is_closed else "Words so far:", *words)
     missing = [*remarks, *([] if shown.is_closed else ["The call is not over."])]
     yield from ("", *missing) if missing else ()
+
+
+def _own(shown: ReportedCall) -> Iterator[str]:
+    """The values of measures of one's own, a line for each measure."""
+    of_measure: dict[str, dict[str, list[str]]] = {}
+    for each in shown.own:
+        value = each.label or f"unmeasured ({each.reason})" if each.value is None else f"{each.value:g}"
+        turns = of_measure.setdefault(each.measure, {}).setdefault(value, [])
+        turns += [] if each.turn is None else [str(each.turn)]
+    if of_measure:
+        yield from ("", "Measures of one's own:")
+    for name, values in of_measure.items():
+        said = (f"{value} in turn {', '.join(turns)}" if turns else value for value, turns in values.items())
+        yield f"  {name}: {shown.shown('; '.join(said))}"
 
 
 def call_document(found: FoundCall) -> Any:

@@ -12,7 +12,7 @@ from consumers.console.page.drawing import Redacts, duration, seconds
 from consumers.console.page.rendering import render
 from consumers.console.page.view import Moment, Standout, end_in_words, standouts
 from consumers.console.page.whole import page_of
-from schemas.rows import CallRow, number
+from schemas.rows import CallRow, OwnRow, number
 from streamer.offline.scoring import RecordedScoring
 from streamer.trials.calls import NewestRows
 from streamer.trials.comparison import compared, errors, figures, fitting, judge_errors, remarks, shown
@@ -57,11 +57,13 @@ def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
     )
 
 
-def reported_call(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -> ReportedCall:
-    """A call that was scored, with its words and sounds, as a report or a table shows it."""
+def reported_call(
+    scoring: RecordedScoring, anchor_id: str, redactor: Redacts, own: Sequence[OwnRow] = ()
+) -> ReportedCall:
+    """A call that was scored, with its words and sounds and the values of one's own measures, as a report or a table shows it."""
     newest = NewestRows(scoring.rows)
     row = newest.call or CallRow(conversation_id=scoring.call.conversation_id)
-    return ReportedCall(row, newest.turns.values(), newest.goals, scoring.words, anchor_id, redactor)
+    return ReportedCall(row, newest.turns.values(), newest.goals, scoring.words, anchor_id, redactor, own=own)
 
 
 # Recorded calls as a table for the terminal: how long callers waited, how far the calls got, and what stands out.

@@ -11,8 +11,10 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.history.sqlite import SqliteHistory
 from consumers.log.file import FILE_NAME, LogFileError, reading
 from consumers.runtime.process import OperatorError
+from schemas.metric_context import MetricContext
+from schemas.rows import CallRow
 from streamer.live_calls import CallsOnScreen
-from streamer.one_call import FoundCall, context_document, in_history
+from streamer.one_call import FoundCall, context_document, context_from, in_history
 from streamer.settings.all_settings import Settings
 
 LOOK_SECONDS: Final = 0.25
@@ -75,17 +77,22 @@ class FolderReader:
                 yield
 
     async def context(self, found: FoundCall) -> dict[str, Any]:
-        """The metric context of the call, redacted, from its events in the log so far.
+        """The metric context of the call, redacted. Raises as `context_in`."""
+        call, redactor = found.rows.call, Redactor(self._settings.redaction)
+        return context_document(call, context_in(self._settings, self._folder, call), redactor)
 
-        Raises:
-            OperatorError: The log does not have its events any more.
-        """
-        call = found.rows.call
-        with reading(self._folder) as log_file:
-            events = log_file.events_of(call.conversation_id)
-        last_place = call.last_place if call.state == "closed" else math.inf  # what came later is no part of it
-        of_call = (event for event in events if call.first_place <= event.place <= last_place)
-        return context_document(call, of_call, "the log", self._settings.all_limits, Redactor(self._settings.redaction))
+
+def context_in(settings: Settings, folder: Path, call: CallRow) -> MetricContext:
+    """The metric context of a call, with its words as they are, from its events in the log so far.
+
+    Raises:
+        OperatorError: The log does not have its events any more.
+    """
+    with reading(folder) as log_file:
+        events = log_file.events_of(call.conversation_id)
+    last_place = call.last_place if call.state == "closed" else math.inf  # what came later is no part of it
+    of_call = (event for event in events if call.first_place <= event.place <= last_place)
+    return context_from(call, of_call, "the log", settings.all_limits, Redactor(settings.redaction))
 
 
 async def watch_in(watched: CallsOnScreen, settings: Settings, folder: Path) -> None:

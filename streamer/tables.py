@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from consumers.runtime.process import OperatorError
-from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat, Kind, flat
-from schemas.rows import CallRow, TurnRow
+from schemas.columns import CALL_COLUMNS, OWN_COLUMNS, TURN_COLUMNS, Column, Flat, Kind, flat
+from schemas.rows import CallRow, OwnRow, TurnRow
 from schemas.scores.running import ShownCall
 from streamer.result_file import require_place, written_whole
 from streamer.terminal import print_lines
@@ -127,6 +127,11 @@ def call_rows(rows: Iterable[object]) -> list[Row]:
 def turn_rows(rows: Iterable[object]) -> list[Row]:
     """A line for each row of a turn among these, without withdrawn ones."""
     return [flat(TURN_COLUMNS, row) for row in rows if isinstance(row, TurnRow) and row.status != "withdrawn"]
+
+
+def own_rows(rows: Iterable[object]) -> list[Row]:
+    """A line for each value of a measure of one's own among these."""
+    return [flat(OWN_COLUMNS, row) for row in rows if isinstance(row, OwnRow)]
 
 
 # What writes them: CSV to standard output, Parquet to a file.

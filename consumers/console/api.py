@@ -12,7 +12,7 @@ from consumers.console.pages import names_of
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.closed_sets import SortKey
-from schemas.rows import CallRow, GoalsRow, TurnRow, WordsRow
+from schemas.rows import CallRow, GoalsRow, OwnRow, TurnRow, WordsRow
 from schemas.scores.running import CallList, RunningCalls, WantedCalls, call_list
 
 PREFIX: Final = "/api/v1"
@@ -154,6 +154,7 @@ class CallDetail(msgspec.Struct):
         goals: Its goal set; null without one.
         words: What was said; null where words are hidden.
         annotations: What people say of it.
+        own: Values of measures of one's own.
     """
 
     call: CallRow
@@ -161,12 +162,14 @@ class CallDetail(msgspec.Struct):
     goals: GoalsRow | None
     words: tuple[WordsRow, ...] | None
     annotations: list[dict[str, Any]]
+    own: tuple[OwnRow, ...]
 
 
 def call_detail(call: StoredCall, annotations: Sequence[Annotation], *, words: bool) -> bytes:
     """The answer about one call."""
     said = [each.model_dump(mode="json") for each in annotations]
-    return msgspec.json.encode(CallDetail(call.call, call.turns, call.goals, call.words if words else None, said))
+    shown = call.words if words else None
+    return msgspec.json.encode(CallDetail(call.call, call.turns, call.goals, shown, said, call.own))
 
 
 # The description of the API, made from the models.

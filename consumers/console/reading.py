@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from consumers.store.rows import Place, RowStore, StoredCall
-from schemas.rows import CallRow, Row, WordsRow
+from schemas.rows import CallRow, StoredRow
 
 MAX_EDITIONS: Final = 50_000
 """Calls whose state has a number; of the others, read longest ago, the page is drawn anew for who comes."""
@@ -30,7 +30,7 @@ class ReadCalls:
         self._editions: OrderedDict[str, int] = OrderedDict()
         self._awaited: dict[str, asyncio.Event] = {}
 
-    def put(self, rows: Sequence[Row | WordsRow], positions: Mapping[Place, int] | None = None) -> None:
+    def put(self, rows: Sequence[StoredRow], positions: Mapping[Place, int] | None = None) -> None:
         """Keeps rows, and where to read on. It may be called in a thread, one at a time."""
         self._store.put(rows, positions)
 
@@ -42,7 +42,7 @@ class ReadCalls:
         """Where to read on, by topic and partition."""
         return self._store.positions()
 
-    def note(self, rows: Sequence[Row | WordsRow]) -> None:
+    def note(self, rows: Sequence[StoredRow]) -> None:
         """Gives the calls of these rows, which are kept now, another edition."""
         for row in rows:
             self._editions[row.conversation_id] = next(_EDITIONS)

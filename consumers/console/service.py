@@ -1,4 +1,5 @@
-"""The console role: reads `scores` and `words`, and serves pages and an API of the calls that run, of one call, and of past ones.
+"""The console role: reads `scores`, `words` and `scores.own`, and serves pages and an API of the calls that run, of one call, and of past
+ones.
 
 It joins no consumer group and writes nothing but what people say of calls, so any number of consoles may run, and none disturbs an
 evaluator. It reads with aiokafka, because it begins each partition at a time; FastStream's subscribers begin where a group is.
@@ -24,8 +25,8 @@ from consumers.runtime.kafka.connection import KafkaRefusedError, KafkaSettings,
 from consumers.runtime.process import finish_unless, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.owners import row_in
-from schemas.rows import Row, RowError, WordsRow, decode, decode_words
-from schemas.topics import SCORES_TOPIC, WORDS_TOPIC
+from schemas.rows import DECODED, RowError, StoredRow
+from schemas.topics import OWN_TOPIC, SCORES_TOPIC, WORDS_TOPIC
 from schemas.units import HOUR_MS
 
 SINCE_MS: Final = 2 * HOUR_MS
@@ -69,6 +70,7 @@ class ConsoleRole:
         past: PastCalls | None = None,
         version: str = "unknown",
         names: Collection[str] = (),
+        reads_own: bool = False,
     ) -> None:
         """Nothing is connected before `run`.
 
@@ -81,6 +83,7 @@ class ConsoleRole:
             past: Calls that are over; None without a history.
             version: Of callgauge.
             names: Names by which a proxy or a tunnel on this machine asks.
+            reads_own: Whether values of measures of one's own are shown.
 
         Raises:
             OperatorError: The folder cannot be written.
@@ -93,10 +96,12 @@ class ConsoleRole:
         self._instruments = instruments
         self._names = names
         self._listener = self._at(settings.port)
+        self._by_name = {kafka.topic(topic): topic for topic in DECODED}
         self._next: dict[TopicPartition, int] = {}
         self._moved_at = time.monotonic()
         self._fault: str | None = None
-        self._lacks_words = False
+        self._beside = [*([WORDS_TOPIC] if settings.words else []), *([OWN_TOPIC] if reads_own else [])]
+        self._lacking: set[str] = set()
 
     @property
     def address(self) -> str:
@@ -204,18 +209,20 @@ class ConsoleRole:
                     await consumer.stop()
 
     async def _partitions(self) -> list[TopicPartition]:
-        """The partitions that are read: those of `scores`, and those of `words` where words are shown and this user may read them."""
+        """The partitions that are read: those of `scores`, and those of `words` and `scores.own` where these are shown and this user may
+        read them.
+        """
         counts = dict(await partition_counts(self._kafka, [SCORES_TOPIC]))
-        if self._settings.words:
+        for topic in self._beside:
             try:
-                counts |= await partition_counts(self._kafka, [WORDS_TOPIC])
-                self._lacks_words = False
+                counts |= await partition_counts(self._kafka, [topic])
+                self._lacking.discard(topic)
             except (KafkaRefusedError, TopicsUnfitError) as error:
-                if not self._lacks_words:
+                if topic not in self._lacking:
                     log.warning(
-                        "words_not_shown", role="console", problem=str(error), what_happens_now="It is tried again."
+                        "topic_not_shown", role="console", problem=str(error), what_happens_now="It is tried again."
                     )
-                self._lacks_words = True
+                self._lacking.add(topic)
         return [TopicPartition(self._kafka.topic(name), n) for name, count in counts.items() for n in range(count)]
 
     async def _go_back(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -236,17 +243,17 @@ class ConsoleRole:
     async def take(self, tp: TopicPartition, records: Sequence[Any]) -> None:
         """Takes in records of one partition, in steps between which everything else has its turn."""
         left = iter(records)
-        is_over, has_words = False, tp.topic == self._kafka.topic(WORDS_TOPIC)
+        is_over, topic = False, self._by_name[tp.topic]
         while not is_over:
             ends_at = time.perf_counter() + STEP_SECONDS
-            rows: list[Row | WordsRow] = []
+            rows: list[StoredRow] = []
             values: list[bytes] = []
             while time.perf_counter() < ends_at:
                 record = next(left, None)
                 if record is None:
                     is_over = True
                     break
-                row = self._row_of(record.value, has_words=has_words)
+                row = self._row_of(topic, record.value)
                 if row is None and (of_partition := row_in(record.headers)) is not None:
                     self.console.fleet.known.take_partition(tp.partition, of_partition.known_ms)
                 if row is not None:
@@ -254,16 +261,17 @@ class ConsoleRole:
                     values.append(record.value)
                 self._next[tp] = record.offset + 1
             positions = {(tp.topic, tp.partition): self._next.get(tp, 0)}
+            is_scores = topic == SCORES_TOPIC
             await self.console.take(
-                rows, [] if has_words else values, positions, are_new=self.ready.is_set() and not has_words
+                rows, values if is_scores else [], positions, are_new=self.ready.is_set() and is_scores
             )
 
-    def _row_of(self, value: object, *, has_words: bool) -> Row | WordsRow | None:
+    def _row_of(self, topic: str, value: object) -> StoredRow | None:
         """The row of a record; None for one that has none."""
         if not isinstance(value, bytes):  # a mark of an evaluator, or a record that the client cannot decode
             return None
         try:
-            return decode_words(value) if has_words else decode(value)
+            return DECODED[topic](value)
         except RowError:
             self.console.fleet.unreadable += 1
             return None

@@ -23,7 +23,7 @@ from consumers.runtime.private_files import ensure_file, make_folder
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from consumers.store.rows import MAX_STORE_BYTES, Place, RowStore
-from schemas.rows import Row, WordsRow
+from schemas.rows import OwnRow, StoredRow, WordsRow
 from schemas.units import MS_PER_SECOND
 
 TICK_SECONDS: Final = 0.5
@@ -160,7 +160,7 @@ class CallPages:
         await self.site.close(STOP_SECONDS)
 
     async def take(
-        self, rows: Sequence[Row | WordsRow], values: Sequence[bytes], positions: Mapping[Place, int], *, are_new: bool
+        self, rows: Sequence[StoredRow], values: Sequence[bytes], positions: Mapping[Place, int], *, are_new: bool
     ) -> None:
         """Takes in rows.
 
@@ -173,7 +173,7 @@ class CallPages:
         await asyncio.to_thread(self.calls.put, rows, positions)
         self.calls.note(rows)
         for row in rows:
-            if not isinstance(row, WordsRow):
+            if not isinstance(row, WordsRow | OwnRow):
                 self.fleet.take(row)
         if are_new:
             self.site.take(values)

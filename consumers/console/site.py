@@ -654,7 +654,9 @@ class ConsoleSite:
             nothing = CallRow(conversation_id=call.conversation_id, first_known_ms=at_ms or 0, known_ms=at_ms or 0)
             stored = StoredCall(nothing, (), None, ())
         words, annotations = (stored.words, call.annotations) if self._settings.words else ((), ())
-        shown = ReportedCall(stored.call, stored.turns, stored.goals, words, pages.ANCHOR, self._redactor, annotations)
+        shown = ReportedCall(
+            stored.call, stored.turns, stored.goals, words, pages.ANCHOR, self._redactor, annotations, stored.own
+        )
         return shown, pages.remark_on(shown, at_ms, self._calls.since_ms)
 
     async def _past_page(self, request: Request) -> Response:

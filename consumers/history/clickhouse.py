@@ -16,7 +16,7 @@ from consumers.runtime.process import OperatorError
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.columns import Flat
-from schemas.rows import CallRow, GoalsRow, TurnRow, decode, decode_words
+from schemas.rows import CallRow, GoalsRow, TurnRow, decode, decode_own, decode_words
 
 CONNECT_SECONDS: Final = 5.0
 """How long connecting may take."""
@@ -126,6 +126,7 @@ class ClickHouseHistory:
             tuple(row for row in turns if isinstance(row, TurnRow)),
             goals if isinstance(goals, GoalsRow) else None,
             words,
+            tuple(map(decode_own, self._of_call("own", conversation_id, "measure, turn NULLS FIRST"))),
         )
 
     def transcript(self, conversation_id: str) -> bytes | None:

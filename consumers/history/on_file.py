@@ -7,7 +7,7 @@ be forgotten leaves the log, too: at once if the call has closed, otherwise with
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -23,10 +23,10 @@ from consumers.runtime.process import pause_unless
 from consumers.runtime.registry import Instruments
 from consumers.store.rows import Place
 from schemas.annotations import ANNOTATION, Annotation, ForgottenTenant
-from schemas.rows import Row, RowError, WordsRow, decode, decode_words
-from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
+from schemas.rows import DECODED, RowError, StoredRow
+from schemas.topics import ANNOTATIONS_TOPIC, TRANSCRIPTS_TOPIC
 
-TOPICS: Final = (SCORES_TOPIC, WORDS_TOPIC, TRANSCRIPTS_TOPIC, ANNOTATIONS_TOPIC)
+TOPICS: Final = (*DECODED, TRANSCRIPTS_TOPIC, ANNOTATIONS_TOPIC)
 """What is read, in the order in which it leaves the log: who waits for a deletion waits until the record that says so is gone."""
 MAX_BATCH_RECORDS: Final = 1_000
 """Records of a topic in one transaction."""
@@ -105,22 +105,23 @@ class FileHistory:
             self.ready.clear()
             await self._in_thread(store.close)
 
-    async def open_calls(self) -> list[Row | WordsRow]:
-        """The rows of the calls that have not closed, as they are kept; of a start, for those who show calls."""
-        return await asyncio.to_thread(self._rows_of_open_calls)
+    async def open_calls(self, also: Collection[str] = ()) -> list[StoredRow]:
+        """The rows of the calls that have not closed, as they are kept, and of some others; of a start, for those who show calls."""
+        return await asyncio.to_thread(self._rows_of_open_calls, also)
 
-    def _rows_of_open_calls(self) -> list[Row | WordsRow]:
+    def _rows_of_open_calls(self, also: Collection[str]) -> list[StoredRow]:
         store = self._open_store()
         try:
             store.positions()  # sets a damaged file aside
         except HistoryBrokenError:
             store.close()
-            return self._rows_of_open_calls()
+            return self._rows_of_open_calls(also)
         try:
-            rows: list[Row | WordsRow] = []
-            for conversation_id in store.open_calls():
+            rows: list[StoredRow] = []
+            for conversation_id in dict.fromkeys([*store.open_calls(), *also]):
                 if (call := store.call(conversation_id)) is not None:
-                    rows += [call.call, *call.turns, *call.words, *([] if call.goals is None else [call.goals])]
+                    goals = [] if call.goals is None else [call.goals]
+                    rows += [call.call, *call.turns, *call.words, *call.own, *goals]
             return rows
         finally:
             store.close()
@@ -199,13 +200,14 @@ def _forgotten_of(store: SqliteHistory, calls: Iterable[str]) -> set[str]:
 
 
 def _batch(polled: "dict[str, list[DecidedRecord]]", place_of: Callable[[str], Place]) -> Batch:
-    rows: list[Row | WordsRow] = []
+    rows: list[StoredRow] = []
     annotations: list[tuple[str, Annotation]] = []
     forgotten: list[str] = []
     tenants: list[ForgottenTenant] = []
-    for record in polled[SCORES_TOPIC] + polled[WORDS_TOPIC]:
-        with contextlib.suppress(RowError):  # of another version
-            rows.append(decode_words(record.value) if record.topic == WORDS_TOPIC else decode(record.value))
+    for topic, decode in DECODED.items():
+        for record in polled[topic]:
+            with contextlib.suppress(RowError):  # of another version
+                rows.append(decode(record.value))
     for record in polled[ANNOTATIONS_TOPIC]:
         if not record.value:
             forgotten.append(record.key.decode())

@@ -1,4 +1,5 @@
-"""The history role: reads `scores`, `words`, `transcripts` and `annotations`, and keeps the calls in the store, each row exactly once.
+"""The history role: reads `scores`, `words`, `scores.own`, `transcripts` and `annotations`, and keeps the calls in the store, each row
+exactly once.
 
 The store has the place to read on from in the same transaction as the rows, so no consumer group is used: one process reads all
 partitions, and a second one for the same folder is refused. It reads with aiokafka, because it begins each partition at that place and
@@ -27,8 +28,8 @@ from consumers.runtime.process import SetupError, finish_unless
 from consumers.runtime.registry import Instruments
 from schemas.annotations import ANNOTATION, MAX_ANNOTATION_BYTES, MAX_NOTE_CHARS, Annotation, ForgottenTenant
 from schemas.quarantine import UndecodableRecord
-from schemas.rows import Row, RowError, WordsRow, decode, decode_words
-from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
+from schemas.rows import DECODED, RowError, StoredRow
+from schemas.topics import ANNOTATIONS_TOPIC, OWN_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
 
 POLL_MS: Final = 500
 """How long records may gather before they are written: a transaction of the disk costs the same for one and for many."""
@@ -56,7 +57,13 @@ class HistoryRole:
     """
 
     def __init__(
-        self, kafka: KafkaSettings, settings: HistorySettings, instruments: Instruments, redactor: Redactor
+        self,
+        kafka: KafkaSettings,
+        settings: HistorySettings,
+        instruments: Instruments,
+        redactor: Redactor,
+        *,
+        reads_own: bool = False,
     ) -> None:
         """Nothing is opened or connected before `run`.
 
@@ -65,6 +72,7 @@ class HistoryRole:
             settings: The folder, and what is kept there.
             instruments: Gets the metrics of the role.
             redactor: Redacts the notes of people, as far as their writers have not.
+            reads_own: Whether it keeps values of measures of one's own.
 
         Raises:
             SetupError: There is no folder.
@@ -80,6 +88,7 @@ class HistoryRole:
         self._kafka = kafka
         self._instruments = instruments
         self._redactor = redactor
+        self._reads_own = reads_own
         self._is_forgetting = False
         self._forgotten_calls = 0
         self._fault: str | None = None
@@ -125,6 +134,7 @@ class HistoryRole:
     async def _read(self, store: SqliteHistory, stop: asyncio.Event) -> None:
         """Reads from the positions of the store until a topic has more partitions, a file is broken, or `stop` is set."""
         topics = [SCORES_TOPIC, ANNOTATIONS_TOPIC, *([WORDS_TOPIC, TRANSCRIPTS_TOPIC] if self._settings.words else [])]
+        topics += [OWN_TOPIC] if self._reads_own else []
         counts = await finish_unless(stop, partition_counts(self._kafka, topics))
         if counts is None:
             return
@@ -213,9 +223,9 @@ class HistoryRole:
         self._lag = lag
 
     def _batch(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> Batch:
-        scores_topic, annotations_topic = self._kafka.topic(SCORES_TOPIC), self._kafka.topic(ANNOTATIONS_TOPIC)
-        words_topic = self._kafka.topic(WORDS_TOPIC)
-        rows: list[Row | WordsRow] = []
+        annotations_topic = self._kafka.topic(ANNOTATIONS_TOPIC)
+        decoded = {self._kafka.topic(topic): decode for topic, decode in DECODED.items()}
+        rows: list[StoredRow] = []
         transcripts: list[tuple[str, int, bytes]] = []
         annotations: list[tuple[str, Annotation]] = []
         forgotten: list[str] = []
@@ -241,9 +251,9 @@ class HistoryRole:
                     annotations.append((conversation_id, said))
             elif record.value is None:  # a mark of an evaluator
                 continue
-            elif record.topic in {scores_topic, words_topic}:
+            elif record.topic in decoded:
                 try:
-                    rows.append(decode_words(record.value) if record.topic == words_topic else decode(record.value))
+                    rows.append(decoded[record.topic](record.value))
                 except RowError as error:
                     refused.append((record, str(error)))
             else:

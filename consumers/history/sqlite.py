@@ -28,7 +28,7 @@ from consumers.runtime.process import OperatorError
 from consumers.store.rows import BUSY_SECONDS, PACKING_LEVEL, TABLES, Place, Rows, StoredCall, transaction
 from schemas.annotations import Annotation
 from schemas.columns import CALL_COLUMNS, Flat, flat
-from schemas.rows import CallRow, GoalsRow, Row, WordsRow
+from schemas.rows import CallRow, GoalsRow, Row, StoredRow, WordsRow
 from schemas.transcript import TRANSCRIPT
 from schemas.units import DAY_MS
 
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
         at_ms: The broker's time of the first record: a goal set says no time.
     """
 
-    rows: Sequence[Row | WordsRow]
+    rows: Sequence[StoredRow]
     transcripts: Sequence[tuple[str, int, bytes]]
     positions: Mapping[Place, int]
     people: FromPeople = FromPeople()
@@ -172,7 +172,7 @@ class _Day:
                 self.connection.execute(f"ALTER TABLE calls ADD COLUMN {quoted(column.name)} {kind}")
                 self.columns.add(column.name)
 
-    def put(self, rows: Iterable[Row | WordsRow]) -> None:
+    def put(self, rows: Iterable[StoredRow]) -> None:
         """Keeps rows, and the newest of each call as columns."""
         newest = [(self.rows.id_of(row.conversation_id), *flat(CALL_COLUMNS, row)) for row in self.rows.put(rows)]
         self.connection.executemany(_SET_CALL, newest)
@@ -214,7 +214,7 @@ class _Day:
 class _Share(NamedTuple):
     """The part of a batch that belongs to one day."""
 
-    rows: list[Row | WordsRow]
+    rows: list[StoredRow]
     transcripts: list[tuple[str, bytes]]
 
 
@@ -380,7 +380,7 @@ class SqliteHistory:
             *(row.conversation_id for row in batch.rows if _is_of(row, tenants)),
         }  # fmt: skip
 
-    def forgets(self, row: Row | WordsRow) -> bool:
+    def forgets(self, row: StoredRow) -> bool:
         """Whether the call of a row is forgotten, or one of a forgotten tenant."""
         people = self._annotations()
         return people.is_forgotten(row.conversation_id) or _is_of(row, people.tenants())
@@ -733,14 +733,14 @@ def _emptied(connection: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError("a reader keeps deleted pages from being overwritten")
 
 
-def _known_ms(row: Row | WordsRow) -> int | None:
+def _known_ms(row: StoredRow) -> int | None:
     """When the call was known at the latest, by a row of it in epoch ms; None if it says nothing of time."""
     if isinstance(row, CallRow):
         return row.first_known_ms
     return None if isinstance(row, GoalsRow) else row.known_ms
 
 
-def _is_of(row: Row | WordsRow, tenants: Mapping[str, int]) -> bool:
+def _is_of(row: StoredRow, tenants: Mapping[str, int]) -> bool:
     known_ms = _known_ms(row)
     if known_ms is None or isinstance(row, GoalsRow):
         return False

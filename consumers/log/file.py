@@ -110,7 +110,7 @@ class DecidedRecord(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """What one transaction has: the evaluator's, or one of what people say of calls.
+    """What one transaction has: the evaluator's, one of what people say of calls, or one of their measures.
 
     Attributes:
         records: The records, in order.
@@ -118,6 +118,7 @@ class Decided(NamedTuple):
         opened: Ids of the calls that have begun: one that closed long ago may have had the same.
         closed: Ids of the calls that have closed.
         goals: By id of a call, the row of its goal set.
+        reached: By name of a reader, the offset in front of which its work is done.
     """
 
     records: Sequence[DecidedRecord]
@@ -125,6 +126,7 @@ class Decided(NamedTuple):
     opened: Sequence[str] = ()
     closed: Sequence[str] = ()
     goals: Mapping[str, bytes] = {}
+    reached: Mapping[str, int] = {}
 
 
 class FileState(NamedTuple):
@@ -275,6 +277,10 @@ class FileReader:
             "SELECT ifnull(max(offset) + 1, 0) FROM record WHERE topic = ?", [topic]
         ).fetchone()
         return int(end)
+
+    def reached(self, name: str) -> int:
+        """The offset in front of which the work of a reader is done; 0 before it began."""
+        return _state(self._reader, f"reached {name}") or 0
 
     def _records(self, asked: str, *given: object) -> Iterator[FileRecord]:
         return (_record(*each) for each in self._reader.execute(asked, given))
@@ -498,6 +504,8 @@ class FileLog(FileReader):
             closed = [(decided.row.place, each.encode()) for each in decided.closed]
             change("UPDATE call SET closed = ?, goals = NULL WHERE key = ?", closed)
             _set_state(self._writer, "row", decided.row.model_dump_json())
+        for name, offset in decided.reached.items():
+            _set_state(self._writer, f"reached {name}", offset)
 
     def _settle(self, open_calls: Collection[bytes], place: int) -> None:
         asked = "SELECT id, key FROM call WHERE closed IS NULL AND NOT EXISTS (SELECT 1 FROM log WHERE call = call.id AND place >= ?)"

@@ -3,7 +3,7 @@
 A file runs as a part of this process, with its rights, when it is read: it is code of who runs callgauge.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +34,11 @@ class MeasureSettings(BaseModel):
     seconds: Annotated[float, Field(gt=0, le=60)] = Field(
         5.0, description="how long one call of such a function may take; then its value is missing"
     )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a folder, or an installed distribution with measures."""
+        return self.folder is not None or bool(_installed())
 
 
 class Found:
@@ -104,5 +109,5 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def _installed() -> Iterable[tuple[str, Any]]:
+def _installed() -> Sequence[tuple[str, Any]]:
     return [(f"entry point {each.name} of {ENTRY_POINTS}", each.load) for each in entry_points(group=ENTRY_POINTS)]

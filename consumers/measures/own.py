@@ -9,10 +9,11 @@ import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from inspect import Parameter
+from statistics import fmean
 from typing import Any, Final, Literal, NamedTuple
 
 from consumers.runtime.process import OperatorError
@@ -125,6 +126,14 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
+def begun_beside(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> "Future[Any]":
+    """Calls a function in a thread of that name, which does not keep the process from ending."""
+    promise: Future[Any] = Future()
+    promise.set_running_or_notify_cancel()  # from here on nobody can cancel it
+    threading.Thread(target=_work, args=(function, given, promise), name=name, daemon=True).start()
+    return promise
+
+
 def _work(function: Callable[..., Any], given: Mapping[str, Any], promise: "Future[Any]") -> None:
     try:
         result = _called(function, given)
@@ -156,16 +165,8 @@ class Calls:
 
     def begin(self, given: Mapping[str, Any]) -> "Future[Any]":
         """Calls it in a thread of its own. The thread does not keep the process from ending."""
-        promise: Future[Any] = Future()
-        promise.set_running_or_notify_cancel()  # from here on nobody can cancel it
         wanted = {name: given[name] for name in self.measure.wants}
-        threading.Thread(
-            target=_work,
-            args=(self.measure.function, wanted, promise),
-            name=f"measure {self.measure.name}",
-            daemon=True,
-        ).start()
-        return promise
+        return begun_beside(f"measure {self.measure.name}", self.measure.function, wanted)
 
     def call(self, given: Mapping[str, Any]) -> Outcome:
         """Calls it, and waits for its value as long as it may take."""
@@ -180,7 +181,9 @@ class Calls:
         if self.hangs:
             return self.hanging()
         promise = self.begin(given)
-        await asyncio.wait([asyncio.wrap_future(promise)], timeout=self.seconds)
+        waiting = asyncio.wrap_future(promise)
+        waiting.add_done_callback(lambda each: each.cancelled() or each.exception())  # what it raised is in the row
+        await asyncio.wait([waiting], timeout=self.seconds)
         return self.outcome(promise)
 
     def hanging(self) -> Outcome:
@@ -241,7 +244,7 @@ def given_to(
     call: CallRow | None,
     turns: Sequence[TurnRow],
     words: Mapping[int, Any],
-    context: Callable[[], Any],
+    context: Callable[[], Any] | None,
 ) -> Iterator[tuple[TurnRow | CallRow, dict[str, Any]]]:
     """The rows of a call for which a measure is called, each with what it gets. A context is made only if it is wanted."""
     if measured.of == "turn":
@@ -249,4 +252,13 @@ def given_to(
             yield turn, {"turn": turn, "words": words.get(turn.turn)}
     elif call is not None and call.state == "closed":
         given = {"call": call, "turns": tuple(turns), "words": dict(words)}
-        yield call, given | ({"context": context()} if "context" in measured.wants else {})
+        yield call, given | ({"context": context()} if context is not None and "context" in measured.wants else {})
+
+
+def mean_values(rows: Iterable[OwnRow]) -> dict[str, float]:
+    """By measure that gave numbers, the mean of them in the rows of one call."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        if row.value is not None:
+            values.setdefault(row.measure, []).append(row.value)
+    return {name: fmean(each) for name, each in values.items()}

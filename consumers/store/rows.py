@@ -14,7 +14,19 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from schemas.rows import CallRow, GoalsRow, Row, TurnRow, WordsRow, decode, decode_words, encode
+from schemas.rows import (
+    CallRow,
+    GoalsRow,
+    OwnRow,
+    Row,
+    StoredRow,
+    TurnRow,
+    WordsRow,
+    decode,
+    decode_own,
+    decode_words,
+    encode,
+)
 
 MAX_STORE_BYTES: Final = 512 * 2**20
 """Bytes of rows that a store in memory keeps by default: some 40,000 calls of ten turns that are over, each with all its revisions."""
@@ -39,6 +51,9 @@ _NO_TURN: Final = -(2**31)
 """Stands for the turn of a row that is of the whole call. EVA can number a turn -1."""
 _FOR_EVER_MS: Final = 2**62
 
+_OWN: Final = "own."
+"""Stands in the kind of the row of a value of one's own in front of the name of its measure."""
+
 Place = tuple[str, int]
 """A topic and the number of one of its partitions."""
 _Key = tuple[str, int, int]
@@ -56,12 +71,14 @@ class StoredCall(NamedTuple):
         turns: Those of its turns, in order; withdrawn ones too.
         goals: Its goal set; None without goals, or where the row was written before reading began.
         words: What was said in its turns, in order; nothing of turns whose words are not known.
+        own: Values of one's own measures, by name and then by turn.
     """
 
     call: CallRow
     turns: tuple[TurnRow, ...]
     goals: GoalsRow | None
     words: tuple[WordsRow, ...]
+    own: tuple[OwnRow, ...] = ()
 
 
 class Rows:
@@ -77,15 +94,15 @@ class Rows:
         (kept,) = connection.execute("SELECT coalesce(sum(bytes), 0) FROM call").fetchone()
         self.bytes = int(kept)
 
-    def put(self, rows: Iterable[Row | WordsRow]) -> list[CallRow]:
+    def put(self, rows: Iterable[StoredRow]) -> list[CallRow]:
         """Keeps rows, in any order and any number of times; returns the rows of calls that are the newest of theirs now."""
-        of_calls: dict[str, list[Row | WordsRow]] = {}
+        of_calls: dict[str, list[StoredRow]] = {}
         for row in rows:
             of_calls.setdefault(row.conversation_id, []).append(row)
         found = (self._put(conversation_id, of_call) for conversation_id, of_call in of_calls.items())
         return [newest for newest in found if newest is not None]
 
-    def _put(self, conversation_id: str, rows: Sequence[Row | WordsRow]) -> CallRow | None:
+    def _put(self, conversation_id: str, rows: Sequence[StoredRow]) -> CallRow | None:
         call = self.added(conversation_id)
         revision, known_ms, was_closed, bytes_before = self.connection.execute(
             "SELECT revision, known_ms, is_closed, bytes FROM call WHERE id = ?", [call]
@@ -149,10 +166,13 @@ class Rows:
                 newest[kind, turn] = value
         if ("call", _NO_TURN) not in newest:
             return None
-        of_call, goals, turns, words = None, None, [], []
+        of_call, goals, turns, words, own = None, None, [], [], []
         for (kind, _), value in newest.items():
             if kind == "words":
                 words.append(decode_words(value))
+                continue
+            if kind.startswith(_OWN):
+                own.append(decode_own(value))
                 continue
             match decode(value):
                 case CallRow() as row:
@@ -161,7 +181,7 @@ class Rows:
                     goals = row
                 case TurnRow() as row:
                     turns.append(row)
-        return None if of_call is None else StoredCall(of_call, tuple(turns), goals, tuple(words))
+        return None if of_call is None else StoredCall(of_call, tuple(turns), goals, tuple(words), tuple(own))
 
     def open_calls(self) -> list[CallRow]:
         """The newest rows of the calls that are not closed, those that nothing was heard of for longest first."""
@@ -183,7 +203,7 @@ class Rows:
         newer = sorted(
             (number, kind == "call", kind, value)
             for (kind, _, number), (_, value) in found
-            if number > revision and kind != "words"
+            if number > revision and kind != "words" and not kind.startswith(_OWN)
         )
         return [decode(value) for _, _, _, value in newer]
 
@@ -255,7 +275,7 @@ class RowStore:
         """Bytes of the rows that are kept."""
         return self._rows.bytes
 
-    def put(self, rows: Iterable[Row | WordsRow], positions: Mapping[Place, int] | None = None) -> None:
+    def put(self, rows: Iterable[StoredRow], positions: Mapping[Place, int] | None = None) -> None:
         """Keeps rows, in any order and any number of times, and the places to read on from, in one transaction."""
         with self._transaction():
             self._rows.put(rows)
@@ -326,10 +346,11 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("COMMIT")
 
 
-def _keyed(row: Row | WordsRow) -> tuple[_Key, _Kept]:
-    turn = row.turn if isinstance(row, (TurnRow, WordsRow)) else _NO_TURN
+def _keyed(row: StoredRow) -> tuple[_Key, _Kept]:
+    turn = _NO_TURN if isinstance(row, (CallRow, GoalsRow)) or row.turn is None else row.turn
     known_ms = 0 if isinstance(row, GoalsRow) else row.known_ms
-    return (str(row.__struct_config__.tag), turn, row.revision), (known_ms, encode(row))
+    kind = _OWN + row.measure if isinstance(row, OwnRow) else str(row.__struct_config__.tag)
+    return (kind, turn, row.revision), (known_ms, encode(row))
 
 
 def _packed(rows: Mapping[_Key, _Kept]) -> bytes:

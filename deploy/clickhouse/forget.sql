@@ -11,5 +11,6 @@ ALTER TABLE calls DELETE WHERE conversation_id IN (SELECT conversation_id FROM f
 ALTER TABLE turns DELETE WHERE conversation_id IN (SELECT conversation_id FROM forgotten) SETTINGS mutations_sync = 1;
 ALTER TABLE goal_sets DELETE WHERE conversation_id IN (SELECT conversation_id FROM forgotten) SETTINGS mutations_sync = 1;
 ALTER TABLE words DELETE WHERE conversation_id IN (SELECT conversation_id FROM forgotten) SETTINGS mutations_sync = 1;
+ALTER TABLE own DELETE WHERE conversation_id IN (SELECT conversation_id FROM forgotten) SETTINGS mutations_sync = 1;
 ALTER TABLE transcript DELETE WHERE conversation_id IN (SELECT conversation_id FROM forgotten) SETTINGS mutations_sync = 1;
 ALTER TABLE annotation DELETE WHERE conversation_id IN (SELECT conversation_id FROM forgotten) SETTINGS mutations_sync = 1;

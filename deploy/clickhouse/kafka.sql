@@ -12,6 +12,11 @@ ENGINE = Kafka
 SETTINGS kafka_broker_list = 'kafka:9092', kafka_topic_list = 'words', kafka_group_name = 'callgauge-clickhouse',
     kafka_format = 'RawBLOB', kafka_flush_interval_ms = 2000;
 
+CREATE TABLE own_topic (value String)
+ENGINE = Kafka
+SETTINGS kafka_broker_list = 'kafka:9092', kafka_topic_list = 'scores.own', kafka_group_name = 'callgauge-clickhouse',
+    kafka_format = 'RawBLOB', kafka_flush_interval_ms = 2000;
+
 CREATE TABLE transcript_topic (value String)
 ENGINE = Kafka
 SETTINGS kafka_broker_list = 'kafka:9092', kafka_topic_list = 'transcripts', kafka_group_name = 'callgauge-clickhouse',
@@ -24,5 +29,6 @@ SETTINGS kafka_broker_list = 'kafka:9092', kafka_topic_list = 'annotations', kaf
 
 CREATE MATERIALIZED VIEW score_from_topic TO score_in AS SELECT _key AS conversation_id, value FROM score_topic;
 CREATE MATERIALIZED VIEW words_from_topic TO words_in AS SELECT _key AS conversation_id, value FROM words_topic;
+CREATE MATERIALIZED VIEW own_from_topic TO own_in AS SELECT _key AS conversation_id, value FROM own_topic;
 CREATE MATERIALIZED VIEW transcript_from_topic TO transcript_in AS SELECT _key AS conversation_id, value FROM transcript_topic;
 CREATE MATERIALIZED VIEW annotation_from_topic TO annotation_in AS SELECT _key AS conversation_id, value FROM annotation_topic;

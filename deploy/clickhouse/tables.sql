@@ -2,10 +2,12 @@
 -- docs/history.md says how rows come in, docs/tables.md what the columns mean. The number of days that calls are kept is in the lines with
 -- INTERVAL 30 DAY.
 
--- What comes in: the key and the value of a record of `scores`, `words`, `transcripts` or `annotations`. These tables keep nothing.
+-- What comes in: the key and the value of a record of `scores`, `words`, `scores.own`, `transcripts` or `annotations`. These tables keep
+-- nothing.
 
 CREATE TABLE score_in (conversation_id String, value Nullable(String)) ENGINE = Null;
 CREATE TABLE words_in (conversation_id String, value Nullable(String)) ENGINE = Null;
+CREATE TABLE own_in (conversation_id String, value Nullable(String)) ENGINE = Null;
 CREATE TABLE transcript_in (conversation_id String, value Nullable(String)) ENGINE = Null;
 CREATE TABLE annotation_in (conversation_id String, value Nullable(String)) ENGINE = Null;
 
@@ -857,6 +859,49 @@ CREATE MATERIALIZED VIEW goal_sets_from_in TO goal_sets AS
 SELECT JSONExtractString(row, 'conversation_id') AS conversation_id, now64(3) AS at, JSONExtractUInt(row, 'revision') AS revision, row
 FROM (SELECT ifNull(value, '') AS row FROM score_in)
 WHERE JSONExtractString(row, 'row') = 'goals';
+
+-- Values of measures of one's own.
+
+CREATE TABLE own
+(
+    "conversation_id" String COMMENT 'The call',
+    "measure" String COMMENT 'Name of the measure',
+    "turn" Nullable(Int64) COMMENT 'Number of the turn; None of a call',
+    "revision" UInt64 COMMENT 'That of the row that it was computed from',
+    "known_ms" Int64 COMMENT 'As in that row',
+    "labels.agent" Nullable(String) COMMENT 'Name of the agent; `unknown` until a `call_started` says it',
+    "labels.version" Nullable(String) COMMENT 'Version of the agent',
+    "labels.tenant" Nullable(String) COMMENT 'Whose agent it is; `unknown` if nobody says it',
+    "labels.environment" Nullable(String) COMMENT 'Where it runs, for example `production`; `unknown` if nobody says it',
+    "labels.pipeline_type" Nullable(String) COMMENT 'How the agent is built',
+    "value" Nullable(Float64) COMMENT 'A number',
+    "label" Nullable(String) COMMENT 'A label',
+    "reason" Nullable(String) COMMENT 'Why there is neither',
+    row String CODEC(ZSTD(3))
+)
+ENGINE = ReplacingMergeTree(revision)
+PARTITION BY toYYYYMMDD(fromUnixTimestamp64Milli(known_ms, 'UTC'))
+ORDER BY (conversation_id, measure, ifNull(turn, toInt64(-2147483648)))
+TTL toDate(fromUnixTimestamp64Milli(known_ms, 'UTC')) + INTERVAL 30 DAY SETTINGS ttl_only_drop_parts = 1;
+
+CREATE MATERIALIZED VIEW own_from_in TO own AS
+SELECT
+    CAST(JSONExtract(row, 'conversation_id', 'Nullable(String)'), 'String') AS "conversation_id",
+    CAST(JSONExtract(row, 'measure', 'Nullable(String)'), 'String') AS "measure",
+    CAST(JSONExtract(row, 'turn', 'Nullable(Int64)'), 'Nullable(Int64)') AS "turn",
+    CAST(ifNull(JSONExtract(row, 'revision', 'Nullable(Int64)'), 0), 'UInt64') AS "revision",
+    CAST(ifNull(JSONExtract(row, 'known_ms', 'Nullable(Int64)'), 0), 'Int64') AS "known_ms",
+    CAST(ifNull(JSONExtract(row, 'labels', 'agent', 'Nullable(String)'), 'unknown'), 'Nullable(String)') AS "labels.agent",
+    CAST(JSONExtract(row, 'labels', 'version', 'Nullable(String)'), 'Nullable(String)') AS "labels.version",
+    CAST(ifNull(JSONExtract(row, 'labels', 'tenant', 'Nullable(String)'), 'unknown'), 'Nullable(String)') AS "labels.tenant",
+    CAST(ifNull(JSONExtract(row, 'labels', 'environment', 'Nullable(String)'), 'unknown'), 'Nullable(String)') AS "labels.environment",
+    CAST(ifNull(JSONExtract(row, 'labels', 'pipeline_type', 'Nullable(String)'), 'cascade'), 'Nullable(String)') AS "labels.pipeline_type",
+    CAST(JSONExtract(row, 'value', 'Nullable(Float64)'), 'Nullable(Float64)') AS "value",
+    CAST(JSONExtract(row, 'label', 'Nullable(String)'), 'Nullable(String)') AS "label",
+    CAST(JSONExtract(row, 'reason', 'Nullable(String)'), 'Nullable(String)') AS "reason",
+    row
+FROM (SELECT ifNull(value, '') AS row FROM own_in)
+WHERE JSONExtractString(row, 'row') = 'own';
 
 -- What was said in each turn.
 

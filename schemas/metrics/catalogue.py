@@ -10,6 +10,7 @@ from schemas.metrics.definition import Metric, Role
 from schemas.metrics.evaluator import EVALUATOR_METRICS
 from schemas.metrics.exporter import EXPORTER_METRICS, SPEECH_METRICS
 from schemas.metrics.judge import JUDGE_METRICS
+from schemas.metrics.measures import MEASURES_METRICS
 from schemas.metrics.process import CONSOLE_METRICS, HISTORY_METRICS, INGEST_METRICS, MONITOR_METRICS, PROCESS_METRICS
 from schemas.metrics.sequencer import SEQUENCER_METRICS
 
@@ -19,6 +20,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *SEQUENCER_METRICS,
     *EVALUATOR_METRICS,
     *JUDGE_METRICS,
+    *MEASURES_METRICS,
     *HISTORY_METRICS,
     *CONSOLE_METRICS,
     *INGEST_METRICS,

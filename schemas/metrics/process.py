@@ -22,7 +22,9 @@ _HTTP_LIMIT = Label(
     ("request_time", "answer_time", "connections", "scrapes", "host", "origin"),
 )
 _CAPPED_LABEL = Label(
-    "label", "the label whose cap was reached", ("agent", "tenant", "environment", "goal_set", "tool", "version")
+    "label",
+    "the label whose cap was reached",
+    ("agent", "tenant", "environment", "goal_set", "tool", "version", "measure", "label"),
 )
 _VERSION = Label("version", "the installed version")
 _STEP = Label(

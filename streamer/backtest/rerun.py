@@ -13,6 +13,7 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
+from consumers.measures.own import mean_values
 from schemas.closed_sets import InputSource
 from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat
 from schemas.goals.goal_set import GoalSet
@@ -22,6 +23,7 @@ from schemas.rows import CallRow, GoalsRow, Row, TurnRow, WordsRow
 from streamer.backtest.past import MAX_CALLS, BacktestError, PastCall
 from streamer.changes import MEASURES, Change, change_of, draws_of_one
 from streamer.history.comparison import Period
+from streamer.offline.own_values import OwnMeasures
 from streamer.trials.calls import NewestRows, Quote, Trial, words_by_turn
 from streamer.trials.versus import Flip, flips
 
@@ -90,6 +92,7 @@ class Comparison:
     flipped: dict[str, list[Flip]] = field(default_factory=dict)
     examples: list[Difference] = field(default_factory=list)
     _measured: list[tuple[Sequence[float], Sequence[float]]] = field(default_factory=list)
+    _own: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def add(
         self, conversation_id: str, then: Iterable[Row], now: Iterable[Row], words: Iterable[WordsRow] = ()
@@ -123,13 +126,24 @@ class Comparison:
         if found:
             self.flipped[conversation_id] = found
 
+    def add_own(self, then: Mapping[str, float], now: Mapping[str, float]) -> None:
+        """The values of one more call in measures of one's own: what today's functions say of its rows then, and of those of now."""
+        for name in {**then, **now}:
+            pairs = self._own.setdefault(name, [])
+            if len(pairs) < MOST_MEASURED:
+                pairs.append((then.get(name, math.nan), now.get(name, math.nan)))
+
     def changes(self) -> list[Change]:
-        """The measures of calls that differ, each with the change of its mean."""
-        places = [(place, name) for place, name in enumerate(MEASURES) if self.differing[name]]
-        draws = draws_of_one(len(places))
+        """The measures of calls that differ, and those of one's own, each with the change of its mean."""
+        measured = {
+            name: [(then[place], now[place]) for then, now in self._measured]
+            for place, name in enumerate(MEASURES)
+            if self.differing[name]
+        }
+        measured |= self._own
+        draws = draws_of_one(len(measured))
         found = []
-        for place, name in places:
-            pairs = [(then[place], now[place]) for then, now in self._measured]
+        for name, pairs in measured.items():
             before, after = ([value for value in lot if not math.isnan(value)] for lot in zip(*pairs, strict=True))
             known = [pair for pair in pairs if not math.isnan(sum(pair))]
             found.append(change_of(name, before, after, known, draws))
@@ -163,6 +177,7 @@ class Rerun:
         left_out: Calls without rows to compare with.
         goals: Where calls get their goals that are not those of then, and how goals are judged. No judge is asked: verdicts are those
             of the log.
+        own: Measures of one's own; those that ask for the context of a call are left out.
         redactor: Goes over texts. With other rules than then questions are others, and their verdicts are not in the log.
         counts: `refused_records` are records of the calls that today's code or settings refuse; `without_beginning` are calls that are
             not evaluated, because the log does not have their beginning.
@@ -179,6 +194,7 @@ class Rerun:
     cut_ms: int = 0
     left_out: frozenset[str] = frozenset()
     goals: ChosenGoals = field(default_factory=ChosenGoals)
+    own: OwnMeasures | None = None
     redactor: Redactor = field(default_factory=Redactor)
     counts: Counter[str] = field(default_factory=Counter)
     _evaluator: PartitionEvaluator = field(init=False)
@@ -306,7 +322,16 @@ class Rerun:
         self._goal_sets.pop(conversation_id, None)
         past = self.past.get(conversation_id)
         now, words = self._rows.pop(conversation_id, []), self._words.pop(conversation_id, [])
-        self.comparison.add(conversation_id, [] if past is None else past.rows(), now, words)
+        then = [] if past is None else [*past.rows()]
+        self.comparison.add(conversation_id, then, now, words)
+        if self.own:
+            self.comparison.add_own(self._means(self.own, then, words), self._means(self.own, now, words))
+
+    @staticmethod
+    def _means(own: OwnMeasures, rows: Iterable[Row], words: Sequence[WordsRow]) -> Mapping[str, float]:
+        newest = NewestRows(rows)
+        of_call = [] if newest.call is None else [newest.call]
+        return mean_values(own.of_rows([*newest.turns.values(), *of_call], words))
 
 
 def _began_ms(call: PastCall) -> float:

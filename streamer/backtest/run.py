@@ -35,6 +35,7 @@ from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun
 from streamer.changes import changes_json, changes_table, remark_on_chance
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
 from streamer.history.comparison import Period
+from streamer.offline.own_values import OwnMeasures
 from streamer.roles.evaluator_role import goals_of_now
 from streamer.served_calls import served
 from streamer.settings.all_settings import Settings
@@ -103,6 +104,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
     kafka = settings.kafka
     result = BacktestResult()
     rules = settings.goal_rules(("evaluator", "judge"))
+    own = OwnMeasures(settings.measures)
     async with (
         nullcontext() if plan.obeys_facts else goals_of_now(kafka, settings) as goals,
         _past(settings, plan) as (there, count),
@@ -129,6 +131,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
                 left_out=frozenset(past.closed_twice),
                 goals=ChosenGoals(goals, rules),
                 redactor=Redactor(settings.redaction),
+                own=own,
             )
             if not rerun.is_over(since_ms):
                 await _evaluate(rerun, there.read(number, stretch), plan, begin_ms, partial(show, number, count))

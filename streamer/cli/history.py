@@ -113,8 +113,8 @@ def find(
     """
     from consumers.history.search import MAX_ROWS, Question, require_column
     from consumers.runtime.process import wall_clock_ms
-    from schemas.columns import CALL_COLUMNS, TURN_COLUMNS
-    from streamer.tables import LABELS_COLUMN, print_table, require_parquet, turn_rows
+    from schemas.columns import CALL_COLUMNS, OWN_COLUMNS, TURN_COLUMNS
+    from streamer.tables import LABELS_COLUMN, own_rows, print_table, require_parquet, turn_rows
     from streamer.terminal import output_console, print_document, say
     from streamer.time_bounds import moment_given
 
@@ -138,9 +138,12 @@ def find(
             question = question._replace(ids=ids)
         rows = store.find(question)
         people = store.annotations_of([str(row["conversation_id"]) for row in rows])
-        if is_table and kind is Rows.TURNS:
-            calls = (store.call(str(row["conversation_id"])) for row in rows)
-            print_table(TURN_COLUMNS, (turn for call in calls if call for turn in turn_rows(call.turns)), parquet)
+        if is_table and kind is not Rows.CALLS:
+            calls = [call for row in rows if (call := store.call(str(row["conversation_id"]))) is not None]
+            if kind is Rows.TURNS:
+                print_table(TURN_COLUMNS, (turn for call in calls for turn in turn_rows(call.turns)), parquet)
+            else:
+                print_table(OWN_COLUMNS, (value for call in calls for value in own_rows(call.own)), parquet)
     labels = {name: " ".join(sorted({each.label for each in said if each.label})) for name, said in people.items()}
     if as_json:
         print_document([row | {"annotations": _said(people.get(str(row["conversation_id"]), ()))} for row in rows])

@@ -111,9 +111,12 @@ class Rows(StrEnum):
 
     CALLS = "calls"
     TURNS = "turns"
+    OWN = "own"
 
 
-RowsOption = Annotated[Rows, typer.Option("--rows", help="A row for each call, or for each turn.")]
+RowsOption = Annotated[
+    Rows, typer.Option("--rows", help="A row for each call, each turn, or each value of one's own measures.")
+]
 
 
 def wants_table(as_csv: bool, parquet: Path | None, *others: object) -> bool:  # noqa: FBT001 - the option itself

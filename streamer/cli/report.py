@@ -78,6 +78,7 @@ def report(
     from consumers.console.page.drawing import counted
     from consumers.engine.redaction.redactor import Redactor
     from streamer.offline.call_work import Done, found_calls, places_of, reading, score_each
+    from streamer.offline.own_values import OwnMeasures
     from streamer.offline.scoring import RecordedScoring, plan_from
     from streamer.recordings.reader import goals_for
     from streamer.report import page, reported_call
@@ -101,6 +102,7 @@ def report(
     redactor = Redactor(settings.redaction)
     places = places_of(found_calls(paths))
     calls: list[ReportedCall] = []
+    own = OwnMeasures(settings.measures)
     with reading(stopped="no page was written") as read:
 
         def take(done: "Done[ReportedCall]") -> None:
@@ -109,7 +111,7 @@ def report(
                 calls.append(done.result)
 
         def shape(scoring: RecordedScoring) -> "ReportedCall":
-            return reported_call(scoring, f"c{len(calls) + 1}", redactor)
+            return reported_call(scoring, f"c{len(calls) + 1}", redactor, own.of(scoring))
 
         score_each(islice(places, MOST_CALLS), plan, shape, take, settings, read, verdicts=verdicts)
         left_out = sum(1 for _ in places)

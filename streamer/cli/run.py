@@ -18,8 +18,8 @@ def run(
         typer.Option(
             "--roles",
             metavar="NAMES",
-            help=f"On Kafka, which of {', '.join(ROLE_NAMES)}, separated by commas. Without it all, but history, ingest and monitor "
-            "only if they have a folder, a token, a secret or a key.",
+            help=f"On Kafka, which of {', '.join(ROLE_NAMES)}, separated by commas. Without it all, but history, measures, ingest and "
+            "monitor only if they have a folder, a token, a secret or a key.",
         ),
     ] = None,
     http_port: HttpPortOption = None,

@@ -185,11 +185,12 @@ def _write_rows(
     parquet: Path | None,
     processes: int | None,
 ) -> None:
-    from schemas.columns import CALL_COLUMNS, TURN_COLUMNS
+    from schemas.columns import CALL_COLUMNS, OWN_COLUMNS, TURN_COLUMNS
     from streamer.offline.call_work import places_of, reading, score_each, total_of
+    from streamer.offline.own_values import OwnMeasures
     from streamer.tables import table
 
-    columns = TURN_COLUMNS if rows is Rows.TURNS else CALL_COLUMNS
+    columns = {Rows.CALLS: CALL_COLUMNS, Rows.TURNS: TURN_COLUMNS, Rows.OWN: OWN_COLUMNS}[rows]
     with (
         table(columns, parquet) as put,
         reading(total_of(found), stopped=None if parquet is None else "no file was written") as read,
@@ -198,14 +199,18 @@ def _write_rows(
         def take(done: "Done[list[Row]]") -> None:
             read.add(done, put(done.result or ()))
 
-        shape = partial(_rows, rows)
+        own = OwnMeasures(settings.measures) if rows is Rows.OWN else None
+        processes = processes if own is None else 1  # the bounds of a measure are those of one process
+        shape = partial(_rows, rows, own)
         score_each(places_of(found), plan, shape, take, settings, read, processes=processes, verdicts=verdicts)
     read.require_all("read and written")
 
 
-def _rows(rows: Rows, scoring: "RecordedScoring") -> "list[Row]":
-    from streamer.tables import call_rows, turn_rows
+def _rows(rows: Rows, own: "OwnMeasures | None", scoring: "RecordedScoring") -> "list[Row]":
+    from streamer.tables import call_rows, own_rows, turn_rows
 
+    if own is not None:
+        return own_rows(own.of(scoring))
     return (turn_rows if rows is Rows.TURNS else call_rows)(scoring.newest_rows())
 
 

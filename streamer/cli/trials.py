@@ -101,9 +101,10 @@ def trials(
     calls that began since then are read from the files of the role history, which keeps them longer than the topics, and with
     --from-topics --folder from those of `callgauge serve`.
 
-    With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of the agent: success, progress and
-    each measure of a call, its change with a 95 % bootstrap interval (the same for the same trials), and for the calls that both have, the
-    subgoals that were won and lost, with the turn and, where recordings are compared, what was said and done in it.
+    With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of the agent: success, progress,
+    each measure of a call and each of one's own (its mean in a call), its change with a 95 % bootstrap interval (the same for the same
+    trials), and for the calls that both have, the subgoals that were won and lost, with the turn and, where recordings are compared, what
+    was said and done in it.
 
     Exit code 1 when something could not be read or grouped, when k is above the number of trials, or when there is nothing to compare;
     the other results are printed all the same.

@@ -30,6 +30,7 @@ from schemas.topics import (
     INPUT_TOPICS,
     JUDGE_REQUESTS_TOPIC,
     JUDGE_VERDICTS_TOPIC,
+    OWN_TOPIC,
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
     SEQUENCER_TOPIC,
@@ -249,6 +250,7 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
         JUDGE_VERDICTS_TOPIC: {WRITE},
     },
     "history": {topic: {READ} for topic in (SCORES_TOPIC, ANNOTATIONS_TOPIC)},
+    "measures": {SCORES_TOPIC: {READ}, OWN_TOPIC: {WRITE}},
     "console": {SCORES_TOPIC: {READ}},
     "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
     "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},
@@ -272,7 +274,9 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
     for role in roles:
         for topic, needed in _ROLE_OPERATIONS[role].items():
             operations[topic] |= set(needed)
-    groups = [settings.group(role) for role in roles if role in ("sequencer", "evaluator", "exporter", "judge")]
+    groups = [
+        settings.group(role) for role in roles if role in ("sequencer", "evaluator", "exporter", "judge", "measures")
+    ]
     if "evaluator" in roles:
         if settings.goals.reads_topic:
             operations[GOALS_TOPIC].add(READ)
@@ -290,6 +294,10 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
         operations[WORDS_TOPIC].add(READ)
     if "console" in roles and settings.console.words and settings.limits.words:
         operations[WORDS_TOPIC].add(READ)
+    if "measures" in roles and settings.limits.words:
+        operations[WORDS_TOPIC].add(READ)
+    if settings.measures.is_on and not {"console", "history"}.isdisjoint(roles):
+        operations[OWN_TOPIC].add(READ)
     return Needs(
         operations={topic: frozenset(needed) for topic, needed in operations.items()},
         groups=tuple(groups),

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from consumers.history.sqlite import Batch, SqliteHistory
-from schemas.rows import CallRow, Row, WordsRow
+from schemas.rows import CallRow, StoredRow
 from streamer.offline.scoring import RecordedScoring
 
 BATCH_ROWS: Final = 2_000
 """Rows of one transaction, as the role writes them."""
 
-Imported = tuple[Sequence[Row | WordsRow], bytes | None]
+Imported = tuple[Sequence[StoredRow], bytes | None]
 """The rows of a call in every revision, and its transcript."""
 
 
@@ -37,7 +37,7 @@ class Importing:
         self.first_ms: int | None = None
         self._store = store
         self._replaces = replaces
-        self._rows: list[Row | WordsRow] = []
+        self._rows: list[StoredRow] = []
         self._transcripts: list[tuple[str, int, bytes]] = []
         self._waiting: set[str] = set()
 

@@ -1,13 +1,13 @@
 """Measures of one's own on recorded calls."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from consumers.measures.files import Found, MeasureSettings
 from consumers.measures.own import Calls, Measure, given_to, own_row
 from consumers.runtime.process import SetupError
 from schemas.metric_context import MetricContext
-from schemas.rows import CallRow, OwnRow, TurnRow, WordsRow
+from schemas.rows import CallRow, OwnRow, Row, TurnRow, WordsRow
 from streamer.offline.contexts import recorded_context
 from streamer.offline.scoring import RecordedScoring
 from streamer.terminal import say
@@ -39,21 +39,20 @@ class OwnMeasures:
 
     def of(self, scoring: RecordedScoring) -> list[OwnRow]:
         """Their values of a call that was scored: by measure, then by turn."""
-        words = {row.turn: row for row in scoring.words}
-        newest = scoring.newest_rows()
-        turns = [row for row in newest if isinstance(row, TurnRow) and row.status != "withdrawn"]
-        call = next((row for row in newest if isinstance(row, CallRow)), None)
-        return self._rows(call, turns, words, cache(lambda: recorded_context(scoring.call)[0]))
+        context = cache(lambda: recorded_context(scoring.call)[0])
+        return self.of_rows(scoring.newest_rows(), scoring.words, context)
 
-    def _rows(
-        self,
-        call: CallRow | None,
-        turns: Sequence[TurnRow],
-        words: dict[int, WordsRow],
-        context: Callable[[], MetricContext],
+    def of_rows(
+        self, newest: Iterable[Row], words: Iterable[WordsRow], context: Callable[[], MetricContext] | None = None
     ) -> list[OwnRow]:
+        """Their values of a call whose newest rows these are. Without a context, those that ask for one are left out."""
+        rows = [*newest]
+        by_turn = {row.turn: row for row in words}
+        turns = [row for row in rows if isinstance(row, TurnRow) and row.status != "withdrawn"]
+        call = next((row for row in rows if isinstance(row, CallRow)), None)
         return [
             own_row(calls.measure, row, calls.call(given))
             for calls in self._calls
-            for row, given in given_to(calls.measure, call, turns, words, context)
+            if context is not None or "context" not in calls.measure.wants
+            for row, given in given_to(calls.measure, call, turns, by_turn, context)
         ]

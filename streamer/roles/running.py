@@ -388,7 +388,18 @@ def _maker(
         case "history":
             from consumers.history.service import HistoryRole
 
-            return partial(HistoryRole, kafka, settings.history, instruments, Redactor(settings.redaction))
+            return partial(
+                HistoryRole, kafka, settings.history, instruments, Redactor(settings.redaction),
+                reads_own=settings.measures.is_on,
+            )  # fmt: skip
+        case "measures":
+            from consumers.measures.service import MeasuresRole
+            from streamer.one_call import context_in_topics
+
+            return partial(
+                MeasuresRole, kafka, settings.measures, instruments, group_id=settings.group("measures"),
+                redactor=Redactor(settings.redaction), context_of=partial(context_in_topics, settings),
+            )  # fmt: skip
         case "console":
             from consumers.console.service import ConsoleRole
             from streamer.history.people import annotate
@@ -399,7 +410,7 @@ def _maker(
                 ConsoleRole, kafka, settings.console, redactor, instruments,
                 annotate=partial(annotate, kafka, redactor),
                 past=StoredCalls(settings.history) if settings.history.is_read else None, version=installed_version(),
-                names=settings.http_names,
+                names=settings.http_names, reads_own=settings.measures.is_on,
             )  # fmt: skip
         case "monitor":
             from streamer.sources.monitor import MonitorRole
@@ -492,6 +503,7 @@ def roles_named(text: str | None, settings: Settings) -> tuple[RoleName, ...]:
     """The named roles, or all that have something to do."""
     switches = {
         "history": settings.history.is_on,
+        "measures": settings.measures.is_on,
         "ingest": settings.ingest.is_on,
         "monitor": settings.monitor.is_on,
     }

@@ -23,6 +23,7 @@ from consumers.history.on_file import FileHistory
 from consumers.history.sqlite import SqliteHistory
 from consumers.log.commits import NotWrittenError
 from consumers.log.file import Decided, DecidedRecord, FileLog
+from consumers.measures.on_file import FileMeasures
 from consumers.runtime.http import ConnectionBounds, HttpLimit, HttpListener, MetricsRoutes, is_loopback
 from consumers.runtime.private_files import network_kind, write_secret
 from consumers.runtime.process import OperatorError, end_tasks, wall_clock_ms, watch_loop
@@ -31,9 +32,10 @@ from consumers.runtime.registry import Instruments
 from schemas.annotations import Annotation
 from schemas.closed_sets import RoleName
 from schemas.log import OutgoingRecord
+from schemas.metric_context import MetricContext
 from schemas.metrics.process import LOOP_METRIC
-from schemas.rows import Labels, Row, RowError, WordsRow, decode, decode_words
-from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
+from schemas.rows import DECODED, CallRow, Labels, OwnRow, RowError, StoredRow, WordsRow
+from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC
 from streamer.facts import ADDRESS_FILE, KEY_FILE, TOKEN_FILE, installed_version
 from streamer.goals.sources import GoalFolder, GoalSources
 from streamer.history.said import annotation, record_in_log
@@ -138,6 +140,8 @@ class OneMachine:
         roles: list[RoleName] = ["evaluator", "exporter", "history", "console", "ingest"]
         if settings.judge.is_on:
             roles.append("judge")
+        if settings.measures.is_on:
+            roles.append("measures")
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         instruments = self._instruments = Instruments(self.registry, roles, settings.max_series)
@@ -172,7 +176,14 @@ class OneMachine:
             files = TranscriptFiles(settings.transcripts.folder)
             self._filer = FileFiler(self.log, files, instruments)
             self._roles.append(self._filer)
-        self._offsets = dict.fromkeys((SCORES_TOPIC, WORDS_TOPIC), 0)
+        self._measures: FileMeasures | None = None
+        if settings.measures.is_on:
+            with instruments.registering("measures"):
+                self._measures = FileMeasures(
+                    self.log, settings.measures, instruments, Redactor(settings.redaction), self._context_of
+                )  # fmt: skip
+            self._roles.append(self._measures)
+        self._offsets = dict.fromkeys(DECODED, 0)
         self._has_shown = asyncio.Event()
         self._commands = FolderCommands(self.log)
         told = partial(state_of, settings, roles, instruments, wall_clock_ms())
@@ -267,15 +278,18 @@ class OneMachine:
     def _shown(self, topic: str) -> int:
         if topic == TRANSCRIPTS_TOPIC and self._filer is not None:
             return self._filer.next
-        return self._offsets.get(topic, 2**62)
+        shown = self._offsets.get(topic, 2**62)
+        return shown if self._measures is None else min(shown, self._measures.next.get(topic, shown))
 
     async def _show_open_calls(self) -> None:
         """Shows the calls that were open when the process before this one ended."""
-        rows = await self._history.open_calls()
+        rows = await self._history.open_calls(() if self._measures is None else self._measures.uncounted())
         await self.console.take(rows, [], {}, are_new=False)
+        if self._measures is not None:
+            self._measures.know(rows)
         now_ms = wall_clock_ms()
         for row in rows:
-            if not isinstance(row, WordsRow):
+            if not isinstance(row, WordsRow | OwnRow):
                 self._counts.take(Place(SCORES_TOPIC, 0, 0, now_ms, None), row, now_ms, has_counted=True)
         await self._show(has_counted=True)
 
@@ -290,7 +304,7 @@ class OneMachine:
     async def _show(self, *, has_counted: bool) -> int:
         """Counts and shows the next rows; returns how many there were."""
         shown = 0
-        for topic in (SCORES_TOPIC, WORDS_TOPIC):
+        for topic in self._offsets:
             while records := self.log.records(topic, self._offsets[topic], SHOWN_RECORDS):
                 await self._take(records, has_counted=has_counted)
                 self._offsets[topic] = records[-1].offset + 1
@@ -300,16 +314,16 @@ class OneMachine:
         return shown
 
     async def _take(self, records: Sequence[DecidedRecord], *, has_counted: bool) -> None:
-        rows: list[Row | WordsRow] = []
+        rows: list[StoredRow] = []
         values: list[bytes] = []
         now_ms = wall_clock_ms()
         for topic, key, value, offset, at_ms in records:
             try:
-                row = decode_words(value) if topic == WORDS_TOPIC else decode(value)
+                row = DECODED[topic](value)
             except RowError:  # of another version
                 continue
             rows.append(row)
-            if not isinstance(row, WordsRow):
+            if not isinstance(row, WordsRow | OwnRow):
                 values.append(value)
                 self._counts.take(Place(topic, 0, offset, at_ms, key), row, now_ms, has_counted=has_counted)
         self._counts.refusals.end_batch()
@@ -317,6 +331,11 @@ class OneMachine:
             for value in values:
                 self._watch(value)
         await self.console.take(rows, values, {}, are_new=not has_counted)
+
+    async def _context_of(self, call: CallRow) -> MetricContext:
+        from streamer.served_calls import context_in  # brings the clients of Kafka
+
+        return await asyncio.to_thread(context_in, self._settings, self._folder, call)
 
     async def _annotate(
         self, redactor: Redactor, conversation_id: str, by: str, label: str | None, note: str | None, labels: Labels,

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from consumers.measures.own import mean_values
 from schemas.closed_sets import FAILED_USES, CloseReason, UnscoredReason
 from schemas.columns import Flat
 from schemas.goals.goal_set import GoalSet
@@ -18,6 +19,7 @@ from schemas.rows import (
     ExpectedTool,
     GoalsRow,
     NotApplicable,
+    OwnRow,
     Row,
     RowError,
     Subgoal,
@@ -114,6 +116,7 @@ class Trial:
         last_turn: Its newest turn; None without one.
         ending: How it ended, where that is a fault: the caller had no answer, or the agent an error; without success also any
             other end than a goodbye. None otherwise.
+        own: By measure of one's own that gave numbers, its mean in the call.
     """
 
     conversation_id: str
@@ -131,6 +134,11 @@ class Trial:
     measures: tuple[float | None, ...] = ()
     last_turn: int | None = None
     ending: str | None = None
+    own: Mapping[str, float] = field(default_factory=dict)
+
+    def measuring(self, own: Iterable[OwnRow]) -> "Trial":
+        """The same with the values of measures of one's own."""
+        return replace(self, own=mean_values(own))
 
     def quoting(self, words: Mapping[int, Quote]) -> "Trial":
         """The same with the words of the turns that matter, of the words of all turns."""

@@ -34,6 +34,7 @@ from schemas.topics import SCORES_TOPIC
 from streamer.changes import changes_table, remark_on_chance
 from streamer.cluster.readers import records_so_far
 from streamer.offline.call_work import RECORDS, Done, found_calls, places_of, reading, score_each, total_of
+from streamer.offline.own_values import OwnMeasures
 from streamer.offline.scoring import RecordedScoring, plan_from
 from streamer.recordings.reader import goals_for
 from streamer.settings.all_settings import Settings
@@ -567,7 +568,7 @@ def from_history(settings: Settings, since: str, gathered: Trials) -> int:
             goals = () if stored.goals is None else (stored.goals,)
             rows = NewestRows([*goals, *stored.turns, stored.call])
             trial = rows.trial(_call_page(settings.console_url, call))
-            gathered.add(trial and trial.quoting(words_by_turn(stored.words, rows.turns)))
+            gathered.add(trial and trial.measuring(stored.own).quoting(words_by_turn(stored.words, rows.turns)))
     return 0
 
 
@@ -632,15 +633,21 @@ def from_files(
             for sentence in read_rows_file(file, gathered):
                 say(sentence)
                 read.unread += 1
-        shape = partial(trial_of, quotes=quotes)
+        own = OwnMeasures(settings.measures)
+        processes = 1 if own else processes  # the bounds of a measure are those of one process
+        shape = partial(trial_of, own=own if own else None, quotes=quotes)
         score_each(places_of(found), plan, shape, take, settings, read, processes=processes, verdicts=verdicts)
     return read.unread
 
 
-def trial_of(scoring: RecordedScoring, *, quotes: bool = False) -> Trial | None:
-    """A recorded call after it was scored, with its words if they are wanted; None if it has no goals."""
+def trial_of(scoring: RecordedScoring, *, own: OwnMeasures | None = None, quotes: bool = False) -> Trial | None:
+    """A recorded call after it was scored, with values of one's own measures, and with its words if they are wanted; None if it has no
+    goals.
+    """
     rows = NewestRows(scoring.rows)
     trial = rows.trial("")
+    if trial is not None and own:
+        trial = trial.measuring(own.of(scoring))
     if trial is None or not quotes:
         return trial
     return trial.quoting(words_by_turn(scoring.words, rows.turns))

@@ -65,10 +65,15 @@ class Versus:
         return [(first[trial.conversation_id], trial) for trial in both]
 
     def changes(self) -> list[Change]:
-        """How far success, progress and each measure of a call are apart."""
+        """How far success, progress, each measure of a call and each of one's own are apart."""
         draws = draws_of_one(len(MEASURES))
         shares = [self._change(name, of, MOST_DRAWS) for name, of in SHARES.items()]
-        return shares + [self._change(name, partial(_measured, place), draws) for place, name in enumerate(MEASURES)]
+        own = dict.fromkeys(name for trial in (*self.a, *self.b) for name in trial.own)
+        return [
+            *shares,
+            *(self._change(name, partial(_measured, place), draws) for place, name in enumerate(MEASURES)),
+            *(self._change(name, partial(_own, name), draws) for name in own),
+        ]
 
     def _change(self, name: str, of: Callable[[Trial], float | bool | str | None], draws: int) -> Change:
         before, after = (
@@ -162,3 +167,7 @@ def _known(value: float | bool | str | None) -> float | None:  # noqa: FBT001 - 
 
 def _measured(place: int, trial: Trial) -> float | None:
     return trial.measures[place] if trial.measures else None
+
+
+def _own(name: str, trial: Trial) -> float | None:
+    return trial.own.get(name)

@@ -195,6 +195,17 @@ def test_history_writes_the_volume_that_it_is_given() -> None:
     assert "the role history needs historyClaim" in without.stderr
 
 
+def test_measures_are_read_from_the_files_they_are_given() -> None:
+    pod = _of("Deployment", *ALL)["calls-callgauge-measures"]["spec"]["template"]["spec"]
+    assert pod["volumes"] == [{"name": "measures", "configMap": {"name": "measures"}}]
+    (mount,) = _container("measures", *ALL)["volumeMounts"]
+    for role in ("measures", "history", "console"):  # the latter two read and show the values
+        assert _variables(role, *ALL)["CALLGAUGE_MEASURES__FOLDER"] == mount["mountPath"]
+    assert "CALLGAUGE_MEASURES__FOLDER" not in _variables("evaluator", *ALL)
+    without = _helm("template", "calls", CHART, "--set", "roles.measures.enabled=true")
+    assert "the role measures needs measuresConfigMap" in without.stderr
+
+
 def test_a_role_may_have_another_version_while_versions_change() -> None:
     given = ("roles.evaluator.tag=0.0.9", "roles.evaluator.strategy=Recreate", "image.tag=1.2")
     options = [part for each in given for part in ("--set", each)]

@@ -71,6 +71,7 @@ def test_the_asyncapi_document_has_every_topic_and_one_schema_for_each_name() ->
     addresses = {name: channel["address"] for name, channel in document["channels"].items()}
     by_roles = {
         "scores:exporter": "scores",
+        "scores:measures": "scores",
         "judge.requests:judge": "judge.requests",
         "transcripts:transcript-files": "transcripts",
     }
@@ -339,14 +340,19 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     assert table["`run --roles exporter`"] == row_of(needs_of(["exporter"], settings))
     assert table["`run --roles judge`"] == row_of(needs_of(["judge"], settings))
     assert table["`run --roles history`"] == row_of(needs_of(["history"], settings))
+    assert table["`run --roles measures`"] == row_of(needs_of(["measures"], settings))
     assert table["`run --roles console`"] == row_of(needs_of(["console"], settings))
+    for role in ("console", "history"):
+        needed = needs_of([role], Settings(measures={"folder": "measures"}))
+        own = needed.operations.keys() - needs_of([role], settings).operations.keys()
+        assert table["also with measures of one's own, `console` and `history`"] == [own, set(), set(), set()]
     assert table["`run --roles monitor`"] == row_of(needs_of(["monitor"], settings))
     assert table["`run --roles ingest`"] == row_of(needs_of(["ingest"], settings)) == row_of(TRAFFIC_NEEDS)
     assert table["`replay`, `simulate`"] == row_of(TRAFFIC_NEEDS)
     assert table["also with `goals.reads_topic`"] == more_rights({"reads_topic": True})
     assert table["also when it asks the judge"] == more_rights({"asks_judge": True})
     assert table["also with `transcripts.folder`"] == more_rights(transcripts={"folder": "files"})
-    assert len(table) == 12
+    assert len(table) == 14
 
 
 def test_only_the_sequencer_may_write_the_log_of_events() -> None:

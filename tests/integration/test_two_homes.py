@@ -6,6 +6,7 @@ A home takes events and acknowledges them, and tells what stands in its log and 
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import sqlite3
 import time
@@ -29,7 +30,7 @@ from schemas.rows import CallRow, GoalsRow, Row, decode
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from streamer.facts import TOKEN_FILE
 from tests.chaos.verdict.undisturbed import undisturbed
-from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.processes import Process, ended, ran, started, wait_for
 from tests.integration.score_log import records_on
 from tests.properties.evaluation import subject_of
 from tests.support.patience import patient
@@ -51,11 +52,13 @@ class Home(Protocol):
     Attributes:
         processes: Those that were started, in order.
         options: Say to a command where the calls are.
+        roles: Those of `run`.
     """
 
     processes: list[Process]
     options: Sequence[str]
     environment: Mapping[str, str]
+    roles: str
 
     def start(self) -> Process:
         """Starts a process that takes events and evaluates calls."""
@@ -72,6 +75,9 @@ class Home(Protocol):
     async def rows(self) -> list[Row]:
         """All rows that were ever decided, in order."""
 
+    def addresses(self) -> tuple[str, str]:
+        """Where the pages and the metrics of the last process are, without a slash at the end."""
+
 
 class FileHome:
     """`callgauge serve`. What was decided is noted beside: it is deleted as soon as history has it."""
@@ -80,6 +86,7 @@ class FileHome:
         self.processes: list[Process] = []
         self.options: Sequence[str] = ("--folder", str(folder))
         self.environment: Mapping[str, str] = SETTINGS
+        self.roles = ""
         self._folder = folder
         self._running = running
 
@@ -132,6 +139,11 @@ class FileHome:
             found = connection.execute("SELECT value FROM noted WHERE topic = ? ORDER BY n", [SCORES_TOPIC]).fetchall()
         return [decode(value) for (value,) in found]
 
+    def addresses(self) -> tuple[str, str]:
+        self.processes[-1].printed("callgauge serves ")
+        address = (self._folder / "address").read_text().strip()
+        return address, f"{address}/metrics"
+
     @contextlib.contextmanager
     def _connected(self) -> Any:
         with contextlib.closing(sqlite3.connect(self._folder / FILE_NAME, timeout=30)) as connection, connection:
@@ -147,6 +159,7 @@ class KafkaHome:
         self.processes: list[Process] = []
         self.options: Sequence[str] = ()
         self.environment: Mapping[str, str] = environment | SETTINGS
+        self.roles = "sequencer,evaluator"
         self._folder = folder
         self._running = running
         self._producer = producer
@@ -155,7 +168,7 @@ class KafkaHome:
         output = self._folder.with_suffix(f".{len(self.processes)}")
         # A killed process comes back under its name at once, without the time after which the group gives it up.
         names = {"CALLGAUGE_EVALUATOR_INSTANCE": f"one-{len([each for each in self.processes if each.is_running])}"}
-        arguments = ["run", "--roles", "sequencer,evaluator"]
+        arguments = ["run", "--roles", self.roles]
         self.processes.append(self._running.enter_context(started(output, *arguments, **self.environment, **names)))
         return self.processes[-1]
 
@@ -176,6 +189,11 @@ class KafkaHome:
 
     async def rows(self) -> list[Row]:
         return [decode(each.value) for each in await records_on(self.environment, SCORES_TOPIC) if each.value]
+
+    def addresses(self) -> tuple[str, str]:
+        text = self.processes[-1].printed("callgauge runs ")
+        (page,) = re.findall(r"console_listens.*?address=(\S+)/", text)
+        return page, self.processes[-1].metrics()
 
 
 @pytest.fixture(params=["file", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -421,3 +439,129 @@ async def test_what_nobody_can_read_is_in_quarantine_and_stops_nothing(home: Hom
     entries = [json.loads(line) for line in refused.splitlines() if line.startswith("{")]
     reasons = {entry["key"]: entry["reason"] for entry in entries if "key" in entry}
     assert reasons == {"no JSON": "undecodable", "no object": "invalid_event", "of another day": "time_out_of_bounds"}
+
+
+# Measures of one's own: a reader of rows beside all that.
+
+MEASURES: Final = """
+import asyncio
+import time
+
+from callgauge import NotMeasured, measure
+
+
+@measure
+def waited(turn, words):
+    return turn.wait_ms / 1_000 if turn.turn else NotMeasured(f"the greeting, {words}")
+
+
+@measure
+def turns_of_call(call, turns, context):
+    return len(turns)
+
+
+@measure
+def raises(turn):
+    raise ValueError("no such field")
+
+
+@measure
+def sleeps(turn):
+    time.sleep(1_000)
+
+
+@measure
+def not_a_number(turn):
+    return float("nan")
+
+
+@measure
+async def slow(call):
+    await asyncio.sleep(2)
+    return "in time"
+"""
+MEASURE_SECONDS: Final = 3
+
+
+def own_of(home: Home, call: str) -> dict[tuple[str, int | None], Any]:
+    """Of a call the values of one's own measures, or why there is none, by measure and turn."""
+    told = json.loads(ended("call", call, "--json", *home.options, **home.environment).out or "{}")
+    return {
+        (each["measure"], each.get("turn")): each.get("value", each.get("label", each.get("reason")))
+        for each in told.get("own", ())
+    }
+
+
+async def page_of(address: str) -> str:
+    async with httpx.AsyncClient(timeout=patient(10)) as client:
+        return (await client.get(address)).text
+
+
+async def metrics_with(address: str, name: str) -> str:
+    deadline = time.monotonic() + patient(WAIT_SECONDS)
+    while name not in (text := await page_of(address)):
+        assert time.monotonic() < deadline, f"{name} is not on\n{text[-3_000:]}"
+        await asyncio.sleep(LOOK_SECONDS)
+    return text
+
+
+def counted_on(page: str, name: str, measure: str) -> float:
+    found = re.findall(rf'^{name}{{.*measure="{measure}".*}} ([0-9.]+)$', page, re.MULTILINE)
+    return sum(map(float, found))
+
+
+async def test_measures_of_ones_own_cost_their_own_values_only(home: Home, tmp_path: Path) -> None:
+    """One that raises, one that hangs, one that gives no number, and one that needs 2 s a call, beside two good ones: over a stop, and
+    with a change of the file.
+    """
+    file = tmp_path / "measures" / "mine.py"
+    file.parent.mkdir()
+    file.write_text(MEASURES)
+    home.environment = {
+        **home.environment, "CALLGAUGE_MEASURES__FOLDER": str(file.parent), "CALLGAUGE_CONSOLE__PORT": "0",
+        "CALLGAUGE_MEASURES__SECONDS": str(MEASURE_SECONDS),
+    }  # fmt: skip
+    home.roles += ",measures,console"
+    home.start()
+    home.addresses()
+    await home.send("one-call", [begun(), *turns(0, 3), over()])
+    await home.send("two-call", [begun(), *turns(0, 2)])
+    await until(home, closed("one-call"))
+    seen = wait_for(
+        lambda: f"the values of the call, after:\n{home.processes[-1].text[-3_000:]}",
+        lambda: own if ("slow", None) in (own := own_of(home, "one-call")) and ("sleeps", 3) in own else None,
+        WAIT_SECONDS,
+    )
+    assert {seen["waited", turn] for turn in (1, 2, 3)} == {0.9}
+    assert (seen["turns_of_call", None], seen["slow", None]) == (3.0, "in time")
+    assert seen["raises", 1] == "it raised ValueError: no such field"
+    assert seen["not_a_number", 2] == "it gave nan, which is no number"
+    assert {seen["sleeps", turn] for turn in (1, 2, 3)} <= {
+        f"it took more than {MEASURE_SECONDS} s",
+        f"not called: 2 calls of it have not come back after {MEASURE_SECONDS} s each",
+    }
+    page, metrics = home.addresses()
+    counted = await metrics_with(metrics, "turns_of_call")
+    assert counted_on(counted, "callgauge_own_value_count", "turns_of_call") == 1
+    assert counted_on(counted, "callgauge_own_value_sum", "waited") == pytest.approx(2.7)
+    assert counted_on(counted, "callgauge_own_labels_total", "slow") == 1
+    assert counted_on(counted, "callgauge_own_unmeasured_total", "raises") == 3
+    shown = await page_of(f"{page}/calls/one-call")
+    assert all(name in shown for name in ("Turns of call", "Waited", "it raised ValueError"))
+    told = re.findall(r"measure_failed.*measure=(\w+)", home.processes[-1].text)
+    assert {"raises", "not_a_number", "sleeps"} == set(told)
+    assert len(told) <= 4, "once for each kind of mistake"
+
+    home.processes[-1].signalled(signal.SIGTERM)
+    file.write_text(MEASURES.replace("return len(turns)", "return 100 + len(turns)"))
+    home.start()
+    home.addresses()
+    await home.send("two-call", [*turns(2, 2), over()])
+    rows = await until(home, closed("one-call", "two-call"))
+    _, metrics = home.addresses()
+    counted = await metrics_with(metrics, "turns_of_call")
+    assert counted_on(counted, "callgauge_own_value_count", "turns_of_call") == 1, "the first call is not counted again"
+    assert counted_on(counted, "callgauge_own_value_sum", "turns_of_call") == 104
+    assert counted_on(counted, "callgauge_own_value_count", "waited") == 4, "turns from before the stop, too"
+    assert own_of(home, "one-call")["turns_of_call", None] == 3.0
+    assert_as_folded_once(rows, await home.log())

@@ -15,6 +15,7 @@ from schemas.rows import (
     CallRow,
     GoalsRow,
     NotApplicable,
+    OwnRow,
     Progress,
     Silence,
     Sound,
@@ -104,6 +105,7 @@ class ReportedCall:
         words: What was said, by turn; empty where it is hidden, or not kept.
         anchor_id: Beginning of the ids of its parts.
         annotations: What people say of it, in the order of their times.
+        own: Values of one's own measures.
         start_ms: When it began, on its own clock.
         end_ms: When it ended, or up to when it is known.
         stretches: Who spoke when, as they began. While the call goes on, so does the newest speech of which no end is known.
@@ -120,6 +122,7 @@ class ReportedCall:
         anchor_id: str,
         redactor: Redacts,
         annotations: Sequence[Annotation] = (),
+        own: Sequence[OwnRow] = (),
     ) -> None:
         """Rows may come in any order. Words are redacted already; `redactor` is for every other text."""
         self.row = row
@@ -130,6 +133,7 @@ class ReportedCall:
         self.words = {each.turn: each for each in words}
         self.anchor_id = anchor_id
         self.annotations = annotations
+        self.own = own
         self._redactor = redactor
         sounds = [
             (speaker, each.turn, sound)
@@ -302,6 +306,14 @@ def parts_of(row: TurnRow | CallRow) -> Iterator[ScorePart]:
     yield from _parts(row, _VALUES_OF_A_CALL)
     if row.goals is not None:
         yield from _parts(row.goals, _VALUES_OF_GOALS)
+
+
+def own_parts(call: ReportedCall, turn: int | None) -> Iterator[ScorePart]:
+    """The values of one's own measures of a turn; None is of the call."""
+    for row in call.own:
+        if row.turn == turn:
+            said = {"label": row.label, "not_measured": row.reason}
+            yield ScorePart(row.measure, row.value, said, "A measure of one's own.")
 
 
 def _parts(row: Struct, names: Iterable[str]) -> Iterator[ScorePart]:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 from msgspec import Struct, structs
 
-from consumers.console.page.calls import ReportedCall, ScorePart, Stretch, part_of, parts_of
+from consumers.console.page.calls import ReportedCall, ScorePart, Stretch, own_parts, part_of, parts_of
 from consumers.console.page.drawing import (
     MS_PER_SECOND,
     Scale,
@@ -150,13 +150,16 @@ _MOST_ZERO_RATES: Final = 3
 
 def scores(call: ReportedCall) -> Markup:
     """The two parts of the section: list and table."""
-    of_call = list(parts_of(call.row))
+    of_call = [*parts_of(call.row), *own_parts(call, None)]
     listed = [_call_row(call, part) for part in of_call[:MOST_OF_CALL]]
     goals = call.row.goals
     if goals is not None and goals.progress is not None:
         heading = "Progress at the end" if call.is_closed else "Progress so far"
         listed.append(_call_row(call, part_of("progress", goals.progress), goals.judged_turn) | {"heading": heading})
-    of_turns = [(row, {each.name: each for each in parts_of(row) if each.name != "stages"}) for row in call.turns]
+    of_turns = [
+        (row, {each.name: each for each in (*parts_of(row), *own_parts(call, row.turn)) if each.name != "stages"})
+        for row in call.turns
+    ]
     of_turns = [each for each in of_turns if each[1]]
     states = {call.status(row) for row, _ in of_turns}
     fullest_first = sorted((parts for _, parts in of_turns), key=len, reverse=True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 
 from consumers.history.sqlite import Batch
-from schemas.rows import WordsRow, encode
+from schemas.rows import OwnRow, Row, WordsRow, encode
 from tests.support.environments import python_with
 from tests.support.patience import patient
 
@@ -60,8 +60,8 @@ class ClickHouse:
 
     def write(self, batch: Batch) -> None:
         """Writes what the topics have, as Kafka would."""
-        for table, is_words in (("score_in", False), ("words_in", True)):
-            rows = (row for row in batch.rows if isinstance(row, WordsRow) is is_words)
+        for table, of in (("score_in", Row), ("words_in", WordsRow), ("own_in", OwnRow)):
+            rows = (row for row in batch.rows if isinstance(row, of))
             self.insert(table, ({"conversation_id": "key", "value": encode(row).decode()} for row in rows))
         said = ({"conversation_id": name, "value": value.decode()} for name, _, value in batch.transcripts)
         self.insert("transcript_in", said)

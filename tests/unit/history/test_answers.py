@@ -21,7 +21,7 @@ from consumers.history.sqlite import Batch, SqliteHistory
 from consumers.runtime.process import OperatorError
 from schemas.annotations import Annotation, ForgottenTenant
 from schemas.columns import CALL_COLUMNS
-from schemas.rows import CallRow, Labels, TurnRow
+from schemas.rows import CallRow, Labels, OwnRow, TurnRow
 from streamer.history.comparison import Period, compared
 from streamer.offline.scoring import scored
 from streamer.recordings.reader import read_recordings
@@ -169,6 +169,19 @@ def test_a_higher_revision_counts_in_any_order(keep: Keep) -> None:
     older = structs.replace(turn, revision=turn.revision + 1)
     store = keep([batch(rows), batch([gone], 2), batch([older], 3)])
     assert store.call("c") == stored([*rows, gone])
+
+
+def test_the_newest_value_of_a_measure_of_ones_own_comes_by_measure_and_turn(keep: Keep) -> None:
+    def own(measure: str, turn: int | None, revision: int, value: float) -> OwnRow:
+        return OwnRow(conversation_id="c", measure=measure, turn=turn, revision=revision, known_ms=NOON_MS, value=value)
+
+    first = [own("b", 2, 4, 1.0), own("b", None, 8, 3.0)]
+    later = [own("b", 2, 6, 2.0), own("b", 2, 2, 9.0), own("a", 10, 6, 0.5), own("a", 2, 6, 0.25)]
+    store = keep([batch([*call("c"), *first]), batch(later, 2)])
+    found = store.call("c")
+    assert found is not None
+    assert found._replace(own=()) == stored(call("c"))
+    assert found.own == (later[3], later[2], first[1], later[0])
 
 
 def test_a_moment_before_the_newest_row_of_a_call_is_known_to_a_store_with_all_rows(keep: Keep) -> None:

@@ -21,7 +21,7 @@ from consumers.history.sqlite import Batch, HistoryBrokenError, HistoryFolderErr
 from consumers.runtime.process import OperatorError, SetupError
 from consumers.store.rows import StoredCall
 from schemas.columns import CALL_COLUMNS, flat
-from schemas.rows import CallRow, GoalsRow, Labels, Row, TurnRow, WordsRow
+from schemas.rows import CallRow, GoalsRow, Labels, StoredRow, TurnRow, WordsRow
 from streamer.offline.scoring import ScoringPlan, scored
 from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recordings
@@ -37,7 +37,7 @@ PLAN = ScoringPlan(
 )
 SCORED = scored(next(iter(read_recordings(SAMPLE))), PLAN)
 TRANSCRIPT = SCORED.transcript or b""
-AnyRow = Row | WordsRow
+AnyRow = StoredRow
 
 
 def call(conversation_id: str, at_ms: int = NOON_MS, agent: str = "desk", tenant: str = "unknown") -> list[AnyRow]:

@@ -30,7 +30,8 @@ ENCODERS = (generate_latest, openmetrics)
 @pytest.fixture
 def instruments() -> Instruments:
     return Instruments(
-        CollectorRegistry(), ["exporter", "sequencer", "evaluator", "judge", "history", "console", "ingest", "monitor"]
+        CollectorRegistry(),
+        ["exporter", "sequencer", "evaluator", "judge", "history", "measures", "console", "ingest", "monitor"],
     )
 
 

@@ -39,7 +39,7 @@ def test_only_histograms_have_edges_and_they_ascend(metric: Metric) -> None:
     assert bool(metric.edges) == (metric.type == "histogram")
     assert list(metric.edges) == sorted(set(metric.edges))
     assert len(metric.edges) <= 20  # the bucket of an observation is found by walking the edges
-    lowest, highest = (0, 1) if metric.unit == "ratio" else (0.01, 3600)
+    lowest, highest = {"ratio": (0, 1), "number": (0, 10_000)}.get(metric.unit, (0.01, 3600))
     assert all(lowest <= edge <= highest for edge in metric.edges)
 
 
@@ -60,7 +60,7 @@ def test_a_label_is_bounded_in_one_way(label: Label) -> None:
 
 def test_every_word_of_the_closed_sets_is_used() -> None:
     assert " ".join(sorted({label.name for label in ALL_LABELS})) == (
-        "agent anchor budget by cause checked_by environment goal_set group kind label limit model name outcome partition "
+        "agent anchor budget by cause checked_by environment goal_set group kind label limit measure model name outcome partition "
         "pipeline progress reason role route source speaker stage state step tenant tool topic type version"
     )
     assert ", ".join(sorted({metric.unit for metric in METRICS})) == (
@@ -73,7 +73,16 @@ def test_every_word_of_the_closed_sets_is_used() -> None:
 
 
 def test_caps_agree_and_are_those_agreed() -> None:
-    caps = {"agent": 50, "tenant": 20, "environment": 10, "goal_set": 50, "tool": 50, "version": 50}
+    caps = {
+        "agent": 50,
+        "tenant": 20,
+        "environment": 10,
+        "goal_set": 50,
+        "tool": 50,
+        "version": 50,
+        "measure": 20,
+        "label": 50,
+    }
     assert {(label.name, label.cap) for label in ALL_LABELS if label.cap} == set(caps.items())
     assert set(metric_named("callgauge_label_overflow_total").label_set[0].values) == set(caps)
 

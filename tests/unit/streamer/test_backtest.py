@@ -16,11 +16,13 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
+from consumers.measures.files import MeasureSettings
+from consumers.measures.own import NotMeasured, measure
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.log import Event, LogReader, Tick
-from schemas.rows import CallRow, GoalsRow, Row, TurnRow, encode
+from schemas.rows import CallRow, GoalsRow, OwnRow, Row, TurnRow, encode
 from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.backtest import past as backtest_past
 from streamer.backtest import rerun as backtest_rerun
@@ -28,6 +30,7 @@ from streamer.backtest.past import BacktestError, PastCalls, PastTopics
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, last_values
 from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document
 from streamer.history.comparison import Period
+from streamer.offline.own_values import OwnMeasures
 from streamer.terminal import Screen
 from streamer.trials.calls import NewestRows
 from tests.benchmarks.traffic import BrokerRecord
@@ -241,7 +244,7 @@ def as_then(calls: PastCalls, *, limits: Limits | None = None, goals: ChosenGoal
 
 def feed_in(rerun: Rerun, records: Iterable[BrokerRecord]) -> list[bytes]:
     """Folds these records of the log; nothing is evaluated behind a time from which on nothing can change."""
-    out: list[Row] = []
+    out: list[Row | OwnRow] = []
     for found in read(records):
         out += rerun.take(found)
         if rerun.is_over(found.known_ms if isinstance(found, Tick) else found.timestamp):
@@ -293,6 +296,24 @@ def test_the_same_settings_give_the_same_bytes() -> None:
     assert sorted(written) == sorted(map(encode, then.rows))
     assert (rerun.comparison.calls["equal"], rerun.comparison.examples, rerun.open_calls) == (2, [], 0)
     assert (rerun.comparison.equal_values > 100, rerun.comparison.changes()) == (True, [])
+
+
+def test_measures_of_ones_own_are_computed_by_the_functions_of_today() -> None:
+    @measure
+    def waited(turn: TurnRow) -> object:
+        return turn.wait_ms or NotMeasured("no wait")
+
+    @measure
+    def of_context(call: CallRow, context: object) -> int:
+        return 1
+
+    then = Evaluated(log())
+    rerun = as_then(then.past, own=OwnMeasures(MeasureSettings(), [waited, of_context]))
+    written = feed_in(rerun, then.log)
+    assert written == [*map(encode, then.rows)]
+    (change,) = rerun.comparison.changes()
+    assert change.measure == "waited", "a back-test has no contexts"
+    assert change.before == change.after is not None
 
 
 def test_the_settings_of_today_decide_about_silence() -> None:

@@ -1,12 +1,14 @@
 """Measures of one's own on recorded calls: the command and the function give the same."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from schemas.rows import encode
 from streamer.notebook import score
+from streamer.recordings import files as recordings
 from tests.unit.streamer.command_line import Command
 
 
@@ -45,3 +47,31 @@ def test_a_file_of_rows_is_compared_whatever_values_are_in_it(
     assert '"measure":"one"' in with_values.read_text()
     compared, expected = (callgauge("trials", str(path)) for path in (with_values, plain))
     assert (compared.out, compared.err) == (expected.out, expected.err)
+
+
+def test_tables_reports_and_comparisons_have_the_values(
+    callgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from callgauge import measure\n\n"
+        "@measure\ndef turns_of_call(call, turns):\n    return len(turns)\n\n"
+        "@measure\ndef mood(turn):\n    return 'calm'\n"
+    )
+    monkeypatch.setenv("CALLGAUGE_MEASURES__FOLDER", str(tmp_path))
+    head, *lines = callgauge("score", "sample", "--csv", "--rows", "own").out.splitlines()
+    assert head.startswith("conversation_id,measure,turn,")
+    assert head.endswith(",value,label,reason")
+    (of_call,) = (line for line in lines if ",turns_of_call," in line)
+    (call,) = score("sample")
+    assert of_call.endswith(f",{len(call.turns)}.0,,")
+    assert sum(line.endswith(",,calm,") for line in lines) == len(call.turns)
+    page = tmp_path / "report.html"
+    callgauge("report", "sample", "-o", str(page))
+    assert "Turns of call" in page.read_text()
+    sample = Path(recordings.__file__).parent / "sample"
+    lots = [tmp_path / name for name in ("before.jsonl", "after.jsonl")]
+    for lot in lots:
+        shutil.copy(sample / "call.jsonl", lot)
+    goals = str(sample / "goals.yaml")
+    compared = callgauge("trials", "--compare", *map(str, lots), "--goals", goals, "--json")
+    assert json.loads(compared.out)["measures"]["turns_of_call"]["before"] == len(call.turns)
