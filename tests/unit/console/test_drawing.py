@@ -190,7 +190,7 @@ def _stages(**lengths_ms: float) -> list[StageLatency]:
         (
             _stages(llm_first_token=200, tool_request=350, tool_run=4_000),
             4_200,
-            [("tool request", 0, 350), ("tool run", 350, 4_000)],
+            [("model, until its tool call", 0, 350), ("tool run", 350, 4_000)],
         ),
         # A breakdown fills the wait; the other numbers measure the same time again.
         (

@@ -70,7 +70,7 @@ def test_an_unknown_figure_is_not_judged() -> None:
 def test_a_median_says_how_its_waits_are_known_and_how_many_can_still_change() -> None:
     settled = turn_row(2, wait_ms=900.0, anchor=Anchor.AUDIO, status="settled")
     median = tile("Median wait", call_row(p50_ms=900.0), waited(1, 900.0, Anchor.VAD), settled)
-    assert ("End of the user's speech", "by voice detector (1 turn), heard on the line (1 turn)") in median.why
+    assert ("End of the caller's speech", "by voice detector (1 turn), heard on the line (1 turn)") in median.why
     assert ("Status", "1 provisional, 1 settled") in median.why
 
 
@@ -78,7 +78,7 @@ def test_the_longest_wait_says_its_anchor_and_its_status() -> None:
     longest = tile("Longest wait", None, waited(1, 900.0, Anchor.VAD), waited(2, 300.0))
     assert longest.more == "turn 1"
     assert longest.why[:2] == (
-        ("End of the user's speech", "by voice detector"),
+        ("End of the caller's speech", "by voice detector"),
         ("Status", "provisional: late events can change it"),
     )
     final = tile("Longest wait", call_row(state="closed"), waited(1, 900.0, Anchor.VAD))
@@ -91,8 +91,8 @@ def test_interruptions_are_judged_by_who_did_it_and_how_often() -> None:
 
     assert by(0, 0).judged == (GOOD, "none")
     assert by(4, 0).judged is None
-    assert by(1, 1).judged == (FAIR, "the assistant spoke over the user")
-    assert by(0, 3).judged == (BAD, "the assistant again and again")
+    assert by(1, 1).judged == (FAIR, "the agent spoke over the caller")
+    assert by(0, 3).judged == (BAD, "the agent again and again")
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def with_progress(reached: int, *, state: str = "running", is_stalled: bool = Fa
 
 def test_progress_is_judged_when_it_is_complete_or_the_call_is_over() -> None:
     goals = GoalsRow(conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json"))
-    over = tile("Progress", with_progress(1, state="closed"), turn_row(3), goals=goals)
-    assert over[:4] == ("Progress", "50 %", "1 of 2 subgoals", (BAD, "not every subgoal reached"))
+    over = tile("Goals", with_progress(1, state="closed"), turn_row(3), goals=goals)
+    assert over[:4] == ("Goals", "50 %", "1 of 2 goals", (BAD, "not every goal reached"))
     assert over.why == (("Known", "up to turn 3"), ("Status", "final: the call is over"))
-    assert tile("Progress", with_progress(1), goals=goals).judged is None
-    assert tile("Progress", with_progress(1, is_stalled=True), goals=goals).judged == (FAIR, "stalled")
-    assert tile("Progress", with_progress(2), goals=goals).judged == (GOOD, "every subgoal reached")
+    assert tile("Goals", with_progress(1), goals=goals).judged is None
+    assert tile("Goals", with_progress(1, is_stalled=True), goals=goals).judged == (FAIR, "stalled")
+    assert tile("Goals", with_progress(2), goals=goals).judged == (GOOD, "every goal reached")
 
 
 def evaluated(name: str, value: float | NotApplicable) -> CallRow:
@@ -175,11 +175,11 @@ def test_a_call_that_ended_badly_says_so_first() -> None:
     assert found_in(reported_rows(call_row(waiting=waiting, turn=4))) == [], "it goes on"
     ended = call_row(waiting=waiting, turn=4, state="closed")
     assert found_in(reported_rows(ended, turn_row(4, outcome="abandoned"))) == [
-        ("Ended badly", 4, "ended: no answer in turn 4"),
+        ("Ended badly", 4, "hung up in silence, turn 4"),
         ("Turns without an answer", 4, "the call ended"),
     ]
     failed = call_row(errors=Errors(1, 1, AT_MS), turn=4, state="over")
-    assert found_in(reported_rows(failed))[0] == ("Ended badly", 4, "ended: agent error")
+    assert found_in(reported_rows(failed))[0] == ("Ended badly", 4, "failed: agent error")
     assert found_in(reported_rows(structs.replace(failed, known_ms=AT_MS + 60_001)))[0][0] == "Errors of the agent"
 
 
@@ -195,8 +195,8 @@ def test_interruptions_tools_and_stalls_stand_out() -> None:
     turn = turn_row(1, interruptions=(Speaker.ASSISTANT, Speaker.USER), tools=uses, **both)
     call = with_progress(1, is_stalled=True)
     assert found_in(reported_rows(call, turn)) == [
-        ("Assistant spoke over the user", 1, "0.50 s together"),
-        ("User interrupted", 1, "0.50 s together"),
+        ("Agent spoke over the caller", 1, "0.50 s together"),
+        ("Caller interrupted", 1, "0.50 s together"),
         ("Tools without success", 1, "find failed"),
         ("No progress after", 1, "until now"),
     ]
