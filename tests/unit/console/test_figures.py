@@ -6,14 +6,16 @@ import pytest
 from msgspec import structs
 
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.view import Tile, Verdict, standouts, tiles
+from consumers.console.page.view import Tile, Verdict, standouts, summary, tiles, turn_to_look_at, verdict
 from schemas.closed_sets import Anchor, Speaker, ToolOutcome, UnscoredReason
 from schemas.rows import (
+    Answer,
     CallRow,
     Errors,
     Eva,
     Goals,
     GoalsRow,
+    Labels,
     NotApplicable,
     Progress,
     Silence,
@@ -210,3 +212,48 @@ def test_dead_air_counts_once_and_has_the_length_that_is_drawn() -> None:
     assert tile("Dead air", None, heard)[1:4] == ("0 times", None, (GOOD, "never over 3.00 s"))
     assert found_in(reported_rows(None, turn)) == [("Other dead air", 1, "5.00 s")]
     assert found_in(reported_rows(None, structs.replace(turn, wait_ms=5_000.0)))[0][0].startswith("Waits over")
+
+
+def slow_call(**more: Any) -> ReportedCall:
+    """Four turns of which the second and third were answered late."""
+    waits_ms = (900.0, 4_000.0, 5_910.0, 800.0)
+    turns = [turn_row(number, wait_ms=wait_ms) for number, wait_ms in enumerate(waits_ms, 1)]
+    labels = Labels(agent="desk", version="2", tenant="acme")
+    return reported_rows(call_row(labels=labels, turn=4, began_ms=AT_MS, **more), *turns)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, "It is not going on now."),
+        ({"answer": Answer(4, 5_910.0)}, "It is going on: turn 4 slow: 5.9 s."),
+        ({"state": "closed"}, "The last of it was in turn 3 of 4."),
+    ],
+)
+def test_a_verdict_says_what_where_how_often_and_whether_it_goes_on(more: dict[str, Any], told: str) -> None:
+    assert verdict(slow_call(**more)) == f"2 of 4 waits over 1.50 s, the longest 5.91 s in turn 3. {told}"
+    assert turn_to_look_at(slow_call(**more)) == 3
+
+
+def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
+    use = ToolUse(0, "find", ToolOutcome.ERROR)
+    turns = [turn_row(1, wait_ms=4_000.0, tools=(use, use)), turn_row(2, outcome="abandoned")]
+    gone = call_row(state="closed", turn=2, unanswered=1, answer=Answer(1, 4_000.0), waiting=Waiting(2, AT_MS, 2))
+    said = verdict(reported_rows(gone, *turns))
+    assert said == (
+        "Hung up in silence, turn 2; 1 turn without an answer; 1 of 1 wait over 1.50 s, the longest 4.00 s in turn 1; and 1 more. "
+        "It lasted to the end of the call."
+    )
+
+
+def test_a_call_without_faults_has_a_verdict_too() -> None:
+    well = reported_rows(call_row(), turn_row(1, wait_ms=900.0), turn_row(2, wait_ms=950.0))
+    assert verdict(well).startswith("So far: Nothing: no wait over 1.50 s")
+    assert turn_to_look_at(well) == 2, "the longest wait"
+    assert turn_to_look_at(reported_rows(call_row(), turn_row(1))) is None
+
+
+def test_a_summary_has_whose_call_it_is_its_verdict_and_when_it_was() -> None:
+    first, second = summary(slow_call(state="closed", ended_ms=AT_MS + 61_000)).splitlines()
+    assert first.startswith("desk 2, acme: 2 of 4 waits over 1.50 s")
+    assert second == "Call c, 2026-09-21 14:13:20 UTC, 1 min 1 s long"

@@ -35,6 +35,7 @@ from schemas.rows import (
     Rating,
     ServiceUse,
     Silence,
+    StageLatency,
     Subgoal,
     ToolUse,
     ToolWords,
@@ -42,7 +43,7 @@ from schemas.rows import (
     Unscored,
     WordsRow,
 )
-from schemas.scores.latency_stages import ServiceKind
+from schemas.scores.latency_stages import ServiceKind, Stage
 from streamer.report import page
 from tests.support.calls.console_calls import AT_MS, call_row, reported_rows, sounds, turn_row
 from tests.support.calls.report_calls import T0_MS, goal_set, recorded, reported
@@ -480,3 +481,19 @@ def test_a_turn_that_did_not_change_is_not_drawn_again() -> None:
     page, parts = drawn("One", "Three", long)
     assert parts == 1
     assert page == first.replace(">Two<", ">Three<")
+
+
+def test_a_turn_has_its_stages_and_scores_beside_its_words_also_where_words_are_hidden() -> None:
+    stages = (
+        StageLatency(
+            Stage.TOOL_REQUEST, 5_400.0, "elevenlabs", Anchor.VAD, is_disputed=True, others_ms={"pipecat": 350.0}
+        ),
+        StageLatency(Stage.VOICE_TO_VOICE, 5_900.0, "elevenlabs"),
+    )
+    turn = turn_row(1, wait_ms=5_900.0, stages=stages, conciseness=Rating(1.0, 1))
+    text = words(part_of(section(reported_rows(None, turn), has_index=False), "call-transcript"))
+    assert "There are no words to show so far." in text
+    assert (
+        "Turn 1 model, until its tool call 5.40 s disputed: elevenlabs, by voice detector; pipecat says 0.35 s "
+        "voice to voice 5.90 s elevenlabs Conciseness 1"
+    ) in text
