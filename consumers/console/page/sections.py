@@ -626,9 +626,20 @@ def _stages_told(row: TurnRow) -> tuple[tuple[str, str, float, str], ...]:
     return tuple(told)
 
 
+_STAGE_NAMES: Final[Mapping[Stage, str]] = {
+    Stage.STT_TRAILING: "transcription after speech",
+    Stage.LLM_FIRST_TOKEN: "model, first token",
+    Stage.LLM_FIRST_SENTENCE: "model, first sentence",
+    Stage.LLM_LAST_SENTENCE: "model, last sentence",
+    Stage.TOOL_REQUEST: STAGE_WORDS[Stage.TOOL_REQUEST],  # its own time, and not that of the tool
+    Stage.LLM_TOOL_CALL: STAGE_WORDS[Stage.LLM_TOOL_CALL],
+    Stage.TTS_FIRST_BYTE: "voice, first sound",
+}
+"""Names of stages that people can read; those of the others are as on the wire."""
+
+
 def _words_of(stage: Stage) -> str:
-    """The name of a stage. What the model writes before a tool runs is its own time, and not that of the tool."""
-    return STAGE_WORDS[stage] if stage in (Stage.TOOL_REQUEST, Stage.LLM_TOOL_CALL) else in_words(stage)
+    return _STAGE_NAMES.get(stage) or in_words(stage)
 
 
 # What was said, turn by turn: the caller, tools with arguments and answers, the agent.

@@ -43,7 +43,7 @@ from schemas.rows import (
     Unscored,
     WordsRow,
 )
-from schemas.scores.latency_stages import ServiceKind, Stage
+from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
 from streamer.report import page
 from tests.support.calls.console_calls import AT_MS, call_row, reported_rows, sounds, turn_row
 from tests.support.calls.report_calls import T0_MS, goal_set, recorded, reported
@@ -486,9 +486,14 @@ def test_a_turn_that_did_not_change_is_not_drawn_again() -> None:
 def test_a_turn_has_its_stages_and_scores_beside_its_words_also_where_words_are_hidden() -> None:
     stages = (
         StageLatency(
-            Stage.TOOL_REQUEST, 5_400.0, "elevenlabs", Anchor.VAD, is_disputed=True, others_ms={"pipecat": 350.0}
+            Stage.TOOL_REQUEST,
+            5_400.0,
+            StageSource.ELEVENLABS,
+            Anchor.VAD,
+            is_disputed=True,
+            others_ms={StageSource.PIPECAT: 350.0},
         ),
-        StageLatency(Stage.VOICE_TO_VOICE, 5_900.0, "elevenlabs"),
+        StageLatency(Stage.VOICE_TO_VOICE, 5_900.0, StageSource.ELEVENLABS),
     )
     turn = turn_row(1, wait_ms=5_900.0, stages=stages, conciseness=Rating(1.0, 1))
     text = words(part_of(section(reported_rows(None, turn), has_index=False), "call-transcript"))
