@@ -100,6 +100,11 @@ class Alert(NamedTuple):
     what_to_do: str = ""
     runbook: str = ""
 
+    @property
+    def who(self) -> str:
+        """Whose it is, in words; empty where it does not say so."""
+        return ", ".join(self.whose.values())
+
     def is_of(self, wanted: WantedCalls) -> bool:
         """Whether it is of calls that are asked for; one that does not say whose it is may be."""
         asked = {"agent": wanted.agents, "tenant": wanted.tenants, "environment": wanted.environments}

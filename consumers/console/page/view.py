@@ -160,7 +160,7 @@ class Standout(NamedTuple):
     heading: str
     moments: tuple[Moment, ...]
     is_fault: bool
-    said: str
+    said: str = ""
 
 
 def standouts(call: ReportedCall) -> list[Standout]:
