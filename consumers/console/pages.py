@@ -115,7 +115,7 @@ class Alerts(NamedTuple):
     """The alerts that fire, those that are about to, and a sentence where nothing can be said of either."""
 
     firing: Sequence[Alert] = ()
-    remark: str = ""
+    remark: str = "Alerts are shown when console.alertmanager has the address of Alertmanager."
     near: Sequence[Alert] = ()
     remark_on_rules: str = ""
 
@@ -303,7 +303,12 @@ def _alerts(alerts: Alerts, wanted: WantedCalls) -> str:
             ([(each, urlencode(each.whose)) for each in some[:MOST_ALERTS]], max(0, len(some) - MOST_ALERTS))
             for some in kinds
         ],
-        remarks=[remark for remark in (alerts.remark * (not alerts.firing), alerts.remark_on_rules) if remark],
+        # That there is no Alertmanager is no news to who looks every day.
+        remarks=[
+            each
+            for each in (alerts.remark * (not alerts.firing), alerts.remark_on_rules)
+            if each not in {"", Alerts().remark}
+        ],
     )
 
 
