@@ -157,6 +157,7 @@ def test_rows_keep_still_under_the_mouse(served: Served, page: Page) -> None:
 def test_a_call_is_read_turn_by_turn_shared_and_left_for_the_next_one(served: Served, page: Page) -> None:
     talked(served, "one", turns=6)
     talked(served, "two", turns=2)
+    expect(page.get_by_title("two")).to_be_visible()  # the list that is left has both
     page.get_by_title("one").click()
     expect(page.get_by_role("heading", name="Call one")).to_be_visible()
     expect(page.locator(".verdict")).to_contain_text("So far: Nothing: no wait over 1.50 s")
