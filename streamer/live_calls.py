@@ -164,7 +164,8 @@ def headline(watched: CallsOnScreen, shown: ShownCalls, place: str) -> str:
     """How many calls run and are in trouble, how old that is, and the place that it is from."""
     unreadable = f", {watched.unreadable} records not understood" if watched.unreadable else ""
     dropped = f", {watched.table.calls_dropped} calls left out" if watched.table.calls_dropped else ""
-    counts = f"{shown.running} calls running, {shown.bad} in trouble"
+    ended = f", {shown.ended_badly} ended badly" if shown.ended_badly else ""
+    counts = f"{shown.running} calls running, {shown.bad} in trouble{ended}"
     parts = (shown.age, counts) if shown.is_stale else (counts, shown.age)
     return f"{', '.join(parts)}, {place}{unreadable}{dropped}"
 

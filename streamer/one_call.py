@@ -26,7 +26,6 @@ from consumers.console.page.drawing import (
 )
 from consumers.console.page.view import (
     cost_in_words,
-    errors_in_words,
     facts_of,
     notes_of,
     part_in_words,
@@ -34,6 +33,7 @@ from consumers.console.page.view import (
     tags_of,
     tools_of,
     unmarked,
+    verdict,
     wait_in_words,
 )
 from consumers.engine.admission import Arrival, admit
@@ -61,7 +61,6 @@ from schemas.rows import (
     TurnRow,
     WordsRow,
 )
-from schemas.scores.trouble import bad_end
 from schemas.topics import ANNOTATIONS_TOPIC, EVENTS_TOPIC, OWN_TOPIC, SCORES_TOPIC, WORDS_TOPIC
 from schemas.units import to_seconds
 from streamer.cluster.readers import ranges_since
@@ -527,10 +526,7 @@ def _head(shown: ReportedCall) -> Iterator[str]:
         yield f"  {began}, {duration(shown.length_ms)} long, {counted(row.turns, 'turn')}, ended: {ended}"
     else:
         yield f"  since {began}, not over"
-    if (ending := bad_end(row)) is not None:
-        yield f"  {ending}"
-    if (errors := errors_in_words(shown)) is not None:
-        yield f"  the agent reported {errors}"
+    yield f"  {verdict(shown)}"
     if isinstance(row.cost_dollars, float):
         yield f"  its models cost {cost_in_words(row.cost_dollars)}"
     for turn, text in notes_of(shown):

@@ -1,61 +1,128 @@
-"""The agents behind the calls, each version by itself: its figures of a quarter of an hour, and since when it is bad.
+"""Figures of a quarter of an hour, minute by minute: of all calls, of those with the same labels, and of the agents behind them.
 
-Pure: rows and times in.
+Each version of an agent is by itself, with since when it is bad. Pure: rows and times in.
 """
 
-from collections import OrderedDict
-from collections.abc import Generator, Iterable, Sequence
-from itertools import chain
+from collections import Counter, OrderedDict
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field, fields
 from math import ceil
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from schemas.rows import CallRow, Labels, TurnRow, number
-from schemas.scores.running import ShownCall
+from schemas.scores.running import ShownCall, WantedCalls
 from schemas.scores.trouble import bad_end
 from schemas.units import MINUTE_MS
 
 MINUTES: Final = 15
 """How far back figures go, one minute after the other."""
-MAX_AGENTS: Final = 200
-"""Versions of agents that have figures; the one of which no row came for longest makes room."""
-MAX_WAITS: Final = 2_000
-"""Waits kept of one version and minute; beyond it the percentiles are those of the first ones."""
+WINDOW_MS: Final = MINUTES * MINUTE_MS
+MAX_KEPT: Final = 1_000
+"""Versions of agents, and sets of labels, that have figures; those of which no row came for longest make room."""
+WAIT_STEP_MS: Final = 10
+"""Waits are counted in steps of this: people read no more of one."""
+MAX_WAIT_MS: Final = 600_000
+"""Longer waits count as this long, so a minute has a bounded number of different ones."""
 MAX_AFFECTED: Final = 10_000
 """Calls counted as affected by one bad time; more are as good as this many."""
 BAD_SHARE: Final = 0.1
 """Share of calls in trouble from which a version is bad: of many calls one or two are always in trouble."""
+FEW_CALLS: Final = 2
+"""So few calls make a version bad by one of them; of more it takes two."""
 ENDED_LATELY_MS: Final = MINUTE_MS
 """How long a call that ended badly counts beside those that run."""
+PAUSE_MS: Final = MINUTE_MS
+"""A version that is bad again so soon has not been well between, and one that was bad for less is soon forgotten."""
 CALLS_OF_ONE_STEP: Final = 500
 """Calls that are looked at before everything else has its turn: half a millisecond."""
 
 Version = tuple[str, str | None]
 """Name of an agent, and its version if calls have one."""
+_Key = Version | Labels | None
+"""Whose figures: those of a version, of calls with the same labels, or of all calls."""
 
 
-class AgentNow(Struct, frozen=True):
-    """One version of an agent as it is now.
+@dataclass(slots=True)
+class Minute:
+    """What became known in one minute, and the calls at its end.
 
     Attributes:
-        agent: Its name.
-        version: Its version; null where its calls name none.
-        calls_running: Calls that have not closed.
-        calls_in_trouble: How many of them have a trouble.
-        calls_ended_badly: Calls of the last quarter of an hour that ended badly.
-        turns_answered: Turns of the last quarter of an hour whose wait is known.
-        turns_unanswered: Turns of that time without an answer.
-        wait_p50_ms: Median of these waits.
-        wait_p95_ms: The wait that 95 % of them do not exceed.
-        waits_p95_ms: The same by minute, the newest last; null for a minute without an answer.
-        progress: Mean progress of the running calls with goals; null without any.
-        bad_since_ms: Since when it is bad without a break; null while it is not.
-        calls_affected: Calls that were in trouble, or ended badly, since then.
+        waits: Number of answers by their wait, in steps of `WAIT_STEP_MS`.
+        unanswered: Turns without an answer.
+        ended_badly: Calls that ended badly.
+        judged: Calls that closed with goals and a verdict.
+        progress: Sum of their progress.
+        running: Calls that ran.
+        in_trouble: How many of them were in trouble.
     """
 
-    agent: str
-    version: str | None
+    waits: Counter[int] = field(default_factory=Counter)
+    unanswered: int = 0
+    ended_badly: int = 0
+    judged: int = 0
+    progress: float = 0.0
+    running: int = 0
+    in_trouble: int = 0
+
+    def add(self, other: "Minute") -> None:
+        """Adds the figures of other calls, or of another minute."""
+        self.waits.update(dict(other.waits))  # a copy: rows may be taken in meanwhile
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def wait_ms(self, percent: int) -> float | None:
+        """The smallest wait that so many percent of them do not exceed; None without any."""
+        counts = sorted(self.waits.items())
+        left = ceil(sum(count for _, count in counts) * percent / 100)
+        for steps, count in counts:
+            left -= count
+            if left <= 0:
+                return float(steps * WAIT_STEP_MS)
+        return None
+
+    def figures(self) -> "Figures":
+        """What is told of it."""
+        return Figures(
+            calls_running=self.running,
+            calls_in_trouble=self.in_trouble,
+            calls_ended_badly=max(0, self.ended_badly),
+            turns_answered=sum(self.waits.values()),
+            turns_unanswered=max(0, self.unanswered),
+            wait_p50_ms=self.wait_ms(50),
+            wait_p95_ms=self.wait_ms(95),
+            calls_judged=self.judged,
+            progress=self.progress / self.judged if self.judged else None,
+        )
+
+
+_NUMBERS: Final = tuple(each.name for each in fields(Minute) if each.name != "waits")
+
+
+def together(minutes: Iterable[Minute]) -> Minute:
+    """The figures of several minutes as one; its calls are those at their ends, added up."""
+    whole = Minute()
+    for each in minutes:
+        whole.add(each)
+    return whole
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """What is told of some calls and some time.
+
+    Attributes:
+        calls_running: Calls that have not closed, at its end.
+        calls_in_trouble: How many of them have a trouble.
+        calls_ended_badly: Calls that ended badly.
+        turns_answered: Turns whose wait is known.
+        turns_unanswered: Turns without an answer.
+        wait_p50_ms: Median of these waits.
+        wait_p95_ms: The wait that 95 % of them do not exceed.
+        calls_judged: Calls that closed with goals and a verdict.
+        progress: Their mean progress; null without any.
+    """
+
     calls_running: int
     calls_in_trouble: int
     calls_ended_badly: int
@@ -63,165 +130,235 @@ class AgentNow(Struct, frozen=True):
     turns_unanswered: int
     wait_p50_ms: float | None
     wait_p95_ms: float | None
-    waits_p95_ms: tuple[float | None, ...]
+    calls_judged: int
     progress: float | None
-    bad_since_ms: int | None
-    calls_affected: int
+
+    @property
+    def turns(self) -> int:
+        """Turns that were answered, or had to be."""
+        return self.turns_answered + self.turns_unanswered
 
     @property
     def unanswered_share(self) -> float | None:
         """Share of the turns without an answer; None without turns."""
-        turns = self.turns_answered + self.turns_unanswered
-        return self.turns_unanswered / turns if turns else None
+        return self.turns_unanswered / self.turns if self.turns else None
 
 
-class _Minute:
-    """The waits and unanswered turns that became known in one minute."""
+class AgentNow(Figures, frozen=True, kw_only=True):
+    """One version of an agent as it is now: its calls, and its figures of the last quarter of an hour.
 
-    __slots__ = ("unanswered", "waits_ms")
+    Attributes:
+        agent: Its name.
+        version: Its version; null where its calls name none.
+        waits_p95_ms: The wait that 95 % do not exceed, by minute, the newest last; null for a minute without an answer.
+        bad_since_ms: Since when it is bad, or was until a quarter of an hour ago; null otherwise.
+        bad_until_ms: Until when it was bad; null while it is, and otherwise.
+        calls_affected: Calls that were in trouble, or ended badly, in that time.
+    """
 
-    def __init__(self) -> None:
-        self.waits_ms: list[float] = []
-        self.unanswered = 0
+    agent: str
+    version: str | None
+    waits_p95_ms: tuple[float | None, ...]
+    bad_since_ms: int | None
+    bad_until_ms: int | None
+    calls_affected: int
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it is bad now."""
+        return self.bad_since_ms is not None and self.bad_until_ms is None
 
 
 class _Kept:
-    """The minutes of one version, and its bad time."""
+    """The minutes of some calls, and their bad time if they are those of one version."""
 
-    __slots__ = ("affected", "bad_since_ms", "minutes")
+    __slots__ = ("affected", "bad_since_ms", "bad_until_ms", "minutes")
 
     def __init__(self) -> None:
-        self.minutes: dict[int, _Minute] = {}
+        self.minutes: dict[int, Minute] = {}
         self.bad_since_ms: int | None = None
+        self.bad_until_ms: int | None = None
         self.affected: set[str] = set()
 
-    def minute(self, at_ms: int) -> _Minute:
+    def minute(self, at_ms: int) -> Minute:
         """The minute of this time; those that are too old go."""
         number_of = at_ms // MINUTE_MS
         found = self.minutes.get(number_of)
         if found is None:
-            found = self.minutes[number_of] = _Minute()
+            found = self.minutes[number_of] = Minute()
             for old in [each for each in self.minutes if each <= max(self.minutes) - MINUTES]:
                 del self.minutes[old]
         return found
 
-    def last(self, now_ms: int) -> list[_Minute]:
+    def last(self, now_ms: int) -> list[Minute]:
         """The minutes up to now, the oldest first."""
         newest = now_ms // MINUTE_MS
-        return [self.minutes.get(each, _Minute()) for each in range(newest - MINUTES + 1, newest + 1)]
+        return [self.minutes.get(each) or Minute() for each in range(newest - MINUTES + 1, newest + 1)]
+
+    def note_bad(self, now_ms: int, of: "_Sums") -> None:
+        """Notes whether the calls of a version are bad now; a short pause ends no bad time."""
+        bad, calls = of.in_trouble + of.ended_lately, of.running + of.ended_lately
+        if bad and bad >= BAD_SHARE * calls and (bad > 1 or calls <= FEW_CALLS):
+            if self.bad_since_ms is None or now_ms - (self.bad_until_ms or now_ms) > PAUSE_MS:
+                self.bad_since_ms, self.affected = now_ms, set()
+            self.bad_until_ms = None
+            if len(self.affected) < MAX_AFFECTED:
+                self.affected.update(of.affected)
+        elif self.bad_since_ms is not None:
+            self.bad_until_ms = self.bad_until_ms or now_ms
+            was_short = self.bad_until_ms - self.bad_since_ms < PAUSE_MS
+            if now_ms - self.bad_until_ms > (PAUSE_MS if was_short else WINDOW_MS):
+                self.bad_since_ms, self.bad_until_ms, self.affected = None, None, set()
 
 
 class _Sums:
-    """The calls of one version at this moment."""
+    """Some calls at this moment."""
 
     def __init__(self) -> None:
-        self.running = self.in_trouble = self.ended_badly = self.ended_lately = 0
-        self.shares: list[float] = []
+        self.running = self.in_trouble = self.ended_lately = 0
         self.affected: list[str] = []
+
+    def add(self, other: "_Sums") -> None:
+        """Adds other calls."""
+        self.running += other.running
+        self.in_trouble += other.in_trouble
+        self.ended_lately += other.ended_lately
+        self.affected += other.affected
 
 
 class Agents:
-    """The versions of agents, as far as rows were read.
+    """The versions of agents, and the figures of all calls, as far as rows were read.
 
     Attributes:
-        now: All of them as they were looked at last, the worst first.
+        now: The versions as they were looked at last, the worst first.
+        at_ms: When that was, in epoch ms.
     """
 
     def __init__(self) -> None:
         self.now: list[AgentNow] = []
-        self._kept: OrderedDict[Version, _Kept] = OrderedDict()
+        self.at_ms = 0
+        self._everything = _Kept()
+        self._kept: OrderedDict[Version | Labels, _Kept] = OrderedDict()
 
     def take_turn(self, row: TurnRow) -> None:
         """Takes in a row of a turn: a wait counts once, when it is known."""
         wait_ms = number(row.wait_ms)
         if "wait" not in row.news or wait_ms is None:
             return
-        waits_ms = self._of(row.labels).minute(row.known_ms).waits_ms
-        if len(waits_ms) < MAX_WAITS:
-            waits_ms.append(wait_ms)
+        steps = round(max(0.0, min(MAX_WAIT_MS, wait_ms)) / WAIT_STEP_MS)  # who begins before the end waits for nothing
+        for minute in self._minutes_of(row):
+            minute.waits[steps] += 1
 
     def take_call(self, before: CallRow | None, row: CallRow) -> None:
         """Takes in a row of a call and the one before it; None for the first. An older row changes nothing."""
-        more = row.unanswered - (0 if before is None else before.unanswered)
-        if more and (before is None or before.revision <= row.revision):
-            self._of(row.labels).minute(row.known_ms).unanswered += more
+        if before is not None and before.revision > row.revision:
+            return
+        unanswered = _unanswered(row) - (0 if before is None else _unanswered(before))
+        ended_badly = (bad_end(row) is not None) - (before is not None and bad_end(before) is not None)
+        found = None if row.goals is None else row.goals.progress
+        is_judged = row.state == "closed" and (before is None or before.state != "closed") and found is not None
+        if unanswered or ended_badly or is_judged:
+            for minute in self._minutes_of(row):
+                minute.unanswered += unanswered
+                minute.ended_badly += ended_badly
+                if is_judged and found is not None and found.subgoals:
+                    minute.judged += 1
+                    minute.progress += found.reached / found.subgoals
 
     def looking(self, calls: Iterable[ShownCall], now_ms: int) -> Generator[None, None, None]:
-        """Brings `now` up to date, in steps between which rows may be taken in."""
-        sums: dict[Version, _Sums] = {}
+        """Brings `now` and the newest minute up to date, in steps between which rows may be taken in."""
+        sums: dict[_Key, _Sums] = {None: _Sums()}
         for place, shown in enumerate(calls, 1):
-            _add(sums.setdefault(_version_of(shown.call.labels), _Sums()), shown, now_ms)
+            _add(sums.setdefault(shown.call.labels, _Sums()), shown, now_ms)
             if place % CALLS_OF_ONE_STEP == 0:
                 yield
-        self.now = sorted((self._look(each, of, now_ms) for each, of in sums.items()), key=_worst_first)
+        for labels, of in list(sums.items()):
+            if isinstance(labels, Labels):
+                self._of(labels)
+                for wider in (None, version_of(labels)):
+                    sums.setdefault(wider, _Sums()).add(of)
+        yield
+        keys: list[tuple[_Key, _Kept]] = [(None, self._everything), *self._kept.items()]
+        for key, kept in keys:
+            of, minute = sums.get(key, _NOTHING), kept.minute(now_ms)
+            minute.running, minute.in_trouble = of.running, of.in_trouble
+        found = []
+        for key, of in sums.items():
+            if isinstance(key, tuple):
+                found.append(self._look(key, of, now_ms))
+                yield
+        self.now, self.at_ms = sorted(found, key=_worst_first), now_ms
+
+    def figures(self, wanted: WantedCalls) -> tuple[Figures, list[tuple[int, Figures]]]:
+        """Figures up to the last look of the calls with the labels that are asked for: of all the time, and by minute, the oldest first,
+        each with its begin.
+        """
+        kept = [self._everything]
+        if wanted.is_by_label:
+            kept = [each for key, each in list(self._kept.items()) if isinstance(key, Labels) and wanted.include(key)]
+        each_last = zip(*(each.last(self.at_ms) for each in (*kept, _Kept())), strict=True)
+        minutes = [together(same) for same in each_last]
+        first_ms = self.at_ms - self.at_ms % MINUTE_MS - (MINUTES - 1) * MINUTE_MS
+        by_minute = [(first_ms + place * MINUTE_MS, each.figures()) for place, each in enumerate(minutes)]
+        return together(minutes).figures(), by_minute
 
     def _look(self, version: Version, of: _Sums, now_ms: int) -> AgentNow:
         kept = self._kept.get(version) or self._add(version)
-        bad, calls = of.in_trouble + of.ended_lately, of.running + of.ended_lately
-        if not bad or bad < BAD_SHARE * calls:
-            kept.bad_since_ms, kept.affected = None, set()
-        else:
-            kept.bad_since_ms = kept.bad_since_ms or now_ms
-            if len(kept.affected) < MAX_AFFECTED:
-                kept.affected.update(of.affected)
+        kept.note_bad(now_ms, of)
         minutes = kept.last(now_ms)
-        waits_ms = sorted(chain.from_iterable(each.waits_ms for each in minutes))
+        figures = structs.asdict(together(minutes).figures())
         return AgentNow(
+            **figures | {"calls_running": of.running, "calls_in_trouble": of.in_trouble},
             agent=version[0],
             version=version[1],
-            calls_running=of.running,
-            calls_in_trouble=of.in_trouble,
-            calls_ended_badly=of.ended_badly,
-            turns_answered=len(waits_ms),
-            turns_unanswered=max(0, sum(each.unanswered for each in minutes)),
-            wait_p50_ms=percentile(waits_ms, 50),
-            wait_p95_ms=percentile(waits_ms, 95),
-            waits_p95_ms=tuple(percentile(sorted(each.waits_ms), 95) for each in minutes),
-            progress=sum(of.shares) / len(of.shares) if of.shares else None,
+            waits_p95_ms=tuple(each.wait_ms(95) for each in minutes),
             bad_since_ms=kept.bad_since_ms,
+            bad_until_ms=kept.bad_until_ms,
             calls_affected=len(kept.affected),
         )
 
-    def _of(self, labels: Labels) -> _Kept:
-        version = _version_of(labels)
-        kept = self._kept.get(version) or self._add(version)
-        self._kept.move_to_end(version)
-        return kept
+    def _minutes_of(self, row: TurnRow | CallRow) -> list[Minute]:
+        """The minute of a row in the figures of all calls, of its version, and of its labels."""
+        return [each.minute(row.known_ms) for each in (self._everything, *self._of(row.labels))]
 
-    def _add(self, version: Version) -> _Kept:
-        kept = self._kept[version] = _Kept()
-        if len(self._kept) > MAX_AGENTS:
+    def _of(self, labels: Labels) -> list[_Kept]:
+        found = []
+        for key in (version_of(labels), labels):
+            found.append(self._kept.get(key) or self._add(key))
+            self._kept.move_to_end(key)
+        return found
+
+    def _add(self, key: Version | Labels) -> _Kept:
+        kept = self._kept[key] = _Kept()
+        if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
         return kept
 
 
-def _version_of(labels: Labels) -> Version:
+_NOTHING: Final = _Sums()
+
+
+def version_of(labels: Labels) -> Version:
+    """The version of an agent that these labels name."""
     return labels.agent, labels.version
+
+
+def _unanswered(row: CallRow) -> int:
+    """Turns of a call without an answer; one for which the caller waits in silence is none until it is answered."""
+    return max(row.unanswered, int(row.waiting is not None))
 
 
 def _add(sums: _Sums, shown: ShownCall, now_ms: int) -> None:
     call = shown.call
-    if call.state != "closed":
-        sums.running += 1
-        progress = None if call.goals is None else call.goals.progress
-        if progress is not None and progress.subgoals:
-            sums.shares.append(progress.reached / progress.subgoals)
-    if shown.is_bad:
-        sums.in_trouble += 1
+    sums.running += call.state != "closed"
+    is_bad_end = bad_end(call) is not None and call.known_ms >= now_ms - ENDED_LATELY_MS
+    sums.in_trouble += shown.is_bad
+    sums.ended_lately += is_bad_end and call.state == "closed"
+    if shown.is_bad or is_bad_end:
         sums.affected.append(call.conversation_id)
-    elif bad_end(call) is not None:
-        sums.ended_badly += 1
-        if call.known_ms >= now_ms - ENDED_LATELY_MS:
-            sums.ended_lately += 1
-            sums.affected.append(call.conversation_id)
-
-
-def percentile(ordered: Sequence[float], percent: int) -> float | None:
-    """The smallest of the ordered values that so many percent of them do not exceed; None without values."""
-    return ordered[ceil(len(ordered) * percent / 100) - 1] if ordered else None
 
 
 def _worst_first(each: AgentNow) -> tuple[object, ...]:
     """Bad ones first, then those with many bad calls, then those with many calls."""
     bad = each.calls_in_trouble + each.calls_ended_badly
-    return each.bad_since_ms is None, -bad, -each.calls_running, each.agent, each.version or ""
+    return not each.is_bad, -bad, -each.calls_running, each.agent, each.version or ""

@@ -6,14 +6,14 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from consumers.console.agents import AgentNow
+from consumers.console.agents import AgentNow, Figures
 from consumers.console.fleet import Fleet
 from consumers.console.pages import names_of
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
 from schemas.closed_sets import SortKey
 from schemas.rows import CallRow, GoalsRow, OwnRow, TurnRow, WordsRow
-from schemas.scores.running import CallList, RunningCalls, WantedCalls, call_list
+from schemas.scores.running import EVERY_CALL, CallList, RunningCalls, WantedCalls, call_list
 
 PREFIX: Final = "/api/v1"
 MAX_LISTED: Final = 1_000
@@ -83,28 +83,23 @@ class Problem(msgspec.Struct):
     type: str = "about:blank"
 
 
-class FleetStep(msgspec.Struct):
-    """Figures of all calls over ten seconds, whose end is `end_ms`."""
+class FleetMinute(Figures, frozen=True, kw_only=True):
+    """Figures of all calls in one minute, which begins at `at_ms`."""
 
-    end_ms: int
-    answers: int
-    latency_p50_ms: float | None
-    latency_p95_ms: float | None
-    calls_running: int
-    calls_in_trouble: int
-    progress: float | None
+    at_ms: int
 
 
 class FleetAnswer(msgspec.Struct):
-    """Figures of all calls, the last quarter of an hour in steps of ten seconds, the newest last; and each version of each agent, the
-    worst first.
+    """Figures of all calls in each minute of the last quarter of an hour, the newest last; and each version of each agent, the worst
+    first.
     """
 
     at_ms: int
     newest_score_ms: int | None
     calls_running: int
     calls_in_trouble: int
-    steps: list[FleetStep]
+    calls_ended_badly: int
+    minutes: list[FleetMinute]
     agents: list[AgentNow]
 
 
@@ -123,23 +118,16 @@ def call_answer(fleet: Fleet, now: RunningCalls, query: ListQuery, now_ms: int) 
 
 def fleet_answer(fleet: Fleet, now: RunningCalls, now_ms: int) -> FleetAnswer:
     """The answer about all calls."""
-    everything = now.chosen(WantedCalls())
+    everything = now.chosen(EVERY_CALL)
     return FleetAnswer(
         at_ms=now_ms,
         newest_score_ms=fleet.known.newest_ms,
         calls_running=everything.running,
         calls_in_trouble=everything.bad,
-        steps=[
-            FleetStep(
-                end_ms=step.end_ms,
-                answers=len(step.latencies_ms),
-                latency_p50_ms=step.percentile_ms(50),
-                latency_p95_ms=step.percentile_ms(95),
-                calls_running=step.running,
-                calls_in_trouble=step.bad,
-                progress=step.progress,
-            )
-            for step in fleet.steps
+        calls_ended_badly=everything.ended_badly,
+        minutes=[
+            FleetMinute(**msgspec.structs.asdict(each), at_ms=begin_ms)
+            for begin_ms, each in fleet.agents.figures(EVERY_CALL)[1]
         ],
         agents=fleet.agents.now,
     )

@@ -1,24 +1,27 @@
 """What the pages show, as markup: the calls that run now, and one call in depth. Pure: values and the present time in, text out."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from consumers.console.agents import AgentNow
-from consumers.console.fleet import STEP_MS, Fleet, Step
+from consumers.console.agents import BAD_SHARE, MINUTES, AgentNow, Figures, Version, version_of
+from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import counted, day_and_time, in_words, percent, seconds
 from consumers.console.page.rendering import ICON, kept, render
 from consumers.console.page.running import ID_CHARS, running_line, wait_level
 from consumers.console.page.sections import parts_of_page
+from consumers.console.page.view import summary
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
 from schemas.scores.trouble import SLOW_MS
-from schemas.units import MS_PER_SECOND, to_seconds
+from schemas.units import to_seconds
 from schemas.wire import MAX_NAME_CHARS
 
 ANCHOR: Final = "call"
@@ -33,6 +36,10 @@ MOST_ALERTS: Final = 20
 """Firing alerts on a page; the others are counted."""
 MOST_CHIPS: Final = 6
 """Troubles of a call that have a chip: there are nine kinds."""
+MOST_HEALTHY: Final = 5
+"""Healthy calls of a version that have a row each; more are one row, which leads to them."""
+MOST_NAMED: Final = 3
+"""Versions of agents that the headline names."""
 NO_CALLS: Final = Markup(
     "No call runs now. <code>callgauge serve</code> has printed a line that sends a first one, and what bots need to send theirs; on "
     "Kafka, <code>callgauge doctor</code> says what comes in."
@@ -76,18 +83,32 @@ class Alert(NamedTuple):
     Attributes:
         name: Of its rule.
         severity: `critical`, `warning` or `info`.
-        who: Agent, tenant and environment, as far as it has them.
+        whose: Agent, tenant and environment, as far as it has them, by their names.
         summary: In words.
         since_ms: When it began to fire, or its condition to hold, in epoch ms.
         fires_ms: When it fires if the condition still holds; None once it fires.
+        what_to_do: The end of its runbook; empty where its rule has none.
+        runbook: Address of the runbook; empty where its rule has none.
     """
 
     name: str
     severity: str
-    who: str
+    whose: Mapping[str, str]
     summary: str
     since_ms: int
     fires_ms: int | None = None
+    what_to_do: str = ""
+    runbook: str = ""
+
+    @property
+    def who(self) -> str:
+        """Whose it is, in words; empty where it does not say so."""
+        return ", ".join(self.whose.values())
+
+    def is_of(self, wanted: WantedCalls) -> bool:
+        """Whether it is of calls that are asked for; one that does not say whose it is may be."""
+        asked = {"agent": wanted.agents, "tenant": wanted.tenants, "environment": wanted.environments}
+        return all(not names or self.whose.get(label, "") in {*names, ""} for label, names in asked.items())
 
 
 class Alerts(NamedTuple):
@@ -108,26 +129,30 @@ def page(site: Site, title: str, content: str, **more: Any) -> str:
 # The calls that run now.
 
 
-def common_boxes(now: RunningCalls, fleet: Fleet, alerts: Alerts) -> dict[str, Mapping[str, str]]:
-    """The parts of the page of running calls that are the same whichever calls are chosen."""
-    return {
-        "alerts": {"firing": _alerts(alerts)},
-        "lines": {each["id"]: render("now_lines.html", line=each) for each in _lines(fleet, now)},
-        "agents": {each.id: _agent_markup(each) for each in map(_agent, fleet.agents.now[:MOST_AGENTS])},
-        "names": {"lists": _names(now)},
-    }
+def names_boxes(now: RunningCalls) -> dict[str, Mapping[str, str]]:
+    """The part of the page of running calls that is the same whichever calls are chosen."""
+    return {"names": {"lists": _names(now)}}
 
 
 def now_boxes(
-    site: Site, now: RunningCalls, wanted: WantedCalls, fleet: Fleet, common: Mapping[str, Mapping[str, str]]
+    site: Site,
+    now: RunningCalls,
+    wanted: WantedCalls,
+    fleet: Fleet,
+    alerts: Alerts,
+    names: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Mapping[str, str]]:
-    """The parts of the page of running calls, by the element that they are in; `common` has those of every choice."""
+    """The parts of the page of running calls, by the element that they are in; `names` has those of every choice."""
     shown = now.chosen(wanted)
+    rows, left_out = _rows(site, shown, wanted)
     return {
-        "head": {"counts": _head(fleet, shown)},
-        **common,
-        "calls": dict(_row(site, call) for call in shown.calls[:MOST_ROWS]),
-        "rest": {"more": _rest(shown, has_any=bool(now.calls))},
+        "head": {"counts": _head(fleet, shown, wanted)},
+        "alerts": {"firing": _alerts(alerts, wanted)},
+        "lines": dict(_lines(*fleet.agents.figures(wanted), shown)),
+        "agents": dict(_agent(each, wanted) for each in fleet.agents.now[:MOST_AGENTS]),
+        **names,
+        "calls": rows,
+        "rest": {"more": _rest(shown, left_out, has_any=bool(now.calls))},
     }
 
 
@@ -161,6 +186,44 @@ def query_of(wanted: WantedCalls) -> str:
     return urlencode({name: value for name, value in fields.items() if value})
 
 
+def _rows(site: Site, shown: ShownCalls, wanted: WantedCalls) -> tuple[dict[str, str], list[ShownCall]]:
+    """The rows of the calls by their ids, under headings where the worst come first; and the calls for which there is no room. Healthy
+    ones are one row for each version of an agent that has many, unless it is asked for.
+    """
+    groups = {heading: list(calls) for heading, calls in groupby(shown.calls, _group_of)}
+    if not shown.is_ranked:
+        groups = {"": shown.calls}
+    folded: dict[Version, int] = {}
+    if shown.is_ranked and not wanted.is_by_label and not wanted.text:
+        healthy = Counter(version_of(each.call.labels) for each in groups.get(_WELL, []))
+        folded = {version: calls for version, calls in healthy.most_common(MOST_AGENTS) if calls > MOST_HEALTHY}
+    rows: dict[str, str] = {}
+    left_out: list[ShownCall] = []
+    room = MOST_ROWS
+    for heading, calls in groups.items():
+        if heading:
+            part = f"g-{heading.split()[0].lower()}"
+            rows[part] = kept("now_group.html", part=part, heading=heading, href="", calls=len(calls))
+        own = [each for each in calls if heading != _WELL or version_of(each.call.labels) not in folded]
+        rows |= (_row(site, each) for each in own[:room])
+        left_out += own[room:]
+        room = max(0, room - len(own))
+    for (agent, version), calls_folded in folded.items():
+        part, href = _place_of(agent, version)
+        name = f"{agent} {version or ''}".strip()
+        rows[f"g{part}"] = kept("now_group.html", part=f"g{part}", heading=name, href=href, calls=calls_folded)
+    return rows, left_out
+
+
+_WELL: Final = "Well"
+
+
+def _group_of(shown: ShownCall) -> str:
+    if shown.is_bad:
+        return "In trouble"
+    return _WELL if shown.ending is None else f"Ended badly, in the last {MINUTES} minutes"
+
+
 def _row(site: Site, shown: ShownCall) -> tuple[str, str]:
     """The id of the row of a call, and its markup."""
     row = running_line(shown)
@@ -172,69 +235,46 @@ def _row(site: Site, shown: ShownCall) -> tuple[str, str]:
 # The agents.
 
 
-class _Agent(NamedTuple):
-    """One version of an agent in the table."""
-
-    id: str
-    agent: str
-    version: str
-    href: str
-    level: str
-    since_ms: int | None
-    affected: str
-    calls: str
-    in_trouble: str
-    ended_badly: str
-    unanswered: str
-    p50: str
-    p95: str
-    p95_level: str
-    goals: str
-    line: tuple[str, ...]
+def _place_of(agent: str, version: str | None) -> tuple[str, str]:
+    """The id of a version of an agent, and the address of its calls."""
+    named = hashlib.blake2b(f"{agent}\0{version or ''}".encode(), digest_size=8).hexdigest()
+    return f"a-{named}", f"./?{urlencode({'agent': agent} | ({'version': version} if version else {}))}"
 
 
-def _agent(each: AgentNow) -> _Agent:
-    version = each.version or ""
-    named = hashlib.blake2b(f"{each.agent}\0{version}".encode(), digest_size=8).hexdigest()
-    share, p50, p95 = each.unanswered_share, each.wait_p50_ms, each.wait_p95_ms
-    return _Agent(
-        id=f"a-{named}",
-        agent=each.agent,
-        version=version,
-        href=f"./?{urlencode({'agent': each.agent} | ({'version': version} if version else {}))}",
-        level="healthy" if each.bad_since_ms is None else "urgent",
-        since_ms=each.bad_since_ms,
-        affected=counted(each.calls_affected, "call"),
-        calls=f"{each.calls_running:,}",
-        in_trouble=f"{each.calls_in_trouble:,}",
-        ended_badly=f"{each.calls_ended_badly:,}",
-        unanswered="" if share is None else percent(share),
-        p50="" if p50 is None else seconds(p50),
-        p95="" if p95 is None else seconds(p95),
-        p95_level=wait_level(p95),
-        goals="" if each.progress is None else percent(each.progress),
-        line=tuple(_pieces(each.waits_p95_ms, max((*filter(None, each.waits_p95_ms), float(SLOW_MS))))),
+def _agent(each: AgentNow, wanted: WantedCalls) -> tuple[str, str]:
+    """The id of the row of a version of an agent, and its markup."""
+    part, href = _place_of(each.agent, each.version)
+    highest = max((*filter(None, each.waits_p95_ms), float(SLOW_MS)))
+    is_chosen = _is_chosen(each, wanted)
+    row = kept(
+        "now_agent.html",
+        agent=each,
+        part=part,
+        href="./" if is_chosen else href,
+        is_chosen=is_chosen,
+        p95_level=wait_level(each.wait_p95_ms),
+        limit=_height_of(SLOW_MS, highest),
+        line=_pieces(each.waits_p95_ms, highest),
     )
+    return part, row
 
 
-def _agent_markup(agent: _Agent) -> str:
-    return kept("now_agent.html", agent=agent)
+def _is_chosen(each: AgentNow, wanted: WantedCalls) -> bool:
+    return each.agent in wanted.agents and (not wanted.versions or each.version in wanted.versions)
 
 
-def _head(fleet: Fleet, shown: ShownCalls) -> str:
+def _head(fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> str:
     parts = []
     if fleet.unreadable:
         parts.append(f"{counted(fleet.unreadable, 'record')} not understood")
     if fleet.table.calls_dropped:
         parts.append(f"{counted(fleet.table.calls_dropped, 'call')} left out")
-    return render(
-        "now_head.html",
-        running=shown.running, bad=shown.bad, age=shown.age, is_stale=shown.is_stale, left_out=", ".join(parts),
-    )  # fmt: skip
+    bad = [each for each in fleet.agents.now if each.is_bad and (not wanted.agents or _is_chosen(each, wanted))]
+    named = [(each, _place_of(each.agent, each.version)[1]) for each in bad[:MOST_NAMED]]
+    return render("now_head.html", shown=shown, bad=named, others=len(bad) - len(named), left_out=", ".join(parts))
 
 
-def _rest(shown: ShownCalls, *, has_any: bool) -> str:
-    left_out = shown.calls[MOST_ROWS:]
+def _rest(shown: ShownCalls, left_out: Sequence[ShownCall], *, has_any: bool) -> str:
     bad = sum(call.is_bad for call in left_out)
     text = f"and {counted(len(left_out), 'further call')}, {bad:,} of them in trouble" if left_out else ""
     if not shown.calls:
@@ -245,84 +285,87 @@ def _rest(shown: ShownCalls, *, has_any: bool) -> str:
 def _names(now: RunningCalls) -> str:
     labels = [each.call.labels for each in now.calls]
     lists = [
-        ("agents", {each.agent for each in labels}),
-        ("versions", {each.version for each in labels if each.version is not None}),
-        ("tenants", {each.tenant for each in labels}),
-        ("environments", {each.environment for each in labels}),
+        ("agent-names", {each.agent for each in labels}),
+        ("version-names", {each.version for each in labels if each.version is not None}),
+        ("tenant-names", {each.tenant for each in labels}),
+        ("environment-names", {each.environment for each in labels}),
     ]
     inside = render("now_names.html", lists=[(name, sorted(names)[:MOST_NAMES]) for name, names in lists])
     return Markup('<div id="lists">{}</div>').format(inside)
 
 
-def _alerts(alerts: Alerts) -> str:
+def _alerts(alerts: Alerts, wanted: WantedCalls) -> str:
+    """The alerts that may be of the calls that are asked for."""
+    kinds = [[each for each in some if each.is_of(wanted)] for some in (alerts.firing, alerts.near)]
     return render(
         "now_alerts.html",
         kinds=[
-            (alerts.firing[:MOST_ALERTS], max(0, len(alerts.firing) - MOST_ALERTS)),
-            (alerts.near[:MOST_ALERTS], max(0, len(alerts.near) - MOST_ALERTS)),
+            ([(each, urlencode(each.whose)) for each in some[:MOST_ALERTS]], max(0, len(some) - MOST_ALERTS))
+            for some in kinds
         ],
-        remarks=[remark for remark in (alerts.remark * (not alerts.firing), alerts.remark_on_rules) if remark],
+        # That there is no Alertmanager is no news to who looks every day.
+        remarks=[
+            each
+            for each in (alerts.remark * (not alerts.firing), alerts.remark_on_rules)
+            if each not in {"", Alerts().remark}
+        ],
     )
 
 
-# Figures of all calls as moving lines.
+# Five figures, each with its line.
 
 _WIDTH, _HEIGHT, _MARGIN = 300.0, 40.0, 3.0
-_MINUTES: Final = 5
+_LEAST_SHARE: Final = 0.2
+"""The top of a line of shares is no lower: a turn or two without an answer are no mountain."""
 
 
-def _lines(fleet: Fleet, now: RunningCalls) -> list[dict[str, Any]]:
-    steps = list(fleet.steps)
-    recent = _MINUTES * 60 * MS_PER_SECOND // STEP_MS
-    latencies = fleet.latencies(recent)
-    p50, p95 = latencies.percentile_ms(50), latencies.percentile_ms(95)
-    newest = steps[-1] if steps else None
-    running, bad = sum(each.call.state != "closed" for each in now.calls), sum(each.is_bad for each in now.calls)
-    return [
-        _line(
-            "line-latency", "Latency, p95", [each.percentile_ms(95) for each in steps],
-            "no answer" if p95 is None else seconds(p95),
-            "" if p50 is None else f"p50 {seconds(p50)}, {_MINUTES} min", limit=SLOW_MS,
-        ),
-        _line(
-            "line-calls", "Calls", [float(each.running) for each in steps],
-            str(running), f"{bad} in trouble",
-        ),
-        _line(
-            "line-progress", "Progress", [each.progress for each in steps],
-            _progress(newest), "mean of the running calls with goals", top=1.0,
-        ),
-    ]  # fmt: skip
+def _lines(whole: Figures, minutes: Sequence[tuple[int, Figures]], shown: ShownCalls) -> Iterator[tuple[str, str]]:
+    """The figures of the chosen calls: the id of each and its markup, with its values by minute."""
+    p50, p95, share, goals = whole.wait_p50_ms, whole.wait_p95_ms, whole.unanswered_share, whole.progress
+    begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
+
+    def line(
+        part: str, name: str, value: str, more: str, level: str, of: Callable[[Figures], float | None],
+        written: Callable[[float], str], least: float, limit: float | None = None,
+    ) -> tuple[str, str]:  # fmt: skip
+        values = [None if begin_ms < begins else of(each) for begin_ms, each in minutes]
+        top = max(least, *(each for each in values if each is not None), 0.0)
+        told = ("not known" if each is None else written(each) for each in values)
+        return part, kept(
+            "now_line.html", part=part, name=name, value=value, more=more, level=level, top=written(top),
+            limit=None if limit is None else _height_of(limit, top), pieces=_pieces(values, top),
+            minutes=tuple(zip((begin_ms for begin_ms, _ in minutes), told, strict=True)),
+        )  # fmt: skip
+
+    yield line(
+        "line-calls", "Calls", f"{shown.running:,}", "running now", "", lambda each: each.calls_running, _whole, 1
+    )
+    yield line(
+        "line-trouble", "In trouble", f"{shown.bad:,}", f"and {whole.calls_ended_badly:,} ended badly, {MINUTES} min",
+        "urgent" if shown.bad or whole.calls_ended_badly else "",
+        lambda each: each.calls_in_trouble + each.calls_ended_badly, _whole, 1,
+    )  # fmt: skip
+    yield line(
+        "line-wait", "Wait, p95", "no answer" if p95 is None else seconds(p95),
+        f"p50 {'not known' if p50 is None else seconds(p50)}; objective {seconds(SLOW_MS)}", wait_level(p95),
+        lambda each: each.wait_p95_ms, seconds, SLOW_MS, SLOW_MS,
+    )  # fmt: skip
+    yield line(
+        "line-unanswered", "Unanswered", "no turn" if share is None else percent(share),
+        f"{whole.turns_unanswered:,} of {counted(whole.turns, 'turn')}", "urgent" if (share or 0) >= BAD_SHARE else "",
+        lambda each: each.unanswered_share, percent, _LEAST_SHARE,
+    )  # fmt: skip
+    yield line(
+        "line-goals", "Goals reached", "no goals" if goals is None else percent(goals),
+        f"of {counted(whole.calls_judged, 'call')} that ended", "", lambda each: each.progress, percent, 1.0,
+    )  # fmt: skip
 
 
-def _progress(newest: Step | None) -> str:
-    return "no goals" if newest is None or newest.progress is None else percent(newest.progress)
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
 
 
-def _line(
-    part: str,
-    name: str,
-    values: Sequence[float | None],
-    newest: str,
-    more: str,
-    *,
-    limit: float | None = None,
-    top: float | None = None,
-) -> dict[str, Any]:
-    known = [value for value in values if value is not None]
-    highest = top or max((*known, limit or 0.0, 1.0))
-    return {
-        "id": part,
-        "name": name,
-        "newest": newest,
-        "more": more,
-        "limit": None if limit is None else _height_of(limit, highest),
-        "pieces": _pieces(values, highest),
-        "spoken": f"{name}: {newest} now",
-    }
-
-
-def _pieces(values: Sequence[float | None], highest: float) -> list[str]:
+def _pieces(values: Sequence[float | None], highest: float) -> tuple[str, ...]:
     """The points of a line; it has a gap where no value is known."""
     step = _WIDTH / max(1, len(values) - 1)
     pieces: list[list[str]] = [[]]
@@ -331,11 +374,11 @@ def _pieces(values: Sequence[float | None], highest: float) -> list[str]:
             pieces.append([])
         else:
             pieces[-1].append(f"{place * step:.1f},{_height_of(value, highest)}")
-    return [" ".join(points if len(points) > 1 else points * 2) for points in pieces if points]
+    return tuple(" ".join(points if len(points) > 1 else points * 2) for points in pieces if points)
 
 
 def _height_of(value: float, highest: float) -> float:
-    return round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * min(1.0, value / highest), 1)
+    return round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * max(0.0, min(1.0, value / highest)), 1)
 
 
 # One call.
@@ -344,7 +387,10 @@ def _height_of(value: float, highest: float) -> float:
 def call_boxes(call: ReportedCall, remark: str) -> dict[str, Mapping[str, str]]:
     """The parts of the page of a call, by the element that they are in."""
     return {
-        "about": {"remark": Markup('<p id="remark">{}</p>').format(remark)},
+        "about": {
+            "remark": Markup('<p id="remark" class="note">{}</p>').format(remark),
+            "summary": Markup('<pre id="summary" hidden>{}</pre>').format(summary(call)),
+        },
         call.anchor_id: parts_of_page(call),
     }
 
@@ -370,6 +416,7 @@ def call_page(
     place = quote(conversation_id, safe="")
     content = render(
         "live_call.html", about=filled["about"], anchor=ANCHOR, article=filled[ANCHOR], span_ms=span_ms,
+        conversation_id=conversation_id,
         report=f"{site.root}report/{place}", author=author, label=_LABEL, most_label=MAX_LABEL_CHARS, most_note=MAX_NOTE_CHARS,
         most_name=MAX_NAME_CHARS,
     )  # fmt: skip

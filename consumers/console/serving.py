@@ -276,13 +276,15 @@ def near_alerts_in(body: bytes) -> Sequence[Alert]:
 
 
 def _alert(given: _GivenAlert, since: str) -> Alert:
-    labels = given.labels
+    labels, runbook = given.labels, given.annotations.get("runbook_url", "")
     return Alert(
         name=labels.get("alertname", "alert"),
         severity=severity if (severity := labels.get("severity", "")) in _SEVERITIES else "info",
-        who=", ".join(labels[label] for label in ("agent", "tenant", "environment") if labels.get(label)),
+        whose={label: labels[label] for label in ("agent", "tenant", "environment") if labels.get(label)},
         summary=given.annotations.get("summary", ""),
         since_ms=_epoch_ms(since),
+        what_to_do=given.annotations.get("runbook", ""),
+        runbook=runbook if runbook.startswith(("https://", "http://")) else "",
     )
 
 

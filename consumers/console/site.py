@@ -334,7 +334,7 @@ class ConsoleSite:
         self._states = 0
         """How often `_now` was made anew."""
         self._looking: asyncio.Task[float] | None = None
-        self._common: tuple[object, Mapping[str, Mapping[str, str]]] = (None, {})
+        self._names: tuple[object, Mapping[str, Mapping[str, str]]] = (None, {})
         bounds = {
             "drawings": DRAWING,
             "lists": LISTING,
@@ -411,9 +411,9 @@ class ConsoleSite:
         def draw() -> _List:
             began = time.thread_time()
             state, now = (self._states, self.alerts), self._now
-            if self._common[0] != state:  # one thread draws lists
-                self._common = state, pages.common_boxes(now, self._fleet, self.alerts)
-            boxes = pages.now_boxes(self._site("./"), now, wanted, self._fleet, self._common[1])
+            if self._names[0] != state:  # one thread draws lists
+                self._names = state, pages.names_boxes(now)
+            boxes = pages.now_boxes(self._site("./"), now, wanted, self._fleet, self.alerts, self._names[1])
             return _List(state[0], boxes, encoded(boxes), time.thread_time() - began)
 
         return await self._made("lists", wanted, "boxes", draw, lambda: (self._states, self.alerts))

@@ -155,15 +155,19 @@ class ShownCall(NamedTuple):
         """Whether anything is wrong with it."""
         return bool(self.troubles)
 
+    @property
+    def ending(self) -> str | None:
+        """How it ended badly, in words; None while it runs, and if it ended well enough."""
+        return bad_end(self.call)
+
 
 def _by_trouble(shown: ShownCall) -> tuple[float, int]:
-    """The worst first, then those that ended badly, then the healthy ones, then those that are over."""
-    call = shown.call
+    """The worst first, then those that ended badly, the newest first, then the healthy ones, then those that are over."""
     if shown.troubles:
         return -shown.troubles[0].rank, 0
-    if call.state == "closed":
-        return 0, 2 if bad_end(call) is None else 0
-    return 0, 1
+    if shown.ending is not None:
+        return 0, -shown.call.known_ms
+    return 0, 2 if shown.call.state == "closed" else 1
 
 
 def _by_latency(shown: ShownCall) -> float:
@@ -237,7 +241,7 @@ class WantedCalls:
         tenants: Names of tenants; empty for all.
         environments: Names of environments; empty for all.
         text: Part of the id, of a label, or of what is wrong, in any case; empty for all.
-        only_bad: Whether only calls in trouble are shown.
+        only_bad: Whether only calls in trouble are shown, and those that ended badly.
         sort: `trouble`: the worst first, then the healthy ones in the order in which they began, then those that are over;
             `quiet`: the longest without a record first; `latency`: the slowest newest answer first; `began`, `agent`.
     """
@@ -249,6 +253,11 @@ class WantedCalls:
     only_bad: bool = False
     sort: SortKey = "trouble"
     versions: frozenset[str] = frozenset()
+
+    @property
+    def is_by_label(self) -> bool:
+        """Whether calls with some labels alone are asked for."""
+        return bool(self.agents or self.versions or self.tenants or self.environments)
 
     def include(self, labels: Labels) -> bool:
         """Whether calls with these labels are asked for."""
@@ -271,6 +280,7 @@ class ShownCalls:
         calls: The calls in their order.
         running: How many of the calls that are asked for have not closed.
         bad: How many of them are in trouble.
+        ended_badly: How many have ended badly in the last quarter of an hour.
         age: How old the newest score is, in words.
         is_stale: Whether it is too old to say anything of now.
         is_ranked: Whether the worst calls come first.
@@ -279,6 +289,7 @@ class ShownCalls:
     calls: list[ShownCall]
     running: int
     bad: int
+    ended_badly: int
     age: str
     is_stale: bool
     is_ranked: bool
@@ -305,17 +316,17 @@ class RunningCalls:
     def chosen(self, wanted: WantedCalls) -> ShownCalls:
         """The calls that are asked for, in their order."""
         found: Iterable[tuple[ShownCall, str]] = self._in_order(wanted.sort)
-        if wanted.agents or wanted.versions or wanted.tenants or wanted.environments:
+        if wanted.is_by_label:
             found = [each for each in found if wanted.include(each[0].call.labels)]
         if wanted.text:
             text = wanted.text.casefold()
             found = [each for each in found if text in each[1]]
         everything = [call for call, _ in found]
-        bad = [call for call in everything if call.troubles]
         return ShownCalls(
-            calls=bad if wanted.only_bad else everything,
+            calls=[call for call in everything if call.is_bad or call.ending] if wanted.only_bad else everything,
             running=sum(shown.call.state != "closed" for shown in everything),
-            bad=len(bad),
+            bad=sum(call.is_bad for call in everything),
+            ended_badly=sum(call.ending is not None for call in everything),
             age=self.age,
             is_stale=self.is_stale,
             is_ranked=wanted.sort == "trouble",
@@ -334,8 +345,8 @@ class RunningCalls:
 
 def _said_of(shown: ShownCall) -> str:
     """The texts of a call in a list, in which a person searches: its id, its labels, and what is wrong."""
-    labels, ending = shown.call.labels, bad_end(shown.call)
-    said = [shown.call.conversation_id, labels.agent, labels.tenant, labels.environment]
+    labels, ending = shown.call.labels, shown.ending
+    said = [shown.call.conversation_id, labels.agent, labels.version or "", labels.tenant, labels.environment]
     wrong = [] if ending is None else [ending]
     return "\n".join([*said, *wrong, *(trouble.reason for trouble in shown.troubles)]).casefold()
 
@@ -435,7 +446,7 @@ def call_list(
         calls_left_out=table.calls_dropped,
         unreadable_records=unreadable,
         calls=[
-            ListedCall(each.call, each.troubles, bad_end(each.call), max(0, now_ms - each.call.known_ms))
+            ListedCall(each.call, each.troubles, each.ending, max(0, now_ms - each.call.known_ms))
             for each in shown.calls[:most]
         ],
     )

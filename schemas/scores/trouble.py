@@ -104,11 +104,12 @@ def bad_end(call: CallRow) -> str | None:
         return None
     if call.waiting is not None:
         turn = call.waiting.turn
-        return f"ended: no answer in turn {turn}" if turn else "ended: the agent never spoke"
+        is_mute = call.answer is None and max(1, call.unanswered) >= turn
+        return "never answered" if is_mute else f"hung up in silence, turn {turn}"
     ended_ms = call.known_ms
     if call.errors is not None and ended_ms - call.errors.known_ms <= ERROR_MS:
         of = "" if call.errors.component is None else f": {call.errors.component}"
-        return f"ended: agent error{of}"
+        return f"failed: agent error{of}"
     return None
 
 
@@ -181,6 +182,8 @@ STAGE_WORDS: Final = {stage: stage.value.replace("_", " ") for stage in Stage} |
     Stage.LLM_FIRST_SENTENCE: "model",
     Stage.LLM_LAST_SENTENCE: "model",
     Stage.LLM_INFERENCE: "model",
+    Stage.TOOL_REQUEST: "model, until its tool call",
+    Stage.LLM_TOOL_CALL: "model, until its tool call",
     Stage.TOOL_RUN: "tool",
     Stage.FUNCTION_HANDLER: "tool",
     Stage.TTS_FIRST_BYTE: "voice",

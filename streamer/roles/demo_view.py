@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from consumers.console.fleet import Step
 from consumers.console.page.drawing import seconds
 from consumers.console.page.running import ID_CHARS, RunningLine, running_line, wait_level
 from consumers.console.page.view import INTERRUPTIONS, wait_in_words
+from consumers.engine.rows import percentile
 from consumers.runtime.visible import visible
 from schemas.closed_sets import Anchor, Speaker
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow, number
@@ -356,5 +356,5 @@ class Totals:
 
 def _percentile(values_ms: Iterable[float], percent: int) -> str:
     """The smallest value that so many percent of the values do not exceed."""
-    value_ms = Step(0, sorted(values_ms)).percentile_ms(percent)
+    value_ms = percentile(sorted(values_ms), percent / 100)
     return "-" if value_ms is None else seconds(value_ms)

@@ -22,7 +22,7 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from consumers.console.fleet import Fleet
-from consumers.console.pages import common_boxes, now_boxes
+from consumers.console.pages import names_boxes, now_boxes
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import ConsoleSite
 from consumers.engine.admission import Arrival, admit
@@ -244,7 +244,7 @@ def _measure_list(figures: Figures, fleet: Fleet) -> None:
 
 
 def _boxes(site: ConsoleSite, now: RunningCalls, wanted: WantedCalls, fleet: Fleet) -> object:
-    return now_boxes(site._site("./"), now, wanted, fleet, common_boxes(now, fleet, site.alerts))
+    return now_boxes(site._site("./"), now, wanted, fleet, site.alerts, names_boxes(now))
 
 
 def _spent(work: Callable[[], object]) -> float:

@@ -131,6 +131,7 @@ class ReportedCall:
         self.goals_row = goals
         self.goals = None if goals is None else GoalSet.model_validate(goals.goal_set)
         self.words = {each.turn: each for each in words}
+        self._by_turn = {each.turn: each for each in self.turns}
         self.anchor_id = anchor_id
         self.annotations = annotations
         self.own = own
@@ -222,9 +223,13 @@ class ReportedCall:
         """A moment as counted from the start of the call."""
         return time_ms - self.start_ms
 
-    def has_words(self, turn: int) -> bool:
+    def has_turn(self, turn: int) -> bool:
         """Whether the transcript has the turn."""
-        return turn in self.words
+        return turn in self.words or turn in self._by_turn
+
+    def row_of(self, turn: int) -> TurnRow | None:
+        """The row of a turn; None where only its words are known."""
+        return self._by_turn.get(turn)
 
     def turn_anchor(self, turn: int) -> str:
         """The id of a turn in the transcript."""

@@ -299,8 +299,8 @@ def not_judged(reasons: Mapping[str, str]) -> str:
 
 
 _CAUSES: Final = {
-    InterruptionCause.USER_SPEECH: "the user began to speak",
-    InterruptionCause.USER_TURN: "the user's turn was over",
+    InterruptionCause.USER_SPEECH: "the caller began to speak",
+    InterruptionCause.USER_TURN: "the caller's turn was over",
     InterruptionCause.PROGRAM: "the agent's own code did it",
     InterruptionCause.UNKNOWN: "for an unknown cause",
 }

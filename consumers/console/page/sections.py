@@ -31,12 +31,12 @@ from consumers.console.page.rendering import MOST_KEPT_CHARS, kept, render
 from consumers.console.page.view import (
     DETAIL_CHARS,
     MOST_MOMENTS,
+    SIDES,
     STATUS_WORDS,
     cost_in_words,
     expected_of,
     facts_of,
     notes_of,
-    nothing_stands_out,
     part_in_words,
     reasons_of,
     standouts,
@@ -45,9 +45,11 @@ from consumers.console.page.view import (
     threshold_of,
     tiles,
     tools_of,
+    turn_to_look_at,
     unmarked,
     used_in_words,
     value_in_words,
+    verdict,
 )
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from schemas import rows
@@ -60,7 +62,7 @@ from schemas.rows import (
     Value,
 )
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
-from schemas.scores.trouble import SLOW_MS
+from schemas.scores.trouble import SLOW_MS, STAGE_WORDS
 
 # The progress of a call: the share of reached subgoals after each turn, and the turn that reached each.
 
@@ -156,39 +158,35 @@ def scores(call: ReportedCall) -> Markup:
     if goals is not None and goals.progress is not None:
         heading = "Progress at the end" if call.is_closed else "Progress so far"
         listed.append(_call_row(call, part_of("progress", goals.progress), goals.judged_turn) | {"heading": heading})
-    of_turns = [
-        (row, {each.name: each for each in (*parts_of(row), *own_parts(call, row.turn)) if each.name != "stages"})
-        for row in call.turns
-    ]
-    of_turns = [each for each in of_turns if each[1]]
-    states = {call.status(row) for row, _ in of_turns}
-    fullest_first = sorted((parts for _, parts in of_turns), key=len, reverse=True)
-    names = list(dict.fromkeys(name for parts in fullest_first for name in parts))
+    told = [each for each in listed if each["kind"] != "none"]
     return render(
         "scores.html",
-        call=call,
-        of_call=listed,
+        of_call=told,
+        not_applicable=[each for each in listed if each["kind"] == "none"],
+        anchor_id=call.anchor_id,
         call_left_out=len(of_call) - MOST_OF_CALL,
         most_details=MOST_DETAILS,
-        names=names,
-        turns=len(of_turns),
-        status=STATUS_WORDS[min(states)] if len(states) == 1 else None,
-        rows=[
-            kept(
-                "score.html",
-                turn=row.turn,
-                place=_place(call, row.turn),
-                state=call.status(row) if len(states) > 1 else None,
-                cells=tuple(_score_cell(call, row, name, parts.get(name)) for name in names),
-            )
-            for row, parts in of_turns[:MOST_TURNS]
-        ],
     )
+
+
+def _scores_of_turns(call: ReportedCall) -> dict[int, tuple[tuple[str, str | None, str, str | None], ...]]:
+    """By turn its scores but the wait: heading, how it looks, text, and why."""
+    of_turns = [
+        (row, {each.name: each for each in (*parts_of(row), *own_parts(call, row.turn))})
+        for row in call.turns[:MOST_TURNS]
+    ]
+    names = dict.fromkeys(name for _, parts in of_turns for name in parts if name not in ("wait_ms", "stages"))
+    return {
+        row.turn: tuple(
+            (title(name), *cell) for name in names if any(cell := _score_cell(call, row, name, parts.get(name)))
+        )
+        for row, parts in of_turns
+    }
 
 
 def _place(call: ReportedCall, turn: int) -> str | None:
     """The id of a turn in the transcript, if that has it."""
-    return call.turn_anchor(turn) if call.has_words(turn) else None
+    return call.turn_anchor(turn) if call.has_turn(turn) else None
 
 
 def _call_row(call: ReportedCall, part: ScorePart, turn: int | None = None) -> dict[str, object]:
@@ -290,7 +288,7 @@ MOST_ROWS: Final = 500
 """Turns in the table."""
 
 FAMILIES: Final[Mapping[str, str]] = {
-    "listening": "End of the user's turn",
+    "listening": "End of the caller's turn",
     "model": "Language model",
     "sentence": "Waiting for a sentence",
     "tools": "Tools",
@@ -337,7 +335,7 @@ def stacked(stages: Sequence[StageLatency], wait_ms: float | None) -> list[Stage
     at_ms = 0.0
     for stage, length_ms in lengths:
         if length_ms > 0:
-            parts.append(StagePart(in_words(stage), _FAMILY_OF[stage], at_ms, length_ms))
+            parts.append(StagePart(_words_of(stage), _FAMILY_OF[stage], at_ms, length_ms))
             at_ms += length_ms
     if parts and wait_ms is not None and wait_ms > at_ms:
         parts.append(StagePart("not measured", "rest", at_ms, wait_ms - at_ms))
@@ -387,8 +385,8 @@ def speech(call: ReportedCall) -> Markup | None:
         return None
     share = rows.number(found.result)
     together = {
-        "Assistant's share of the talk": outcome("share", found.result) if share is None else percent(share),
-        "Assistant's first word after": outcome("first_word_ms", found.first_word_ms),
+        "Agent's share of the talk": outcome("share", found.result) if share is None else percent(share),
+        "Agent's first word after": outcome("first_word_ms", found.first_word_ms),
         "Both spoke for": outcome("overlap_ms", found.overlap_ms),
         f"Dead air, each from {seconds(LONG_SILENCE_MS)}": outcome("dead_air_ms", found.dead_air_ms),
     }
@@ -535,7 +533,7 @@ def _turn_in_words(call: ReportedCall, turn: int, heard: Sequence[Stretch]) -> s
     for speaker in Speaker:
         spoke_ms = sum(each.end_ms - each.start_ms for each in heard if each.speaker is speaker)
         if spoke_ms:
-            parts.append(f"{speaker} {seconds(spoke_ms)}")
+            parts.append(f"{SIDES[speaker]} {seconds(spoke_ms)}")
     wait_ms = call.waits_ms.get(turn)
     if wait_ms is not None:
         parts.append(f"wait for the answer {seconds(wait_ms)}")
@@ -543,8 +541,8 @@ def _turn_in_words(call: ReportedCall, turn: int, heard: Sequence[Stretch]) -> s
 
 
 def _legend(call: ReportedCall) -> Iterator[tuple[str, str]]:
-    yield "user", "User speaks"
-    yield "assistant", "Assistant speaks"
+    yield "user", "Caller speaks"
+    yield "assistant", "Agent speaks"
     if call.overlaps:
         yield "overlap", f"Both speak ({seconds(sum(each.length_ms for each in call.overlaps))})"
     if call.silences:
@@ -589,14 +587,11 @@ def latency(call: ReportedCall) -> Markup:
     states = {row.turn: call.status(row) for row in call.turns}
     several = {states[wait.turn] for wait in waits}
     drawn = {part.family for part in parts}
-    measured = [row for row in call.turns if row.stages]
-    known = {each.stage for row in measured for each in row.stages}
-    stages = [stage for stage in Stage if stage in known]
     return render(
         "waits.html",
         call=call,
         kinds=[
-            ("wait", "User's last sound to assistant's first"),
+            ("wait", "Caller's last sound to agent's first"),
             *((f"stage-{family}", name) for family, name in FAMILIES.items() if family in drawn),
         ],
         early=sum((rows.number(each.value) or 0) < 0 for each in waits),
@@ -619,31 +614,45 @@ def latency(call: ReportedCall) -> Markup:
             )
             for wait in waits[:MOST_ROWS]
         ],
-        stages=stages,
-        stage_rows=[
-            kept("stages.html", turn=row.turn, cells=tuple(_stage_cell(row, stage) for stage in stages))
-            for row in measured[:MOST_ROWS]
-        ],
     )
 
 
-def _stage_cell(row: TurnRow, stage: Stage) -> tuple[Hashable, Hashable]:
-    """A stage of a turn, and what other sources say of it."""
-    found = next((each for each in reversed(row.stages) if each.stage is stage), None)
-    if found is None:
-        return None, ()
-    return (found.latency_ms, found.is_disputed, found.source, found.anchor), tuple(found.others_ms.items())
+def _stages_told(row: TurnRow) -> tuple[tuple[str, str, float, str], ...]:
+    """The stages of a turn: name, class of the style sheet, how long it took, and who says so."""
+    told = []
+    for each in row.stages:
+        others = "".join(f"; {source} says {seconds(other_ms)}" for source, other_ms in each.others_ms.items())
+        anchor = "" if each.anchor is None else f", {anchor_in_words(each.anchor)}"
+        disputed = "disputed: " if each.is_disputed else ""
+        family = _FAMILY_OF.get(each.stage, "rest")
+        told.append((_words_of(each.stage), family, each.latency_ms, f"{disputed}{each.source}{anchor}{others}"))
+    return tuple(told)
+
+
+_STAGE_NAMES: Final[Mapping[Stage, str]] = {
+    Stage.STT_TRAILING: "transcription after speech",
+    Stage.LLM_FIRST_TOKEN: "model, first token",
+    Stage.LLM_FIRST_SENTENCE: "model, first sentence",
+    Stage.LLM_LAST_SENTENCE: "model, last sentence",
+    Stage.TOOL_REQUEST: STAGE_WORDS[Stage.TOOL_REQUEST],  # its own time, and not that of the tool
+    Stage.LLM_TOOL_CALL: STAGE_WORDS[Stage.LLM_TOOL_CALL],
+    Stage.TTS_FIRST_BYTE: "voice, first sound",
+}
+"""Names of stages that people can read; those of the others are as on the wire."""
+
+
+def _words_of(stage: Stage) -> str:
+    return _STAGE_NAMES.get(stage) or in_words(stage)
 
 
 # What was said, turn by turn: the caller, tools with arguments and answers, the agent.
 
 
 def transcript(call: ReportedCall) -> Markup:
-    """The turns in their order."""
-    if not call.words:
-        return render("note.html", text=f"There are no words to show{'' if call.is_closed else ' so far'}.")
+    """The turns in their order: what was said, and beside it the stages and scores of the one that is chosen."""
     starts_ms = {stretch.turn: stretch.start_ms for stretch in reversed(call.stretches)}
-    by_turn = {row.turn: row for row in call.turns}
+    turns = sorted({*call.words, *(row.turn for row in call.turns)})
+    scored, first = _scores_of_turns(call), turn_to_look_at(call)
     shown = [
         _turn_markup(
             sum(map(len, (words.user, words.assistant, words.written)))
@@ -661,11 +670,15 @@ def transcript(call: ReportedCall) -> Markup:
             written=unmarked(words.written),
             tools=tuple(tools_of(row, words)),
             left_out=", ".join(words.left_out),
+            is_first=turn == first,
+            stages=() if row is None else _stages_told(row),
+            scores=scored.get(turn, ()),
         )
-        for turn, words in sorted(call.words.items())[:MOST_TURNS]
-        for row in [by_turn.get(turn)]
+        for turn in turns[:MOST_TURNS]
+        for row in [call.row_of(turn)]
+        for words in [call.words.get(turn) or rows.WordsRow(conversation_id="", turn=turn)]
     ]
-    return render("transcript.html", call=call, turns=shown)
+    return render("transcript.html", call=call, turns=shown, all_turns=len(turns))
 
 
 def _turn_markup(chars: int, **turn: Hashable) -> Markup:
@@ -681,48 +694,48 @@ def people(call: ReportedCall) -> Markup:
     return render("people.html", said=said) if said else Markup()
 
 
+def figures(call: ReportedCall) -> Markup:
+    """The figures of the call."""
+    return render("figures.html", call=call, tiles=list(tiles(call)))
+
+
 SECTIONS: Final = {
-    "People": people,
     "Timeline": timeline,
+    "Transcript": transcript,
+    "Goals": progress,
+    "People": people,
+}
+"""The sections of a call below what stands out: each is one function and the template that it fills."""
+FOLDED: Final = {
+    "Figures": figures,
     "Wait for the answer, by turn": latency,
-    "Progress": progress,
     "Speech": speech,
     "Models and notes": told,
     "Scores": scores,
-    "Transcript": transcript,
 }
-"""The sections of a call below its figures: each is one function and the template that it fills."""
-_PLACES: Final = {name: name.split()[0].lower() for name in SECTIONS}
-"""The end of the id of each section."""
+"""Those that a person opens if he wants to know more."""
 
 
 def parts_of_page(call: ReportedCall, *, has_index: bool = False) -> dict[str, Markup]:
     """The parts of an article about a call in their order, by their ids: a live page gets those that changed."""
-    filled = ((name, f"{call.anchor_id}-{_PLACES[name]}", fill(call)) for name, fill in SECTIONS.items())
-    sections = [each for each in filled if each[2]]
     top = render(
-        "call_top.html",
-        call=call,
-        has_index=has_index,
-        labels=facts_of(call),
-        tiles=list(tiles(call)),
-        sections=sections,
-    )
-    outstanding = render(
-        "standouts.html",
-        call=call,
-        standouts=standouts(call),
-        most_moments=MOST_MOMENTS,
-        nothing=nothing_stands_out(call),
-    )
-    return {
-        f"{call.anchor_id}-top": top,
-        f"{call.anchor_id}-standouts": outstanding,
-        **{place: _SECTION.format(place, name, content) for name, place, content in sections},
-    }
+        "call_top.html", call=call, has_index=has_index, labels=facts_of(call), verdict=verdict(call),
+        is_well=not any(each.is_fault for each in standouts(call)),
+    )  # fmt: skip
+    outstanding = render("standouts.html", call=call, standouts=standouts(call), most_moments=MOST_MOMENTS)
+    parts = {f"{call.anchor_id}-top": top, f"{call.anchor_id}-standouts": outstanding}
+    for markup, sections in ((_SECTION, SECTIONS), (_FOLD, FOLDED)):
+        for name, fill in sections.items():
+            if content := fill(call):
+                place = f"{call.anchor_id}-{name.split()[0].lower()}"
+                parts[place] = markup.format(place, name, content)
+    return parts
 
 
 _SECTION: Final = Markup('<section id="{}"><h3>{}</h3>{}</section>')
+_FOLD: Final = Markup(
+    '<section id="{0}" class="fold"><details id="{0}-fold"><summary><h3>{1}</h3></summary>{2}</details></section>'
+)
 _ARTICLE: Final = Markup('<article id="{0}" aria-labelledby="{0}-head">{1}</article>')
 
 

@@ -39,7 +39,7 @@ from schemas.closed_sets import FAILED_USES, Anchor, CloseReason, Speaker, ToolO
 from schemas.goals.goal_set import Subgoal as GoalSubgoal
 from schemas.metrics.exporter import USED_AMOUNTS
 from schemas.rows import ExpectedTool, NotApplicable, ServiceUse, Subgoal, TurnRow, Unscored, Value
-from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS, bad_end
+from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS, bad_end, troubles_of
 
 _REASON_CHARS: Final = 60
 _FIRST_MS: Final = 946_684_800_000
@@ -99,7 +99,7 @@ _OBJECTIVE: Final = f"95 % of answers within {seconds(SLOW_MS)}; of usual agents
 def reasons_of(call: ReportedCall, turn: int | None, anchor: Anchor | None = None) -> Iterator[tuple[str, str]]:
     """The reasons for a value of a turn, or of the call, as pairs of words."""
     if anchor is not None:
-        yield "End of the user's speech", anchor_in_words(anchor)
+        yield "End of the caller's speech", anchor_in_words(anchor)
     if turn is not None:
         yield from _statuses(call, [turn])
     else:
@@ -121,7 +121,7 @@ def _statuses(call: ReportedCall, turns: Iterable[int]) -> Iterator[tuple[str, s
 MOST_MOMENTS: Final = 12
 """Of one kind that are listed."""
 
-_NO_FAULTS: Final = frozenset({"User interrupted", "Waits not known"})
+_NO_FAULTS: Final = frozenset({"Caller interrupted", "Waits not known"})
 """Kinds that a good call has too."""
 _ENDINGS: Final = {
     "unanswered": "the call went on",
@@ -154,47 +154,105 @@ class Standout(NamedTuple):
         heading: The kind.
         moments: The turns, each with its remark.
         is_fault: Whether the agent did something wrong; otherwise it is worth a look and no more.
+        said: It as a part of a sentence, with how often it was.
     """
 
     heading: str
     moments: tuple[Moment, ...]
     is_fault: bool
+    said: str = ""
 
 
 def standouts(call: ReportedCall) -> list[Standout]:
-    """Every kind with at least one moment; the kinds that disturb the user most come first."""
+    """Every kind with at least one moment; the kinds that disturb the caller most come first."""
     waits_ms = call.waits_ms
     silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
     long_waits = [(turn, wait_ms) for turn, wait_ms in waits_ms.items() if wait_ms > SLOW_MS]
     unknown = [(wait.turn, wait.value.reason) for wait in call.waits if isinstance(wait.value, Unscored)]
     ending = bad_end(call.row)
-    kinds: dict[str, Iterable[Moment]] = {
-        "Ended badly": [] if ending is None else [Moment(call.row.turn, ending)],
-        "Authentication failed": _task(call, "eva_authentication_success"),
-        "Task not completed": _task(call, "eva_task_completion"),
-        "Turns without an answer": [
-            Moment(row.turn, _ENDINGS[row.outcome]) for row in call.turns if row.outcome in _ENDINGS
-        ],
-        f"Waits over {seconds(SLOW_MS)}, the objective": [
-            Moment(turn, seconds(wait_ms), wait_ms) for turn, wait_ms in long_waits
-        ],
-        "Assistant spoke over the user": _interruptions(call, Speaker.ASSISTANT),
-        "User interrupted": _interruptions(call, Speaker.USER),
+    kinds: dict[str, tuple[Iterable[Moment], str]] = {
+        "Ended badly": ([] if ending is None else [Moment(call.row.turn, ending)], "{text}"),
+        "Authentication failed": (_task(call, "eva_authentication_success"), "authentication failed"),
+        "Task not completed": (_task(call, "eva_task_completion"), "the task was not completed"),
+        "Turns without an answer": (
+            [Moment(row.turn, _ENDINGS[row.outcome]) for row in call.turns if row.outcome in _ENDINGS],
+            "{turns} without an answer",
+        ),
+        f"Waits over {seconds(SLOW_MS)}, the objective": (
+            [Moment(turn, seconds(wait_ms), wait_ms) for turn, wait_ms in long_waits],
+            f"{{count}} of {counted(len(waits_ms), 'wait')} over {seconds(SLOW_MS)}, the longest {{text}} in turn {{turn}}",
+        ),
+        "Agent spoke over the caller": (
+            _interruptions(call, Speaker.ASSISTANT),
+            "the agent spoke over the caller in {turns}",
+        ),
+        "Caller interrupted": (_interruptions(call, Speaker.USER), ""),
         # Without long waits for an answer: such as at the end of a call.
-        "Other dead air": [Moment(each.turn, seconds(each.length_ms), each.length_ms) for each in silences],
-        "Errors of the agent": [] if (errors := errors_in_words(call)) is None else [Moment(None, errors)],
-        "Tools without success": _tools(call),
-        "No progress after": _stalls(call),
-        "Waits not known": [Moment(turn, in_words(reason)) for turn, reason in unknown],
+        "Other dead air": (
+            [Moment(each.turn, seconds(each.length_ms), each.length_ms) for each in silences],
+            "dead air in {turns}, the longest {text} in turn {turn}",
+        ),
+        "Errors of the agent": ([] if (errors := errors_in_words(call)) is None else [Moment(None, errors)], "{text}"),
+        "Tools without success": (_tools(call), "{text} in turn {turn}{more}"),
+        "No progress after": (_stalls(call), "no further goal after turn {turn}"),
+        "Waits not known": ([Moment(turn, in_words(reason)) for turn, reason in unknown], ""),
     }
     found = []
-    for heading, moments in kinds.items():
+    for heading, (moments, said) in kinds.items():
         in_order = sorted(moments, key=lambda each: -1 if each.turn is None else each.turn)
         ordered = sorted(in_order, key=attrgetter("weight"), reverse=True)
         if ordered:
             is_fault = heading not in _NO_FAULTS and any(each.is_fault for each in ordered)
-            found.append(Standout(heading, tuple(ordered), is_fault))
+            first = next((each for each in ordered if each.is_fault), ordered[0])
+            sentence = said.format(
+                text=first.text,
+                turn=first.turn,
+                count=len(ordered),
+                turns=counted(len({each.turn for each in ordered}), "turn"),
+                more=f" and {len(ordered) - 1} more" if len(ordered) > 1 else "",
+            )
+            found.append(Standout(heading, tuple(ordered), is_fault, sentence))
     return found
+
+
+MOST_SAID: Final = 3
+"""Kinds of faults that the verdict names; the others stand below it."""
+
+
+def verdict(call: ReportedCall) -> str:
+    """What is wrong with the call, where and how often, and whether it is going on: a sentence or two."""
+    faults = [each for each in standouts(call) if each.is_fault]
+    if not faults:
+        return ("" if call.is_over else "So far: ") + nothing_stands_out(call)
+    said = "; ".join(each.said for each in faults[:MOST_SAID])
+    left_out = f"; and {len(faults) - MOST_SAID} more" if len(faults) > MOST_SAID else ""
+    return f"{said[:1].upper()}{said[1:]}{left_out}. {_going_on(call, faults)}".strip()
+
+
+def turn_to_look_at(call: ReportedCall) -> int | None:
+    """The turn to look at first: one with a fault, otherwise that with the longest wait; None if no wait is known."""
+    faults = (each for fault in standouts(call) if fault.is_fault for each in fault.moments)
+    return next((each.turn for each in faults if each.turn is not None and each.is_fault), call.slowest_turn)
+
+
+def _going_on(call: ReportedCall, faults: Iterable[Standout]) -> str:
+    """Whether the faults go on, or how far they went; empty where nobody can say."""
+    if not call.is_over:
+        troubles = troubles_of(call.row, call.row.known_ms)
+        return f"It is going on: {call.shown(troubles[0].reason)}." if troubles else "It is not going on now."
+    turns = [each.turn for fault in faults for each in fault.moments if each.turn is not None]
+    last, end = max(turns, default=None), call.row.turn
+    if last is None or not end:
+        return ""
+    return f"The last of it was in turn {last} of {end}." if last < end else "It lasted to the end of the call."
+
+
+def summary(call: ReportedCall) -> str:
+    """The call in a few lines, for a team's chat."""
+    labels = call.row.labels
+    whose = [each for each in (f"{labels.agent} {labels.version or ''}".strip(), labels.tenant) if each != "unknown"]
+    length = f"{duration(call.length_ms)} long" if call.is_over else f"{duration(call.length_ms)} so far"
+    return f"{', '.join(whose)}: {verdict(call)}\nCall {call.conversation_id}, {_began(call.start_ms)}, {length}"
 
 
 def _task(call: ReportedCall, name: str) -> Iterator[Moment]:
@@ -298,8 +356,8 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
         f"{in_time} of {counted(len(waits_ms), 'turn')} within {seconds(SLOW_MS)}" if waits_ms else "of 0 turns",
         None if row.p50_ms is None else _OF_A_WAIT[wait_level(row.p50_ms)],
         (
-            ("What", "from the user's last sound to the assistant's first"),
-            *((("End of the user's speech", ", ".join(known)),) if known else ()),
+            ("What", "from the caller's last sound to the agent's first"),
+            *((("End of the caller's speech", ", ".join(known)),) if known else ()),
             *_statuses(call, waits_ms),
             ("Objective", _OBJECTIVE),
         ),
@@ -333,13 +391,13 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
 
 def _progress_tile(call: ReportedCall) -> Tile:
     found, pending = call.progress, call.unjudged_turns
-    reached = None if found is None else f"{found.reached} of {counted(found.subgoals, 'subgoal')}"
+    reached = None if found is None else f"{found.reached} of {counted(found.subgoals, 'goal')}"
     turn = None if call.row.goals is None else call.row.goals.judged_turn
     reasons = [] if turn is None else [("Known", f"up to turn {turn}"), *reasons_of(call, turn)]
     if pending:
         reasons.append(("Pending", f"a judge is asked about turn {', '.join(map(str, pending[:MOST_MOMENTS]))}"))
         reached = f"{reached}, a verdict is pending" if reached else "a verdict is pending"
-    return Tile("Progress", progress_value(call), reached, _of_progress(call), tuple(reasons))
+    return Tile("Goals", progress_value(call), reached, _of_progress(call), tuple(reasons))
 
 
 _OF_A_WAIT: Final[Mapping[Level, tuple[Verdict, str]]] = {
@@ -355,8 +413,8 @@ def _dead_air_tile(call: ReportedCall) -> Tile:
         return Tile("Dead air", "not known")
     threshold = threshold_of(call)
     judged = (Verdict.BAD, f"silent for over {threshold}") if times else (Verdict.GOOD, f"never over {threshold}")
-    what = f"nobody speaks and no tool runs for over {threshold} after the user"
-    reasons = (("What", what), ("Status", "each is decided once and stays"))
+    what = f"nobody speaks and no tool runs for over {threshold} after the caller"
+    reasons = (("What", what), ("Status", "final: each is decided when it ends"))
     together = sum(each.length_ms for each in call.silences)
     return Tile("Dead air", counted(times, "time"), seconds(together) if times else None, judged, reasons)
 
@@ -373,12 +431,12 @@ def _interruptions_tile(call: ReportedCall) -> Tile:
     if not by_user and not by_assistant:
         judged = Verdict.GOOD, "none"
     elif by_assistant >= MANY_INTERRUPTIONS:
-        judged = Verdict.BAD, "the assistant again and again"
+        judged = Verdict.BAD, "the agent again and again"
     elif by_assistant:
-        judged = Verdict.FAIR, "the assistant spoke over the user"
+        judged = Verdict.FAIR, "the agent spoke over the caller"
     turns = call.row.interrupted_turns
     reasons = (("What", "one side begins to speak over the other"), *_statuses(call, turns))
-    more = f"{by_user} by the user, {by_assistant} by the assistant"
+    more = f"{by_user} by the caller, {by_assistant} by the agent"
     return Tile("Interruptions", str(by_user + by_assistant), more, judged, reasons)
 
 
@@ -387,9 +445,9 @@ def _of_progress(call: ReportedCall) -> tuple[Verdict, str] | None:
     if found is None or rows.number(found.result) is None:
         return None
     if found.reached == found.subgoals:
-        return Verdict.GOOD, "every subgoal reached"
+        return Verdict.GOOD, "every goal reached"
     if call.is_closed:
-        return Verdict.BAD, "not every subgoal reached"
+        return Verdict.BAD, "not every goal reached"
     return (Verdict.FAIR, "stalled") if any(each.is_fault for each in _stalls(call)) else None
 
 
@@ -491,6 +549,8 @@ def cost_in_words(cost: float | None) -> str:
 
 # The turns.
 
+SIDES: Final = {Speaker.USER: "caller", Speaker.ASSISTANT: "agent"}
+"""What the sides are called on screens."""
 INTERRUPTIONS: Final = {Speaker.USER: "began by interrupting the agent", Speaker.ASSISTANT: "interrupted by the agent"}
 """By who interrupted what is said at the turn: that of a user who interrupts begins with it."""
 _MARKS: Final = (
@@ -504,7 +564,7 @@ _MARKS: Final = (
 """EVA's marks in texts. The rows of turns say who interrupted."""
 
 
-_TAGS: Final = {"interrupted": "its answer was interrupted by the user"} | {
+_TAGS: Final = {"interrupted": "its answer was interrupted by the caller"} | {
     outcome: f"no answer: {ending}" for outcome, ending in _ENDINGS.items()
 }
 """What is said at a turn by its outcome."""
@@ -516,7 +576,7 @@ def wait_in_words(value: Value, anchor: Anchor | None) -> str:
         return f"no latency ({value.reason})"
     by = "" if anchor is None else f" ({anchor})"
     if value < 0:
-        return f"the agent began {seconds(-value)} before the user had finished{by}"
+        return f"the agent began {seconds(-value)} before the caller had finished{by}"
     return f"answered after {seconds(value)}{by}"
 
 

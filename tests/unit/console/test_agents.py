@@ -3,10 +3,10 @@
 import pytest
 
 from consumers.console import agents as module
-from consumers.console.agents import MINUTES, AgentNow, Agents
+from consumers.console.agents import MINUTES, PAUSE_MS, WINDOW_MS, AgentNow, Agents
 from consumers.console.fleet import Fleet
 from schemas.closed_sets import UnscoredReason
-from schemas.rows import CallRow, Goals, Labels, Progress, Unscored, Waiting
+from schemas.rows import CallRow, Labels, Unscored, Waiting
 from schemas.units import MINUTE_MS
 from tests.support.calls.console_calls import AT_MS, call_row, turn_row
 
@@ -33,11 +33,11 @@ def test_versions_of_an_agent_are_apart_and_the_bad_one_is_first() -> None:
     fleet = Fleet()
     for number in range(5):
         fleet.take(call_row(f"a{number}", labels=V1))
-        fleet.take(call_row(f"b{number}", labels=V2) if number else failing("b0"))
+        fleet.take(call_row(f"b{number}", labels=V2) if number > 1 else failing(f"b{number}"))
     bad, well = agents_at(fleet)
-    assert (bad.agent, bad.version, bad.calls_running, bad.calls_in_trouble) == ("desk", "2", 5, 1)
+    assert (bad.agent, bad.version, bad.calls_running, bad.calls_in_trouble) == ("desk", "2", 5, 2)
     assert (well.version, well.calls_running, well.calls_in_trouble, well.bad_since_ms) == ("1", 5, 0, None)
-    assert (bad.bad_since_ms, bad.calls_affected) == (AT_MS, 1)
+    assert (bad.bad_since_ms, bad.calls_affected) == (AT_MS, 2)
 
 
 def test_waits_and_unanswered_turns_count_in_their_minute_and_for_a_quarter_of_an_hour() -> None:
@@ -63,20 +63,40 @@ def test_waits_and_unanswered_turns_count_in_their_minute_and_for_a_quarter_of_a
     )
 
 
-def test_the_time_of_trouble_ends_when_few_calls_have_any_and_begins_anew() -> None:
+def test_the_time_of_trouble_ends_when_few_calls_have_any_and_is_told_for_a_while() -> None:
     fleet = Fleet()
     fleet.take(failing("a"))
     assert agents_at(fleet)[0].bad_since_ms == AT_MS
     fleet.take(failing("b"))
     (found,) = agents_at(fleet, AT_MS + 5_000)
-    assert (found.bad_since_ms, found.calls_affected) == (AT_MS, 2)
+    assert (found.bad_since_ms, found.calls_affected, found.is_bad) == (AT_MS, 2, True)
     for number in range(20):  # two of 22 are fewer than one in ten
         fleet.take(call_row(f"well-{number}", labels=V2))
     (found,) = agents_at(fleet, AT_MS + 6_000)
-    assert (found.calls_in_trouble, found.bad_since_ms, found.calls_affected) == (2, None, 0)
+    assert (found.calls_in_trouble, found.bad_since_ms, found.bad_until_ms) == (2, AT_MS, AT_MS + 6_000)
+    assert (found.is_bad, found.calls_affected) == (False, 2)
     fleet.take(failing("c"))
     (found,) = agents_at(fleet, AT_MS + 7_000)
-    assert (found.bad_since_ms, found.calls_affected) == (AT_MS + 7_000, 3)
+    assert (found.bad_since_ms, found.bad_until_ms, found.calls_affected) == (AT_MS, None, 3), "a short pause"
+    fleet.take(call_row("c", labels=V2, revision=1))
+    agents_at(fleet, AT_MS + 8_000)
+    fleet.take(failing("c", revision=2))
+    (found,) = agents_at(fleet, AT_MS + 9_000 + PAUSE_MS)
+    assert (found.bad_since_ms, found.calls_affected) == (AT_MS + 9_000 + PAUSE_MS, 3), "a new time"
+    fleet.take(call_row("c", labels=V2, revision=3))
+    agents_at(fleet, AT_MS + 2 * PAUSE_MS)
+    (found,) = agents_at(fleet, AT_MS + 2 * PAUSE_MS + WINDOW_MS + 1)
+    assert (found.bad_since_ms, found.bad_until_ms, found.calls_affected) == (None, None, 0), "forgotten"
+
+
+def test_one_call_in_trouble_makes_no_agent_bad_that_has_several() -> None:
+    fleet = Fleet()
+    for name in ("b", "c"):
+        fleet.take(call_row(name, labels=V2))
+    fleet.take(failing("a"))
+    assert not agents_at(fleet)[0].is_bad
+    fleet.take(failing("b", revision=1))
+    assert agents_at(fleet)[0].is_bad
 
 
 def test_a_mute_agent_stays_at_the_top_when_its_callers_have_given_up() -> None:
@@ -89,28 +109,17 @@ def test_a_mute_agent_stays_at_the_top_when_its_callers_have_given_up() -> None:
     assert (bad.version, bad.calls_running, bad.calls_ended_badly, bad.calls_affected) == ("2", 0, 2, 2)
     assert (bad.unanswered_share, bad.bad_since_ms) == (1.0, AT_MS + 1_000)
     (later, *_) = (each for each in agents_at(fleet, AT_MS + 5 * MINUTE_MS) if each.version == "2")
-    assert (later.calls_ended_badly, later.bad_since_ms) == (2, None), "it is over, and still seen"
-
-
-def test_progress_is_that_of_the_running_calls_with_goals() -> None:
-    fleet = Fleet()
-    for name, reached, state in (("a", 1, "running"), ("b", 3, "running"), ("c", 4, "closed")):
-        goals = Goals("desk", "1" * 16, progress=Progress(0.0, 0.0, 0.0, 0.0, 0.0, reached, 0, 4))
-        fleet.take(call_row(name, labels=V1, goals=goals, state=state))
-    fleet.take(call_row("d", labels=V1))
-    assert agents_at(fleet)[0].progress == 0.5
+    assert (later.calls_ended_badly, later.is_bad) == (2, False), "it is over, and still seen"
+    assert (later.bad_since_ms, later.bad_until_ms) == (AT_MS + 1_000, AT_MS + 5 * MINUTE_MS)
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_AGENTS", 2)
-    monkeypatch.setattr(module, "MAX_WAITS", 2)
+    monkeypatch.setattr(module, "MAX_KEPT", 4)
     monkeypatch.setattr(module, "MAX_AFFECTED", 1)
     agents = Agents()
     for name in "abc":
-        for _ in range(5):
-            agents.take_turn(turn_row(labels=Labels(agent=name), wait_ms=1.0, news=("wait",)))
-    assert list(agents._kept) == [("b", None), ("c", None)]
-    assert agents._kept["c", None].minute(AT_MS).waits_ms == [1.0, 1.0]
+        agents.take_turn(turn_row(labels=Labels(agent=name), wait_ms=1.0, news=("wait",)))
+    assert list(agents._kept) == [("b", None), Labels(agent="b"), ("c", None), Labels(agent="c")]
     fleet = Fleet()
     fleet.take(failing("a"))
     agents_at(fleet)

@@ -75,12 +75,20 @@ def test_alerts_are_ordered_by_severity_and_age() -> None:
     given = [
         {"labels": {"alertname": "New", "severity": "critical"}, "startsAt": "2026-11-24T10:00:00Z"},
         {"labels": {"alertname": "Info", "severity": "nonsense", "agent": "desk", "tenant": ""}, "startsAt": "2026-11-24T08:00:00Z"},
-        {"labels": {"alertname": "Old", "severity": "critical"}, "startsAt": "2026-11-24T09:00:00Z", "annotations": {"summary": "s"}},
+        {"labels": {"alertname": "Old", "severity": "critical"}, "startsAt": "2026-11-24T09:00:00Z",
+         "annotations": {"summary": "s", "runbook": "Look.", "runbook_url": "https://x/Old.md"}},
     ]  # fmt: skip
     firing = alerts_in(json.dumps(given).encode())
-    assert [(each.name, each.severity, each.who, each.summary) for each in firing] == [
-        ("Old", "critical", "", "s"), ("New", "critical", "", ""), ("Info", "info", "desk", ""),
+    assert [(each.name, each.severity, each.whose, each.summary) for each in firing] == [
+        ("Old", "critical", {}, "s"), ("New", "critical", {}, ""), ("Info", "info", {"agent": "desk"}, ""),
     ]  # fmt: skip
+    assert [(each.what_to_do, each.runbook) for each in firing[:2]] == [("Look.", "https://x/Old.md"), ("", "")]
+
+
+def test_a_runbook_is_a_page_and_no_script() -> None:
+    given = [{"annotations": {"runbook_url": "javascript:alert(1)"}}]
+    (alert,) = alerts_in(json.dumps(given).encode())
+    assert alert.runbook == ""
 
 
 FAR = ("0001-01-01T00:00:00", "9999-12-31T23:59:59.999999", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00")

@@ -181,16 +181,16 @@ def _stages(**lengths_ms: float) -> list[StageLatency]:
             900,
             [
                 ("endpointing", 0, 300),
-                ("llm first token", 300, 200),
-                ("llm first sentence", 500, 50),
-                ("tts first byte", 550, 100),
+                ("model, first token", 300, 200),
+                ("model, first sentence", 500, 50),
+                ("voice, first sound", 550, 100),
                 ("not measured", 650, 250),
             ],
         ),
         (
             _stages(llm_first_token=200, tool_request=350, tool_run=4_000),
             4_200,
-            [("tool request", 0, 350), ("tool run", 350, 4_000)],
+            [("model, until its tool call", 0, 350), ("tool run", 350, 4_000)],
         ),
         # A breakdown fills the wait; the other numbers measure the same time again.
         (
@@ -204,13 +204,13 @@ def _stages(**lengths_ms: float) -> list[StageLatency]:
             960,
             [
                 ("tool run", 0, 200),
-                ("llm last sentence", 200, 700),
-                ("tts first byte", 900, 50),
+                ("model, last sentence", 200, 700),
+                ("voice, first sound", 900, 50),
                 ("not measured", 950, 10),
             ],
         ),
         (_stages(llm_last_sentence=700, tool_run=200), 800, [("tool run", 0, 200), ("not measured", 200, 600)]),
-        (_stages(tool_run=0, tts_first_byte=100), None, [("tts first byte", 0, 100)]),
+        (_stages(tool_run=0, tts_first_byte=100), None, [("voice, first sound", 0, 100)]),
     ],
 )
 def test_stages_are_put_one_after_the_other(

@@ -6,14 +6,16 @@ import pytest
 from msgspec import structs
 
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.view import Tile, Verdict, standouts, tiles
+from consumers.console.page.view import Tile, Verdict, standouts, summary, tiles, turn_to_look_at, verdict
 from schemas.closed_sets import Anchor, Speaker, ToolOutcome, UnscoredReason
 from schemas.rows import (
+    Answer,
     CallRow,
     Errors,
     Eva,
     Goals,
     GoalsRow,
+    Labels,
     NotApplicable,
     Progress,
     Silence,
@@ -70,7 +72,7 @@ def test_an_unknown_figure_is_not_judged() -> None:
 def test_a_median_says_how_its_waits_are_known_and_how_many_can_still_change() -> None:
     settled = turn_row(2, wait_ms=900.0, anchor=Anchor.AUDIO, status="settled")
     median = tile("Median wait", call_row(p50_ms=900.0), waited(1, 900.0, Anchor.VAD), settled)
-    assert ("End of the user's speech", "by voice detector (1 turn), heard on the line (1 turn)") in median.why
+    assert ("End of the caller's speech", "by voice detector (1 turn), heard on the line (1 turn)") in median.why
     assert ("Status", "1 provisional, 1 settled") in median.why
 
 
@@ -78,7 +80,7 @@ def test_the_longest_wait_says_its_anchor_and_its_status() -> None:
     longest = tile("Longest wait", None, waited(1, 900.0, Anchor.VAD), waited(2, 300.0))
     assert longest.more == "turn 1"
     assert longest.why[:2] == (
-        ("End of the user's speech", "by voice detector"),
+        ("End of the caller's speech", "by voice detector"),
         ("Status", "provisional: late events can change it"),
     )
     final = tile("Longest wait", call_row(state="closed"), waited(1, 900.0, Anchor.VAD))
@@ -91,8 +93,8 @@ def test_interruptions_are_judged_by_who_did_it_and_how_often() -> None:
 
     assert by(0, 0).judged == (GOOD, "none")
     assert by(4, 0).judged is None
-    assert by(1, 1).judged == (FAIR, "the assistant spoke over the user")
-    assert by(0, 3).judged == (BAD, "the assistant again and again")
+    assert by(1, 1).judged == (FAIR, "the agent spoke over the caller")
+    assert by(0, 3).judged == (BAD, "the agent again and again")
 
 
 @pytest.mark.parametrize(
@@ -122,12 +124,12 @@ def with_progress(reached: int, *, state: str = "running", is_stalled: bool = Fa
 
 def test_progress_is_judged_when_it_is_complete_or_the_call_is_over() -> None:
     goals = GoalsRow(conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json"))
-    over = tile("Progress", with_progress(1, state="closed"), turn_row(3), goals=goals)
-    assert over[:4] == ("Progress", "50 %", "1 of 2 subgoals", (BAD, "not every subgoal reached"))
+    over = tile("Goals", with_progress(1, state="closed"), turn_row(3), goals=goals)
+    assert over[:4] == ("Goals", "50 %", "1 of 2 goals", (BAD, "not every goal reached"))
     assert over.why == (("Known", "up to turn 3"), ("Status", "final: the call is over"))
-    assert tile("Progress", with_progress(1), goals=goals).judged is None
-    assert tile("Progress", with_progress(1, is_stalled=True), goals=goals).judged == (FAIR, "stalled")
-    assert tile("Progress", with_progress(2), goals=goals).judged == (GOOD, "every subgoal reached")
+    assert tile("Goals", with_progress(1), goals=goals).judged is None
+    assert tile("Goals", with_progress(1, is_stalled=True), goals=goals).judged == (FAIR, "stalled")
+    assert tile("Goals", with_progress(2), goals=goals).judged == (GOOD, "every goal reached")
 
 
 def evaluated(name: str, value: float | NotApplicable) -> CallRow:
@@ -175,11 +177,11 @@ def test_a_call_that_ended_badly_says_so_first() -> None:
     assert found_in(reported_rows(call_row(waiting=waiting, turn=4))) == [], "it goes on"
     ended = call_row(waiting=waiting, turn=4, state="closed")
     assert found_in(reported_rows(ended, turn_row(4, outcome="abandoned"))) == [
-        ("Ended badly", 4, "ended: no answer in turn 4"),
+        ("Ended badly", 4, "hung up in silence, turn 4"),
         ("Turns without an answer", 4, "the call ended"),
     ]
     failed = call_row(errors=Errors(1, 1, AT_MS), turn=4, state="over")
-    assert found_in(reported_rows(failed))[0] == ("Ended badly", 4, "ended: agent error")
+    assert found_in(reported_rows(failed))[0] == ("Ended badly", 4, "failed: agent error")
     assert found_in(reported_rows(structs.replace(failed, known_ms=AT_MS + 60_001)))[0][0] == "Errors of the agent"
 
 
@@ -195,8 +197,8 @@ def test_interruptions_tools_and_stalls_stand_out() -> None:
     turn = turn_row(1, interruptions=(Speaker.ASSISTANT, Speaker.USER), tools=uses, **both)
     call = with_progress(1, is_stalled=True)
     assert found_in(reported_rows(call, turn)) == [
-        ("Assistant spoke over the user", 1, "0.50 s together"),
-        ("User interrupted", 1, "0.50 s together"),
+        ("Agent spoke over the caller", 1, "0.50 s together"),
+        ("Caller interrupted", 1, "0.50 s together"),
         ("Tools without success", 1, "find failed"),
         ("No progress after", 1, "until now"),
     ]
@@ -210,3 +212,48 @@ def test_dead_air_counts_once_and_has_the_length_that_is_drawn() -> None:
     assert tile("Dead air", None, heard)[1:4] == ("0 times", None, (GOOD, "never over 3.00 s"))
     assert found_in(reported_rows(None, turn)) == [("Other dead air", 1, "5.00 s")]
     assert found_in(reported_rows(None, structs.replace(turn, wait_ms=5_000.0)))[0][0].startswith("Waits over")
+
+
+def slow_call(**more: Any) -> ReportedCall:
+    """Four turns of which the second and third were answered late."""
+    waits_ms = (900.0, 4_000.0, 5_910.0, 800.0)
+    turns = [turn_row(number, wait_ms=wait_ms) for number, wait_ms in enumerate(waits_ms, 1)]
+    labels = Labels(agent="desk", version="2", tenant="acme")
+    return reported_rows(call_row(labels=labels, turn=4, began_ms=AT_MS, **more), *turns)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, "It is not going on now."),
+        ({"answer": Answer(4, 5_910.0)}, "It is going on: turn 4 slow: 5.9 s."),
+        ({"state": "closed"}, "The last of it was in turn 3 of 4."),
+    ],
+)
+def test_a_verdict_says_what_where_how_often_and_whether_it_goes_on(more: dict[str, Any], told: str) -> None:
+    assert verdict(slow_call(**more)) == f"2 of 4 waits over 1.50 s, the longest 5.91 s in turn 3. {told}"
+    assert turn_to_look_at(slow_call(**more)) == 3
+
+
+def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
+    use = ToolUse(0, "find", ToolOutcome.ERROR)
+    turns = [turn_row(1, wait_ms=4_000.0, tools=(use, use)), turn_row(2, outcome="abandoned")]
+    gone = call_row(state="closed", turn=2, unanswered=1, answer=Answer(1, 4_000.0), waiting=Waiting(2, AT_MS, 2))
+    said = verdict(reported_rows(gone, *turns))
+    assert said == (
+        "Hung up in silence, turn 2; 1 turn without an answer; 1 of 1 wait over 1.50 s, the longest 4.00 s in turn 1; and 1 more. "
+        "It lasted to the end of the call."
+    )
+
+
+def test_a_call_without_faults_has_a_verdict_too() -> None:
+    well = reported_rows(call_row(), turn_row(1, wait_ms=900.0), turn_row(2, wait_ms=950.0))
+    assert verdict(well).startswith("So far: Nothing: no wait over 1.50 s")
+    assert turn_to_look_at(well) == 2, "the longest wait"
+    assert turn_to_look_at(reported_rows(call_row(), turn_row(1))) is None
+
+
+def test_a_summary_has_whose_call_it_is_its_verdict_and_when_it_was() -> None:
+    first, second = summary(slow_call(state="closed", ended_ms=AT_MS + 61_000)).splitlines()
+    assert first.startswith("desk 2, acme: 2 of 4 waits over 1.50 s")
+    assert second == "Call c, 2026-09-21 14:13:20 UTC, 1 min 1 s long"

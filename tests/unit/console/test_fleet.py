@@ -1,81 +1,106 @@
-"""The fleet: moving figures of all calls, which are bounded."""
+"""The fleet: figures of all calls by minute, which are bounded, for every choice of labels."""
 
 from typing import Any
 
 import pytest
 
-from consumers.console import fleet as module
-from consumers.console.fleet import STEP_MS, STEPS, Fleet, Step
+from consumers.console import agents as module
+from consumers.console.agents import MINUTES, Figures, Minute
+from consumers.console.fleet import Fleet
 from schemas.closed_sets import UnscoredReason
-from schemas.rows import Goals, Progress, Unscored
+from schemas.rows import CallRow, Goals, Labels, Progress, Unscored, Waiting
+from schemas.scores.running import EVERY_CALL, WantedCalls
+from schemas.units import MINUTE_MS
 from tests.support.calls.console_calls import AT_MS, call_row, turn_row
 
-NOW_MS = AT_MS - AT_MS % STEP_MS
 UNKNOWN = Unscored(UnscoredReason.NO_TURN_JUDGED)
+DESK, LINE = Labels(agent="desk", tenant="acme"), Labels(agent="line", tenant="acme")
 
 
-def answered(fleet: Fleet, turn: int, wait_ms: Any, *news: str) -> None:
-    fleet.take(turn_row(turn, wait_ms=wait_ms, news=news))
+def answered(fleet: Fleet, turn: int, wait_ms: Any, *news: str, labels: Labels = DESK) -> None:
+    fleet.take(turn_row(turn, wait_ms=wait_ms, news=news, labels=labels))
 
 
-def test_steps_end_with_their_time_and_are_bounded() -> None:
+def minutes(fleet: Fleet, at_ms: int = AT_MS, wanted: WantedCalls = EVERY_CALL) -> list[Figures]:
+    fleet.now(at_ms)
+    return [each for _, each in fleet.agents.figures(wanted)[1]]
+
+
+def ended(name: str, reached: int, **more: Any) -> CallRow:
+    score = Progress(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, reached=reached, subgoals=4)
+    return call_row(name, labels=DESK, goals=Goals("g", "d", progress=score), state="closed", **more)
+
+
+def test_there_is_a_quarter_of_an_hour_of_minutes_with_their_begins() -> None:
     fleet = Fleet()
     fleet.take(call_row("a"))
-    for number in range(STEPS + 5):
-        fleet.now(NOW_MS + number * STEP_MS)
-        fleet.now(NOW_MS + number * STEP_MS + STEP_MS - 1)
-    assert len(fleet.steps) == STEPS
-    assert [step.end_ms for step in fleet.steps][-2:] == [
-        NOW_MS + (STEPS + 3) * STEP_MS,
-        NOW_MS + (STEPS + 4) * STEP_MS,
-    ]
-    assert {step.running for step in fleet.steps} == {1}
-    assert {step.progress for step in fleet.steps} == {None}
+    for ago in range(MINUTES + 5):
+        fleet.now(AT_MS + ago * MINUTE_MS)
+    begins = [begin_ms for begin_ms, _ in fleet.agents.figures(EVERY_CALL)[1]]
+    assert begins == [AT_MS - AT_MS % MINUTE_MS + ago * MINUTE_MS for ago in range(5, MINUTES + 5)]
+    assert [each.calls_running for _, each in fleet.agents.figures(EVERY_CALL)[1]] == [1] * MINUTES
 
 
-def test_a_latency_counts_once_and_where_it_became_known() -> None:
+def test_a_wait_counts_once_and_in_the_minute_in_which_it_became_known() -> None:
     fleet = Fleet()
-    fleet.now(NOW_MS)
-    for number, value in enumerate((100.0, 200.0, 300.0)):
+    for number, value in enumerate((100.0, 204.0, 300.0)):
         answered(fleet, number, value, "turn", "wait")
     answered(fleet, 0, 900.0, "wait_revised")
     answered(fleet, 5, UNKNOWN, "wait")
-    assert fleet.latencies().percentile_ms(50) == 200.0
-    fleet.now(NOW_MS + STEP_MS)
-    assert fleet.steps[-1].latencies_ms == [100.0, 200.0, 300.0]
-    assert fleet.steps[-1].percentile_ms(95) == 300.0
-    fleet.now(NOW_MS + 2 * STEP_MS)
-    assert fleet.steps[-1].percentile_ms(95) is None
-    assert fleet.latencies(1).percentile_ms(95) is None
-    assert fleet.latencies(2).percentile_ms(95) == 300.0
+    newest = minutes(fleet)[-1]
+    assert (newest.wait_p50_ms, newest.wait_p95_ms, newest.turns_answered) == (200.0, 300.0, 3)
+    later = minutes(fleet, AT_MS + MINUTE_MS)
+    assert (later[-1].wait_p95_ms, later[-2].wait_p95_ms) == (None, 300.0)
 
 
-def test_latencies_of_a_step_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_ANSWERS", 2)
+def test_waits_of_a_minute_are_bounded() -> None:
     fleet = Fleet()
-    fleet.now(NOW_MS)
-    for number in range(5):
-        answered(fleet, number, 1.0, "wait")
-    fleet.now(NOW_MS + STEP_MS)
-    assert fleet.steps[-1].latencies_ms == [1.0, 1.0]
+    for wait_ms in (module.MAX_WAIT_MS + 50.0, 9e12, -9e12, -1.0):
+        answered(fleet, 1, wait_ms, "wait")
+    newest = minutes(fleet)[-1]
+    assert (newest.wait_p50_ms, newest.wait_p95_ms, newest.turns_answered) == (0.0, 600_000.0, 4)
 
 
-def test_progress_is_the_mean_of_running_calls_with_goals() -> None:
+def test_figures_are_those_of_the_chosen_labels() -> None:
     fleet = Fleet()
-    score = Progress(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, reached=1, subgoals=3)
-    fleet.take(call_row("a", goals=Goals("g", "d", progress=score)))
-    fleet.take(call_row("without goals"))
-    fleet.take(call_row("over", goals=Goals("g", "d", progress=score), state="closed"))
-    fleet.now(NOW_MS)
-    assert fleet.steps[-1].progress == pytest.approx(1 / 3)
-    assert fleet.steps[-1].running == 2
+    for name, labels in (("a", DESK), ("b", DESK), ("c", LINE)):
+        fleet.take(call_row(name, labels=labels, failing_tools={"find": 1}))
+        answered(fleet, 1, 100.0, "wait", labels=labels)
+    for wanted, calls in (
+        (EVERY_CALL, 3),
+        (WantedCalls(agents=frozenset({"desk"})), 2),
+        (WantedCalls(tenants=frozenset({"acme"})), 3),
+        (WantedCalls(agents=frozenset({"nobody"})), 0),
+    ):
+        newest = minutes(fleet, wanted=wanted)[-1]
+        assert (newest.calls_running, newest.calls_in_trouble, newest.turns_answered) == (calls, calls, calls)
 
 
-@pytest.mark.parametrize(("percent", "expected"), [(1, 1.0), (50, 2.0), (51, 3.0), (95, 4.0), (100, 4.0)])
-def test_a_percentile_is_an_answer_that_was_given(percent: int, expected: float) -> None:
-    assert Step(0, [1.0, 2.0, 3.0, 4.0]).percentile_ms(percent) == expected
+def test_goals_are_those_of_the_calls_that_closed_each_once() -> None:
+    fleet = Fleet()
+    fleet.take(ended("a", 4))
+    fleet.take(ended("a", 4, revision=2))
+    fleet.take(ended("b", 1))
+    fleet.take(call_row("goes on", goals=ended("c", 0).goals))
+    newest = minutes(fleet)[-1]
+    assert newest.calls_judged == 2
+    assert newest.progress == pytest.approx(5 / 8)
+    assert Minute().figures().progress is None
 
 
-def test_no_answer_has_no_percentile() -> None:
-    assert Step(0).percentile_ms(95) is None
-    assert Fleet().latencies().percentile_ms(50) is None
+def test_a_bad_end_counts_once_and_is_taken_back_if_an_answer_comes_late() -> None:
+    fleet = Fleet()
+    gone = call_row("a", state="over", unanswered=1, waiting=Waiting(1, AT_MS, 2))
+    fleet.take(gone)
+    fleet.take(call_row("a", state="closed", unanswered=1, waiting=Waiting(1, AT_MS, 2), revision=2))
+    assert (minutes(fleet)[-1].calls_ended_badly, minutes(fleet)[-1].turns_unanswered) == (1, 1)
+    fleet.take(call_row("a", state="closed", revision=3))
+    assert (minutes(fleet)[-1].calls_ended_badly, minutes(fleet)[-1].turns_unanswered) == (0, 0)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(1, 10.0), (50, 20.0), (51, 30.0), (95, 40.0), (100, 40.0)])
+def test_a_percentile_is_a_wait_that_was_given(percent: int, expected: float) -> None:
+    minute = Minute()
+    minute.waits.update([1, 2, 3, 4])
+    assert minute.wait_ms(percent) == expected
+    assert Minute().wait_ms(percent) is None

@@ -35,6 +35,7 @@ from schemas.rows import (
     Rating,
     ServiceUse,
     Silence,
+    StageLatency,
     Subgoal,
     ToolUse,
     ToolWords,
@@ -42,7 +43,7 @@ from schemas.rows import (
     Unscored,
     WordsRow,
 )
-from schemas.scores.latency_stages import ServiceKind
+from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
 from streamer.report import page
 from tests.support.calls.console_calls import AT_MS, call_row, reported_rows, sounds, turn_row
 from tests.support.calls.report_calls import T0_MS, goal_set, recorded, reported
@@ -93,6 +94,11 @@ def whole(*calls: ReportedCall) -> str:
 def words(text: str) -> str:
     """Roughly the words that a person reads on the page."""
     return " ".join(unescape(re.sub("<[^>]+>", " ", text.split("</head>")[-1].replace("<wbr>", ""))).split())
+
+
+def part_of(page: str, place: str) -> str:
+    """The markup of a section."""
+    return page[page.index(f'id="{place}"') :].partition("</section>")[0].partition(">")[2]
 
 
 class Says:
@@ -170,7 +176,7 @@ def test_links_lead_somewhere_and_ids_are_there_once() -> None:
 
 def test_what_stands_out_is_told() -> None:
     text = words(whole(reported(recorded("word"))))
-    assert "Waits over 1.50 s, the objective turn 2 4.00 s User interrupted turn 1" in text
+    assert "Waits over 1.50 s, the objective turn 2 4.00 s Caller interrupted turn 1" in text
     assert "Tools without success turn 1 word failed turn 1 word2 did not answer" in text
 
 
@@ -178,7 +184,8 @@ def test_a_call_without_faults_says_so() -> None:
     calm = recorded("word", turns=1)
     without_tools = [event for event in calm.audit or () if not event["message_type"].startswith("tool")]
     text = words(whole(reported(replace(calm, audit=tuple(without_tools)))))
-    assert "Nothing: no wait over 1.50 s, no interruption, no dead air, no tool that failed. Timeline" in text
+    assert "Nothing: no wait over 1.50 s, no interruption, no dead air, no tool that failed. Agent" in text
+    assert "What stands out" in text, "it is hidden"
 
 
 def test_dead_air_is_told_alike_everywhere() -> None:
@@ -235,7 +242,7 @@ def test_the_day_of_a_recording_without_times_is_not_known() -> None:
 
 def test_how_a_wait_is_known_is_said_in_words() -> None:
     call = reported(recorded(turns=3))
-    assert "the end of the user's speech is known: heard on the line." in words(section(call, has_index=False))
+    assert "the end of the caller's speech is known: heard on the line." in words(section(call, has_index=False))
     assert [wait.turn for wait in call.waits] == [1, 2]
     turns = [
         turn_row(1, wait_ms=900.0, anchor=Anchor.RECORD, status="settled"),
@@ -267,11 +274,11 @@ def test_unknown_is_shown_as_such() -> None:
         has_index=False,
     )
     text = words(page)
-    assert "Progress unscored" in text
+    assert "Goals unscored" in text
     assert "Progress at the end progress Unscored: judge disabled" in text
     assert "turn 1 unscored, judge disabled; 1 of 2 subgoals for certain" in page
     assert "Hollow and dashed: at least so much" in text
-    assert "0 %" not in text.split("Progress unscored")[1].split("Timeline")[0]
+    assert "0 %" not in text.split("Goals unscored")[1].split("Wait for")[0]
 
 
 def test_what_a_judge_could_not_judge_stands_beside_its_rating() -> None:
@@ -325,7 +332,7 @@ def test_expected_tool_calls_say_why_they_were_missed() -> None:
     page = section(reported(recorded(turns=3), goals), has_index=False)
     text = words(page)
     text = text[text.index("Expected tool calls") :]
-    assert text[: text.index(" Speech")] == (
+    assert text[: text.index(" Figures ")] == (
         "Expected tool calls Made in turn 1 hello made as expected "
         "Missed in turn 2 hello not called in that turn, but in turn 1 "
         "Missed in turn 1 other not called in that turn "
@@ -352,13 +359,12 @@ def test_details_of_a_score_have_names_of_their_own_and_zero_rates_share_a_row()
 def test_every_score_of_the_call_and_of_its_turns_is_shown() -> None:
     call = reported(recorded(turns=3), goal_set())
     text = words(section(call, has_index=False))
-    of_call, _, of_turns = text.partition("Of each turn")
+    of_turns, _, of_call = text.partition("Scores of a turn stand beside its words.")
     for name in ("stt_wer", "transcript_disagreement", "success_final_turn", "progress", *call.row.eva):
-        assert f" {name} " in of_call.partition(" Of the call ")[2]
-    assert "Spoke for" in of_call
-    for heading in ("Wait", "Turn taking", "Talk"):
-        assert heading in of_turns.partition("Transcript")[0]
-    assert "Turn taking " in of_call.partition("What stands out")[0]
+        assert f" {name} " in of_call
+    assert "Spoke for" in of_turns
+    for heading in ("Turn taking", "Talk"):
+        assert heading in of_turns.partition("Transcript")[2].partition("Goals")[0]
 
 
 def test_a_call_in_which_nobody_was_heard() -> None:
@@ -404,13 +410,13 @@ def test_the_words_of_a_turn_stand_in_their_order_with_what_is_known_of_it() -> 
         left_out=("tools",),
     )
     page = section(reported_rows(None, turn, words=[spoken]), has_index=False)
-    text = words(page[page.index('id="call-transcript"') :])
+    text = words(part_of(page, "call-transcript"))
     assert text.endswith(
         "Transcript Turn 1 answered after 0.90 s provisional began by interrupting the agent interrupted by the agent "
-        "its answer was interrupted by the user "
-        'User No Tool find success, 0.50 s Arguments { "day": "friday" } Answer {"free":true '
+        "its answer was interrupted by the caller "
+        'Caller No Tool find success, 0.50 s Arguments { "day": "friday" } Answer {"free":true '
         "Tool book unanswered Arguments (not known) "
-        "Assistant One moment The agent wrote One moment, please Left out, because it was too large: tools."
+        "Agent One moment The agent wrote One moment, please Left out, because it was too large: tools."
     )
 
 
@@ -429,7 +435,7 @@ def test_a_turn_says_how_it_ended(outcome: Any, told: str) -> None:
     page = section(
         reported_rows(call_row(state="closed"), turn_row(1, outcome=outcome), words=[spoken]), has_index=False
     )
-    assert words(page[page.index('id="call-transcript"') :]).split("Turn 1 ")[1] == f"{told} User hello".strip()
+    assert words(part_of(page, "call-transcript")).split("Turn 1 ")[1] == f"{told} Caller hello".strip()
 
 
 def test_a_rating_is_pending_once_a_judge_is_asked() -> None:
@@ -452,7 +458,7 @@ def test_a_verdict_that_is_pending_is_shown_as_pending() -> None:
     call = reported_rows(call_row(goals=found, turn=2), turn_row(1), turn_row(2, status="open"), goals=goals)
     assert call.unjudged_turns == [1]
     text = words(section(call, has_index=False))
-    assert "Progress not judged a verdict is pending Why Progress is so Pending a judge is asked about turn 1" in text
+    assert "Goals not judged a verdict is pending Why Goals is so Pending a judge is asked about turn 1" in text
     assert "Pending any d a judge is asked" in text
     over = reported_rows(call_row(goals=found, turn=2, state="closed"), turn_row(1), goals=goals)
     assert over.unjudged_turns == []
@@ -470,10 +476,29 @@ def test_a_turn_that_did_not_change_is_not_drawn_again() -> None:
     kept.cache_clear()  # other tests draw turns like these
     long = "x" * (MOST_KEPT_CHARS + 1)
     first, parts = drawn("One", "Two", long)
-    assert parts == 3 * 2 + 2, (
-        "a wait and a score of each turn, and two turns of the transcript: the third is too long to be kept"
-    )
+    assert parts == 3 + 2, "a wait of each turn, and two turns of the transcript: the third is too long to be kept"
     assert drawn("One", "Two", long) == (first, 0)
     page, parts = drawn("One", "Three", long)
     assert parts == 1
     assert page == first.replace(">Two<", ">Three<")
+
+
+def test_a_turn_has_its_stages_and_scores_beside_its_words_also_where_words_are_hidden() -> None:
+    stages = (
+        StageLatency(
+            Stage.TOOL_REQUEST,
+            5_400.0,
+            StageSource.ELEVENLABS,
+            Anchor.VAD,
+            is_disputed=True,
+            others_ms={StageSource.PIPECAT: 350.0},
+        ),
+        StageLatency(Stage.VOICE_TO_VOICE, 5_900.0, StageSource.ELEVENLABS),
+    )
+    turn = turn_row(1, wait_ms=5_900.0, stages=stages, conciseness=Rating(1.0, 1))
+    text = words(part_of(section(reported_rows(None, turn), has_index=False), "call-transcript"))
+    assert "There are no words to show so far." in text
+    assert (
+        "Turn 1 model, until its tool call 5.40 s disputed: elevenlabs, by voice detector; pipecat says 0.35 s "
+        "voice to voice 5.90 s elevenlabs Conciseness 1"
+    ) in text

@@ -10,13 +10,14 @@ from consumers.console.api import CallsQuery
 from consumers.console.fleet import Fleet
 from consumers.console.pages import (
     MOST_ALERTS,
+    MOST_HEALTHY,
     MOST_NAMES,
     MOST_ROWS,
     Alert,
     Alerts,
     Site,
-    common_boxes,
     comparison_page,
+    names_boxes,
     now_boxes,
     now_page,
     past_page,
@@ -70,11 +71,16 @@ def boxes_of(
     fleet: Fleet, wanted: WantedCalls = EVERY_CALL, alerts: Alerts = NO_ALERTS, at_ms: int = AT_MS
 ) -> Mapping[str, Mapping[str, str]]:
     now = fleet.now(at_ms)
-    return now_boxes(SITE, now, wanted, fleet, common_boxes(now, fleet, alerts))
+    return now_boxes(SITE, now, wanted, fleet, alerts, names_boxes(now))
 
 
 def shown(fleet: Fleet, wanted: WantedCalls = EVERY_CALL, alerts: Alerts = NO_ALERTS) -> str:
     return now_page(SITE, boxes_of(fleet, wanted, alerts, AT_MS + 1_000), wanted, wall=False)
+
+
+def calls_in(boxes: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The rows of calls, without headings and folded ones."""
+    return [markup for part, markup in boxes["calls"].items() if part.startswith("r-")]
 
 
 def calls_of(name: str) -> WantedCalls:
@@ -84,11 +90,13 @@ def calls_of(name: str) -> WantedCalls:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_of_a_call_becomes_markup(text: str) -> None:
-    alert = Alert(text, "critical", text, text, AT_MS)
-    alerts = Alerts([alert], text, [alert._replace(fires_ms=AT_MS + 1)], text)
+    def alerts(name: str) -> Alerts:
+        alert = Alert(name, "critical", {"agent": name}, name, AT_MS, what_to_do=name)
+        return Alerts([alert], name, [alert._replace(fires_ms=AT_MS + 1)], name)
+
     for makes in (lambda _: EVERY_CALL, calls_of):
-        hostile = Shape(shown(fleet_of([text], text=text), makes(text), alerts))
-        plain = Shape(shown(fleet_of(["x"], text="x"), makes("x"), alerts))
+        hostile = Shape(shown(fleet_of([text], text=text), makes(text), alerts(text)))
+        plain = Shape(shown(fleet_of(["x"], text="x"), makes("x"), alerts("x")))
         assert hostile.tags == plain.tags
         assert text in "".join(hostile.text)
         assert all(link.startswith(("./", "data:image/svg+xml,")) for link in hostile.links)
@@ -101,11 +109,10 @@ def test_an_id_with_slashes_has_one_place() -> None:
 def test_many_calls_give_few_rows_and_a_count() -> None:
     fleet = fleet_of([f"call-{number}" for number in range(5_000)])
     boxes = boxes_of(fleet)
-    assert len(boxes["calls"]) == MOST_ROWS == 50
+    assert len(calls_in(boxes)) == MOST_ROWS == 50
     assert "and 4,950 further calls, 4,950 of them in trouble" in boxes["rest"]["more"]
     few = boxes_of(fleet, WantedCalls(text="call-499"))
-    assert len(few["calls"]) == 11
-    assert len(set(boxes["calls"])) == MOST_ROWS
+    assert len(calls_in(few)) == 11
 
 
 def test_a_past_call_says_how_it_ended_or_that_it_goes_on() -> None:
@@ -128,7 +135,7 @@ def test_names_and_alerts_are_bounded() -> None:
     fleet = Fleet()
     for number in range(2 * MOST_NAMES):
         fleet.take(call_row(str(number), labels=Labels(agent=f"agent-{number:04}")))
-    many = [Alert(f"Alert{number}", "warning", "", "", 0) for number in range(1_000)]
+    many = [Alert(f"Alert{number}", "warning", {}, "", 0) for number in range(1_000)]
     alerts = Alerts(many, "", [each._replace(fires_ms=1) for each in many])
     boxes = boxes_of(fleet, EVERY_CALL, alerts)
     assert boxes["names"]["lists"].count("<option") <= MOST_NAMES + 2
@@ -151,7 +158,7 @@ def test_each_part_carries_its_id_and_an_empty_page_says_so() -> None:
 def test_a_call_that_ended_says_how() -> None:
     fleet = fleet_of(["c"], at_ms=AT_MS)
     fleet.take(call_row("c", state="closed", close_reason="ended", ended_reason="<b>goodbye</b>"))
-    row = next(iter(boxes_of(fleet)["calls"].values()))
+    (row,) = calls_in(boxes_of(fleet))
     assert "over: &lt;b&gt;goodbye&lt;/b&gt;" in row
 
 
@@ -164,8 +171,8 @@ def test_a_choice_survives_its_address(sort: SortKey) -> None:
 def test_a_call_that_ended_badly_says_why() -> None:
     fleet = fleet_of([])
     fleet.take(call_row("c", state="closed", close_reason="ended", turn=4, waiting=Waiting(4, AT_MS, 1)))
-    (row,) = boxes_of(fleet)["calls"].values()
-    assert '<li class="bad">ended: no answer in turn 4</li>' in row
+    (row,) = calls_in(boxes_of(fleet))
+    assert '<li class="bad">hung up in silence, turn 4</li>' in row
     assert 'class="over"' in row
 
 
@@ -173,3 +180,51 @@ def test_a_stalled_call_is_in_trouble() -> None:
     fleet = fleet_of([])
     fleet.take(call_row(goals=Goals("g", "d", stalls=(Stall(1, "turns"),), is_stalled=True)))
     assert "stalled" in shown(fleet)
+
+
+def test_calls_in_trouble_come_first_then_those_that_ended_badly_and_many_healthy_ones_are_folded() -> None:
+    fleet = fleet_of(["bad"])
+    fleet.take(call_row("gone", state="closed", turn=2, waiting=Waiting(2, AT_MS, 1)))
+    for number in range(MOST_HEALTHY + 1):
+        fleet.take(call_row(f"well-{number}", labels=Labels(agent="desk", version="2")))
+    fleet.take(call_row("single", labels=Labels(agent="line")))
+    boxes = boxes_of(fleet)
+    assert [part if part.startswith("g-") else part[:2] for part in boxes["calls"]] == [
+        *("g-in", "r-", "g-ended", "r-", "g-well", "r-", "ga")
+    ]
+    folded = list(boxes["calls"].values())[-1]
+    assert 'href="./?agent=desk&amp;version=2"' in folded
+    assert "6 healthy calls" in folded
+    chosen = boxes_of(fleet, WantedCalls(agents=frozenset({"desk"}), versions=frozenset({"2"})))
+    assert len(calls_in(chosen)) == MOST_HEALTHY + 1
+
+
+def test_a_chosen_agent_filters_figures_and_alerts_and_leads_back() -> None:
+    fleet = fleet_of(["bad"], text="desk")
+    fleet.take(call_row("other", labels=Labels(agent="line")))
+    alerts = Alerts([Alert("Slow", "warning", {"agent": name}, "", 0) for name in ("desk", "line")])
+    boxes = boxes_of(fleet, WantedCalls(agents=frozenset({"line"})), alerts)
+    assert "<strong>0</strong>" in boxes["lines"]["line-trouble"]
+    assert "<strong>1</strong>" in boxes["lines"]["line-calls"]
+    assert boxes["alerts"]["firing"].count("Show its calls") == 1
+    (row,) = (each for each in boxes["agents"].values() if "current" in each)
+    assert 'href="./" aria-current="true"' in row
+    assert "desk" not in boxes["head"]["counts"], "another agent is bad"
+
+
+def test_an_alert_says_what_to_do_and_leads_on() -> None:
+    alert = Alert("Slow", "warning", {"agent": "desk", "tenant": "a&b"}, "", 0, None, "Look.", "https://x/Slow.md")
+    text = boxes_of(Fleet(), alerts=Alerts([alert]))["alerts"]["firing"]
+    assert 'href="./?agent=desk&amp;tenant=a%26b"' in text
+    assert 'href="https://x/Slow.md"' in text
+    assert "<summary>What to do</summary><p>Look.</p>" in text
+
+
+def test_the_headline_is_worse_when_callers_have_given_up() -> None:
+    fleet = fleet_of([])
+    fleet.take(call_row("gone", state="closed", turn=2, unanswered=2, waiting=Waiting(2, AT_MS, 1)))
+    boxes = boxes_of(fleet)
+    assert '<strong class="bad">1</strong> ended badly in the last 15 minutes' in boxes["head"]["counts"]
+    assert "is bad since" in boxes["head"]["counts"]
+    assert "and 1 ended badly" in boxes["lines"]["line-trouble"]
+    assert "100 %" in boxes["lines"]["line-unanswered"]

@@ -113,7 +113,7 @@ def test_a_call_that_ended_badly_stays_for_a_quarter_of_an_hour_in_front_of_the_
         table.take(call)
     now = running_now(table, KNOWN, NOW_MS)
     assert [each.call.conversation_id for each in now.chosen(WantedCalls()).calls] == ["badly", "healthy", "well"]
-    assert [each.call.conversation_id for each in now.chosen(WantedCalls(text="no answer")).calls] == ["badly"]
+    assert [each.call.conversation_id for each in now.chosen(WantedCalls(text="in silence")).calls] == ["badly"]
     later_ms = NOW_MS + running.SHOWN_AFTER_BAD_END_MS
     assert ids(table, later_ms) == {"healthy", "badly"}
     assert ids(table, later_ms + 1) == {"healthy"}

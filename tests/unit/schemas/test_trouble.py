@@ -102,10 +102,11 @@ def test_dead_air_that_was_answered_is_trouble_for_some_turns() -> None:
 @pytest.mark.parametrize("state", ["over", "closed"])
 def test_a_call_that_is_over_has_no_trouble_and_may_have_ended_badly(state: str) -> None:
     assert reasons(state=state, turn=1, waiting=waiting(1), errors=errors(1)) == []
-    assert bad_end(call_row(state=state, waiting=waiting(2))) == "ended: no answer in turn 2"
-    assert bad_end(call_row(state=state, waiting=waiting(0))) == "ended: the agent never spoke"
-    assert bad_end(call_row(state=state, errors=errors(1))) == "ended: agent error: LLM"
-    assert bad_end(call_row(state=state, errors=errors(3, None))) == "ended: agent error"
+    assert bad_end(call_row(state=state, waiting=waiting(2))) == "hung up in silence, turn 2"
+    assert bad_end(call_row(state=state, waiting=waiting(2), unanswered=2)) == "never answered"
+    assert bad_end(call_row(state=state, waiting=waiting(0))) == "never answered"
+    assert bad_end(call_row(state=state, errors=errors(1))) == "failed: agent error: LLM"
+    assert bad_end(call_row(state=state, errors=errors(3, None))) == "failed: agent error"
     assert bad_end(call_row(state=state, known_ms=NOW_MS + ERROR_MS + 1, errors=errors(1))) is None
     assert bad_end(call_row(state="running", waiting=waiting(2), errors=errors(1))) is None
     assert bad_end(closed_row()) is None

@@ -72,7 +72,7 @@ def test_an_interruption_stands_at_the_answer_that_was_cut_off_and_at_the_turn_t
     lines = {line.split(":")[0].strip(): line for line in call_lines(call) if line.startswith("  turn")}
     for turn in filter(None, turns):
         assert "began by interrupting the agent" in lines[f"turn {turn}"]
-        assert "its answer was interrupted by the user" in lines[f"turn {turn - 1}"]
+        assert "its answer was interrupted by the caller" in lines[f"turn {turn - 1}"]
 
 
 def test_start_and_length_are_those_of_the_events(scoring: RecordedScoring) -> None:
@@ -129,10 +129,10 @@ def test_a_call_that_ended_badly_says_why() -> None:
     )
     assert lines_of(ended)[1:4] == [
         f"  {shown_moment(AT_MS)} UTC, 0 s long, 4 turns, ended: no reason given",
-        "  ended: no answer in turn 4",
+        "  Hung up in silence, turn 4. It lasted to the end of the call.",
         "  an agent handed the call to another one",
     ]
-    assert not [line for line in lines_of(structs.replace(ended, state="running")) if "no answer in turn" in line]
+    assert not [line for line in lines_of(structs.replace(ended, state="running")) if "ung up" in line]
 
 
 def test_an_expected_tool_call_says_why_it_was_missed() -> None:

@@ -3,6 +3,7 @@
 "use strict";
 (() => {
   const LOST_MS = 12000;
+  const STILL_MS = 10000;
   const policy = window.trustedTypes
     ? trustedTypes.createPolicy("callgauge", { createHTML: (markup) => markup })
     : { createHTML: (markup) => markup };
@@ -18,10 +19,21 @@
   let chosen = null;
   let streamAddress = body.dataset.stream;
 
+  // Moments are told in the time of who reads; their title has UTC.
+  const local = (root) => {
+    for (const moment of root.querySelectorAll("time[data-at]")) {
+      const at = new Date(Number(moment.dataset.at)), time = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+      if (Number.isNaN(at.getTime())) continue;
+      moment.title = at.toISOString();
+      moment.textContent = "day" in moment.dataset
+        ? at.toLocaleString([], { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" }) : at.toLocaleTimeString([], time);
+    }
+    return root;
+  };
   const element = (markup) => {
     const template = document.createElement("template");
     template.innerHTML = policy.createHTML(markup);
-    return template.content.firstElementChild;
+    return local(template.content).firstElementChild;
   };
 
   // What a person has opened stays open: the server does not know of it.
@@ -31,7 +43,7 @@
     there.className = fresh.className;
     const cells = [...fresh.cells];
     [...there.cells].forEach((cell, at) => {
-      const clock = cell.querySelector("time"), other = cells[at].querySelector("time");
+      const clock = cell.querySelector("time[data-since]"), other = cells[at].querySelector("time[data-since]");
       if (clock && other) clock.dataset.since = other.dataset.since;
       else if (!cell.isEqualNode(cells[at])) cell.replaceWith(cells[at]);
     });
@@ -40,34 +52,50 @@
     if (there.tagName === "TR") morphRow(there, fresh);
     else Idiomorph.morph(there, fresh, { morphStyle: "outerHTML", restoreFocus: true, callbacks });
   };
+  const fresh = new Map(), held = new Map();
+  let movedAt = -STILL_MS, words = null, turn = null;
+  const arrange = (container, ids) => {
+    const wanted = new Set(ids);
+    for (const child of [...container.children]) if (!wanted.has(child.id)) child.remove();
+    let next = container.firstElementChild;
+    for (const id of ids) {
+      const child = document.getElementById(id) || element(fresh.get(id) || "");
+      fresh.delete(id);
+      if (!child) continue;
+      if (child === next) next = next.nextElementSibling;
+      else container.insertBefore(child, next);
+    }
+  };
+  // Rows keep their places while the mouse moves over them, and a little longer.
+  const isStill = (container) =>
+    container.tagName === "TBODY" && container.matches(":hover") && performance.now() - movedAt < STILL_MS;
+  const settle = () => {
+    for (const [box, ids] of held) {
+      const container = document.getElementById(box);
+      if (isStill(container)) continue;
+      arrange(container, ids);
+      held.delete(box);
+    }
+    if (!held.size) fresh.clear();
+    mark();
+  };
   const take = (news) => {
-    const fresh = new Map();
-    // A drawing that is seen up to its end goes on being seen so while it grows.
-    const atEnd = [...document.querySelectorAll(".timeline .scroll")].filter(
-      (box) => box.scrollLeft + box.clientWidth >= box.scrollWidth - 2);
+    // What is seen up to its end goes on being seen so while it grows.
+    const atEnd = [...document.querySelectorAll(".timeline .scroll, .transcript")].filter(
+      (box) => box.scrollLeft + box.clientWidth >= box.scrollWidth - 2 && box.scrollTop + box.clientHeight >= box.scrollHeight - 2);
     for (const [id, markup] of Object.entries(news.parts)) {
       const there = document.getElementById(id);
       if (there) morph(there, element(markup));
       else fresh.set(id, markup);
     }
-    for (const [box, ids] of Object.entries(news.order)) {
-      const container = document.getElementById(box);
-      if (!container) continue;
-      const wanted = new Set(ids);
-      for (const child of [...container.children]) if (!wanted.has(child.id)) child.remove();
-      let next = container.firstElementChild;
-      for (const id of ids) {
-        const child = document.getElementById(id) || element(fresh.get(id) || "");
-        if (!child) continue;
-        if (child === next) next = next.nextElementSibling;
-        else container.insertBefore(child, next);
-      }
-    }
-    for (const box of atEnd) box.scrollLeft = box.scrollWidth;
+    for (const [box, ids] of Object.entries(news.order)) if (document.getElementById(box)) held.set(box, ids);
+    for (const box of atEnd) { box.scrollLeft = box.scrollWidth; box.scrollTop = box.scrollHeight; }
     if (news.last_ms) spanTo(news.last_ms);
+    words = document.querySelector(".transcript");
+    settle();
     tick();
-    mark();
   };
+  document.addEventListener("mousemove", () => { movedAt = performance.now(); }, { passive: true });
 
   // Clocks: how long ago something was, by the server's time.
   const inWords = (ms) => {
@@ -78,6 +106,7 @@
     return `${minutes}:${two(seconds % 60)}`;
   };
   const tick = () => {
+    if (held.size) settle();
     const now = Date.now() + skewMs;
     for (const clock of document.querySelectorAll("time[data-since]")) {
       const text = inWords(now - Number(clock.dataset.since));
@@ -122,6 +151,15 @@
     if (wanted) { source.close(); say("paused", "paused"); } else if (!isBack) connect();
   };
 
+  // What a person has chosen is in the address.
+  const asked = new URLSearchParams(location.search);
+  const note = (name, value) => {
+    const address = new URL(location.href);
+    if (value === null) address.searchParams.delete(name); else address.searchParams.set(name, value);
+    address.hash = "";
+    history.replaceState(null, "", address);
+  };
+
   // Looking back: what was known of a call at a moment.
   const slider = document.getElementById("at");
   const output = document.getElementById("at-text");
@@ -150,17 +188,22 @@
     }
   };
   if (slider) {
-    slider.addEventListener("input", () => {
+    const back = () => {
       isBack = true;
       nowButton.hidden = false;
       if (source) source.close();
       say("looking back", "paused");
+      note("at_ms", slider.value);
       spoken();
       lookBack();
-    });
+    };
+    slider.addEventListener("input", back);
+    const moment = asked.get("at_ms");
+    if (/^\d{1,15}$/.test(moment || "")) { slider.value = moment; back(); }
     nowButton.addEventListener("click", () => {
       isBack = false;
       nowButton.hidden = true;
+      note("at_ms", null);
       lastId = "";
       spoken();
       if (!isPaused) connect();
@@ -191,37 +234,120 @@
   }
 
   // Keys.
-  const rows = () => [...document.querySelectorAll("#calls > tr")];
+  const rows = () => [...document.querySelectorAll("#calls > tr:not(.group)")];
   const mark = () => {
     for (const row of rows()) {
       const isChosen = row.id === chosen;
       if (row.classList.contains("chosen") !== isChosen) row.classList.toggle("chosen", isChosen);
     }
+    for (const each of document.querySelectorAll(".turn, .timeline a")) {
+      const isChosen = turn !== null && (each.id || each.getAttribute("href").slice(1)) === turn;
+      if (each.classList.contains("chosen") !== isChosen) each.classList.toggle("chosen", isChosen);
+    }
   };
   const move = (by) => {
-    const all = rows();
+    const all = words ? [...words.children] : rows();
     if (!all.length) return;
-    const at = all.findIndex((row) => row.id === chosen);
+    const at = all.findIndex((row) => row.id === (words ? turn : chosen));
     const row = all[Math.min(all.length - 1, Math.max(0, at < 0 ? 0 : at + by))];
+    if (words) { choose(row.id); return; }
     chosen = row.id;
     row.querySelector("a").focus({ preventScroll: true });
     row.scrollIntoView({ block: "nearest" });
     mark();
   };
+
+  // One call: its words and its timeline go in step, and the turn that is chosen is in both.
+  words = document.querySelector(".transcript");
+  const drawing = () => document.querySelector(".timeline .scroll");
+  const towards = (id) => {
+    const box = drawing(), link = box && box.querySelector(`a[href="#${id}"]`);
+    if (!link) return;
+    box.scrollLeft += link.getBoundingClientRect().left - box.getBoundingClientRect().left - box.clientWidth / 3;
+  };
+  const wordsOf = (id) => {
+    const there = document.getElementById(id);
+    if (there && words) words.scrollTop += there.getBoundingClientRect().top - words.getBoundingClientRect().top - 8;
+  };
+  const choose = (id) => {
+    turn = id;
+    note("turn", id.replace(/^.*-t/, ""));
+    towards(id);
+    words.scrollIntoView({ block: "nearest" });
+    wordsOf(id);
+    mark();
+  };
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#call-t"]'), spoken = event.target.closest(".transcript > .turn");
+    if (link && document.getElementById(link.getAttribute("href").slice(1))) {
+      event.preventDefault();
+      choose(link.getAttribute("href").slice(1));
+    } else if (spoken && !event.target.closest("a, summary, pre, .depth")) choose(spoken.id);
+  });
+  document.addEventListener("scroll", (event) => {
+    const box = event.target;
+    if (!words || box === document || !box.matches(":hover, :focus")) return;
+    if (box === words) {
+      const top = words.getBoundingClientRect().top;
+      const first = [...words.children].find((each) => each.getBoundingClientRect().bottom > top + 16);
+      if (first) towards(first.id);
+    } else if (box === drawing()) {
+      const left = box.getBoundingClientRect().left;
+      const first = [...box.querySelectorAll("a")].find((each) => each.getBoundingClientRect().right > left + box.clientWidth / 3);
+      if (first) wordsOf(first.getAttribute("href").slice(1));
+    }
+  }, true);
+
+  // The list that a person came from, so that he can go on to the next call of it.
+  const around = document.getElementById("around");
+  document.addEventListener("click", (event) => {
+    const links = [...document.querySelectorAll('table.calls tbody th a[href*="calls/"]')].map((each) => each.href);
+    if (links.length && event.target.closest("table.calls a")) sessionStorage.setItem("calls", JSON.stringify(links));
+  });
+  if (around) {
+    const links = JSON.parse(sessionStorage.getItem("calls") || "[]"), here = location.origin + location.pathname;
+    const at = links.indexOf(here);
+    for (const [link, to] of [["prev", links[at - 1]], ["next", links[at + 1]]]) {
+      const there = around.querySelector(`[rel=${link}]`);
+      if (at >= 0 && to) { there.href = to; around.hidden = false; } else there.hidden = true;
+    }
+  }
+
+  // What is copied.
+  const copy = async (text) => {
+    if (navigator.clipboard) { await navigator.clipboard.writeText(text); return; }
+    const field = document.body.appendChild(document.createElement("textarea"));  // an address without TLS has no clipboard
+    field.value = text;
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  };
+  for (const button of document.querySelectorAll("button[data-copy]")) {
+    const name = button.textContent;
+    button.addEventListener("click", async () => {
+      const link = location.href, summary = document.getElementById("summary").textContent;
+      await copy({ link, id: button.dataset.text, summary: `${summary}\n${link}` }[button.dataset.copy]);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = name; }, 1500);
+    });
+  }
+
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const isTyping = event.target.matches("input, select, textarea");
+    const isTyping = event.target.matches("input:not([type=range]), select, textarea");
     if (event.key === "Escape" && isTyping) { event.target.blur(); return; }
     if (isTyping) return;
     if (event.key === "j") move(1);
     else if (event.key === "k") move(-1);
+    else if (event.key === "[" && around) around.querySelector("[rel=prev][href]")?.click();
+    else if (event.key === "]" && around) around.querySelector("[rel=next][href]")?.click();
     else if (event.key === "p" && pauseButton) pause(!isPaused);
     else if (event.key === "/" && document.getElementById("text")) { event.preventDefault(); document.getElementById("text").focus(); }
   });
 
   if (pauseButton) pauseButton.addEventListener("click", () => pause(!isPaused));
-  const turn = new URLSearchParams(location.search).get("turn");
-  if (turn && /^\d{1,6}$/.test(turn)) document.getElementById(`call-t${turn}`)?.scrollIntoView();
-  if (streamAddress) { connect(); setInterval(tick, 1000); }
+  if (words && /^\d{1,6}$/.test(asked.get("turn") || "")) choose(`call-t${asked.get("turn")}`);
+  local(document);
+  if (streamAddress) { if (!isBack) connect(); setInterval(tick, 1000); }
   addEventListener("pagehide", () => { if (source) source.close(); });
 })();
