@@ -21,9 +21,9 @@ from consumers.history.opening import opened
 from consumers.history.search import COLUMNS, MAX_TEXT_CHARS, Condition
 from consumers.runtime.process import OperatorError, SetupError, first_of, wall_clock_ms
 from consumers.runtime.visible import visible
+from consumers.store.changes import remark_on_chance
 from schemas.columns import CALL_COLUMNS, flat
 from schemas.scores.running import WantedCalls
-from streamer.changes import remark_on_chance
 from streamer.doctor.examination import examine, tell_all
 from streamer.doctor.findings import Finding, Verdict
 from streamer.doctor.folder import examine_folder

@@ -191,7 +191,8 @@ def compare(
         callgauge history compare --before 2026-11-20 --after 2026-11-21 --by labels.agent,labels.version
         callgauge history compare --before 14d..7d --after 7d..0d --where "labels.agent = desk" --json
     """
-    from streamer.changes import changes_table, remark_on_chance
+    from consumers.store.changes import remark_on_chance
+    from streamer.changes import changes_table
     from streamer.history.comparison import (
         Period,
         compared,

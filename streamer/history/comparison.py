@@ -9,8 +9,8 @@ import typer
 
 from consumers.history.search import Condition, HistoryStore, Question
 from consumers.runtime.process import SetupError
+from consumers.store.changes import MEASURES, Change, change_of, changes_json, draws_of_one
 from schemas.columns import Flat
-from streamer.changes import MEASURES, Change, change_of, changes_json, draws_of_one
 from streamer.time_bounds import moment_given
 
 GROUPS: Final = (

@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from consumers.store.changes import MEASURES
 from schemas.closed_sets import FAILED_USES, UnscoredReason
 from schemas.columns import Flat
 from schemas.goals.goal_set import GoalSet
@@ -28,7 +29,6 @@ from schemas.rows import (
     is_own,
     is_row,
 )
-from streamer.changes import MEASURES
 from streamer.recordings.files import RecordingError, raw_lines_of
 
 # One call as a trial of its goal set, from its newest rows. Pure.
