@@ -1,12 +1,22 @@
-"""The table of two lots of calls, for people at a terminal."""
+"""Two lots of calls beside each other, for people at a terminal and for programs."""
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from rich.table import Table
 
-from consumers.console.page.drawing import percent
-from consumers.store.changes import Change
+from consumers.console.page.drawing import counted, percent
+from consumers.store.changes import (
+    Change,
+    Comparison,
+    Measure,
+    SubgoalChange,
+    changes_json,
+    ends,
+    judgement,
+    more_calls,
+    shown,
+)
 
 _UNKNOWN: Final = "-"
 
@@ -49,3 +59,69 @@ def _numbers(values: Sequence[float | None]) -> list[str]:
     largest = max((abs(value) for value in values if value is not None), default=0.0)
     digits = 0 if largest >= 100 else 1 if largest >= 10 else 3
     return [_UNKNOWN if value is None else f"{value:,.{digits}f}" for value in values]
+
+
+# Two versions.
+
+MOST_NAMED: Final = 5
+"""Calls of one subgoal on a terminal."""
+_OF_SUBGOALS: Final = Measure("", "", "share", 1, 0.05)
+
+
+def comparison_table(found: Comparison) -> Table:
+    """The measures and subgoals of two lots, each with what can be said of it."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("", overflow="fold", min_width=17)
+    for head in ("A", "B", "B less A [95 % interval]"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    table.add_row("Calls", *(f"{number:,}" for number in found.calls), "", "")
+    for measure, change in found.changes:
+        table.add_row(*_compared(measure, change, measure.title))
+    for each in found.subgoals:
+        table.add_row(*_compared(_OF_SUBGOALS, each.change, f"{each.goal_set}: {each.name}"))
+    return table
+
+
+def _compared(measure: Measure, change: Change, title: str) -> Iterator[str]:
+    more = more_calls(measure, change)
+    yield title
+    yield from (shown(measure, each) for each in (change.before, change.after))
+    apart = shown(measure, change.change, is_apart=True, has_sign=True)
+    yield apart if change.low is None else f"{apart} {ends(measure, change)}"
+    yield f"{more:,} more calls" if more else judgement(measure, change)
+
+
+def flipped_lines(subgoals: Iterable[SubgoalChange]) -> Iterator[str]:
+    """The calls of the second lot that have another result of a subgoal than most of the first; of subgoals that changed."""
+    for each in subgoals:
+        if each.change.is_more_than_chance and each.flipped:
+            all_of_them = len(each.flipped) + each.others
+            more = f" and {all_of_them - MOST_NAMED} more" if all_of_them > MOST_NAMED else ""
+            named = ", ".join(each.flipped[:MOST_NAMED])
+            yield f"{each.name} came out otherwise in {counted(all_of_them, 'call')} of B: {named}{more}"
+
+
+def comparison_document(found: Comparison) -> dict[str, Any]:
+    """The same as plain values; an unknown value is null."""
+    changes = {measure.name: (measure, change) for measure, change in found.changes}
+    return {
+        "a": {"name": found.names[0], "calls": found.calls[0]},
+        "b": {"name": found.names[1], "calls": found.calls[1]},
+        "verdict": found.verdict(),
+        "measures": {name: _judged(*changes[name]) for name in changes},
+        "subgoals": [
+            {
+                "goal_set": each.goal_set,
+                "id": each.name,
+                **_judged(_OF_SUBGOALS, each.change),
+                "flipped": list(each.flipped),
+            }
+            for each in found.subgoals
+        ],
+    }
+
+
+def _judged(measure: Measure, change: Change) -> dict[str, Any]:
+    judged = {"judgement": judgement(measure, change), "more_calls": more_calls(measure, change)}
+    return {**changes_json([change])[change.measure], **judged}

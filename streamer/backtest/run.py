@@ -42,7 +42,7 @@ from streamer.backtest.past import BacktestError, Past, PastFolder, PastTopics, 
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, Said, Tally
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
 from streamer.roles.evaluator_role import goals_of_now
-from streamer.served_calls import served
+from streamer.served_folder import served
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.sources.publisher import PublishError

@@ -140,7 +140,7 @@ def trials(
         raise typer.BadParameter("Live calls are scored already: leave out --goals, --judge, --agent and --processes.")
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if folder is not None:
-        from streamer.served_calls import served
+        from streamer.served_folder import served
 
         settings = served(settings, folder)
     gathered = Trials()
