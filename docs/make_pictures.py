@@ -112,7 +112,7 @@ def photograph_console(browser: Browser) -> None:
             page.locator("#calls a").first.click()
             page.locator("article .figures").wait_for()
             page.screenshot(path=PICTURES / "call.png")
-            page.goto(f"{address}/past?where=is_closed+%3D+1")
+            page.goto(f"{address}/past")
             page.set_viewport_size({"width": CONSOLE_WIDTH, "height": PAST_HEIGHT})
             marks = page.locator("input[name=id]")
             marks.first.check()

@@ -14,13 +14,15 @@ import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
 from schemas.closed_sets import EvaMetricName
-from schemas.rows import CallRow, NotApplicable, OwnRow, TurnRow, Unscored
+from schemas.rows import CallRow, NotApplicable, OwnRow, Subgoal, TurnRow, Unscored
 from schemas.scores.latency_stages import Stage
 
 Flat = str | int | float | None
 """What a column has."""
 Kind = Literal["text", "integer", "real"]
-Shape = Literal["text", "integer", "real", "flag", "value", "reason", "names", "numbers", "many", "stage", "json"]
+Shape = Literal[
+    "text", "integer", "real", "flag", "value", "reason", "names", "numbers", "many", "stage", "results", "json"
+]
 """How a column is made from its field.
 
 - `text`, `integer`, `real`: as it is; `flag`: 1 or 0
@@ -28,6 +30,7 @@ Shape = Literal["text", "integer", "real", "flag", "value", "reason", "names", "
 - `names`, `numbers`: a list of them, with commas between; None for an empty one
 - `many`: how many parts a list has; the parts are in the row itself
 - `stage`: the latency of this stage
+- `results`: the result of each part of a list, with commas between: 1, 0, or ? where it is not known; None for an empty one
 - `json`: JSON, of a table whose keys are free; None for an empty one
 """
 
@@ -80,7 +83,7 @@ class Column(NamedTuple):
     def of(self, row: Any) -> Flat:
         """Its value in a row."""
         found = row
-        for name in self.path[:-1] if self.shape == "stage" else self.path:
+        for name in self.path[:-1] if self.shape in {"stage", "results"} else self.path:
             if found is None:
                 return None
             found = found.get(name) if isinstance(found, dict) else getattr(found, name)
@@ -117,6 +120,9 @@ _FLAT: Final[Mapping[Shape, Callable[[Any], Flat]]] = {
     "names": _listed,
     "numbers": _listed,
     "many": len,
+    "results": lambda found: _listed(
+        ["?" if isinstance(each.result, _NO_VALUE) else f"{each.result:g}" for each in found]
+    ),
     "json": _written,
 }
 
@@ -165,6 +171,8 @@ def _of_list(of: Any, place: tuple[str, ...], known_with: int, meaning: str) -> 
             yield Column((*place, str(stage)), "stage", None, known_with, "latency of this stage")
     elif isinstance(of, type) and issubclass(of, Struct):
         yield Column(place, "many", 0, known_with, f"number of: {meaning}")
+        if of is Subgoal:
+            yield Column((*place, "result"), "results", None, known_with, f"result of each: {meaning}")
     else:
         yield Column(place, "numbers" if of is int else "names", None, known_with, meaning)
 

@@ -15,15 +15,16 @@ from pydantic import Field
 
 from consumers.console.api import MAX_ID_CHARS, MAX_QUERY_CHARS
 from consumers.console.page.drawing import counted
-from consumers.console.pages import PAST_COLUMNS, Alert, Alerts, side_by_side
+from consumers.console.pages import Alert, Alerts
+from consumers.console.past import ASKED_COLUMNS, PAST_COLUMNS, UNKNOWN, side_by_side
 from consumers.console.serving import alerts_client, alerts_now
 from consumers.history.opening import opened
-from consumers.history.search import COLUMNS, MAX_TEXT_CHARS, Condition
+from consumers.history.search import COLUMNS, MAX_TEXT_CHARS, Condition, Question
 from consumers.runtime.process import OperatorError, SetupError, first_of, wall_clock_ms
 from consumers.runtime.visible import visible
+from consumers.store.changes import remark_on_chance
 from schemas.columns import CALL_COLUMNS, flat
 from schemas.scores.running import WantedCalls
-from streamer.changes import remark_on_chance
 from streamer.doctor.examination import examine, tell_all
 from streamer.doctor.findings import Finding, Verdict
 from streamer.doctor.folder import examine_folder
@@ -31,8 +32,10 @@ from streamer.facts import LEAST_CHARS, installed_version
 from streamer.history.comparison import Period, compared, comparison_json, groups_given
 from streamer.live_calls import CallsOnScreen, headline
 from streamer.one_call import FoundCall, call_lines, the_call
-from streamer.roles.past_calls import MOST_ROWS, StoredCalls
-from streamer.served_calls import served, watch_in
+from streamer.roles.past_calls import MAX_SECONDS as FIND_SECONDS
+from streamer.roles.past_calls import moment_of
+from streamer.served_calls import watch_in
+from streamer.served_folder import served
 from streamer.settings.all_settings import Settings
 from streamer.tables import RUNNING_COLUMNS, RunningCall, row_of
 from streamer.terminal import say, visible_json
@@ -48,10 +51,13 @@ DOCTOR_SECONDS: Final = 30.0
 """How long the checks of `doctor` may take."""
 COMPARE_SECONDS: Final = 30.0
 """How long a question to history may take for a comparison of periods."""
+MOST_ROWS: Final = 100
+"""Past calls of one answer."""
 MOST_LISTED: Final = 20
 """Alerts and calls in trouble that are listed; the others are counted."""
 LISTED: Final = frozenset({
-    *PAST_COLUMNS, "conversation_id", "labels.version", "labels.tenant", "labels.environment", "state", "turn", "trouble", "reasons",
+    *PAST_COLUMNS, "conversation_id", "labels.version", "labels.tenant", "labels.environment", "state", "outcome", "troubles", "turn",
+    "trouble", "reasons",
     "quiet_ms",
 })  # fmt: skip
 """Columns of a call in a list, as docs/tables.md has them."""
@@ -157,8 +163,14 @@ class Answers:
         """Finds calls in the history by agent, time, a condition and words, the longest wait first, each as a line of JSON."""
         if said and (why := self._why_no_words()) is not None:  # a search would tell what was said
             raise SetupError(f"{why} They are not searched: leave `said` out.")
-        rows, has_more = StoredCalls(self._at_home().history).find(since, agent, where, said)
-        yield f"{_of(len(rows), most)}{' There are more in the history.' if has_more else ''}"
+        conditions = [Condition("labels.agent", "=", agent)] if agent else []
+        conditions += [Condition.parse(where)] if where else []
+        now_ms = wall_clock_ms()
+        question = Question(moment_of(since, now_ms), now_ms + 1, conditions, said.split(), most=MOST_ROWS + 1)
+        with opened(self._at_home().history, FIND_SECONDS) as store:
+            rows = store.find(question, ASKED_COLUMNS)
+        has_more = len(rows) > MOST_ROWS
+        yield f"{_of(min(len(rows), MOST_ROWS), most)}{' There are more in the history.' if has_more else ''}"
         yield from map(_listed, rows[:most])
 
     def show_call(
@@ -187,7 +199,7 @@ class Answers:
         yield f"first: {rows[0].conversation_id}"
         yield f"second: {rows[1].conversation_id}"
         for head, cells, change in side_by_side(columns):
-            first_text, second_text = (cell or "unknown" for cell in cells)
+            first_text, second_text = ("unknown" if cell == UNKNOWN else cell for cell in cells)
             yield f"{head}: {first_text} | {second_text}{f' | {change}' if change else ''}"
 
     def compare_periods(

@@ -1,92 +1,24 @@
-"""Compares the calls of two lots, measure by measure: how far apart their means are, and whether that is more than chance. Pure."""
+"""Two lots of calls beside each other, for people at a terminal and for programs."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from rich.table import Table
 
-from consumers.console.page.drawing import percent
-from schemas.columns import CALL_COLUMNS, Column
-from streamer.bootstrap import MOST_DRAWS, interval
+from consumers.console.page.drawing import counted, percent
+from consumers.store.changes import (
+    Change,
+    Comparison,
+    Measure,
+    SubgoalChange,
+    changes_json,
+    ends,
+    judgement,
+    more_calls,
+    shown,
+)
 
-_NO_MEASURES: Final = frozenset({"revision", "partition", "first_place", "last_place", "turn", "through_turn"})
-MEASURES: Final[Mapping[str, Column]] = {
-    column.name: column
-    for column in CALL_COLUMNS
-    if column.kind != "text"
-    and column.name not in _NO_MEASURES
-    and not column.name.endswith(("_turn", ".turn", "known_ms", "last_ms", "ed_ms", "an_ms"))
-}
-"""Numbers of a call of which a mean says something: no places, no moments, no numbers of turns."""
-MOST_DRAWS_OF_ALL: Final = 4_000_000
-"""Draws for all intervals of one comparison: a second or two."""
-LEAST_DRAWS: Final = 20_000
-"""Draws for one of them."""
 _UNKNOWN: Final = "-"
-
-
-class Change(NamedTuple):
-    """One measure of two lots of calls.
-
-    Attributes:
-        measure: Name of its column.
-        before: Its mean over the calls of the first lot in which it is known; None without any.
-        after: The same of the second.
-        calls_before: Number of these calls.
-        calls_after: The same of the second.
-        low: Lower end of the 95 % bootstrap interval of the change; None with fewer than two calls in a lot.
-        high: Its upper end.
-        is_paired: Whether calls are resampled with both of their values: each value has a partner in the other lot.
-    """
-
-    measure: str
-    before: float | None
-    after: float | None
-    calls_before: int
-    calls_after: int
-    low: float | None
-    high: float | None
-    is_paired: bool = False
-
-    @property
-    def change(self) -> float | None:
-        """How much higher it is in the second lot; None if it is unknown in one of them."""
-        return None if self.before is None or self.after is None else self.after - self.before
-
-    @property
-    def is_more_than_chance(self) -> bool | None:
-        """Whether the interval of the change is on one side of 0; None without an interval."""
-        return None if self.low is None or self.high is None else self.low > 0 or self.high < 0
-
-
-def change_of(
-    measure: str,
-    before: Sequence[float],
-    after: Sequence[float],
-    pairs: Sequence[tuple[float, float]] = (),
-    most_draws: int = MOST_DRAWS,
-) -> Change:
-    """Compares the known values of one measure.
-
-    Args:
-        measure: Its name.
-        before: Those of the first lot.
-        after: Those of the second.
-        pairs: Both values of the calls that are in both lots.
-        most_draws: About how many values are drawn for the interval.
-    """
-    is_paired = len(pairs) == len(before) == len(after)
-    lots = [[now - then for then, now in pairs]] if is_paired else [before, after]
-    mean, mean_after = (sum(lot) / len(lot) if lot else None for lot in (before, after))
-    low = high = None
-    if min(map(len, lots)) > 1:
-        low, high = interval(lots, most_draws)
-    return Change(measure, mean, mean_after, len(before), len(after), low, high, is_paired)
-
-
-def draws_of_one(intervals: int) -> int:
-    """How many values may be drawn for one of so many intervals."""
-    return max(LEAST_DRAWS, MOST_DRAWS_OF_ALL // max(1, intervals))
 
 
 def changes_table(
@@ -113,26 +45,6 @@ def changes_table(
     return table
 
 
-def changes_json(changes: Iterable[Change]) -> dict[str, Mapping[str, float | bool | None]]:
-    """The same measures as plain values; an unknown value is null."""
-    return {each.measure: _plain(each) for each in changes if each.before is not None or each.after is not None}
-
-
-def remark_on_chance(changes: Iterable[Change]) -> str | None:
-    """What a reader of many intervals must know; None without one."""
-    judged = sum(each.is_more_than_chance is not None for each in changes)
-    if not judged:
-        return None
-    by_chance = round(judged * 0.05)
-    return f"{judged} changes have an interval. If nothing had changed, about {by_chance} would be called more than chance."
-
-
-def _plain(each: Change) -> Mapping[str, Any]:
-    known = each._asdict()
-    del known["measure"]
-    return known | {"change": each.change, "is_more_than_chance": each.is_more_than_chance}
-
-
 def _shares(values: Sequence[float | None]) -> list[str]:
     """Two shares, and how far they are apart."""
     shown = [_UNKNOWN if value is None else percent(value) for value in values]
@@ -147,3 +59,69 @@ def _numbers(values: Sequence[float | None]) -> list[str]:
     largest = max((abs(value) for value in values if value is not None), default=0.0)
     digits = 0 if largest >= 100 else 1 if largest >= 10 else 3
     return [_UNKNOWN if value is None else f"{value:,.{digits}f}" for value in values]
+
+
+# Two versions.
+
+MOST_NAMED: Final = 5
+"""Calls of one subgoal on a terminal."""
+_OF_SUBGOALS: Final = Measure("", "", "share", 1, 0.05)
+
+
+def comparison_table(found: Comparison) -> Table:
+    """The measures and subgoals of two lots, each with what can be said of it."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("", overflow="fold", min_width=17)
+    for head in ("A", "B", "B less A [95 % interval]"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    table.add_row("Calls", *(f"{number:,}" for number in found.calls), "", "")
+    for measure, change in found.changes:
+        table.add_row(*_compared(measure, change, measure.title))
+    for each in found.subgoals:
+        table.add_row(*_compared(_OF_SUBGOALS, each.change, f"{each.goal_set}: {each.name}"))
+    return table
+
+
+def _compared(measure: Measure, change: Change, title: str) -> Iterator[str]:
+    more = more_calls(measure, change)
+    yield title
+    yield from (shown(measure, each) for each in (change.before, change.after))
+    apart = shown(measure, change.change, is_apart=True, has_sign=True)
+    yield apart if change.low is None else f"{apart} {ends(measure, change)}"
+    yield f"{more:,} more calls" if more else judgement(measure, change)
+
+
+def flipped_lines(subgoals: Iterable[SubgoalChange]) -> Iterator[str]:
+    """The calls of the second lot that have another result of a subgoal than most of the first; of subgoals that changed."""
+    for each in subgoals:
+        if each.change.is_more_than_chance and each.flipped:
+            all_of_them = len(each.flipped) + each.others
+            more = f" and {all_of_them - MOST_NAMED} more" if all_of_them > MOST_NAMED else ""
+            named = ", ".join(each.flipped[:MOST_NAMED])
+            yield f"{each.name} came out otherwise in {counted(all_of_them, 'call')} of B: {named}{more}"
+
+
+def comparison_document(found: Comparison) -> dict[str, Any]:
+    """The same as plain values; an unknown value is null."""
+    changes = {measure.name: (measure, change) for measure, change in found.changes}
+    return {
+        "a": {"name": found.names[0], "calls": found.calls[0]},
+        "b": {"name": found.names[1], "calls": found.calls[1]},
+        "verdict": found.verdict(),
+        "measures": {name: _judged(*changes[name]) for name in changes},
+        "subgoals": [
+            {
+                "goal_set": each.goal_set,
+                "id": each.name,
+                **_judged(_OF_SUBGOALS, each.change),
+                "flipped": list(each.flipped),
+            }
+            for each in found.subgoals
+        ],
+    }
+
+
+def _judged(measure: Measure, change: Change) -> dict[str, Any]:
+    judged = {"judgement": judgement(measure, change), "more_calls": more_calls(measure, change)}
+    return {**changes_json([change])[change.measure], **judged}

@@ -187,7 +187,8 @@ async def watch(
             place = f"topic {settings.kafka.topic('scores')} at {settings.bootstrap}"
             await first_of(stop.wait(), watched.read(settings.kafka), show(watched, place))
             return
-        from streamer.served_calls import served, watch_in
+        from streamer.served_calls import watch_in
+        from streamer.served_folder import served
 
         reading = watch_in(watched, served(settings, folder), folder)
         await first_of(stop.wait(), reading, show(watched, str(folder)))

@@ -9,41 +9,17 @@ from typing import Any, Final
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.sqlite import SqliteHistory
-from consumers.log.file import FILE_NAME, LogFileError, reading
+from consumers.log.file import LogFileError, reading
 from consumers.runtime.process import OperatorError
 from schemas.metric_context import MetricContext
 from schemas.rows import CallRow
 from streamer.live_calls import CallsOnScreen
 from streamer.one_call import FoundCall, context_document, context_from, in_history
+from streamer.served_folder import history_of, served
 from streamer.settings.all_settings import Settings
 
 LOOK_SECONDS: Final = 0.25
 """How often it is looked for new rows."""
-
-
-def is_served(folder: Path) -> bool:
-    """Whether a `serve` keeps calls in a folder, or did."""
-    return (folder / FILE_NAME).exists()
-
-
-def history_of(folder: Path, settings: Settings | None = None) -> Path:
-    """The folder of history of a folder that `serve` keeps, with the settings that it has; any other folder is one of history itself."""
-    if not is_served(folder):
-        return folder
-    return (None if settings is None else settings.history.folder) or folder / "history"
-
-
-def served(settings: Settings, folder: Path) -> Settings:
-    """The settings with the history of a folder that `serve` keeps, and without what is on Kafka.
-
-    Raises:
-        OperatorError: It is no such folder.
-    """
-    if not is_served(folder):
-        raise OperatorError(f"{folder}: no `callgauge serve` has kept calls here: there is no {FILE_NAME}.")
-    history = settings.history.model_copy(update={"folder": history_of(folder, settings), "clickhouse_url": None})
-    goals = settings.goals.model_copy(update={"reads_topic": False})
-    return settings.model_copy(update={"history": history, "goals": goals, "topic_prefix": ""})
 
 
 class FolderReader:

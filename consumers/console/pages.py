@@ -12,9 +12,9 @@ from markupsafe import Markup
 from consumers.console.agents import BAD_SHARE, MINUTES, AgentNow, Figures, Version, version_of
 from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import counted, day_and_time, in_words, percent, seconds
+from consumers.console.page.drawing import counted, in_words, percent, seconds
 from consumers.console.page.rendering import ICON, kept, render
-from consumers.console.page.running import ID_CHARS, running_line, wait_level
+from consumers.console.page.running import running_line, wait_level
 from consumers.console.page.sections import parts_of_page
 from consumers.console.page.view import summary
 from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
@@ -453,75 +453,6 @@ def remark_on(call: ReportedCall, at_ms: int | None, read_since_ms: int | None) 
     if call.row.left_out:
         parts.append(f"Its row was too large, and has no {', '.join(map(in_words, call.row.left_out))}.")
     return " ".join(parts)
-
-
-def _time(value: Any) -> str:
-    return seconds(float(value))
-
-
-PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
-    "first_known_ms": ("Began, UTC", lambda value: day_and_time(value).removesuffix(" UTC")),
-    "labels.agent": ("Agent", str),
-    "turns": ("Turns", str),
-    "p50_ms": ("Median wait", _time),
-    "p95_ms": ("p95 wait", _time),
-    "longest_wait_ms": ("Longest wait", _time),
-    "dead_airs": ("Dead air", lambda value: str(value or "")),
-    "failed_tools": ("Failed tools", str),
-    "goals.progress.result": ("Progress", lambda value: percent(float(value))),
-    "goals.success_final_turn": ("Success", lambda value: "yes" if value else "no"),
-    "ended_reason": ("Ended", in_words),
-}
-"""Columns of the page of past calls: by the column of history, its heading and how a value is written; unknown is empty."""
-
-
-def _past_text(call: Mapping[str, object], name: str) -> str:
-    if name == "ended_reason" and call.get("state") == "running":
-        return "goes on"
-    if name == "ended_reason" and call.get("waiting.turn") is not None:
-        return f"no answer in turn {call['waiting.turn']}"
-    return "" if call.get(name) is None else PAST_COLUMNS[name][1](call[name])
-
-
-def past_page(
-    site: Site, asked: Mapping[str, str], found: Sequence[Mapping[str, object]], remark: str, *, has_more: bool
-) -> str:
-    """The page of calls that are over."""
-    rows = [
-        (
-            site.call_href(conversation_id),
-            conversation_id,
-            conversation_id[-ID_CHARS:],
-            [(head, _past_text(call, name)) for name, (head, _) in PAST_COLUMNS.items()],
-        )
-        for call in found
-        for conversation_id in [str(call["conversation_id"])]
-    ]
-    heads = ["Call", *(head for head, _ in PAST_COLUMNS.values())]
-    content = render("past.html", asked=asked, heads=heads, rows=rows, remark=remark, has_more=has_more)
-    return page(site, "Past calls", content, here="past")
-
-
-def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object]]]) -> str:
-    """The page of calls side by side; `columns` has the values of each, and the first is compared with the second."""
-    heads = [(site.call_href(name) if "conversation_id" in values else "", name) for name, values in columns]
-    rows = list(side_by_side([values for _, values in columns]))
-    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS))
-
-
-def side_by_side(columns: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, list[str], str]]:
-    """By figure its heading, its text of each call, and the change from the second to the first where that says something."""
-    for name, (head, _) in PAST_COLUMNS.items():
-        values = [each.get(name) for each in columns]
-        first, second = (values[0], values[1]) if len(values) == 2 else (None, None)
-        change = ""
-        if isinstance(first, int | float) and isinstance(second, int | float) and second and name in _COMPARED:
-            change = f"{100 * (first - second) / second:+.0f} %"
-        yield head, [_past_text(each, name) for each in columns], change
-
-
-_COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "goals.progress.result"})
-"""Columns whose change in percent says something."""
 
 
 def names_of(text: str) -> frozenset[str]:

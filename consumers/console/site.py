@@ -38,6 +38,15 @@ from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.rendering import STYLE, render
 from consumers.console.page.whole import page_of
+from consumers.console.past import (
+    LotsQuery,
+    PastFound,
+    PastQuery,
+    Versions,
+    comparison_page,
+    past_page,
+    versions_page,
+)
 from consumers.console.reading import ReadCalls
 from consumers.console.settings import ConsoleSettings
 from consumers.console.streams import Streams, events_of, version_in
@@ -101,6 +110,7 @@ _STATIC: Final = Path(__file__).parent / "page" / "static"
 _ASSETS: Final[Mapping[str, tuple[str, bytes]]] = {
     "page.css": ("text/css", STYLE.encode()),
     "console.css": ("text/css", (_STATIC / "console.css").read_bytes()),
+    "past.css": ("text/css", (_STATIC / "past.css").read_bytes()),
     "console.js": ("text/javascript", (_STATIC / "console.js").read_bytes()),
     "idiomorph.min.js": ("text/javascript", (_STATIC / "idiomorph.min.js").read_bytes()),
 }
@@ -123,11 +133,25 @@ log = structlog.get_logger()
 class PastCalls(Protocol):
     """A history of calls, for pages of calls that are over. Its methods may block."""
 
-    def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[Mapping[str, object]], bool]:
-        """The worst calls that are asked for, and whether there are more.
+    def find(self, asked: PastQuery) -> PastFound:
+        """The calls of a page.
 
         Raises:
-            OperatorError: The question cannot be understood.
+            OperatorError: The question cannot be understood, or its answer takes too long.
+        """
+
+    def table(self, asked: PastQuery) -> bytes:
+        """The same calls, of all pages, as CSV.
+
+        Raises:
+            OperatorError: As `find`.
+        """
+
+    def versions(self, asked: LotsQuery) -> Versions:
+        """Two lots of calls compared.
+
+        Raises:
+            OperatorError: As `find`.
         """
 
     def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, Mapping[str, object]]]:
@@ -362,6 +386,8 @@ class ConsoleSite:
             Route("/calls/{id:path}", self._page(self._say), methods=["POST"]),
             Route("/report/{id:path}", self._page(self._report)),
             Route("/past", self._page(self._past_page)),
+            Route("/past.csv", self._page(self._past_table)),
+            Route("/versions", self._page(self._versions)),
             Route("/compare", self._page(self._comparison)),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
@@ -661,25 +687,59 @@ class ConsoleSite:
 
     async def _past_page(self, request: Request) -> Response:
         past, site = self._require_past(), self._site("./")
-        asked = {
-            name: request.query_params.get(name, "")[: api.MAX_QUERY_CHARS]
-            for name in ("since", "agent", "where", "text")
-        }
-        asked["since"] = asked["since"] or "24h"
-        remark = ""
-        if asked["text"] and not self._settings.words:  # a search would tell what was said
-            asked["text"], remark = "", "Words are hidden: console.words is false. They are not searched."
-        sought = {name: self._redactor.redact(value) for name, value in asked.items()}
-        log.info("calls_searched", role="console", user=self._access.user_of(request), **sought)
+        asked, remark = self._past_query(request)
 
         def page() -> bytes:
-            found, has_more = past.find(**asked)
-            return pages.past_page(site, asked, found, remark, has_more=has_more).encode()
+            return past_page(site, asked, past.find(asked), remark, self._redactor.redact).encode()
 
         try:
-            return _html(await self._made("history", (*asked.values(), remark), "search", page, _version_of_search))
+            return _html(await self._made("history", (asked, remark), "search", page, _version_of_search))
         except OperatorError as error:
-            return _html(pages.past_page(site, asked, (), str(error), has_more=False).encode())
+            return _html(past_page(site, asked, PastFound(), str(error)).encode())
+
+    def _past_query(self, request: Request) -> tuple[PastQuery, str]:
+        """Which past calls are asked for, and what a reader should know of that; the log says who asked."""
+        asked, remark = _query(request, PastQuery), ""
+        if (asked.text or asked.said) and not self._settings.words:  # a search would tell what was said
+            asked = asked.model_copy(update={"text": "", "said": ""})
+            remark = "Words are hidden: console.words is false. They are not searched."
+        sought = {
+            name: self._redactor.redact(value)
+            for name, value in asked.model_dump(exclude_defaults=True, exclude={"page"}).items()
+        }
+        log.info("calls_searched", role="console", user=self._access.user_of(request), **sought)
+        return asked, remark
+
+    async def _past_table(self, request: Request) -> Response:
+        """The calls of the page of past calls, as CSV."""
+        past, (asked, _) = self._require_past(), self._past_query(request)
+        made = await self._made_of_history(("table", asked), lambda: past.table(asked))
+        return Response(
+            made, media_type="text/csv", headers={**_NO_STORE, "content-disposition": "attachment; filename=calls.csv"}
+        )
+
+    async def _versions(self, request: Request) -> Response:
+        """Two versions of an agent compared, or any two lots of calls."""
+        past, asked, site = self._require_past(), _query(request, LotsQuery), self._site("./")
+
+        def page() -> bytes:
+            return versions_page(site, asked, past.versions(asked), "").encode()
+
+        try:
+            return _html(await self._made("history", asked, "versions", page, _version_of_search))
+        except OperatorError as error:
+            return _html(versions_page(site, asked, Versions(None), str(error)).encode())
+
+    async def _made_of_history(self, what: Hashable, work: Callable[[], _Made]) -> _Made:
+        """What is made of history; who asks the same gets the same for a while.
+
+        Raises:
+            _UnansweredError: It cannot be made.
+        """
+        try:
+            return await self._made("history", what, "answer", work, _version_of_search)
+        except OperatorError as error:
+            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
 
     async def _report(self, request: Request) -> Response:
         """The page of a call as one file to keep, which needs no console."""
@@ -705,12 +765,9 @@ class ConsoleSite:
 
         def compared() -> bytes | None:
             columns = past.compared(ids)
-            return pages.comparison_page(site, columns).encode() if columns else None
+            return comparison_page(site, columns).encode() if columns else None
 
-        try:
-            made = await self._made("history", ("compare", *ids), "compare", compared, _version_of_search)
-        except OperatorError as error:
-            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        made = await self._made_of_history(("compare", *ids), compared)
         if made is None:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
         return _html(made)

@@ -39,6 +39,10 @@ _UPSERT: Final = (
 )
 _HAS: Final = "SELECT 1 FROM annotation WHERE conversation_id = ? AND by = ? AND label = ?"
 _NEWEST: Final = "SELECT conversation_id FROM annotation WHERE label = ? AND NOT is_withdrawn GROUP BY 1 ORDER BY max(at_ms) DESC LIMIT ?"
+_LABELS: Final = (
+    "SELECT label, conversation_id FROM annotation WHERE label != '' AND NOT is_withdrawn GROUP BY 1, 2 "
+    "ORDER BY max(at_ms) DESC LIMIT ?"
+)
 _OF_A_CALL: Final = (
     "SELECT by, label, at_ms, note, agent, tenant FROM annotation WHERE conversation_id = ? AND NOT is_withdrawn "
     "ORDER BY at_ms, by, label"
@@ -156,6 +160,10 @@ class Annotations:
     def labelled(self, label: str) -> list[str]:
         """The calls with a label, the newest label first; at most `MAX_ROWS`."""
         return [name for (name,) in self.connection.execute(_NEWEST, [label, MAX_ROWS])]
+
+    def labels(self) -> list[tuple[str, str]]:
+        """The labels of calls, each with its call, the newest first; at most `MAX_ROWS`."""
+        return self.connection.execute(_LABELS, [MAX_ROWS]).fetchall()
 
     def of(self, conversation_id: str) -> list[Annotation]:
         """The labels and notes of a call in the order of their times."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import httpx2
 
-from consumers.history.search import COLUMNS, MAX_ROWS, Question, quoted, ranked
+from consumers.history.search import COLUMNS, KINDS, MAX_ROWS, Question, found, sql_of
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import OperatorError
 from consumers.store.rows import StoredCall
@@ -60,10 +60,9 @@ class ClickHouseHistory:
         """Ends the connections."""
         self._client.close()
 
-    def find(self, question: Question) -> list[dict[str, Flat]]:
-        """Returns the rows of the calls that a question asks for, highest first by its column."""
-        rows = (dict(zip(COLUMNS, row, strict=True)) for row in self.values(question, tuple(COLUMNS)))
-        return ranked(rows, question)
+    def find(self, question: Question, columns: Collection[str] = COLUMNS) -> list[dict[str, Flat]]:
+        """Returns these columns of the calls that a question asks for, in its order."""
+        return found(self, question, columns)
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """Yields these columns of the calls that a question asks for."""
@@ -80,7 +79,7 @@ class ClickHouseHistory:
         where = ["first_known_ms >= {since:Int64}", "first_known_ms < {until:Int64}", _NOT_FORGOTTEN]
         values: dict[str, str | float] = {"since": question.since_ms, "until": question.until_ms}
         for place, (column, comparison, value) in enumerate(question.conditions):
-            parameter, name = f"{{value{place}:{_PARAMETERS[COLUMNS[column].kind]}}}", quoted(column)
+            parameter, name = f"{{value{place}:{_PARAMETERS[KINDS[column]]}}}", sql_of(column)
             where.append(
                 f"position({name}, {parameter}) > 0" if comparison == "~" else f"{name} {comparison} {parameter}"
             )
@@ -97,12 +96,16 @@ class ClickHouseHistory:
             where.append(
                 f"conversation_id IN (SELECT conversation_id FROM transcript FINAL WHERE {' AND '.join(said)})"  # noqa: S608
             )  # ours
-        order = ""
-        if question.most is not None:
-            order = f"ORDER BY {quoted(question.order_by)} DESC NULLS LAST, conversation_id LIMIT {int(question.most)}"
-        names = ", ".join(map(quoted, columns))
+        order, names = "", ", ".join(map(sql_of, columns))
+        if question.counts:
+            order = f"GROUP BY {', '.join(str(1 + place) for place in range(len(columns)))}"
+            names += ", count()"
+        elif question.most is not None:
+            order = (
+                f"ORDER BY {sql_of(question.order_by)} {question.order_sql}, conversation_id LIMIT {int(question.most)}"
+            )
         sql = f"{_TENANTS} SELECT {names} FROM calls FINAL WHERE {' AND '.join(where)} {order}"  # noqa: S608  # our names
-        kinds = [COLUMNS[name].kind for name in columns]
+        kinds = [*(KINDS[name] for name in columns), *(["integer"] if question.counts else [])]
         for row in self._rows(sql, values):
             # Versions of ClickHouse differ in whether they write large integers as texts.
             yield tuple(
@@ -161,6 +164,15 @@ class ClickHouseHistory:
             f"GROUP BY conversation_id ORDER BY max(at_ms) DESC, conversation_id LIMIT {MAX_ROWS}"
         )
         return [name for (name,) in self._rows(sql, {"label": label})]
+
+    def labels(self) -> list[tuple[str, str]]:
+        """Returns the labels of calls, each with its call, the newest first; at most `MAX_ROWS`."""
+        sql = (
+            "SELECT label, conversation_id FROM annotation FINAL WHERE label != '' AND NOT is_withdrawn "  # noqa: S608
+            "AND conversation_id NOT IN (SELECT conversation_id FROM forgotten) "
+            f"GROUP BY label, conversation_id ORDER BY max(at_ms) DESC LIMIT {MAX_ROWS}"
+        )
+        return [(label, name) for label, name in self._rows(sql, {})]
 
     def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
         """Returns what people said of these calls, by conversation; calls of which nobody said anything are left out."""

@@ -1,14 +1,17 @@
 """Questions to history: conditions on the columns of calls, from a closed list of names and comparisons. People write no SQL."""
 
+import difflib
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from consumers.runtime.process import SetupError
 from consumers.store.rows import StoredCall
 from schemas.annotations import Annotation
-from schemas.columns import CALL_COLUMNS, Column, Flat
+from schemas.columns import CALL_COLUMNS, Column, Flat, Kind
+from schemas.scores.trouble import ERROR_MS, MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS
+from schemas.units import DAY_MS
 
 Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
 COMPARISONS: Final[tuple[Comparison, ...]] = get_args(Comparison)
@@ -17,6 +20,76 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 }  # fmt: skip
 COLUMNS: Final[Mapping[str, Column]] = {column.name: column for column in CALL_COLUMNS}
 """The columns of past calls by their names, in their order."""
+
+
+class Derived(NamedTuple):
+    """A column that follows from others. Its SQL is one that SQLite and ClickHouse understand alike; a condition on NULL does not hold."""
+
+    kind: Kind
+    sql: str
+
+
+_NEVER_ANSWERED: Final = (
+    '("waiting.turn" = 0 OR ("p50_ms" IS NULL AND "unanswered" > 0 AND "unanswered" >= "turns" - 1))'
+)
+_HUNG_UP: Final = '"waiting.turn" IS NOT NULL'
+_FAILED: Final = f'("known_ms" - "errors.known_ms") <= {ERROR_MS}'
+OUTCOMES: Final = ("never_answered", "hung_up", "failed", "ended", "running")
+"""How a call ended, the worst first; see `DERIVED`."""
+TROUBLES: Final[Mapping[str, str]] = {
+    "unanswered": '"unanswered" > 0',
+    "agent_error": '"errors.number" > 0',
+    "slow": f'"longest_wait_ms" > {VERY_SLOW_MS} OR "p50_ms" > {SLOW_MS}',
+    "tool_fails": '"failed_tool_calls" > 0',
+    "goals_missed": '"goals.success_final_turn" = 0',
+    "stalled": '"goals.is_stalled" = 1',
+    "interruptions": f'"user_interruptions" + "assistant_interruptions" >= {MANY_INTERRUPTIONS}',
+    "dead_air": '"dead_airs" > 0',
+}
+"""What can be wrong with a call as a whole, the worst first, and when it is. The names are those of `TroubleKind` where it has them."""
+DERIVED: Final[Mapping[str, Derived]] = {
+    "outcome": Derived(
+        "text",
+        f"CASE WHEN \"state\" = 'running' THEN 'running' WHEN {_NEVER_ANSWERED} THEN 'never_answered' "
+        f"WHEN {_HUNG_UP} THEN 'hung_up' WHEN {_FAILED} THEN 'failed' ELSE 'ended' END",
+    ),
+    "troubles": Derived(
+        "text",
+        " || ".join(["' '", *(f"CASE WHEN {sql} THEN '{name} ' ELSE '' END" for name, sql in TROUBLES.items())]),
+    ),
+    "rank": Derived(
+        "real",
+        f"CASE WHEN {_NEVER_ANSWERED} THEN 300 WHEN {_HUNG_UP} THEN 200 WHEN {_FAILED} THEN 100 ELSE 0 END + "
+        + " + ".join(
+            f"CASE WHEN {sql} THEN {len(TROUBLES) - place} ELSE 0 END" for place, sql in enumerate(TROUBLES.values())
+        )
+        + ' + coalesce("longest_wait_ms", 0) / 10000000.0',
+    ),
+    "ended_badly": Derived(
+        "integer",
+        f"CASE WHEN \"state\" = 'running' THEN NULL WHEN {_NEVER_ANSWERED} OR {_HUNG_UP} OR {_FAILED} THEN 1 ELSE 0 END",
+    ),
+    "success": Derived(
+        "real",
+        'CASE WHEN "goals.success_final_turn.reason" IS NULL THEN coalesce("goals.success_final_turn", "goals.progress.success") END',
+    ),
+    "length_ms": Derived(
+        "integer",
+        'CASE WHEN "state" = \'running\' THEN NULL ELSE coalesce("ended_ms" - "began_ms", "known_ms" - "first_known_ms") END',
+    ),
+    "day_ms": Derived("integer", f'"first_known_ms" - "first_known_ms" % {DAY_MS}'),
+}
+"""Columns that no file has: conditions, orders and counts take them like the others.
+
+- `outcome`: `never_answered`, `hung_up` (while the caller waited), `failed` (right after an error of the agent), `ended`, `running`
+- `troubles`: names of `TROUBLES`, a blank before and behind each
+- `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait
+- `ended_badly`: 1 or 0; `success`: as a trial has it; `length_ms`; `day_ms`: when its day began, in UTC
+"""
+KINDS: Final[Mapping[str, Kind]] = {name: each.kind for name, each in COLUMNS.items()} | {
+    name: each.kind for name, each in DERIVED.items()
+}
+"""What the values of each column are."""
 _CONDITION: Final = re.compile(
     rf"\s*([A-Za-z_0-9.]+)\s*({'|'.join(map(re.escape, COMPARISONS))})\s*(.*?)\s*", re.DOTALL
 )
@@ -27,7 +100,7 @@ MAX_TEXT_CHARS: Final = 200
 """Longest text of a condition or of a search for words."""
 
 
-MOST_MEANT: Final = 5
+MOST_MEANT: Final = 3
 """Most columns that are named in place of one that is not there."""
 
 
@@ -60,7 +133,7 @@ class Condition(NamedTuple):
             )
         column, comparison, value = found.group(1), found.group(2), found.group(3).strip("\"'")
         require_column(column, f"Condition {text!r}")
-        if COLUMNS[column].kind == "text":
+        if KINDS[column] == "text":
             if comparison not in {"=", "!=", "~"}:
                 raise SetupError(
                     f"Condition {text!r}: {column} is a text, so it can be compared with = (equal), != (not equal) and ~ (contains)."
@@ -93,17 +166,34 @@ def require_column(name: str, asked: str) -> None:
     """Refuses a name that is none of a column.
 
     Raises:
-        SetupError: There is no such column. It names those that may be meant, or all.
+        SetupError: There is no such column. It names those that may be meant, and where all are.
     """
-    if name not in COLUMNS:
-        similar = [each for each in COLUMNS if name.split(".")[-1] in each.split(".")]
-        meant = f"Is it {' or '.join(similar[:MOST_MEANT])}?" if similar else f"The columns are {', '.join(COLUMNS)}."
-        raise SetupError(f"{asked}: there is no column {name!r}. Nothing was searched. {meant}")
+    if name in KINDS:
+        return
+    ends = {each.rpartition(".")[2]: each for each in reversed(list(KINDS))}
+    similar = [
+        each for each in KINDS if name.split(".")[-1] in re.split(r"[._]", each) and not each.endswith(".reason")
+    ]
+    near = difflib.get_close_matches(name, [*KINDS, *ends], MOST_MEANT, 0.7)
+    meant = list(dict.fromkeys([*similar, *(ends.get(each, each) for each in near)]))[:MOST_MEANT]
+    is_it = f" Is it {' or '.join(meant)}?" if meant else ""
+    raise SetupError(
+        f"{asked}: there is no column {name!r}. Nothing was searched.{is_it} docs/tables.md lists all {len(COLUMNS)} columns of a call."
+    )
 
 
 def quoted(name: str) -> str:
-    """A column in SQL, because most names have dots."""
+    """A column of a file in SQL, because most names have dots."""
     return f'"{name}"'
+
+
+_NAMES: Final = re.compile(r'"([^"]+)"')
+
+
+def sql_of(name: str, there: Collection[str] = COLUMNS) -> str:
+    """A column in SQL; those that a file of an earlier version does not have are unknown."""
+    sql = DERIVED[name].sql if name in DERIVED else quoted(name)
+    return f"({_NAMES.sub(lambda found: found[0] if found[1] in there else 'NULL', sql)})"
 
 
 class Question(NamedTuple):
@@ -117,6 +207,9 @@ class Question(NamedTuple):
         order_by: Column by which the calls come, highest first; calls whose value is unknown come last.
         most: Most calls to return; None for all of them, in no order.
         ids: Only calls with these ids, at most `MAX_ROWS`; None for any.
+        skip: How many of the first calls are left out.
+        ascends: Whether the lowest come first instead.
+        counts: Whether calls with the same values are one, with their number behind the values.
     """
 
     since_ms: int
@@ -126,17 +219,28 @@ class Question(NamedTuple):
     order_by: str = "longest_wait_ms"
     most: int | None = 50
     ids: Collection[str] | None = None
+    skip: int = 0
+    ascends: bool = False
+    counts: bool = False
+
+    @property
+    def order_sql(self) -> str:
+        """The way of its order, in SQL."""
+        return "ASC NULLS LAST" if self.ascends else "DESC NULLS LAST"
 
 
-def ranked(rows: Iterable[dict[str, Flat]], question: Question) -> list[dict[str, Flat]]:
-    """The rows that a question asks for, highest first by its column; those with the same value by their ids."""
-    found = sorted(rows, key=lambda row: str(row["conversation_id"]))
-    found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
-    return found[: question.most]
+def found(store: "HistoryStore", question: Question, columns: Collection[str]) -> list[dict[str, Flat]]:
+    """The rows of the calls that a question asks for, by its column; those with the same value by their ids."""
+    names = tuple(dict.fromkeys((*columns, "conversation_id", question.order_by)))
+    most = None if question.most is None else question.skip + question.most
+    rows = [dict(zip(names, row, strict=True)) for row in store.values(question._replace(most=most), names)]
+    rows.sort(key=lambda row: str(row["conversation_id"]))
+    rows.sort(key=lambda row: _rank(row[question.order_by], question), reverse=not question.ascends)
+    return [{name: row[name] for name in columns} for row in rows[question.skip : most]]
 
 
-def _rank(value: Flat) -> tuple[bool, Any]:
-    return value is not None, value if value is not None else 0
+def _rank(value: Flat, question: Question) -> tuple[bool, Any]:
+    return (value is None) is question.ascends, value if value is not None else 0
 
 
 class HistoryStore(Protocol):
@@ -152,8 +256,8 @@ class HistoryStore(Protocol):
     def close(self) -> None:
         """Lets go of files and connections."""
 
-    def find(self, question: Question) -> list[dict[str, Flat]]:
-        """The rows of the calls that are asked for, highest first by their column."""
+    def find(self, question: Question, columns: Collection[str] = COLUMNS) -> list[dict[str, Flat]]:
+        """These columns of the calls that are asked for, in their order."""
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """These columns of the calls that are asked for; without a number of calls, all of them in no order."""
@@ -169,6 +273,9 @@ class HistoryStore(Protocol):
 
     def labelled(self, label: str) -> Sequence[str]:
         """The calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
+
+    def labels(self) -> Sequence[tuple[str, str]]:
+        """The labels of calls, each with its call, the newest first; at most `MAX_ROWS`."""
 
     def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
         """What people said of these calls, by conversation; calls of which nobody said anything are left out."""

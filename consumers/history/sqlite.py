@@ -22,7 +22,7 @@ import structlog
 
 from consumers.history.annotations import FILE_NAME, Annotations, FromPeople
 from consumers.history.annotations import TABLES as TABLES_OF_PEOPLE
-from consumers.history.search import COLUMNS, Question, quoted, ranked
+from consumers.history.search import COLUMNS, DERIVED, Question, found, quoted, sql_of
 from consumers.runtime.private_files import FolderLockedError, lock_folder, make_file, make_folder
 from consumers.runtime.process import OperatorError
 from consumers.store.rows import BUSY_SECONDS, PACKING_LEVEL, TABLES, Place, Rows, StoredCall, transaction
@@ -534,10 +534,9 @@ class SqliteHistory:
 
     # Reading.
 
-    def find(self, question: Question) -> list[dict[str, Flat]]:
-        """Returns the rows of the calls that a question asks for, highest first by its column."""
-        rows = (dict(zip(COLUMNS, row, strict=True)) for row in self.values(question, tuple(COLUMNS)))
-        return ranked(rows, question)
+    def find(self, question: Question, columns: Collection[str] = COLUMNS) -> list[dict[str, Flat]]:
+        """Returns these columns of the calls that a question asks for, in its order."""
+        return found(self, question, columns)
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """Yields these columns of the calls that a question asks for: of each file at most as many as it asks for, highest first.
@@ -585,12 +584,12 @@ class SqliteHistory:
 
     def _values_in(self, day: _Day, question: Question, asked: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
         """In the file of an earlier version, a column that it does not have is unknown for every call."""
-        if any(each.column not in day.columns for each in question.conditions):
+        if any(each.column not in day.columns and each.column not in DERIVED for each in question.conditions):
             return
         where = ["first_known_ms >= ?", "first_known_ms < ?"]
         values: list[Any] = [question.since_ms, question.until_ms]
         for column, comparison, value in question.conditions:
-            name = quoted(column)
+            name = sql_of(column, day.columns)
             where.append(f"instr({name}, ?) > 0" if comparison == "~" else f"{name} {comparison} ?")
             values.append(value)
         if question.ids is not None:
@@ -601,12 +600,17 @@ class SqliteHistory:
             where.append("call IN (SELECT rowid FROM words WHERE words MATCH ?)")
             # Each word quoted, so that none is an operator; FTS5 takes a NUL for the end.
             values.append(" ".join('"' + word.replace('"', '""').replace("\0", " ") + '"' for word in question.words))
-        by = quoted(question.order_by) if question.order_by in day.columns else "NULL"
         scans = bool(question.words) and not day.has_words
         most = -1 if scans or question.most is None else question.most
         # All names in the statement are ours.
-        columns = ", ".join(quoted(name) if name in day.columns else "NULL" for name in asked)
-        order = "" if question.most is None else f"ORDER BY {by} DESC, conversation_id LIMIT {most}"
+        columns = ", ".join(sql_of(name, day.columns) for name in asked)
+        order = ""
+        if question.counts:
+            columns += ", 1" if scans else ", count(*)"
+            order = "" if scans else f"GROUP BY {', '.join(str(2 + place) for place in range(len(asked)))}"
+        elif question.most is not None:
+            by = sql_of(question.order_by, day.columns)
+            order = f"ORDER BY {by} {question.order_sql}, conversation_id LIMIT {most}"
         rows: Iterable[Any] = day.connection.execute(
             f"SELECT conversation_id, {columns} FROM calls WHERE {' AND '.join(where)} {order}",  # noqa: S608
             values,
@@ -652,6 +656,10 @@ class SqliteHistory:
     def labelled(self, label: str) -> list[str]:
         """Returns the calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
         return self._annotations().labelled(label)
+
+    def labels(self) -> list[tuple[str, str]]:
+        """Returns the labels of calls, each with its call, the newest first; at most `MAX_ROWS`."""
+        return self._annotations().labels()
 
     def annotations_of(self, conversation_ids: Collection[str]) -> dict[str, list[Annotation]]:
         """Returns what people said of these calls, by conversation; calls of which nobody said anything are left out."""

@@ -31,6 +31,8 @@ _SQL: Final[dict[Shape, str]] = {
     "names": "nullIf(arrayStringConcat(JSONExtract(row, {path}, 'Array(String)'), ', '), '')",
     "numbers": "nullIf(arrayStringConcat(arrayMap(each -> toString(each), JSONExtract(row, {path}, 'Array(Int64)')), ', '), '')",
     "many": "JSONLength(row, {path})",
+    "results": "nullIf(arrayStringConcat(arrayMap(each -> ifNull(toString(JSONExtract(each, {last}, 'Nullable(Float64)')), '?'), "
+    "JSONExtractArrayRaw(row, {parent})), ', '), '')",
     "json": "nullIf(JSONExtractRaw(row, {path}), '')",
     "stage": "JSONExtract(arrayFirst(each -> JSONExtractString(each, 'stage') = {last}, JSONExtractArrayRaw(row, 'stages')), "
     "'latency_ms', 'Nullable(Float64)')",
@@ -48,7 +50,9 @@ def _path(names: Sequence[str]) -> str:
 
 def _computed(column: Column, keys: Sequence[str]) -> str:
     """A field that is not on the wire has its default, as far as the part is there that has the field."""
-    found = _SQL[column.shape].format(path=_path(column.path), last=_path(column.path[-1:]))
+    found = _SQL[column.shape].format(
+        path=_path(column.path), parent=_path(column.path[:-1]), last=_path(column.path[-1:])
+    )
     if column.default is not None:
         default = f"'{column.default}'" if isinstance(column.default, str) else str(int(column.default))
         found = f"ifNull({found}, {default})"

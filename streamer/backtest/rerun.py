@@ -14,6 +14,7 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.measures.own import mean_values
+from consumers.store.changes import MEASURES, Change, change_of, draws_of_one
 from schemas.closed_sets import InputSource
 from schemas.columns import CALL_COLUMNS, TURN_COLUMNS, Column, Flat
 from schemas.goals.goal_set import GoalSet
@@ -21,7 +22,6 @@ from schemas.judging import JudgeVerdict
 from schemas.log import Event, Tick
 from schemas.rows import CallRow, GoalsRow, Row, TurnRow, WordsRow
 from streamer.backtest.past import MAX_CALLS, BacktestError, PastCall
-from streamer.changes import MEASURES, Change, change_of, draws_of_one
 from streamer.history.comparison import Period
 from streamer.offline.own_values import OwnMeasures
 from streamer.trials.calls import NewestRows, Quote, Trial, words_by_turn

@@ -28,16 +28,17 @@ from consumers.runtime.kafka.connection import (
 from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import finish_unless, wall_clock_ms
+from consumers.store.changes import changes_json, remark_on_chance
 from schemas.log import Event, Tick
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 from streamer.backtest.past import BacktestError, Past, PastFolder, PastTopics
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun
-from streamer.changes import changes_json, changes_table, remark_on_chance
+from streamer.changes import changes_table
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
 from streamer.history.comparison import Period
 from streamer.offline.own_values import OwnMeasures
 from streamer.roles.evaluator_role import goals_of_now
-from streamer.served_calls import served
+from streamer.served_folder import served
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import error_console, output_console, print_document, say

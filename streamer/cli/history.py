@@ -1,7 +1,7 @@
 """The command `history`: past calls, found by what happened in them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,26 +27,16 @@ from streamer.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
-
-    from rich.table import Table
 
     from consumers.history.search import Condition, HistoryStore
     from schemas.annotations import Annotation
-    from schemas.columns import Flat
     from streamer.history.importing import Imported
     from streamer.offline.call_work import Done
     from streamer.settings.all_settings import Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
-
-SHOWN: Final = {
-    "labels.agent": "agent", "turns": "turns", "p50_ms": "p50_ms", "p95_ms": "p95_ms", "dead_airs": "dead_airs",
-    "failed_tools": "failed_tools", "goals.progress.result": "progress", "goals.progress.success": "success",
-    "conversation_id": "conversation_id",
-}  # fmt: skip
-"""Columns of the table for people, and what stands above them; programs get all of them."""
 
 WhereOption = Annotated[
     list[str] | None,
@@ -88,8 +78,8 @@ def find(
         str | None, typer.Option("--text", metavar="WORDS", help="Calls in which all of these words were said.")
     ] = None,
     sort: Annotated[
-        str, typer.Option("--sort", metavar="COLUMN", help="The highest value of it comes first.")
-    ] = "longest_wait_ms",
+        str, typer.Option("--sort", metavar="COLUMN", help="The highest value of it comes first; rank: the worst call.")
+    ] = "rank",
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, max=10_000, help="Most calls to print.")] = 50,
     folder: FolderOption = None,
     as_json: JsonOption = False,
@@ -113,12 +103,14 @@ def find(
     """
     from consumers.history.search import MAX_ROWS, Question, require_column
     from consumers.runtime.process import wall_clock_ms
-    from schemas.columns import CALL_COLUMNS, OWN_COLUMNS, TURN_COLUMNS
-    from streamer.tables import LABELS_COLUMN, own_rows, print_table, require_parquet, turn_rows
+    from streamer.history.finding import calls_table, where_others_are
     from streamer.terminal import output_console, print_document, say
     from streamer.time_bounds import moment_given
 
     is_table = wants_table(as_csv, parquet, as_json)
+    if is_table:  # loading it takes as long as finding calls
+        from schemas.columns import CALL_COLUMNS, OWN_COLUMNS, TURN_COLUMNS
+        from streamer.tables import LABELS_COLUMN, own_rows, print_table, require_parquet, turn_rows
     if parquet is not None:
         require_parquet(parquet)
     require_column(sort, "--sort")
@@ -138,6 +130,7 @@ def find(
             question = question._replace(ids=ids)
         rows = store.find(question)
         people = store.annotations_of([str(row["conversation_id"]) for row in rows])
+        others = "" if rows else where_others_are(store, question)
         if is_table and kind is not Rows.CALLS:
             calls = [call for row in rows if (call := store.call(str(row["conversation_id"]))) is not None]
             if kind is Rows.TURNS:
@@ -152,27 +145,34 @@ def find(
             table = ([*row.values(), labels.get(str(row["conversation_id"]))] for row in rows)
             print_table((*CALL_COLUMNS, LABELS_COLUMN), table, parquet)
     elif rows:
-        output_console().print(_table(rows, labels))
+        output_console().print(calls_table(rows, labels, output_console().width))
     if not as_json and len(rows) == most:
-        say(f"These are the first {most} by {sort}; --most shows more.")
-    elif not rows and not as_json and not is_table:
-        say(f"No call in {store.place} is like that.")
+        say(f"These are the first {most}, by {sort}; --most shows more.")
+    elif not rows:
+        say(f"No call in {store.place} is like that.{others}")
 
 
 @app.command()
 def compare(
     *,
     before: Annotated[
-        str,
+        str | None,
         typer.Option("--before", metavar="DAY", help="A day in UTC, 2026-11-20, or a range, 2026-11-13..2026-11-20."),
-    ],
-    after: Annotated[str, typer.Option("--after", metavar="DAY", help="The day or range to compare with it.")],
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="DAY", help="The day or range to compare with it.")
+    ] = None,
+    a: Annotated[
+        str | None, typer.Option("--a", metavar="CALLS", help='The calls of one side: "agent=desk, version=1".')
+    ] = None,
+    b: Annotated[str | None, typer.Option("--b", metavar="CALLS", help="Those of the other side.")] = None,
     by: Annotated[
         str | None,
         typer.Option(
             "--by",
             metavar="COLUMNS",
-            help="Compare the calls of each labels.agent, or of each labels.agent,labels.version.",
+            help="version alone: the two newest versions of each agent. With days, compare the calls of each agent, or of each "
+            "agent,version.",
         ),
     ] = None,
     where: WhereOption = None,
@@ -180,47 +180,41 @@ def compare(
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Compares the calls of two days: each measure with its change, and whether the change is more than chance.
+    """Compares two versions, any two lots of calls, or the calls of two days: what changed, and whether that is more than chance.
+
+    --by version compares the newest version of each agent with the one before it; --a and --b any two lots, by agent, version, tenant,
+    environment, since and until (30 days if nothing is said). A sentence says whether B is better; then each measure has its change, what
+    can be said of it, or how many more calls are needed, and each subgoal the calls of B that came out otherwise than most of A.
 
     A measure is the mean of a column over the calls that are over and whose value is known. Its change has a 95 % bootstrap
     interval, the same each time for the same calls; it is more than chance if the interval does not contain 0.
 
-    --by splits the calls: labels.agent, labels.version, labels.tenant, labels.environment, labels.pipeline_type, code_version (that of
+    With --before and --after, --by splits the calls: agent, version, tenant, environment, labels.pipeline_type, code_version (that of
     the evaluator), goals.goal_set or close_reason, or several of them. A group that only one period has shows its figures without a change.
 
     Nothing is changed, and no broker is needed.
 
     Examples:
-        callgauge history compare --before 2026-11-20 --after 2026-11-21 --by labels.agent,labels.version
+        callgauge history compare --by version
+        callgauge history compare --a "agent=desk, version=1" --b "agent=desk, version=2"
+        callgauge history compare --before 2026-11-20 --after 2026-11-21 --by agent,version
         callgauge history compare --before 14d..7d --after 7d..0d --where "labels.agent = desk" --json
     """
-    from streamer.changes import changes_table, remark_on_chance
-    from streamer.history.comparison import (
-        Period,
-        compared,
-        comparison_json,
-        groups_given,
-    )
-    from streamer.terminal import output_console, print_document, print_line, say
+    from streamer.history.comparison import Period, groups_given, lot_given, print_lots, print_periods
 
-    periods, columns = (Period.parse(before), Period.parse(after)), groups_given(by)
+    periods = [Period.parse(each) for each in (before, after) if each is not None]
+    lots = [lot_given(each) for each in (a, b) if each is not None]
+    columns = groups_given(by)
+    is_by_version = columns == ("labels.version",) and not periods
+    if len(periods) == 1 or len(lots) == 1 or bool(periods) + bool(lots) + is_by_version != 1 or (lots and by):
+        raise typer.BadParameter(
+            "Say what to compare: --by version, or both --a and --b, or both --before and --after, which take --by, too."
+        )
     with _opened(folder, config) as store:
-        groups = compared(store, *periods, columns, _conditions(where))
-    if as_json:
-        print_document(comparison_json(groups, columns))
-        return
-    if not groups:
-        say(f"No call in {store.place} is over and in one of the periods.")
-    for each in groups:
-        if columns:
-            print_line(
-                ", ".join(f"{name} {value or 'unknown'}" for name, value in zip(columns, each.group, strict=True))
-            )
-        calls = each.calls_before, each.calls_after
-        output_console().print(changes_table(each.changes, calls, ("before", "after")))
-        print_line()
-    if (remark := remark_on_chance(change for each in groups for change in each.changes)) is not None:
-        say(remark)
+        if periods:
+            print_periods(store, periods[0], periods[1], columns, _conditions(where), as_json=as_json)
+        else:
+            print_lots(store, lots, _conditions(where), as_json=as_json)
 
 
 @app.command()
@@ -317,7 +311,7 @@ def forget(
     from consumers.console.page.drawing import counted
     from consumers.runtime.process import wall_clock_ms
     from streamer.history.people import Forgetting, calls_in, forget_in, left_in_topics, publish, require_consent
-    from streamer.served_calls import is_served
+    from streamer.served_folder import is_served
     from streamer.settings.listing import settings_from
     from streamer.terminal import quiet_libraries, say
 
@@ -438,7 +432,7 @@ def import_calls(
 
 def _folder(folder: Path | None, settings: "Settings") -> Path:
     from consumers.history.sqlite import HistoryFolderError
-    from streamer.served_calls import history_of
+    from streamer.served_folder import history_of
 
     if (there := history_of(folder, settings) if folder else settings.history.folder) is None:
         raise HistoryFolderError(
@@ -456,7 +450,7 @@ def _opened(folder: Path | None, config: Path | None) -> "AbstractContextManager
     settings = settings_from(config)
     if folder is None:
         return opened(settings.history)
-    from streamer.served_calls import history_of
+    from streamer.served_folder import history_of
 
     return opened(HistorySettings(folder=history_of(folder, settings)))
 
@@ -472,31 +466,3 @@ def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Co
 
 def _said(annotations: "Sequence[Annotation]") -> list[dict[str, Any]]:
     return [each.model_dump(mode="json", include={"by", "at_ms", "label", "note"}) for each in annotations]
-
-
-def _table(rows: "Sequence[dict[str, Flat]]", labels: "Mapping[str, str]") -> "Table":
-    from rich.table import Table
-
-    from streamer.time_bounds import shown_moment
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("started (UTC)", no_wrap=True)
-    for column in SHOWN.values():
-        is_text = column in {"agent", "failed_tools", "conversation_id"}
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
-    if any(labels.values()):
-        table.add_column("labels", overflow="fold")
-    for row in rows:
-        started_ms = row["began_ms"] or row["first_known_ms"]
-        when = shown_moment(int(started_ms)) if isinstance(started_ms, int) else ""
-        cells = [_cell(row[column]) for column in SHOWN]
-        table.add_row(
-            when, *cells, *[labels.get(str(row["conversation_id"]), "")][: len(table.columns) - 1 - len(cells)]
-        )
-    return table
-
-
-def _cell(value: "Flat") -> str:
-    if isinstance(value, float):
-        return f"{value:.0f}" if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")  # ms, or a share
-    return "" if value is None else str(value)

@@ -186,6 +186,6 @@ def _settings(config: Path | None, bootstrap: str | None, topic_prefix: str | No
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if folder is None:
         return settings
-    from streamer.served_calls import served
+    from streamer.served_folder import served
 
     return served(settings, folder)

@@ -161,7 +161,7 @@ def trials(
         )
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if folder is not None:
-        from streamer.served_calls import served
+        from streamer.served_folder import served
 
         settings = served(settings, folder)
     gathered = Trials()

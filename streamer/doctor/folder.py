@@ -23,7 +23,7 @@ from streamer.doctor.examination import (
 )
 from streamer.doctor.findings import Finding, Verdict, counted
 from streamer.facts import ADDRESS_FILE, TOKEN_FILE
-from streamer.served_calls import history_of, is_served
+from streamer.served_folder import history_of, is_served
 from streamer.settings.all_settings import Settings
 
 LEAST_FREE_BYTES: Final = 2**30

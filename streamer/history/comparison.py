@@ -1,17 +1,36 @@
-"""Compares the calls of two periods: each measure with its change, and whether the change is more than chance."""
+"""Compares the calls of two periods, or of two lots: each measure with its change, and whether the change is more than chance."""
 
+import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Final, NamedTuple
 
 import typer
 
 from consumers.history.search import Condition, HistoryStore, Question
-from consumers.runtime.process import SetupError
+from consumers.runtime.process import SetupError, wall_clock_ms
+from consumers.store.changes import (
+    COMPARED,
+    MEASURES,
+    MOST_FLIPPED,
+    PROGRESS,
+    SHARE_DRAWS,
+    SUCCESS,
+    Change,
+    Comparison,
+    Lot,
+    SubgoalChange,
+    change_of,
+    changes_json,
+    draws_of_one,
+    remark_on_chance,
+)
 from schemas.columns import Flat
-from streamer.changes import MEASURES, Change, change_of, changes_json, draws_of_one
-from streamer.time_bounds import moment_given
+from streamer.changes import changes_table, comparison_document, comparison_table, flipped_lines
+from streamer.terminal import output_console, print_document, print_line, say
+from streamer.time_bounds import moment_given, moment_ms
 
 GROUPS: Final = (
     *("labels.agent", "labels.version", "labels.tenant", "labels.environment", "labels.pipeline_type"),
@@ -89,6 +108,7 @@ def groups_given(text: str | None) -> Group:
         SetupError: Calls cannot be compared by one of them.
     """
     names = tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+    names = tuple(f"labels.{name}" if f"labels.{name}" in GROUPS else name for name in names)
     for name in names:
         if name not in GROUPS:
             raise SetupError(f"--by {name!r}: calls can be compared by {', '.join(GROUPS)}. Nothing was compared.")
@@ -137,8 +157,7 @@ def compared(
 
 
 def _change(measure: str, was: _Lot, now: _Lot, draws: int) -> Change:
-    before, after = (sorted(lot.values[measure]) for lot in (was, now))  # a store may give them in any order
-    return change_of(measure, before, after, most_draws=draws)
+    return change_of(measure, was.values[measure], now.values[measure], most_draws=draws)
 
 
 def comparison_json(groups: Sequence[Compared], by: Group) -> list[dict[str, Any]]:
@@ -152,3 +171,203 @@ def comparison_json(groups: Sequence[Compared], by: Group) -> list[dict[str, Any
         }
         for each in groups
     ]
+
+
+# Two lots of calls, as of two versions of an agent.
+
+USUAL_SINCE: Final = "30d"
+"""How far back the calls of a lot go that does not say it."""
+MOST_SUBGOALS: Final = 50
+"""Subgoals of one comparison, those with the surest change."""
+_PARTS: Final = re.compile(
+    rf"(?:^|,)\s*({'|'.join(Lot._fields)})\s*=\s*(.*?)\s*(?=$|,\s*(?:{'|'.join(Lot._fields)})\s*=)"
+)
+
+
+def lot_given(text: str) -> Lot:
+    """Reads the calls of one side: names and values with commas between.
+
+    Raises:
+        SetupError: It is something else.
+
+    Example:
+        >>> lot_given("agent=desk, version=2").labels
+        {'agent': 'desk', 'version': '2'}
+    """
+    parts = dict(_PARTS.findall(text))
+    if not parts or _PARTS.sub("", text).strip():
+        raise SetupError(
+            f"{text!r} names no calls: expected some of {', '.join(Lot._fields)}, as in 'agent=desk, version=2' or "
+            "'since=2026-11-20, until=2026-11-21'. Nothing was compared."
+        )
+    return Lot(**parts)
+
+
+def calls_of(lot: Lot, now_ms: int) -> Question:
+    """The calls of a lot that are over.
+
+    Raises:
+        SetupError: A moment of it is none.
+    """
+    try:
+        since_ms, until_ms = moment_ms(lot.since or USUAL_SINCE, now_ms), moment_ms(lot.until or "0s", now_ms) + 1
+    except (ValueError, OverflowError) as error:
+        raise SetupError(f"{error}. Nothing was compared.") from error
+    conditions = [Condition(f"labels.{name}", "=", value) for name, value in lot.labels.items()]
+    return Question(since_ms, until_ms, [Condition("state", "=", "closed"), *conditions], most=None)
+
+
+_GOALS: Final = ("conversation_id", "goals.goal_set", "goals.digest", "goals.subgoals.result")
+
+
+def lots_compared(
+    store: HistoryStore, lots: tuple[Lot, Lot], now_ms: int, conditions: Sequence[Condition] = ()
+) -> Comparison:
+    """Compares two lots of calls by the measures that people compare versions by, and subgoal by subgoal.
+
+    Raises:
+        SetupError: A moment is none.
+    """
+    names = [measure.name for measure in COMPARED]
+    values: list[dict[str, list[float]]] = []
+    reached: list[dict[tuple[str, str], list[tuple[str, float]]]] = []
+    subgoals: dict[str, Sequence[str]] = {}
+    for lot in lots:
+        question = calls_of(lot, now_ms)
+        question = question._replace(conditions=[*question.conditions, *conditions])
+        rows = list(store.values(question, [*names, *_GOALS]))
+        known = [
+            [float(value) for value in column if isinstance(value, int | float)] for column in zip(*rows, strict=True)
+        ]
+        values.append(dict(zip(names, known, strict=False)) | {"": [0.0] * len(rows)})
+        found = defaultdict(list)
+        for call, goal_set, digest, results in (row[len(names) :] for row in rows):
+            if isinstance(results, str) and isinstance(digest, str):
+                if digest not in subgoals:
+                    subgoals[digest] = _subgoals_of(store, str(call))
+                for name, result in zip(subgoals[digest], results.split(", "), strict=False):
+                    if result != "?":
+                        found[str(goal_set), name].append((str(call), float(result)))
+        reached.append(found)
+    a, b = values
+    draws = dict.fromkeys([SUCCESS.name, PROGRESS.name], SHARE_DRAWS)
+    changes = [
+        (measure, change_of(measure.name, was, now, most_draws=draws.get(measure.name, draws_of_one(len(MEASURES)))))
+        for measure in COMPARED
+        if (was := a.get(measure.name, [])) or b.get(measure.name)
+        for now in [b.get(measure.name, [])]
+    ]
+    return Comparison(lots, (len(a[""]), len(b[""])), changes, _subgoal_changes(*reached))
+
+
+def _subgoals_of(store: HistoryStore, conversation_id: str) -> Sequence[str]:
+    stored = store.call(conversation_id)
+    if stored is None or stored.goals is None:  # its set was written before history began
+        return ()
+    return [str(each["id"]) for each in stored.goals.goal_set["subgoals"]]
+
+
+def _subgoal_changes(
+    was: Mapping[tuple[str, str], Sequence[tuple[str, float]]],
+    now: Mapping[tuple[str, str], Sequence[tuple[str, float]]],
+) -> list[SubgoalChange]:
+    found = []
+    for key in dict.fromkeys([*was, *now]):
+        before, after = ([value for _, value in lot.get(key, ())] for lot in (was, now))
+        change = change_of(key[1], before, after, most_draws=draws_of_one(len(MEASURES)))
+        usual = round(change.before) if change.before is not None else None
+        flipped = [call for call, value in now.get(key, ()) if usual is not None and value != usual]
+        found.append(SubgoalChange(*key, change, flipped[:MOST_FLIPPED], max(0, len(flipped) - MOST_FLIPPED)))
+    found.sort(key=lambda each: (not each.change.is_more_than_chance, -abs(each.change.change or 0)))
+    return found[:MOST_SUBGOALS]
+
+
+def versions_in(store: HistoryStore, since_ms: int, until_ms: int) -> dict[str, list[tuple[str, int]]]:
+    """The versions of each agent with their calls that are over, the newest version last; the agent with most calls first."""
+    question = Question(since_ms, until_ms, [Condition("state", "=", "closed")], most=None, counts=True)
+    calls: dict[str, Counter[str]] = defaultdict(Counter)
+    first_ms: dict[tuple[str, str], float] = {}
+    for agent, version, day_ms, number in store.values(question, ["labels.agent", "labels.version", "day_ms"]):
+        if version is not None and isinstance(number, int) and isinstance(day_ms, int):
+            key = str(agent), str(version)
+            calls[key[0]][key[1]] += number
+            first_ms[key] = min(day_ms, first_ms.get(key, day_ms))
+    return {
+        agent: sorted(of.items(), key=lambda each: (first_ms[agent, each[0]], _in_order(each[0])))
+        for agent, of in sorted(calls.items(), key=lambda each: -each[1].total())
+    }
+
+
+def newest_pairs(versions: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[tuple[Lot, Lot]]:
+    """Of each agent with several versions the newest, and the one before it."""
+    for agent, of in versions.items():
+        if len(of) > 1:
+            (before, _), (after, _) = of[-2:]
+            yield Lot(agent, before), Lot(agent, after)
+
+
+def _in_order(version: str) -> list[tuple[int, str]]:
+    """Numbers in a version count as numbers: 10 is behind 9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", version)]
+
+
+# The work of the command.
+
+
+def print_lots(
+    store: HistoryStore, lots: Sequence[Lot], conditions: Sequence[Condition] = (), *, as_json: bool = False
+) -> None:
+    """Prints the comparison of two lots; without any, of the two newest versions of each agent.
+
+    Raises:
+        SetupError: A moment of a lot is none.
+    """
+    now_ms = wall_clock_ms()
+    versions = {} if lots else versions_in(store, moment_ms(USUAL_SINCE, now_ms), now_ms + 1)
+    pairs = [(lots[0], lots[1])] if lots else list(newest_pairs(versions))[:MOST_GROUPS]
+    if not pairs:
+        say(
+            f"No agent in {store.place} has calls of two versions in {USUAL_SINCE}, as `call_started` says them. Nothing was compared. "
+            "Compare two lots with --a and --b, or two days with --before and --after."
+        )
+    found = [lots_compared(store, pair, now_ms, conditions) for pair in pairs]
+    if as_json:
+        print_document([comparison_document(each) for each in found])
+        return
+    for each in found:
+        print_line(f"{each.lots[1].agent}: {each.verdict()}" if not lots else each.verdict())
+        print_line(f"A: {each.names[0]}. B: {each.names[1]}.")
+        output_console().print(comparison_table(each))
+        for line in flipped_lines(each.subgoals):
+            print_line(line)
+        print_line()
+    _tell_of_chance(change for each in found for _, change in each.changes)
+
+
+def print_periods(
+    store: HistoryStore,
+    before: Period,
+    after: Period,
+    by: Group,
+    conditions: Sequence[Condition],
+    *,
+    as_json: bool = False,
+) -> None:
+    """Prints the comparison of two periods, group by group."""
+    groups = compared(store, before, after, by, conditions)
+    if as_json:
+        print_document(comparison_json(groups, by))
+        return
+    if not groups:
+        say(f"No call in {store.place} is over and in one of the periods.")
+    for each in groups:
+        if by:
+            print_line(", ".join(f"{name} {value or 'unknown'}" for name, value in zip(by, each.group, strict=True)))
+        output_console().print(changes_table(each.changes, (each.calls_before, each.calls_after), ("before", "after")))
+        print_line()
+    _tell_of_chance(change for each in groups for change in each.changes)
+
+
+def _tell_of_chance(changes: Iterable[Change]) -> None:
+    if (remark := remark_on_chance(changes)) is not None:
+        say(remark)

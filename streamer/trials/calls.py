@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from consumers.measures.own import mean_values
+from consumers.store.changes import MEASURES
 from schemas.closed_sets import FAILED_USES, CloseReason, UnscoredReason
 from schemas.columns import Flat
 from schemas.goals.goal_set import GoalSet
@@ -32,7 +33,6 @@ from schemas.rows import (
     is_row,
 )
 from schemas.scores.trouble import bad_end
-from streamer.changes import MEASURES
 from streamer.recordings.files import RecordingError, raw_lines_of
 
 # One call as a trial of its goal set, from its newest rows. Pure.

@@ -27,11 +27,12 @@ from consumers.history.search import Question
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import OperatorError, wall_clock_ms
+from consumers.store.changes import remark_on_chance
 from schemas.closed_sets import UnjudgedReason
 from schemas.goals.goal_set import GoalSet
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import SCORES_TOPIC
-from streamer.changes import changes_table, remark_on_chance
+from streamer.changes import changes_table
 from streamer.cluster.readers import records_so_far
 from streamer.offline.call_work import RECORDS, Done, found_calls, places_of, reading, score_each, total_of
 from streamer.offline.own_values import OwnMeasures

@@ -7,8 +7,7 @@ from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 from consumers.console.page.drawing import counted
-from streamer.bootstrap import MOST_DRAWS
-from streamer.changes import MEASURES, Change, change_of, changes_json, draws_of_one
+from consumers.store.changes import MEASURES, MOST_DRAWS, Change, change_of, changes_json, draws_of_one
 from streamer.trials.calls import Trial
 
 SHARES: Final[Mapping[str, Callable[[Trial], float | bool | str]]] = {

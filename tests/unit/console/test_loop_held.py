@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from consumers.console import api, site
 from consumers.console.fleet import Fleet
+from consumers.console.past import LotsQuery, PastFound, PastQuery, Versions
 from consumers.console.service import ConsoleRole
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import ConsoleSite
@@ -53,8 +54,16 @@ class Past:
     def __init__(self) -> None:
         self.calls = HeldCalls(*long_call(TURNS))
 
-    def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[dict[str, object]], bool]:
-        return [{"conversation_id": f"past-{number}", "agent": "desk"} for number in range(100)], True
+    def find(self, asked: PastQuery) -> PastFound:
+        return PastFound(
+            [{"conversation_id": f"past-{number}", "labels.agent": asked.agent} for number in range(50)], 100
+        )
+
+    def table(self, asked: PastQuery) -> bytes:
+        return f"conversation_id,{asked.sort}\n".encode() * 10_000
+
+    def versions(self, asked: LotsQuery) -> Versions:
+        return Versions(None, {"agent": [asked.a_agent] * 200})
 
     def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, dict[str, object]]]:
         return [(name, {"conversation_id": name}) for name in ids]
@@ -121,7 +130,7 @@ REQUESTS = {
     "a past call": ["/calls/past-1"],
     "running calls": ["/", "/?text=run-99", "/?sort=latency&bad=1", "/?agent=agent-3", "/?tenant=none"],
     "the API of running calls": [f"{api.PREFIX}/calls?limit=1000", f"{api.PREFIX}/fleet"],
-    "searches": ["/past?text=badge", "/compare?id=past-1&id=past-2"],
+    "searches": ["/past?text=badge", "/past.csv", "/versions", "/compare?id=past-1&id=past-2"],
 }
 
 

@@ -16,11 +16,9 @@ from consumers.console.pages import (
     Alert,
     Alerts,
     Site,
-    comparison_page,
     names_boxes,
     now_boxes,
     now_page,
-    past_page,
     query_of,
 )
 from schemas.closed_sets import SortKey
@@ -113,22 +111,6 @@ def test_many_calls_give_few_rows_and_a_count() -> None:
     assert "and 4,950 further calls, 4,950 of them in trouble" in boxes["rest"]["more"]
     few = boxes_of(fleet, WantedCalls(text="call-499"))
     assert len(calls_in(few)) == 11
-
-
-def test_a_past_call_says_how_it_ended_or_that_it_goes_on() -> None:
-    over: dict[str, object] = {"conversation_id": "a", "state": "closed", "ended_reason": "goodbye"}
-    asked = dict.fromkeys(("since", "agent", "where", "text"), "")
-    found: list[dict[str, object]] = [over, {"conversation_id": "b", "state": "running"}, {**over, "waiting.turn": 4}]
-    text = Shape(past_page(SITE, asked, found, "", has_more=False)).text
-    ends = ["goodbye", "goes on", "no answer in turn 4"]
-    assert [each for each in text if each in ends] == ends
-
-
-def test_two_calls_are_compared_in_percent_of_the_second() -> None:
-    first, second = {"conversation_id": "a", "p95_ms": 500.0}, {"conversation_id": "b", "p95_ms": 2_000.0}
-    text = Shape(comparison_page(SITE, [("a", first), ("b", second)])).text
-    assert [each for each in text if each.endswith("%")] == ["-75 %"]
-    assert {"0.50 s", "2.00 s"} <= set(text)
 
 
 def test_names_and_alerts_are_bounded() -> None:

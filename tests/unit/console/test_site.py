@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 
 from consumers.console import access, api, pages, site, workshop
 from consumers.console.fleet import Fleet
+from consumers.console.past import LotsQuery, PastFound, PastQuery, Versions
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import SECURITY, ConsoleSite
 from consumers.engine.redaction.redactor import Redactor
@@ -48,10 +49,20 @@ class NoPast:
         self.conversation_id = conversation_id
         self.calls = HeldCalls(*rows)
 
-    def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[dict[str, object]], bool]:
-        if where:
-            raise OperatorError(f"not understood: {where}")
-        return [{"conversation_id": self.conversation_id, "agent": agent or since, "ended_reason": text}], False
+    def find(self, asked: PastQuery) -> PastFound:
+        if asked.where:
+            raise OperatorError(f"not understood: {asked.where}")
+        return PastFound([{"conversation_id": self.conversation_id, "labels.agent": asked.agent}], 1)
+
+    def table(self, asked: PastQuery) -> bytes:
+        if asked.where:
+            raise OperatorError(f"not understood: {asked.where}")
+        return f"conversation_id\n{self.conversation_id}\n".encode()
+
+    def versions(self, asked: LotsQuery) -> Versions:
+        if asked.a_since:
+            raise OperatorError(f"not understood: {asked.a_since}")
+        return Versions(None)
 
     def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, dict[str, object]]]:
         return [(name, {"conversation_id": name}) for name in ids if name == self.conversation_id]
@@ -115,7 +126,7 @@ async def serving(**settings: Any) -> AsyncIterator[Serving]:
 
 
 CALL = "a%2Fb%20%3Cc%3E"
-PLACES = ("", "calls/" + CALL, "past", "parts/calls/" + CALL, "live/now", "live/calls/" + CALL)
+PLACES = ("", "calls/" + CALL, "past", "past.csv", "versions", "parts/calls/" + CALL, "live/now", "live/calls/" + CALL)
 API = ("calls", f"calls/{CALL}", "fleet", "stream", "openapi.json")
 
 
@@ -396,7 +407,11 @@ async def test_what_is_asked_wrongly_is_told() -> None:
             assert answer.json()["detail"]
         for query in ("at_ms=-1", "at_ms=x", "at_ms=1e400", "at_ms=9007199254740992", "at=1"):
             assert (await made.get(f"{api.PREFIX}/calls/{CALL}?{query}")).status_code == 422
+        for query in ("page=0", "page=201", "page=x", "nonsense=1", "text=" + "x" * 501, "text=a&text=b"):
+            assert (await made.get(f"/past?{query}")).status_code == 422, query
         assert "not understood: x y" in (await made.get("/past?where=x+y")).text
+        assert "not understood: x y" in (await made.get("/versions?a_since=x+y")).text
+        assert (await made.get("/past.csv?where=x+y")).status_code == 503
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
             async with made.client() as client:
                 for path in ("/", f"{api.PREFIX}/calls", f"{api.PREFIX}/stream", "/live/now"):
@@ -663,9 +678,9 @@ class HeldPast(NoPast):
             self.asked += 1
             assert self.goes_on.wait(patient(SECONDS))
 
-    def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[dict[str, object]], bool]:
+    def find(self, asked: PastQuery) -> PastFound:
         self._wait("find")
-        return super().find(since, agent, where, text)
+        return super().find(asked)
 
     def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
         if conversation_id.startswith("none"):

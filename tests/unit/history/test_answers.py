@@ -15,13 +15,14 @@ from pydantic import SecretStr
 
 from consumers.history.annotations import FromPeople
 from consumers.history.clickhouse import ClickHouseHistory
-from consumers.history.search import COLUMNS, COMPARISONS, Condition, HistoryStore
+from consumers.history.search import COLUMNS, COMPARISONS, DERIVED, Condition, HistoryStore
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, SqliteHistory
 from consumers.runtime.process import OperatorError
 from schemas.annotations import Annotation, ForgottenTenant
+from schemas.closed_sets import UnscoredReason
 from schemas.columns import CALL_COLUMNS
-from schemas.rows import CallRow, Labels, OwnRow, TurnRow
+from schemas.rows import CallRow, Errors, Goals, Labels, OwnRow, Subgoal, TurnRow, Unscored, Waiting
 from streamer.history.comparison import Period, compared
 from streamer.offline.scoring import scored
 from streamer.recordings.reader import read_recordings
@@ -98,6 +99,67 @@ def three() -> list[Batch]:
         batch([*call("a"), *call("b", agent="care")], a=TRANSCRIPT, b=own),
         batch(call("c", NOON_MS + DAY_MS), 2, c=TRANSCRIPT),
     ]
+
+
+def one(name: str, **more: Any) -> CallRow:
+    """The row of a call that is over."""
+    plain: dict[str, Any] = {"state": "closed", "turns": 4, "p50_ms": 900.0, "longest_wait_ms": 1_000.0}
+    times = {"revision": 1, "known_ms": NOON_MS + 60_000, "first_known_ms": NOON_MS}
+    return CallRow(conversation_id=name, **(times | plain | more))
+
+
+ENDED = [
+    (one("mute", p50_ms=None, longest_wait_ms=None, unanswered=3), "never_answered", "unanswered", 1),
+    (one("silent", waiting=Waiting(0, NOON_MS, 1)), "never_answered", "", 1),
+    (one("gave-up", waiting=Waiting(3, NOON_MS, 1), unanswered=1, longest_wait_ms=3_600.0), "hung_up", "unanswered slow", 1),
+    (one("broke", errors=Errors(2, 0, NOON_MS + 1_000)), "failed", "agent_error", 1),
+    (one("broke-early", errors=Errors(1, 0, NOON_MS - 1_000)), "ended", "agent_error", 0),
+    (one("well", ended_ms=30_000, began_ms=10_000), "ended", "", 0),
+    (one("struggle", user_interruptions=2, assistant_interruptions=1, dead_airs=1, p50_ms=1_600.0, failed_tool_calls=1), "ended",
+     "slow tool_fails interruptions dead_air", 0),
+    (one("missed", goals=Goals("g", "d", (Subgoal(1.0), Subgoal(0.0), Subgoal(Unscored(UnscoredReason.NO_TURN_JUDGED))),
+                               success_final_turn=0.0, is_stalled=True)), "ended", "goals_missed stalled", 0),
+    (one("runs", state="running", unanswered=3, p50_ms=None), "running", "unanswered", None),
+]  # fmt: skip
+"""Calls with how they ended, their troubles, and whether that was a bad end."""
+
+
+# Questions.
+
+
+def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
+    store = keep([batch([row for row, *_ in ENDED])])
+    columns = ("outcome", "troubles", "ended_badly", "day_ms", "length_ms", "success", "goals.subgoals.result")
+    rows = {str(row["conversation_id"]): row for row in store.find(EVER, ("conversation_id", *columns))}
+    for row, outcome, troubles, is_bad in ENDED:
+        seen = rows[row.conversation_id]
+        assert (seen["outcome"], str(seen["troubles"]).strip(), seen["ended_badly"]) == (outcome, troubles, is_bad)
+        assert seen["day_ms"] == NOON_MS - DAY_MS // 2
+    assert rows["missed"]["goals.subgoals.result"] == "1, 0, ?"
+    assert (rows["missed"]["success"], rows["well"]["success"]) == (0, None)
+    assert (rows["well"]["length_ms"], rows["mute"]["length_ms"], rows["runs"]["length_ms"]) == (20_000, 60_000, None)
+    assert set(found(store, "outcome = hung_up")) == {"gave-up"}
+    assert set(found(store, "troubles ~ slow")) == {"gave-up", "struggle"}
+    ranked = found(store, "state = closed", order_by="rank", most=5)
+    assert ranked == ["mute", "silent", "gave-up", "broke", "struggle"]
+    assert found(store, "state = closed", order_by="rank", most=3, skip=2) == ["gave-up", "broke", "struggle"]
+    assert found(store, order_by="p50_ms", ascends=True, most=100)[-3:] == ["struggle", "mute", "runs"], (
+        "unknown comes last"
+    )
+    assert found(store, order_by="p50_ms", most=100)[0] == "struggle"
+
+
+def test_calls_are_counted_by_what_they_have_in_common(keep: Keep) -> None:
+    store = keep([batch([row for row, *_ in ENDED]), batch(call("next-day", NOON_MS + DAY_MS), 2)])
+    asked = EVER._replace(counts=True, most=None)
+    outcomes: dict[object, int] = {}
+    for outcome, _, number in store.values(asked, ["outcome", "day_ms"]):
+        assert isinstance(number, int)
+        outcomes[outcome] = outcomes.get(outcome, 0) + number
+    assert outcomes == {"never_answered": 2, "hung_up": 1, "failed": 1, "ended": 5, "running": 1}
+    only = asked._replace(conditions=[Condition.parse("outcome = ended")])
+    assert sum(int(str(number)) for _, number in store.values(only, ["labels.agent"])) == 5
+    assert set(DERIVED).isdisjoint(COLUMNS)
 
 
 # Questions.
@@ -227,6 +289,7 @@ def test_labels_and_notes(keep: Keep) -> None:
     ]
     store = keep([*three(), Batch([], [], {}, FromPeople(annotations=notes))])
     assert store.labelled("false-alarm") == ["b", "a"]
+    assert store.labels() == [("false-alarm", "b"), ("false-alarm", "a")]
     assert store.labelled("other") == []
     assert store.annotations_of(["a", "b", "c", "'"]) == {"a": [notes[0][1]], "b": [notes[1][1], notes[2][1]]}
 

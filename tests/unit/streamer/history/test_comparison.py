@@ -11,11 +11,11 @@ import typer
 from consumers.history.search import Question
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import SetupError
+from consumers.store import changes
+from consumers.store.changes import Change, remark_on_chance
 from schemas.columns import Flat
 from schemas.rows import CallRow
 from schemas.units import DAY_MS
-from streamer import changes
-from streamer.changes import Change, remark_on_chance
 from streamer.history import comparison
 from streamer.history.comparison import Period, compared, comparison_json, groups_given
 from tests.unit.history.test_store import NOON_MS, batch, call

@@ -4,11 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from consumers.console.past import LotsQuery, PastQuery
+from consumers.history.annotations import FromPeople
 from consumers.history.settings import HistorySettings
-from consumers.history.sqlite import SqliteHistory
-from consumers.runtime.process import SetupError
+from consumers.history.sqlite import Batch, SqliteHistory
+from consumers.runtime.process import OperatorError, SetupError
+from schemas.annotations import Annotation
+from schemas.rows import WordsRow
+from streamer.roles import past_calls
 from streamer.roles.past_calls import StoredCalls
-from tests.unit.history.test_store import TRANSCRIPT, batch, call, stored
+from tests.unit.history.test_answers import ENDED
+from tests.unit.history.test_store import DAY_MS, NOON_MS, TRANSCRIPT, batch, call, stored
 
 
 def test_the_page_of_past_calls_finds_them_in_the_folder(tmp_path: Path) -> None:
@@ -16,19 +22,18 @@ def test_the_page_of_past_calls_finds_them_in_the_folder(tmp_path: Path) -> None
     writer.write(batch(call("c"), c=TRANSCRIPT))
     writer.close()
     past = StoredCalls(HistorySettings(folder=tmp_path))
-    rows, has_more = past.find("2000-01-01", "desk", "turns > 1", "")
+    rows = past.find(PastQuery(since="2000-01-01", agent="desk", where="turns > 1")).rows
     assert [row["conversation_id"] for row in rows] == ["c"]
-    assert not has_more
-    assert past.find("2000-01-01", "care", "", "") == ([], False)
+    assert past.find(PastQuery(since="2000-01-01", agent="care")).rows == []
     assert past.call("c") == stored(call("c"))
     first_ms = int(str(rows[0]["first_known_ms"]))
     then = past.call("c", first_ms + 5)
     assert then is not None
     assert then.call.state == "running"
     assert past.call("d") is None
-    for since in ("yesterday", "9" * 5_000, "9999-12-31T23:59:59-23:59x"):
+    for since in ("yesterday", "9" * 500, "9999-12-31T23:59:59-23:59x"):
         with pytest.raises(SetupError, match=r"is no moment"):
-            past.find(since, "", "", "")
+            past.find(PastQuery(since=since))
     assert past.annotations_of("c") == ()
     writer = SqliteHistory(tmp_path, writes=True)
     writer.forget(["c"])
@@ -46,3 +51,101 @@ def test_one_call_is_compared_with_the_median_of_its_agent(tmp_path: Path) -> No
     assert medians["p95_ms"] == values["p95_ms"]
     assert "first_known_ms" not in medians
     assert [name for name, _ in past.compared(["c", "e", "none"])] == ["c", "e"]
+
+
+SINCE = "2000-01-01"
+
+
+@pytest.fixture
+def past(tmp_path: Path) -> StoredCalls:
+    """Calls of many ends on one day, two of the next day, and what people say of two of them."""
+    said = [(name, Annotation(by="anna", at_ms=1, label="false-alarm")) for name in ("well", "broke")]
+    next_day = [row for agent in ("care", "desk") for row in call(f"next-{agent}", NOON_MS + DAY_MS, agent=agent)]
+    writer = SqliteHistory(tmp_path, writes=True)
+    writer.write(batch([row for row, *_ in ENDED]))
+    writer.write(batch(next_day, 2, **{"next-care": TRANSCRIPT}))
+    writer.write(Batch([], [], {}, FromPeople(annotations=said)))
+    writer.close()
+    return StoredCalls(HistorySettings(folder=tmp_path))
+
+
+def names(past: StoredCalls, **asked: object) -> list[str]:
+    return [str(row["conversation_id"]) for row in past.find(PastQuery.model_validate({"since": SINCE} | asked)).rows]
+
+
+def test_the_worst_come_first_and_running_calls_stand_apart(past: StoredCalls) -> None:
+    found = past.find(PastQuery(since=SINCE))
+    ids = [str(row["conversation_id"]) for row in found.rows]
+    assert ids[:4] == ["mute", "silent", "gave-up", "broke"]
+    assert "runs" not in ids
+    assert (found.total, found.running) == (10, 1)
+    assert names(past, outcome="running") == ["runs"]
+    assert set(names(past, outcome="hung_up,failed")) == {"gave-up", "broke"}
+
+
+def test_facets_count_beside_what_they_choose(past: StoredCalls) -> None:
+    every, chosen = (
+        past.find(PastQuery(since=SINCE)),
+        past.find(PastQuery(since=SINCE, outcome="hung_up", trouble="slow")),
+    )
+    facets = {name: dict(values) for name, values in every.facets.items()}
+    assert facets["outcome"] == {"ended": 6, "never_answered": 2, "hung_up": 1, "failed": 1, "running": 1}
+    assert facets["trouble"]["slow"] == len(names(past, trouble="slow"))
+    assert facets["agent"] == {"desk": 1, "care": 1, "unknown": 8}
+    assert facets["label"] == {"false-alarm": 2}
+    assert [calls for _, calls in every.facets["day"]] == [2, 8], "the newest day comes first"
+    assert dict(chosen.facets["outcome"])["ended"] == len(names(past, trouble="slow", outcome="ended"))
+    assert dict(chosen.facets["trouble"]) == {"unanswered": 1, "slow": 1}
+    assert chosen.total == 1
+
+
+def test_each_facet_chooses_the_calls_that_it_counts(past: StoredCalls) -> None:
+    for facet, values in past.find(PastQuery(since=SINCE)).facets.items():
+        for value, calls in (each for each in values if each[0]):
+            found = past.find(PastQuery.model_validate({"since": SINCE, facet: value}))
+            assert (len(found.rows), found.total) == (calls, calls), (facet, value)
+
+
+def test_pages_have_each_call_once(past: StoredCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_calls, "ROWS", 3)
+    pages = [names(past, page=number, sort="p50_ms", up="1") for number in range(1, 6)]
+    assert [len(page) for page in pages] == [3, 3, 3, 1, 0]
+    monkeypatch.undo()
+    assert [name for page in pages for name in page] == names(past, sort="p50_ms", up="1")
+    with pytest.raises(SetupError, match="no column 'color'"):
+        names(past, sort="color")
+    with pytest.raises(SetupError, match="expected a day"):
+        names(past, day="yesterday")
+
+
+def test_the_words_that_were_sought_are_shown_with_their_turn(past: StoredCalls) -> None:
+    words = next(row for row in call("next-care") if isinstance(row, WordsRow) and row.user)
+    sought = max(words.user.split(), key=len).strip(".,?!")
+    found = past.find(PastQuery(since=SINCE, text=sought))
+    turn, text = found.said["next-care"]
+    assert sought.casefold() in text.casefold()
+    said = [row for row in call("c") if isinstance(row, WordsRow)]
+    assert turn == next(row.turn for row in said if sought.casefold() in f"{row.user} {row.assistant}".casefold())
+    last = [row for row in said if row.user][-1]
+    assert past.find(PastQuery(since=SINCE, said="last", agent="desk")).said["next-desk"] == (
+        last.turn,
+        last.user[-160:],
+    )
+
+
+def test_the_table_has_all_pages(past: StoredCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_calls, "ROWS", 3)
+    head, *lines = past.table(PastQuery(since=SINCE, page=2, sort="turns")).decode().splitlines()
+    assert head.startswith("conversation_id,first_known_ms,labels.agent,rank")
+    assert len(lines) == 10
+    assert past.table(PastQuery(since=SINCE, label="false-alarm")).count(b"\n") == 3
+
+
+def test_a_question_that_takes_too_long_is_stopped(past: StoredCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_calls, "MAX_SECONDS", 1e-9)
+    for ask in (
+        lambda: past.find(PastQuery(since=SINCE)),
+        lambda: past.versions(LotsQuery(a_since=SINCE, b_since=SINCE)),
+    ):
+        with pytest.raises(OperatorError, match="took longer"):
+            ask()

@@ -1,0 +1,427 @@
+"""The pages of calls that are over: those that are asked for, what they have in common, and two versions compared. Pure."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from consumers.console.page.drawing import Scale, clock, counted, day_and_time, in_words, percent, seconds
+from consumers.console.page.rendering import render
+from consumers.console.page.running import ID_CHARS
+from consumers.console.pages import Site, page
+from consumers.store.changes import Change, Comparison, Lot, Measure, ends, judgement, more_calls, shown
+from schemas.scores.trouble import VERY_SLOW_MS
+
+MAX_FIELD_CHARS: Final = 500
+"""Longest field of a question."""
+ROWS: Final = 50
+"""Calls of one page."""
+MOST_PAGES: Final = 200
+"""Pages that can be turned to: what is behind 10,000 calls is found by asking for less."""
+MOST_VALUES: Final = 40
+"""Values of one facet, those with most calls."""
+UNKNOWN: Final = "\u2013"
+
+_Text: Any = Field("", max_length=MAX_FIELD_CHARS)
+
+
+class PastQuery(BaseModel):
+    """Which past calls are asked for. `said` shows the last words of the caller; `day` is a date in UTC."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    since: str = _Text
+    until: str = _Text
+    agent: str = _Text
+    version: str = _Text
+    tenant: str = _Text
+    environment: str = _Text
+    outcome: str = _Text
+    trouble: str = _Text
+    goal_set: str = _Text
+    label: str = _Text
+    day: str = _Text
+    where: str = _Text
+    text: str = _Text
+    said: str = _Text
+    sort: str = _Text
+    up: str = _Text
+    page: int = Field(1, ge=1, le=MOST_PAGES)
+
+    def query(self, **changes: object) -> str:
+        """The same question, or one that differs in these fields, as the query of an address. Another order begins at its first page."""
+        asked = {**self.model_dump(), "page": 1, **changes}
+        return "?" + urlencode({name: value for name, value in asked.items() if value and (name, value) != ("page", 1)})
+
+
+FACETS: Final[Mapping[str, tuple[str, str]]] = {
+    "outcome": ("Outcome", "outcome"),
+    "trouble": ("Trouble", "troubles"),
+    "agent": ("Agent", "labels.agent"),
+    "version": ("Version", "labels.version"),
+    "tenant": ("Tenant", "labels.tenant"),
+    "environment": ("Environment", "labels.environment"),
+    "label": ("Label of people", ""),
+    "goal_set": ("Goal set", "goals.goal_set"),
+    "day": ("Day, UTC", "day_ms"),
+}
+"""What calls are counted by: by the field of the question, its heading and the column of history."""
+PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Never answered": {"outcome": "never_answered"},
+    "Slow": {"trouble": "slow"},
+    "Goals missed": {"trouble": "goals_missed"},
+    "False alarms": {"label": "false-alarm", "since": "30d"},
+    "Last words of abandoned calls": {"outcome": "hung_up,never_answered", "said": "last"},
+}
+"""Questions that are asked often."""
+_OUTCOMES: Final = {"hung_up": "hung up in silence", "failed": "ended by an error"}
+
+
+class PastFound(NamedTuple):
+    """Past calls that were found.
+
+    Attributes:
+        rows: The calls of the page, by column.
+        total: How many calls there are on all pages.
+        running: How many calls that are asked for are not over.
+        facets: By the field of the question, its values with the number of calls that have them beside all else that is asked.
+        said: By call, a turn and what was said in it: where the words were found, or the last words of the caller.
+        labels: By call, the labels of people.
+    """
+
+    rows: Sequence[Mapping[str, Any]] = ()
+    total: int = 0
+    running: int = 0
+    facets: Mapping[str, Sequence[tuple[str, int]]] = {}
+    said: Mapping[str, tuple[int, str]] = {}
+    labels: Mapping[str, Sequence[str]] = {}
+
+
+def _time(value: Any) -> str:
+    return seconds(float(value))
+
+
+def _began(value: Any) -> str:
+    return day_and_time(value)[5:16]
+
+
+PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
+    "first_known_ms": ("Began, UTC", _began),
+    "labels.agent": ("Agent", str),
+    "rank": ("Why", str),
+    "p50_ms": ("Median wait", _time),
+    "p95_ms": ("Slow wait, p95", _time),
+    "longest_wait_ms": ("Longest wait", _time),
+    "unanswered": ("Unanswered", str),
+    "dead_airs": ("Dead air", str),
+    "failed_tool_calls": ("Failed tools", str),
+    "goals.progress.result": ("Goals", lambda value: percent(float(value))),
+    "turns": ("Turns", str),
+    "length_ms": ("Length", lambda value: clock(float(value))),
+    "ended_reason": ("Ended", in_words),
+}
+"""Columns of past calls: by the column of history, its heading and how a value is written; unknown is a dash."""
+SORTS: Final = [name for name in PAST_COLUMNS if name != "ended_reason"]
+"""Columns by which calls can be ordered."""
+SHOWN: Final = [name for name in SORTS if name not in {"dead_airs", "failed_tool_calls"}]
+"""Columns of the page: of the others its chips tell."""
+_TEXTS: Final = ("first_known_ms", "labels.agent", "rank")
+ASKED_COLUMNS: Final = (
+    *(
+        *PAST_COLUMNS,
+        "conversation_id",
+        "state",
+        "outcome",
+        "troubles",
+        "labels.version",
+        "labels.tenant",
+        "labels.environment",
+    ),
+    *(
+        "waiting.turn",
+        "errors.number",
+        "errors.component",
+        "failed_tools",
+        "user_interruptions",
+        "assistant_interruptions",
+    ),
+)
+"""What is read of each call of the page."""
+
+
+def _past_text(call: Mapping[str, Any], name: str) -> str:
+    if name == "ended_reason" and call.get("state") == "running":
+        return "goes on"
+    if name == "ended_reason" and call.get("waiting.turn") is not None:
+        return f"no answer in turn {call['waiting.turn']}"
+    return UNKNOWN if call.get(name) is None else PAST_COLUMNS[name][1](call[name])
+
+
+def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was wrong with a call, the worst first: how bad it was, and in words, as on the page of running calls."""
+    outcome, turn = call.get("outcome"), call.get("waiting.turn")
+    if outcome == "never_answered":
+        yield "urgent", "the agent never spoke" if turn == 0 else "never answered"
+    elif outcome == "hung_up":
+        yield "urgent", f"hung up: no answer, turn {turn}"
+    elif outcome == "failed":
+        yield "urgent", "ended: agent error"
+    unanswered, longest_ms, p50_ms = call.get("unanswered") or 0, call.get("longest_wait_ms"), call.get("p50_ms")
+    spoke_over = (call.get("user_interruptions") or 0) + (call.get("assistant_interruptions") or 0)
+    words = {
+        "unanswered": "" if outcome == "never_answered" or (outcome == "hung_up" and unanswered == 1)
+        else f"{counted(unanswered, 'turn')} unanswered",
+        "agent_error": counted(call.get("errors.number") or 0, "agent error"),
+        "slow": f"slow: {seconds(longest_ms or 0)}" if (longest_ms or 0) > VERY_SLOW_MS else f"slow: median {seconds(p50_ms or 0)}",
+        "tool_fails": f"{call.get('failed_tools') or 'tool'} failed",
+        "goals_missed": "goals missed",
+        "interruptions": counted(spoke_over, "interruption"),
+        "dead_air": "dead air" if call.get("dead_airs") == 1 else f"dead air {call.get('dead_airs')} times",
+    }  # fmt: skip
+    for name in str(call.get("troubles") or "").split():
+        if text := words.get(name, in_words(name)):
+            yield "bad", text
+
+
+def past_page(site: Site, asked: PastQuery, found: PastFound, remark: str, redact: Callable[[str], str] = str) -> str:
+    """The page of calls that are over."""
+    sort, sorts = asked.sort or "rank", [(name, PAST_COLUMNS[name][0]) for name in SORTS]
+    heads = [
+        (
+            head,
+            asked.query(sort=name, up="1" * (not asked.up if name == sort else name == "labels.agent")),
+            name == sort,
+            name in _TEXTS,
+        )
+        for name, head in sorts
+        if name in SHOWN
+    ]
+    pages = min(MOST_PAGES, -(-found.total // ROWS))
+    content = render(
+        "past.html",
+        asked=asked,
+        presets=[(name, PastQuery(**fields).query(since=fields.get("since", asked.since))) for name, fields in PRESETS.items()],
+        chosen=[(FACETS[name][0], _in_words(name, value), asked.query(**{name: ""})) for name, value in _chosen(asked).items()],
+        hidden=_chosen(asked) | {name: getattr(asked, name) for name in ("said", "up")},
+        facets=[
+            (name, FACETS[name][0], [_value(asked, name, *each, most=max(calls for _, calls in values)) for each in values[:MOST_VALUES]])
+            for name, values in found.facets.items()
+            if values
+        ],
+        sorts=sorts,
+        sort=sort,
+        heads=heads,
+        rows=[_row(site, asked, found, call, redact) for call in found.rows],
+        found=found,
+        running=f"./?{urlencode(_chosen(asked, 'agent', 'version', 'tenant', 'environment'))}",
+        first=(asked.page - 1) * ROWS + 1,
+        turning=[
+            (name, asked.query(page=number))
+            for name, number in (("Previous", asked.page - 1), ("Next", asked.page + 1))
+            if 1 <= number <= pages
+        ],
+        csv=f"past.csv{asked.query()}",
+        remark=remark,
+    )  # fmt: skip
+    return page(site, "Past calls", content, here="past")
+
+
+def _chosen(asked: PastQuery, *names: str) -> dict[str, str]:
+    return {name: value for name in names or FACETS if (value := getattr(asked, name))}
+
+
+def _in_words(name: str, value: str) -> str:
+    is_ours = name in {"outcome", "trouble"}
+    return " or ".join(_OUTCOMES.get(each, in_words(each)) for each in value.split(",")) if is_ours else value
+
+
+def _value(asked: PastQuery, name: str, value: str, calls: int, *, most: int) -> dict[str, Any]:
+    is_chosen = value in getattr(asked, name).split(",") or value == getattr(asked, name)
+    address = asked.query(**{name: "" if is_chosen else value})
+    return {
+        "text": _in_words(name, value) or "unknown", "calls": calls, "href": address if value else "", "is_chosen": is_chosen,
+        "share": f"{100 * calls / most:.0f}%",
+    }  # fmt: skip
+
+
+def _row(
+    site: Site, asked: PastQuery, found: PastFound, call: Mapping[str, Any], redact: Callable[[str], str]
+) -> dict[str, Any]:
+    name = str(call["conversation_id"])
+    turn, text = found.said.get(name, (None, ""))
+    labels = [call.get(f"labels.{each}") for each in ("version", "tenant", "environment")]
+    return {
+        "id": name,
+        "short_id": name[-ID_CHARS:],
+        "href": site.call_href(name),
+        "began": day_and_time(call.get("first_known_ms") or 0),
+        "more": ", ".join(str(each) for each in labels if each not in {None, "unknown"}),
+        "chips": list(why(call)),
+        "cells": [(column, PAST_COLUMNS[column][0], _past_text(call, column)) for column in SHOWN],
+        "turn": turn,
+        "said": marked(redact(text), asked.text),
+        "labels": found.labels.get(name, ()),
+    }
+
+
+def marked(text: str, words: str) -> list[tuple[bool, str]]:
+    """The parts of a text, and whether each is one of the words that were sought.
+
+    Example:
+        >>> marked("No refund, sorry", "REFUND")
+        [(False, 'No '), (True, 'refund'), (False, ', sorry')]
+    """
+    sought = "|".join(map(re.escape, words.split())) or "(?!)"
+    return [
+        (place % 2 == 1, part) for place, part in enumerate(re.split(f"({sought})", text, flags=re.IGNORECASE)) if part
+    ]
+
+
+# Two calls side by side.
+
+
+def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object]]]) -> str:
+    """The page of calls side by side; `columns` has the values of each, and the first is compared with the second."""
+    heads = [(site.call_href(name) if "conversation_id" in values else "", name) for name, values in columns]
+    rows = list(side_by_side([values for _, values in columns]))
+    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS))
+
+
+def side_by_side(columns: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, list[str], str]]:
+    """By figure its heading, its text of each call, and the change from the second to the first where that says something."""
+    for name, (head, _) in PAST_COLUMNS.items():
+        values = [each.get(name) for each in columns]
+        first, second = (values[0], values[1]) if len(values) == 2 else (None, None)
+        change = ""
+        if isinstance(first, int | float) and isinstance(second, int | float) and second and name in _COMPARED:
+            change = f"{100 * (first - second) / second:+.0f} %"
+        if name != "rank":
+            yield head, [_past_text(each, name) for each in columns], change
+
+
+_COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "goals.progress.result"})
+"""Columns whose change in percent says something."""
+
+
+# Two versions.
+
+
+class LotsQuery(BaseModel):
+    """Which two lots of calls are compared; with nothing, the two newest versions of the agent with most calls."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    a_agent: str = _Text
+    a_version: str = _Text
+    a_tenant: str = _Text
+    a_environment: str = _Text
+    a_since: str = _Text
+    a_until: str = _Text
+    b_agent: str = _Text
+    b_version: str = _Text
+    b_tenant: str = _Text
+    b_environment: str = _Text
+    b_since: str = _Text
+    b_until: str = _Text
+
+    def lots(self) -> tuple[Lot, Lot] | None:
+        """The lots; None where nothing is said."""
+        a, b = (Lot(*(getattr(self, f"{side}_{name}").strip() for name in Lot._fields)) for side in "ab")
+        return (a, b) if any((*a, *b)) else None
+
+
+def lots_query(lots: tuple[Lot, Lot]) -> str:
+    """Two lots as the query of an address."""
+    fields = {
+        f"{side}_{name}": value for side, lot in zip("ab", lots, strict=True) for name, value in lot._asdict().items()
+    }
+    return "?" + urlencode({name: value for name, value in fields.items() if value})
+
+
+class Versions(NamedTuple):
+    """Two lots, and which others could be compared.
+
+    Attributes:
+        comparison: The lots; None where there are none to compare.
+        names: By field of a lot, the names that calls have.
+        pairs: Lots that are worth a look: of each agent the two newest versions.
+    """
+
+    comparison: Comparison | None
+    names: Mapping[str, Sequence[str]] = {}
+    pairs: Sequence[tuple[Lot, Lot]] = ()
+
+
+_LOT_FIELDS: Final = {
+    "agent": "Agent",
+    "version": "Version",
+    "tenant": "Tenant",
+    "environment": "Environment",
+    "since": "From",
+    "until": "Until",
+}
+_SUBGOAL: Final = Measure("", "", "share", 1, 0.05)
+
+
+def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str) -> str:
+    """The page of two lots of calls."""
+    found = versions.comparison
+    lots = found.lots if found else asked.lots() or (Lot(), Lot())
+    content = render(
+        "versions.html",
+        fields=[
+            (name, head, [(side, getattr(lot, name)) for side, lot in zip("ab", lots, strict=True)])
+            for name, head in _LOT_FIELDS.items()
+        ],
+        names=versions.names,
+        pairs=[(f"{b.agent} {a.version} \u2192 {b.version}", f"versions{lots_query((a, b))}", (a, b) == lots) for a, b in versions.pairs],
+        found=found,
+        verdict=found.verdict() if found else "",
+        agent=lots[0].agent if lots[0].agent == lots[1].agent else "",
+        calls=[past_href(lot) for lot in lots],
+        swapped=f"versions{lots_query((lots[1], lots[0]))}",
+        rows=[_change(measure, change, [past_href(lot, measure) for lot in lots]) for measure, change in found.changes] if found else [],
+        subgoals=[
+            (
+                each.goal_set, each.name, _change(_SUBGOAL, each.change, []), each.others,
+                [(site.call_href(name), name, name[-ID_CHARS:]) for name in each.flipped],
+            )
+            for each in found.subgoals
+        ] if found else [],
+        remark=remark,
+    )  # fmt: skip
+    return page(site, "Versions", content, here="versions")
+
+
+def past_href(lot: Lot, measure: Measure | None = None) -> str:
+    """Where the calls of a lot are listed; of a measure by which calls can be ordered, those with the worst values first."""
+    name = "" if measure is None else measure.name
+    by = {"sort": name, "up": "1" if measure and measure.better > 0 else ""} if name in SORTS else {}
+    only = {"success": {"trouble": "goals_missed"}, "ended_badly": {"outcome": "never_answered,hung_up,failed"}}.get(
+        name, {}
+    )
+    return f"past{PastQuery(**lot._asdict()).query(since=lot.since or '30d', **by, **only)}"
+
+
+def _change(measure: Measure, change: Change, hrefs: Sequence[str]) -> dict[str, Any]:
+    judged, reach = (
+        judgement(measure, change),
+        max(abs(change.low or 0), abs(change.high or 0), abs(change.change or 0)) or 1,
+    )
+    scale = Scale(-reach, reach)
+    has_ends = change.low is not None and change.high is not None
+    return {
+        "title": measure.title,
+        "values": [shown(measure, each) for each in (change.before, change.after)],
+        "hrefs": hrefs,
+        "calls": (change.calls_before, change.calls_after),
+        "apart": shown(measure, change.change, is_apart=True, has_sign=True),
+        "ends": ends(measure, change),
+        "judged": judged,
+        "more": more_calls(measure, change),
+        "from": scale.at(change.low or 0) if has_ends else "",
+        "length": scale.length(change.low or 0, change.high or 0, 1) if has_ends else "",
+        "at": scale.at(change.change or 0),
+    }

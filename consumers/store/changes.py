@@ -1,0 +1,375 @@
+"""Compares the calls of two lots, measure by measure: how far apart their means are, and whether that is more than chance. Pure."""
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from schemas.columns import CALL_COLUMNS, Column
+
+_NO_MEASURES: Final = frozenset({"revision", "partition", "first_place", "last_place", "turn", "through_turn"})
+MEASURES: Final[Mapping[str, Column]] = {
+    column.name: column
+    for column in CALL_COLUMNS
+    if column.kind != "text"
+    and column.name not in _NO_MEASURES
+    and not column.name.endswith(("_turn", ".turn", "known_ms", "last_ms", "ed_ms", "an_ms"))
+}
+"""Numbers of a call of which a mean says something: no places, no moments, no numbers of turns."""
+SEED: Final = 1
+"""The same values have the same interval, whenever and wherever it is computed."""
+MOST_RESAMPLES: Final = 2_000
+LEAST_RESAMPLES: Final = 200
+MOST_DRAWS: Final = 5_000_000
+"""Draws for one interval: some seconds. With many values fewer resamples are as good."""
+_TAIL: Final = 0.025
+MOST_DRAWS_OF_ALL: Final = 4_000_000
+"""Draws for all intervals of one comparison: a second or two."""
+LEAST_DRAWS: Final = 20_000
+"""Draws for one of them."""
+
+
+class Change(NamedTuple):
+    """One measure of two lots of calls.
+
+    Attributes:
+        measure: Name of its column.
+        before: Its mean over the calls of the first lot in which it is known; None without any.
+        after: The same of the second.
+        calls_before: Number of these calls.
+        calls_after: The same of the second.
+        low: Lower end of the 95 % bootstrap interval of the change; None with fewer than two calls in a lot.
+        high: Its upper end.
+        is_paired: Whether calls are resampled with both of their values: each value has a partner in the other lot.
+    """
+
+    measure: str
+    before: float | None
+    after: float | None
+    calls_before: int
+    calls_after: int
+    low: float | None
+    high: float | None
+    is_paired: bool = False
+
+    @property
+    def change(self) -> float | None:
+        """How much higher it is in the second lot; None if it is unknown in one of them."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+    @property
+    def is_more_than_chance(self) -> bool | None:
+        """Whether the interval of the change is on one side of 0; None without an interval."""
+        return None if self.low is None or self.high is None else self.low > 0 or self.high < 0
+
+
+def change_of(
+    measure: str,
+    before: Sequence[float],
+    after: Sequence[float],
+    pairs: Sequence[tuple[float, float]] = (),
+    most_draws: int = MOST_DRAWS,
+) -> Change:
+    """Compares the known values of one measure.
+
+    Args:
+        measure: Its name.
+        before: Those of the first lot.
+        after: Those of the second.
+        pairs: Both values of the calls that are in both lots.
+        most_draws: About how many values are drawn for the interval.
+    """
+    is_paired = len(pairs) == len(before) == len(after)
+    before, after = sorted(before), sorted(after)  # of the same calls in another order it is the same
+    lots = [[now - then for then, now in pairs]] if is_paired else [before, after]
+    mean, mean_after = (sum(lot) / len(lot) if lot else None for lot in (before, after))
+    low = high = None
+    if min(map(len, lots)) > 1:
+        low, high = interval(lots, most_draws)
+    return Change(measure, mean, mean_after, len(before), len(after), low, high, is_paired)
+
+
+def draws_of_one(intervals: int) -> int:
+    """How many values may be drawn for one of so many intervals."""
+    return max(LEAST_DRAWS, MOST_DRAWS_OF_ALL // max(1, intervals))
+
+
+def changes_json(changes: Iterable[Change]) -> dict[str, Mapping[str, float | bool | None]]:
+    """The same measures as plain values; an unknown value is null."""
+    return {each.measure: _plain(each) for each in changes if each.before is not None or each.after is not None}
+
+
+def _plain(each: Change) -> Mapping[str, Any]:
+    known = each._asdict()
+    del known["measure"]
+    return known | {"change": each.change, "is_more_than_chance": each.is_more_than_chance}
+
+
+def remark_on_chance(changes: Iterable[Change]) -> str | None:
+    """What a reader of many intervals must know; None without one."""
+    judged = sum(each.is_more_than_chance is not None for each in changes)
+    if not judged:
+        return None
+    by_chance = round(judged * 0.05)
+    return f"{judged} changes have an interval. If nothing had changed, about {by_chance} would be called more than chance."
+
+
+# The bootstrap interval: how far a mean, or the difference of two, may be from chance alone.
+
+
+def interval(lots: Sequence[Sequence[float]], most_draws: int = MOST_DRAWS) -> tuple[float, float]:
+    """Returns the 95 % interval of the last lot's mean less the first's, or of the mean of the only lot.
+
+    Where the fewest resamples of all values are more draws than allowed, each resample has fewer values, and its distance from the mean is
+    scaled by the root of their share: the bootstrap of m out of n.
+
+    Args:
+        lots: One or two lots, each with a value or more.
+        most_draws: About how many values are drawn in all.
+
+    Example:
+        >>> low, high = interval([[0.0, 1.0] * 50, [3.0, 4.0] * 50])
+        >>> 2.8 < low < 3 < high < 3.2
+        True
+    """
+    rng = random.Random(SEED)  # noqa: S311 - nothing is secret
+    size = sum(map(len, lots))
+    resamples = max(LEAST_RESAMPLES, min(MOST_RESAMPLES, most_draws // size))
+    share = min(1.0, most_draws / (resamples * size))
+    means = [sum(lot) / len(lot) for lot in lots]
+    found = []
+    for _ in range(resamples):
+        resampled = [_mean(rng, lot, mean, share) for lot, mean in zip(lots, means, strict=True)]
+        found.append(resampled[-1] - (resampled[0] if len(resampled) > 1 else 0.0))
+    found.sort()
+    cut = round(resamples * _TAIL)
+    return found[cut], found[-cut - 1]
+
+
+def _mean(rng: random.Random, lot: Sequence[float], mean: float, share: float) -> float:
+    drawn = math.ceil(len(lot) * share)
+    resampled = sum(rng.choices(lot, k=drawn)) / drawn
+    return resampled if drawn == len(lot) else mean + (resampled - mean) * math.sqrt(drawn / len(lot))
+
+
+# What people compare versions by: the measures with their words, which way is better, and what can be said of a change.
+
+SHARE_DRAWS: Final = 400_000
+"""Draws for the interval of a share: up to 200 calls as many resamples as for trials."""
+MOST_FLIPPED: Final = 20
+"""Calls that are named for one subgoal."""
+
+Judgement = Literal["better", "worse", "higher", "lower", "no worse", "no different", "unclear", "unknown"]
+"""What can be said of a change: `no different` where the whole interval is within what matters, `no worse` where its bad end is, `unclear`
+where more calls are needed, `unknown` without an interval.
+"""
+
+
+class Measure(NamedTuple):
+    """A measure by which people compare two lots of calls.
+
+    Attributes:
+        name: Of its column.
+        title: What it is called.
+        unit: `ms`, `share`, `dollars`, or nothing for a number.
+        better: 1 where more is better, -1 where less is, 0 where neither is.
+        matters: The least difference that matters, in its unit; None for a tenth of the first mean.
+    """
+
+    name: str
+    title: str
+    unit: Literal["ms", "share", "dollars", ""] = ""
+    better: Literal[-1, 0, 1] = -1
+    matters: float | None = None
+
+
+SUCCESS: Final = Measure("success", "Goals reached", "share", 1, 0.05)
+PROGRESS: Final = Measure("goals.progress.result", "Progress", "share", 1, 0.05)
+BAD_ENDS: Final = Measure("ended_badly", "Ended badly", "share", -1, 0.05)
+WAIT: Final = Measure("p50_ms", "Typical wait", "ms", -1, 100)
+COMPARED: Final = (
+    *(SUCCESS, PROGRESS, BAD_ENDS, WAIT),
+    Measure("p95_ms", "Slow wait, p95", "ms", -1, 200),
+    Measure("speech.first_word_ms", "First word after", "ms", -1, 100),
+    Measure("unanswered", "Unanswered turns"),
+    Measure("dead_airs", "Dead air"),
+    Measure("assistant_interruptions", "Agent cut in"),
+    Measure("user_interruptions", "Caller cut in"),
+    Measure("failed_tool_calls", "Failed tools"),
+    Measure("stt_wer.result", "Word errors", "share", -1, 0.02),
+    Measure("faithfulness.result", "Faithfulness", "", 1),
+    Measure("conversation_progression.result", "Progression", "", 1),
+    Measure("turns", "Turns", "", 0),
+    Measure("length_ms", "Length", "ms", 0),
+    Measure("cost_dollars", "Cost", "dollars"),
+)
+"""The measures of a page and of a table of two versions, in their order."""
+
+
+class Lot(NamedTuple):
+    """The calls of one side of a comparison: those to which all of this applies. Empty is any.
+
+    Attributes:
+        agent: Name of the agent.
+        version: Its version.
+        tenant: Whose agent it is.
+        environment: Where it runs.
+        since: From when on, as people write it.
+        until: Before when.
+    """
+
+    agent: str = ""
+    version: str = ""
+    tenant: str = ""
+    environment: str = ""
+    since: str = ""
+    until: str = ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels that its calls have, by the name of the label."""
+        return {name: value for name, value in self._asdict().items() if value and name not in {"since", "until"}}
+
+    def name_beside(self, other: "Lot") -> str:
+        """What it is called beside another one: what is only its own, or all of it.
+
+        >>> Lot("desk", "2").name_beside(Lot("desk", "1")), Lot().name_beside(Lot(since="7d"))
+        ('version 2', 'all calls')
+        """
+        mine = {name: value for name, value in self._asdict().items() if value}
+        own = {name: value for name, value in mine.items() if getattr(other, name) != value} or mine
+        said = [value if name in {"agent", "tenant"} else f"{name} {value}" for name, value in own.items()]
+        return ", ".join(said) or "all calls"
+
+
+class SubgoalChange(NamedTuple):
+    """How often calls of two lots reached a subgoal.
+
+    Attributes:
+        goal_set: Name of its goal set.
+        name: Its name.
+        change: The share of the calls that reached it.
+        flipped: Calls of the second lot with another result than most of the first have, `MOST_FLIPPED` at most.
+        others: How many more of them there are.
+    """
+
+    goal_set: str
+    name: str
+    change: Change
+    flipped: Sequence[str]
+    others: int
+
+
+class Comparison(NamedTuple):
+    """Two lots of calls that are over.
+
+    Attributes:
+        lots: Which.
+        calls: How many calls each has.
+        changes: The measures of `COMPARED` that at least one lot has.
+        subgoals: The subgoals, those with the surest change first.
+    """
+
+    lots: tuple[Lot, Lot]
+    calls: tuple[int, int]
+    changes: Sequence[tuple[Measure, Change]]
+    subgoals: Sequence[SubgoalChange]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What the lots are called."""
+        a, b = self.lots
+        return a.name_beside(b), b.name_beside(a)
+
+    def verdict(self) -> str:
+        """Whether the second lot is better, in a sentence."""
+        if not all(self.calls):
+            return f"There is no call of {self.names[bool(self.calls[0])]} that is over: nothing can be compared."
+        known = {measure.name: change for measure, change in self.changes}
+        said = [
+            _clause(measure, known[measure.name], words)
+            for measure, words in (
+                (WAIT, ("faster", "slower", "no slower", "speed")),
+                (BAD_ENDS, ("ends badly less often", "ends badly more often", "ends badly no more often", "bad ends")),
+                (SUCCESS, ("goals better", "goals worse", "goals no worse", "goals")),
+            )
+            if measure.name in known
+        ]
+        verb = "" if not said or not said[0].startswith(("faster", "slower", "no slower")) else "is "
+        name = self.names[1]
+        return f"{name[:1].upper()}{name[1:]} {verb}{'; '.join(filter(None, said)) or 'has no measure to compare'}."
+
+
+def _clause(measure: Measure, change: Change, words: tuple[str, str, str, str]) -> str:
+    better, worse, no_worse, what = words
+    match judgement(measure, change):
+        case "better" | "worse" as judged:
+            apart = shown(measure, abs(change.change or 0), is_apart=True)
+            return f"{better if judged == 'better' else worse} by {apart} {ends(measure, change, is_size=True)}"
+        case "no worse" | "no different":
+            return no_worse
+        case _:
+            return f"{what}: not enough calls to say"
+
+
+def judgement(measure: Measure, change: Change) -> Judgement:
+    """What can be said of a change."""
+    if change.low is None or change.high is None:
+        return "unknown"
+    limit = _matters(measure, change)
+    if limit and max(abs(change.low), abs(change.high)) <= limit:
+        return "no different"
+    if change.is_more_than_chance:
+        is_higher = change.low > 0
+        if not measure.better:
+            return "higher" if is_higher else "lower"
+        return "better" if is_higher == (measure.better > 0) else "worse"
+    worst = -change.high if measure.better < 0 else change.low
+    return "no worse" if measure.better and limit and -worst <= limit else "unclear"
+
+
+def more_calls(measure: Measure, change: Change) -> int:
+    """About how many more calls of each lot are needed until a difference that matters is told from chance; 0 if there are enough."""
+    limit = _matters(measure, change)
+    if judgement(measure, change) != "unclear" or not limit or change.low is None or change.high is None:
+        return 0
+    least = min(change.calls_before, change.calls_after)
+    return max(1, math.ceil(least * ((change.high - change.low) / 2 / limit) ** 2) - least)
+
+
+def _matters(measure: Measure, change: Change) -> float:
+    return abs(change.before or 0) / 10 if measure.matters is None else measure.matters
+
+
+def shown(measure: Measure, value: float | None, *, is_apart: bool = False, has_sign: bool = False) -> str:
+    """A value of a measure with its unit; unknown is a dash. How far two shares are apart is told in points.
+
+    >>> shown(WAIT, 1234.5), shown(SUCCESS, 0.25), shown(SUCCESS, -0.25, is_apart=True), shown(WAIT, None)
+    ('1.23 s', '25 %', '\u221225 points', '\u2013')
+    """
+    if value is None:
+        return _UNKNOWN
+    sign = "\u2212" if value < 0 else "+" if value > 0 and has_sign else ""
+    return f"{sign}{_digits(measure, value)}{_ENDS[measure.unit] if measure.unit != 'share' else ' points' if is_apart else ' %'}"
+
+
+_UNKNOWN: Final = "\u2013"
+_ENDS: Final = {"ms": " s", "share": " %", "dollars": " $", "": ""}
+
+
+def _digits(measure: Measure, value: float) -> str:
+    size = abs(value) / 1_000 if measure.unit == "ms" else abs(value) * 100 if measure.unit == "share" else abs(value)
+    digits = (0 if size >= 10 or not size else 1) if measure.unit == "share" else 2 if size < 10 else 1
+    return f"{size:,.{max(digits, 4 if measure.unit == 'dollars' else 0)}f}"
+
+
+def ends(measure: Measure, change: Change, *, is_size: bool = False) -> str:
+    """The interval of a change in its unit, or of its size; a dash without one.
+
+    >>> ends(WAIT, Change("p50_ms", 900, 1310, 40, 40, 360.0, 470.0))
+    '[0.36, 0.47]'
+    """
+    if change.low is None or change.high is None:
+        return _UNKNOWN
+    low, high = (-change.high, -change.low) if is_size and change.high < 0 else (change.low, change.high)
+    return "[{}, {}]".format(*("\u2212" * (end < 0) + _digits(measure, end) for end in (low, high)))

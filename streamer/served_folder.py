@@ -1,0 +1,32 @@
+"""A folder that `serve` keeps: whether it is one, where its history is, and the settings to read it."""
+
+from pathlib import Path
+
+from consumers.log.file import FILE_NAME
+from consumers.runtime.process import OperatorError
+from streamer.settings.all_settings import Settings
+
+
+def is_served(folder: Path) -> bool:
+    """Whether a `serve` keeps calls in a folder, or did."""
+    return (folder / FILE_NAME).exists()
+
+
+def history_of(folder: Path, settings: Settings | None = None) -> Path:
+    """The folder of history of a folder that `serve` keeps, with the settings that it has; any other folder is one of history itself."""
+    if not is_served(folder):
+        return folder
+    return (None if settings is None else settings.history.folder) or folder / "history"
+
+
+def served(settings: Settings, folder: Path) -> Settings:
+    """The settings with the history of a folder that `serve` keeps, and without what is on Kafka.
+
+    Raises:
+        OperatorError: It is no such folder.
+    """
+    if not is_served(folder):
+        raise OperatorError(f"{folder}: no `callgauge serve` has kept calls here: there is no {FILE_NAME}.")
+    history = settings.history.model_copy(update={"folder": history_of(folder, settings), "clickhouse_url": None})
+    goals = settings.goals.model_copy(update={"reads_topic": False})
+    return settings.model_copy(update={"history": history, "goals": goals, "topic_prefix": ""})

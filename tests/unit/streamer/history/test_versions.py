@@ -1,0 +1,241 @@
+"""Two versions compared: the figures are those of trials, and of a computation by hand on 40 calls."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from statistics import mean, variance
+
+import pytest
+from msgspec import structs
+
+from consumers.console.past import LotsQuery
+from consumers.history.settings import HistorySettings
+from consumers.history.sqlite import SqliteHistory
+from consumers.runtime.process import SetupError, wall_clock_ms
+from consumers.store.changes import (
+    BAD_ENDS,
+    COMPARED,
+    SUCCESS,
+    WAIT,
+    Change,
+    Comparison,
+    Lot,
+    ends,
+    judgement,
+    more_calls,
+)
+from schemas.closed_sets import CloseReason
+from schemas.rows import CallRow, Goals, GoalsRow, Labels, Progress, Row, Subgoal, Waiting
+from streamer.history.comparison import lot_given, lots_compared, versions_in
+from streamer.roles.past_calls import StoredCalls
+from streamer.trials.calls import NewestRows
+from streamer.trials.versus import Versus
+from tests.unit.history.test_store import SCORED, batch
+from tests.unit.streamer.command_line import command
+
+SET = next(row for row in SCORED.rows if isinstance(row, GoalsRow))
+CALLS = 40
+
+
+def call(number: int, version: str, agent: str = "desk", slower_ms: float = 0) -> list[Row]:
+    """A call that is over, with goals; of every fourth one the caller hung up in silence."""
+    random = Random(f"{agent} {version} {number}")  # noqa: S311  # no secret
+    at_ms = wall_clock_ms() - 3_600_000 * (2 + number + (100 if version == "1" else 0))
+    reached = [float(random.random() < share) for share in ((0.9, 0.6) if version == "1" else (0.9, 0.2))]
+    success, name, wait_ms = float(all(reached)), f"{agent}-{version}-{number}", random.gauss(900, 80) + slower_ms
+    goals = Goals(
+        SET.goal_set["id"], SET.digest, tuple(Subgoal(each, reached_turn=1 if each else None) for each in reached), judged_turn=3,
+        progress=Progress(mean(reached), 0.5, 0.5, 0.2, success, int(sum(reached)), 0, 2), success_final_turn=success,
+    )  # fmt: skip
+    row = CallRow(
+        conversation_id=name, revision=9, known_ms=at_ms + 60_000, first_known_ms=at_ms, began_ms=at_ms, ended_ms=at_ms + 50_000,
+        labels=Labels(agent, version), state="closed", turn=3, turns=4, p50_ms=wait_ms, p95_ms=2 * wait_ms, longest_wait_ms=2 * wait_ms,
+        close_reason=CloseReason.ENDED, goals=goals, waiting=None if number % 4 else Waiting(3, at_ms, 1), unanswered=int(number % 4 == 0),
+    )  # fmt: skip
+    two = {**SET.goal_set, "subgoals": list(SET.goal_set["subgoals"][:2])}
+    return [structs.replace(SET, conversation_id=name, revision=1, goal_set=two), row]
+
+
+VERSION_1 = [call(number, "1") for number in range(CALLS // 2)]
+VERSION_2 = [call(number, "2", slower_ms=400) for number in range(CALLS // 2)]
+ROWS = [row for rows in (*VERSION_1, *VERSION_2) for row in rows]
+LOTS = Lot("desk", "1"), Lot("desk", "2")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with closing(SqliteHistory(tmp_path, writes=True)) as writer:
+        writer.write(batch(Random(4).sample(ROWS, len(ROWS))))  # noqa: S311  # no secret
+    return tmp_path
+
+
+@pytest.fixture
+def found(folder: Path) -> Iterator[Comparison]:
+    with closing(SqliteHistory(folder)) as store:
+        yield lots_compared(store, LOTS, wall_clock_ms())
+
+
+def change(found: Comparison, name: str) -> Change:
+    return next(change for measure, change in found.changes if measure.name == name)
+
+
+def call_rows(calls: Sequence[Sequence[Row]]) -> list[CallRow]:
+    return [row for rows in calls for row in rows if isinstance(row, CallRow)]
+
+
+def test_the_figures_are_those_of_a_computation_by_hand(found: Comparison) -> None:
+    assert found.calls == (20, 20)
+    for name, values in (
+        ("p50_ms", [[row.p50_ms or 0 for row in call_rows(lot)] for lot in (VERSION_1, VERSION_2)]),
+        ("success", [[row.goals.success_final_turn for row in call_rows(lot) if row.goals] for lot in (VERSION_1, VERSION_2)]),
+        ("unanswered", [[row.unanswered for row in call_rows(lot)] for lot in (VERSION_1, VERSION_2)]),
+        ("ended_badly", [[float(number % 4 == 0) for number in range(20)]] * 2),
+        ("length_ms", [[50_000.0] * 20] * 2),
+    ):  # fmt: skip
+        seen = change(found, name)
+        before, after = (mean(float(str(each)) for each in lot) for lot in values)
+        assert (seen.before, seen.after) == pytest.approx((before, after))
+        assert seen.change == pytest.approx(after - before)
+        half = 1.96 * math.sqrt(sum(variance([float(str(each)) for each in lot]) / 20 for lot in values))
+        assert seen.low is not None
+        assert seen.high is not None
+        assert (seen.low, seen.high) == pytest.approx(
+            (after - before - half, after - before + half), abs=0.25 * half + 1e-9
+        )
+
+
+def test_the_figures_are_those_of_trials(found: Comparison) -> None:
+    lots = ([NewestRows(rows).trial("") for rows in lot] for lot in (VERSION_1, VERSION_2))
+    trials = {each.measure: each for each in Versus(*([trial for trial in lot if trial] for lot in lots)).changes()}
+    shared = [name for measure, _ in found.changes if (name := measure.name) in trials]
+    assert {"success", "p50_ms", "p95_ms", "unanswered", "goals.progress.result", "turns"} <= set(shared)
+    for name in shared:
+        assert change(found, name) == trials[name], name
+    assert change(found, "goals.progress.result")._replace(measure="progress") == trials["progress"]
+
+
+def test_the_page_the_command_and_json_say_the_same(
+    found: Comparison, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    versions = StoredCalls(HistorySettings(folder=folder)).versions(LotsQuery())
+    assert versions.comparison == found
+    assert (versions.pairs, versions.names["version"]) == ([LOTS], ["1", "2"])
+    run = command(monkeypatch, capsys, "history", "compare", "--folder", str(folder))
+    by_version, two_lots = (
+        run("--by", "version").out,
+        run("--a", "agent=desk, version=1", "--b", "agent=desk,version=2").out,
+    )
+    assert by_version.removeprefix("desk: ") == two_lots
+    assert two_lots.startswith(found.verdict())
+    (document,) = json.loads(run("--by", "version", "--json").out)
+    assert document["verdict"] == found.verdict()
+    assert document["measures"]["p50_ms"]["change"] == change(found, "p50_ms").change
+    assert document["measures"]["p50_ms"]["judgement"] == "worse"
+
+
+def test_a_sentence_says_whether_the_new_version_is_better(found: Comparison) -> None:
+    wait = change(found, "p50_ms")
+    assert found.verdict().startswith(
+        f"Version 2 is slower by {(wait.change or 0) / 1_000:.2f} s {ends(WAIT, wait)}; bad ends: not"
+    )
+    assert "goals worse by" in found.verdict()
+    turned = found._replace(
+        lots=LOTS[::-1], changes=[(WAIT, wait._replace(low=-470.0, high=-360.0, before=1_310, after=900))]
+    )
+    assert turned.verdict() == "Version 1 is faster by 0.41 s [0.36, 0.47]."
+    assert (
+        found._replace(calls=(20, 0)).verdict()
+        == "There is no call of version 2 that is over: nothing can be compared."
+    )
+
+
+def test_subgoals_name_the_calls_that_flipped(found: Comparison) -> None:
+    first = found.subgoals[0]
+    assert first.name == SET.goal_set["subgoals"][1]["id"]
+    lost = {row.conversation_id for row in call_rows(VERSION_2) if row.goals and row.goals.subgoals[1].result == 0}
+    assert set(first.flipped) == lost
+    assert first.change.is_more_than_chance
+    assert (first.change.before, first.change.after) == pytest.approx(
+        tuple(
+            mean(float(str(row.goals.subgoals[1].result)) for row in call_rows(lot) if row.goals)
+            for lot in (VERSION_1, VERSION_2)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "judged"),
+    [
+        (0.06, 0.2, "better"),
+        (-0.2, -0.06, "worse"),
+        (-0.04, 0.2, "no worse"),
+        (-0.2, 0.04, "unclear"),
+        (-0.04, 0.04, "no different"),
+    ],
+)
+def test_what_can_be_said_of_a_change(low: float, high: float, judged: str) -> None:
+    seen = Change("success", 0.5, 0.5 + (low + high) / 2, 40, 40, low, high)
+    assert judgement(SUCCESS, seen) == judged
+    less_is_better = Change("ended_badly", 0.5, 0.5 - (low + high) / 2, 40, 40, -high, -low)
+    assert judgement(BAD_ENDS, less_is_better) == judged
+    assert judgement(SUCCESS, seen._replace(low=None, high=None)) == "unknown"
+
+
+def test_four_times_the_calls_halve_the_interval() -> None:
+    seen = Change("success", 0.5, 0.5, 40, 50, -0.1, 0.1)  # twice what matters
+    assert more_calls(SUCCESS, seen) == 120
+    assert more_calls(SUCCESS, seen._replace(low=-0.04, high=0.04)) == 0
+
+
+def test_without_two_versions_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SqliteHistory(tmp_path, writes=True).close()
+    ended = command(monkeypatch, capsys, "history", "compare")("--by", "version", "--folder", tmp_path)
+    assert (ended.code, ended.out) == (0, "")
+    assert "has calls of two versions in 30d" in ended.err
+    versions = StoredCalls(HistorySettings(folder=tmp_path)).versions(LotsQuery())
+    assert versions.comparison is None
+
+
+def test_versions_are_in_order_and_unknown_ones_are_left_out(tmp_path: Path) -> None:
+    names = ("10", "9", "2.10", "2.9")
+    rows = [
+        structs.replace(row, conversation_id=f"{name} {row.conversation_id}") for name in names for row in call(0, name)
+    ]
+    with closing(SqliteHistory(tmp_path, writes=True)) as store:
+        store.write(batch([*rows, *call(0, "1"), *call_rows([call(0, "none", agent="other")])]))
+        versions = versions_in(store, 0, 2**53)
+    assert [name for name, _ in versions["desk"]] == ["1", "2.9", "2.10", "9", "10"]
+
+
+def test_a_lot_is_told_by_names_and_values() -> None:
+    assert lot_given("agent=a, b,version = 2 , until=1d") == Lot("a, b", "2", until="1d")
+    for wrong in ("", "2", "version", "color=red", "agent=a; x"):
+        if wrong == "agent=a; x":
+            assert lot_given(wrong).agent == "a; x"
+            continue
+        with pytest.raises(SetupError, match="names no calls"):
+            lot_given(wrong)
+    assert {measure.name for measure in COMPARED} >= {"success", "p50_ms"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--a", "version=1"),
+        ("--before", "2026-11-20"),
+        ("--by", "version", "--a", "version=1", "--b", "version=2"),
+        ("--by", "agent"),
+    ],
+)
+def test_half_a_comparison_is_refused(
+    options: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = command(monkeypatch, capsys, "history", "compare", "--folder", str(folder))(*options)
+    assert (ended.code, ended.out) == (2, "")
+    assert "Say what to compare" in ended.err
