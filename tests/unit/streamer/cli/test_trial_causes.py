@@ -13,9 +13,12 @@ from typing import Final
 
 import pytest
 
+from consumers.engine.redaction.redactor import Redactor
+from schemas.goals.goal_set import GoalSet
 from streamer.sources.simulator.profile import HEALTHY, Incident, IncidentName, with_incidents
 from streamer.sources.simulator.traffic import simulate_call
 from streamer.trials import judged_causes
+from streamer.trials.calls import Quote, SubgoalOutcome, Trial
 from tests.support.fakes import scripted_openai as scripted
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 from tests.unit.streamer.cli.test_score import BOOKS, SAYS_YES, call, goals, write_calls, write_goals
@@ -230,6 +233,17 @@ def test_words_reach_the_judge_as_redacted_data(judged: Callable[..., Ended], gi
             assert re.match(
                 r'(cause "|case \d+, calls: \d+$|\d+ (missed_subgoal|failed_tool|ending) "|said \d+ ")', line
             )
+
+
+def test_words_that_history_has_as_they_were_said_are_redacted_too() -> None:
+    """Whoever wrote them may have had redaction off."""
+    words = {1: Quote(f'user: "I am {PLANTED_EMAIL}"', "")}
+    trial = Trial(
+        "a", "", GoalSet.model_validate(GOALS), "v", success=False, progress=0.0, subgoals=(SubgoalOutcome("asked", False),),
+        stall_turn=1, failed_tools=(), words=words, last_turn=1,
+    )  # fmt: skip
+    (case,) = judged_causes.cases_of([trial], Redactor())
+    assert ("[EMAIL]" in str(case), "jane" in str(case)) == (True, False)
 
 
 def one_group(asked: Asked) -> Does:
