@@ -322,6 +322,19 @@ def test_a_cause_goes_on_from_question_to_question(
     assert ended.code == 1
 
 
+def test_what_is_said_has_room_for_the_longest_causes(
+    judged: Callable[..., Ended], given: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each later question repeats the causes so far; 21 of them are one too many."""
+    monkeypatch.setattr(judged_causes, "MOST_FAULTS_ASKED", 40)
+    many = {"groups": [{"cause": f"{number:03}{'x' * 197}", "faults": [number]} for number in range(1, 22)]}
+    with scripted_openai(lambda _: Does(text=json.dumps(many))) as server:
+        ended = judged(server, *given)
+    assert (ended.code, len(server.asked) > 1) == (0, True), ended.err
+    assert "1 number without a sentence, or beyond 20 causes: not grouped (for example 21)" in ended.err
+    assert len(causes_in(ended)) == judged_causes.MOST_CAUSES + 1
+
+
 def test_without_a_judge_faults_are_grouped_by_what_where_and_last_words(callgauge: Command, tmp_path: Path) -> None:
     calls = [call("a", "no", "book it"), call("b", "no", "book it"), call("c", "no"), call("d", "yes and book it")]
     for made in calls[:2]:
