@@ -246,6 +246,16 @@ def test_words_that_history_has_as_they_were_said_are_redacted_too() -> None:
     assert ("[EMAIL]" in str(case), "jane" in str(case)) == (True, False)
 
 
+def test_a_missed_subgoal_belongs_to_the_turn_in_which_it_was_due() -> None:
+    subgoals = (SubgoalOutcome("asked", True, 2), SubgoalOutcome("found", False), SubgoalOutcome("served", False))
+    trial = Trial(
+        "a", "", GoalSet.model_validate(GOALS), "v", success=False, progress=0.3, subgoals=subgoals, stall_turn=3, failed_tools=(),
+        last_turn=6,
+    )  # fmt: skip
+    assert [each.turn for each in trial.faults] == [3, 3]
+    assert [each.turn for each in replace(trial, last_turn=1).faults] == [1, 1]
+
+
 def one_group(asked: Asked) -> Does:
     faults = [number for _, numbers in cases_in(asked) for number in numbers]
     return Does(
