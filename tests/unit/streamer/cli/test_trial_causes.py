@@ -13,9 +13,12 @@ from typing import Final
 
 import pytest
 
+from consumers.engine.redaction.redactor import Redactor
+from schemas.goals.goal_set import GoalSet
 from streamer.sources.simulator.profile import HEALTHY, Incident, IncidentName, with_incidents
 from streamer.sources.simulator.traffic import simulate_call
 from streamer.trials import judged_causes
+from streamer.trials.calls import Quote, SubgoalOutcome, Trial
 from tests.support.fakes import scripted_openai as scripted
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 from tests.unit.streamer.cli.test_score import BOOKS, SAYS_YES, call, goals, write_calls, write_goals
@@ -232,6 +235,27 @@ def test_words_reach_the_judge_as_redacted_data(judged: Callable[..., Ended], gi
             )
 
 
+def test_words_that_history_has_as_they_were_said_are_redacted_too() -> None:
+    """Whoever wrote them may have had redaction off."""
+    words = {1: Quote(f'user: "I am {PLANTED_EMAIL}"', "")}
+    trial = Trial(
+        "a", "", GoalSet.model_validate(GOALS), "v", success=False, progress=0.0, subgoals=(SubgoalOutcome("asked", False),),
+        stall_turn=1, failed_tools=(), words=words, last_turn=1,
+    )  # fmt: skip
+    (case,) = judged_causes.cases_of([trial], Redactor())
+    assert ("[EMAIL]" in str(case), "jane" in str(case)) == (True, False)
+
+
+def test_a_missed_subgoal_belongs_to_the_turn_in_which_it_was_due() -> None:
+    subgoals = (SubgoalOutcome("asked", True, 2), SubgoalOutcome("found", False), SubgoalOutcome("served", False))
+    trial = Trial(
+        "a", "", GoalSet.model_validate(GOALS), "v", success=False, progress=0.3, subgoals=subgoals, stall_turn=3, failed_tools=(),
+        last_turn=6,
+    )  # fmt: skip
+    assert [each.turn for each in trial.faults] == [3, 3]
+    assert [each.turn for each in replace(trial, last_turn=1).faults] == [1, 1]
+
+
 def one_group(asked: Asked) -> Does:
     faults = [number for _, numbers in cases_in(asked) for number in numbers]
     return Does(
@@ -306,6 +330,19 @@ def test_a_cause_goes_on_from_question_to_question(
     assert known[1] == known[2] == [each["cause"] for each in finds(server.asked[0])["groups"]]
     assert None in causes_in(ended)
     assert ended.code == 1
+
+
+def test_what_is_said_has_room_for_the_longest_causes(
+    judged: Callable[..., Ended], given: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each later question repeats the causes so far; 21 of them are one too many."""
+    monkeypatch.setattr(judged_causes, "MOST_FAULTS_ASKED", 40)
+    many = {"groups": [{"cause": f"{number:03}{'x' * 197}", "faults": [number]} for number in range(1, 22)]}
+    with scripted_openai(lambda _: Does(text=json.dumps(many))) as server:
+        ended = judged(server, *given)
+    assert (ended.code, len(server.asked) > 1) == (0, True), ended.err
+    assert "1 number without a sentence, or beyond 20 causes: not grouped (for example 21)" in ended.err
+    assert len(causes_in(ended)) == judged_causes.MOST_CAUSES + 1
 
 
 def test_without_a_judge_faults_are_grouped_by_what_where_and_last_words(callgauge: Command, tmp_path: Path) -> None:
