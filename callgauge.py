@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from consumers.engine.agent_inspect import NumericalScore
     from consumers.measures.own import NotMeasured, measure
-    from streamer.notebook import ScoredCall, auc, past_calls, ppt, progress, score, success, tool_correctness
+    from streamer.notebook import (
+        ScoredCall,
+        auc,
+        past_calls,
+        ppt,
+        progress,
+        score,
+        success,
+        tool_correctness,
+    )
 
 __all__ = [
     "NotMeasured",

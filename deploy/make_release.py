@@ -1,11 +1,12 @@
-"""Builds a release into dist/ from the last commit: wheels, source archives, chart, deploy files, image, SBOM, notes, checksums.
+"""Builds a release into dist/ from the last commit: wheels, source archives, chart, deploy files,
+image, SBOM, notes, checksums.
 
     python deploy/make_release.py              (`make release`)
     python deploy/make_release.py cut 0.2.0    (`make cut VERSION=0.2.0`)
 
-Two builds of one commit give the same bytes; only the image does not, because its base and its byte code have times of their own.
-The version stands in pyproject.toml. `cut` writes it there and into the chart, and gives the entries of the changelog that are under
-"Unreleased" to that version.
+Two builds of one commit give the same bytes; only the image does not, because its base and its byte
+code have times of their own. The version stands in pyproject.toml. `cut` writes it there and into
+the chart, and gives the entries of the changelog that are under "Unreleased" to that version.
 """
 
 import gzip
@@ -32,7 +33,10 @@ from packaging.version import InvalidVersion, Version
 ROOT: Final = Path(__file__).parents[1]
 DIST: Final = "dist"
 CHART: Final = Path("deploy/helm/callgauge")
-DISTRIBUTIONS: Final = (Path(), *(Path("streamer/observers") / name for name in ("send", "pipecat", "livekit")))
+DISTRIBUTIONS: Final = (
+    Path(),
+    *(Path("streamer/observers") / name for name in ("send", "pipecat", "livekit")),
+)
 UNRELEASED: Final = "## Unreleased"
 _BUILT_WITH: Final = "requirements-dev.lock"
 
@@ -59,17 +63,21 @@ def main(arguments: Sequence[str]) -> None:
         raise SystemExit(str(error)) from None
 
 
-# -- the version and the changelog -------------------------------------------------------------------------------------
+# -- the version and the changelog
+# -------------------------------------------------------------------------------------
 
 
 def version_of(tree: Path) -> str:
     """The version that pyproject.toml says."""
-    version: str = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    version: str = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "version"
+    ]
     return version
 
 
 def cut(tree: Path, version: str, day: str) -> None:
-    """Writes a new version into pyproject.toml and the chart, and a section of the changelog with all that is unreleased.
+    """Writes a new version into pyproject.toml and the chart, and a section of the changelog with
+    all that is unreleased.
 
     Args:
         tree: The checkout.
@@ -77,7 +85,8 @@ def cut(tree: Path, version: str, day: str) -> None:
         day: Today, `2026-11-24`.
 
     Raises:
-        ReleaseError: The version is none, or released already, or there is nothing to release. Nothing was written.
+        ReleaseError: The version is none, or released already, or there is nothing to release.
+            Nothing was written.
     """
     changelog = (tree / "CHANGELOG.md").read_text(encoding="utf-8")
     try:
@@ -85,19 +94,33 @@ def cut(tree: Path, version: str, day: str) -> None:
     except InvalidVersion:
         is_plain = False
     if not is_plain:
-        raise ReleaseError(f"{version!r} is no version: expected one such as 0.2.0. Nothing was written.")
+        raise ReleaseError(
+            f"{version!r} is no version: expected one such as 0.2.0. Nothing was written."
+        )
     if _section(changelog, f"## {version}") is not None:
-        raise ReleaseError(f"CHANGELOG.md has a section {version} already. Nothing was written. Take the next version.")
+        raise ReleaseError(
+            f"CHANGELOG.md has a section {version} already. Nothing was written. Take the next "
+            "version."
+        )
     if not (_section(changelog, UNRELEASED) or "").strip():
-        raise ReleaseError("CHANGELOG.md has nothing under 'Unreleased'. Nothing was written. Write what has changed.")
+        raise ReleaseError(
+            "CHANGELOG.md has nothing under 'Unreleased'. Nothing was written. Write what has "
+            "changed."
+        )
     changes = {
-        tree / "CHANGELOG.md": changelog.replace(UNRELEASED, f"{UNRELEASED}\n\n## {version} ({day})", 1),
-        tree / "pyproject.toml": _replaced(tree / "pyproject.toml", r'^version = ".*"$', f'version = "{version}"'),
+        tree / "CHANGELOG.md": changelog.replace(
+            UNRELEASED, f"{UNRELEASED}\n\n## {version} ({day})", 1
+        ),
+        tree / "pyproject.toml": _replaced(
+            tree / "pyproject.toml", r'^version = ".*"$', f'version = "{version}"'
+        ),
         tree / CHART / "Chart.yaml": _chart_of(tree, version),
     }
     for path, text in changes.items():
         path.write_text(text, encoding="utf-8")
-    sys.stdout.write(f"{', '.join(str(path.relative_to(tree)) for path in changes)}: {version}. Commit them.\n")
+    sys.stdout.write(
+        f"{', '.join(str(path.relative_to(tree)) for path in changes)}: {version}. Commit them.\n"
+    )
 
 
 def _replaced(path: Path, line: str, text: str) -> str:
@@ -110,24 +133,35 @@ def _replaced(path: Path, line: str, text: str) -> str:
 def _chart_of(tree: Path, version: str) -> str:
     """The chart's file with this version, of itself and of the image."""
     return re.sub(
-        r"^(version|appVersion): .*$", rf"\1: {version}", (tree / CHART / "Chart.yaml").read_text("utf-8"), flags=re.M
+        r"^(version|appVersion): .*$",
+        rf"\1: {version}",
+        (tree / CHART / "Chart.yaml").read_text("utf-8"),
+        flags=re.M,
     )
 
 
 def _section(changelog: str, heading: str) -> str | None:
     """The text below a heading of the changelog; None if there is no such heading."""
-    found = re.search(rf"^{re.escape(heading)}(?: \([^)\n]*\))?\n(.*?)(?=^## |\Z)", changelog, re.M | re.S)
+    found = re.search(
+        rf"^{re.escape(heading)}(?: \([^)\n]*\))?\n(.*?)(?=^## |\Z)", changelog, re.M | re.S
+    )
     return found[1] if found else None
 
 
 def notes_of(tree: Path, version: str) -> tuple[str, bool]:
-    """What the changelog says of a version, and whether it was cut. If it was not, these are the entries that are unreleased."""
+    """What the changelog says of a version, and whether it was cut. If it was not, these are the
+    entries that are unreleased.
+    """
     changelog = (tree / "CHANGELOG.md").read_text(encoding="utf-8")
     section = _section(changelog, f"## {version}")
-    return f"# {version}\n\n{(section or _section(changelog, UNRELEASED) or '').strip()}\n", section is not None
+    return (
+        f"# {version}\n\n{(section or _section(changelog, UNRELEASED) or '').strip()}\n",
+        section is not None,
+    )
 
 
-# -- the files ---------------------------------------------------------------------------------------------------------
+# -- the files
+# ---------------------------------------------------------------------------------------------------------
 
 
 def build(checkout: Path, dist: Path, *, with_image: bool) -> None:
@@ -137,30 +171,50 @@ def build(checkout: Path, dist: Path, *, with_image: bool) -> None:
         ReleaseError: Something could not be built; `dist` has no checksums.
     """
     if _ran(checkout, "git", "status", "--porcelain"):
-        sys.stdout.write("There are changes that are not committed: they are not in this release.\n")
+        sys.stdout.write(
+            "There are changes that are not committed: they are not in this release.\n"
+        )
     stamp = int(_ran(checkout, "git", "log", "-1", "--format=%ct"))
     shutil.rmtree(dist, ignore_errors=True)
     dist.mkdir(parents=True)
     with TemporaryDirectory() as folder:
         tree = Path(folder)
-        with tarfile.open(fileobj=io.BytesIO(_output(checkout, "git", "archive", "HEAD"))) as archive:
+        with tarfile.open(
+            fileobj=io.BytesIO(_output(checkout, "git", "archive", "HEAD"))
+        ) as archive:
             archive.extractall(tree, filter="data")
         version = version_of(tree)
         notes, was_cut = notes_of(tree, version)
         if not was_cut:
             sys.stdout.write(
-                f"CHANGELOG.md has no section {version}: the notes are those of 'Unreleased'. `make cut` makes one.\n"
+                f"CHANGELOG.md has no section {version}: the notes are those of 'Unreleased'. "
+                "`make cut` makes one.\n"
             )
         for distribution in DISTRIBUTIONS:
             _build_distribution(tree, tree / distribution, dist, stamp)
         (tree / CHART / "Chart.yaml").write_text(_chart_of(tree, version), encoding="utf-8")
         _archive(tree / CHART, "callgauge", dist / f"callgauge-chart-{version}.tgz", stamp)
-        _archive(tree / "deploy", f"callgauge-{version}-deploy", dist / f"callgauge-{version}-deploy.tar.gz", stamp)
-        sbom = json.dumps(_bill_of_materials((tree / "requirements.lock").read_text("utf-8"), version, stamp), indent=1)
+        _archive(
+            tree / "deploy",
+            f"callgauge-{version}-deploy",
+            dist / f"callgauge-{version}-deploy.tar.gz",
+            stamp,
+        )
+        sbom = json.dumps(
+            _bill_of_materials((tree / "requirements.lock").read_text("utf-8"), version, stamp),
+            indent=1,
+        )
         (dist / f"callgauge-{version}.cdx.json").write_text(sbom + "\n", encoding="utf-8")
         (dist / f"callgauge-{version}-notes.md").write_text(notes, encoding="utf-8")
-        image = _image(tree, dist / f"callgauge-{version}-image.tar", version, stamp) if with_image else ""
-    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(dist.iterdir())]
+        image = (
+            _image(tree, dist / f"callgauge-{version}-image.tar", version, stamp)
+            if with_image
+            else ""
+        )
+    sums = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(dist.iterdir())
+    ]
     (dist / "SHA256SUMS").write_text("".join(sums), encoding="utf-8")
     sys.stdout.write("".join(sums) + image)
 
@@ -169,21 +223,30 @@ def _build_distribution(tree: Path, source: Path, dist: Path, stamp: int) -> Non
     """Makes wheel and source archive with the tools of the lock file."""
     uv = Path(sys.executable).with_name("uv")
     if not uv.is_file():
-        raise ReleaseError(f"{uv} is missing, which builds the wheel. Nothing was built. `make release` installs it.")
+        raise ReleaseError(
+            f"{uv} is missing, which builds the wheel. Nothing was built. `make release` installs "
+            "it."
+        )
     options = ("--build-constraints", str(tree / _BUILT_WITH), "--no-create-gitignore", "--quiet")
     done = subprocess.run(  # noqa: S603 - our own command
-        [uv, "build", *options, "--out-dir", dist, source], env={**os.environ, "SOURCE_DATE_EPOCH": str(stamp)}, check=False,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [uv, "build", *options, "--out-dir", dist, source],
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(stamp)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         raise ReleaseError(
-            f"{source.relative_to(tree)} could not be built. It fetches hatchling: that needs the network, or an index of "
+            f"{source.relative_to(tree)} could not be built. It fetches hatchling: that needs the "
+            "network, or an index of "
             f"yours (UV_DEFAULT_INDEX). Then run make release again. uv says:\n{done.stderr}"
         )
 
 
 def _archive(folder: Path, name: str, archive: Path, stamp: int) -> None:
-    """Packs a folder: files in order, links as what they lead to, everything of one time and of nobody."""
+    """Packs a folder: files in order, links as what they lead to, everything of one time and of
+    nobody.
+    """
     with (
         archive.open("wb") as file,
         gzip.GzipFile("", "wb", fileobj=file, mtime=stamp) as packed,
@@ -197,7 +260,9 @@ def _archive(folder: Path, name: str, archive: Path, stamp: int) -> None:
 
 
 def _bill_of_materials(lock: str, version: str, stamp: int) -> dict[str, object]:
-    """What the wheel needs to run, as CycloneDX: each package of the lock file, with the condition on which it is installed."""
+    """What the wheel needs to run, as CycloneDX: each package of the lock file, with the condition
+    on which it is installed.
+    """
     components = [
         {
             "type": "library",
@@ -205,7 +270,11 @@ def _bill_of_materials(lock: str, version: str, stamp: int) -> dict[str, object]
             "version": (pinned := str(need.specifier).removeprefix("==")),
             "purl": (purl := f"pkg:pypi/{need.name}@{pinned}"),
             "bom-ref": f"{purl}#{need.marker}" if need.marker else purl,
-            **({"properties": [{"name": "marker", "value": str(need.marker)}]} if need.marker else {}),
+            **(
+                {"properties": [{"name": "marker", "value": str(need.marker)}]}
+                if need.marker
+                else {}
+            ),
         }
         for need in _pinned(lock)
     ]
@@ -226,7 +295,9 @@ def _bill_of_materials(lock: str, version: str, stamp: int) -> dict[str, object]
             },
         },
         "components": components,
-        "dependencies": [{"ref": "callgauge", "dependsOn": [each["bom-ref"] for each in components]}],
+        "dependencies": [
+            {"ref": "callgauge", "dependsOn": [each["bom-ref"] for each in components]}
+        ],
     }
 
 
@@ -245,21 +316,31 @@ def _image(tree: Path, archive: Path, version: str, stamp: int) -> str:
     name, dockerfile = f"callgauge:{version}", "deploy/Dockerfile"
     tools = {
         "docker": (("docker", "info"), ("docker", "save", "--output", str(archive), name)),
-        "podman": (("podman", "info"), ("podman", "save", "--format", "oci-archive", "--output", str(archive), name)),
-        "buildah": (("buildah", "info"), ("buildah", "push", name, f"oci-archive:{archive}:{name}")),
+        "podman": (
+            ("podman", "info"),
+            ("podman", "save", "--format", "oci-archive", "--output", str(archive), name),
+        ),
+        "buildah": (
+            ("buildah", "info"),
+            ("buildah", "push", name, f"oci-archive:{archive}:{name}"),
+        ),
     }
     for tool, (probe, save) in tools.items():
         if shutil.which(tool) is None or _fails(tree, *probe):
             continue
         stamped = ("--timestamp", str(stamp)) if tool != "docker" else ()
-        why = _fails(tree, tool, "build", *stamped, "--file", dockerfile, "--tag", name, ".") or _fails(tree, *save)
+        why = _fails(
+            tree, tool, "build", *stamped, "--file", dockerfile, "--tag", name, "."
+        ) or _fails(tree, *save)
         if why:
             raise ReleaseError(
-                f"{tool} works here and could not make the image: {why}. dist has no checksums: it is no release."
+                f"{tool} works here and could not make the image: {why}. dist has no checksums: it "
+                "is no release."
             )
         return ""
     return (
-        "The image is skipped: no docker, podman or buildah works here. All other files are complete. Where one works: docker build "
+        "The image is skipped: no docker, podman or buildah works here. All other files are "
+        "complete. Where one works: docker build "
         f"--file {dockerfile} .\n"
     )
 
@@ -267,7 +348,11 @@ def _image(tree: Path, archive: Path, version: str, stamp: int) -> str:
 def _fails(folder: Path, *command: str) -> str:
     """Runs a command, and returns the end of what it said if it failed; empty if it did not."""
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)  # noqa: S603 - our own commands
-    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
+    return (
+        (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        if done.returncode
+        else ""
+    )
 
 
 def _ran(folder: Path, *command: str) -> str:
@@ -278,7 +363,8 @@ def _output(folder: Path, *command: str) -> bytes:
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True)  # noqa: S603 - our own commands
     if done.returncode:
         raise ReleaseError(
-            f"{' '.join(command)} failed: {done.stderr.decode()}Nothing was built. A release is built from a git checkout."
+            f"{' '.join(command)} failed: {done.stderr.decode()}Nothing was built. A release is "
+            "built from a git checkout."
         )
     return done.stdout
 

@@ -1,7 +1,9 @@
-"""Writes the generated pages, and the generated parts of other pages. Run it after a change of their data; a test compares.
+"""Writes the generated pages, and the generated parts of other pages. Run it after a change of
+their data; a test compares.
 
-Pages about settings and metrics are generated whole. Pages with text and tables keep their text, and the lines between
-`<!-- begin NAME -->` and `<!-- end NAME -->` are generated. All of it comes from the data that callgauge itself runs by.
+Pages about settings and metrics are generated whole. Pages with text and tables keep their text,
+and the lines between `<!-- begin NAME -->` and `<!-- end NAME -->` are generated. All of it comes
+from the data that callgauge itself runs by.
 """
 
 import sys
@@ -9,11 +11,21 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python docs/generate_pages.py` finds its neighbours
+sys.path.insert(
+    0, str(Path(__file__).parents[1])
+)  # so that `python docs/generate_pages.py` finds its neighbours
 
 from docs.event_tables import event_lines
 from docs.metric_uses import uses
-from docs.table_columns import call_lines, goals_lines, own_lines, trial_lines, trouble_lines, turn_lines, words_lines
+from docs.table_columns import (
+    call_lines,
+    goals_lines,
+    own_lines,
+    trial_lines,
+    trouble_lines,
+    turn_lines,
+    words_lines,
+)
 from docs.topic_pages import asyncapi, topic_lines
 from schemas.metrics.catalogue import METRICS
 from schemas.metrics.definition import OVERFLOW_VALUE
@@ -77,7 +89,10 @@ def pages() -> Mapping[Path, str]:
         _ROOT / "docs" / "metrics.md": _METRICS_HEAD + metric_tables(uses()),
         _ROOT / "docs" / "asyncapi.yaml": asyncapi(),
         _ROOT / "deploy" / "callgauge.example.toml": settings_file(listed),
-        **{_ROOT / "docs" / page: _with_parts(_ROOT / "docs" / page, parts) for page, parts in _PARTS.items()},
+        **{
+            _ROOT / "docs" / page: _with_parts(_ROOT / "docs" / page, parts)
+            for page, parts in _PARTS.items()
+        },
     }
 
 
@@ -87,7 +102,10 @@ def metric_tables(uses: Mapping[str, str]) -> str:
     Args:
         uses: By metric, what uses it; a metric that nothing uses may be left out.
     """
-    lines = ["| metric | type | unit | labels | on | meaning | used by |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| metric | type | unit | labels | on | meaning | used by |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for metric in METRICS:
         labels = ", ".join(f"`{name}`" for name in metric.labels)
         row = (

@@ -1,5 +1,5 @@
-"""Makes the pictures of README: the pages of the demo, some seconds of its table, moving, and the report of the sample call.
-Run it when they change.
+"""Makes the pictures of README: the pages of the demo, some seconds of its table, moving, and the
+report of the sample call. Run it when they change.
 
     python docs/make_pictures.py
 
@@ -68,7 +68,9 @@ def main() -> None:
         stills = []
         for number, frame in enumerate(frames):
             drawing, still = Path(folder, "demo.html"), Path(folder, f"demo-{number}.png")
-            drawing.write_text(f"<body style='margin:0;width:1000px'>{svg_of(frame)}</body>", encoding="utf-8")
+            drawing.write_text(
+                f"<body style='margin:0;width:1000px'>{svg_of(frame)}</body>", encoding="utf-8"
+            )
             photograph(browser, drawing, still, 1_000, None)
             stills.append(still)
         browser.close()
@@ -83,7 +85,9 @@ def main() -> None:
 def demo_frames() -> list[str]:
     """The last frames of the demo, one of each second, with their colours."""
     output = io.StringIO()
-    console = Screen(file=output, force_terminal=True, color_system="truecolor", width=COLUMNS, height=LINES)
+    console = Screen(
+        file=output, force_terminal=True, color_system="truecolor", width=COLUMNS, height=LINES
+    )
     configure_logging("console", "error")
     demo = Demo(Settings(), console, concurrent_calls=6, seed=47)
     asyncio.run(demo.run(DEMO_SECONDS))
@@ -93,7 +97,9 @@ def demo_frames() -> list[str]:
 
 
 def photograph_console(browser: Browser) -> None:
-    """Writes a picture of each view of the console while the demo runs: the call in trouble, past calls, and two of them compared."""
+    """Writes a picture of each view of the console while the demo runs: the call in trouble, past
+    calls, and two of them compared.
+    """
     address = "http://127.0.0.1:38070"
     variables = {**os.environ, "CALLGAUGE_CONSOLE__PORT": "38070", "CALLGAUGE_HTTP_PORT": "0"}
     command = [sys.executable, str(ROOT / "callgauge.py"), "demo", "--calls", "8", "--seed", "47"]
@@ -128,28 +134,39 @@ def photograph_console(browser: Browser) -> None:
 
 def svg_of(frame: str) -> str:
     """A frame of a terminal as a drawing."""
-    recorded = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False)
+    recorded = Console(
+        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
+    )
     text = "callgauge demo\n\n" + frame.strip("\n")
-    recorded.print(Text.from_ansi(text + "\n" * (LINES - text.count("\n"))))  # all frames of one height
+    recorded.print(
+        Text.from_ansi(text + "\n" * (LINES - text.count("\n")))
+    )  # all frames of one height
     return recorded.export_svg(title="make demo", theme=DIMMED_MONOKAI)
 
 
 def move(stills: Sequence[Path], picture: Path) -> None:
-    """Writes a picture that shows the stills one after the other, a second each, again and again; the last one stays longer."""
+    """Writes a picture that shows the stills one after the other, a second each, again and again;
+    the last one stays longer.
+    """
     pictures = [Image.open(still).convert("RGB") for still in stills]
-    # One palette for all, so that only what changes is kept, and of all: a colour of one picture alone is in it too.
+    # One palette for all, so that only what changes is kept, and of all: a colour of one picture
+    # alone is in it too.
     every = Image.new("RGB", (pictures[0].width, sum(each.height for each in pictures)))
     for number, each in enumerate(pictures):
         every.paste(each, (0, number * pictures[0].height))
     palette = every.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     first, *others = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in pictures]
     durations = [1_000] * len(others) + [4_000]
-    first.save(picture, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
+    first.save(
+        picture, save_all=True, append_images=others, duration=durations, loop=0, optimize=True
+    )
 
 
 def photograph(browser: Browser, file: Path, picture: Path, width: int, height: int | None) -> None:
     """Writes a picture of a page: its first `height` pixels, or all of it."""
-    page = browser.new_page(viewport={"width": width, "height": height or 400}, reduced_motion="reduce")
+    page = browser.new_page(
+        viewport={"width": width, "height": height or 400}, reduced_motion="reduce"
+    )
     page.goto(file.as_uri())
     page.screenshot(path=picture, full_page=height is None)
     page.close()

@@ -18,7 +18,9 @@ _NAME: Final = re.compile(r"[a-z_]+:callgauge_\w+:\w+|\bcallgauge_\w+")
 
 
 def uses() -> Mapping[str, str]:
-    """Returns by metric its panels, and its alerts or else the recordings that no alert reads; without metrics that nothing uses."""
+    """Returns by metric its panels, and its alerts or else the recordings that no alert reads;
+    without metrics that nothing uses.
+    """
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for user, metrics in (*_of_panels(), *_of_rules()):
         for metric in metrics:
@@ -35,7 +37,9 @@ def _of_panels() -> Iterator[tuple[str, set[str]]]:
 
 def _of_rules() -> Iterator[tuple[str, set[str]]]:
     text = (_DEPLOY / "prometheus" / "rules" / "callgauge.rules.yml").read_text(encoding="utf-8")
-    rules: list[dict[str, Any]] = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    rules: list[dict[str, Any]] = [
+        rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]
+    ]
     recorded = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
     read = {name for rule in rules for name in _NAME.findall(rule["expr"])}
     for rule in rules:

@@ -1,4 +1,6 @@
-"""Writes the columns of the tables into tables.md: meaning, unit, source, and an example of the sample call, as the engine scores it."""
+"""Writes the columns of the tables into tables.md: meaning, unit, source, and an example of the
+sample call, as the engine scores it.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,20 +23,31 @@ _MANY: Final = {"eva": "NAME", "stages": "STAGE", "waits": "ANCHOR"}
 """Parts of a row whose columns are the same for each key: the page has them once."""
 
 SOURCES: Final = {
-    "events of the call": "labels began_ms ended_ms traceparent events close_reason ended_reason errors notes uses",
-    "speech, by its anchor": "user_sounds assistant_sounds wait_ms anchor wait_source after_tools_ms interruptions dead_air answer waiting "
-    "p50_ms p95_ms longest_wait_ms unanswered user_interruptions assistant_interruptions interrupted_turns dead_airs dead_air_turns "
+    "events of the call": (
+        "labels began_ms ended_ms traceparent events close_reason ended_reason errors notes uses"
+    ),
+    (
+        "speech, by its anchor"
+    ): "user_sounds assistant_sounds wait_ms anchor wait_source after_tools_ms interruptions "
+    "dead_air answer waiting "
+    "p50_ms p95_ms longest_wait_ms unanswered user_interruptions assistant_interruptions "
+    "interrupted_turns dead_airs dead_air_turns "
     "talk speech turn_taking outcome waits",
     "metrics of services": "stages",
-    "tools of the agent": "tools tools_left_out tool_calls failed_tool_calls failed_tools failing_tools",
+    "tools of the agent": (
+        "tools tools_left_out tool_calls failed_tool_calls failed_tools failing_tools"
+    ),
     "both transcripts": "stt_wer user_disagreement assistant_disagreement transcript_disagreement",
     "the provider's record": "estimate_error",
-    "a judge": "conciseness speakability transcription_accuracy_key_entities faithfulness conversation_progression "
+    "a judge": "conciseness speakability transcription_accuracy_key_entities faithfulness "
+    "conversation_progression "
     "user_behavioral_fidelity",
     "checks of the goals, and a judge": "progress goals",
     "EVA's metrics": "eva",
     "your prices": "cost_dollars",
-    "callgauge": "conversation_id turn turns revision known_ms status state news code_version partition first_place last_place "
+    "callgauge": "conversation_id turn turns revision known_ms status state "
+    "news code_version partition "
+    "first_place last_place "
     "first_known_ms through_turn unscored_turns left_out",
 }
 """Where the columns of a field come from, by the source."""
@@ -51,13 +64,17 @@ def example_rows() -> tuple[Row, ...]:
 
 def call_lines() -> Iterator[str]:
     """The columns of a call."""
-    yield from _lines(CALL_COLUMNS, [row for row in example_rows() if isinstance(row, CallRow)][-1:])
+    yield from _lines(
+        CALL_COLUMNS, [row for row in example_rows() if isinstance(row, CallRow)][-1:]
+    )
 
 
 def turn_lines() -> Iterator[str]:
     """The columns of a turn."""
     newest = {row.turn: row for row in example_rows() if isinstance(row, TurnRow)}
-    yield from _lines(TURN_COLUMNS, [newest[turn] for turn in sorted(newest, key=lambda turn: (turn == 0, turn))])
+    yield from _lines(
+        TURN_COLUMNS, [newest[turn] for turn in sorted(newest, key=lambda turn: (turn == 0, turn))]
+    )
 
 
 def _lines(columns: Sequence[Column], rows: Sequence[object]) -> Iterator[str]:
@@ -77,7 +94,9 @@ def _lines(columns: Sequence[Column], rows: Sequence[object]) -> Iterator[str]:
         if name not in shown or not shown[name].split(" | ")[4]:
             source = _SOURCE_OF[column.path[0]]
             kind = f"{column.kind}, `.reason`" if column.shape == "value" else column.kind
-            shown[name] = f"| `{name}` | {kind} | {column.unit} | {source} | {example} | {column.meaning} |"
+            shown[name] = (
+                f"| `{name}` | {kind} | {column.unit} | {source} | {example} | {column.meaning} |"
+            )
     yield from shown.values()
 
 

@@ -1,4 +1,6 @@
-"""The topics of the topic table with who reads and writes them: as a table, and as an AsyncAPI document, which FastStream makes."""
+"""The topics of the topic table with who reads and writes them: as a table, and as an AsyncAPI
+document, which FastStream makes.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -37,7 +39,14 @@ _TYPES_BESIDE: Final = {
     "elevenlabs.events": ("agent-event", "agent-record", "control-event"),
     "scores": ("call-row", "goals-row"),
     "events": (
-        *("pipecat-event", "simulator-event", "agent-event", "agent-record", "audit-event", "control-event"),
+        *(
+            "pipecat-event",
+            "simulator-event",
+            "agent-event",
+            "agent-record",
+            "audit-event",
+            "control-event",
+        ),
         *("judge-verdict", "tick"),
     ),
 }
@@ -47,9 +56,15 @@ _COMMANDS: Final = {
     ("annotations", READ): ("`callgauge call`", "`callgauge report`"),
     ("words", READ): ("`callgauge call`", "`report --from-topics`"),
     ("scores.own", READ): ("`callgauge call`", "`report --from-topics`"),
-    ("events", READ): ("`callgauge call`", "`context` and `replay --from-topics`", "`quarantine replay`"),
+    ("events", READ): (
+        "`callgauge call`",
+        "`context` and `replay --from-topics`",
+        "`quarantine replay`",
+    ),
 }
-"""Other programs that do this with a topic. The console asks for the right only at the first label, so it is none of its needs."""
+"""Other programs that do this with a topic. The console asks for the right only at the first label,
+so it is none of its needs.
+"""
 _KAFKA: Final = KafkaSettings(bootstrap_servers="localhost")
 """The server that the document names."""
 
@@ -63,15 +78,23 @@ def topic_lines() -> Iterator[str]:
     for topic in TOPICS:
         values = ", ".join(f"`{name}`" if name in TYPES else name for name in _values(topic))
         writers, readers = _roles(topic, WRITE), _roles(topic, READ)
-        kept = "ever, the newest of each key" if topic.cleanup_policy == "compact" else duration(topic.retention_ms)
-        yield f"| `{topic.name}` | {topic.what} | {topic.key} | {values} | {writers} | {readers} | {kept} |"
+        kept = (
+            "ever, the newest of each key"
+            if topic.cleanup_policy == "compact"
+            else duration(topic.retention_ms)
+        )
+        yield (
+            f"| `{topic.name}` | {topic.what} | {topic.key} | {values} | {writers} | {readers} | "
+            f"{kept} |"
+        )
 
 
 def asyncapi() -> str:
     """The AsyncAPI document, as YAML. callgauge receives inputs and goal sets, and sends the rest.
 
-    What roles read with FastStream is shown by the very subscribers that read it, as channels named `topic:role`: FastStream keeps one
-    operation of a channel. What is written, and what aiokafka reads, FastStream does not know, so the topic table declares it.
+    What roles read with FastStream is shown by the very subscribers that read it, as channels named
+    `topic:role`: FastStream keeps one operation of a channel. What is written, and what aiokafka
+    reads, FastStream does not know, so the topic table declares it.
     """
     broker = _KAFKA.broker("topics")
     for topic in TOPICS:
@@ -103,9 +126,13 @@ async def _readers() -> tuple[GroupReader[Any], ...]:
     """The FastStream readers of the roles. They can be made only while an event loop runs."""
     instruments = Instruments(CollectorRegistry(), ["exporter", "judge", "evaluator"])
     measures = MeasuresRole(
-        _KAFKA, MeasureSettings(), instruments, group_id="", redactor=Redactor(),
+        _KAFKA,
+        MeasureSettings(),
+        instruments,
+        group_id="",
+        redactor=Redactor(),
         context_of=partial(context_in_topics, Settings()),
-    )  # fmt: skip
+    )
     return (
         Exporter(_KAFKA, ExporterSettings(), instruments).reader,
         JudgeWorker(_KAFKA, JudgeSettings(), instruments, group_id="").reader,
@@ -116,7 +143,8 @@ async def _readers() -> tuple[GroupReader[Any], ...]:
 
 def _description(topic: Topic) -> str:
     return (
-        f"{topic.what[:1].upper()}{topic.what[1:]}. Key: {topic.key}. Written by: {_roles(topic, WRITE)}. "
+        f"{topic.what[:1].upper()}{topic.what[1:]}. Key: {topic.key}. Written by: "
+        f"{_roles(topic, WRITE)}. "
         f"Read by: {_roles(topic, READ)}. Partitions: {topic.partitions}."
     )
 
@@ -127,18 +155,24 @@ def _values(topic: Topic) -> tuple[str, ...]:
 
 
 def _roles(topic: Topic, operation: str) -> str:
-    """The roles that do this with the topic if everything is switched on, and who does it outside."""
+    """The roles that do this with the topic if everything is switched on, and who does
+    it outside.
+    """
     settings = Settings(
         goals={"reads_topic": True, "asks_judge": True},
         transcripts={"folder": "transcripts"},
         measures={"folder": "measures"},
     )
     roles: list[str] = [
-        role for role in ROLE_NAMES if operation in needs_of([role], settings).operations.get(topic.name, ())
+        role
+        for role in ROLE_NAMES
+        if operation in needs_of([role], settings).operations.get(topic.name, ())
     ]
     roles += _COMMANDS.get((topic.name, operation), ())
     is_yours = topic.direction == "input" and topic.name in _TYPES_BESIDE
-    if operation == WRITE and (is_yours or (topic.direction == "reference" and topic.value in TYPES)):
+    if operation == WRITE and (
+        is_yours or (topic.direction == "reference" and topic.value in TYPES)
+    ):
         roles.append("your producers")
     return ", ".join(roles) or ("nobody" if operation == WRITE else "your own consumers")
 
@@ -148,8 +182,8 @@ _OF_A_ROW: Final = "x-row"
 
 
 def _shown(name: str) -> Any:
-    """The type of a message for FastStream, which knows no structs: of a row, a note that `_referring` replaces. pydantic would look
-    for a reference among its own schemas.
+    """The type of a message for FastStream, which knows no structs: of a row, a note that
+    `_referring` replaces. pydantic would look for a reference among its own schemas.
     """
     if name not in ROWS:
         return TYPES[name]

@@ -33,14 +33,15 @@ class _AnnotationModel(BaseModel):
 class Annotation(_AnnotationModel):
     """A label of a person for a call, with a note about it or without, or a note alone.
 
-    Of the records of one person for one label of a call, and of those of one person without a label, the last one counts: it
-    replaces or withdraws those before it.
+    Of the records of one person for one label of a call, and of those of one person without a
+    label, the last one counts: it replaces or withdraws those before it.
 
     Attributes:
         by: The person.
         at_ms: When they said it, in epoch ms.
         label: One word of lower-case letters, digits, `-` and `_`; None for a note alone.
-        note: What they write about it, without personal data of the caller; may be empty beside a label.
+        note: What they write about it, without personal data of the caller; may be empty beside a
+            label.
         is_withdrawn: Whether they take it back.
         agent: The agent of the call; `unknown` if it is not.
         tenant: Whose call it is; likewise.
@@ -71,7 +72,8 @@ class Annotation(_AnnotationModel):
 
 
 class ForgottenTenant(_AnnotationModel):
-    """All calls of a tenant are to be forgotten that have a record from before this moment. The key is the tenant.
+    """All calls of a tenant are to be forgotten that have a record from before this moment. The key
+    is the tenant.
 
     Attributes:
         at_ms: The moment, in epoch ms of broker time.

@@ -1,12 +1,24 @@
-"""The closed sets of words that labels of metrics share with records, or with the names of roles. Each word is written here once.
+"""The closed sets of words that labels of metrics share with records, or with the names of roles.
+Each word is written here once.
 
-This module imports nothing of ours and nothing from outside the standard library, so that the metric catalogue stays plain data.
+This module imports nothing of ours and nothing from outside the standard library, so that the
+metric catalogue stays plain data.
 """
 
 from enum import StrEnum
 from typing import Final, Literal, get_args
 
-RoleName = Literal["sequencer", "evaluator", "exporter", "judge", "history", "measures", "console", "ingest", "monitor"]
+RoleName = Literal[
+    "sequencer",
+    "evaluator",
+    "exporter",
+    "judge",
+    "history",
+    "measures",
+    "console",
+    "ingest",
+    "monitor",
+]
 ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
 """The roles that a process may run."""
 
@@ -23,7 +35,9 @@ class InputSource(StrEnum):
 
 
 class Telling(StrEnum):
-    """Subject of an event that its producer dropped. `unread` is a frame or event that the producer could not read or hand over."""
+    """Subject of an event that its producer dropped. `unread` is a frame or event that the producer
+    could not read or hand over.
+    """
 
     METRICS = "metrics"
     WORDS = "words"
@@ -74,7 +88,9 @@ class InterruptionCause(StrEnum):
 
 
 class ClockSkew(StrEnum):
-    """How an event's own time differs from the broker's timestamp of its record, more than a live producer's does."""
+    """How an event's own time differs from the broker's timestamp of its record, more than a live
+    producer's does.
+    """
 
     AHEAD = "ahead"
     BEHIND = "behind"
@@ -115,8 +131,8 @@ class Anchor(StrEnum):
 
 
 class ToolOutcome(StrEnum):
-    """How a tool call ended; `unanswered` when the call closed without a response, `unknown` when it responded and its producer
-    withholds the response: an error can be in it.
+    """How a tool call ended; `unanswered` when the call closed without a response, `unknown` when
+    it responded and its producer withholds the response: an error can be in it.
     """
 
     SUCCESS = "success"
@@ -126,7 +142,9 @@ class ToolOutcome(StrEnum):
 
 
 FAILED_USES: Final = frozenset({ToolOutcome.ERROR, ToolOutcome.UNANSWERED})
-"""Outcomes of tool calls that failed for certain: what a producer withholds is not known to have failed."""
+"""Outcomes of tool calls that failed for certain: what a producer withholds is not known to have
+failed.
+"""
 
 
 class IngestOutcome(StrEnum):
@@ -159,7 +177,9 @@ class IngestOutcome(StrEnum):
 
 
 class WebhookKind(StrEnum):
-    """Content of a delivery of ElevenLabs' webhook; `unknown` where its signature does not hold, and for types of tomorrow."""
+    """Content of a delivery of ElevenLabs' webhook; `unknown` where its signature does not hold,
+    and for types of tomorrow.
+    """
 
     TRANSCRIPTION = "transcription"
     AUDIO = "audio"
@@ -173,13 +193,15 @@ class WebhookOutcome(StrEnum):
     - `accepted`: the call is safe
     - `repeated`: the same delivery was accepted before
     - `ignored`: it holds no call
-    - `quarantined`: it holds a call that cannot be read; the record is on its topic, and the evaluator quarantines it
+    - `quarantined`: it holds a call that cannot be read; the record is on its topic, and the
+      evaluator quarantines it
     - `foreign`: it holds a call that another tenant began; nothing is written
     - `malformed`, `stale`, `ahead`, `forged`: its signature does not hold, or not now
     - `too_large`: its body is over its bound, and is not read
-    - `too_large_to_keep`: its turns and figures are written, and its words are only those of the events: a record cannot carry all
-      of it
-    - `too_old`: the call began longer ago than an event may; nothing is written, because each event would be refused
+    - `too_large_to_keep`: its turns and figures are written, and its words are only those of the
+      events: a record cannot carry all of it
+    - `too_old`: the call began longer ago than an event may; nothing is written, because each event
+      would be refused
     - `limited`, `busy`, `too_slow`, `gone`, `unwritten`: as in `IngestOutcome`
     """
 
@@ -206,7 +228,8 @@ class MonitorOutcome(StrEnum):
     """Outcome of one message of ElevenLabs' monitor.
 
     - `sent`: handed to Kafka with the time of its arrival
-    - `past`: handed to Kafka as something that happened before we joined, with a time that only gives the order
+    - `past`: handed to Kafka as something that happened before we joined, with a time that only
+      gives the order
     - `repeated`: an earlier connection delivered it already
     - `left_out`: no rule reads its type, for example sound
     - `unreadable`: it is no JSON object with a type
@@ -236,7 +259,9 @@ class CloseReason(StrEnum):
 
 
 class Detector(StrEnum):
-    """A kind of personal data that redaction finds. In texts it leaves the name in capitals and brackets."""
+    """A kind of personal data that redaction finds. In texts it leaves the name in capitals and
+    brackets.
+    """
 
     CARD = "card"
     PHONE = "phone"
@@ -246,7 +271,9 @@ class Detector(StrEnum):
 
 
 CUSTOM: Final = "custom"
-"""Label value of findings of all custom patterns together: their names are the operator's, label values are a closed set."""
+"""Label value of findings of all custom patterns together: their names are the operator's, label
+values are a closed set.
+"""
 REDACTION_TYPES: Final = (*(detector.value for detector in Detector), CUSTOM)
 """Every type of finding that is counted."""
 
@@ -264,9 +291,15 @@ class JudgeKind(StrEnum):
 
 
 TURN_JUDGES: Final = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY, JudgeKind.KEY_ENTITIES)
-CALL_JUDGES: Final = (JudgeKind.FAITHFULNESS, JudgeKind.CONVERSATION_PROGRESSION, JudgeKind.USER_FIDELITY)
+CALL_JUDGES: Final = (
+    JudgeKind.FAITHFULNESS,
+    JudgeKind.CONVERSATION_PROGRESSION,
+    JudgeKind.USER_FIDELITY,
+)
 TEXT_JUDGES: Final = tuple(kind for kind in JudgeKind if kind in (*TURN_JUDGES, *CALL_JUDGES))
-"""EVA's metrics that a model judges from the text of a call: those of each turn, and those of the whole call."""
+"""EVA's metrics that a model judges from the text of a call: those of each turn, and those of the
+whole call.
+"""
 
 
 class TrialOutcome(StrEnum):
@@ -333,13 +366,13 @@ class UnjudgedReason(StrEnum):
 class UnscoredReason(StrEnum):
     """Why a value is not known. Unknown is not zero.
 
-    From `no_subgoals` to `expected_turn_not_reached`, agent-inspect crashes or leaves something out without a word.
-    `times_unknown`: when something happened is not known, so neither is whether it was in time or how long it took.
-    `answered_in_text`: the assistant answered in words, and no event of the call shows that it speaks.
-    `withheld`: it depends on the arguments or the answer of a tool, and their producer does not send them.
-    `call_cut_off`: the call was closed at a limit before a verdict came. `no_price`: the price table lacks a model, or a kind of amount
-    that it used. From `judge_disabled` on, the reasons are those of
-    `UnjudgedReason`.
+    From `no_subgoals` to `expected_turn_not_reached`, agent-inspect crashes or leaves something out
+    without a word. `times_unknown`: when something happened is not known, so neither is whether it
+    was in time or how long it took. `answered_in_text`: the assistant answered in words, and no
+    event of the call shows that it speaks. `withheld`: it depends on the arguments or the answer of
+    a tool, and their producer does not send them. `call_cut_off`: the call was closed at a limit
+    before a verdict came. `no_price`: the price table lacks a model, or a kind of amount that it
+    used. From `judge_disabled` on, the reasons are those of `UnjudgedReason`.
     """
 
     USER_STILL_SPEAKING = "user_still_speaking"
@@ -402,7 +435,9 @@ GOAL_REASONS: Final = frozenset(
 
 
 SortKey = Literal["trouble", "quiet", "latency", "began", "agent"]
-"""The orders of running calls: the worst first, the longest quiet, the slowest newest answer, the oldest, by the agent's name."""
+"""The orders of running calls: the worst first, the longest quiet, the slowest newest answer, the
+oldest, by the agent's name.
+"""
 
 EvaMetricName = Literal[
     "eva_turn_taking",
@@ -419,5 +454,6 @@ EvaMetricName = Literal[
     "eva_x_mean",
     "eva_x_pass",
 ]
-"""Names of EVA's metrics with the prefix `eva_`. `eva_tool_schema_validity` is ours, for agents whose tools do not name their
-errors as EVA's do."""
+"""Names of EVA's metrics with the prefix `eva_`. `eva_tool_schema_validity` is ours, for agents
+whose tools do not name their errors as EVA's do.
+"""

@@ -1,7 +1,8 @@
 """The columns of the tables: a row of a turn, or of a call, as flat values.
 
-They follow from the structs of `schemas/rows.py`, so a field is declared there alone. SQLite, ClickHouse, CSV, Parquet and the functions
-for notebooks have the same names: a field of a field stands behind a dot. Unknown is None, never 0.
+They follow from the structs of `schemas/rows.py`, so a field is declared there alone. SQLite,
+ClickHouse, CSV, Parquet and the functions for notebooks have the same names: a field of a field
+stands behind a dot. Unknown is None, never 0.
 """
 
 import re
@@ -21,7 +22,18 @@ Flat = str | int | float | None
 """What a column has."""
 Kind = Literal["text", "integer", "real"]
 Shape = Literal[
-    "text", "integer", "real", "flag", "value", "reason", "names", "numbers", "many", "stage", "results", "json"
+    "text",
+    "integer",
+    "real",
+    "flag",
+    "value",
+    "reason",
+    "names",
+    "numbers",
+    "many",
+    "stage",
+    "results",
+    "json",
 ]
 """How a column is made from its field.
 
@@ -30,13 +42,19 @@ Shape = Literal[
 - `names`, `numbers`: a list of them, with commas between; None for an empty one
 - `many`: how many parts a list has; the parts are in the row itself
 - `stage`: the latency of this stage
-- `results`: the result of each part of a list, with commas between: 1, 0, or ? where it is not known; None for an empty one
+- `results`: the result of each part of a list, with commas between: 1, 0, or ? where it is not
+  known; None for an empty one
 - `json`: JSON, of a table whose keys are free; None for an empty one
 """
 
 _KINDS: Final[Mapping[Shape, Kind]] = {
-    "integer": "integer", "flag": "integer", "many": "integer", "real": "real", "value": "real", "stage": "real"
-}  # fmt: skip
+    "integer": "integer",
+    "flag": "integer",
+    "many": "integer",
+    "real": "real",
+    "value": "real",
+    "stage": "real",
+}
 _NO_VALUE: Final = (Unscored, NotApplicable)
 _MEANINGS: Final = re.compile(r"^    (\w+): (.*(?:\n {6,}.*)*)", re.MULTILINE)
 
@@ -106,7 +124,10 @@ def _listed(found: Sequence[Any]) -> str | None:
 
 def _written(found: Mapping[Any, Any]) -> str | None:
     """JSON as ClickHouse writes it: a number without a fraction has no point."""
-    short = {name: int(each) if isinstance(each, float) and each.is_integer() else each for name, each in found.items()}
+    short = {
+        name: int(each) if isinstance(each, float) and each.is_integer() else each
+        for name, each in found.items()
+    }
     return msgspec.json.encode(short).decode() if short else None
 
 
@@ -133,14 +154,22 @@ def _columns(of: type[Struct], path: tuple[str, ...] = (), known_with: int = 0) 
     for field in structs.fields(of):
         is_free = field.default is None
         default = (
-            None if field.default is NODEFAULT or not isinstance(field.default, int | float | str) else field.default
+            None
+            if field.default is NODEFAULT or not isinstance(field.default, int | float | str)
+            else field.default
         )
         place, meaning = (*path, field.name), meanings[field.name]
-        yield from _of_hint(hints[field.name], place, default, len(place) if is_free else known_with, meaning)
+        yield from _of_hint(
+            hints[field.name], place, default, len(place) if is_free else known_with, meaning
+        )
 
 
-def _of_hint(hint: Any, place: tuple[str, ...], default: Flat, known_with: int, meaning: str) -> Iterator[Column]:
-    options = [each for each in get_args(hint) if each is not type(None)] if _is_union(hint) else [hint]
+def _of_hint(
+    hint: Any, place: tuple[str, ...], default: Flat, known_with: int, meaning: str
+) -> Iterator[Column]:
+    options = (
+        [each for each in get_args(hint) if each is not type(None)] if _is_union(hint) else [hint]
+    )
     (first, *others) = options
     if others:
         yield Column(place, "value", default, known_with, meaning)
@@ -156,7 +185,9 @@ def _of_hint(hint: Any, place: tuple[str, ...], default: Flat, known_with: int, 
         yield Column(place, _plain(first), default, known_with, meaning)
 
 
-def _of_table(key: Any, of: Any, place: tuple[str, ...], known_with: int, meaning: str) -> Iterator[Column]:
+def _of_table(
+    key: Any, of: Any, place: tuple[str, ...], known_with: int, meaning: str
+) -> Iterator[Column]:
     """The columns of each key, where it is one of few; otherwise one column of JSON."""
     if not (isinstance(of, type) and issubclass(of, Struct)):
         yield Column(place, "json", None, known_with, meaning)
@@ -172,7 +203,9 @@ def _of_list(of: Any, place: tuple[str, ...], known_with: int, meaning: str) -> 
     elif isinstance(of, type) and issubclass(of, Struct):
         yield Column(place, "many", 0, known_with, f"number of: {meaning}")
         if of is Subgoal:
-            yield Column((*place, "result"), "results", None, known_with, f"result of each: {meaning}")
+            yield Column(
+                (*place, "result"), "results", None, known_with, f"result of each: {meaning}"
+            )
     else:
         yield Column(place, "numbers" if of is int else "names", None, known_with, meaning)
 

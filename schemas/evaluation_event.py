@@ -1,6 +1,8 @@
-"""The names of an evaluation result in OpenTelemetry's semantic conventions for generative AI, and ours beside them.
+"""The names of an evaluation result in OpenTelemetry's semantic conventions for generative AI, and
+ours beside them.
 
-The conventions are in development, so these names exist here and nowhere else. The event is a log record.
+The conventions are in development, so these names exist here and nowhere else. The event is a log
+record.
 """
 
 from typing import Final

@@ -58,5 +58,7 @@ def json_schema(name: str) -> dict[str, Any]:
         return msgspec.json.schema(TYPES[name])
     is_written_by_us = name in {"quarantine", "transcript", "metric-context", "tick"}
     return with_examples(
-        TypeAdapter(TYPES[name]).json_schema(mode="serialization" if is_written_by_us else "validation")
+        TypeAdapter(TYPES[name]).json_schema(
+            mode="serialization" if is_written_by_us else "validation"
+        )
     )

@@ -7,17 +7,24 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, computed_field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    computed_field,
+    model_validator,
+)
 
 from schemas.closed_sets import JudgeKind, TrialOutcome, UnjudgedReason
 from schemas.wire import MAX_INSTRUCTIONS_CHARS, Name, Text, WireModel
 
-# Options of judging subgoals that goal sets, settings and questions share: bounds of trials, and a prompt of one's
-# own.
+# Options of judging subgoals that goal sets, settings and questions share: bounds of trials, and a
+# prompt of one's own.
 #
-# Such a prompt is a template: a text with named places for the parts of a question. A place is a name in braces, for
-# example `{call}`; two braces are one brace of the text. The judge puts a frame around the call and says how to
-# answer, so a template has only what is to be decided, and how.
+# Such a prompt is a template: a text with named places for the parts of a question. A place is a
+# name in braces, for example `{call}`; two braces are one brace of the text. The judge puts a frame
+# around the call and says how to answer, so a template has only what is to be decided, and how.
 
 MAX_TRIALS: Final = 99
 MAX_RETRY_WAVES: Final = 20
@@ -34,14 +41,20 @@ FRAMES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "questions": frozenset({"user"}),
     }
 )
-"""Each place of words of the call, in a frame, and the kinds of `TranscriptItem` that it shows. A template has at least one of them,
-and each at most once, because each costs as much as the call is long."""
+"""Each place of words of the call, in a frame, and the kinds of `TranscriptItem` that it shows. A
+template has at least one of them, and each at most once, because each costs as much as the call is
+long.
+"""
 PLACES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        CALL: "the call up to the turn, a line for each utterance and each use of a tool, in a frame",
+        CALL: (
+            "the call up to the turn, a line for each utterance and each use of a tool, in a frame"
+        ),
         SUBGOAL: "the details of the subgoal, as JSON text",
         "turn": "the number of the turn up to which the call is shown",
-        "user_instruction": "the user's instruction of the goal set, as JSON text; null if there is none",
+        "user_instruction": (
+            "the user's instruction of the goal set, as JSON text; null if there is none"
+        ),
         "trajectories": "the same as {call}, under agent-inspect's name",
         "dynamicDialogue": "of the call what both sides said, in a frame",
         "answers": "of the call what the assistant said, in a frame",
@@ -49,12 +62,15 @@ PLACES: Final[Mapping[str, str]] = MappingProxyType(
         "userTask": "the same as {user_instruction}, under agent-inspect's name",
     }
 )
-"""Each place, and the part of the question that replaces it. The last five are agent-inspect's names, so its templates can be used."""
+"""Each place, and the part of the question that replaces it. The last five are agent-inspect's
+names, so its templates can be used.
+"""
 MAX_TEMPLATE_CHARS: Final = 20_000
 """Longest template: it is a part of every question. agent-inspect's own has 2,500 characters."""
 OWN_PROMPT: Final = "own.1"
-"""Version of the frame and of the words about the answer around a template. The version of a prompt has the template's hash behind it,
-so a changed template asks again, as a changed frame does."""
+"""Version of the frame and of the words about the answer around a template. The version of a prompt
+has the template's hash behind it, so a changed template asks again, as a changed frame does.
+"""
 _PLACE: Final = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
@@ -77,20 +93,25 @@ def check_template(text: str) -> str:
     """
     if len(text) > MAX_TEMPLATE_CHARS:
         raise TemplateError(
-            f"the template has {len(text):,} characters, and {MAX_TEMPLATE_CHARS:,} are allowed; shorten it"
+            f"the template has {len(text):,} characters, and {MAX_TEMPLATE_CHARS:,} are allowed; "
+            "shorten it"
         )
     lines = places_in(text)
     for name, numbers in lines.items():
         if name not in PLACES:
             *names, last = (f"{{{place}}}" for place in PLACES)
             known = f"{', '.join(names)} and {last}"
-            raise TemplateError(f"line {numbers[0]}: the place {{{name}}} is not known; known are {known}")
+            raise TemplateError(
+                f"line {numbers[0]}: the place {{{name}}} is not known; known are {known}"
+            )
         if name in FRAMES and len(numbers) > 1:
             places = " and ".join(f"line {number}" for number in numbers)
             raise TemplateError(f"the place {{{name}}} is in {places}; leave one of them")
     missing = [SUBGOAL] if SUBGOAL not in lines else [] if FRAMES.keys() & lines.keys() else [CALL]
     for name in missing:
-        raise TemplateError(f"the place {{{name}}} is missing; put it where the judge should read {PLACES[name]}")
+        raise TemplateError(
+            f"the place {{{name}}} is missing; put it where the judge should read {PLACES[name]}"
+        )
     return text
 
 
@@ -141,13 +162,15 @@ def odd(trials: int) -> int:
 
 # Questions to the judges and their answers: the records of `judge.requests` and `judge.verdicts`.
 #
-# The engine asks, the judge answers, and the engine folds the answer. A question and its answer share a request id,
-# which is a hash of the question. So asking twice is harmless: the second question has the same id, and the judge
-# asks its model once.
+# The engine asks, the judge answers, and the engine folds the answer. A question and its answer
+# share a request id, which is a hash of the question. So asking twice is harmless: the second
+# question has the same id, and the judge asks its model once.
 
 MAX_TRANSCRIPT_CHARS: Final = 200_000
-"""Characters of all items of a transcript together: three hours of talk. A longer question would not fit a Kafka record: the
-engine does not send it, and the verdict is `UnjudgedReason.TOO_LONG`. The judge applies the same limit."""
+"""Characters of all items of a transcript together: three hours of talk. A longer question would
+not fit a Kafka record: the engine does not send it, and the verdict is `UnjudgedReason.TOO_LONG`.
+The judge applies the same limit.
+"""
 MAX_TRANSCRIPT_ITEMS: Final = 5_000
 """Characters of each text of an agent's brief."""
 MAX_EXPLANATION_CHARS: Final = 500
@@ -155,36 +178,50 @@ MAX_EXPLANATION_CHARS: Final = 500
 MAX_RAW_ANSWER_CHARS: Final = 4_000
 """Characters kept of a model's whole answer, if it is kept: a usual one has 300."""
 MAX_QUESTION_BYTES: Final = 1_000_000
-"""Largest question written to `judge.requests`: a little less than the default limit of Kafka's clients and topics."""
+"""Largest question written to `judge.requests`: a little less than the default limit of Kafka's
+clients and topics.
+"""
 _MOST_BYTES_OF_A_CHAR: Final = 6
 _MOST_BYTES_OF_AN_ITEM: Final = 100
 
 VERDICT_SOURCE: Final = "callgauge.judge"
-"""`ce_source` of every verdict. Its `ce_id` is the request id, so a second verdict on a question counts as a repeat."""
+"""`ce_source` of every verdict. Its `ce_id` is the request id, so a second verdict on a question
+counts as a repeat.
+"""
 VERDICT_TYPE: Final = "callgauge.judge.verdict.v1"
 
 
 PROMPT_VERSIONS: Final[Mapping[JudgeKind, str]] = MappingProxyType(
-    {kind: f"{kind.value}.{2 if kind in (JudgeKind.SUBGOAL, JudgeKind.FAITHFULNESS) else 1}" for kind in JudgeKind}
+    {
+        kind: f"{kind.value}.{2 if kind in (JudgeKind.SUBGOAL, JudgeKind.FAITHFULNESS) else 1}"
+        for kind in JudgeKind
+    }
 )
-"""Version of the prompt of each kind. A changed text needs a new version: the request ids change with it, so verdicts on the old
-prompt do not count as verdicts on the new one."""
+"""Version of the prompt of each kind. A changed text needs a new version: the request ids change
+with it, so verdicts on the old prompt do not count as verdicts on the new one.
+"""
 
 
 def prompt_version(template: str | None) -> str:
-    """The version of the prompt for a subgoal: that of the template, or of callgauge's own prompt."""
+    """The version of the prompt for a subgoal: that of the template, or of callgauge's
+    own prompt.
+    """
     return PROMPT_VERSIONS[JudgeKind.SUBGOAL] if template is None else prompt_version_of(template)
 
 
 def is_known_prompt(kind: JudgeKind, version: str, template: str | None = None) -> bool:
-    """Whether a judge of this release has the prompt of this version for this kind of question, or for this template."""
+    """Whether a judge of this release has the prompt of this version for this kind of question, or
+    for this template.
+    """
     if template is not None:
         return kind is JudgeKind.SUBGOAL and version == prompt_version(template)
     return version == PROMPT_VERSIONS[kind]
 
 
 class JudgeModel(BaseModel):
-    """Base of questions, verdicts and their parts: immutable, and validation errors do not repeat the input."""
+    """Base of questions, verdicts and their parts: immutable, and validation errors do not repeat
+    the input.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
@@ -194,7 +231,8 @@ class TranscriptItem(JudgeModel):
 
     Attributes:
         turn: The conversation's turn; 0 is the greeting.
-        kind: The side that spoke, or whether a tool was called or answered; `heard` is what the agent understood of the user.
+        kind: The side that spoke, or whether a tool was called or answered; `heard` is what the
+            agent understood of the user.
         text: The words, or the parameters or result of a tool as compact JSON.
         tool: Name of the tool; None for an utterance.
     """
@@ -206,7 +244,9 @@ class TranscriptItem(JudgeModel):
 
     @cached_property
     def hashed(self) -> bytes:
-        """The item's bytes in an input hash. Cached, because every later question of the call contains the item."""
+        """The item's bytes in an input hash. Cached, because every later question of the call
+        contains the item.
+        """
         return b"".join(map(_hashed, (str(self.turn), self.kind, self.tool, self.text)))
 
 
@@ -246,13 +286,17 @@ class JudgeRequest(JudgeModel):
         subgoal: The subgoal in plain words; None for EVA's metrics.
         user_instruction: The caller's instruction, if known.
         agent_brief: The agent's instructions, if known. Only faithfulness uses them.
-        transcript: The call up to the turn, in order. For speakability, only the assistant's text in the turn; for key entities,
-            only what the user meant in it and what the agent understood.
-        trials: Most answers to ask the model for, an odd number. For EVA's metrics, the model is always asked once.
-        stops_early: Whether asking ends once a majority is certain (agent-inspect's optimised mode).
+        transcript: The call up to the turn, in order. For speakability, only the assistant's text
+            in the turn; for key entities, only what the user meant in it and what the agent
+            understood.
+        trials: Most answers to ask the model for, an odd number. For EVA's metrics, the model is
+            always asked once.
+        stops_early: Whether asking ends once a majority is certain (agent-inspect's optimised
+            mode).
         retry_waves: How often invalid answers are asked again when `stops_early` is off.
         prompt_version: One of `PROMPT_VERSIONS`, or the version of the template.
-        template: A prompt of the user's own for the subgoal (`JudgeOptions`); None for callgauge's prompt.
+        template: A prompt of the user's own for the subgoal (`JudgeOptions`); None for callgauge's
+            prompt.
         asked_at_ms: Broker time of the record that made the engine ask.
         deadline_ms: Broker time after which an answer is useless.
         agent: The agent's name, for its budget.
@@ -282,23 +326,34 @@ class JudgeRequest(JudgeModel):
 
     @model_validator(mode="after")
     def _is_complete(self) -> "JudgeRequest":
-        if (self.kind is JudgeKind.SUBGOAL) != (self.subgoal is not None and self.subgoal_id is not None):
+        if (self.kind is JudgeKind.SUBGOAL) != (
+            self.subgoal is not None and self.subgoal_id is not None
+        ):
             raise ValueError("a subgoal has subgoal_id and subgoal, a metric has neither")
         if self.trials % 2 == 0:
-            raise ValueError(f"expected an odd number of trials, so that no vote is a tie, saw {self.trials}")
+            raise ValueError(
+                f"expected an odd number of trials, so that no vote is a tie, saw {self.trials}"
+            )
         return self
 
-    @computed_field(description="Hash of the judge's input: the same input needs no second verdict.")  # type: ignore[prop-decorator]  # mypy cannot stack decorators on property
+    @computed_field(  # type: ignore[prop-decorator]  # mypy cannot stack decorators on property
+        description="Hash of the judge's input: the same input needs no second verdict."
+    )
     @cached_property
     def input_hash(self) -> str:
         """Hash of subgoal, instructions and transcript."""
         digest = hashlib.blake2b(digest_size=16)
         brief = self.agent_brief or AgentBrief()
-        texts = (self.subgoal, self.user_instruction, *(getattr(brief, name) for name in AgentBrief.model_fields))
+        texts = (
+            self.subgoal,
+            self.user_instruction,
+            *(getattr(brief, name) for name in AgentBrief.model_fields),
+        )
         digest.update(b"".join([*map(_hashed, texts), *(item.hashed for item in self.transcript)]))
         return digest.hexdigest()
 
-    @computed_field(description="Identifies the question; its verdict carries the same.")  # type: ignore[prop-decorator]  # as above
+    # as above
+    @computed_field(description=("Identifies the question; its verdict carries the same."))  # type: ignore[prop-decorator]
     @cached_property
     def request_id(self) -> str:
         """Hash of (conversation, kind, turn, subgoal, prompt version, input hash)."""
@@ -316,14 +371,23 @@ class JudgeRequest(JudgeModel):
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the question does not fit a Kafka record. Do not send such a question: it is `UnjudgedReason.TOO_LONG`."""
+        """Whether the question does not fit a Kafka record. Do not send such a question: it is
+        `UnjudgedReason.TOO_LONG`.
+        """
         brief = self.agent_brief or AgentBrief()
         of_brief = [getattr(brief, name) for name in AgentBrief.model_fields]
         texts = (self.subgoal, self.user_instruction, self.template, *of_brief)
-        chars = transcript_chars(self.transcript) + sum(len(text) for text in texts if text is not None)
-        most_bytes = chars * _MOST_BYTES_OF_A_CHAR + (len(self.transcript) + 1) * _MOST_BYTES_OF_AN_ITEM
+        chars = transcript_chars(self.transcript) + sum(
+            len(text) for text in texts if text is not None
+        )
+        most_bytes = (
+            chars * _MOST_BYTES_OF_A_CHAR + (len(self.transcript) + 1) * _MOST_BYTES_OF_AN_ITEM
+        )
         # A cheap lower bound first: it nearly always decides. Only otherwise are the bytes counted.
-        return most_bytes > MAX_QUESTION_BYTES and len(self.model_dump_json().encode()) > MAX_QUESTION_BYTES
+        return (
+            most_bytes > MAX_QUESTION_BYTES
+            and len(self.model_dump_json().encode()) > MAX_QUESTION_BYTES
+        )
 
 
 def _hashed(text: str | None) -> bytes:
@@ -345,12 +409,14 @@ class Rated(JudgeModel):
     """The rating of one of EVA's metrics.
 
     Attributes:
-        rating: On EVA's scale, where higher is better: 1 to 3; for speakability and the caller's fidelity 0 or 1; for key entities
-            the number that was understood.
+        rating: On EVA's scale, where higher is better: 1 to 3; for speakability and the caller's
+            fidelity 0 or 1; for key entities the number that was understood.
         normalised: The same rating from 0 to 1.
-        dimensions: Rating of each judged dimension, 1 to 3, if the metric has dimensions. Below 3, the dimension is flagged.
+        dimensions: Rating of each judged dimension, 1 to 3, if the metric has dimensions. Below 3,
+            the dimension is flagged.
         not_applicable: Why a dimension was not judged, by its name.
-        failure_modes: Faults of the turn or the call, if the metric names them; for key entities the types that were misunderstood.
+        failure_modes: Faults of the turn or the call, if the metric names them; for key entities
+            the types that were misunderstood.
     """
 
     outcome: Literal["rated"] = "rated"
@@ -379,7 +445,9 @@ VerdictResult = Annotated[Judged | Rated | Unjudged | NotRateable, Field(discrim
 
 
 class Votes(JudgeModel):
-    """Votes of the trials. An invalid answer counts each time, also when the model was asked again."""
+    """Votes of the trials. An invalid answer counts each time, also when the model was
+    asked again.
+    """
 
     complete: int = 0
     incomplete: int = 0
@@ -405,9 +473,10 @@ class TrialAnswer(JudgeModel):
         outcome: Outcome of the request.
         grade: True for complete, False for incomplete; None without a valid vote.
         explanation: The model's explanation, cut to `MAX_EXPLANATION_CHARS`.
-        raw: The model's whole answer, redacted and cut to `MAX_RAW_ANSWER_CHARS`, also if it is unreadable. None if there is
-            none, and without the setting `judge.keeps_raw_answers`.
-        latency_ms: From sending to the end of the answer, retries and the waits between them included.
+        raw: The model's whole answer, redacted and cut to `MAX_RAW_ANSWER_CHARS`, also if it is
+            unreadable. None if there is none, and without the setting `judge.keeps_raw_answers`.
+        latency_ms: From sending to the end of the answer, retries and the waits between them
+            included.
     """
 
     trial: int
@@ -419,7 +488,9 @@ class TrialAnswer(JudgeModel):
 
 
 class TokenUse(JudgeModel):
-    """Tokens as the endpoint counts them. `cached` is the part of `prompt` that came from its cache."""
+    """Tokens as the endpoint counts them. `cached` is the part of `prompt` that came from its
+    cache.
+    """
 
     prompt: int = 0
     cached: int = 0
@@ -427,12 +498,15 @@ class TokenUse(JudgeModel):
 
     def __add__(self, other: "TokenUse") -> "TokenUse":
         return TokenUse(
-            prompt=self.prompt + other.prompt, cached=self.cached + other.cached, answer=self.answer + other.answer
+            prompt=self.prompt + other.prompt,
+            cached=self.cached + other.cached,
+            answer=self.answer + other.answer,
         )
 
 
 class JudgeVerdict(WireModel):
-    """The answer to one question, on `judge.verdicts` under the call's id. The first verdict of a request id counts.
+    """The answer to one question, on `judge.verdicts` under the call's id. The first verdict of a
+    request id counts.
 
     Attributes:
         timestamp: When the verdict was made, in ms on the judge's clock.
@@ -443,8 +517,8 @@ class JudgeVerdict(WireModel):
         confidence: Share of the usable answers that agree with the result; None without a vote.
         model: The model; empty when it was not asked.
         tokens: Tokens of all trials.
-        cost: Cost of all trials, in the currency of the configured prices. A request without a token count costs the most
-            that it could have cost.
+        cost: Cost of all trials, in the currency of the configured prices. A request without a
+            token count costs the most that it could have cost.
         requests: Requests sent to the model, retries included.
         waited_ms: From the question's arrival at the judge to the first request.
         latency_ms: From the question's arrival at the judge to its verdict.

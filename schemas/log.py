@@ -1,8 +1,10 @@
-"""The records of `events`, the log of all events of a call in one order: what their headers say, and the ticks that tell time.
+"""The records of `events`, the log of all events of a call in one order: what their headers say,
+and the ticks that tell time.
 
-The sequencer writes the log and nobody else does. A record has the bytes that its producer sent and the producer's headers, and one
-header of ours: who appended it, and where it came from. A tick is a record without a key: up to which time every input is read, and
-where each stands. Pure: bytes in, values out.
+The sequencer writes the log and nobody else does. A record has the bytes that its producer sent and
+the producer's headers, and one header of ours: who appended it, and where it came from. A tick is a
+record without a key: up to which time every input is read, and where each stands. Pure: bytes in,
+values out.
 """
 
 import struct
@@ -18,9 +20,13 @@ from schemas.topics import TOPIC_BY_SOURCE
 PLACED_HEADER: Final = "callgauge-placed"
 """Header of an event: its origin, packed."""
 TICK_HEADER: Final = "callgauge-tick"
-"""Header of a tick: the term, packed. So a reader who looks for the newest tick decodes no event."""
+"""Header of a tick: the term, packed. So a reader who looks for the newest tick decodes
+no event.
+"""
 REPLAY_OF_HEADER: Final = "callgauge_replay_of"
-"""Header of a record that was put back from quarantine: where it was refused first, however often it came back."""
+"""Header of a record that was put back from quarantine: where it was refused first, however often
+it came back.
+"""
 OUR_HEADERS: Final = (PLACED_HEADER, TICK_HEADER)
 """Headers that a producer may not bring with it: the sequencer takes them off."""
 
@@ -37,7 +43,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class LogError(ValueError):
-    """A record of the log cannot be read: somebody else wrote it, or another version did in another format."""
+    """A record of the log cannot be read: somebody else wrote it, or another version did in another
+    format.
+    """
 
 
 class Origin(NamedTuple):
@@ -45,7 +53,8 @@ class Origin(NamedTuple):
 
     Attributes:
         source: The input.
-        generation: How often that partition of the input was made anew, as far as the sequencer has seen.
+        generation: How often that partition of the input was made anew, as far as the sequencer has
+            seen.
         partition: Partition number there.
         offset: Offset there.
         time_ms: The broker's time of the record there.
@@ -59,7 +68,9 @@ class Origin(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """What the header of an event says: the term of the sequencer that appended it, and its origin."""
+    """What the header of an event says: the term of the sequencer that appended it, and
+    its origin.
+    """
 
     term: int
     origin: Origin
@@ -67,7 +78,9 @@ class Placed(NamedTuple):
     def header(self) -> tuple[str, bytes]:
         """The header as the log has it."""
         source, generation, partition, offset, time_ms = self.origin
-        packed = _PLACED.pack(_FORMAT, _NUMBER_OF[source], self.term, generation, partition, offset, time_ms)
+        packed = _PLACED.pack(
+            _FORMAT, _NUMBER_OF[source], self.term, generation, partition, offset, time_ms
+        )
         return PLACED_HEADER, packed
 
 
@@ -82,7 +95,9 @@ class Next(NamedTuple):
 
 
 Positions = Mapping[tuple[InputSource, int], Next]
-"""By input and partition number, where it stands. A partition that is missing has no record in the log yet."""
+"""By input and partition number, where it stands. A partition that is missing has no record in the
+log yet.
+"""
 
 _Offset = Annotated[int, Field(ge=0)]
 
@@ -90,16 +105,20 @@ _Offset = Annotated[int, Field(ge=0)]
 class Tick(BaseModel):
     """Tells time, in each partition of the log.
 
-    Between two events of a backlog it tells time alone: that much of it lies between them, though they are appended at once.
+    Between two events of a backlog it tells time alone: that much of it lies between them, though
+    they are appended at once.
 
     Attributes:
         term: Term of the sequencer. A record of a lower term behind it is void.
-        known_ms: Broker time up to which every input is read, those left out not counted: no event before it will come.
-        inputs: By input and there by partition number, its generation and the offset of the next record to append: all before it is
-            in the log, in front of this tick. Empty if it tells time alone.
-        left_out: Input partitions that have given no answer for too long, so that time goes on without them: topic and partition.
-        gap_ms: For how long before it nobody took events, as while a machine sleeps: silence in that time is none. Below 0, time goes back
-            by so much: the clock that told it was ahead.
+        known_ms: Broker time up to which every input is read, those left out not counted: no event
+            before it will come.
+        inputs: By input and there by partition number, its generation and the offset of the next
+            record to append: all before it is in the log, in front of this tick. Empty if it tells
+            time alone.
+        left_out: Input partitions that have given no answer for too long, so that time goes on
+            without them: topic and partition.
+        gap_ms: For how long before it nobody took events, as while a machine sleeps: silence in
+            that time is none. Below 0, time goes back by so much: the clock that told it was ahead.
         place: Offset in the log, once it is read there.
     """
 
@@ -113,7 +132,9 @@ class Tick(BaseModel):
     place: Annotated[SkipJsonSchema[int], Field(exclude=True)] = 0
 
     @classmethod
-    def of(cls, term: int, known_ms: int, positions: Positions, left_out: Iterable[str] = ()) -> "Tick":
+    def of(
+        cls, term: int, known_ms: int, positions: Positions, left_out: Iterable[str] = ()
+    ) -> "Tick":
         """Makes a tick of positions by input and partition.
 
         Example:
@@ -155,7 +176,9 @@ class Tick(BaseModel):
         try:
             return cls.model_validate_json(value or b"")
         except ValidationError as error:
-            raise LogError(f"expected a tick of format {_FORMAT}, saw {(value or b'')[:80]!r}") from error
+            raise LogError(
+                f"expected a tick of format {_FORMAT}, saw {(value or b'')[:80]!r}"
+            ) from error
 
 
 def placed_in(headers: Headers) -> Placed | None:
@@ -191,7 +214,10 @@ def _numbers(name: str, form: struct.Struct, headers: Headers) -> tuple[int, ...
     for header, packed in headers:
         if header == name:
             if packed is None or len(packed) != form.size or packed[0] != _FORMAT:
-                raise LogError(f"{name}: expected format {_FORMAT} in {form.size} bytes, saw {(packed or b'')[:40]!r}")
+                raise LogError(
+                    f"{name}: expected format {_FORMAT} in {form.size} bytes, saw "
+                    f"{(packed or b'')[:40]!r}"
+                )
             return form.unpack(packed)
     return None
 
@@ -200,7 +226,9 @@ def _source(number: int) -> InputSource:
     try:
         return SOURCES[number]
     except IndexError:
-        raise LogError(f"{PLACED_HEADER}: expected an input below {len(SOURCES)}, saw {number}") from None
+        raise LogError(
+            f"{PLACED_HEADER}: expected an input below {len(SOURCES)}, saw {number}"
+        ) from None
 
 
 class OutgoingRecord(NamedTuple):
@@ -213,7 +241,8 @@ class OutgoingRecord(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event of the log as its input had it, with the fields of a Kafka record, so that it is decoded as on its input.
+    """An event of the log as its input had it, with the fields of a Kafka record, so that it is
+    decoded as on its input.
 
     Attributes:
         topic: Name of the input in the topic table.
@@ -275,15 +304,18 @@ class LogRecord(Protocol):
 
 
 class LogReader:
-    """Reads one partition of the log: drops repeats and what is void, and knows the time. State is a function of the records given.
+    """Reads one partition of the log: drops repeats and what is void, and knows the time. State is
+    a function of the records given.
 
-    Another one may begin at `begin` and returns the same from there on, because that tick says all that this one knows. Not every
-    tick does: a sequencer begins at the newest tick that it finds, and the one before it may have appended more since. Until the
-    new one has appended that again, its ticks say less than what is in front of them, and a reader who began there would take the
+    Another one may begin at `begin` and returns the same from there on, because that tick says all
+    that this one knows. Not every tick does: a sequencer begins at the newest tick that it finds,
+    and the one before it may have appended more since. Until the new one has appended that again,
+    its ticks say less than what is in front of them, and a reader who began there would take the
     repeats for events.
 
     Attributes:
-        known_ms: Broker time up to which everything is in the log in front of here; 0 before the first tick.
+        known_ms: Broker time up to which everything is in the log in front of here; 0 before the
+            first tick.
         term: Highest term so far; -1 before the first record.
         begin: Newest tick at which another reader may begin; None before the first.
         repeats: Events that were in the log already.
@@ -296,7 +328,9 @@ class LogReader:
         self.begin: Begin | None = None
         self.repeats = 0
         self.void = 0
-        self._next: dict[tuple[int, int], tuple[int, int]] = {}  # by number of the input and of its partition
+        self._next: dict[
+            tuple[int, int], tuple[int, int]
+        ] = {}  # by number of the input and of its partition
 
     def read(self, record: LogRecord) -> Event | Tick | None:
         """Takes the next record; returns what it is, None if it is a repeat, or void.
@@ -320,9 +354,18 @@ class LogReader:
         self._next[place] = generation, offset + 1
         headers = [each for each in record.headers if each[0] != PLACED_HEADER]
         return Event(
-            TOPIC_BY_SOURCE[source], partition, offset, time_ms, record.key, record.value, headers,
-            source, generation, term, record.offset,
-        )  # fmt: skip
+            TOPIC_BY_SOURCE[source],
+            partition,
+            offset,
+            time_ms,
+            record.key,
+            record.value,
+            headers,
+            source,
+            generation,
+            term,
+            record.offset,
+        )
 
     def _tick(self, record: LogRecord) -> Tick | None:
         term = tick_term(record.headers)

@@ -1,4 +1,6 @@
-"""EVA's `MetricContext`: the input of EVA's metrics for one call, in EVA's own field names and encoding."""
+"""EVA's `MetricContext`: the input of EVA's metrics for one call, in EVA's own field names and
+encoding.
+"""
 
 from typing import Any, Final, Literal
 
@@ -7,23 +9,29 @@ from pydantic import BaseModel, ConfigDict, Field
 from schemas.closed_sets import PipelineType
 
 AudioSegments = dict[int, list[tuple[float, float]] | None]
-"""By turn: (start, end) of each stretch of sound in epoch seconds; None for a turn known only from text."""
+"""By turn: (start, end) of each stretch of sound in epoch seconds; None for a turn known only from
+text.
+"""
 
 
 TurnsBy = Literal["eva", "bot"]
-"""Whose turns a context has: those of EVA's batch processor, in a call that a simulated caller hears; or the bot's own."""
+"""Whose turns a context has: those of EVA's batch processor, in a call that a simulated caller
+hears; or the bot's own.
+"""
 
 
 class MetricContext(BaseModel):
     """A call as EVA's metrics read it.
 
-    Of a call with a simulated caller it is the result of EVA's batch processor, with the facts that EVA's runner adds (unset
-    if they are not supplied). Of any other call, `turns_by` is `bot`: the same fields from the turns that the bot heard, in
-    the numbers of the scores. There `unknown` has the reason for each field that is left out or known in part.
+    Of a call with a simulated caller it is the result of EVA's batch processor, with the facts that
+    EVA's runner adds (unset if they are not supplied). Of any other call, `turns_by` is `bot`: the
+    same fields from the turns that the bot heard, in the numbers of the scores. There `unknown` has
+    the reason for each field that is left out or known in part.
 
-    Turn 0 is the greeting; a turn id can be -1 (EVA's rule for an empty first session). `intended_*` is what a side meant
-    to say, `transcribed_*` what the other side heard. `latency_assistant_turns` is in seconds, from the end of the
-    user's last audio to the assistant's first audio of that turn, negative when they overlap.
+    Turn 0 is the greeting; a turn id can be -1 (EVA's rule for an empty first session).
+    `intended_*` is what a side meant to say, `transcribed_*` what the other side heard.
+    `latency_assistant_turns` is in seconds, from the end of the user's last audio to the
+    assistant's first audio of that turn, negative when they overlap.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -84,16 +92,20 @@ class MetricContext(BaseModel):
         return self.pipeline_type is not PipelineType.CASCADE
 
     def to_dict(self, *, with_unset: bool = False) -> dict[str, Any]:
-        """Returns plain JSON values: turn ids as string keys, sets as sorted lists, segments as lists.
+        """Returns plain JSON values: turn ids as string keys, sets as sorted lists, segments as
+        lists.
 
-        What is unknown and empty is left out. EVA's own encoding has neither `turns_by` nor `unknown`.
+        What is unknown and empty is left out. EVA's own encoding has neither `turns_by` nor
+        `unknown`.
 
         Args:
             with_unset: Whether facts that nobody supplied are there as null, and not left out.
         """
         is_evas = self.turns_by == "eva"
         unset = set() if with_unset else {name for name in _SUPPLIED if getattr(self, name) is None}
-        unset |= _NOT_EVAS if is_evas else {name for name in self.unknown if not getattr(self, name)}
+        unset |= (
+            _NOT_EVAS if is_evas else {name for name in self.unknown if not getattr(self, name)}
+        )
         plain = self.model_dump(mode="json", exclude=unset)
         for name in _SETS.intersection(plain):
             plain[name] = sorted(plain[name])
@@ -104,6 +116,8 @@ class MetricContext(BaseModel):
 _NOT_EVAS: Final = {"turns_by", "unknown"}
 _SETS: Final = {"assistant_interrupted_turns", "user_interrupted_turns", "fallback_turn_ids"}
 _SUPPLIED: Final = {
-    name for name, info in MetricContext.model_fields.items() if not info.is_required() and info.default is None
+    name
+    for name, info in MetricContext.model_fields.items()
+    if not info.is_required() and info.default is None
 } - {"conversation_ended_reason"}
 """Fields that EVA's processor does not make."""

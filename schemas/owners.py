@@ -1,7 +1,9 @@
-"""The records of `scores` without a value: the mark with which an owner of a partition begins, and the row of the partition.
+"""The records of `scores` without a value: the mark with which an owner of a partition begins, and
+the row of the partition.
 
-The row ends each transaction of the partition: how far the log was folded when all that stands in front of the row was decided, and
-from where a successor must fold it to have the same state. Pure: bytes in, values out.
+The row ends each transaction of the partition: how far the log was folded when all that stands in
+front of the row was decided, and from where a successor must fold it to have the same state. Pure:
+bytes in, values out.
 """
 
 from collections.abc import Sequence
@@ -21,17 +23,20 @@ class PartitionRow(BaseModel):
     """How far a partition has come.
 
     Attributes:
-        place: Offset in `events` of the next record to fold. What is decided in front of it is in `scores`, nothing else is.
-        first: Offset in `events` from which a successor must fold: a tick in front of the first record of the oldest open call.
+        place: Offset in `events` of the next record to fold. What is decided in front of it is in
+            `scores`, nothing else is.
+        first: Offset in `events` from which a successor must fold: a tick in front of the first
+            record of the oldest open call.
         first_known_ms: Known time there.
         known_ms: Known time at the place.
-        version: Version of code and settings with which the values of the open calls were decided; empty while they are published once
-            again.
-        base: What is added to revisions, because the log was made anew and its places begin again; 0 in nearly every log.
-        cut: The place at which records of open calls were missed last; 0 if none ever were. Of calls that had scores by then nothing
-            counts that becomes known later.
-        evicted: Calls that are over because too many were open, and have no `closed` fact yet, with the offset of the record that
-            opened another call then.
+        version: Version of code and settings with which the values of the open calls were decided;
+            empty while they are published once again.
+        base: What is added to revisions, because the log was made anew and its places begin again;
+            0 in nearly every log.
+        cut: The place at which records of open calls were missed last; 0 if none ever were. Of
+            calls that had scores by then nothing counts that becomes known later.
+        evicted: Calls that are over because too many were open, and have no `closed` fact yet, with
+            the offset of the record that opened another call then.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -58,7 +63,9 @@ class PartitionRow(BaseModel):
 
 def writer_in(headers: Sequence[tuple[str, bytes]]) -> str | None:
     """The id of the producer that a mark or a row names; None without one."""
-    return next((value.decode("utf-8", "replace") for name, value in headers if name == WRITER_HEADER), None)
+    return next(
+        (value.decode("utf-8", "replace") for name, value in headers if name == WRITER_HEADER), None
+    )
 
 
 def row_in(headers: Sequence[tuple[str, bytes]]) -> PartitionRow | None:

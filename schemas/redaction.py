@@ -1,4 +1,6 @@
-"""The rules of redaction, as data: which personal data is removed from texts before they are stored or shown."""
+"""The rules of redaction, as data: which personal data is removed from texts before they are stored
+or shown.
+"""
 
 import re
 from typing import Annotated, Final
@@ -10,8 +12,10 @@ from schemas.goals.patterns import PatternError, PatternText, worst_steps
 
 MAX_CUSTOM_PATTERNS: Final = 20
 MAX_CUSTOM_STEPS: Final = 500
-"""Most steps that a search for one custom pattern may take at each character. It is less than for checks of goals, because every
-text that leaves the process is searched. `\\bBK-?\\d{6}\\b` takes 18."""
+"""Most steps that a search for one custom pattern may take at each character. It is less than for
+checks of goals, because every text that leaves the process is searched. `\\bBK-?\\d{6}\\b` takes
+18.
+"""
 MAX_PHONE_REGIONS: Final = 10
 
 
@@ -30,7 +34,9 @@ def tag_of(name: str) -> str:
 
 def _fit_for_a_tag(name: str) -> str:
     if not _TAG_NAME.fullmatch(name):
-        raise ValueError("a pattern's name is 2 to 40 capital letters and underscores, like BOOKING_CODE")
+        raise ValueError(
+            "a pattern's name is 2 to 40 capital letters and underscores, like BOOKING_CODE"
+        )
     if name.lower() in REDACTION_TYPES:
         raise ValueError(f"{name} is what callgauge itself puts there; take another name")
     return name
@@ -40,7 +46,8 @@ def _cheap(pattern: str) -> str:
     steps = worst_steps(pattern)
     if steps > MAX_CUSTOM_STEPS:
         raise PatternError(
-            f"a search may take {steps:,} steps at each character, and {MAX_CUSTOM_STEPS:,} are allowed, because every text "
+            f"a search may take {steps:,} steps at each character, and {MAX_CUSTOM_STEPS:,} are "
+            "allowed, because every text "
             "that leaves is searched; use fewer or shorter repetitions"
         )
     return pattern
@@ -54,17 +61,23 @@ Region = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
 
 
 class RedactionRules(BaseModel):
-    """Rules of redaction: detectors, custom patterns, and defaults for phone numbers without a country and for dates."""
+    """Rules of redaction: detectors, custom patterns, and defaults for phone numbers without a
+    country and for dates.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     enabled: bool = Field(
         default=True,
-        description="Whether anything is taken out. Without it what callers say leaves as it was said: in transcripts, "
+        description="Whether anything is taken out. Without it what callers "
+        "say leaves as it was said: in "
+        "transcripts, "
         "questions to the judge, explanations, logs and pages.",
     )
     detectors: tuple[Detector, ...] = Field(
-        tuple(Detector), description=f"What is looked for: {', '.join(Detector)}.", max_length=len(Detector)
+        tuple(Detector),
+        description=f"What is looked for: {', '.join(Detector)}.",
+        max_length=len(Detector),
     )
     phone_regions: tuple[Region, ...] = Field(
         ("US",),
@@ -75,11 +88,16 @@ class RedactionRules(BaseModel):
         2009,
         ge=1900,
         le=2100,
-        description="A full date up to the end of this year counts as a date of birth also where nobody says that it is one.",
+        description=(
+            "A full date up to the end of this year counts as a date of birth also where nobody "
+            "says that it is one."
+        ),
     )
     patterns: dict[TagName, CustomPattern] = Field(
         default_factory=dict,
         max_length=MAX_CUSTOM_PATTERNS,
-        description="Patterns of one's own by name; what they find is replaced by the name in brackets. Case is ignored, and "
+        description="Patterns of one's own by name; what they find is "
+        "replaced by the name in brackets. "
+        "Case is ignored, and "
         "every repetition needs a bound.",
     )

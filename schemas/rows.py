@@ -1,8 +1,10 @@
-"""The tables: what callgauge says of a turn and of a call, each as one row, and what was said in a turn.
+"""The tables: what callgauge says of a turn and of a call, each as one row, and what was said in a
+turn.
 
-A row is the whole as it is now. Of the same turn, or of the same call, a row replaces those in front of it, so nobody has to fold
-anything: the newest row is all there is to know. A measure of the engine is a part of the row itself. Times are ms since 1970 unless
-they say otherwise, and a field with its default is not on the wire. Rows are not changed by those who read them.
+A row is the whole as it is now. Of the same turn, or of the same call, a row replaces those in
+front of it, so nobody has to fold anything: the newest row is all there is to know. A measure of
+the engine is a part of the row itself. Times are ms since 1970 unless they say otherwise, and a
+field with its default is not on the wire. Rows are not changed by those who read them.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +26,9 @@ from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
 from schemas.topics import OWN_TOPIC, SCORES_TOPIC, WORDS_TOPIC
 
 MAX_ROW_BYTES: Final = 131_072
-"""Largest row. A larger one loses texts and lists, and says which: the process that writes it goes on."""
+"""Largest row. A larger one loses texts and lists, and says which: the process that writes it goes
+on.
+"""
 MAX_TEXT_BYTES: Final = 8_192
 """Largest text of one side in a row of `words`."""
 MAX_TOOL_TEXT_BYTES: Final = 2_048
@@ -38,7 +42,9 @@ MAX_SILENCES: Final = 50
 MAX_LISTED_TURNS: Final = 100
 """Most numbers of turns in a list of a row of a call: the newest ones."""
 MAX_LISTED_TOOLS: Final = 50
-"""Most names of tools that failed in a row of a call: the first ones in the order of the alphabet."""
+"""Most names of tools that failed in a row of a call: the first ones in the order of
+the alphabet.
+"""
 
 
 # A value: a number, or why there is none.
@@ -115,7 +121,8 @@ WaitSource = Literal["elevenlabs", "pipecat", "audit"]
 
 
 class Sound(Struct, frozen=True, array_like=True):
-    """Somebody is heard, from and until a time on the call's own clock. Written as a list of one or two numbers.
+    """Somebody is heard, from and until a time on the call's own clock. Written as a list of one or
+    two numbers.
 
     Attributes:
         start_ms: When it began.
@@ -149,14 +156,16 @@ class StageLatency(Struct, frozen=True, omit_defaults=True):
 
 
 class Silence(Struct, frozen=True, omit_defaults=True):
-    """Dead air: after the caller had finished, nobody spoke and no tool ran for longer than the threshold. It is never taken back.
+    """Dead air: after the caller had finished, nobody spoke and no tool ran for longer than the
+    threshold. It is never taken back.
 
     Attributes:
         number: Its number in the call, from 1.
         since_ms: When it began, on the call's own clock.
         known_ms: The broker's time at which it was known.
         threshold_ms: From when on a silence is dead air.
-        until_ms: When the assistant was heard, on the call's own clock; None before. Once it is known it does not move.
+        until_ms: When the assistant was heard, on the call's own clock; None before. Once it is
+            known it does not move.
     """
 
     number: int
@@ -185,7 +194,8 @@ class ToolUse(Struct, frozen=True, omit_defaults=True):
 
 
 class TurnTaking(Struct, frozen=True, omit_defaults=True):
-    """How well a turn was timed, by EVA's `turn_taking`: the fields after `result` are the evidence, set if they counted.
+    """How well a turn was timed, by EVA's `turn_taking`: the fields after `result` are the
+    evidence, set if they counted.
 
     Attributes:
         result: From 0 to 1. Only with the anchor `audio` it is EVA's own.
@@ -200,7 +210,12 @@ class TurnTaking(Struct, frozen=True, omit_defaults=True):
     """
 
     result: Value
-    reason: Literal["latency", "agent_interrupt", "user_interrupt", "dual_interrupt", "turn_end_fallback"] | None = None
+    reason: (
+        Literal[
+            "latency", "agent_interrupt", "user_interrupt", "dual_interrupt", "turn_end_fallback"
+        ]
+        | None
+    ) = None
     has_tool_call: bool = False
     latency_ms: float | None = None
     overlap_ms: float | None = None
@@ -215,7 +230,8 @@ class SideTalk(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         speech_ms: Time in which it was heard. A sound that has not ended does not count yet.
-        words: Number of its words; of an answer that was cut off, those that were heard. None if its text is not known.
+        words: Number of its words; of an answer that was cut off, those that were heard. None if
+            its text is not known.
     """
 
     speech_ms: Value
@@ -228,7 +244,8 @@ class TurnTalk(Struct, frozen=True, omit_defaults=True):
     Attributes:
         user: Of the caller.
         assistant: Of the agent.
-        written_words: Words of the whole answer, as the agent wrote it, where the caller cut it off and a source has it.
+        written_words: Words of the whole answer, as the agent wrote it, where the caller cut it off
+            and a source has it.
     """
 
     user: SideTalk
@@ -237,7 +254,8 @@ class TurnTalk(Struct, frozen=True, omit_defaults=True):
 
 
 class WordErrors(Struct, frozen=True, omit_defaults=True):
-    """EVA's `stt_wer`: word error rate of the agent's transcript against the text that a simulated caller meant to say.
+    """EVA's `stt_wer`: word error rate of the agent's transcript against the text that a simulated
+    caller meant to say.
 
     Attributes:
         result: All errors divided by all reference words; lower is better, and it can exceed 1.
@@ -246,7 +264,8 @@ class WordErrors(Struct, frozen=True, omit_defaults=True):
         insertions: Words in the transcript that the caller did not mean to say.
         reference_words: Words that the caller meant to say, in turns with a transcript.
         turns: Number of those turns.
-        normalizer: Language whose rules brought both texts to one spelling; `basic` where there are none.
+        normalizer: Language whose rules brought both texts to one spelling; `basic` where there are
+            none.
     """
 
     result: Value
@@ -275,7 +294,8 @@ class Disagreement(Struct, frozen=True, omit_defaults=True):
 
 
 class EstimateError(Struct, frozen=True):
-    """Error of the live estimate of a turn's wait, against the record of the provider that came later.
+    """Error of the live estimate of a turn's wait, against the record of the provider that came
+    later.
 
     Attributes:
         error_ms: Estimate minus record: negative when it was too short.
@@ -313,7 +333,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         result: The share of the subgoals that are reached.
-        auc: Area under the progress curve, with the last value repeated up to the set's `max_turns`.
+        auc: Area under the progress curve, with the last value repeated up to the set's
+            `max_turns`.
         auc_if_ended_now: Area of the turns so far.
         ppt: Progress divided by the turn that first had it.
         success: 1 if every subgoal is reached, otherwise 0.
@@ -354,12 +375,15 @@ class Answer(Struct, frozen=True, omit_defaults=True):
 
 
 class Waiting(Struct, frozen=True):
-    """A caller who has finished, has no answer, and whose silence is dead air. In a call that is over it is how the call ended.
+    """A caller who has finished, has no answer, and whose silence is dead air. In a call that is
+    over it is how the call ended.
 
     Attributes:
         turn: The turn without an answer.
-        since_ms: The broker's time from which nobody spoke; of several silences in one wait that of the first.
-        silences: How many of its silences became dead air: the caller spoke again after each but the last.
+        since_ms: The broker's time from which nobody spoke; of several silences in one wait that of
+            the first.
+        silences: How many of its silences became dead air: the caller spoke again after each but
+            the last.
     """
 
     turn: int
@@ -389,7 +413,8 @@ class Subgoal(Struct, frozen=True, omit_defaults=True):
     Attributes:
         result: 1 or 0.
         reached_turn: The turn that reached it.
-        votes_complete: Votes of the judge that it is reached, in the verdict that found it so, or in the last one.
+        votes_complete: Votes of the judge that it is reached, in the verdict that found it so, or
+            in the last one.
         votes_incomplete: Votes of the judge that it is not.
         trials: The judge's answers, if they are to be published.
     """
@@ -414,7 +439,8 @@ class Stall(Struct, frozen=True):
 
 
 class ToolDifference(Struct, frozen=True):
-    """A part of a tool call that is not as the goal set expects it. Texts are JSON without personal data, cut to 200 characters.
+    """A part of a tool call that is not as the goal set expects it. Texts are JSON without personal
+    data, cut to 200 characters.
 
     Attributes:
         parameter: Name of the argument; None for the output.
@@ -437,7 +463,8 @@ class ExpectedTool(Struct, frozen=True, omit_defaults=True):
         turn: The turn in which it is expected.
         missed: What is not as expected.
         differences: What was expected and what was seen, at most 5.
-        called_in_turns: Other turns in which the tool was called, if the call was missed; at most 10.
+        called_in_turns: Other turns in which the tool was called, if the call was missed; at most
+            10.
     """
 
     index: int
@@ -461,10 +488,13 @@ class Goals(Struct, frozen=True, omit_defaults=True):
         progress: Progress after that turn.
         stalls: When nothing was reached for too long.
         is_stalled: Whether that is so now.
-        tool_correctness: Share of the expected tool calls that were made as expected, among those due by now.
+        tool_correctness: Share of the expected tool calls that were made as expected, among those
+            due by now.
         expected_tools: Each of these calls, and why it counts as made or not.
-        success_final_turn: 1 if every subgoal was reached by the last turn that counts, otherwise 0; once the call is closed.
-        unscored_subgoals: Number of subgoals that could not be judged, by reason; once the call is closed.
+        success_final_turn: 1 if every subgoal was reached by the last turn that counts, otherwise
+            0; once the call is closed.
+        unscored_subgoals: Number of subgoals that could not be judged, by reason; once the call is
+            closed.
     """
 
     goal_set: str
@@ -486,7 +516,8 @@ class SideSpeech(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         speech_ms: Time in which it was heard.
-        longest_monologue_ms: Its longest stretch of speech without a word of the other side and without a pause of 3 s.
+        longest_monologue_ms: Its longest stretch of speech without a word of the other side and
+            without a pause of 3 s.
         words_per_minute: Its pace in the turns with known words.
         repeated_questions: Questions that it had asked in an earlier turn in the same words.
         repeated_in_turns: The turns with repeated questions.
@@ -507,9 +538,10 @@ class Speech(Struct, frozen=True, omit_defaults=True):
         user: Of the caller.
         assistant: Of the agent.
         overlap_ms: Time in which both were heard at once.
-        dead_air_ms: Time in which the caller waited, with nobody speaking and no tool running. Only silences of 3 s or longer
-            count, each with its whole length.
-        first_word_ms: From the start of the call, or its first event, to the assistant's first sound.
+        dead_air_ms: Time in which the caller waited, with nobody speaking and no tool running. Only
+            silences of 3 s or longer count, each with its whole length.
+        first_word_ms: From the start of the call, or its first event, to the assistant's first
+            sound.
         source: The stream of the speech events; None without any.
     """
 
@@ -526,7 +558,8 @@ class Eva(Struct, frozen=True, omit_defaults=True):
     """One of EVA's metrics of the call so far, or of the whole call.
 
     Attributes:
-        result: On its own scale, from 0 to 1 and higher is better; for `eva_response_speed` the mean wait for an answer in seconds.
+        result: On its own scale, from 0 to 1 and higher is better; for `eva_response_speed` the
+            mean wait for an answer in seconds.
         normalized: From 0 to 1; None if EVA does not define it.
         sub_metrics: Parts of the score under EVA's names; None for values that EVA leaves open.
         anchor: The worst anchor of the turns behind it; None if it does not depend on sound.
@@ -545,7 +578,8 @@ class ServiceUse(Struct, frozen=True, omit_defaults=True):
         kind: The kind of service.
         provider: Name of the provider.
         model: Name of the model.
-        input_tokens: Tokens that went into the model and neither came from a cache nor went into one.
+        input_tokens: Tokens that went into the model and neither came from a cache nor went into
+            one.
         cached_tokens: Tokens that came from a cache.
         cache_write_tokens: Tokens that went into a cache.
         output_tokens: Tokens of its answers.
@@ -570,7 +604,8 @@ class Note(Struct, frozen=True, omit_defaults=True):
     """Something that the agent's framework tells of a call, and that no sound shows.
 
     Attributes:
-        what: An interruption with its cause, what looked like one and was none, or that another agent took over.
+        what: An interruption with its cause, what looked like one and was none, or that another
+            agent took over.
         at_ms: When, on the call's own clock.
         turn: The turn in which it was; None before the first.
         cause: Why the answer was cut off.
@@ -607,7 +642,8 @@ class Agreement(Struct, frozen=True):
 
     Attributes:
         compared: Turns in which at least two sources measured the stage.
-        disputed: Turns of these in which a source differs from the best one by more than the tolerance.
+        disputed: Turns of these in which a source differs from the best one by more than the
+            tolerance.
     """
 
     compared: int
@@ -618,39 +654,44 @@ class Agreement(Struct, frozen=True):
 
 
 class TurnRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="turn"):
-    """One turn of a call, as it is now. Published when something happens in it, when the call leaves it, and when later events change it.
+    """One turn of a call, as it is now. Published when something happens in it, when the call
+    leaves it, and when later events change it.
 
     Attributes:
         conversation_id: The call.
         turn: Its number; 0 is the greeting.
-        revision: Twice the place in `events` of the record or tick that decided it; one less where another version says it again.
+        revision: Twice the place in `events` of the record or tick that decided it; one less where
+            another version says it again.
         known_ms: The broker's time of that record, or of the end of the silence that decided it.
         labels: Whose call it is.
         status: How far it can still change.
         news: What counts from this revision on, and is never taken back; see below.
         user_sounds: When the caller was heard.
         assistant_sounds: When the agent was heard.
-        wait_ms: From the end of the caller's last sound to the start of the answer; negative where the answer came first.
+        wait_ms: From the end of the caller's last sound to the start of the answer; negative where
+            the answer came first.
         anchor: How the end of the caller's sound is known.
         wait_source: The stream with the events of the wait.
-        after_tools_ms: Where the answer began with a filler ("One moment, please"): from the end of the caller's sound to the first
-            sound after the turn's tools had answered.
+        after_tools_ms: Where the answer began with a filler ("One moment, please"): from the end of
+            the caller's sound to the first sound after the turn's tools had answered.
         stages: Latency of each stage of the answer that was measured.
         interruptions: Who began to speak over the other.
         dead_air: Its silences that became dead air.
         tools: Uses of tools, in the order of their calls.
         tools_left_out: How many uses of tools there are beyond those.
-        outcome: How it ended; None while the call is in it, for the greeting, and where lost events hide it.
+        outcome: How it ended; None while the call is in it, for the greeting, and where lost events
+            hide it.
         turn_taking: EVA's score of its timing.
         talk: Speech time and words of each side.
         stt_wer: Word error rate of the agent's transcript; None without both texts.
         user_disagreement: Differences between the two transcripts of the caller's speech.
         assistant_disagreement: Differences between the two transcripts of the agent's speech.
-        estimate_error: Error of the live estimate of the wait, of an agent whose provider has a record.
+        estimate_error: Error of the live estimate of the wait, of an agent whose provider has a
+            record.
         conciseness: A judge's rating.
         speakability: A judge's rating.
-        transcription_accuracy_key_entities: A judge's rating: the share of the names, numbers and other key entities of a simulated
-            caller that the agent's transcript has right.
+        transcription_accuracy_key_entities: A judge's rating: the share of the names, numbers and
+            other key entities of a simulated caller that the agent's transcript has right.
         progress: Progress after this turn; None before it is judged, and without goals.
         left_out: Fields that are missing because the row was too large.
     """
@@ -688,7 +729,8 @@ class TurnRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="tu
 
 
 class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="call"):
-    """One call, as it is now. Published when something changes, and once a minute while it runs. The closed row is its last one.
+    """One call, as it is now. Published when something changes, and once a minute while it runs.
+    The closed row is its last one.
 
     Attributes:
         conversation_id: The call.
@@ -712,7 +754,8 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
         ended_reason: Why it ended, in the words of its producer.
         answer: The newest wait that has ended.
         waiting: A caller without an answer; in a call that is over, how it ended.
-        p50_ms: Median of its waits, of two in the middle the shorter one. Negative ones are left out.
+        p50_ms: Median of its waits, of two in the middle the shorter one. Negative ones are left
+            out.
         p95_ms: The wait that 95 % of its waits do not exceed.
         longest_wait_ms: Its longest wait.
         unanswered: Turns without an answer.
@@ -724,24 +767,30 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
         tool_calls: Uses of tools that have an outcome.
         failed_tool_calls: Those that failed, or had no answer by the end.
         failed_tools: Names of the tools that failed, in the order of the alphabet.
-        failing_tools: By tool, how many of its newest uses in a row failed; a tool that worked at last is not in it.
+        failing_tools: By tool, how many of its newest uses in a row failed; a tool that worked at
+            last is not in it.
         errors: Errors that the agent reported.
         goals: Progress towards its goals; None without goals.
         through_turn: The last turn behind the values that follow.
         speech: Speech of both sides.
         stt_wer: EVA's word error rate over all turns.
-        user_disagreement: Differences between the two transcripts of the caller's speech, over all turns.
-        assistant_disagreement: Differences between the two transcripts of the agent's speech, over all turns.
+        user_disagreement: Differences between the two transcripts of the caller's speech, over all
+            turns.
+        assistant_disagreement: Differences between the two transcripts of the agent's speech, over
+            all turns.
         transcript_disagreement: Both sides together.
         eva: EVA's metrics by name.
-        stages: By stage, in how many turns several sources measured it and disagreed; once it is closed.
+        stages: By stage, in how many turns several sources measured it and disagreed; once it is
+            closed.
         faithfulness: A judge's rating: the lowest so far.
         conversation_progression: A judge's rating: the newest.
-        user_behavioral_fidelity: A judge's rating: 1 if a simulated caller did what its instruction says, otherwise 0.
+        user_behavioral_fidelity: A judge's rating: 1 if a simulated caller did what its instruction
+            says, otherwise 0.
         waits: By anchor, the final waits; once it is closed.
         unscored_turns: By value, in how many turns it is unknown, by reason; once it is closed.
         uses: What the models of the agent used; once it is closed.
-        cost_dollars: Sum of their costs, or why it is not known; once it is closed, where there are uses.
+        cost_dollars: Sum of their costs, or why it is not known; once it is closed, where there are
+            uses.
         notes: What the agent's framework tells beside its events, at most 100; once it is closed.
         left_out: Fields that are missing because the row was too large.
     """
@@ -802,7 +851,8 @@ class CallRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="ca
 
 
 class GoalsRow(Struct, kw_only=True, tag_field="row", tag="goals"):
-    """The goal set of a call, written once, when the call gets it. Its progress is measured against this set for ever.
+    """The goal set of a call, written once, when the call gets it. Its progress is measured against
+    this set for ever.
 
     Attributes:
         conversation_id: The call.
@@ -834,7 +884,8 @@ class ToolWords(Struct, frozen=True, omit_defaults=True):
 
 
 class WordsRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="words"):
-    """What was said in one turn, without personal data. Of the topic `words`, which has rights and a retention of its own.
+    """What was said in one turn, without personal data. Of the topic `words`, which has rights and
+    a retention of its own.
 
     Attributes:
         conversation_id: The call.
@@ -842,7 +893,8 @@ class WordsRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="w
         revision: As in the row of a turn.
         known_ms: As in the row of a turn.
         tenant: Whose agent it is.
-        user: What the caller said, as the agent's transcript has it; where there is none, as the caller meant it.
+        user: What the caller said, as the agent's transcript has it; where there is none, as the
+            caller meant it.
         assistant: What the agent said; of an answer that was cut off, what was heard.
         written: The whole answer, as the agent wrote it, where the caller cut it off.
         tools: Uses of tools.
@@ -862,7 +914,8 @@ class WordsRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="w
 
 
 class OwnRow(Struct, omit_defaults=True, kw_only=True, tag_field="row", tag="own"):
-    """A value of a measure of one's own, of a turn or of a call: a number, a label, or why there is neither.
+    """A value of a measure of one's own, of a turn or of a call: a number, a label, or why there is
+    neither.
 
     Attributes:
         conversation_id: The call.
@@ -908,7 +961,8 @@ def revision_at(place: int) -> int:
 
 
 def revision_again(place: int) -> int:
-    """The revision of what is said once again in front of a place: above all that is decided by then, below all that follows.
+    """The revision of what is said once again in front of a place: above all that is decided by
+    then, below all that follows.
 
     >>> revision_at(6) < revision_again(7) < revision_at(7)
     True
@@ -918,10 +972,11 @@ def revision_again(place: int) -> int:
 
 # `news`: what counts from a revision on, by name.
 #
-# Of a turn: `turn` (the call has left it for the first time), `wait` (the first value of its wait), `wait_revised`, `user_turn.N` (the
-# caller waits for an answer, for the Nth time in this turn), `stages.NAME`, `turn_taking`, `estimate_error`, a judge's rating by its
-# name, `interruption.user` and `interruption.assistant` (once the call has left the turn), `dead_air.N` and `tool.N` (by `number` and
-# `index`).
+# Of a turn: `turn` (the call has left it for the first time), `wait` (the first value of its wait),
+# `wait_revised`, `user_turn.N` (the caller waits for an answer, for the Nth time in this turn),
+# `stages.NAME`, `turn_taking`, `estimate_error`, a judge's rating by its name, `interruption.user`
+# and `interruption.assistant` (once the call has left the turn), `dead_air.N` and `tool.N` (by
+# `number` and `index`).
 #
 # Of a call: `started`, `errors` (the first), `goals`, `subgoal.N` (reached), `stall.N`, `closed`.
 
@@ -957,22 +1012,30 @@ _CUT_FIRST: Final[dict[str, Any]] = {
     "assistant_sounds": (),
     "unscored_turns": {},
 }
-"""Fields that a row loses when it is too large, in this order, and what stands there then. Without them it is far below the bound."""
+"""Fields that a row loses when it is too large, in this order, and what stands there then. Without
+them it is far below the bound.
+"""
 
 RowError = msgspec.DecodeError
 """Bytes that are no row: no JSON, or JSON of another shape. `str` of it says what and where."""
 
 
 def encode(row: StoredRow) -> bytes:
-    """The row as it is on the wire. One that is too large loses fields, and names them in `left_out`."""
+    """The row as it is on the wire. One that is too large loses fields, and names them in
+    `left_out`.
+    """
     value = _ENCODER.encode(row)
     if isinstance(row, WordsRow) and len(value) > MAX_ROW_BYTES:
-        return _ENCODER.encode(structs.replace(row, tools=(), written="", left_out=(*row.left_out, "tools", "written")))
+        return _ENCODER.encode(
+            structs.replace(row, tools=(), written="", left_out=(*row.left_out, "tools", "written"))
+        )
     if len(value) <= MAX_ROW_BYTES or not isinstance(row, (TurnRow, CallRow)):
         return value
     for name, empty in _CUT_FIRST.items():
         if len(value) > MAX_ROW_BYTES and getattr(row, name, empty) != empty:
-            row = structs.replace(row, **{name: _smaller(row, name, empty), "left_out": (*row.left_out, name)})
+            row = structs.replace(
+                row, **{name: _smaller(row, name, empty), "left_out": (*row.left_out, name)}
+            )
             value = _ENCODER.encode(row)
     return value
 

@@ -10,14 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from schemas.closed_sets import InputSource
 from schemas.units import DAY_MS, HOUR_MS, MINUTE_MS, MS_PER_SECOND, to_seconds
 
-# The topic table: every topic that callgauge reads or writes, with its key, value, partitions and retention.
+# The topic table: every topic that callgauge reads or writes, with its key, value, partitions and
+# retention.
 
 Partitions = Literal["any", "same as events", "one for each shard"]
 """How many partitions a topic must have."""
 
 
 class Topic(NamedTuple):
-    """One row of the table. `partitions` is a rule, because the operator chooses the number; `retention_ms` -1 keeps for ever."""
+    """One row of the table. `partitions` is a rule, because the operator chooses the number;
+    `retention_ms` -1 keeps for ever.
+    """
 
     name: str
     direction: Literal["input", "output", "reference"]
@@ -44,32 +47,60 @@ def _input(name: str, value: str, what: str) -> Topic:
     return Topic(name, "input", _CONVERSATION, value, _ANY, "delete", 7 * DAY_MS, what)
 
 
-def _output(name: str, key: str, value: str, partitions: Partitions, what: str, kept_days: int = 14) -> Topic:
+def _output(
+    name: str, key: str, value: str, partitions: Partitions, what: str, kept_days: int = 14
+) -> Topic:
     return Topic(name, "output", key, value, partitions, "delete", kept_days * DAY_MS, what)
 
 
 TOPICS = (
     _input("pipecat.events", "pipecat-event", "what pipecat bots write while a call runs"),
-    _input("elevenlabs.events", "simulator-event", "the simulated caller's events, and those of ElevenLabs agents"),
+    _input(
+        "elevenlabs.events",
+        "simulator-event",
+        "the simulated caller's events, and those of ElevenLabs agents",
+    ),
     _input("audit.events", "audit-event", "the agent framework's audit log: turns, replies, tools"),
     _input("judge.verdicts", "judge-verdict", "the judges' answers"),
     _output(
-        "scores", _CONVERSATION, "turn-row", _SAME, "rows of turns and of calls; no value: an owner of the partition"
+        "scores",
+        _CONVERSATION,
+        "turn-row",
+        _SAME,
+        "rows of turns and of calls; no value: an owner of the partition",
     ),
     _output(
         "words",
         _CONVERSATION,
         "words-row",
         _SAME,
-        "what was said in each turn, and what its tools were asked and answered, without personal data",
+        "what was said in each turn, and what its tools were asked and answered, without personal "
+        "data",
         kept_days=7,
     ),
     _output(
-        "scores.own", _CONVERSATION, "own-row", _ANY, "values of measures of one's own; of each the last one counts"
+        "scores.own",
+        _CONVERSATION,
+        "own-row",
+        _ANY,
+        "values of measures of one's own; of each the last one counts",
     ),
-    _output("quarantine", _REFUSED, "quarantine", _ANY, "records that can never be processed, with the reason"),
+    _output(
+        "quarantine",
+        _REFUSED,
+        "quarantine",
+        _ANY,
+        "records that can never be processed, with the reason",
+    ),
     _output("transcripts", _CONVERSATION, "transcript", _ANY, "one transcript per ended call"),
-    _output("judge.requests", _CONVERSATION, "judge-request", _ANY, "questions to the judges", kept_days=7),
+    _output(
+        "judge.requests",
+        _CONVERSATION,
+        "judge-request",
+        _ANY,
+        "questions to the judges",
+        kept_days=7,
+    ),
     _output(
         "events",
         _CONVERSATION,
@@ -86,7 +117,8 @@ TOPICS = (
         "one for each shard",
         "delete",
         DAY_MS,
-        "always empty: its partitions are shared out among the sequencers, so that one is active in each",
+        "always empty: its partitions are shared out among the sequencers, so that one is active "
+        "in each",
     ),
     Topic(
         "annotations",
@@ -121,25 +153,37 @@ SEQUENCER_TOPIC = "sequencer"
 JUDGE_REQUESTS_TOPIC = "judge.requests"
 JUDGE_VERDICTS_TOPIC = "judge.verdicts"
 OWNER_MARK_KEY = b"callgauge-owner"
-"""Key of records of `scores` without a value: an owner of the partition begins, or says how far it has come."""
+"""Key of records of `scores` without a value: an owner of the partition begins, or says how far it
+has come.
+"""
 
 
-# Checks the broker's settings of the topics, so that no record is lost before it is read. Pure: settings in, faults
-# out.
+# Checks the broker's settings of the topics, so that no record is lost before it is read. Pure:
+# settings in, faults out.
 #
-# The evaluator refuses to start on the worst faults, and the sequencer on a log that is too small for an event. `callgauge
-# topics check` and `callgauge doctor` show all of them.
+# The evaluator refuses to start on the worst faults, and the sequencer on a log that is too small
+# for an event. `callgauge topics check` and `callgauge doctor` show all of them.
 
 OUTAGE_MS: Final = DAY_MS
-"""The outage that records must survive: one that is noticed only the next day must not cost a call."""
+"""The outage that records must survive: one that is noticed only the next day must not
+cost a call.
+"""
 UNREAD_MS: Final = HOUR_MS
-"""How long an input must keep a record at least: the sequencer waits for inputs that lag, and its successor may take a while."""
+"""How long an input must keep a record at least: the sequencer waits for inputs that lag, and its
+successor may take a while.
+"""
 MAX_BATCH_BYTES: Final = 1_048_576
-"""Largest batch that our producers send, and so the largest record that they write. The broker must accept it."""
+"""Largest batch that our producers send, and so the largest record that they write. The broker must
+accept it.
+"""
 PLACED_BYTES: Final = 36_864
-"""Most that a record of `events` has beside the value of its event: headers of the producer and ours, the key, the head of its batch."""
+"""Most that a record of `events` has beside the value of its event: headers of the producer and
+ours, the key, the head of its batch.
+"""
 MAX_TRANSACTION_MS: Final = 60_000
-"""How long a transaction of ours may stay open at most. The brokers must let it (`transaction.max.timeout.ms`)."""
+"""How long a transaction of ours may stay open at most. The brokers must let it
+(`transaction.max.timeout.ms`).
+"""
 
 _UNLIMITED: Final = -1
 _BROKER_TIME: Final = "LogAppendTime"
@@ -165,7 +209,8 @@ class TopicNeeds(BaseModel):
     """Limits of calls that decide what the topics must keep.
 
     Attributes:
-        longest_call_ms: How long a call may last. A new owner of its partition reads all of it again in the log.
+        longest_call_ms: How long a call may last. A new owner of its partition reads all of it
+            again in the log.
         idle_ms: Silence after which a call counts as over.
         max_record_bytes: Largest event that is accepted.
     """
@@ -200,11 +245,14 @@ class TopicFault(BaseModel):
     setting: str
 
 
-def topic_faults(settings: Mapping[str, TopicSettings], needs: TopicNeeds) -> tuple[TopicFault, ...]:
+def topic_faults(
+    settings: Mapping[str, TopicSettings], needs: TopicNeeds
+) -> tuple[TopicFault, ...]:
     """Returns the faults in the topics' settings, in the order of the topic table.
 
     Args:
-        settings: Settings by name in the topic table. Topics and settings that are missing here are not checked.
+        settings: Settings by name in the topic table. Topics and settings that are missing here are
+            not checked.
         needs: The limits of calls.
     """
     return tuple(
@@ -242,7 +290,9 @@ def duration(ms: float) -> str:
 
 
 def retention_ms(settings: TopicSettings) -> float | None:
-    """Returns how long records are kept, in ms; infinity for ever, None when the broker does not report it."""
+    """Returns how long records are kept, in ms; infinity for ever, None when the broker does not
+    report it.
+    """
     kept_ms = _number(settings, "retention.ms")
     return math.inf if kept_ms is not None and kept_ms < 0 else kept_ms
 
@@ -264,11 +314,17 @@ def _faults(
     if topic.name == ANNOTATIONS_TOPIC:
         yield from _forgetting_faults(settings, others)
     # A broker older than this setting does not report it, so there is nothing to check.
-    if topic.has_broker_time and (clock := settings.get("message.timestamp.type", _BROKER_TIME)) != _BROKER_TIME:
+    if (
+        topic.has_broker_time
+        and (clock := settings.get("message.timestamp.type", _BROKER_TIME)) != _BROKER_TIME
+    ):
         yield TopicFault(
             topic=topic.name,
             severity=Severity.WRONG,
-            seen=f"message.timestamp.type is {clock}, expected {_BROKER_TIME}: {_harm_of_other_clocks(topic)}",
+            seen=(
+                f"message.timestamp.type is {clock}, expected {_BROKER_TIME}: "
+                f"{_harm_of_other_clocks(topic)}"
+            ),
             setting=f"message.timestamp.type={_BROKER_TIME}",
         )
     least_bytes = least_message_bytes(topic, needs)
@@ -277,7 +333,10 @@ def _faults(
         yield TopicFault(
             topic=topic.name,
             severity=Severity.REFUSED if topic.direction == "output" else Severity.WARNING,
-            seen=f"max.message.bytes is {most_bytes}, expected at least {least_bytes}: {_harm_of_refusing(topic)}",
+            seen=(
+                f"max.message.bytes is {most_bytes}, expected at least {least_bytes}: "
+                f"{_harm_of_refusing(topic)}"
+            ),
             setting=f"max.message.bytes={least_bytes}",
         )
 
@@ -294,24 +353,39 @@ def _retention_faults(
 ) -> Iterator[TopicFault]:
     kept_ms = retention_ms(settings)
     log_kept_ms = retention_ms(others.get(EVENTS_TOPIC, {}))
-    # An input is read once, so an outage is all that it must survive. The log and the scores are read back.
+    # An input is read once, so an outage is all that it must survive. The log and the scores are
+    # read back.
     is_input = topic.direction == "input"
-    least_ms, spare_ms = (UNREAD_MS, OUTAGE_MS - UNREAD_MS) if is_input else (needs.least_kept_ms, OUTAGE_MS)
+    least_ms, spare_ms = (
+        (UNREAD_MS, OUTAGE_MS - UNREAD_MS) if is_input else (needs.least_kept_ms, OUTAGE_MS)
+    )
     if kept_ms is not None and 0 <= kept_ms < least_ms + spare_ms:
         expected = "an outage may last" if is_input else "the longest call and its silence are"
         yield TopicFault(
             topic=topic.name,
-            severity=Severity.WARNING if kept_ms >= least_ms else Severity.WRONG if is_input else Severity.REFUSED,
+            severity=Severity.WARNING
+            if kept_ms >= least_ms
+            else Severity.WRONG
+            if is_input
+            else Severity.REFUSED,
             seen=f"records are kept for {duration(kept_ms)} (retention.ms), but {expected} "
-            f"{duration(OUTAGE_MS if is_input else least_ms)}: {_harm_of_losing(topic, kept_ms - (0 if is_input else least_ms))}",
+            f"{duration(OUTAGE_MS if is_input else least_ms)}: "
+            f"{_harm_of_losing(topic, kept_ms - (0 if is_input else least_ms))}",
             setting=f"retention.ms={max(topic.retention_ms, least_ms + spare_ms)}",
         )
-    elif topic.name == SCORES_TOPIC and kept_ms is not None and log_kept_ms is not None and kept_ms < log_kept_ms:
+    elif (
+        topic.name == SCORES_TOPIC
+        and kept_ms is not None
+        and log_kept_ms is not None
+        and kept_ms < log_kept_ms
+    ):
         yield TopicFault(
             topic=topic.name,
             severity=Severity.WARNING,
-            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but those of {EVENTS_TOPIC} for "
-            f"{duration(log_kept_ms)}: whoever reads that again finds no note that its calls were scored, and scores them twice",
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but those of "
+            f"{EVENTS_TOPIC} for "
+            f"{duration(log_kept_ms)}: whoever reads that again finds no note that its calls were "
+            "scored, and scores them twice",
             setting=f"retention.ms={_UNLIMITED if log_kept_ms == math.inf else log_kept_ms}",
         )
     kept_bytes = _number(settings, "retention.bytes")
@@ -319,21 +393,32 @@ def _retention_faults(
         yield TopicFault(
             topic=topic.name,
             severity=Severity.WARNING,
-            seen=f"retention.bytes is {kept_bytes} for each partition: in heavy traffic records go before their time",
+            seen=(
+                f"retention.bytes is {kept_bytes} for each partition: in heavy traffic records go "
+                "before their time"
+            ),
             setting=f"retention.bytes={_UNLIMITED}",
         )
 
 
-def _forgetting_faults(settings: TopicSettings, others: Mapping[str, TopicSettings]) -> Iterator[TopicFault]:
+def _forgetting_faults(
+    settings: TopicSettings, others: Mapping[str, TopicSettings]
+) -> Iterator[TopicFault]:
     kept_ms = retention_ms(settings)
     calls_kept_ms = max(
-        (retention_ms(others[name]) or 0 for name in (SCORES_TOPIC, TRANSCRIPTS_TOPIC) if name in others), default=0
+        (
+            retention_ms(others[name]) or 0
+            for name in (SCORES_TOPIC, TRANSCRIPTS_TOPIC)
+            if name in others
+        ),
+        default=0,
     )
     if kept_ms is not None and kept_ms < calls_kept_ms:
         yield TopicFault(
             topic=ANNOTATIONS_TOPIC,
             severity=Severity.WARNING,
-            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but calls for {duration(calls_kept_ms)}: a history that is "
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but calls for "
+            f"{duration(calls_kept_ms)}: a history that is "
             "made anew would bring forgotten calls back",
             setting=f"retention.ms={_UNLIMITED if calls_kept_ms == math.inf else round(calls_kept_ms)}",
         )
@@ -345,16 +430,28 @@ def _harm_of(topic: Topic) -> str:
     if topic.name == SCORES_TOPIC:
         return "only the newest record of each call would stay, and recovery needs them all"
     if topic.name == EVENTS_TOPIC:
-        return "the broker would refuse ticks, which have no key, and nothing would be evaluated any more"
+        return (
+            "the broker would refuse ticks, which have no key, and nothing would be evaluated any "
+            "more"
+        )
     return "only the newest record of each key would stay"
 
 
 def _harm_of_other_clocks(topic: Topic) -> str:
     if topic.name == EVENTS_TOPIC:
-        return "old recordings that are played again would be deleted at once, and readers that look by time would miss events"
+        return (
+            "old recordings that are played again would be deleted at once, and readers that look "
+            "by time would miss events"
+        )
     if topic.name == SCORES_TOPIC:
-        return "who takes a partition over looks by time for what was published, and with a wrong clock would miss calls that are closed"
-    return "silence would be judged by the clock of each producer, and one that is wrong ends calls early or late"
+        return (
+            "who takes a partition over looks by time for what was published, and with a wrong "
+            "clock would miss calls that are closed"
+        )
+    return (
+        "silence would be judged by the clock of each producer, and one that is wrong ends calls "
+        "early or late"
+    )
 
 
 def _harm_of_refusing(topic: Topic) -> str:
@@ -365,11 +462,17 @@ def _harm_of_refusing(topic: Topic) -> str:
         return "a score that is refused stops its whole partition"
     if topic.name == EVENTS_TOPIC:
         return "an event that is refused stops the sequencer, and with it all calls"
-    return "large records would be left out" if topic.direction == "output" else "writes may be refused"
+    return (
+        "large records would be left out"
+        if topic.direction == "output"
+        else "writes may be refused"
+    )
 
 
 def _harm_of_losing(topic: Topic, room_ms: float) -> str:
-    """Returns the consequence of deleting records `room_ms` after they are needed without an outage, or before that if negative."""
+    """Returns the consequence of deleting records `room_ms` after they are needed without an
+    outage, or before that if negative.
+    """
     if topic.name == SCORES_TOPIC:
         if room_ms < 0:
             return "a restart would not find the published scores, and score twice"

@@ -20,7 +20,8 @@ def to_seconds(ms: float) -> float:
 
 
 def iso_seconds(text: str) -> float | None:
-    """Epoch seconds of a moment in ISO 8601; None for other text. Without an offset it is a moment of this machine's zone.
+    """Epoch seconds of a moment in ISO 8601; None for other text. Without an offset it is a moment
+    of this machine's zone.
 
     Example:
         >>> iso_seconds("2026-09-21T14:13:20Z"), iso_seconds("soon")

@@ -1,15 +1,27 @@
-"""The base of all wire models: how times and texts are read. Unknown fields are kept and never an error."""
+"""The base of all wire models: how times and texts are read. Unknown fields are kept and never an
+error.
+"""
 
 from math import isfinite
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StringConstraints,
+)
 from pydantic_core import from_json, to_json
 
 from schemas.units import to_seconds
 
 MAX_TEXT_CHARS = 32_768
-"""Longest text of one event. A minute of speech has about 1,000 characters; a longer text is a fault of the producer."""
+"""Longest text of one event. A minute of speech has about 1,000 characters; a longer text is a
+fault of the producer.
+"""
 
 MAX_INSTRUCTIONS_CHARS = 100_000
 """Longest instructions of an agent: the longest prompts in use have some 60,000 characters."""
@@ -17,15 +29,25 @@ MAX_NAME_CHARS = 256
 """Longest identifier, type, tool or agent name."""
 
 MAX_TIME_MS = 10**15
-"""Furthest time from 1970, in ms: some 30,000 years. Beyond it neither a float nor arithmetic on times is exact."""
+"""Furthest time from 1970, in ms: some 30,000 years. Beyond it neither a float nor arithmetic on
+times is exact.
+"""
 
-_TimeBounds = Field(ge=-MAX_TIME_MS, le=MAX_TIME_MS, description="Milliseconds since 1970, as a number or digits.")
+_TimeBounds = Field(
+    ge=-MAX_TIME_MS, le=MAX_TIME_MS, description="Milliseconds since 1970, as a number or digits."
+)
 WireTimeMs = Annotated[int, _TimeBounds] | Annotated[FiniteFloat, _TimeBounds]
-"""Milliseconds since the epoch. Producers write integers, strings of digits, or floats; `int()` of it is the event time."""
+"""Milliseconds since the epoch. Producers write integers, strings of digits, or floats; `int()` of
+it is the event time.
+"""
 
 WireTimeSeconds = Annotated[
     FiniteFloat,
-    Field(ge=-to_seconds(MAX_TIME_MS), le=to_seconds(MAX_TIME_MS), description="Seconds since 1970, with fractions."),
+    Field(
+        ge=-to_seconds(MAX_TIME_MS),
+        le=to_seconds(MAX_TIME_MS),
+        description="Seconds since 1970, with fractions.",
+    ),
 ]
 """The moment of a sound, in seconds since the epoch."""
 
@@ -34,10 +56,16 @@ Name = Annotated[str, StringConstraints(max_length=MAX_NAME_CHARS)]
 
 
 def _readable_id(value: object) -> int | None:
-    """Returns an id given as number or digits; None for other values. Without an id, only the order of equal times is lost."""
+    """Returns an id given as number or digits; None for other values. Without an id, only the order
+    of equal times is lost.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return value if value >= 0 else None
-    return int(value) if isinstance(value, str) and len(value) <= 18 and value.isascii() and value.isdigit() else None
+    return (
+        int(value)
+        if isinstance(value, str) and len(value) <= 18 and value.isascii() and value.isdigit()
+        else None
+    )
 
 
 def is_none(value: object) -> bool:
@@ -50,7 +78,8 @@ EventId = Annotated[int | None, BeforeValidator(_readable_id)]
 
 
 def without_infinity(value: Any) -> Any:
-    """Returns a JSON value with null for each number that no float can hold, such as `1e999`: it would be infinity.
+    """Returns a JSON value with null for each number that no float can hold, such as `1e999`: it
+    would be infinity.
 
     Example:
         >>> without_infinity({"fees": [1e999, 2.5], "code": "A1"})
@@ -70,14 +99,17 @@ JsonObject = Annotated[dict[str, Any], AfterValidator(without_infinity)]
 
 
 class WireModel(BaseModel):
-    """A record as a producer wrote it: unknown fields stay in `model_extra` and are counted by the engine."""
+    """A record as a producer wrote it: unknown fields stay in `model_extra` and are counted by the
+    engine.
+    """
 
     # Errors may be logged, so they must not contain words of a call.
     model_config = ConfigDict(extra="allow", hide_input_in_errors=True)
 
 
 def finite(value: bytes) -> bytes:
-    """Returns JSON with null for NaN and for infinity: Python's own writer puts them there, and no other reader takes them.
+    """Returns JSON with null for NaN and for infinity: Python's own writer puts them there, and no
+    other reader takes them.
 
     Example:
         >>> finite(b'{"fee": NaN, "said": "NaN"}')

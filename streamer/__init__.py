@@ -1,7 +1,7 @@
 """The application around the engine.
 
-Its sister packages have plain names, and so may folders of a person who sets PYTHONPATH. So they are imported here, from beside this
-package, before anything asks for them by name.
+Its sister packages have plain names, and so may folders of a person who sets PYTHONPATH. So they
+are imported here, from beside this package, before anything asks for them by name.
 """
 
 import importlib

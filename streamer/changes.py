@@ -22,9 +22,14 @@ _UNKNOWN: Final = "-"
 
 
 def changes_table(
-    changes: Iterable[Change], calls: tuple[int, int], heads: tuple[str, str], shares: Iterable[str] = ()
+    changes: Iterable[Change],
+    calls: tuple[int, int],
+    heads: tuple[str, str],
+    shares: Iterable[str] = (),
 ) -> Table:
-    """The measures that are known in at least one lot; `calls` are all calls of each, and `shares` are shown in percent."""
+    """The measures that are known in at least one lot; `calls` are all calls of each, and `shares`
+    are shown in percent.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("")
     for head in (*heads, "change", "95 % interval"):
@@ -50,7 +55,10 @@ def _shares(values: Sequence[float | None]) -> list[str]:
     shown = [_UNKNOWN if value is None else percent(value) for value in values]
     return [
         *shown[:2],
-        *(f"+{text}" if value and value > 0 else text for text, value in zip(shown[2:], values[2:], strict=True)),
+        *(
+            f"+{text}" if value and value > 0 else text
+            for text, value in zip(shown[2:], values[2:], strict=True)
+        ),
     ]
 
 
@@ -93,13 +101,18 @@ def _compared(measure: Measure, change: Change, title: str) -> Iterator[str]:
 
 
 def flipped_lines(subgoals: Iterable[SubgoalChange]) -> Iterator[str]:
-    """The calls of the second lot that have another result of a subgoal than most of the first; of subgoals that changed."""
+    """The calls of the second lot that have another result of a subgoal than most of the first; of
+    subgoals that changed.
+    """
     for each in subgoals:
         if each.change.is_more_than_chance and each.flipped:
             all_of_them = len(each.flipped) + each.others
             more = f" and {all_of_them - MOST_NAMED} more" if all_of_them > MOST_NAMED else ""
             named = ", ".join(each.flipped[:MOST_NAMED])
-            yield f"{each.name} came out otherwise in {counted(all_of_them, 'call')} of B: {named}{more}"
+            yield (
+                f"{each.name} came out otherwise in {counted(all_of_them, 'call')} of B: "
+                f"{named}{more}"
+            )
 
 
 def comparison_document(found: Comparison) -> dict[str, Any]:

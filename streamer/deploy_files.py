@@ -1,4 +1,6 @@
-"""The files with which callgauge is deployed, from the wheel or the checkout that this process runs from."""
+"""The files with which callgauge is deployed, from the wheel or the checkout that this process runs
+from.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +9,16 @@ from typing import Final
 from consumers.runtime.process import OperatorError
 
 PLACES: Final = (
-    "prometheus/rules", "grafana/dashboards", "alertmanager/alertmanager.yml", "alertmanager/templates", "runbooks",
+    "prometheus/rules",
+    "grafana/dashboards",
+    "alertmanager/alertmanager.yml",
+    "alertmanager/templates",
+    "runbooks",
     "helm/callgauge",
-)  # fmt: skip
-"""The parts of the folder `deploy` that are written; pyproject.toml puts the same into the wheel."""
+)
+"""The parts of the folder `deploy` that are written; pyproject.toml puts the same into
+the wheel.
+"""
 MAX_NAMED: Final = 5
 """Most files that the refusal names."""
 
@@ -25,15 +33,18 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
         How many were written. A file with the same content is not written again.
 
     Raises:
-        OperatorError: A file has another content and may not be replaced, so that nothing was written; or writing failed.
+        OperatorError: A file has another content and may not be replaced, so that nothing was
+            written; or writing failed.
     """
     try:
         new = {path: content for path, content in _files() if _content(folder / path) != content}
         changed = sorted(str(path) for path in new if (folder / path).exists())
         if changed and not replaces:
             raise OperatorError(
-                f"{folder}: {len(changed)} files have another content than those of this version, first "
-                f"{', '.join(changed[:MAX_NAMED])}. Nothing was written. Keep your changes elsewhere and give --replace, or "
+                f"{folder}: {len(changed)} files have another content than those of this version, "
+                "first "
+                f"{', '.join(changed[:MAX_NAMED])}. Nothing was written. Keep your changes "
+                "elsewhere and give --replace, or "
                 "choose another folder."
             )
         for path, content in new.items():
@@ -41,7 +52,8 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
             (folder / path).write_bytes(content)
     except OSError as error:
         raise OperatorError(
-            f"{error.filename}: it cannot be written ({error.strerror}). Files that were written before are whole. Give this user "
+            f"{error.filename}: it cannot be written ({error.strerror}). Files that were written "
+            "before are whole. Give this user "
             "the right to write there, or choose another folder."
         ) from error
     return len(new)
@@ -50,7 +62,9 @@ def write_deploy_files(folder: Path, *, replaces: bool) -> int:
 def _files() -> Iterator[tuple[Path, bytes]]:
     source = _IN_THE_WHEEL if _IN_THE_WHEEL.is_dir() else _IN_THE_CHECKOUT
     for place in PLACES:
-        for path in sorted((source / place).rglob("*")) if (source / place).is_dir() else [source / place]:
+        for path in (
+            sorted((source / place).rglob("*")) if (source / place).is_dir() else [source / place]
+        ):
             if path.is_file():
                 yield path.relative_to(source), path.read_bytes()
 

@@ -1,4 +1,6 @@
-"""Checks events of a bot without sending them: refusals, and the scores that the events can give."""
+"""Checks events of a bot without sending them: refusals, and the scores that the events
+can give.
+"""
 
 import sys
 from collections import Counter, defaultdict
@@ -48,7 +50,8 @@ class Result(NamedTuple):
 
     Attributes:
         name: The result in words.
-        needs: Alternatives, the usual one first; each is a group of events that are needed together.
+        needs: Alternatives, the usual one first; each is a group of events that are needed
+            together.
         otherwise: The loss if no group is whole.
     """
 
@@ -65,14 +68,19 @@ RESULTS: Final = (
     Result(
         "voice-to-voice latency of each turn",
         _any_of(
-            (USER_STARTED, USER_STOPPED, BOT_STARTED), (TURN_STARTED, TURN_STOPPED, BOT_STARTED), AGENT_TURN, "user_sim audio_start",
+            (USER_STARTED, USER_STOPPED, BOT_STARTED),
+            (TURN_STARTED, TURN_STOPPED, BOT_STARTED),
+            AGENT_TURN,
+            "user_sim audio_start",
         ),
         "turns are counted as unmeasured",
     ),
     Result(
         "interruptions",
         _any_of(
-            (USER_STARTED, BOT_STARTED, BOT_STOPPED), "elevenlabs interruption", "user_sim audio_end"
+            (USER_STARTED, BOT_STARTED, BOT_STOPPED),
+            "elevenlabs interruption",
+            "user_sim audio_end",
         ),
         "nobody knows who spoke over whom",
     ),
@@ -83,58 +91,91 @@ RESULTS: Final = (
     ),
     Result(
         "words of the user",
-        _any_of("pipecat user_message", "audit user", "elevenlabs user_transcript", "user_sim user_speech", RECORD),
+        _any_of(
+            "pipecat user_message",
+            "audit user",
+            "elevenlabs user_transcript",
+            "user_sim user_speech",
+            RECORD,
+        ),
         "transcripts, goals and judges have no words of this side",
     ),
     Result(
         "words of the assistant",
         _any_of(
-            "pipecat assistant_message", "pipecat tts_text", "pipecat llm_response", "audit assistant",
-            "elevenlabs agent_response", "user_sim assistant_speech", RECORD,
+            "pipecat assistant_message",
+            "pipecat tts_text",
+            "pipecat llm_response",
+            "audit assistant",
+            "elevenlabs agent_response",
+            "user_sim assistant_speech",
+            RECORD,
         ),
         "transcripts, goals and judges have no words of this side",
     ),
     Result(
         "tool calls, their duration and outcome",
         _any_of(
-            "pipecat function_call_event", ("audit tool_call", "audit tool_response"),
+            "pipecat function_call_event",
+            ("audit tool_call", "audit tool_response"),
             ("elevenlabs agent_tool_request", "elevenlabs agent_tool_response"),
-            ("elevenlabs agent_tool_request", "elevenlabs agent_tool_response_full_payload"), "elevenlabs mcp_tool_call",
+            ("elevenlabs agent_tool_request", "elevenlabs agent_tool_response_full_payload"),
+            "elevenlabs mcp_tool_call",
         ),
         "a tool that fails or hangs goes unnoticed",
     ),
     Result(
         "latency by stage",
         _any_of(
-            "pipecat latency_breakdown", "pipecat service_latency", "pipecat TTFBMetricsData", "pipecat LatencyMetric",
-            "audit llm_call", RECORD,
+            "pipecat latency_breakdown",
+            "pipecat service_latency",
+            "pipecat TTFBMetricsData",
+            "pipecat LatencyMetric",
+            "audit llm_call",
+            RECORD,
         ),
         "which stage makes callers wait is not known",
     ),
     Result(
-        "agent, tenant and environment as labels", _any_of("call_started with agent"), "the call is of the agent `unknown`"
+        "agent, tenant and environment as labels",
+        _any_of("call_started with agent"),
+        "the call is of the agent `unknown`",
     ),
-    Result("validity of tool calls", _any_of("call_started with tools"), "arguments of tools are not checked"),
     Result(
-        "task completion", _any_of(("call_started with expected_state", "call_ended with final_state")), "it is not applicable"
+        "validity of tool calls",
+        _any_of("call_started with tools"),
+        "arguments of tools are not checked",
+    ),
+    Result(
+        "task completion",
+        _any_of(("call_started with expected_state", "call_ended with final_state")),
+        "it is not applicable",
     ),
     Result(
         "EVA's own turns and metrics (`context`, `score --format eva`)",
-        _any_of(("audit user", "user_sim audio_start", "user_sim audio_end", "user_sim user_speech")),
-        "EVA's rules need a simulated caller and the audit log; other results come from the events above",
+        _any_of(
+            ("audit user", "user_sim audio_start", "user_sim audio_end", "user_sim user_speech")
+        ),
+        "EVA's rules need a simulated caller and the audit log; other results come from the events "
+        "above",
     ),
     Result(
-        "the end of the call at once", _any_of("call_ended", RECORD, "user_sim connection_state"),
+        "the end of the call at once",
+        _any_of("call_ended", RECORD, "user_sim connection_state"),
         "the call closes when it has been idle for a while",
     ),
-)  # fmt: skip
+)
 """In the order in which they are shown."""
 
-_FIELDS: Final = {"call_started": ("agent", "tools", "expected_state"), "call_ended": ("final_state",)}
+_FIELDS: Final = {
+    "call_started": ("agent", "tools", "expected_state"),
+    "call_ended": ("final_state",),
+}
 
 
 def names_of(stream: str, name: str, event: Mapping[str, Any]) -> Iterator[str]:
-    """The names by which `RESULTS` may ask for an event: with its stream, its kind, or a field of it.
+    """The names by which `RESULTS` may ask for an event: with its stream, its kind, or a field of
+    it.
 
     Example:
         >>> list(names_of("audit", "call_started", {"type": "call_started", "agent": "desk"}))
@@ -144,7 +185,11 @@ def names_of(stream: str, name: str, event: Mapping[str, Any]) -> Iterator[str]:
     """
     if name in CONTROL_EVENTS:
         yield name
-        yield from (f"{name} with {field}" for field in _FIELDS.get(name, ()) if event.get(field) is not None)
+        yield from (
+            f"{name} with {field}"
+            for field in _FIELDS.get(name, ())
+            if event.get(field) is not None
+        )
         return
     yield f"{stream} {name}"
     data = event.get("data")
@@ -153,7 +198,8 @@ def names_of(stream: str, name: str, event: Mapping[str, Any]) -> Iterator[str]:
 
 
 def missing_for(result: Result, present: Collection[str]) -> frozenset[str] | None:
-    """The events that are missing for a result: of the first group with events of a stream that is there. None if a group is whole.
+    """The events that are missing for a result: of the first group with events of a stream that is
+    there. None if a group is whole.
 
     Example:
         >>> sorted(missing_for(RESULTS[0], {USER_STARTED, USER_STOPPED}))
@@ -162,7 +208,9 @@ def missing_for(result: Result, present: Collection[str]) -> frozenset[str] | No
     if any(group.issubset(present) for group in result.needs):
         return None
     streams = {name.partition(" ")[0] for name in present}
-    groups = sorted(result.needs, key=lambda group: not any(name.partition(" ")[0] in streams for name in group))
+    groups = sorted(
+        result.needs, key=lambda group: not any(name.partition(" ")[0] in streams for name in group)
+    )
     return groups[0].difference(present)
 
 
@@ -182,14 +230,17 @@ class Findings:
     Attributes:
         read: Events that a rule reads or may read, by stream and name.
         carried: Events that no rule reads, by name: they are kept and change nothing.
-        not_understood: Events of a type or a kind that this version does not know, by that type or kind.
+        not_understood: Events of a type or a kind that this version does not know, by that type or
+            kind.
         refused: What cannot be read, and events that are not accepted.
         without_conversation: Events that name no conversation.
         in_seconds: Places of events whose time looks like seconds.
         names_by_call: The names of the events of each call, as `coverage` asks for them.
-        contradicted: Latencies of stages that the sounds of their turn contradict, by source and stage.
+        contradicted: Latencies of stages that the sounds of their turn contradict, by source and
+            stage.
         of_eva: Calls whose turns EVA's rules make.
-        eva_misses: What these rules miss, and for each call that lacks it how often; 0 where it is missing as a whole.
+        eva_misses: What these rules miss, and for each call that lacks it how often; 0 where it is
+            missing as a whole.
     """
 
     read: Counter[str] = field(default_factory=Counter)
@@ -201,10 +252,14 @@ class Findings:
     names_by_call: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     contradicted: Counter[tuple[str, ...]] = field(default_factory=Counter)
     of_eva: int = 0
-    eva_misses: defaultdict[EvaMiss, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    eva_misses: defaultdict[EvaMiss, dict[str, int]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
 
     def missing(self) -> Iterator[tuple[Result, int, frozenset[str]]]:
-        """Each result, the number of calls that have it, and the events that most of the others lack."""
+        """Each result, the number of calls that have it, and the events that most of the others
+        lack.
+        """
         for result in RESULTS:
             lacking = Counter(missing_for(result, names) for names in self.names_by_call.values())
             measured = lacking.pop(None, 0)
@@ -223,7 +278,11 @@ def findings_in(path: Path) -> Findings:
     Raises:
         RecordingError: Nothing in it can be told apart.
     """
-    return check_events(sys.stdin.buffer) if path == STANDARD_INPUT else _findings(RecordedPath(path).places)
+    return (
+        check_events(sys.stdin.buffer)
+        if path == STANDARD_INPUT
+        else _findings(RecordedPath(path).places)
+    )
 
 
 def _findings(places: Callable[[RecordedFiles], Iterator[Place]]) -> Findings:
@@ -240,7 +299,9 @@ def _findings(places: Callable[[RecordedFiles], Iterator[Place]]) -> Findings:
         else:
             _note(call, findings)
     findings.without_conversation = files.unnamed
-    findings.carried.update({"another framework's, without a rule": files.left_out} if files.left_out else {})
+    findings.carried.update(
+        {"another framework's, without a rule": files.left_out} if files.left_out else {}
+    )
     return findings
 
 
@@ -249,12 +310,16 @@ def _note(call: RecordedCall, findings: Findings) -> None:
     events = list(in_time_order(call))
     refused: list[LeftOut] = []
     accepted: list[Arrival] = []
-    for wire, arrival in zip(events, arrivals_of(call.conversation_id, events, refused), strict=True):
+    for wire, arrival in zip(
+        events, arrivals_of(call.conversation_id, events, refused), strict=True
+    ):
         if arrival is None:
             continue
         accepted.append(arrival)
         event: Mapping[str, Any] = from_json(wire.value)
-        stream = "user_sim" if wire.source == "elevenlabs" and not wire.is_agent_event else wire.source
+        stream = (
+            "user_sim" if wire.source == "elevenlabs" and not wire.is_agent_event else wire.source
+        )
         time_ms, misread, name = event_time_ms(event), misread_of(arrival.event), wire.event_name
         if time_ms is not None and 0 < time_ms < FIRST_MS:
             findings.in_seconds.append(str(wire.at or call.conversation_id))
@@ -332,18 +397,36 @@ def findings_document(findings: Findings) -> dict[str, Any]:
 
 def _as_document(refused: RecordingError | LeftOut) -> dict[str, str]:
     if isinstance(refused, LeftOut):
-        what, told, remedy = refused.record.what, refused.record.expected_and_seen, refused.record.what_to_do
-        return {"where": refused.place, "what": what, "expected_and_seen": told, "what_to_do": remedy}
+        what, told, remedy = (
+            refused.record.what,
+            refused.record.expected_and_seen,
+            refused.record.what_to_do,
+        )
+        return {
+            "where": refused.place,
+            "what": what,
+            "expected_and_seen": told,
+            "what_to_do": remedy,
+        }
     told = f"expected {refused.expected}; saw {refused.seen}"
-    return {"where": refused.where, "what": refused.what, "expected_and_seen": told, "what_to_do": refused.remedy}
+    return {
+        "where": refused.where,
+        "what": refused.what,
+        "expected_and_seen": told,
+        "what_to_do": refused.remedy,
+    }
 
 
 def finding_lines(findings: Findings) -> Iterator[str]:
     """The findings for a person, a line each."""
-    total, not_understood = findings.read.total() + findings.carried.total(), findings.not_understood.total()
+    total, not_understood = (
+        findings.read.total() + findings.carried.total(),
+        findings.not_understood.total(),
+    )
     calls = len(findings.names_by_call)
     yield (
-        f"{counted(total, 'event')} of {counted(calls, 'call')} understood, {len(findings.refused)} refused"
+        f"{counted(total, 'event')} of {counted(calls, 'call')} understood, "
+        f"{len(findings.refused)} refused"
         f"{f', {not_understood} not understood' if not_understood else ''}."
     )
     for title, counts in (
@@ -359,9 +442,14 @@ def finding_lines(findings: Findings) -> Iterator[str]:
         yield f"  {count:>7}  {each.what}. {each.what_to_do}"
     yield from _faults(findings)
     if findings.eva_misses:
-        yield f"Missing for EVA's rules, which make the turns of {counted(findings.of_eva, 'call')} with a simulated caller:"
+        yield (
+            f"Missing for EVA's rules, which make the turns of {counted(findings.of_eva, 'call')} "
+            "with a simulated caller:"
+        )
     for miss, lacking in findings.eva_misses.items():
-        named = ", ".join([*list(lacking)[:MAX_NAMED_CALLS], *(["..."] if len(lacking) > MAX_NAMED_CALLS else [])])
+        named = ", ".join(
+            [*list(lacking)[:MAX_NAMED_CALLS], *(["..."] if len(lacking) > MAX_NAMED_CALLS else [])]
+        )
         often = miss._replace(places=sum(lacking.values())).often
         yield f"  in {counted(len(lacking), 'call')} ({named}){often}: {miss}"
     if calls:
@@ -378,19 +466,25 @@ def _faults(findings: Findings) -> Iterator[str]:
         yield f"  and {len(findings.refused) - MAX_SHOWN_REFUSALS} more"
     if findings.contradicted:
         yield (
-            "Latencies that the sounds of their turn contradict: longer than the wait that they are part of, or than the turn. They "
-            "are in no score. Check the unit: seconds, and milliseconds only where the event says so."
+            "Latencies that the sounds of their turn contradict: longer than the wait that they "
+            "are part of, or than the turn. They "
+            "are in no score. Check the unit: seconds, and milliseconds only where the event says "
+            "so."
         )
         yield from (
-            f"  {count:>7}  {stage} of {source}" for (source, stage), count in sorted(findings.contradicted.items())
+            f"  {count:>7}  {stage} of {source}"
+            for (source, stage), count in sorted(findings.contradicted.items())
         )
     if findings.in_seconds:
         places = ", ".join(findings.in_seconds[:MAX_SHOWN_REFUSALS])
-        yield f"Times that look like seconds: `timestamp` is in milliseconds since 1970. At {places}."
+        yield (
+            f"Times that look like seconds: `timestamp` is in milliseconds since 1970. At {places}."
+        )
     if findings.without_conversation:
         count = counted(findings.without_conversation, "event")
         yield (
-            f"{count} without `conversation_id`, read as events of a call with the name of the file: POST /events needs it, on Kafka the "
+            f"{count} without `conversation_id`, read as events of a call with the name of the "
+            "file: POST /events needs it, on Kafka the "
             "key has it."
         )
 
@@ -401,4 +495,7 @@ def _results(findings: Findings, calls: int) -> Iterator[str]:
             yield f"  yes  {result.name}"
             continue
         share = "no " if not measured else f"in {measured} of {counted(calls, 'call')}"
-        yield f"  {share}  {result.name}: {result.otherwise}, for want of {' and '.join(sorted(lacking))}"
+        yield (
+            f"  {share}  {result.name}: {result.otherwise}, for want of "
+            f"{' and '.join(sorted(lacking))}"
+        )

@@ -1,4 +1,6 @@
-"""Facts that both the help of commands and their work use. Nothing is imported, so that the help comes at once."""
+"""Facts that both the help of commands and their work use. Nothing is imported, so that the help
+comes at once.
+"""
 
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +23,9 @@ PUT_BACK_PATH: Final = "/folder/put-back"
 MAX_COMMAND_RECORDS: Final = 1_000
 """Records of one such request."""
 POSITION_FILE: Final = ".callgauge-watch.sqlite"
-"""Name of the file in a watched folder: it moves with the folder, and to delete it is to begin again."""
+"""Name of the file in a watched folder: it moves with the folder, and to delete it is to begin
+again.
+"""
 
 
 # Exit codes of `callgauge` beside 0, and 1 and 2 of errors that a person can fix.
@@ -53,10 +57,13 @@ LEAST_CHARS: Final = 4
 
 def is_wanted(conversation_id: str, wanted: str) -> bool:
     """Whether the id is the wanted one, or ends with it."""
-    return conversation_id == wanted or (len(wanted) >= LEAST_CHARS and conversation_id.endswith(wanted))
+    return conversation_id == wanted or (
+        len(wanted) >= LEAST_CHARS and conversation_id.endswith(wanted)
+    )
 
 
-# The scorers of agent-inspect by name. Nothing is imported, so that the help of `score` comes at once.
+# The scorers of agent-inspect by name. Nothing is imported, so that the help of `score` comes at
+# once.
 
 
 class Scorer(StrEnum):

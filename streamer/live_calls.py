@@ -15,7 +15,15 @@ from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.process import first_of, wall_clock_ms
 from schemas.owners import row_in
 from schemas.rows import CallRow, GoalsRow, Row, RowError, decode
-from schemas.scores.running import EVERY_CALL, CallTable, KnownTime, ShownCalls, WantedCalls, call_list, running_now
+from schemas.scores.running import (
+    EVERY_CALL,
+    CallTable,
+    KnownTime,
+    ShownCalls,
+    WantedCalls,
+    call_list,
+    running_now,
+)
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS
 from streamer.roles.demo_view import MOST_NEWS, PLAIN_LINES, News, Totals, screen
@@ -23,8 +31,8 @@ from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import FILE_COLUMNS, Screen, output_console, print_document
 
-# Reads `scores` as it grows, for a table of the running calls. It uses no consumer group, so it disturbs no other
-# reader.
+# Reads `scores` as it grows, for a table of the running calls. It uses no consumer group, so it
+# disturbs no other reader.
 
 MAX_RECORDS_PER_POLL: Final = 500
 
@@ -84,19 +92,27 @@ class CallsOnScreen:
         """Reads until cancelled.
 
         Raises:
-            KafkaUnreachableError: No broker answers, it refuses, or it delivers nothing although there are more records.
+            KafkaUnreachableError: No broker answers, it refuses, or it delivers nothing although
+                there are more records.
             TopicsUnfitError: The topic does not exist.
         """
         counts = await partition_counts(kafka, [SCORES_TOPIC])
-        partitions = [TopicPartition(kafka.topic(SCORES_TOPIC), number) for number in range(counts[SCORES_TOPIC])]
-        async with onlooker(kafka, "top", auto_offset_reset="earliest", fetch_max_wait_ms=POLL_MS) as consumer:
+        partitions = [
+            TopicPartition(kafka.topic(SCORES_TOPIC), number)
+            for number in range(counts[SCORES_TOPIC])
+        ]
+        async with onlooker(
+            kafka, "top", auto_offset_reset="earliest", fetch_max_wait_ms=POLL_MS
+        ) as consumer:
             consumer.assign(partitions)
             behind = await consumer.end_offsets(partitions)
             await self._go_back(consumer, behind)
             clock = asyncio.get_running_loop().time
             patience = clock() + STALL_SECONDS
             while True:
-                batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=MAX_RECORDS_PER_POLL)
+                batches = await consumer.getmany(
+                    timeout_ms=POLL_MS, max_records=MAX_RECORDS_PER_POLL
+                )
                 for records in batches.values():
                     for record in records:
                         if isinstance(record.value, bytes):
@@ -106,7 +122,9 @@ class CallsOnScreen:
                 if self.caught_up.is_set():
                     continue
                 # By position, not by record: a transaction's marker has an offset and is no record.
-                behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
+                behind = {
+                    tp: end for tp, end in behind.items() if await consumer.position(tp) < end
+                }
                 if not behind:
                     self.caught_up.set()
                 elif batches:
@@ -116,7 +134,9 @@ class CallsOnScreen:
 
     async def _go_back(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> None:
         """Moves each partition to its first record of the time."""
-        found = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, self.since_ms - CLOCK_MARGIN_MS)))
+        found = await consumer.offsets_for_times(
+            dict.fromkeys(ends, max(0, self.since_ms - CLOCK_MARGIN_MS))
+        )
         for tp, at in found.items():
             consumer.seek(tp, at.offset if at else ends[tp])
 
@@ -126,23 +146,37 @@ class CallsOnScreen:
 EVERY_ROW = 10_000
 """Height of a table that is no screen: no row is left out."""
 MOST_HEALTHY_ROWS: Final = 25
-"""Rows of a table for a file up to which healthy calls are listed behind those in trouble; beyond it they are counted by agent."""
+"""Rows of a table for a file up to which healthy calls are listed behind those in trouble; beyond
+it they are counted by agent.
+"""
 
 
-def live_screen(watched: CallsOnScreen, place: str, now_ms: int, *, width: int, height: int) -> RenderableType:
+def live_screen(
+    watched: CallsOnScreen, place: str, now_ms: int, *, width: int, height: int
+) -> RenderableType:
     """The calls as they are now, for a terminal of this size; `place` says where they come from."""
     shown = watched.shown(now_ms)
     return screen(
-        headline(watched, shown, place), shown.calls, now_ms, width=width, height=height, totals=watched.totals.text(),
-        news=watched.news.newest(MOST_NEWS), is_stale=shown.is_stale,
-    )  # fmt: skip
+        headline(watched, shown, place),
+        shown.calls,
+        now_ms,
+        width=width,
+        height=height,
+        totals=watched.totals.text(),
+        news=watched.news.newest(MOST_NEWS),
+        is_stale=shown.is_stale,
+    )
 
 
 def plain_table(watched: CallsOnScreen, place: str, now_ms: int) -> RenderableType:
-    """The calls as they are now, without news and legend, for a file or a pipe: every call in trouble, the others up to a bound."""
+    """The calls as they are now, without news and legend, for a file or a pipe: every call in
+    trouble, the others up to a bound.
+    """
     shown = watched.shown(now_ms)
     rows = max(MOST_HEALTHY_ROWS, shown.bad) if shown.is_ranked else EVERY_ROW
-    table = screen(watched.totals.text(), shown.calls, now_ms, width=FILE_COLUMNS, height=rows + PLAIN_LINES)
+    table = screen(
+        watched.totals.text(), shown.calls, now_ms, width=FILE_COLUMNS, height=rows + PLAIN_LINES
+    )
     return Group(headline(watched, shown, place), table)
 
 
@@ -163,7 +197,9 @@ def calls_document(watched: CallsOnScreen, now_ms: int) -> Any:
 def headline(watched: CallsOnScreen, shown: ShownCalls, place: str) -> str:
     """How many calls run and are in trouble, how old that is, and the place that it is from."""
     unreadable = f", {watched.unreadable} records not understood" if watched.unreadable else ""
-    dropped = f", {watched.table.calls_dropped} calls left out" if watched.table.calls_dropped else ""
+    dropped = (
+        f", {watched.table.calls_dropped} calls left out" if watched.table.calls_dropped else ""
+    )
     ended = f", {shown.ended_badly} ended badly" if shown.ended_badly else ""
     counts = f"{shown.running} calls running, {shown.bad} in trouble{ended}"
     parts = (shown.age, counts) if shown.is_stale else (counts, shown.age)
@@ -178,9 +214,15 @@ PLAIN_SECONDS: Final = 5.0
 
 
 async def watch(
-    settings: Settings, since_ms: int, wanted: WantedCalls, show: "Shows", folder: Path | None = None
+    settings: Settings,
+    since_ms: int,
+    wanted: WantedCalls,
+    show: "Shows",
+    folder: Path | None = None,
 ) -> None:
-    """Reads the topic, or the folder of a `serve`, and shows the wanted calls until that ends, or until a signal."""
+    """Reads the topic, or the folder of a `serve`, and shows the wanted calls until that ends, or
+    until a signal.
+    """
     watched = CallsOnScreen(since_ms, wanted)
     with stop_on_signals() as stop:
         if folder is None:
@@ -211,7 +253,11 @@ async def print_rows(parquet: Path | None, watched: CallsOnScreen, _place: str) 
     await watched.caught_up.wait()
     at_ms = wall_clock_ms()
     calls = watched.shown(at_ms).calls
-    print_table(RUNNING_COLUMNS, (row_of(RUNNING_COLUMNS, RunningCall(call, at_ms)) for call in calls), parquet)
+    print_table(
+        RUNNING_COLUMNS,
+        (row_of(RUNNING_COLUMNS, RunningCall(call, at_ms)) for call in calls),
+        parquet,
+    )
 
 
 async def print_once(watched: CallsOnScreen, place: str) -> None:
@@ -221,15 +267,22 @@ async def print_once(watched: CallsOnScreen, place: str) -> None:
 
 
 async def show_live(watched: CallsOnScreen, place: str, console: Screen | None = None) -> None:
-    """Shows the calls until cancelled, on standard output or a console: a screen on a terminal, otherwise a table every few seconds."""
+    """Shows the calls until cancelled, on standard output or a console: a screen on a terminal,
+    otherwise a table every few seconds.
+    """
     await watched.caught_up.wait()
     console = console or output_console()
     if not console.is_terminal:
-        await _again_and_again(lambda: console.print(plain_table(watched, place, wall_clock_ms())), PLAIN_SECONDS)
+        await _again_and_again(
+            lambda: console.print(plain_table(watched, place, wall_clock_ms())), PLAIN_SECONDS
+        )
     with Live(console=console, auto_refresh=False) as live:
         await _again_and_again(
             lambda: live.update(
-                live_screen(watched, place, wall_clock_ms(), width=console.width, height=console.height), refresh=True
+                live_screen(
+                    watched, place, wall_clock_ms(), width=console.width, height=console.height
+                ),
+                refresh=True,
             ),
             REFRESH_SECONDS,
         )

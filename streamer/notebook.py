@@ -1,7 +1,8 @@
-"""Functions for notebooks and scripts: scores of recorded calls and of agent-inspect's traces, and past calls.
+"""Functions for notebooks and scripts: scores of recorded calls and of agent-inspect's traces, and
+past calls.
 
-They are what the commands run: `score` is `callgauge score`, `past_calls` is `callgauge history find`, and
-`auc` and the others are its `--format agent-inspect`.
+They are what the commands run: `score` is `callgauge score`, `past_calls` is `callgauge history
+find`, and `auc` and the others are its `--format agent-inspect`.
 """
 
 import asyncio
@@ -72,7 +73,8 @@ def past_calls(
     folder: str | Path | None = None,
     config: str | Path | None = None,
 ) -> list[dict[str, Flat]]:
-    """The calls of the history that began in a period, a row each, as `callgauge history find` prints them. An unknown value is None.
+    """The calls of the history that began in a period, a row each, as `callgauge history find`
+    prints them. An unknown value is None.
 
     Args:
         since: A moment as the command takes it: `7d`, `2026-11-20`, `2026-11-20T12:00`.
@@ -96,7 +98,9 @@ def past_calls(
 # Recorded calls.
 
 _EVENTS: Final = Path("events")
-"""Stands for the file in messages about events that are in none, and for the id of their call if they name no other."""
+"""Stands for the file in messages about events that are in none, and for the id of their call if
+they name no other.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +113,12 @@ class ScoredCall:
         turns: The rows of its turns, in order; those that later events have withdrawn are left out.
         goals: Its goal set; None without goals.
         words: What was said in each turn, redacted as the settings say.
-        transcript: The transcript in ElevenLabs' format, redacted likewise; None if it is too large for its topic.
-        context: The `MetricContext`, as `callgauge context` prints it: the words in it are not redacted.
-        remarks: Sentences for a person: events that were left out, goals and files that are missing.
+        transcript: The transcript in ElevenLabs' format, redacted likewise; None if it is too large
+            for its topic.
+        context: The `MetricContext`, as `callgauge context` prints it: the words in it are not
+            redacted.
+        remarks: Sentences for a person: events that were left out, goals and files that are
+            missing.
         own: The values of one's own measures: by measure, then by turn.
     """
 
@@ -132,7 +139,8 @@ class ScoredCall:
     def to_dicts(self) -> list[dict[str, Flat]]:
         """The columns of each turn, for example for `pandas.DataFrame(call.to_dicts())`.
 
-        Where a value has no number it is None, and the column with `.reason` behind the name says why.
+        Where a value has no number it is None, and the column with `.reason` behind the name says
+        why.
 
         Example:
             >>> (call,) = score("sample")
@@ -159,8 +167,8 @@ def score(
     """Scores recorded calls through the live engine, in the order of the recordings.
 
     Args:
-        recording: A path as `callgauge score` takes it, `sample` too; or events as `POST /events` takes them, of one call or of
-            several.
+        recording: A path as `callgauge score` takes it, `sample` too; or events as `POST /events`
+            takes them, of one call or of several.
         goals: A file of goal sets, or a folder of them; None for no goals.
         agent: The agent of calls that name none.
         judge: Whether the judge of the settings is asked; that costs money.
@@ -168,7 +176,8 @@ def score(
         measures: Measures of one's own: functions under `@measure`; None for those of the settings.
 
     Raises:
-        RecordingError: A recording or an event cannot be read, or there is none; nothing is returned then.
+        RecordingError: A recording or an event cannot be read, or there is none; nothing is
+            returned then.
         OperatorError: Settings or goals cannot be used, or the judge answers nothing.
 
     Example:
@@ -195,13 +204,17 @@ def score(
     calls = [*calls]
     judged: list[RecordedScoring] = []
     scorings = (scoring_of(call, plan) for call in calls)
-    with ThreadPoolExecutor(1) as thread:  # because the thread of a notebook has an event loop that runs
+    with ThreadPoolExecutor(
+        1
+    ) as thread:  # because the thread of a notebook has an event loop that runs
         thread.submit(score_judged, scorings, settings, judged.append).result()
     return [_call(call, scoring, own) for call, scoring in zip(calls, judged, strict=True)]
 
 
 def _call(recorded: RecordedCall, scoring: RecordedScoring, own: OwnMeasures) -> ScoredCall:
-    entries = None if scoring.transcript is None else tuple(TRANSCRIPT.validate_json(scoring.transcript))
+    entries = (
+        None if scoring.transcript is None else tuple(TRANSCRIPT.validate_json(scoring.transcript))
+    )
     context, _ = recorded_context(recorded)
     rows = scoring.newest_rows()
     (of_call,) = [row for row in rows if isinstance(row, CallRow)]
@@ -223,7 +236,10 @@ def _call(recorded: RecordedCall, scoring: RecordedScoring, own: OwnMeasures) ->
 
 def _calls_of(events: Iterable[Mapping[str, Any]]) -> Iterator[RecordedCall]:
     files = RecordedFiles()
-    elements = [element_at(At(_EVENTS, number), compact_json(event)) for number, event in enumerate(events, 1)]
+    elements = [
+        element_at(At(_EVENTS, number), compact_json(event))
+        for number, event in enumerate(events, 1)
+    ]
     yield from map(read_call, chain(files.among(elements, _EVENTS), files.of_spans()))
 
 
@@ -232,7 +248,9 @@ def _calls_of(events: Iterable[Mapping[str, Any]]) -> Iterator[RecordedCall]:
 Trace = Mapping[str, Any]
 """A trace with its sample, as docs/sources/agent-inspect.md describes a line of a file."""
 Answer = str | bool | None
-"""Whether the subgoal is complete, or the model's answer, whose last line is `GRADE: C` or `GRADE: I`; None is an invalid answer."""
+"""Whether the subgoal is complete, or the model's answer, whose last line is `GRADE: C` or `GRADE:
+I`; None is an invalid answer.
+"""
 Judge = Callable[[str], Answer | Awaitable[Answer]]
 """Gets a whole prompt. It may be a coroutine. It is asked as often as agent-inspect asks."""
 Curve = Sequence[NumericalScore] | Sequence[float]
@@ -241,7 +259,8 @@ Result = TypeVar("Result")
 
 
 def progress(trace: Trace, judge: Judge | None = None) -> list[NumericalScore]:
-    """The progress after each turn, padded to `max_turns`; of a static conversation, whose subgoals name turns, one value.
+    """The progress after each turn, padded to `max_turns`; of a static conversation, whose subgoals
+    name turns, one value.
 
     Args:
         trace: The trace with its sample.
@@ -274,7 +293,8 @@ def progress(trace: Trace, judge: Judge | None = None) -> list[NumericalScore]:
 
 
 def auc(trace: Trace | Curve, judge: Judge | None = None) -> NumericalScore:
-    """The area under the progress of a trace, with the progress of each turn; or of these values, as agent-inspect's helper.
+    """The area under the progress of a trace, with the progress of each turn; or of these values,
+    as agent-inspect's helper.
 
     Raises as `progress`.
 
@@ -288,8 +308,9 @@ def auc(trace: Trace | Curve, judge: Judge | None = None) -> NumericalScore:
 
 
 def ppt(trace: Trace | Curve, judge: Judge | None = None) -> NumericalScore:
-    """The progress per turn: the highest progress divided by the first turn that has it. Of a trace it is rounded and comes with the
-    progress of each turn; of these values it is as agent-inspect's helper has it.
+    """The progress per turn: the highest progress divided by the first turn that has it. Of a trace
+    it is rounded and comes with the progress of each turn; of these values it is as agent-inspect's
+    helper has it.
 
     Raises as `progress`.
 
@@ -303,10 +324,11 @@ def ppt(trace: Trace | Curve, judge: Judge | None = None) -> NumericalScore:
 
 
 def success(
-    trace: Trace | Curve | NumericalScore | Sequence[SubGoalValidationResult], judge: Judge | None = None
+    trace: Trace | Curve | NumericalScore | Sequence[SubGoalValidationResult],
+    judge: Judge | None = None,
 ) -> NumericalScore:
-    """1 if every subgoal was reached by the last turn of a trace; or if the last progress of these is 1; or if all of these verdicts are
-    complete. Otherwise 0.
+    """1 if every subgoal was reached by the last turn of a trace; or if the last progress of these
+    is 1; or if all of these verdicts are complete. Otherwise 0.
 
     Raises as `progress`; ValueError for no progress at all.
 
@@ -387,12 +409,16 @@ class _Asked:
         prompt = self._prompt(ballot)
         if self._judge is None:
             raise NotJudgedError("this trace has a question for a judge; pass one as `judge`")
-        voting = Voting(ballot.trials, stops_early=ballot.stops_early, retry_waves=ballot.retry_waves)
+        voting = Voting(
+            ballot.trials, stops_early=ballot.stops_early, retry_waves=ballot.retry_waves
+        )
         texts: list[str] = []
         while wave := voting.next_wave:
             answers = _answers(self._judge, prompt, wave)
             texts += [answer for answer in answers if isinstance(answer, str) and answer]
-            voting.fold([answer if isinstance(answer, bool) else grade_of(answer) for answer in answers])
+            voting.fold(
+                [answer if isinstance(answer, bool) else grade_of(answer) for answer in answers]
+            )
         return Vote(voting.verdict, tuple(texts))
 
 
@@ -405,7 +431,9 @@ def _answers(judge: Judge, prompt: str, count: int) -> list[Answer]:
     for answer in given:
         if not (answer is None or isinstance(answer, str | bool)):
             expected = "the model's answer as text, True, False or None"
-            raise TypeError(f"the judge gave no answer: expected {expected}; seen {type(answer).__name__}")
+            raise TypeError(
+                f"the judge gave no answer: expected {expected}; seen {type(answer).__name__}"
+            )
         answers.append(answer)
     return answers
 
@@ -413,8 +441,9 @@ def _answers(judge: Judge, prompt: str, count: int) -> list[Answer]:
 class _JudgesLoop:
     """The event loop of judges that are coroutines, in a thread of its own.
 
-    All of them share it, because a model's client keeps connections, which belong to the loop in which they were opened. The loop of a
-    notebook cannot be it: it runs the cell that waits for the answers.
+    All of them share it, because a model's client keeps connections, which belong to the loop in
+    which they were opened. The loop of a notebook cannot be it: it runs the cell that waits for the
+    answers.
     """
 
     def __init__(self) -> None:
@@ -424,7 +453,9 @@ class _JudgesLoop:
         atexit.register(self.close)
 
     def answers_of(self, given: Sequence[Any]) -> list[Any]:
-        """The answers, once all are here. If one fails the others are cancelled, and its error is raised."""
+        """The answers, once all are here. If one fails the others are cancelled, and its error is
+        raised.
+        """
         together = asyncio.run_coroutine_threadsafe(_gathered(given), self._loop)
         try:
             return together.result()
@@ -445,7 +476,9 @@ def _judges() -> _JudgesLoop:
     return _JudgesLoop()
 
 
-os.register_at_fork(after_in_child=_judges.cache_clear)  # a thread does not live on in a forked process
+os.register_at_fork(
+    after_in_child=_judges.cache_clear
+)  # a thread does not live on in a forked process
 
 
 async def _gathered(given: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,6 @@
-"""One call from the topics, as text: found by its id or the end of it, with its rows, its words and what people say of it."""
+"""One call from the topics, as text: found by its id or the end of it, with its rows, its words and
+what people say of it.
+"""
 
 import asyncio
 import time
@@ -44,7 +46,12 @@ from consumers.history.annotations import MAX_OF_A_CALL
 from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, Condition, Question
 from consumers.log.stretches import CallEvents, KeyRecords, only_of
-from consumers.runtime.kafka.connection import KafkaRefusedError, TopicsUnfitError, murmur2_place, partition_counts
+from consumers.runtime.kafka.connection import (
+    KafkaRefusedError,
+    TopicsUnfitError,
+    murmur2_place,
+    partition_counts,
+)
 from consumers.runtime.kafka.ranges import onlooker, records_between
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from consumers.store.rows import StoredCall
@@ -74,12 +81,15 @@ from streamer.trials.calls import NewestRows
 if TYPE_CHECKING:
     from streamer.served_calls import FolderReader  # which reads with this module
 
-# Finds one call on the topics and reads all that they have of it. It uses no consumer group, so it disturbs no other reader.
+# Finds one call on the topics and reads all that they have of it. It uses no consumer group, so it
+# disturbs no other reader.
 
 MAX_CALLS: Final = 20
 """Calls kept whose ids end in the same way: as many as a person chooses from."""
 NEWEST_MS: Final = 3_600_000
-"""Unless a person says since when, this long is looked at first: most calls that somebody asks for ran just now."""
+"""Unless a person says since when, this long is looked at first: most calls that somebody asks for
+ran just now.
+"""
 DAY_MS: Final = 24 * NEWEST_MS
 FOLLOW_MS: Final = 500
 """How long a call's rows are gathered before its text is written again."""
@@ -126,11 +136,17 @@ class ReadRows:
             OperatorError: No row of the call came.
         """
         if self.rows.call is None:
-            raise OperatorError("There is no row of this call that this version can read, so it cannot be shown.")
+            raise OperatorError(
+                "There is no row of this call that this version can read, so it cannot be shown."
+            )
         turns = tuple(self.rows.turns[turn] for turn in sorted(self.rows.turns))
         words = tuple(self.words[turn] for turn in sorted(self.words))
         return StoredCall(
-            self.rows.call, turns, self.rows.goals, words, tuple(self.own[key] for key in sorted(self.own))
+            self.rows.call,
+            turns,
+            self.rows.goals,
+            words,
+            tuple(self.own[key] for key in sorted(self.own)),
         )
 
 
@@ -172,7 +188,9 @@ class FoundCall:
     def reported(self, anchor_id: str = "c1") -> ReportedCall:
         """The call as the report draws it and `call` writes it."""
         call, turns, goals, words, own = self.rows
-        return ReportedCall(call, turns, goals, words, anchor_id, self.redactor, self.annotations, own)
+        return ReportedCall(
+            call, turns, goals, words, anchor_id, self.redactor, self.annotations, own
+        )
 
 
 @asynccontextmanager
@@ -181,7 +199,8 @@ async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallRea
 
     Args:
         settings: The cluster, and the rules of redaction.
-        wanted: A conversation id, or its end; with less than `LEAST_CHARS` characters only a whole id is found.
+        wanted: A conversation id, or its end; with less than `LEAST_CHARS` characters only a whole
+            id is found.
 
     Raises:
         KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
@@ -189,7 +208,9 @@ async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallRea
     """
     counts = await partition_counts(settings.kafka, [SCORES_TOPIC])
     options = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": FETCH_WAIT_MS}
-    async with onlooker(settings.kafka, "call", key_deserializer=only_of(wanted.encode()), **options) as consumer:
+    async with onlooker(
+        settings.kafka, "call", key_deserializer=only_of(wanted.encode()), **options
+    ) as consumer:
         yield CallReader(settings, wanted, consumer, counts[SCORES_TOPIC])
 
 
@@ -197,7 +218,8 @@ async def context_in_topics(settings: Settings, call: CallRow) -> MetricContext:
     """The metric context of a call, with its words as they are, from its events in the log so far.
 
     Raises:
-        OperatorError: The log does not have its events, this user may not read them, or the broker does not answer.
+        OperatorError: The log does not have its events, this user may not read them, or the broker
+            does not answer.
     """
     try:
         async with call_reader(settings, call.conversation_id) as reader:
@@ -209,7 +231,9 @@ async def context_in_topics(settings: Settings, call: CallRow) -> MetricContext:
 class CallReader:
     """Finds a call and reads it; to be had from `call_reader`."""
 
-    def __init__(self, settings: Settings, wanted: str, consumer: AIOKafkaConsumer, partitions: int) -> None:
+    def __init__(
+        self, settings: Settings, wanted: str, consumer: AIOKafkaConsumer, partitions: int
+    ) -> None:
         self._kafka = settings.kafka
         self._limits = settings.all_limits
         self._redactor = Redactor(settings.redaction)
@@ -221,8 +245,9 @@ class CallReader:
         """Looks for the calls that are wanted; for a whole id first where its producers put it.
 
         Args:
-            since_ms: Calls without a row since then are not looked for. None is a day, of which the last hour comes first: if a call
-                had a row in it whose id ends in this way, older ones are not looked for.
+            since_ms: Calls without a row since then are not looked for. None is a day, of which the
+                last hour comes first: if a call had a row in it whose id ends in this way, older
+                ones are not looked for.
             show: Called now and then with the share of a search that is done, from 0 to 1.
 
         Raises:
@@ -242,13 +267,17 @@ class CallReader:
         topic = self._kafka.topic(SCORES_TOPIC)
         own = murmur2_place(self._wanted.encode(), self._partitions)
         for numbers in ([own], [number for number in range(self._partitions) if number != own]):
-            ranges = await ranges_since(self._consumer, [TopicPartition(topic, number) for number in numbers], since_ms)
+            ranges = await ranges_since(
+                self._consumer, [TopicPartition(topic, number) for number in numbers], since_ms
+            )
             found.records += sum(end - start for start, end in ranges.values())
             async for record in records_between(self._consumer, ranges, show):
                 if not isinstance(record.key, bytes) or record.value is None:
                     continue
                 call = record.key.decode("utf-8", "replace")
-                if is_wanted(call, self._wanted) and (call in found.calls or len(found.calls) < MAX_CALLS):
+                if is_wanted(call, self._wanted) and (
+                    call in found.calls or len(found.calls) < MAX_CALLS
+                ):
                     found.calls.setdefault(call, ReadRows()).take(record.value)
             if self._wanted in found.calls:  # other ids may end with it
                 found.calls = {self._wanted: found.calls[self._wanted]}
@@ -275,12 +304,15 @@ class CallReader:
             await self._take_all(rows, key, scores, row)
         call = FoundCall(rows.known(), self._redactor, rows)
         try:
-            await partition_counts(self._kafka, [WORDS_TOPIC])  # says that it is missing, or that we may not see it
+            await partition_counts(
+                self._kafka, [WORDS_TOPIC]
+            )  # says that it is missing, or that we may not see it
             await self._take_all(rows, key, words, row, WORDS_TOPIC)
         except (KafkaRefusedError, TopicsUnfitError, TopicAuthorizationFailedError):
             call.has_words = False
             call.remarks.append(
-                f"This user may not read {words.topic}, or there is none, so words and the arguments and answers of tools are not shown."
+                f"This user may not read {words.topic}, or there is none, so words and the "
+                "arguments and answers of tools are not shown."
             )
         try:
             count = (await partition_counts(self._kafka, [OWN_TOPIC]))[OWN_TOPIC]
@@ -289,24 +321,36 @@ class CallReader:
         except TopicsUnfitError:  # nobody can have written any
             pass
         except (KafkaRefusedError, TopicAuthorizationFailedError):
-            call.remarks.append("This user may not read scores.own, so values of measures of one's own are not shown.")
+            call.remarks.append(
+                "This user may not read scores.own, so values of measures of one's own are not "
+                "shown."
+            )
         call.rows = rows.known()
         if rows.unreadable:
             say(f"{counted(rows.unreadable, 'row')} of another version left out.")
         if missing := call.reported().missing_turns:
-            call.remarks.append(f"{scores.topic} does not have the rows of {counted(len(missing), 'turn')} any more.")
+            call.remarks.append(
+                f"{scores.topic} does not have the rows of {counted(len(missing), 'turn')} any "
+                "more."
+            )
         await self._read_annotations(call)
         return call
 
     def _places(self, call: CallRow) -> tuple[TopicPartition, TopicPartition]:
         """The partitions of `scores` and of `words` that have a call."""
         scores, words = (
-            TopicPartition(self._kafka.topic(name), call.partition) for name in (SCORES_TOPIC, WORDS_TOPIC)
+            TopicPartition(self._kafka.topic(name), call.partition)
+            for name in (SCORES_TOPIC, WORDS_TOPIC)
         )
         return scores, words
 
     async def _take_all(
-        self, rows: ReadRows, key: bytes, tp: TopicPartition, call: CallRow, topic: str = SCORES_TOPIC
+        self,
+        rows: ReadRows,
+        key: bytes,
+        tp: TopicPartition,
+        call: CallRow,
+        topic: str = SCORES_TOPIC,
     ) -> None:
         """Takes in all that a partition has of a call, from its beginning on."""
         found = KeyRecords(self._consumer, key)
@@ -326,7 +370,10 @@ class CallReader:
             count = (await partition_counts(self._kafka, [ANNOTATIONS_TOPIC]))[ANNOTATIONS_TOPIC]
             topic = self._kafka.topic(ANNOTATIONS_TOPIC)
             keys = [each.encode() for each in (name, labels.tenant)]
-            tps = [TopicPartition(topic, number) for number in sorted({murmur2_place(key, count) for key in keys})]
+            tps = [
+                TopicPartition(topic, number)
+                for number in sorted({murmur2_place(key, count) for key in keys})
+            ]
             ranges = await ranges_since(self._consumer, tps, first_ms)
             said = []
             for key in keys:
@@ -336,7 +383,9 @@ class CallReader:
         except TopicsUnfitError:  # nobody can have said anything
             return
         except (KafkaRefusedError, TopicAuthorizationFailedError):
-            found.remarks.append("This user may not read annotations, so labels and notes of people are not shown.")
+            found.remarks.append(
+                "This user may not read annotations, so labels and notes of people are not shown."
+            )
             return
         newest: dict[tuple[str, str | None], Annotation] = {}
         for record in said:
@@ -345,21 +394,29 @@ class CallReader:
             except ValidationError:
                 continue
             if isinstance(each, Annotation):
-                newest[each.by, each.label] = each.model_copy(update={"note": self._redactor.redact(each.note)})
+                newest[each.by, each.label] = each.model_copy(
+                    update={"note": self._redactor.redact(each.note)}
+                )
             elif each is None or (each.tenant == labels.tenant and first_ms < each.at_ms):
                 raise OperatorError(
-                    f"Call {name} was deleted on request at {shown_moment(record.timestamp)} UTC, so it is not shown. The topics have its "
+                    f"Call {name} was deleted on request at {shown_moment(record.timestamp)} UTC, "
+                    "so it is not shown. The topics have its "
                     "records until their retention ends."
                 )
-        said_now = sorted((each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms)
+        said_now = sorted(
+            (each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms
+        )
         found.annotations = said_now[-MAX_OF_A_CALL:]
 
     async def context(self, found: FoundCall) -> dict[str, Any]:
         """The metric context of the call, redacted. Raises as `context_of`."""
-        return context_document(found.rows.call, await self.context_of(found.rows.call), self._redactor)
+        return context_document(
+            found.rows.call, await self.context_of(found.rows.call), self._redactor
+        )
 
     async def context_of(self, call: CallRow) -> MetricContext:
-        """The metric context of a call, with its words as they are, from its events in the log so far.
+        """The metric context of a call, with its words as they are, from its events in the log so
+        far.
 
         Raises:
             KafkaError: The broker refuses.
@@ -369,7 +426,9 @@ class CallReader:
         tp = TopicPartition(self._kafka.topic(EVENTS_TOPIC), call.partition)
         events, log = CallEvents(self._consumer, call.conversation_id.encode()), LogReader()
         try:
-            await partition_counts(self._kafka, [EVENTS_TOPIC])  # says that it is missing, or that we may not see it
+            await partition_counts(
+                self._kafka, [EVENTS_TOPIC]
+            )  # says that it is missing, or that we may not see it
             start, end = (await ranges_since(self._consumer, [tp], None))[tp]
             if call.state == "closed":  # what came later is no part of it
                 end = min(end, call.last_place + 1)
@@ -379,10 +438,13 @@ class CallReader:
                 f"Call {call.conversation_id} has no context: this user may not read {tp.topic}."
             ) from error
         found_events = [log.read(record) for record in await events.in_order()]
-        return await asyncio.to_thread(context_from, call, found_events, tp.topic, self._limits, self._redactor)
+        return await asyncio.to_thread(
+            context_from, call, found_events, tp.topic, self._limits, self._redactor
+        )
 
     async def follow(self, found: FoundCall) -> AsyncIterator[None]:
-        """Takes new rows of the call in until it closes; yields after those that came together. A call of history has none.
+        """Takes new rows of the call in until it closes; yields after those that came together. A
+        call of history has none.
 
         Raises:
             KafkaError: The broker refuses.
@@ -414,12 +476,15 @@ class CallReader:
         )
         if len(self._wanted) < LEAST_CHARS:
             return OperatorError(
-                f"{start}: the end of an id needs {LEAST_CHARS} characters or more, and no whole id is like that."
+                f"{start}: the end of an id needs {LEAST_CHARS} characters or more, and no whole "
+                "id is like that."
             )
         if not found.records:
             return OperatorError(
-                f"{start}: {where} has no record of the last {duration(wall_clock_ms() - found.since_ms)}, so no call was evaluated. "
-                "Check that an evaluator runs, and the topic prefix; `callgauge doctor` checks whether anything arrives."
+                f"{start}: {where} has no record of the last "
+                f"{duration(wall_clock_ms() - found.since_ms)}, so no call was evaluated. "
+                "Check that an evaluator runs, and the topic prefix; `callgauge doctor` checks "
+                "whether anything arrives."
             )
         try:
             seen = await self._events_since(found.since_ms)
@@ -427,24 +492,33 @@ class CallReader:
             seen = []
         if seen:
             return OperatorError(
-                f"{start} has a row {since}, but {counted(len(seen), 'event')} of it came, the newest at {shown_moment(max(seen))} UTC. "
-                "An evaluator has not read them, or refused them: `callgauge quarantine list` and `callgauge doctor` say which."
+                f"{start} has a row {since}, but {counted(len(seen), 'event')} of it came, the "
+                f"newest at {shown_moment(max(seen))} UTC. "
+                "An evaluator has not read them, or refused them: `callgauge quarantine list` and "
+                "`callgauge doctor` say which."
             )
         return OperatorError(
-            f"{start} has a row or an event {since}: of {found.records} records in {where} none is of it. Look further back "
-            "with --since 7d, or check the id and the topic prefix; `callgauge doctor` says whether a sequencer runs."
+            f"{start} has a row or an event {since}: of {found.records} records in {where} none is "
+            "of it. Look further back "
+            "with --since 7d, or check the id and the topic prefix; `callgauge doctor` says "
+            "whether a sequencer runs."
         )
 
     async def _events_since(self, since_ms: int) -> list[int]:
         """Times at their inputs of the events of the wanted call."""
         counts = await partition_counts(self._kafka, [EVENTS_TOPIC])
-        tps = [TopicPartition(self._kafka.topic(EVENTS_TOPIC), number) for number in range(counts[EVENTS_TOPIC])]
+        tps = [
+            TopicPartition(self._kafka.topic(EVENTS_TOPIC), number)
+            for number in range(counts[EVENTS_TOPIC])
+        ]
         ranges = await ranges_since(self._consumer, tps, since_ms)
         seen = {
             placed.origin
             async for record in records_between(self._consumer, ranges)
-            if isinstance(record.key, bytes) and is_wanted(record.key.decode("utf-8", "replace"), self._wanted)
-            if (placed := placed_in(record.headers)) is not None  # an event may be in the log more than once
+            if isinstance(record.key, bytes)
+            and is_wanted(record.key.decode("utf-8", "replace"), self._wanted)
+            if (placed := placed_in(record.headers))
+            is not None  # an event may be in the log more than once
         }
         return [origin.time_ms for origin in seen]
 
@@ -452,7 +526,8 @@ class CallReader:
 def context_from(
     call: CallRow, events: Iterable[object], place: str, limits: Limits, redactor: Redactor
 ) -> MetricContext:
-    """The metric context of a call, with its words as they are, from what the log has of it in order; `place` names the log.
+    """The metric context of a call, with its words as they are, from what the log has of it in
+    order; `place` names the log.
 
     Raises:
         OperatorError: It has no event of the call any more.
@@ -460,11 +535,15 @@ def context_from(
     admitted = (
         admit(event.source, event, limits, redactor)
         for event in events
-        if isinstance(event, Event) and event.source is not InputSource.JUDGE  # verdicts decide scores alone
+        if isinstance(event, Event)
+        and event.source is not InputSource.JUDGE  # verdicts decide scores alone
     )
     arrivals = [each for each in admitted if isinstance(each, Arrival)]
     if not arrivals:
-        raise OperatorError(f"Call {call.conversation_id} has no context: {place} does not have its events any more.")
+        raise OperatorError(
+            f"Call {call.conversation_id} has no context: {place} does not have its events any "
+            "more."
+        )
     return folded(arrivals, PipelineType.CASCADE, None, limits).context()
 
 
@@ -503,13 +582,18 @@ def _own(shown: ReportedCall) -> Iterator[str]:
     """The values of measures of one's own, a line for each measure."""
     of_measure: dict[str, dict[str, list[str]]] = {}
     for each in shown.own:
-        value = each.label or f"unmeasured ({each.reason})" if each.value is None else f"{each.value:g}"
+        value = (
+            each.label or f"unmeasured ({each.reason})" if each.value is None else f"{each.value:g}"
+        )
         turns = of_measure.setdefault(each.measure, {}).setdefault(value, [])
         turns += [] if each.turn is None else [str(each.turn)]
     if of_measure:
         yield from ("", "Measures of one's own:")
     for name, values in of_measure.items():
-        said = (f"{value} in turn {', '.join(turns)}" if turns else value for value, turns in values.items())
+        said = (
+            f"{value} in turn {', '.join(turns)}" if turns else value
+            for value, turns in values.items()
+        )
         yield f"  {name}: {shown.shown('; '.join(said))}"
 
 
@@ -521,9 +605,14 @@ def call_document(found: FoundCall) -> Any:
 def _head(shown: ReportedCall) -> Iterator[str]:
     row, facts = shown.row, dict(facts_of(shown))
     began, ended = facts.pop("Began"), facts.pop("Ended")
-    yield f"{shown.conversation_id}: " + ", ".join(f"{name.lower()} {value}" for name, value in facts.items())
+    yield f"{shown.conversation_id}: " + ", ".join(
+        f"{name.lower()} {value}" for name, value in facts.items()
+    )
     if shown.is_closed:
-        yield f"  {began}, {duration(shown.length_ms)} long, {counted(row.turns, 'turn')}, ended: {ended}"
+        yield (
+            f"  {began}, {duration(shown.length_ms)} long, {counted(row.turns, 'turn')}, ended: "
+            f"{ended}"
+        )
     else:
         yield f"  since {began}, not over"
     yield f"  {verdict(shown)}"
@@ -534,24 +623,35 @@ def _head(shown: ReportedCall) -> Iterator[str]:
 
 
 def _turns(shown: ReportedCall) -> Iterator[str]:
-    """Each turn: its wait and what is of note, then the stages of the wait, and its tools with arguments and answers."""
-    stalled = [] if shown.row.goals is None else [stall.since_turn for stall in shown.row.goals.stalls]
+    """Each turn: its wait and what is of note, then the stages of the wait, and its tools with
+    arguments and answers.
+    """
+    stalled = (
+        [] if shown.row.goals is None else [stall.since_turn for stall in shown.row.goals.stalls]
+    )
     for row in shown.turns:
         tools = tools_of(row, shown.words.get(row.turn))
-        remarks = [*_remarks(row, tools), *(f"no subgoal since turn {turn}" for turn in stalled if turn == row.turn)]
+        remarks = [
+            *_remarks(row, tools),
+            *(f"no subgoal since turn {turn}" for turn in stalled if turn == row.turn),
+        ]
         if not remarks:
             continue
         yield f"  turn {row.turn}: {'; '.join(remarks)}"
         if row.stages:
             stages = (
-                f"{in_words(each.stage)} {seconds(each.latency_ms)}{' (disputed)' if each.is_disputed else ''}"
+                f"{in_words(each.stage)} "
+                f"{seconds(each.latency_ms)}{' (disputed)' if each.is_disputed else ''}"
                 for each in row.stages
             )
             yield f"    stages: {', '.join(stages)}"
         for tool, _, texts in tools:
             if texts.arguments or texts.answer:
                 yield f"    {tool} was given {_line(texts.arguments) or 'nothing known'}"
-                yield f"      and {f'answered {_line(texts.answer)}' if texts.answer else 'has not answered, as far as is known'}"
+                yield (
+                    "      and "
+                    f"{f'answered {_line(texts.answer)}' if texts.answer else 'has not answered, as far as is known'}"
+                )
 
 
 def _remarks(row: TurnRow, tools: Iterable[tuple[str, ToolUse, object]]) -> Iterator[str]:
@@ -564,7 +664,10 @@ def _remarks(row: TurnRow, tools: Iterable[tuple[str, ToolUse, object]]) -> Iter
         yield f"dead air over {to_seconds(silence.threshold_ms):g} s"
     for tool, use, _ in tools:
         # A log that gives both ends of a use one time says nothing of how long it took.
-        yield f"{tool}: {use.outcome or 'no answer yet'}{f' in {seconds(use.duration_ms)}' if use.duration_ms else ''}"
+        yield (
+            f"{tool}: "
+            f"{use.outcome or 'no answer yet'}{f' in {seconds(use.duration_ms)}' if use.duration_ms else ''}"
+        )
 
 
 def _line(text: str) -> str:
@@ -583,7 +686,10 @@ def _words(shown: ReportedCall) -> Iterator[str]:
 def _goals(shown: ReportedCall) -> Iterator[str]:
     goals, found = shown.goals, shown.row.goals
     if goals is None or found is None:
-        yield from ("", "No goals: no goal set is for this call (goals.folder, or its call_started).")
+        yield from (
+            "",
+            "No goals: no goal set is for this call (goals.folder, or its call_started).",
+        )
         return
     reached = sum(each.reached_turn is not None for each in found.subgoals)
     yield from ("", f"Goals {goals.id}: {reached} of {len(goals.subgoals)} reached")
@@ -594,12 +700,17 @@ def _goals(shown: ReportedCall) -> Iterator[str]:
 
 
 def _ratings(shown: ReportedCall) -> Iterator[str]:
-    """Yields the ratings of the whole call by text judges, each with the dimensions that they could not judge."""
+    """Yields the ratings of the whole call by text judges, each with the dimensions that they could
+    not judge.
+    """
     judged = [part for part in parts_of(shown.row) if part.name in CALL_JUDGES]
     if judged:
         yield from ("", "Judged:")
     for part in judged:
-        yield f"  {in_words(part.name)} up to turn {part.fields['through_turn']}: {part_in_words(shown, part)}"
+        yield (
+            f"  {in_words(part.name)} up to turn {part.fields['through_turn']}: "
+            f"{part_in_words(shown, part)}"
+        )
 
 
 # The work of the command `call`: finds the one call that is meant, and shows it.
@@ -642,7 +753,9 @@ async def the_call(
 async def context_of(
     settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
 ) -> dict[str, Any]:
-    """The metric context of a call. Arguments and errors as of `found_call`, and as of `CallReader.context`."""
+    """The metric context of a call. Arguments and errors as of `found_call`, and as of
+    `CallReader.context`.
+    """
     async with found_call(settings, wanted, since_ms, since, folder) as (found, reader):
         return await reader.context(found)
 
@@ -650,7 +763,9 @@ async def context_of(
 async def follow_call(
     settings: Settings, wanted: str, since_ms: int | None, since: str, folder: Path | None = None
 ) -> None:
-    """Prints the call, and until it closes or a signal comes each line that is new or another. Arguments and errors as of `found_call`."""
+    """Prints the call, and until it closes or a signal comes each line that is new or another.
+    Arguments and errors as of `found_call`.
+    """
 
     async def shown() -> None:
         async with found_call(settings, wanted, since_ms, since, folder) as (found, reader):
@@ -664,7 +779,8 @@ async def follow_call(
 
 
 def in_history(settings: Settings, wanted: str) -> FoundCall | None:
-    """The call of the history whose id is the wanted text, or ends with it; None without one, or without a history.
+    """The call of the history whose id is the wanted text, or ends with it; None without one, or
+    without a history.
 
     Raises:
         OperatorError: There are several, or the folder cannot be read.
@@ -674,7 +790,9 @@ def in_history(settings: Settings, wanted: str) -> FoundCall | None:
     with opened(settings.history) as store:
         name, call = wanted, store.call(wanted)
         if call is None:
-            ending = Question(0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS)
+            ending = Question(
+                0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS
+            )
             names = [str(row["conversation_id"]) for row in store.find(ending)]
             names = [name for name in names if is_wanted(name, wanted)]
             names = list(dict.fromkeys(names))[:MAX_CALLS]
@@ -694,7 +812,9 @@ def _require_one(names: Sequence[str], wanted: str) -> None:
     if len(names) > 1:
         more = " or more" if len(names) == MAX_CALLS else ""
         listed = "".join(f"\n  {name}" for name in names)
-        raise OperatorError(f"{len(names)}{more} calls end with {wanted!r}; give more of the id:{listed}")
+        raise OperatorError(
+            f"{len(names)}{more} calls end with {wanted!r}; give more of the id:{listed}"
+        )
 
 
 def print_call(found: FoundCall, printed: set[str]) -> None:
@@ -712,7 +832,11 @@ def searching() -> Iterator[Callable[[float], None]]:
     console = error_console()
     columns = (TextColumn("searching the topics"), BarColumn(), TaskProgressColumn())
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=False
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        auto_refresh=False,
     ) as bar:
         task, shown_at = bar.add_task("", total=1.0), 0.0
 
@@ -725,7 +849,9 @@ def searching() -> Iterator[Callable[[float], None]]:
         yield show
 
 
-async def _one(reader: CallReader, settings: Settings, wanted: str, since_ms: int | None, since: str) -> FoundCall:
+async def _one(
+    reader: CallReader, settings: Settings, wanted: str, since_ms: int | None, since: str
+) -> FoundCall:
     """The only call that was found on the topics, or in history."""
     with searching() as show:
         found = await reader.find(since_ms, show)

@@ -4,7 +4,15 @@ import asyncio
 import heapq
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,8 +58,8 @@ from streamer.sources.posting import post_command
 from streamer.terminal import output_console, print_line, print_lines, quiet_libraries, say
 from streamer.time_bounds import moment_given, shown_moment
 
-# Reads the `quarantine` topic: refused records and the reasons. It uses no consumer group, so it disturbs no other
-# reader.
+# Reads the `quarantine` topic: refused records and the reasons. It uses no consumer group, so it
+# disturbs no other reader.
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,9 @@ class Entries:
         return self.by_reason.total()
 
 
-async def quarantined(kafka: KafkaSettings, wanted: Wanted, *, most: int, folder: Path | None = None) -> Entries:
+async def quarantined(
+    kafka: KafkaSettings, wanted: Wanted, *, most: int, folder: Path | None = None
+) -> Entries:
     """Reads the topic, or what a folder of `serve` has of it, up to where it ends now.
 
     Args:
@@ -125,7 +135,9 @@ async def quarantined(kafka: KafkaSettings, wanted: Wanted, *, most: int, folder
     found = Entries()
     kept: list[tuple[int, Coordinates]] = []
     by_place: dict[Coordinates, QuarantineRecord] = {}
-    values = _values(kafka, wanted.since_ms) if folder is None else _values_in(folder, wanted.since_ms)
+    values = (
+        _values(kafka, wanted.since_ms) if folder is None else _values_in(folder, wanted.since_ms)
+    )
     async for value in values:
         try:
             record = QuarantineRecord.model_validate_json(value or b"")
@@ -157,7 +169,9 @@ async def _values_in(folder: Path, since_ms: int | None) -> AsyncIterator[bytes 
 
 
 async def _values(kafka: KafkaSettings, since_ms: int | None) -> AsyncIterator[bytes | None]:
-    """The values of the quarantine topic, partition by partition in order, up to where each ends now."""
+    """The values of the quarantine topic, partition by partition in order, up to where each ends
+    now.
+    """
     topic = kafka.topic(QUARANTINE_TOPIC)
     count = (await partition_counts(kafka, [QUARANTINE_TOPIC]))[QUARANTINE_TOPIC]
     partitions = [TopicPartition(topic, number) for number in range(count)]
@@ -169,18 +183,23 @@ async def _values(kafka: KafkaSettings, since_ms: int | None) -> AsyncIterator[b
 # Finds out in `scores` which calls have closed.
 
 _MARK = b'"state":"closed"'
-"""Part of the JSON of every closing record; parsing all other records would take ten times as long."""
+"""Part of the JSON of every closing record; parsing all other records would take ten
+times as long.
+"""
 Closed = Mapping[str, CallRow | None]
 """Calls that have closed, by conversation id; in a folder without their rows."""
 
 
-async def closed_calls(kafka: KafkaSettings, entries: Sequence[QuarantineRecord], since_ms: int | None) -> Closed:
+async def closed_calls(
+    kafka: KafkaSettings, entries: Sequence[QuarantineRecord], since_ms: int | None
+) -> Closed:
     """The calls of refused records that have closed.
 
     Args:
         kafka: Where the broker is.
         entries: The refused records.
-        since_ms: Closing records before this are not looked for; None looks through all that are kept.
+        since_ms: Closing records before this are not looked for; None looks through all that are
+            kept.
 
     Raises:
         KafkaUnreachableError: No broker answers, or it does not let us read `scores`.
@@ -193,7 +212,11 @@ async def closed_calls(kafka: KafkaSettings, entries: Sequence[QuarantineRecord]
     closed: dict[str, CallRow | None] = {}
     async with onlooker(kafka, "quarantine", auto_offset_reset="earliest") as consumer:
         async for record in records_so_far(consumer, sorted(places), since_ms):
-            if record.key in keys and _MARK in (record.value or b"") and (call := _closed(record.value)) is not None:
+            if (
+                record.key in keys
+                and _MARK in (record.value or b"")
+                and (call := _closed(record.value)) is not None
+            ):
                 closed[call.conversation_id] = call
     return closed
 
@@ -216,12 +239,13 @@ def _closed(value: bytes) -> CallRow | None:
     return row if isinstance(row, CallRow) and row.state == "closed" else None
 
 
-# Puts refused records back: read again by their coordinates and appended to the same partition of their input as new
-# records, from where the sequencer takes them.
+# Puts refused records back: read again by their coordinates and appended to the same partition of
+# their input as new records, from where the sequencer takes them.
 #
-# A call takes a record once, whether it is put back twice or a fixed evaluator takes it where it was refused too: a copy
-# names where it stood first. Records of closed calls stay where they are: an evaluator remembers closed calls for a while
-# only, and would open a new call for a record that arrives days later.
+# A call takes a record once, whether it is put back twice or a fixed evaluator takes it where it
+# was refused too: a copy names where it stood first. Records of closed calls stay where they are:
+# an evaluator remembers closed calls for a while only, and would open a new call for a record that
+# arrives days later.
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -243,7 +267,10 @@ class Outcome:
     def __str__(self) -> str:
         if self.reason is not None:
             return f"{self.place}: not put back: {self.reason}"
-        return f"{self.place}: {'was put back before' if self.appended is None else f'put back as {self.appended}'}"
+        return (
+            f"{self.place}: "
+            f"{'was put back before' if self.appended is None else f'put back as {self.appended}'}"
+        )
 
 
 class CannotReplayError(Exception):
@@ -267,7 +294,8 @@ class FolderRecords:
 
     Attributes:
         folder: The folder.
-        keys: The calls of records by their places: the log forgets a call of which nothing was taken.
+        keys: The calls of records by their places: the log forgets a call of which nothing was
+            taken.
     """
 
     folder: Path
@@ -278,11 +306,23 @@ class FolderRecords:
         with reading(self.folder) as log:
             event = log.event_at(place.offset)
         if event is None:
-            raise RecordGoneError("it is not in the log any more: retention took it, or it was forgotten")
+            raise RecordGoneError(
+                "it is not in the log any more: retention took it, or it was forgotten"
+            )
         key, value = event.key or self.keys.get(place, "").encode(), event.value or b""
         return ConsumerRecord(
-            event.topic, event.partition, event.offset, event.timestamp, 0, key, value, None, len(key), len(value), event.headers
-        )  # fmt: skip
+            event.topic,
+            event.partition,
+            event.offset,
+            event.timestamp,
+            0,
+            key,
+            value,
+            None,
+            len(key),
+            len(value),
+            event.headers,
+        )
 
 
 @asynccontextmanager
@@ -335,13 +375,19 @@ class RefusedRecords:
 
     def judged(self, record: Any, now_ms: int) -> Arrival | QuarantineRecord:
         """Checks the record as the evaluator would if the broker accepted it at `now_ms`."""
-        return admit(self._source_of(record.topic), replace(record, timestamp=now_ms), self.limits, self.redactor)
+        return admit(
+            self._source_of(record.topic),
+            replace(record, timestamp=now_ms),
+            self.limits,
+            self.redactor,
+        )
 
     async def ready(self, entry: QuarantineRecord, now_ms: int) -> tuple[Any, Headers]:
         """The record to put back, and the headers to do it with.
 
         Raises:
-            CannotReplayError: The record is deleted, would be refused again, or belongs to a closed call.
+            CannotReplayError: The record is deleted, would be refused again, or belongs to a closed
+                call.
             KafkaError: The broker does not answer.
             TimeoutError: It does not hand the record over.
         """
@@ -351,10 +397,16 @@ class RefusedRecords:
             raise CannotReplayError(str(error)) from error
         arrival = self.judged(record, now_ms)
         if isinstance(arrival, QuarantineRecord):
-            raise CannotReplayError(f"it would be refused again: {arrival.what}, {arrival.expected_and_seen}")
+            raise CannotReplayError(
+                f"it would be refused again: {arrival.what}, {arrival.expected_and_seen}"
+            )
         if entry.key in self.closed:
             closed = self.closed[entry.key]
-            why = "" if closed is None else f" ({closed.close_reason}, {shown_moment(closed.known_ms)} UTC)"
+            why = (
+                ""
+                if closed is None
+                else f" ({closed.close_reason}, {shown_moment(closed.known_ms)} UTC)"
+            )
             raise CannotReplayError(f"its call has closed{why} and is not reopened")
         return record, replay_headers(record)
 
@@ -366,15 +418,24 @@ class RefusedRecords:
 
 
 def replay_headers(record: Any) -> Headers:
-    """The headers of a record, and where it was refused first: by that a call takes it once, however often it is put back."""
+    """The headers of a record, and where it was refused first: by that a call takes it once,
+    however often it is put back.
+    """
     headers: Headers = list(record.headers)
     if dict(headers).get(REPLAY_OF_HEADER) is None:
-        headers.append((REPLAY_OF_HEADER, str(Coordinates(record.topic, record.partition, record.offset)).encode()))
+        headers.append(
+            (
+                REPLAY_OF_HEADER,
+                str(Coordinates(record.topic, record.partition, record.offset)).encode(),
+            )
+        )
     return headers
 
 
 Append = Callable[[Any, Headers], Awaitable[Coordinates | None]]
-"""Appends a record once more with these headers, and says where it is; None if it was put back before."""
+"""Appends a record once more with these headers, and says where it is; None if it was put back
+before.
+"""
 
 
 def to_topics(producer: AIOKafkaProducer) -> Append:
@@ -390,7 +451,9 @@ def to_topics(producer: AIOKafkaProducer) -> Append:
 
 
 def to_folder(folder: Path) -> Append:
-    """Has the process that serves a folder append records to its log; it names the places where they were refused itself."""
+    """Has the process that serves a folder append records to its log; it names the places where
+    they were refused itself.
+    """
 
     async def append(record: Any, _: Headers) -> Coordinates | None:
         (place,) = await post_command(folder, PUT_BACK_PATH, [(record.offset, record.key.decode())])
@@ -406,7 +469,8 @@ async def put_back(
     now_ms: int,
     stop: asyncio.Event,
 ) -> AsyncIterator[Outcome]:
-    """Appends each record to its own partition again, in the order of `entries`; ends early when `stop` is set.
+    """Appends each record to its own partition again, in the order of `entries`; ends early when
+    `stop` is set.
 
     After a failure of the broker the remaining records are not tried.
 
@@ -429,12 +493,18 @@ async def put_back(
         except MessageSizeTooLargeError:
             size = len(record.value or b"")
             text = (
-                f"its {size} bytes are more than a producer of callgauge sends: fix it and send it where it came from"
+                f"its {size} bytes are more than a producer of callgauge sends: fix it and send it "
+                "where it came from"
             )
             yield Outcome(place, reason=text)
         except (KafkaError, TimeoutError) as error:
             why = explained(error, records.kafka.security)
-            yield Outcome(place, reason=f"the broker {why.seen}" if why.answers else f"no broker answers: {why.seen}")
+            yield Outcome(
+                place,
+                reason=f"the broker {why.seen}"
+                if why.answers
+                else f"no broker answers: {why.seen}",
+            )
             return
         else:
             yield Outcome(place, appended=appended)
@@ -443,15 +513,19 @@ async def put_back(
 def _closed_since_ms(settings: Settings, entries: Sequence[QuarantineRecord]) -> int | None:
     """Since when the calls can have closed: not before they began, as far as that is known.
 
-    A record came while its call was open, or later by less than a call may take; unless its time was so far from the
-    broker's that it was refused for it: then its call may have closed at any time.
+    A record came while its call was open, or later by less than a call may take; unless its time
+    was so far from the broker's that it was refused for it: then its call may have closed at any
+    time.
     """
     if any(entry.reason is RefusalReason.TIME_OUT_OF_BOUNDS for entry in entries):
         return None
-    return min(entry.quarantined_at_ms for entry in entries) - needs_of(settings.limits).least_kept_ms
+    return (
+        min(entry.quarantined_at_ms for entry in entries) - needs_of(settings.limits).least_kept_ms
+    )
 
 
-# Refused records as terminal text. Pure: entries in, text out. Texts of producers cannot control the terminal.
+# Refused records as terminal text. Pure: entries in, text out. Texts of producers cannot control
+# the terminal.
 
 MAX_VALUE_BYTES: Final = 2_000
 MAX_HEADERS: Final = 20
@@ -463,13 +537,17 @@ MAX_SHOWN_CALLS: Final = 10
 
 
 def shown_bytes(raw: bytes, most: int) -> str:
-    """Bytes as text as far as they are UTF-8, at most `most` of them, with how many are left out."""
+    """Bytes as text as far as they are UTF-8, at most `most` of them, with how many are
+    left out.
+    """
     text = visible(raw[:most].decode("utf-8", "backslashreplace"), "\n")
     return text if len(raw) <= most else f"{text}\n... {len(raw) - most} more bytes"
 
 
 def shown_value(raw: bytes, redactor: Redactor) -> str:
-    """The beginning of a record without personal data, as far as it is UTF-8, and how much is left out."""
+    """The beginning of a record without personal data, as far as it is UTF-8, and how much is left
+    out.
+    """
     text = raw[: MAX_VALUE_BYTES + 2 * MARGIN_CHARS + 1].decode("utf-8", "backslashreplace")
     more = f"\n... of {len(raw)} bytes" if len(raw) > MAX_VALUE_BYTES else ""
     return redactor.beginning(text, MAX_VALUE_BYTES) + more
@@ -481,7 +559,12 @@ def listing(entries: Sequence[QuarantineRecord]) -> RenderableType:
     for column in ("refused (UTC)", "record", "conversation", "reason", "what"):
         table.add_column(column, overflow="fold")
     for entry in entries:
-        cells = (str(Coordinates.of(entry)), entry.key, entry.reason.value, f"{entry.what}; {entry.expected_and_seen}")
+        cells = (
+            str(Coordinates.of(entry)),
+            entry.key,
+            entry.reason.value,
+            f"{entry.what}; {entry.expected_and_seen}",
+        )
         table.add_row(shown_moment(entry.quarantined_at_ms), *cells)
     return table
 
@@ -493,8 +576,14 @@ def summary(found: Entries) -> RenderableType:
     table.add_column("reason")
     table.add_column("conversation")
     for reason, count in found.by_reason.most_common():
-        of_calls = Counter({key: number for (key, each), number in found.by_call.items() if each is reason})
-        table.add_row(str(count), reason.value, "all" if len(of_calls) > 1 else next(iter(of_calls), "") or "(no key)")
+        of_calls = Counter(
+            {key: number for (key, each), number in found.by_call.items() if each is reason}
+        )
+        table.add_row(
+            str(count),
+            reason.value,
+            "all" if len(of_calls) > 1 else next(iter(of_calls), "") or "(no key)",
+        )
         if len(of_calls) > 1:
             for key, number in of_calls.most_common(MAX_SHOWN_CALLS):
                 table.add_row(str(number), "", key or "(no key)")
@@ -532,7 +621,10 @@ def record_details(record: Any, judged: Arrival | QuarantineRecord) -> Renderabl
     else:
         verdict = f"it would be refused again: {judged.what}, {judged.expected_and_seen}"
     return _rows(
-        ("key", Text("(none)" if record.key is None else shown_bytes(record.key, _MAX_HEADER_BYTES))),
+        (
+            "key",
+            Text("(none)" if record.key is None else shown_bytes(record.key, _MAX_HEADER_BYTES)),
+        ),
         ("headers", Text("\n".join(headers) or "(none)")),
         ("put back", verdict),
         ("value", "(none)" if value is None else f"{len(value)} bytes:"),
@@ -552,7 +644,8 @@ def _rows(*rows: tuple[str, RenderableType]) -> Table:
 
 Result = TypeVar("Result")
 UNTIMELY: Final = (
-    "A record that is put back gets a new broker time, so one that was refused for its time is refused again unless "
+    "A record that is put back gets a new broker time, so one that was refused for its time is "
+    "refused again unless "
     "max_event_time_skew_ms is raised, or 0, for the evaluator and for this command."
 )
 MAX_REPLAYED: Final = 10_000
@@ -572,7 +665,8 @@ async def show_entry(settings: Settings, place: Coordinates, folder: Path | None
     tell_unreadable(found)
     if not found.newest:
         say(
-            f"{place} is not in quarantine: it was not refused, or the entry is gone. `callgauge quarantine list` shows what is."
+            f"{place} is not in quarantine: it was not refused, or the entry is gone. `callgauge "
+            "quarantine list` shows what is."
         )
         return False
     entry = found.newest[0]
@@ -592,8 +686,11 @@ async def show_entry(settings: Settings, place: Coordinates, folder: Path | None
     return True
 
 
-async def replay(settings: Settings, wanted: Wanted, folder: Path | None, *, is_dry_run: bool, is_agreed: bool) -> bool:
-    """Puts back each record that can be, and prints what became of each; returns whether that is all of them.
+async def replay(
+    settings: Settings, wanted: Wanted, folder: Path | None, *, is_dry_run: bool, is_agreed: bool
+) -> bool:
+    """Puts back each record that can be, and prints what became of each; returns whether that is
+    all of them.
 
     Args:
         settings: Those of the evaluator: they decide which records are refused again.
@@ -612,7 +709,8 @@ async def replay(settings: Settings, wanted: Wanted, folder: Path | None, *, is_
     found = await quarantined(settings.kafka, wanted, most=MAX_REPLAYED + 1, folder=folder)
     if len(found.newest) > MAX_REPLAYED:
         raise typer.BadParameter(
-            f"more than {MAX_REPLAYED} records match: narrow them with --since, --until, --topic or --reason."
+            f"more than {MAX_REPLAYED} records match: narrow them with --since, --until, --topic "
+            "or --reason."
         )
     tell_unreadable(found)
     entries = sorted(found.newest, key=Coordinates.of)
@@ -623,29 +721,40 @@ async def replay(settings: Settings, wanted: Wanted, folder: Path | None, *, is_
         confirm(len(entries), is_agreed=is_agreed)
     outcomes, is_stopped = await _put_back_in(settings, entries, folder, is_dry_run=is_dry_run)
     left = {outcome.place for outcome in outcomes if outcome.reason is not None}
-    if any(entry.reason is RefusalReason.TIME_OUT_OF_BOUNDS and Coordinates.of(entry) in left for entry in entries):
+    if any(
+        entry.reason is RefusalReason.TIME_OUT_OF_BOUNDS and Coordinates.of(entry) in left
+        for entry in entries
+    ):
         say(UNTIMELY)
     if is_dry_run or not entries:
         say(f"{counted(len(outcomes) - len(left), 'record')} to put back; nothing was appended.")
     else:
         done = sum(outcome.appended is not None for outcome in outcomes)
         say(
-            f"{counted(done, 'record')} of {len(entries)} put back. A call that closes meanwhile counts its record as after_close."
+            f"{counted(done, 'record')} of {len(entries)} put back. A call that closes meanwhile "
+            "counts its record as after_close."
         )
     if is_stopped:
         say("Stopped. The entries above are done; the others are unchanged.")
         raise typer.Exit(STOPPED_BY_SIGNAL)
     if len(outcomes) < len(entries):
         say(
-            f"The broker failed, so {len(entries) - len(outcomes)} were not tried. Run the command again once it is well."
+            f"The broker failed, so {len(entries) - len(outcomes)} were not tried. Run the command "
+            "again once it is well."
         )
     return not missing and not left and len(outcomes) == len(entries)
 
 
 async def _put_back_in(
-    settings: Settings, entries: Sequence[QuarantineRecord], folder: Path | None, *, is_dry_run: bool
+    settings: Settings,
+    entries: Sequence[QuarantineRecord],
+    folder: Path | None,
+    *,
+    is_dry_run: bool,
 ) -> tuple[Sequence[Outcome], bool]:
-    """What became of each record that was tried, which is printed, and whether a signal came before the last."""
+    """What became of each record that was tried, which is printed, and whether a signal came before
+    the last.
+    """
     outcomes: list[Outcome] = []
     async with AsyncExitStack() as stack:
         reader = await stack.enter_async_context(reader_of(settings, folder, entries))
@@ -654,9 +763,13 @@ async def _put_back_in(
         elif folder is not None:
             append = to_folder(folder)
         else:
-            append = to_topics(await stack.enter_async_context(settings.kafka.producer("quarantine")))
+            append = to_topics(
+                await stack.enter_async_context(settings.kafka.producer("quarantine"))
+            )
         closed = await _closed_among(settings, entries, folder)
-        records = RefusedRecords(settings.kafka, settings.all_limits, reader, closed, Redactor(settings.redaction))
+        records = RefusedRecords(
+            settings.kafka, settings.all_limits, reader, closed, Redactor(settings.redaction)
+        )
         stop = stack.enter_context(stop_on_signals())
         async for outcome in put_back(records, append, entries, wall_clock_ms(), stop):
             outcomes.append(outcome)
@@ -670,10 +783,16 @@ async def _nowhere(record: Any, _: Headers) -> Coordinates:
     return Coordinates(record.topic, record.partition, record.offset)
 
 
-async def _closed_among(settings: Settings, entries: Sequence[QuarantineRecord], folder: Path | None) -> Closed:
+async def _closed_among(
+    settings: Settings, entries: Sequence[QuarantineRecord], folder: Path | None
+) -> Closed:
     if folder is not None:
         return closed_calls_in(folder, entries)
-    return await closed_calls(settings.kafka, entries, _closed_since_ms(settings, entries)) if entries else {}
+    return (
+        await closed_calls(settings.kafka, entries, _closed_since_ms(settings, entries))
+        if entries
+        else {}
+    )
 
 
 def wanted_by(
@@ -723,8 +842,13 @@ def confirm(count: int, *, is_agreed: bool) -> None:
     if count <= 1 or is_agreed:
         return
     if not sys.stdin.isatty():
-        _refuse(f"{count} records would be put back; nothing was: give --yes to append them without being asked.")
-    if not typer.confirm(f"Append {count} records to the input topics, those that can be taken?", err=True):
+        _refuse(
+            f"{count} records would be put back; nothing was: give --yes to append them without "
+            "being asked."
+        )
+    if not typer.confirm(
+        f"Append {count} records to the input topics, those that can be taken?", err=True
+    ):
         _refuse("Nothing was appended.")
 
 
@@ -737,7 +861,8 @@ def tell_unreadable(found: Entries) -> None:
     """Says how many records of the quarantine topic could not be read, if any."""
     if found.unreadable:
         say(
-            f"{counted(found.unreadable, 'record')} of the quarantine topic could not be read: not ours, or of a newer version."
+            f"{counted(found.unreadable, 'record')} of the quarantine topic could not be read: not "
+            "ours, or of a newer version."
         )
 
 

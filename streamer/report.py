@@ -1,4 +1,6 @@
-"""The report of recorded calls: the file, the comparison of trials in it, and a table for the terminal."""
+"""The report of recorded calls: the file, the comparison of trials in it, and a table for the
+terminal.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,15 +17,26 @@ from consumers.console.page.whole import page_of
 from schemas.rows import CallRow, OwnRow, number
 from streamer.offline.scoring import RecordedScoring
 from streamer.trials.calls import NewestRows
-from streamer.trials.comparison import compared, errors, figures, fitting, judge_errors, remarks, shown
+from streamer.trials.comparison import (
+    compared,
+    errors,
+    figures,
+    fitting,
+    judge_errors,
+    remarks,
+    shown,
+)
 
 
 def page(calls: Sequence[ReportedCall], notes: Sequence[str], version: str) -> Markup:
-    """The whole HTML file: the calls, and more than one of them compared with each other. The arguments are those of `page_of`."""
+    """The whole HTML file: the calls, and more than one of them compared with each other. The
+    arguments are those of `page_of`.
+    """
     return page_of(calls, notes, version, over_many_calls(calls))
 
 
-# The section "Over many calls": repeated calls of each goal set compared, and their errors with links to the calls.
+# The section "Over many calls": repeated calls of each goal set compared, and their errors with
+# links to the calls.
 
 MOST_LINKS: Final = 12
 """Calls of one error that are linked; the others are counted."""
@@ -32,7 +45,9 @@ MOST_LINKS: Final = 12
 def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
     """The calls as trials of their goal sets; None if no two of them have goals."""
     found = (
-        NewestRows([*([] if call.goals_row is None else [call.goals_row]), *call.turns, call.row]).trial(call.anchor_id)
+        NewestRows(
+            [*([] if call.goals_row is None else [call.goals_row]), *call.turns, call.row]
+        ).trial(call.anchor_id)
         for call in calls
     )
     trials = [trial for trial in found if trial is not None]
@@ -60,13 +75,18 @@ def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
 def reported_call(
     scoring: RecordedScoring, anchor_id: str, redactor: Redacts, own: Sequence[OwnRow] = ()
 ) -> ReportedCall:
-    """A call that was scored, with its words and sounds and the values of one's own measures, as a report or a table shows it."""
+    """A call that was scored, with its words and sounds and the values of one's own measures, as a
+    report or a table shows it.
+    """
     newest = NewestRows(scoring.rows)
     row = newest.call or CallRow(conversation_id=scoring.call.conversation_id)
-    return ReportedCall(row, newest.turns.values(), newest.goals, scoring.words, anchor_id, redactor, own=own)
+    return ReportedCall(
+        row, newest.turns.values(), newest.goals, scoring.words, anchor_id, redactor, own=own
+    )
 
 
-# Recorded calls as a table for the terminal: how long callers waited, how far the calls got, and what stands out.
+# Recorded calls as a table for the terminal: how long callers waited, how far the calls got, and
+# what stands out.
 
 _NUMBERS = ("length", "turns", "answers", "median", "longest", "dead air", "goals")
 
@@ -123,7 +143,10 @@ def summary_table(calls: Iterable[CallSummary]) -> Table:
 def unknown_lines(calls: Iterable[CallSummary]) -> Iterator[str]:
     """What the question mark of the table means, if it has one."""
     if any(cell.endswith("?") for call in calls for cell in call.cells):
-        yield "goals: ? marks a call with subgoals whose verdict is not known; `callgauge report` says why."
+        yield (
+            "goals: ? marks a call with subgoals whose verdict is not known; `callgauge report` "
+            "says why."
+        )
 
 
 def standout_lines(calls: Sequence[CallSummary]) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""A file with a result, as a report or a table: it is written whole or not at all, and its owner alone reads it."""
+"""A file with a result, as a report or a table: it is written whole or not at all, and its owner
+alone reads it.
+"""
 
 import contextlib
 import os
@@ -13,12 +15,16 @@ class ResultFileError(OperatorError):
     """The file cannot be written."""
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path}: this file cannot be written: {why}. Nothing was written; name another place for it.")
+        super().__init__(
+            f"{path}: this file cannot be written: {why}. Nothing was written; name another place "
+            "for it."
+        )
         self.path = path
 
 
 def require_place(path: Path) -> None:
-    """Checks the place before anything is read, so that nobody waits for a file that cannot be written.
+    """Checks the place before anything is read, so that nobody waits for a file that cannot be
+    written.
 
     Raises:
         ResultFileError: It is a folder, or its folder is missing or not ours.
@@ -34,7 +40,8 @@ def require_place(path: Path) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Gives the place beside the file to write to; it gets the file's name at the end, and is deleted if the block fails.
+    """Gives the place beside the file to write to; it gets the file's name at the end, and is
+    deleted if the block fails.
 
     Its owner alone can read it, because it has words of people.
 

@@ -1,4 +1,6 @@
-"""Calls of a folder that `serve` keeps, for commands that read calls: with the process that serves it, and without."""
+"""Calls of a folder that `serve` keeps, for commands that read calls: with the process that serves
+it, and without.
+"""
 
 import asyncio
 import contextlib
@@ -38,7 +40,8 @@ class FolderReader:
         found = in_history(served(self._settings, self._folder), wanted)
         if found is None:
             raise OperatorError(
-                f"No call with the id {wanted!r} in {self._folder}. `callgauge history find --folder {self._folder}` lists calls."
+                f"No call with the id {wanted!r} in {self._folder}. `callgauge history find "
+                f"--folder {self._folder}` lists calls."
             )
         found.remarks.clear()
         return found
@@ -66,7 +69,9 @@ def context_in(settings: Settings, folder: Path, call: CallRow) -> MetricContext
     """
     with reading(folder) as log_file:
         events = log_file.events_of(call.conversation_id)
-    last_place = call.last_place if call.state == "closed" else math.inf  # what came later is no part of it
+    last_place = (
+        call.last_place if call.state == "closed" else math.inf
+    )  # what came later is no part of it
     of_call = (event for event in events if call.first_place <= event.place <= last_place)
     return context_from(call, of_call, "the log", settings.all_limits, Redactor(settings.redaction))
 

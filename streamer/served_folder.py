@@ -1,4 +1,6 @@
-"""A folder that `serve` keeps: whether it is one, where its history is, and the settings to read it."""
+"""A folder that `serve` keeps: whether it is one, where its history is, and the settings to read
+it.
+"""
 
 from pathlib import Path
 
@@ -13,7 +15,9 @@ def is_served(folder: Path) -> bool:
 
 
 def history_of(folder: Path, settings: Settings | None = None) -> Path:
-    """The folder of history of a folder that `serve` keeps, with the settings that it has; any other folder is one of history itself."""
+    """The folder of history of a folder that `serve` keeps, with the settings that it has; any
+    other folder is one of history itself.
+    """
     if not is_served(folder):
         return folder
     return (None if settings is None else settings.history.folder) or folder / "history"
@@ -26,7 +30,11 @@ def served(settings: Settings, folder: Path) -> Settings:
         OperatorError: It is no such folder.
     """
     if not is_served(folder):
-        raise OperatorError(f"{folder}: no `callgauge serve` has kept calls here: there is no {FILE_NAME}.")
-    history = settings.history.model_copy(update={"folder": history_of(folder, settings), "clickhouse_url": None})
+        raise OperatorError(
+            f"{folder}: no `callgauge serve` has kept calls here: there is no {FILE_NAME}."
+        )
+    history = settings.history.model_copy(
+        update={"folder": history_of(folder, settings), "clickhouse_url": None}
+    )
     goals = settings.goals.model_copy(update={"reads_topic": False})
     return settings.model_copy(update={"history": history, "goals": goals, "topic_prefix": ""})

@@ -1,4 +1,6 @@
-"""Writes into a folder that `serve` keeps: through the process that serves it, or without one under its lock."""
+"""Writes into a folder that `serve` keeps: through the process that serves it, or without one under
+its lock.
+"""
 
 import asyncio
 import sqlite3
@@ -27,10 +29,13 @@ from streamer.settings.all_settings import Settings
 from streamer.sources.posting import post_command
 
 
-async def say_in(settings: Settings, folder: Path, said: Sequence[tuple[str, AnyAnnotation | None]]) -> None:
+async def say_in(
+    settings: Settings, folder: Path, said: Sequence[tuple[str, AnyAnnotation | None]]
+) -> None:
     """Writes what people say of calls, each with its key; None is a call that is to be forgotten.
 
-    Returns when it is on the disk, and without a process that serves the folder, when the history there has it.
+    Returns when it is on the disk, and without a process that serves the folder, when the history
+    there has it.
 
     Raises:
         LogFileError, HistoryFolderError, ServeAwayError, PublishError: It cannot be written.
@@ -57,7 +62,8 @@ async def say_in(settings: Settings, folder: Path, said: Sequence[tuple[str, Any
             await FileHistory(log, store, instruments, _taken).keep_all()
     except (NotWrittenError, OSError, sqlite3.OperationalError) as error:
         raise OperatorError(
-            f"{folder}: the disk takes nothing ({error}). What is written already is taken up by the next `callgauge serve`, or by this "
+            f"{folder}: the disk takes nothing ({error}). What is written already is taken up by "
+            "the next `callgauge serve`, or by this "
             "command when you run it again. Make room, and see to the rights of the folder."
         ) from error
     finally:
@@ -94,7 +100,8 @@ def forget_in_folder(settings: Settings, folder: Path, what: Forgetting) -> Forg
     while _waits(folder, keys):
         if time.monotonic() > until:
             raise OperatorError(
-                f"The process that serves {folder} has not deleted them after {WAIT_SECONDS:.0f} s. It was told, so it will when its disk "
+                f"The process that serves {folder} has not deleted them after {WAIT_SECONDS:.0f} "
+                "s. It was told, so it will when its disk "
                 "takes something: see its log."
             )
         time.sleep(LOOK_SECONDS)

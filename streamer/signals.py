@@ -15,8 +15,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 def stop_on_signals() -> Iterator[asyncio.Event]:
     """Gives an event that the first SIGINT or SIGTERM sets; a second one ends the process at once.
 
-    The second signal ends it without cleaning up, with exit code 128 plus the signal's number. That is so until the end of
-    the process, since cleaning up after this block can hang too.
+    The second signal ends it without cleaning up, with exit code 128 plus the signal's number. That
+    is so until the end of the process, since cleaning up after this block can hang too.
 
     Enter it inside a running event loop, in the main thread.
     """
@@ -34,8 +34,12 @@ def stop_on_signals() -> Iterator[asyncio.Event]:
 
     for each in _SIGNALS:
         with suppress(NotImplementedError):  # on Windows, whose loop wakes by itself
-            loop.add_signal_handler(each, stop.set)  # also makes a signal wake the loop from its sleep
-        signal.signal(each, on_signal)  # called by the interpreter: also when the loop hangs in a step of its own
+            loop.add_signal_handler(
+                each, stop.set
+            )  # also makes a signal wake the loop from its sleep
+        signal.signal(
+            each, on_signal
+        )  # called by the interpreter: also when the loop hangs in a step of its own
     try:
         yield stop
     finally:

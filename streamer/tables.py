@@ -1,6 +1,8 @@
-"""Tables for programs: what the rows of `--csv` and `--parquet` have, column by column, and what writes them.
+"""Tables for programs: what the rows of `--csv` and `--parquet` have, column by column, and what
+writes them.
 
-Calls and turns have the columns of `schemas/columns.py`, as history has them. Unknown is empty, never 0.
+Calls and turns have the columns of `schemas/columns.py`, as history has them. Unknown is empty,
+never 0.
 """
 
 import contextlib
@@ -42,7 +44,9 @@ AnyColumn = Column | Computed[Any]
 LABELS_COLUMN: Final = Computed[Any](
     "annotations", "text", "labels of people, for calls of the history", lambda _: None
 )
-"""Behind the columns of past calls: they come from the topic `annotations`, not from the row of a call."""
+"""Behind the columns of past calls: they come from the topic `annotations`, not from the row of a
+call.
+"""
 
 
 # A row of a running call.
@@ -60,25 +64,43 @@ def _worst(read: Callable[[Any], Flat]) -> Callable[[RunningCall], Flat]:
 
 
 def _of_call(column: Column) -> Computed[RunningCall]:
-    return Computed(column.name, column.kind, column.meaning, lambda call: column.of(call.shown.call))
+    return Computed(
+        column.name, column.kind, column.meaning, lambda call: column.of(call.shown.call)
+    )
 
 
 TROUBLE_COLUMNS: Final[tuple[Computed[RunningCall], ...]] = (
-    Computed("trouble", "text", "kind of its worst trouble", _worst(lambda worst: worst.kind.value)),
-    Computed("rank", "real", "the higher, the worse; empty for a healthy call", _worst(lambda worst: worst.rank)),
     Computed(
-        "reasons", "text", "all of its troubles in words, the worst first",
+        "trouble", "text", "kind of its worst trouble", _worst(lambda worst: worst.kind.value)
+    ),
+    Computed(
+        "rank",
+        "real",
+        "the higher, the worse; empty for a healthy call",
+        _worst(lambda worst: worst.rank),
+    ),
+    Computed(
+        "reasons",
+        "text",
+        "all of its troubles in words, the worst first",
         lambda call: "; ".join(each.reason for each in call.shown.troubles) or None,
     ),
-    Computed("quiet_ms", "integer", "time since its newest row", lambda call: max(0, call.at_ms - call.shown.call.known_ms)),
-)  # fmt: skip
+    Computed(
+        "quiet_ms",
+        "integer",
+        "time since its newest row",
+        lambda call: max(0, call.at_ms - call.shown.call.known_ms),
+    ),
+)
 RUNNING_COLUMNS: Final = (*map(_of_call, CALL_COLUMNS), *TROUBLE_COLUMNS)
 
 
 # A row of a trial.
 
 
-def _known(read: Callable[[Trial], bool | float | str], kind: Callable[[float], Flat]) -> Callable[[Trial], Flat]:
+def _known(
+    read: Callable[[Trial], bool | float | str], kind: Callable[[float], Flat]
+) -> Callable[[Trial], Flat]:
     return lambda trial: None if isinstance(value := read(trial), str) else kind(value)
 
 
@@ -92,23 +114,59 @@ def _joined(names: Iterable[str]) -> str | None:
 
 TRIAL_COLUMNS: Final[tuple[Computed[Trial], ...]] = (
     Computed("conversation_id", "text", "the call", lambda trial: trial.conversation_id),
-    Computed("place", "text", "its file, or the address of its page", lambda trial: trial.place or None),
+    Computed(
+        "place", "text", "its file, or the address of its page", lambda trial: trial.place or None
+    ),
     Computed("goal_set", "text", "the goals of the call", lambda trial: trial.goal_set.id),
     Computed("goal_version", "text", "digest of their content", lambda trial: trial.version),
-    Computed("success", "real", "1 when every subgoal is reached", _known(lambda trial: trial.success, float)),
-    Computed("success_unknown", "text", "why nobody knows", _unknown(lambda trial: trial.success)),
-    Computed("progress", "real", "share of subgoals that are reached, 0 to 1", _known(lambda trial: trial.progress, float)),
-    Computed("progress_unknown", "text", "why nobody knows", _unknown(lambda trial: trial.progress)),
-    Computed("reached", "integer", "subgoals that are reached", lambda trial: sum(each.finding is True for each in trial.subgoals)),
-    Computed("subgoals", "integer", "all subgoals", lambda trial: len(trial.subgoals)),
-    Computed("missed", "text", "the subgoals that were not reached, by name", lambda trial: _joined(trial.missed)),
-    Computed("stall_turn", "integer", "the first turn after its last progress, without success", lambda trial: trial.stall_turn),
     Computed(
-        "failed_tools", "text", "the tools that failed or were not answered",
+        "success",
+        "real",
+        "1 when every subgoal is reached",
+        _known(lambda trial: trial.success, float),
+    ),
+    Computed("success_unknown", "text", "why nobody knows", _unknown(lambda trial: trial.success)),
+    Computed(
+        "progress",
+        "real",
+        "share of subgoals that are reached, 0 to 1",
+        _known(lambda trial: trial.progress, float),
+    ),
+    Computed(
+        "progress_unknown", "text", "why nobody knows", _unknown(lambda trial: trial.progress)
+    ),
+    Computed(
+        "reached",
+        "integer",
+        "subgoals that are reached",
+        lambda trial: sum(each.finding is True for each in trial.subgoals),
+    ),
+    Computed("subgoals", "integer", "all subgoals", lambda trial: len(trial.subgoals)),
+    Computed(
+        "missed",
+        "text",
+        "the subgoals that were not reached, by name",
+        lambda trial: _joined(trial.missed),
+    ),
+    Computed(
+        "stall_turn",
+        "integer",
+        "the first turn after its last progress, without success",
+        lambda trial: trial.stall_turn,
+    ),
+    Computed(
+        "failed_tools",
+        "text",
+        "the tools that failed or were not answered",
         lambda trial: _joined(each.tool for each in trial.failed_tools),
     ),
-    Computed("closed_ms", "integer", "when it was closed, in epoch ms", lambda trial: trial.closed_at_ms or None),
-)  # fmt: skip
+    Computed(
+        "closed_ms",
+        "integer",
+        "when it was closed, in epoch ms",
+        lambda trial: trial.closed_at_ms or None,
+    ),
+)
 
 
 # Rows.
@@ -126,7 +184,11 @@ def call_rows(rows: Iterable[object]) -> list[Row]:
 
 def turn_rows(rows: Iterable[object]) -> list[Row]:
     """A line for each row of a turn among these, without withdrawn ones."""
-    return [flat(TURN_COLUMNS, row) for row in rows if isinstance(row, TurnRow) and row.status != "withdrawn"]
+    return [
+        flat(TURN_COLUMNS, row)
+        for row in rows
+        if isinstance(row, TurnRow) and row.status != "withdrawn"
+    ]
 
 
 def own_rows(rows: Iterable[object]) -> list[Row]:
@@ -141,8 +203,11 @@ MAX_WAITING_ROWS: Final = 10_000
 
 
 @contextlib.contextmanager
-def table(columns: Sequence[AnyColumn], parquet: Path | None) -> Iterator[Callable[[Iterable[Row]], str]]:
-    """Gives the function that takes rows and returns the text to print for them: lines of CSV, nothing for a Parquet file.
+def table(
+    columns: Sequence[AnyColumn], parquet: Path | None
+) -> Iterator[Callable[[Iterable[Row]], str]]:
+    """Gives the function that takes rows and returns the text to print for them: lines of CSV,
+    nothing for a Parquet file.
 
     Args:
         columns: The columns of the rows. Their names are printed, as the first line.
@@ -199,7 +264,8 @@ def require_parquet(path: Path) -> Any:
         import pyarrow.parquet
     except ImportError as error:
         raise OperatorError(
-            f"--parquet needs a package that is not installed ({error.name}). Nothing was read. Install callgauge with it: "
+            f"--parquet needs a package that is not installed ({error.name}). Nothing was read. "
+            "Install callgauge with it: "
             "`pip install 'PATH_OF_THE_CHECKOUT[parquet]'`; or take --csv."
         ) from error
     return pyarrow
@@ -215,7 +281,9 @@ def _parquet(columns: Sequence[AnyColumn], path: Path) -> Iterator[Callable[[Ite
 
         def flush() -> None:
             values = zip(*waiting, strict=True) if waiting else [()] * len(columns)
-            arrays = [arrow.array(each, kind) for each, kind in zip(values, schema.types, strict=True)]
+            arrays = [
+                arrow.array(each, kind) for each, kind in zip(values, schema.types, strict=True)
+            ]
             writer.write_table(arrow.table(arrays, schema=schema))
             waiting.clear()
 

@@ -1,4 +1,6 @@
-"""The one way to a terminal: what commands print goes through here, so no text of others controls what shows it."""
+"""The one way to a terminal: what commands print goes through here, so no text of others controls
+what shows it.
+"""
 
 import io
 import json
@@ -26,7 +28,9 @@ FILE_COLUMNS: Final = 1_000
 
 
 def say(text: object) -> None:
-    """Prints a message for the person on standard error; a line that continues it begins with a blank."""
+    """Prints a message for the person on standard error; a line that continues it begins with a
+    blank.
+    """
     typer.echo(visible(_FORGED_BREAK.sub(r"\\n", str(text)), "\n"), err=True)
 
 
@@ -36,7 +40,9 @@ def print_line(line: object = "") -> None:
 
 
 def print_lines(text: str, *, ends: bool = True) -> None:
-    """Prints a text whose line breaks count, for example a record as it was sent; `ends` it with one more."""
+    """Prints a text whose line breaks count, for example a record as it was sent; `ends` it with
+    one more.
+    """
     typer.echo(visible(text, "\n"), nl=ends)
 
 
@@ -68,7 +74,9 @@ def _as_json(char: str) -> str:
 
 
 class Screen(Console):
-    """A console for texts of others: a `str` is one line without markup; line breaks count in a `Text` only."""
+    """A console for texts of others: a `str` is one line without markup; line breaks count in a
+    `Text` only.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
@@ -77,19 +85,25 @@ class Screen(Console):
         """Makes a text of a plain string, when it is measured as well as when it is shown."""
         return super().render_str(visible(text), **options)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """Yields what is written; only rich's own control sequences are not escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text, "\n"))
 
 
 def error_console() -> Screen:
-    """Standard error for progress and live tables; its `is_terminal` says whether they can be shown."""
+    """Standard error for progress and live tables; its `is_terminal` says whether they can be
+    shown.
+    """
     return Screen(stderr=True)
 
 
 def output_console() -> Screen:
-    """Standard output for tables and texts; `FILE_COLUMNS` wide and without padding unless it is a terminal."""
+    """Standard output for tables and texts; `FILE_COLUMNS` wide and without padding unless it is a
+    terminal.
+    """
     console = Screen()
     if console.is_terminal:
         return console
@@ -111,7 +125,9 @@ class _Unpadded(io.TextIOBase):
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Turns logging off inside the block: aiokafka logs each refusal several times, and raises it too."""
+    """Turns logging off inside the block: aiokafka logs each refusal several times, and raises it
+    too.
+    """
     logging.disable(logging.CRITICAL)
     try:
         yield

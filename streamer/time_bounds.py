@@ -18,7 +18,8 @@ def moment_ms(text: str, now_ms: int) -> int:
     """The moment of a text, in ms since 1970.
 
     Args:
-        text: `90s`, `30m`, `2h` or `7d` ago; or a date, with or without a time, in UTC unless it names its zone.
+        text: `90s`, `30m`, `2h` or `7d` ago; or a date, with or without a time, in UTC unless it
+            names its zone.
         now_ms: The present, from which "ago" counts.
 
     Raises:

@@ -1,4 +1,6 @@
-"""What holds for every test: Hypothesis profiles, logging as it was, and skips that CI does not accept."""
+"""What holds for every test: Hypothesis profiles, logging as it was, and skips that CI does not
+accept.
+"""
 
 import gc
 import logging
@@ -17,8 +19,9 @@ from tests.support.tiers import is_short
 
 _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
-# No deadline, and slow generation is no failure: the machine is shared and properties fold whole calls. No profile explains
-# a failure line by line: with whole calls that takes longer than five minutes, and the worker is taken for hung.
+# No deadline, and slow generation is no failure: the machine is shared and properties fold whole
+# calls. No profile explains a failure line by line: with whole calls that takes longer than five
+# minutes, and the worker is taken for hung.
 _PATIENT = hypothesis.settings(
     deadline=None,
     phases=[phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain],
@@ -26,9 +29,14 @@ _PATIENT = hypothesis.settings(
     print_blob=True,
 )
 # The same commit gets the same answer twice; what is new is found by `make laws`.
-hypothesis.settings.register_profile("same", _PATIENT, max_examples=30, derandomize=True, database=None)
-hypothesis.settings.register_profile("laws", _PATIENT, max_examples=int(os.environ.get("EXAMPLES", "1000")))
-# For tests of tests, which ask only whether a law fails: looking for the smallest case that fails would take minutes each time.
+hypothesis.settings.register_profile(
+    "same", _PATIENT, max_examples=30, derandomize=True, database=None
+)
+hypothesis.settings.register_profile(
+    "laws", _PATIENT, max_examples=int(os.environ.get("EXAMPLES", "1000"))
+)
+# For tests of tests, which ask only whether a law fails: looking for the smallest case that fails
+# would take minutes each time.
 hypothesis.settings.register_profile(
     "unshrunk",
     hypothesis.settings.get_profile("same"),
@@ -36,18 +44,22 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("same")
 
-# LiveKit and chDB are in environments of their own, so here the doctest search could not import what uses them.
+# LiveKit and chDB are in environments of their own, so here the doctest search could not import
+# what uses them.
 collect_ignore = ["support/livekit_agents", "support/clickhouse/server.py"]
 
 _KEEP_IT = (
-    "Keep each failure: put the failing test case above the law as @example(...), so that every run tries it first. "
+    "Keep each failure: put the failing test case above the law as @example(...), so that every "
+    "run tries it first. "
     "A law that draws from `data` takes no @example: write what it drew as a test of its own."
 )
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """A command that a test runs in this process may set up where log lines go; the next test sets up its own."""
+    """A command that a test runs in this process may set up where log lines go; the next test sets
+    up its own.
+    """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -58,12 +70,16 @@ def _logging_as_before() -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     # A law that failed at random need not fail in the next run.
-    failed = any(report.keywords.get("hypothesis") for report in terminalreporter.stats.get("failed", ()))
+    failed = any(
+        report.keywords.get("hypothesis") for report in terminalreporter.stats.get("failed", ())
+    )
     if failed and terminalreporter.config.getoption("hypothesis_profile") == "laws":
         terminalreporter.section("failures of laws")
         terminalreporter.write_line(_KEEP_IT)
     passed = terminalreporter.stats.get("passed", ())
-    killed = [what for report in passed for name, what in report.user_properties if name == "mutant"]
+    killed = [
+        what for report in passed for name, what in report.user_properties if name == "mutant"
+    ]
     if killed:
         terminalreporter.section(f"{len(killed)} mutants, all killed")
         terminalreporter.write_line("\n".join(sorted(map(str, killed))))
@@ -71,7 +87,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--write-durations", action="store_true", help="keep how long tests take, see tests/support/schedule"
+        "--write-durations",
+        action="store_true",
+        help="keep how long tests take, see tests/support/schedule",
     )
 
 
@@ -89,10 +107,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SlowestFirst
 def pytest_collection(session: pytest.Session) -> Generator[None, None, None]:
     if not _IS_WORKER:
         return (yield)
-    # What collecting makes stays to the end: looking through it for garbage takes a third of the time, and finds none.
+    # What collecting makes stays to the end: looking through it for garbage takes a third of the
+    # time, and finds none.
     gc.disable()
     try:
-        with after_the_first(os.environ["PYTEST_XDIST_WORKER"], Path(session.config.getoption("basetemp"))):
+        with after_the_first(
+            os.environ["PYTEST_XDIST_WORKER"], Path(session.config.getoption("basetemp"))
+        ):
             return (yield)
     finally:
         gc.freeze()

@@ -1,4 +1,6 @@
-"""Who may open a page: a token, by header or by a cookie after a form, or the user that a trusted proxy names."""
+"""Who may open a page: a token, by header or by a cookie after a form, or the user that a trusted
+proxy names.
+"""
 
 import asyncio
 import hmac
@@ -47,8 +49,10 @@ class Access:
         self._is_local = is_loopback(settings.host)
         if self.is_open and not self._is_local and not settings.is_public:
             raise SetupError(
-                f"Console: everybody who reaches {settings.host} could read calls, so it does not start. Set console.token, or "
-                "console.user_header behind a proxy that logs people in, or console.is_public if that is what you want."
+                f"Console: everybody who reaches {settings.host} could read calls, so it does not "
+                "start. Set console.token, or "
+                "console.user_header behind a proxy that logs people in, or console.is_public if "
+                "that is what you want."
             )
 
     def user_of(self, request: Request) -> str | None:
@@ -68,15 +72,17 @@ class Access:
         return self._token is not None and bool(given) and not is_token(given or b"", self._token)
 
     def author_of(self, request: Request, given: str = "") -> str | None:
-        """Returns the author of a label or note: the user that the proxy names, otherwise the name in the form. None if strangers can
-        read this console, because then nobody may write.
+        """Returns the author of a label or note: the user that the proxy names, otherwise the name
+        in the form. None if strangers can read this console, because then nobody may write.
         """
         if self._user_header is not None and request.headers.get(self._user_header):
             return self.user_of(request)
         return None if self.is_open and not self._is_local else given.strip()
 
     def let_in(self, given: str, to: str, *, is_https: bool) -> Response | None:
-        """The answer to the right token, with a cookie, which a browser that came by https never sends without; None for a wrong one."""
+        """The answer to the right token, with a cookie, which a browser that came by https never
+        sends without; None for a wrong one.
+        """
         if self._token is None or not is_token(given.encode(), self._token):
             return None
         until = str(int(self._now_s()) + SESSION_SECONDS)
@@ -101,7 +107,9 @@ class Access:
         until, _, signature = cookie.partition(".")
         if not until.isascii() or not until.isdigit() or not signature.isascii():
             return False
-        return hmac.compare_digest(signature, self._signed(until)) and int(until[:20]) > self._now_s()
+        return (
+            hmac.compare_digest(signature, self._signed(until)) and int(until[:20]) > self._now_s()
+        )
 
     def _signed(self, until: str) -> str:
         key = b"" if self._token is None else self._token.get_secret_value().encode()
@@ -109,9 +117,13 @@ class Access:
 
 
 class WrongTokens:
-    """The answers to wrong tokens: each takes a while, so that guessing is slow, and an address has a log line a minute at most."""
+    """The answers to wrong tokens: each takes a while, so that guessing is slow, and an address has
+    a log line a minute at most.
+    """
 
-    def __init__(self, pause_seconds: Callable[[], float], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, pause_seconds: Callable[[], float], now: Callable[[], float] = time.monotonic
+    ) -> None:
         """`pause_seconds` is how long an answer takes."""
         self._pause_seconds = pause_seconds
         self._now = now
@@ -140,19 +152,25 @@ class WrongTokens:
 
 
 def is_of_another_site(request: Request) -> bool:
-    """Whether a page of another site made a browser ask, by anything but a link: a picture, a script, a frame, a form or `fetch`.
+    """Whether a page of another site made a browser ask, by anything but a link: a picture, a
+    script, a frame, a form or `fetch`.
 
-    Such a page cannot read the answer, but it can have very many made. Programs and old browsers send none of these headers.
+    Such a page cannot read the answer, but it can have very many made. Programs and old browsers
+    send none of these headers.
     """
     headers = request.headers
     if headers.get("sec-fetch-site") not in {"cross-site", "same-site"}:
         return False
-    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    is_link = (
+        headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    )
     return request.method not in {"GET", "HEAD"} or not is_link
 
 
 def came_by_https(request: Request) -> bool:
-    """Whether the browser asked by https, itself or of a proxy in front. Who claims it falsely gets a cookie that is sent less often."""
+    """Whether the browser asked by https, itself or of a proxy in front. Who claims it falsely gets
+    a cookie that is sent less often.
+    """
     return "https" in (
         request.url.scheme,
         request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower(),

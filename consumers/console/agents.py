@@ -1,4 +1,5 @@
-"""Figures of a quarter of an hour, minute by minute: of all calls, of those with the same labels, and of the agents behind them.
+"""Figures of a quarter of an hour, minute by minute: of all calls, of those with the same labels,
+and of the agents behind them.
 
 Each version of an agent is by itself, with since when it is bad. Pure: rows and times in.
 """
@@ -20,7 +21,9 @@ MINUTES: Final = 15
 """How far back figures go, one minute after the other."""
 WINDOW_MS: Final = MINUTES * MINUTE_MS
 MAX_KEPT: Final = 1_000
-"""Versions of agents, and sets of labels, that have figures; those of which no row came for longest make room."""
+"""Versions of agents, and sets of labels, that have figures; those of which no row came for longest
+make room.
+"""
 WAIT_STEP_MS: Final = 10
 """Waits are counted in steps of this: people read no more of one."""
 MAX_WAIT_MS: Final = 600_000
@@ -28,13 +31,17 @@ MAX_WAIT_MS: Final = 600_000
 MAX_AFFECTED: Final = 10_000
 """Calls counted as affected by one bad time; more are as good as this many."""
 BAD_SHARE: Final = 0.1
-"""Share of calls in trouble from which a version is bad: of many calls one or two are always in trouble."""
+"""Share of calls in trouble from which a version is bad: of many calls one or two are always in
+trouble.
+"""
 FEW_CALLS: Final = 2
 """So few calls make a version bad by one of them; of more it takes two."""
 ENDED_LATELY_MS: Final = MINUTE_MS
 """How long a call that ended badly counts beside those that run."""
 PAUSE_MS: Final = MINUTE_MS
-"""A version that is bad again so soon has not been well between, and one that was bad for less is soon forgotten."""
+"""A version that is bad again so soon has not been well between, and one that was bad for less is
+soon forgotten.
+"""
 CALLS_OF_ONE_STEP: Final = 500
 """Calls that are looked at before everything else has its turn: half a millisecond."""
 
@@ -145,12 +152,14 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 class AgentNow(Figures, frozen=True, kw_only=True):
-    """One version of an agent as it is now: its calls, and its figures of the last quarter of an hour.
+    """One version of an agent as it is now: its calls, and its figures of the last quarter of an
+    hour.
 
     Attributes:
         agent: Its name.
         version: Its version; null where its calls name none.
-        waits_p95_ms: The wait that 95 % do not exceed, by minute, the newest last; null for a minute without an answer.
+        waits_p95_ms: The wait that 95 % do not exceed, by minute, the newest last; null for a
+            minute without an answer.
         bad_since_ms: Since when it is bad, or was until a quarter of an hour ago; null otherwise.
         bad_until_ms: Until when it was bad; null while it is, and otherwise.
         calls_affected: Calls that were in trouble, or ended badly, in that time.
@@ -193,7 +202,9 @@ class _Kept:
     def last(self, now_ms: int) -> list[Minute]:
         """The minutes up to now, the oldest first."""
         newest = now_ms // MINUTE_MS
-        return [self.minutes.get(each) or Minute() for each in range(newest - MINUTES + 1, newest + 1)]
+        return [
+            self.minutes.get(each) or Minute() for each in range(newest - MINUTES + 1, newest + 1)
+        ]
 
     def note_bad(self, now_ms: int, of: "_Sums") -> None:
         """Notes whether the calls of a version are bad now; a short pause ends no bad time."""
@@ -245,18 +256,28 @@ class Agents:
         wait_ms = number(row.wait_ms)
         if "wait" not in row.news or wait_ms is None:
             return
-        steps = round(max(0.0, min(MAX_WAIT_MS, wait_ms)) / WAIT_STEP_MS)  # who begins before the end waits for nothing
+        steps = round(
+            max(0.0, min(MAX_WAIT_MS, wait_ms)) / WAIT_STEP_MS
+        )  # who begins before the end waits for nothing
         for minute in self._minutes_of(row):
             minute.waits[steps] += 1
 
     def take_call(self, before: CallRow | None, row: CallRow) -> None:
-        """Takes in a row of a call and the one before it; None for the first. An older row changes nothing."""
+        """Takes in a row of a call and the one before it; None for the first. An older row changes
+        nothing.
+        """
         if before is not None and before.revision > row.revision:
             return
         unanswered = _unanswered(row) - (0 if before is None else _unanswered(before))
-        ended_badly = (bad_end(row) is not None) - (before is not None and bad_end(before) is not None)
+        ended_badly = (bad_end(row) is not None) - (
+            before is not None and bad_end(before) is not None
+        )
         found = None if row.goals is None else row.goals.progress
-        is_judged = row.state == "closed" and (before is None or before.state != "closed") and found is not None
+        is_judged = (
+            row.state == "closed"
+            and (before is None or before.state != "closed")
+            and found is not None
+        )
         if unanswered or ended_badly or is_judged:
             for minute in self._minutes_of(row):
                 minute.unanswered += unanswered
@@ -266,7 +287,9 @@ class Agents:
                     minute.progress += found.reached / found.subgoals
 
     def looking(self, calls: Iterable[ShownCall], now_ms: int) -> Generator[None, None, None]:
-        """Brings `now` and the newest minute up to date, in steps between which rows may be taken in."""
+        """Brings `now` and the newest minute up to date, in steps between which rows may be taken
+        in.
+        """
         sums: dict[_Key, _Sums] = {None: _Sums()}
         for place, shown in enumerate(calls, 1):
             _add(sums.setdefault(shown.call.labels, _Sums()), shown, now_ms)
@@ -290,16 +313,22 @@ class Agents:
         self.now, self.at_ms = sorted(found, key=_worst_first), now_ms
 
     def figures(self, wanted: WantedCalls) -> tuple[Figures, list[tuple[int, Figures]]]:
-        """Figures up to the last look of the calls with the labels that are asked for: of all the time, and by minute, the oldest first,
-        each with its begin.
+        """Figures up to the last look of the calls with the labels that are asked for: of all the
+        time, and by minute, the oldest first, each with its begin.
         """
         kept = [self._everything]
         if wanted.is_by_label:
-            kept = [each for key, each in list(self._kept.items()) if isinstance(key, Labels) and wanted.include(key)]
+            kept = [
+                each
+                for key, each in list(self._kept.items())
+                if isinstance(key, Labels) and wanted.include(key)
+            ]
         each_last = zip(*(each.last(self.at_ms) for each in (*kept, _Kept())), strict=True)
         minutes = [together(same) for same in each_last]
         first_ms = self.at_ms - self.at_ms % MINUTE_MS - (MINUTES - 1) * MINUTE_MS
-        by_minute = [(first_ms + place * MINUTE_MS, each.figures()) for place, each in enumerate(minutes)]
+        by_minute = [
+            (first_ms + place * MINUTE_MS, each.figures()) for place, each in enumerate(minutes)
+        ]
         return together(minutes).figures(), by_minute
 
     def _look(self, version: Version, of: _Sums, now_ms: int) -> AgentNow:
@@ -344,7 +373,9 @@ def version_of(labels: Labels) -> Version:
 
 
 def _unanswered(row: CallRow) -> int:
-    """Turns of a call without an answer; one for which the caller waits in silence is none until it is answered."""
+    """Turns of a call without an answer; one for which the caller waits in silence is none until it
+    is answered.
+    """
     return max(row.unanswered, int(row.waiting is not None))
 
 

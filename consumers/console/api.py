@@ -1,4 +1,6 @@
-"""The API of the console: its models, which are its documentation, and the pieces that make them."""
+"""The API of the console: its models, which are its documentation, and the pieces that
+make them.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -23,7 +25,9 @@ MAX_ID_CHARS: Final = 1_000
 MAX_TIME_MS: Final = 9_007_199_254_740_991
 """The largest whole number that every program can hold."""
 
-_Names = Field("", max_length=MAX_QUERY_CHARS, description="Names, separated by commas; empty for all.")
+_Names = Field(
+    "", max_length=MAX_QUERY_CHARS, description="Names, separated by commas; empty for all."
+)
 
 
 class CallsQuery(BaseModel):
@@ -31,22 +35,34 @@ class CallsQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    text: str = Field("", max_length=MAX_QUERY_CHARS, description="Part of the id, of a label, or of what is wrong.")
+    text: str = Field(
+        "",
+        max_length=MAX_QUERY_CHARS,
+        description="Part of the id, of a label, or of what is wrong.",
+    )
     agent: str = _Names
     version: str = _Names
     tenant: str = _Names
     environment: str = _Names
     bad: Literal["", "0", "1"] = Field("", description="1 for calls in trouble alone.")
     sort: SortKey = Field(
-        "trouble", description="The order: the worst first, the longest quiet, the slowest, the oldest, by agent."
+        "trouble",
+        description=(
+            "The order: the worst first, the longest quiet, the slowest, the oldest, by agent."
+        ),
     )
 
     def wanted(self) -> WantedCalls:
         """The same as a choice of calls."""
         return WantedCalls(
-            names_of(self.agent), names_of(self.tenant), names_of(self.environment),
-            text=self.text.strip(), only_bad=self.bad == "1", sort=self.sort, versions=names_of(self.version),
-        )  # fmt: skip
+            names_of(self.agent),
+            names_of(self.tenant),
+            names_of(self.environment),
+            text=self.text.strip(),
+            only_bad=self.bad == "1",
+            sort=self.sort,
+            versions=names_of(self.version),
+        )
 
 
 class ListQuery(CallsQuery):
@@ -64,7 +80,9 @@ class MomentQuery(BaseModel):
         None,
         ge=0,
         le=MAX_TIME_MS,
-        description="Time of the log in epoch ms: the answer is what was known then; now without it.",
+        description=(
+            "Time of the log in epoch ms: the answer is what was known then; now without it."
+        ),
     )
 
 
@@ -90,8 +108,8 @@ class FleetMinute(Figures, frozen=True, kw_only=True):
 
 
 class FleetAnswer(msgspec.Struct):
-    """Figures of all calls in each minute of the last quarter of an hour, the newest last; and each version of each agent, the worst
-    first.
+    """Figures of all calls in each minute of the last quarter of an hour, the newest last; and each
+    version of each agent, the worst first.
     """
 
     at_ms: int
@@ -134,7 +152,8 @@ def fleet_answer(fleet: Fleet, now: RunningCalls, now_ms: int) -> FleetAnswer:
 
 
 class CallDetail(msgspec.Struct):
-    """One call as it was known at a moment: its rows, as `docs/tables.md` has them. A field of a row that is not there has its default.
+    """One call as it was known at a moment: its rows, as `docs/tables.md` has them. A field of a
+    row that is not there has its default.
 
     Attributes:
         call: The row of the call.
@@ -163,9 +182,12 @@ def call_detail(call: StoredCall, annotations: Sequence[Annotation], *, words: b
 # The description of the API, made from the models.
 
 _ID: Final = {
-    "name": "id", "in": "path", "required": True, "description": "The conversation id.",
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "The conversation id.",
     "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS},
-}  # fmt: skip
+}
 _OPERATIONS: Final[Mapping[str, tuple[str, type[BaseModel], type[msgspec.Struct]]]] = {
     "/calls": ("The calls that run now.", ListQuery, CallList),
     "/calls/{id}": ("One call as it was known at a moment.", MomentQuery, CallDetail),
@@ -178,12 +200,19 @@ def openapi(version: str) -> dict[str, Any]:
     answers = [Problem, *(answer for _, _, answer in _OPERATIONS.values())]
     _, schemas = msgspec.json.schema_components(answers, ref_template="#/components/schemas/{name}")
     problems = {
-        status: {"description": text, "content": {"application/problem+json": {"schema": _ref(Problem)}}}
+        status: {
+            "description": text,
+            "content": {"application/problem+json": {"schema": _ref(Problem)}},
+        }
         for status, text in {
-            "401": "The token is missing or wrong.", "404": "There is no such call.", "405": "Only GET is answered.",
-            "414": "The id is too long.", "422": "A field of the query is wrong.", "503": "Too many readers, or nothing is written now.",
+            "401": "The token is missing or wrong.",
+            "404": "There is no such call.",
+            "405": "Only GET is answered.",
+            "414": "The id is too long.",
+            "422": "A field of the query is wrong.",
+            "503": "Too many readers, or nothing is written now.",
         }.items()
-    }  # fmt: skip
+    }
     stream = {
         "description": "Events: each has one row of `scores`.",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
@@ -193,11 +222,17 @@ def openapi(version: str) -> dict[str, Any]:
             "get": {
                 "summary": summary,
                 "parameters": [*([_ID] if "{id}" in path else []), *_fields(query)],
-                "responses": {"200": {"description": "The answer.", "content": {"application/json": {"schema": _ref(answer)}}}, **problems},
+                "responses": {
+                    "200": {
+                        "description": "The answer.",
+                        "content": {"application/json": {"schema": _ref(answer)}},
+                    },
+                    **problems,
+                },
             }
         }
         for path, (summary, query, answer) in _OPERATIONS.items()
-    }  # fmt: skip
+    }
     paths[f"{PREFIX}/stream"] = {
         "get": {
             "summary": "Every new row of `scores`, as server-sent events.",
@@ -206,14 +241,18 @@ def openapi(version: str) -> dict[str, Any]:
     }
     return {
         "openapi": "3.1.0",
-        "info": {"title": "callgauge console", "version": version, "description": "Calls while they run. Times are epoch ms."},
+        "info": {
+            "title": "callgauge console",
+            "version": version,
+            "description": "Calls while they run. Times are epoch ms.",
+        },
         "paths": paths,
         "components": {
             "schemas": msgspec.json.decode(msgspec.json.encode(schemas)),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}, {}],
-    }  # fmt: skip
+    }
 
 
 def _ref(model: type) -> dict[str, str]:
@@ -229,7 +268,9 @@ def _fields(query: type[BaseModel]) -> list[dict[str, Any]]:
             "in": "query",
             "required": False,
             "description": schema.pop("description", ""),
-            "schema": {key: value for key, value in schema.items() if key not in ("default", "title")},
+            "schema": {
+                key: value for key, value in schema.items() if key not in ("default", "title")
+            },
         }
         for name, schema in properties.items()
     ]

@@ -1,7 +1,8 @@
 """What a page shows, as parts of markup, and what a reader lacks of it.
 
-There is one state for all readers of the same page, and no queue: a reader gets the parts that are newer than what it has, whether it
-is one step behind or comes back after a minute. A reader that does not read costs nothing.
+There is one state for all readers of the same page, and no queue: a reader gets the parts that are
+newer than what it has, whether it is one step behind or comes back after a minute. A reader that
+does not read costs nothing.
 """
 
 import asyncio
@@ -11,16 +12,25 @@ from functools import lru_cache
 from typing import Final
 
 Boxes = Mapping[str, Mapping[str, str]]
-"""By the id of an element of the page, its children in order: by the id of each its markup, as a text of JSON (`encoded`)."""
+"""By the id of an element of the page, its children in order: by the id of each its markup, as a
+text of JSON (`encoded`).
+"""
 SHORT_CHARS: Final = 10_000
-"""Markup up to this length is written as JSON once for all pages that have it: a row of a call, for example."""
+"""Markup up to this length is written as JSON once for all pages that have it: a row of a call, for
+example.
+"""
 MAX_EVENTS: Final = 8
 """Events of one version that are kept, one for each version that readers come from."""
 
 
 def encoded(boxes: Mapping[str, Mapping[str, str]]) -> Boxes:
-    """The same with each markup as a text of JSON. Long ones take milliseconds: make them where nobody waits."""
-    return {box: {part: _encoded(markup) for part, markup in parts.items()} for box, parts in boxes.items()}
+    """The same with each markup as a text of JSON. Long ones take milliseconds: make them where
+    nobody waits.
+    """
+    return {
+        box: {part: _encoded(markup) for part, markup in parts.items()}
+        for box, parts in boxes.items()
+    }
 
 
 def _encoded(markup: str) -> str:
@@ -32,8 +42,12 @@ def _short(markup: str) -> str:
     return json.dumps(markup)
 
 
-def message(parts: Mapping[str, str], order: Mapping[str, list[str]], facts: Mapping[str, object]) -> str:
-    """Parts of a page by their ids, encoded, and the order of the parts of boxes, as one JSON object."""
+def message(
+    parts: Mapping[str, str], order: Mapping[str, list[str]], facts: Mapping[str, object]
+) -> str:
+    """Parts of a page by their ids, encoded, and the order of the parts of boxes, as one JSON
+    object.
+    """
     written = ",".join([f"{json.dumps(part)}:{markup}" for part, markup in parts.items()])
     rest = json.dumps({"order": order, **facts}, separators=(",", ":"))
     return f'{{"parts":{{{written}}},{rest[1:]}'
@@ -43,7 +57,8 @@ class Channel:
     """The newest state of one page.
 
     Attributes:
-        name: Differs from that of every other channel: a version of another one says nothing of this.
+        name: Differs from that of every other channel: a version of another one says nothing of
+            this.
         version: Grows with each change; 0 before the first state.
     """
 
@@ -58,7 +73,8 @@ class Channel:
         self._has_news = asyncio.Event()
 
     def update(self, boxes: Boxes, **facts: object) -> None:
-        """Takes the new state; readers are woken only if it differs from the last one, or if there are facts.
+        """Takes the new state; readers are woken only if it differs from the last one, or if there
+        are facts.
 
         Args:
             boxes: The whole state.
@@ -82,14 +98,18 @@ class Channel:
         self._facts = facts
         self._boxes = {box: dict(parts) for box, parts in boxes.items()}
         there = {part for parts in boxes.values() for part in parts}
-        self._changed_in = {part: at for part, at in (self._changed_in | changed).items() if part in there}
+        self._changed_in = {
+            part: at for part, at in (self._changed_in | changed).items() if part in there
+        }
         self._ordered_in |= reordered
         self._events.clear()
         self._has_news.set()
         self._has_news = asyncio.Event()
 
     def event(self, since: int = 0) -> bytes:
-        """What a reader lacks that has the version `since`, as a server-sent event; 0 gives everything."""
+        """What a reader lacks that has the version `since`, as a server-sent event; 0 gives
+        everything.
+        """
         since = since if 0 < since <= self.version else 0
         event = self._events.get(since)
         if event is None:
@@ -99,8 +119,14 @@ class Channel:
                 for part, markup in box.items()
                 if self._changed_in[part] > since
             }
-            order = {box: list(parts) for box, parts in self._boxes.items() if self._ordered_in[box] > since}
-            event = f"id: {self.name}.{self.version}\ndata: {message(parts, order, self._facts)}\n\n".encode()
+            order = {
+                box: list(parts)
+                for box, parts in self._boxes.items()
+                if self._ordered_in[box] > since
+            }
+            event = (
+                f"id: {self.name}.{self.version}\ndata: {message(parts, order, self._facts)}\n\n"
+            ).encode()
             if len(self._events) < MAX_EVENTS:
                 self._events[since] = event
         return event

@@ -1,4 +1,6 @@
-"""All calls, as far as `scores` was read: those that run, and the figures of the last minutes. Pure: rows and times in."""
+"""All calls, as far as `scores` was read: those that run, and the figures of the last minutes.
+Pure: rows and times in.
+"""
 
 from collections.abc import Generator
 from typing import Final
@@ -8,7 +10,9 @@ from schemas.rows import CallRow, Row, TurnRow
 from schemas.scores.running import CallTable, KnownTime, RunningCalls, looking, whole
 
 MAX_CALLS: Final = 10_000
-"""Calls kept, twice as many as an evaluator is measured with; `CallTable` says which one makes room."""
+"""Calls kept, twice as many as an evaluator is measured with; `CallTable` says which one makes
+room.
+"""
 
 
 class Fleet:

@@ -1,4 +1,6 @@
-"""What the pages show, as markup: the calls that run now, and one call in depth. Pure: values and the present time in, text out."""
+"""What the pages show, as markup: the calls that run now, and one call in depth. Pure: values and
+the present time in, text out.
+"""
 
 import hashlib
 from collections import Counter
@@ -27,7 +29,9 @@ from schemas.wire import MAX_NAME_CHARS
 ANCHOR: Final = "call"
 """Beginning of the ids of the parts of a call's page."""
 MOST_ROWS: Final = 50
-"""Calls on a page; the others are counted. The worst come first, and a browser shows so many anew within 50 ms."""
+"""Calls on a page; the others are counted. The worst come first, and a browser shows so many anew
+within 50 ms.
+"""
 MOST_AGENTS: Final = 20
 """Versions of agents on a page; the worst come first, and a search finds the calls of every one."""
 MOST_NAMES: Final = 200
@@ -41,7 +45,8 @@ MOST_HEALTHY: Final = 5
 MOST_NAMED: Final = 3
 """Versions of agents that the headline names."""
 NO_CALLS: Final = Markup(
-    "No call runs now. <code>callgauge serve</code> has printed a line that sends a first one, and what bots need to send theirs; on "
+    "No call runs now. <code>callgauge serve</code> has printed a line that sends a first one, and "
+    "what bots need to send theirs; on "
     "Kafka, <code>callgauge doctor</code> says what comes in."
 )
 """In the place of rows. It has no token, because more people may read a page than may send."""
@@ -107,12 +112,20 @@ class Alert(NamedTuple):
 
     def is_of(self, wanted: WantedCalls) -> bool:
         """Whether it is of calls that are asked for; one that does not say whose it is may be."""
-        asked = {"agent": wanted.agents, "tenant": wanted.tenants, "environment": wanted.environments}
-        return all(not names or self.whose.get(label, "") in {*names, ""} for label, names in asked.items())
+        asked = {
+            "agent": wanted.agents,
+            "tenant": wanted.tenants,
+            "environment": wanted.environments,
+        }
+        return all(
+            not names or self.whose.get(label, "") in {*names, ""} for label, names in asked.items()
+        )
 
 
 class Alerts(NamedTuple):
-    """The alerts that fire, those that are about to, and a sentence where nothing can be said of either."""
+    """The alerts that fire, those that are about to, and a sentence where nothing can be said of
+    either.
+    """
 
     firing: Sequence[Alert] = ()
     remark: str = "Alerts are shown when console.alertmanager has the address of Alertmanager."
@@ -123,7 +136,14 @@ class Alerts(NamedTuple):
 def page(site: Site, title: str, content: str, **more: Any) -> str:
     """A whole page around its content."""
     values = {"here": "", "stream": None, "parts": None, "wall": False} | more
-    return render("shell.html", title=title, content=Markup(content), icon=ICON, **site._asdict(), **values)  # noqa: S704  # made by templates
+    return render(
+        "shell.html",
+        title=title,
+        content=Markup(content),  # noqa: S704 - made by templates
+        icon=ICON,
+        **site._asdict(),
+        **values,
+    )
 
 
 # The calls that run now.
@@ -142,7 +162,9 @@ def now_boxes(
     alerts: Alerts,
     names: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Mapping[str, str]]:
-    """The parts of the page of running calls, by the element that they are in; `names` has those of every choice."""
+    """The parts of the page of running calls, by the element that they are in; `names` has those of
+    every choice.
+    """
     shown = now.chosen(wanted)
     rows, left_out = _rows(site, shown, wanted)
     return {
@@ -156,9 +178,12 @@ def now_boxes(
     }
 
 
-def now_page(site: Site, boxes: Mapping[str, Mapping[str, str]], wanted: WantedCalls, *, wall: bool) -> str:
+def now_page(
+    site: Site, boxes: Mapping[str, Mapping[str, str]], wanted: WantedCalls, *, wall: bool
+) -> str:
     """The whole page of running calls, which needs no script to be read."""
-    filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704  # made by templates
+    # made by templates
+    filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704
     content = render(
         "now.html",
         wanted=wanted,
@@ -186,9 +211,12 @@ def query_of(wanted: WantedCalls) -> str:
     return urlencode({name: value for name, value in fields.items() if value})
 
 
-def _rows(site: Site, shown: ShownCalls, wanted: WantedCalls) -> tuple[dict[str, str], list[ShownCall]]:
-    """The rows of the calls by their ids, under headings where the worst come first; and the calls for which there is no room. Healthy
-    ones are one row for each version of an agent that has many, unless it is asked for.
+def _rows(
+    site: Site, shown: ShownCalls, wanted: WantedCalls
+) -> tuple[dict[str, str], list[ShownCall]]:
+    """The rows of the calls by their ids, under headings where the worst come first; and the calls
+    for which there is no room. Healthy ones are one row for each version of an agent that has many,
+    unless it is asked for.
     """
     groups = {heading: list(calls) for heading, calls in groupby(shown.calls, _group_of)}
     if not shown.is_ranked:
@@ -196,22 +224,32 @@ def _rows(site: Site, shown: ShownCalls, wanted: WantedCalls) -> tuple[dict[str,
     folded: dict[Version, int] = {}
     if shown.is_ranked and not wanted.is_by_label and not wanted.text:
         healthy = Counter(version_of(each.call.labels) for each in groups.get(_WELL, []))
-        folded = {version: calls for version, calls in healthy.most_common(MOST_AGENTS) if calls > MOST_HEALTHY}
+        folded = {
+            version: calls
+            for version, calls in healthy.most_common(MOST_AGENTS)
+            if calls > MOST_HEALTHY
+        }
     rows: dict[str, str] = {}
     left_out: list[ShownCall] = []
     room = MOST_ROWS
     for heading, calls in groups.items():
         if heading:
             part = f"g-{heading.split()[0].lower()}"
-            rows[part] = kept("now_group.html", part=part, heading=heading, href="", calls=len(calls))
-        own = [each for each in calls if heading != _WELL or version_of(each.call.labels) not in folded]
+            rows[part] = kept(
+                "now_group.html", part=part, heading=heading, href="", calls=len(calls)
+            )
+        own = [
+            each for each in calls if heading != _WELL or version_of(each.call.labels) not in folded
+        ]
         rows |= (_row(site, each) for each in own[:room])
         left_out += own[room:]
         room = max(0, room - len(own))
     for (agent, version), calls_folded in folded.items():
         part, href = _place_of(agent, version)
         name = f"{agent} {version or ''}".strip()
-        rows[f"g{part}"] = kept("now_group.html", part=f"g{part}", heading=name, href=href, calls=calls_folded)
+        rows[f"g{part}"] = kept(
+            "now_group.html", part=f"g{part}", heading=name, href=href, calls=calls_folded
+        )
     return rows, left_out
 
 
@@ -238,7 +276,10 @@ def _row(site: Site, shown: ShownCall) -> tuple[str, str]:
 def _place_of(agent: str, version: str | None) -> tuple[str, str]:
     """The id of a version of an agent, and the address of its calls."""
     named = hashlib.blake2b(f"{agent}\0{version or ''}".encode(), digest_size=8).hexdigest()
-    return f"a-{named}", f"./?{urlencode({'agent': agent} | ({'version': version} if version else {}))}"
+    return (
+        f"a-{named}",
+        f"./?{urlencode({'agent': agent} | ({'version': version} if version else {}))}",
+    )
 
 
 def _agent(each: AgentNow, wanted: WantedCalls) -> tuple[str, str]:
@@ -269,14 +310,28 @@ def _head(fleet: Fleet, shown: ShownCalls, wanted: WantedCalls) -> str:
         parts.append(f"{counted(fleet.unreadable, 'record')} not understood")
     if fleet.table.calls_dropped:
         parts.append(f"{counted(fleet.table.calls_dropped, 'call')} left out")
-    bad = [each for each in fleet.agents.now if each.is_bad and (not wanted.agents or _is_chosen(each, wanted))]
+    bad = [
+        each
+        for each in fleet.agents.now
+        if each.is_bad and (not wanted.agents or _is_chosen(each, wanted))
+    ]
     named = [(each, _place_of(each.agent, each.version)[1]) for each in bad[:MOST_NAMED]]
-    return render("now_head.html", shown=shown, bad=named, others=len(bad) - len(named), left_out=", ".join(parts))
+    return render(
+        "now_head.html",
+        shown=shown,
+        bad=named,
+        others=len(bad) - len(named),
+        left_out=", ".join(parts),
+    )
 
 
 def _rest(shown: ShownCalls, left_out: Sequence[ShownCall], *, has_any: bool) -> str:
     bad = sum(call.is_bad for call in left_out)
-    text = f"and {counted(len(left_out), 'further call')}, {bad:,} of them in trouble" if left_out else ""
+    text = (
+        f"and {counted(len(left_out), 'further call')}, {bad:,} of them in trouble"
+        if left_out
+        else ""
+    )
     if not shown.calls:
         text = "No call like this runs now." if has_any else NO_CALLS
     return Markup('<p id="more" class="note">{}</p>').format(text)
@@ -290,7 +345,9 @@ def _names(now: RunningCalls) -> str:
         ("tenant-names", {each.tenant for each in labels}),
         ("environment-names", {each.environment for each in labels}),
     ]
-    inside = render("now_names.html", lists=[(name, sorted(names)[:MOST_NAMES]) for name, names in lists])
+    inside = render(
+        "now_names.html", lists=[(name, sorted(names)[:MOST_NAMES]) for name, names in lists]
+    )
     return Markup('<div id="lists">{}</div>').format(inside)
 
 
@@ -300,7 +357,10 @@ def _alerts(alerts: Alerts, wanted: WantedCalls) -> str:
     return render(
         "now_alerts.html",
         kinds=[
-            ([(each, urlencode(each.whose)) for each in some[:MOST_ALERTS]], max(0, len(some) - MOST_ALERTS))
+            (
+                [(each, urlencode(each.whose)) for each in some[:MOST_ALERTS]],
+                max(0, len(some) - MOST_ALERTS),
+            )
             for some in kinds
         ],
         # That there is no Alertmanager is no news to who looks every day.
@@ -319,46 +379,96 @@ _LEAST_SHARE: Final = 0.2
 """The top of a line of shares is no lower: a turn or two without an answer are no mountain."""
 
 
-def _lines(whole: Figures, minutes: Sequence[tuple[int, Figures]], shown: ShownCalls) -> Iterator[tuple[str, str]]:
+def _lines(
+    whole: Figures, minutes: Sequence[tuple[int, Figures]], shown: ShownCalls
+) -> Iterator[tuple[str, str]]:
     """The figures of the chosen calls: the id of each and its markup, with its values by minute."""
-    p50, p95, share, goals = whole.wait_p50_ms, whole.wait_p95_ms, whole.unanswered_share, whole.progress
+    p50, p95, share, goals = (
+        whole.wait_p50_ms,
+        whole.wait_p95_ms,
+        whole.unanswered_share,
+        whole.progress,
+    )
     begins = next((begin_ms for begin_ms, each in minutes if each.calls_running or each.turns), 0)
 
     def line(
-        part: str, name: str, value: str, more: str, level: str, of: Callable[[Figures], float | None],
-        written: Callable[[float], str], least: float, limit: float | None = None,
-    ) -> tuple[str, str]:  # fmt: skip
+        part: str,
+        name: str,
+        value: str,
+        more: str,
+        level: str,
+        of: Callable[[Figures], float | None],
+        written: Callable[[float], str],
+        least: float,
+        limit: float | None = None,
+    ) -> tuple[str, str]:
         values = [None if begin_ms < begins else of(each) for begin_ms, each in minutes]
         top = max(least, *(each for each in values if each is not None), 0.0)
         told = ("not known" if each is None else written(each) for each in values)
         return part, kept(
-            "now_line.html", part=part, name=name, value=value, more=more, level=level, top=written(top),
-            limit=None if limit is None else _height_of(limit, top), pieces=_pieces(values, top),
+            "now_line.html",
+            part=part,
+            name=name,
+            value=value,
+            more=more,
+            level=level,
+            top=written(top),
+            limit=None if limit is None else _height_of(limit, top),
+            pieces=_pieces(values, top),
             minutes=tuple(zip((begin_ms for begin_ms, _ in minutes), told, strict=True)),
-        )  # fmt: skip
+        )
 
     yield line(
-        "line-calls", "Calls", f"{shown.running:,}", "running now", "", lambda each: each.calls_running, _whole, 1
+        "line-calls",
+        "Calls",
+        f"{shown.running:,}",
+        "running now",
+        "",
+        lambda each: each.calls_running,
+        _whole,
+        1,
     )
     yield line(
-        "line-trouble", "In trouble", f"{shown.bad:,}", f"and {whole.calls_ended_badly:,} ended badly, {MINUTES} min",
+        "line-trouble",
+        "In trouble",
+        f"{shown.bad:,}",
+        f"and {whole.calls_ended_badly:,} ended badly, {MINUTES} min",
         "urgent" if shown.bad or whole.calls_ended_badly else "",
-        lambda each: each.calls_in_trouble + each.calls_ended_badly, _whole, 1,
-    )  # fmt: skip
+        lambda each: each.calls_in_trouble + each.calls_ended_badly,
+        _whole,
+        1,
+    )
     yield line(
-        "line-wait", "Wait, p95", "no answer" if p95 is None else seconds(p95),
-        f"p50 {'not known' if p50 is None else seconds(p50)}; objective {seconds(SLOW_MS)}", wait_level(p95),
-        lambda each: each.wait_p95_ms, seconds, SLOW_MS, SLOW_MS,
-    )  # fmt: skip
+        "line-wait",
+        "Wait, p95",
+        "no answer" if p95 is None else seconds(p95),
+        f"p50 {'not known' if p50 is None else seconds(p50)}; objective {seconds(SLOW_MS)}",
+        wait_level(p95),
+        lambda each: each.wait_p95_ms,
+        seconds,
+        SLOW_MS,
+        SLOW_MS,
+    )
     yield line(
-        "line-unanswered", "Unanswered", "no turn" if share is None else percent(share),
-        f"{whole.turns_unanswered:,} of {counted(whole.turns, 'turn')}", "urgent" if (share or 0) >= BAD_SHARE else "",
-        lambda each: each.unanswered_share, percent, _LEAST_SHARE,
-    )  # fmt: skip
+        "line-unanswered",
+        "Unanswered",
+        "no turn" if share is None else percent(share),
+        f"{whole.turns_unanswered:,} of {counted(whole.turns, 'turn')}",
+        "urgent" if (share or 0) >= BAD_SHARE else "",
+        lambda each: each.unanswered_share,
+        percent,
+        _LEAST_SHARE,
+    )
     yield line(
-        "line-goals", "Goals reached", "no goals" if goals is None else percent(goals),
-        f"of {counted(whole.calls_judged, 'call')} that ended", "", lambda each: each.progress, percent, 1.0,
-    )  # fmt: skip
+        "line-goals",
+        "Goals reached",
+        "no goals" if goals is None else percent(goals),
+        f"of {counted(whole.calls_judged, 'call')} that ended",
+        "",
+        lambda each: each.progress,
+        percent,
+        1.0,
+    )
 
 
 def _whole(value: float) -> str:
@@ -378,7 +488,9 @@ def _pieces(values: Sequence[float | None], highest: float) -> tuple[str, ...]:
 
 
 def _height_of(value: float, highest: float) -> float:
-    return round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * max(0.0, min(1.0, value / highest)), 1)
+    return round(
+        _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * max(0.0, min(1.0, value / highest)), 1
+    )
 
 
 # One call.
@@ -410,22 +522,34 @@ def call_page(
         conversation_id: The call.
         boxes: Its parts.
         span_ms: Broker times between which a person may look back.
-        author: Who may say something of it; empty for somebody who has to give a name, None for nobody.
+        author: Who may say something of it; empty for somebody who has to give a name, None for
+            nobody.
     """
-    filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704  # made by templates
+    # made by templates
+    filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704
     place = quote(conversation_id, safe="")
     content = render(
-        "live_call.html", about=filled["about"], anchor=ANCHOR, article=filled[ANCHOR], span_ms=span_ms,
+        "live_call.html",
+        about=filled["about"],
+        anchor=ANCHOR,
+        article=filled[ANCHOR],
+        span_ms=span_ms,
         conversation_id=conversation_id,
-        report=f"{site.root}report/{place}", author=author, label=_LABEL, most_label=MAX_LABEL_CHARS, most_note=MAX_NOTE_CHARS,
+        report=f"{site.root}report/{place}",
+        author=author,
+        label=_LABEL,
+        most_label=MAX_LABEL_CHARS,
+        most_note=MAX_NOTE_CHARS,
         most_name=MAX_NAME_CHARS,
-    )  # fmt: skip
+    )
     live = {"stream": f"{site.root}live/calls/{place}", "parts": f"{site.root}parts/calls/{place}"}
     return page(site, f"Call {conversation_id}", content, **live)
 
 
 _LABEL: Final = LABEL_PATTERN.strip("^$").replace("_-", r"_\-")
-"""The pattern as browsers want it: of a whole value, with an escape before a dash among characters."""
+"""The pattern as browsers want it: of a whole value, with an escape before a dash among
+characters.
+"""
 
 
 def remark_on(call: ReportedCall, at_ms: int | None, read_since_ms: int | None) -> str:
@@ -439,19 +563,27 @@ def remark_on(call: ReportedCall, at_ms: int | None, read_since_ms: int | None) 
     parts = []
     if at_ms is not None:
         parts.append(
-            f"As it was known {to_seconds(max(0, at_ms - call.row.first_known_ms)):.0f} s after its first event."
+            f"As it was known {to_seconds(max(0, at_ms - call.row.first_known_ms)):.0f} s after "
+            "its first event."
         )
     elif call.is_closed:
         parts.append("The call is over and its scores are final.")
     else:
         parts.append("The call goes on.")
-    if (missing := call.missing_turns) and read_since_ms is not None and call.row.first_known_ms < read_since_ms:
+    if (
+        (missing := call.missing_turns)
+        and read_since_ms is not None
+        and call.row.first_known_ms < read_since_ms
+    ):
         parts.append(
-            f"It began before this console: {counted(len(missing), 'turn')} of it, up to turn {missing[-1]}, cannot be shown. Its figures "
+            f"It began before this console: {counted(len(missing), 'turn')} of it, up to turn "
+            f"{missing[-1]}, cannot be shown. Its figures "
             "count them."
         )
     if call.row.left_out:
-        parts.append(f"Its row was too large, and has no {', '.join(map(in_words, call.row.left_out))}.")
+        parts.append(
+            f"Its row was too large, and has no {', '.join(map(in_words, call.row.left_out))}."
+        )
     return " ".join(parts)
 
 

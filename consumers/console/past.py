@@ -1,4 +1,6 @@
-"""The pages of calls that are over: those that are asked for, what they have in common, and two versions compared. Pure."""
+"""The pages of calls that are over: those that are asked for, what they have in common, and two
+versions compared. Pure.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,11 +9,28 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from consumers.console.page.drawing import Scale, clock, counted, day_and_time, in_words, percent, seconds
+from consumers.console.page.drawing import (
+    Scale,
+    clock,
+    counted,
+    day_and_time,
+    in_words,
+    percent,
+    seconds,
+)
 from consumers.console.page.rendering import render
 from consumers.console.page.running import ID_CHARS
 from consumers.console.pages import Site, page
-from consumers.store.changes import Change, Comparison, Lot, Measure, ends, judgement, more_calls, shown
+from consumers.store.changes import (
+    Change,
+    Comparison,
+    Lot,
+    Measure,
+    ends,
+    judgement,
+    more_calls,
+    shown,
+)
 from schemas.scores.trouble import VERY_SLOW_MS
 
 MAX_FIELD_CHARS: Final = 500
@@ -28,7 +47,9 @@ _Text: Any = Field("", max_length=MAX_FIELD_CHARS)
 
 
 class PastQuery(BaseModel):
-    """Which past calls are asked for. `said` shows the last words of the caller; `day` is a date in UTC."""
+    """Which past calls are asked for. `said` shows the last words of the caller; `day` is a date in
+    UTC.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,9 +72,13 @@ class PastQuery(BaseModel):
     page: int = Field(1, ge=1, le=MOST_PAGES)
 
     def query(self, **changes: object) -> str:
-        """The same question, or one that differs in these fields, as the query of an address. Another order begins at its first page."""
+        """The same question, or one that differs in these fields, as the query of an address.
+        Another order begins at its first page.
+        """
         asked = {**self.model_dump(), "page": 1, **changes}
-        return "?" + urlencode({name: value for name, value in asked.items() if value and (name, value) != ("page", 1)})
+        return "?" + urlencode(
+            {name: value for name, value in asked.items() if value and (name, value) != ("page", 1)}
+        )
 
 
 FACETS: Final[Mapping[str, tuple[str, str]]] = {
@@ -67,7 +92,9 @@ FACETS: Final[Mapping[str, tuple[str, str]]] = {
     "goal_set": ("Goal set", "goals.goal_set"),
     "day": ("Day, UTC", "day_ms"),
 }
-"""What calls are counted by: by the field of the question, its heading and the column of history."""
+"""What calls are counted by: by the field of the question, its heading and the column
+of history.
+"""
 PRESETS: Final[Mapping[str, Mapping[str, str]]] = {
     "Never answered": {"outcome": "never_answered"},
     "Slow": {"trouble": "slow"},
@@ -86,8 +113,10 @@ class PastFound(NamedTuple):
         rows: The calls of the page, by column.
         total: How many calls there are on all pages.
         running: How many calls that are asked for are not over.
-        facets: By the field of the question, its values with the number of calls that have them beside all else that is asked.
-        said: By call, a turn and what was said in it: where the words were found, or the last words of the caller.
+        facets: By the field of the question, its values with the number of calls that have them
+            beside all else that is asked.
+        said: By call, a turn and what was said in it: where the words were found, or the last words
+            of the caller.
         labels: By call, the labels of people.
     """
 
@@ -122,7 +151,9 @@ PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "length_ms": ("Length", lambda value: clock(float(value))),
     "ended_reason": ("Ended", in_words),
 }
-"""Columns of past calls: by the column of history, its heading and how a value is written; unknown is a dash."""
+"""Columns of past calls: by the column of history, its heading and how a value is written; unknown
+is a dash.
+"""
 SORTS: Final = [name for name in PAST_COLUMNS if name != "ended_reason"]
 """Columns by which calls can be ordered."""
 SHOWN: Final = [name for name in SORTS if name not in {"dead_airs", "failed_tool_calls"}]
@@ -160,7 +191,9 @@ def _past_text(call: Mapping[str, Any], name: str) -> str:
 
 
 def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What was wrong with a call, the worst first: how bad it was, and in words, as on the page of running calls."""
+    """What was wrong with a call, the worst first: how bad it was, and in words, as on the page of
+    running calls.
+    """
     outcome, turn = call.get("outcome"), call.get("waiting.turn")
     if outcome == "never_answered":
         yield "urgent", "the agent never spoke" if turn == 0 else "never answered"
@@ -168,30 +201,43 @@ def why(call: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "urgent", f"hung up: no answer, turn {turn}"
     elif outcome == "failed":
         yield "urgent", "ended: agent error"
-    unanswered, longest_ms, p50_ms = call.get("unanswered") or 0, call.get("longest_wait_ms"), call.get("p50_ms")
+    unanswered, longest_ms, p50_ms = (
+        call.get("unanswered") or 0,
+        call.get("longest_wait_ms"),
+        call.get("p50_ms"),
+    )
     spoke_over = (call.get("user_interruptions") or 0) + (call.get("assistant_interruptions") or 0)
     words = {
-        "unanswered": "" if outcome == "never_answered" or (outcome == "hung_up" and unanswered == 1)
+        "unanswered": ""
+        if outcome == "never_answered" or (outcome == "hung_up" and unanswered == 1)
         else f"{counted(unanswered, 'turn')} unanswered",
         "agent_error": counted(call.get("errors.number") or 0, "agent error"),
-        "slow": f"slow: {seconds(longest_ms or 0)}" if (longest_ms or 0) > VERY_SLOW_MS else f"slow: median {seconds(p50_ms or 0)}",
+        "slow": f"slow: {seconds(longest_ms or 0)}"
+        if (longest_ms or 0) > VERY_SLOW_MS
+        else f"slow: median {seconds(p50_ms or 0)}",
         "tool_fails": f"{call.get('failed_tools') or 'tool'} failed",
         "goals_missed": "goals missed",
         "interruptions": counted(spoke_over, "interruption"),
-        "dead_air": "dead air" if call.get("dead_airs") == 1 else f"dead air {call.get('dead_airs')} times",
-    }  # fmt: skip
+        "dead_air": "dead air"
+        if call.get("dead_airs") == 1
+        else f"dead air {call.get('dead_airs')} times",
+    }
     for name in str(call.get("troubles") or "").split():
         if text := words.get(name, in_words(name)):
             yield "bad", text
 
 
-def past_page(site: Site, asked: PastQuery, found: PastFound, remark: str, redact: Callable[[str], str] = str) -> str:
+def past_page(
+    site: Site, asked: PastQuery, found: PastFound, remark: str, redact: Callable[[str], str] = str
+) -> str:
     """The page of calls that are over."""
     sort, sorts = asked.sort or "rank", [(name, PAST_COLUMNS[name][0]) for name in SORTS]
     heads = [
         (
             head,
-            asked.query(sort=name, up="1" * (not asked.up if name == sort else name == "labels.agent")),
+            asked.query(
+                sort=name, up="1" * (not asked.up if name == sort else name == "labels.agent")
+            ),
             name == sort,
             name in _TEXTS,
         )
@@ -202,11 +248,24 @@ def past_page(site: Site, asked: PastQuery, found: PastFound, remark: str, redac
     content = render(
         "past.html",
         asked=asked,
-        presets=[(name, PastQuery(**fields).query(since=fields.get("since", asked.since))) for name, fields in PRESETS.items()],
-        chosen=[(FACETS[name][0], _in_words(name, value), asked.query(**{name: ""})) for name, value in _chosen(asked).items()],
+        presets=[
+            (name, PastQuery(**fields).query(since=fields.get("since", asked.since)))
+            for name, fields in PRESETS.items()
+        ],
+        chosen=[
+            (FACETS[name][0], _in_words(name, value), asked.query(**{name: ""}))
+            for name, value in _chosen(asked).items()
+        ],
         hidden=_chosen(asked) | {name: getattr(asked, name) for name in ("said", "up")},
         facets=[
-            (name, FACETS[name][0], [_value(asked, name, *each, most=max(calls for _, calls in values)) for each in values[:MOST_VALUES]])
+            (
+                name,
+                FACETS[name][0],
+                [
+                    _value(asked, name, *each, most=max(calls for _, calls in values))
+                    for each in values[:MOST_VALUES]
+                ],
+            )
             for name, values in found.facets.items()
             if values
         ],
@@ -224,7 +283,7 @@ def past_page(site: Site, asked: PastQuery, found: PastFound, remark: str, redac
         ],
         csv=f"past.csv{asked.query()}",
         remark=remark,
-    )  # fmt: skip
+    )
     return page(site, "Past calls", content, here="past")
 
 
@@ -234,20 +293,31 @@ def _chosen(asked: PastQuery, *names: str) -> dict[str, str]:
 
 def _in_words(name: str, value: str) -> str:
     is_ours = name in {"outcome", "trouble"}
-    return " or ".join(_OUTCOMES.get(each, in_words(each)) for each in value.split(",")) if is_ours else value
+    return (
+        " or ".join(_OUTCOMES.get(each, in_words(each)) for each in value.split(","))
+        if is_ours
+        else value
+    )
 
 
 def _value(asked: PastQuery, name: str, value: str, calls: int, *, most: int) -> dict[str, Any]:
     is_chosen = value in getattr(asked, name).split(",") or value == getattr(asked, name)
     address = asked.query(**{name: "" if is_chosen else value})
     return {
-        "text": _in_words(name, value) or "unknown", "calls": calls, "href": address if value else "", "is_chosen": is_chosen,
+        "text": _in_words(name, value) or "unknown",
+        "calls": calls,
+        "href": address if value else "",
+        "is_chosen": is_chosen,
         "share": f"{100 * calls / most:.0f}%",
-    }  # fmt: skip
+    }
 
 
 def _row(
-    site: Site, asked: PastQuery, found: PastFound, call: Mapping[str, Any], redact: Callable[[str], str]
+    site: Site,
+    asked: PastQuery,
+    found: PastFound,
+    call: Mapping[str, Any],
+    redact: Callable[[str], str],
 ) -> dict[str, Any]:
     name = str(call["conversation_id"])
     turn, text = found.said.get(name, (None, ""))
@@ -275,7 +345,9 @@ def marked(text: str, words: str) -> list[tuple[bool, str]]:
     """
     sought = "|".join(map(re.escape, words.split())) or "(?!)"
     return [
-        (place % 2 == 1, part) for place, part in enumerate(re.split(f"({sought})", text, flags=re.IGNORECASE)) if part
+        (place % 2 == 1, part)
+        for place, part in enumerate(re.split(f"({sought})", text, flags=re.IGNORECASE))
+        if part
     ]
 
 
@@ -283,25 +355,41 @@ def marked(text: str, words: str) -> list[tuple[bool, str]]:
 
 
 def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object]]]) -> str:
-    """The page of calls side by side; `columns` has the values of each, and the first is compared with the second."""
-    heads = [(site.call_href(name) if "conversation_id" in values else "", name) for name, values in columns]
+    """The page of calls side by side; `columns` has the values of each, and the first is compared
+    with the second.
+    """
+    heads = [
+        (site.call_href(name) if "conversation_id" in values else "", name)
+        for name, values in columns
+    ]
     rows = list(side_by_side([values for _, values in columns]))
-    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS))
+    return page(
+        site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS)
+    )
 
 
 def side_by_side(columns: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, list[str], str]]:
-    """By figure its heading, its text of each call, and the change from the second to the first where that says something."""
+    """By figure its heading, its text of each call, and the change from the second to the first
+    where that says something.
+    """
     for name, (head, _) in PAST_COLUMNS.items():
         values = [each.get(name) for each in columns]
         first, second = (values[0], values[1]) if len(values) == 2 else (None, None)
         change = ""
-        if isinstance(first, int | float) and isinstance(second, int | float) and second and name in _COMPARED:
+        if (
+            isinstance(first, int | float)
+            and isinstance(second, int | float)
+            and second
+            and name in _COMPARED
+        ):
             change = f"{100 * (first - second) / second:+.0f} %"
         if name != "rank":
             yield head, [_past_text(each, name) for each in columns], change
 
 
-_COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "goals.progress.result"})
+_COMPARED: Final = frozenset(
+    {"turns", "p50_ms", "p95_ms", "longest_wait_ms", "goals.progress.result"}
+)
 """Columns whose change in percent says something."""
 
 
@@ -309,7 +397,9 @@ _COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "g
 
 
 class LotsQuery(BaseModel):
-    """Which two lots of calls are compared; with nothing, the two newest versions of the agent with most calls."""
+    """Which two lots of calls are compared; with nothing, the two newest versions of the agent with
+    most calls.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -328,14 +418,18 @@ class LotsQuery(BaseModel):
 
     def lots(self) -> tuple[Lot, Lot] | None:
         """The lots; None where nothing is said."""
-        a, b = (Lot(*(getattr(self, f"{side}_{name}").strip() for name in Lot._fields)) for side in "ab")
+        a, b = (
+            Lot(*(getattr(self, f"{side}_{name}").strip() for name in Lot._fields)) for side in "ab"
+        )
         return (a, b) if any((*a, *b)) else None
 
 
 def lots_query(lots: tuple[Lot, Lot]) -> str:
     """Two lots as the query of an address."""
     fields = {
-        f"{side}_{name}": value for side, lot in zip("ab", lots, strict=True) for name, value in lot._asdict().items()
+        f"{side}_{name}": value
+        for side, lot in zip("ab", lots, strict=True)
+        for name, value in lot._asdict().items()
     }
     return "?" + urlencode({name: value for name, value in fields.items() if value})
 
@@ -376,32 +470,54 @@ def versions_page(site: Site, asked: LotsQuery, versions: Versions, remark: str)
             for name, head in _LOT_FIELDS.items()
         ],
         names=versions.names,
-        pairs=[(f"{b.agent} {a.version} \u2192 {b.version}", f"versions{lots_query((a, b))}", (a, b) == lots) for a, b in versions.pairs],
+        pairs=[
+            (
+                f"{b.agent} {a.version} \u2192 {b.version}",
+                f"versions{lots_query((a, b))}",
+                (a, b) == lots,
+            )
+            for a, b in versions.pairs
+        ],
         found=found,
         verdict=found.verdict() if found else "",
         agent=lots[0].agent if lots[0].agent == lots[1].agent else "",
         calls=[past_href(lot) for lot in lots],
         swapped=f"versions{lots_query((lots[1], lots[0]))}",
-        rows=[_change(measure, change, [past_href(lot, measure) for lot in lots]) for measure, change in found.changes] if found else [],
+        rows=[
+            _change(measure, change, [past_href(lot, measure) for lot in lots])
+            for measure, change in found.changes
+        ]
+        if found
+        else [],
         subgoals=[
             (
-                each.goal_set, each.name, _change(_SUBGOAL, each.change, []), each.others,
+                each.goal_set,
+                each.name,
+                _change(_SUBGOAL, each.change, []),
+                each.others,
                 [(site.call_href(name), name, name[-ID_CHARS:]) for name in each.flipped],
             )
             for each in found.subgoals
-        ] if found else [],
+        ]
+        if found
+        else [],
         remark=remark,
-    )  # fmt: skip
+    )
     return page(site, "Versions", content, here="versions")
 
 
 def past_href(lot: Lot, measure: Measure | None = None) -> str:
-    """Where the calls of a lot are listed; of a measure by which calls can be ordered, those with the worst values first."""
+    """Where the calls of a lot are listed; of a measure by which calls can be ordered, those with
+    the worst values first.
+    """
     name = "" if measure is None else measure.name
-    by = {"sort": name, "up": "1" if measure and measure.better > 0 else ""} if name in SORTS else {}
-    only = {"success": {"trouble": "goals_missed"}, "ended_badly": {"outcome": "never_answered,hung_up,failed"}}.get(
-        name, {}
+    by = (
+        {"sort": name, "up": "1" if measure and measure.better > 0 else ""} if name in SORTS else {}
     )
+    only = {
+        "success": {"trouble": "goals_missed"},
+        "ended_badly": {"outcome": "never_answered,hung_up,failed"},
+    }.get(name, {})
     return f"past{PastQuery(**lot._asdict()).query(since=lot.since or '30d', **by, **only)}"
 
 

@@ -1,4 +1,6 @@
-"""The calls that the console has read: their rows, in a store of its own, and a number that tells one state of a call from the next."""
+"""The calls that the console has read: their rows, in a store of its own, and a number that tells
+one state of a call from the next.
+"""
 
 import asyncio
 import contextlib
@@ -11,7 +13,9 @@ from consumers.store.rows import Place, RowStore, StoredCall
 from schemas.rows import CallRow, StoredRow
 
 MAX_EDITIONS: Final = 50_000
-"""Calls whose state has a number; of the others, read longest ago, the page is drawn anew for who comes."""
+"""Calls whose state has a number; of the others, read longest ago, the page is drawn anew for who
+comes.
+"""
 
 _EDITIONS: Final = itertools.count(1)
 
@@ -20,7 +24,8 @@ class ReadCalls:
     """The calls that were read.
 
     Attributes:
-        since_ms: From when on rows were read, in epoch ms; None before reading begins. Turns without a row since then are not known.
+        since_ms: From when on rows were read, in epoch ms; None before reading begins. Turns
+            without a row since then are not known.
     """
 
     def __init__(self, store: RowStore) -> None:
@@ -53,7 +58,9 @@ class ReadCalls:
             self._editions.popitem(last=False)
 
     async def await_rows(self, conversation_id: str, most_seconds: float) -> None:
-        """Waits until rows of the call are noted, no longer than so many seconds. One at a time may wait for those of a call."""
+        """Waits until rows of the call are noted, no longer than so many seconds. One at a time may
+        wait for those of a call.
+        """
         awaited = self._awaited[conversation_id] = asyncio.Event()
         try:
             with contextlib.suppress(TimeoutError):
@@ -63,7 +70,9 @@ class ReadCalls:
             del self._awaited[conversation_id]
 
     def edition(self, conversation_id: str) -> int:
-        """Names a state of a call: what is made of the same edition is the same. 0 for a call without rows since the start."""
+        """Names a state of a call: what is made of the same edition is the same. 0 for a call
+        without rows since the start.
+        """
         return self._editions.get(conversation_id, 0)
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:

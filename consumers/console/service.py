@@ -1,8 +1,9 @@
-"""The console role: reads `scores`, `words` and `scores.own`, and serves pages and an API of the calls that run, of one call, and of past
-ones.
+"""The console role: reads `scores`, `words` and `scores.own`, and serves pages and an API of the
+calls that run, of one call, and of past ones.
 
-It joins no consumer group and writes nothing but what people say of calls, so any number of consoles may run, and none disturbs an
-evaluator. It reads with aiokafka, because it begins each partition at a time; FastStream's subscribers begin where a group is.
+It joins no consumer group and writes nothing but what people say of calls, so any number of
+consoles may run, and none disturbs an evaluator. It reads with aiokafka, because it begins each
+partition at a time; FastStream's subscribers begin where a group is.
 """
 
 import asyncio
@@ -21,7 +22,12 @@ from consumers.console.settings import ConsoleSettings
 from consumers.console.site import Annotate, PastCalls
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import AddressInUseError, HttpLimit, HttpListener
-from consumers.runtime.kafka.connection import KafkaRefusedError, KafkaSettings, TopicsUnfitError, partition_counts
+from consumers.runtime.kafka.connection import (
+    KafkaRefusedError,
+    KafkaSettings,
+    TopicsUnfitError,
+    partition_counts,
+)
 from consumers.runtime.process import finish_unless, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.owners import row_in
@@ -34,7 +40,9 @@ SINCE_MS: Final = 2 * HOUR_MS
 POLL_MS: Final = 200
 """How long one poll waits for rows."""
 POLL_BYTES: Final = 500_000
-"""Rows for which the broker waits no longer: answers with a few rows each cost more than the rows."""
+"""Rows for which the broker waits no longer: answers with a few rows each cost more
+than the rows.
+"""
 MAX_BATCH_RECORDS: Final = 500
 """Rows of one poll."""
 STEP_SECONDS: Final = 0.005
@@ -87,12 +95,15 @@ class ConsoleRole:
 
         Raises:
             OperatorError: The folder cannot be written.
-            SetupError: Everybody in the network could read calls, and nobody has said that this is wanted.
+            SetupError: Everybody in the network could read calls, and nobody has said that this is
+                wanted.
         """
         self.ready = asyncio.Event()
         self._kafka = kafka
         self._settings = settings
-        self.console = CallPages(settings, redactor, instruments, annotate=annotate, past=past, version=version)
+        self.console = CallPages(
+            settings, redactor, instruments, annotate=annotate, past=past, version=version
+        )
         self._instruments = instruments
         self._names = names
         self._listener = self._at(settings.port)
@@ -100,7 +111,10 @@ class ConsoleRole:
         self._next: dict[TopicPartition, int] = {}
         self._moved_at = time.monotonic()
         self._fault: str | None = None
-        self._beside = [*([WORDS_TOPIC] if settings.words else []), *([OWN_TOPIC] if reads_own else [])]
+        self._beside = [
+            *([WORDS_TOPIC] if settings.words else []),
+            *([OWN_TOPIC] if reads_own else []),
+        ]
         self._lacking: set[str] = set()
 
     @property
@@ -145,9 +159,14 @@ class ConsoleRole:
     def _at(self, port: int) -> HttpListener:
         settings = self._settings
         return HttpListener(
-            settings.host, port, self.console.routes(), partial(_count, self._instruments), bounds=self.console.bounds,
-            without_it="The page of calls cannot be shown", names=self._names,
-        )  # fmt: skip
+            settings.host,
+            port,
+            self.console.routes(),
+            partial(_count, self._instruments),
+            bounds=self.console.bounds,
+            without_it="The page of calls cannot be shown",
+            names=self._names,
+        )
 
     async def _listen(self) -> None:
         """Listens on the first free port.
@@ -170,9 +189,13 @@ class ConsoleRole:
     async def _read(self, stop: asyncio.Event) -> None:
         """Reads rows until a topic has more partitions, the broker is away, or `stop` is set."""
         consumer = self._kafka.consumer(
-            "console", enable_auto_commit=False, auto_offset_reset="earliest", max_poll_records=MAX_BATCH_RECORDS,
-            fetch_max_wait_ms=POLL_MS, fetch_min_bytes=POLL_BYTES,
-        )  # fmt: skip
+            "console",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_poll_records=MAX_BATCH_RECORDS,
+            fetch_max_wait_ms=POLL_MS,
+            fetch_min_bytes=POLL_BYTES,
+        )
         try:
             partitions = await self._partitions()
             await consumer.start()
@@ -185,8 +208,11 @@ class ConsoleRole:
                 self._fault = None
                 for tp, records in polled.items():
                     await self.take(tp, records)
-                if behind:  # by position, not by record: a transaction's marker has an offset and is no record
-                    behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
+                # by position, not by record: a transaction's marker has an offset and is no record
+                if behind:
+                    behind = {
+                        tp: end for tp, end in behind.items() if await consumer.position(tp) < end
+                    }
                 if not behind:
                     self.ready.set()
                 if time.monotonic() - looked_at > LOOK_SECONDS:
@@ -198,9 +224,13 @@ class ConsoleRole:
             if self._fault != reason:
                 self._fault = reason
                 log.warning(
-                    "console_waits", problem=reason, what_to_do="See to the broker.",
-                    what_happens_now="Open pages show what was known, and say how old it is; it is tried again.",
-                )  # fmt: skip
+                    "console_waits",
+                    problem=reason,
+                    what_to_do="See to the broker.",
+                    what_happens_now=(
+                        "Open pages show what was known, and say how old it is; it is tried again."
+                    ),
+                )
             self._moved_at = time.monotonic()
             await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
         finally:
@@ -209,8 +239,8 @@ class ConsoleRole:
                     await consumer.stop()
 
     async def _partitions(self) -> list[TopicPartition]:
-        """The partitions that are read: those of `scores`, and those of `words` and `scores.own` where these are shown and this user may
-        read them.
+        """The partitions that are read: those of `scores`, and those of `words` and `scores.own`
+        where these are shown and this user may read them.
         """
         counts = dict(await partition_counts(self._kafka, [SCORES_TOPIC]))
         for topic in self._beside:
@@ -220,28 +250,43 @@ class ConsoleRole:
             except (KafkaRefusedError, TopicsUnfitError) as error:
                 if topic not in self._lacking:
                     log.warning(
-                        "topic_not_shown", role="console", problem=str(error), what_happens_now="It is tried again."
+                        "topic_not_shown",
+                        role="console",
+                        problem=str(error),
+                        what_happens_now="It is tried again.",
                     )
                 self._lacking.add(topic)
-        return [TopicPartition(self._kafka.topic(name), n) for name, count in counts.items() for n in range(count)]
+        return [
+            TopicPartition(self._kafka.topic(name), n)
+            for name, count in counts.items()
+            for n in range(count)
+        ]
 
-    async def _go_back(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _go_back(
+        self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Moves each partition to where reading begins; returns the present ends."""
         ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
         since_ms = max(0, wall_clock_ms() - SINCE_MS)
         at = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
         found = {tp: ends[tp] if at[tp] is None else at[tp].offset for tp in partitions}
-        kept = {TopicPartition(*place): offset for place, offset in self.console.calls.positions().items()}
+        kept = {
+            TopicPartition(*place): offset
+            for place, offset in self.console.calls.positions().items()
+        }
         if self.console.calls.since_ms is None:
             is_whole = all(kept.get(tp, -1) >= found[tp] for tp in partitions)
             self.console.calls.since_ms = 0 if is_whole else since_ms
         for tp in partitions:
-            # It goes on after a fault, so that no reader gets a row twice, and after a restart, where it keeps its rows.
+            # It goes on after a fault, so that no reader gets a row twice, and after a restart,
+            # where it keeps its rows.
             consumer.seek(tp, self._next.get(tp, max(found[tp], min(kept.get(tp, 0), ends[tp]))))
         return ends
 
     async def take(self, tp: TopicPartition, records: Sequence[Any]) -> None:
-        """Takes in records of one partition, in steps between which everything else has its turn."""
+        """Takes in records of one partition, in steps between which everything else has
+        its turn.
+        """
         left = iter(records)
         is_over, topic = False, self._by_name[tp.topic]
         while not is_over:
@@ -263,12 +308,17 @@ class ConsoleRole:
             positions = {(tp.topic, tp.partition): self._next.get(tp, 0)}
             is_scores = topic == SCORES_TOPIC
             await self.console.take(
-                rows, values if is_scores else [], positions, are_new=self.ready.is_set() and is_scores
+                rows,
+                values if is_scores else [],
+                positions,
+                are_new=self.ready.is_set() and is_scores,
             )
 
     def _row_of(self, topic: str, value: object) -> StoredRow | None:
         """The row of a record; None for one that has none."""
-        if not isinstance(value, bytes):  # a mark of an evaluator, or a record that the client cannot decode
+        if not isinstance(
+            value, bytes
+        ):  # a mark of an evaluator, or a record that the client cannot decode
             return None
         try:
             return DECODED[topic](value)
@@ -278,7 +328,9 @@ class ConsoleRole:
 
 
 def ports_of(settings: ConsoleSettings) -> Sequence[int]:
-    """The ports to try: the one that was set; otherwise the usual one and those after it, for a second process of the machine."""
+    """The ports to try: the one that was set; otherwise the usual one and those after it, for a
+    second process of the machine.
+    """
     is_set = "port" in settings.model_fields_set or settings.port == 0
     return (settings.port,) if is_set else range(settings.port, settings.port + PORTS_TRIED)
 

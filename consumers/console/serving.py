@@ -1,4 +1,6 @@
-"""The pages and the API, whatever brings the rows: what is open is brought up to date, and alerts are asked for."""
+"""The pages and the API, whatever brings the rows: what is open is brought up to date, and alerts
+are asked for.
+"""
 
 import asyncio
 import sqlite3
@@ -29,7 +31,9 @@ from schemas.units import MS_PER_SECOND
 TICK_SECONDS: Final = 0.5
 """Least time from one state of the page of running calls to the next."""
 TICK_SHARE: Final = 0.02
-"""Share of a processor that bringing these pages up to date may take; with many calls it is done less often."""
+"""Share of a processor that bringing these pages up to date may take; with many calls it is done
+less often.
+"""
 IDLE_TICK_SECONDS: Final = 5.0
 """The same while nobody looks: the moving lines go on."""
 ALERTS_SECONDS: Final = 10.0
@@ -49,7 +53,9 @@ SPARE_CONNECTIONS: Final = 64
 ANSWER_SECONDS: Final = 6 * 3_600.0
 """How long a stream may last; then its page connects again and goes on."""
 UNREAD_SECONDS: Final = 30.0
-"""How long a reader may leave a full buffer unread. Then its connection ends, and a page that wakes up comes again."""
+"""How long a reader may leave a full buffer unread. Then its connection ends, and a page that wakes
+up comes again.
+"""
 
 log = structlog.get_logger()
 
@@ -59,7 +65,9 @@ class _Given(BaseModel):
 
 
 class _GivenAlert(_Given):
-    """An alert as Alertmanager and Prometheus have it; each has a word of its own for when it began."""
+    """An alert as Alertmanager and Prometheus have it; each has a word of its own for when it
+    began.
+    """
 
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -123,14 +131,17 @@ class CallPages:
 
         Raises:
             OperatorError: The folder cannot be written.
-            SetupError: Everybody in the network could read calls, and nobody has said that this is wanted.
+            SetupError: Everybody in the network could read calls, and nobody has said that this is
+                wanted.
         """
         self._settings = settings
         self.fleet = Fleet()
         self.calls = ReadCalls(_opened(settings.folder, max_bytes))
         for row in self.calls.open_calls():  # of an earlier process
             self.fleet.take(row)
-        self.site = ConsoleSite(settings, self.fleet, self.calls, annotate, past, redactor, instruments, version)
+        self.site = ConsoleSite(
+            settings, self.fleet, self.calls, annotate, past, redactor, instruments, version
+        )
         self._working: list[asyncio.Task[None]] = []
 
     def routes(self) -> list[BaseRoute]:
@@ -139,7 +150,9 @@ class CallPages:
 
     @property
     def bounds(self) -> ConnectionBounds:
-        """The bounds of a server of these routes: streams last, and each page has two connections."""
+        """The bounds of a server of these routes: streams last, and each page has two
+        connections.
+        """
         return ConnectionBounds(
             answer_seconds=ANSWER_SECONDS,
             most_connections=2 * self._settings.max_pages + SPARE_CONNECTIONS,
@@ -148,7 +161,9 @@ class CallPages:
 
     def start(self) -> None:
         """Begins to bring pages up to date."""
-        self._working = [asyncio.create_task(each) for each in (self._tick(), self._ask_for_alerts())]
+        self._working = [
+            asyncio.create_task(each) for each in (self._tick(), self._ask_for_alerts())
+        ]
 
     async def stop(self) -> None:
         """Ends streams and drawing; bounded."""
@@ -160,7 +175,12 @@ class CallPages:
         await self.site.close(STOP_SECONDS)
 
     async def take(
-        self, rows: Sequence[StoredRow], values: Sequence[bytes], positions: Mapping[Place, int], *, are_new: bool
+        self,
+        rows: Sequence[StoredRow],
+        values: Sequence[bytes],
+        positions: Mapping[Place, int],
+        *,
+        are_new: bool,
     ) -> None:
         """Takes in rows.
 
@@ -186,15 +206,22 @@ class CallPages:
                 took_seconds = 0.0
                 try:
                     took_seconds = await self.site.tick()
-                except Exception:  # one call that cannot be shown must not end the pages of all others for good
+                except (
+                    Exception
+                ):  # one call that cannot be shown must not end the pages of all others for good
                     log.exception("calls_not_shown", role="console")
-                due_at, idle_until = time.monotonic() + took_seconds / TICK_SHARE, now + IDLE_TICK_SECONDS
+                due_at, idle_until = (
+                    time.monotonic() + took_seconds / TICK_SHARE,
+                    now + IDLE_TICK_SECONDS,
+                )
             await asyncio.sleep(TICK_SECONDS)
 
     async def _ask_for_alerts(self) -> None:
         if self._settings.alertmanager is None and self._settings.prometheus is None:
             return
-        async with alerts_client() as client:  # made once: that takes 25 ms, in which nothing else is done
+        async with (
+            alerts_client() as client
+        ):  # made once: that takes 25 ms, in which nothing else is done
             while True:
                 self.site.alerts = await alerts_now(self._settings, client)
                 await asyncio.sleep(ALERTS_SECONDS)
@@ -209,7 +236,8 @@ def _opened(folder: Path | None, max_bytes: int) -> RowStore:
         return RowStore(folder / STORE_NAME, max_bytes=max_bytes)
     except (OSError, sqlite3.Error) as error:
         raise OperatorError(
-            f"Console: the folder {folder} cannot be used ({error}), so no page is served. Let console.folder be one that this user may "
+            f"Console: the folder {folder} cannot be used ({error}), so no page is served. Let "
+            "console.folder be one that this user may "
             "write, or leave it out: then rows are kept in memory."
         ) from error
 
@@ -220,14 +248,20 @@ def alerts_client() -> httpx.AsyncClient:
 
 
 async def alerts_now(settings: ConsoleSettings, client: httpx.AsyncClient) -> Alerts:
-    """The alerts that fire by Alertmanager, and those that are about to by Prometheus, as far as the settings have their addresses."""
+    """The alerts that fire by Alertmanager, and those that are about to by Prometheus, as far as
+    the settings have their addresses.
+    """
     alerts = Alerts()
     if settings.alertmanager is not None:
-        firing, fault = await _alerts_of(client, settings.alertmanager.rstrip("/") + _FIRING, alerts_in)
+        firing, fault = await _alerts_of(
+            client, settings.alertmanager.rstrip("/") + _FIRING, alerts_in
+        )
         remark = "No alert fires." if fault is None else f"Alertmanager gives no alerts: {fault}."
         alerts = Alerts(firing, remark)
     if settings.prometheus is not None:
-        near, fault = await _alerts_of(client, settings.prometheus.rstrip("/") + _RULES, near_alerts_in)
+        near, fault = await _alerts_of(
+            client, settings.prometheus.rstrip("/") + _RULES, near_alerts_in
+        )
         remark = "" if fault is None else f"Prometheus gives no rules: {fault}."
         alerts = alerts._replace(near=near, remark_on_rules=remark)
     return alerts
@@ -260,12 +294,17 @@ def alerts_in(body: bytes) -> Sequence[Alert]:
 
 
 def near_alerts_in(body: bytes) -> Sequence[Alert]:
-    """The alerts in an answer of Prometheus about its rules that are pending: the condition holds, but not for long enough yet.
+    """The alerts in an answer of Prometheus about its rules that are pending: the condition holds,
+    but not for long enough yet.
 
     Raises:
         ValidationError: It is no such answer.
     """
-    rules = (rule for group in _PrometheusAnswer.model_validate_json(body).data.groups for rule in group.rules)
+    rules = (
+        rule
+        for group in _PrometheusAnswer.model_validate_json(body).data.groups
+        for rule in group.rules
+    )
     return _in_order(
         alert._replace(fires_ms=alert.since_ms + int(rule.duration * MS_PER_SECOND))
         for rule in rules
@@ -280,7 +319,11 @@ def _alert(given: _GivenAlert, since: str) -> Alert:
     return Alert(
         name=labels.get("alertname", "alert"),
         severity=severity if (severity := labels.get("severity", "")) in _SEVERITIES else "info",
-        whose={label: labels[label] for label in ("agent", "tenant", "environment") if labels.get(label)},
+        whose={
+            label: labels[label]
+            for label in ("agent", "tenant", "environment")
+            if labels.get(label)
+        },
         summary=given.annotations.get("summary", ""),
         since_ms=_epoch_ms(since),
         what_to_do=given.annotations.get("runbook", ""),

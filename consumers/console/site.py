@@ -6,7 +6,15 @@ import hashlib
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from operator import attrgetter
@@ -67,36 +75,58 @@ LOGIN_PAUSE_SECONDS: Final = 0.5
 STEP_SECONDS: Final = 0.005
 """How long looking through the running calls goes on before everything else has its turn."""
 MAX_CHOICES: Final = 64
-"""Different choices of running calls that open pages show: each is drawn anew again and again, once for all that show the same."""
+"""Different choices of running calls that open pages show: each is drawn anew again and again, once
+for all that show the same.
+"""
 DRAWING: Final = Bounds(threads=2, waiting=30, kept_bytes=64 * 2**20, share=0.3, at_once_seconds=4)
-"""Pages and answers about one call. One of 900 turns takes a second and has 1 MB; the second thread is for the pages of other calls."""
+"""Pages and answers about one call. One of 900 turns takes a second and has 1 MB; the second thread
+is for the pages of other calls.
+"""
 LISTING: Final = Bounds(threads=1, waiting=2 * MAX_CHOICES, kept_bytes=16 * 2**20)
 """Pages and answers about all running calls: some 10 ms each, with 10,000 calls 30 ms."""
-SEARCHING: Final = Bounds(threads=2, waiting=10, kept_bytes=2 * 2**20, share=0.25, at_once_seconds=3)
-"""Searches of past calls and comparisons: half a second each with 200,000 calls, and never longer than history allows."""
+SEARCHING: Final = Bounds(
+    threads=2, waiting=10, kept_bytes=2 * 2**20, share=0.25, at_once_seconds=3
+)
+"""Searches of past calls and comparisons: half a second each with 200,000 calls, and never longer
+than history allows.
+"""
 LOOKING_UP: Final = Bounds(threads=1, waiting=60)
 """History is asked what people say of a call that was read: a millisecond or two each."""
 LOOKING_FOR: Final = Bounds(threads=1, waiting=20)
-"""History is asked about any other call, which it may not have: apart, so that unknown ids delay no call that runs."""
+"""History is asked about any other call, which it may not have: apart, so that unknown ids delay no
+call that runs.
+"""
 ANSWERED_BYTES: Final = 32 * 2**20
-"""Bytes a second of all answers together that are no streams, and twice that at once: to copy 1 MB into a socket takes the loop a
-millisecond or two, and who reads the same page again and again gets it from memory."""
+"""Bytes a second of all answers together that are no streams, and twice that at once: to copy 1 MB
+into a socket takes the loop a millisecond or two, and who reads the same page again and again gets
+it from memory.
+"""
 LEAST_ANSWER_BYTES: Final = 2**16
-"""A small answer counts as so many: a request takes the loop half a millisecond or more, whatever it asks for."""
+"""A small answer counts as so many: a request takes the loop half a millisecond or more, whatever
+it asks for.
+"""
 SEARCH_KEPT_MS: Final = 3_000
 """How long the answer to a search is given to who asks the same."""
 NOWHERE_SECONDS: Final = 5.0
-"""How long an id that neither the rows that were read nor history have is not looked for again; once it has a row, it is known."""
+"""How long an id that neither the rows that were read nor history have is not looked for again;
+once it has a row, it is known.
+"""
 MAX_NOWHERE: Final = 10_000
 """Such ids that are remembered; the oldest make room."""
 NOW_SHARE: Final = 0.1
-"""Share of a processor that telling the state of all calls may take, however often it is asked for; it is that much older then."""
+"""Share of a processor that telling the state of all calls may take, however often it is asked for;
+it is that much older then.
+"""
 RENDER_SECONDS: Final = 0.2
 """Least time from one state of a call's page to the next."""
 RENDER_SHARE: Final = 0.3
-"""Share of a processor that drawing the pages of calls may take; with many watched calls each is drawn less often."""
+"""Share of a processor that drawing the pages of calls may take; with many watched calls each is
+drawn less often.
+"""
 LOOK_SECONDS: Final = 1.0
-"""How often it is asked whether people say something else of a call with an open page; new rows of it are drawn at once."""
+"""How often it is asked whether people say something else of a call with an open page; new rows of
+it are drawn at once.
+"""
 RING_MS: Final = 120_000
 """How long rows wait for a reader of the API's stream who comes again."""
 MAX_RING: Final = 50_000
@@ -114,15 +144,22 @@ _ASSETS: Final[Mapping[str, tuple[str, bytes]]] = {
     "console.js": ("text/javascript", (_STATIC / "console.js").read_bytes()),
     "idiomorph.min.js": ("text/javascript", (_STATIC / "idiomorph.min.js").read_bytes()),
 }
-_STAMP: Final = hashlib.sha256(b"".join(content for _, content in _ASSETS.values())).hexdigest()[:12]
+_STAMP: Final = hashlib.sha256(b"".join(content for _, content in _ASSETS.values())).hexdigest()[
+    :12
+]
 SECURITY: Final = (
-    ("content-security-policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types callgauge"),
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for "
+        "'script'; trusted-types callgauge",
+    ),
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "same-origin"),
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
-)  # fmt: skip
+)
 
 Query = TypeVar("Query", bound=BaseModel)
 _Made = TypeVar("_Made")
@@ -155,7 +192,9 @@ class PastCalls(Protocol):
         """
 
     def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, Mapping[str, object]]]:
-        """The values of two calls with their ids, or of one and the medians of its agent's calls of the day before its end."""
+        """The values of two calls with their ids, or of one and the medians of its agent's calls of
+        the day before its end.
+        """
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
         """A call as it was known at a moment, None is now; None for one that is not known."""
@@ -186,7 +225,9 @@ class Annotate(Protocol):
 
 
 class _AnyPath(PathConvertor):
-    """A rest of an address with every character: an id may have line breaks, and Starlette's own pattern ends there."""
+    """A rest of an address with every character: an id may have line breaks, and Starlette's own
+    pattern ends there.
+    """
 
     regex = r"[\s\S]*"
 
@@ -205,7 +246,9 @@ class _Ring:
 
     def put(self, values: Iterable[bytes], now_ms: int) -> None:
         for value in values:
-            one_line = b" ".join(value.splitlines())  # a line break would end the field of the stream
+            one_line = b" ".join(
+                value.splitlines()
+            )  # a line break would end the field of the stream
             self._records.append((now_ms, one_line))
             self.next += 1
         while self._records and self._records[0][0] < now_ms - RING_MS:
@@ -214,7 +257,9 @@ class _Ring:
         self._has_news = asyncio.Event()
 
     async def events(self, last_event_id: str) -> AsyncIterator[bytes]:
-        """The records after the one with this id; if it is too old or from another process, an event `gap`, then new ones."""
+        """The records after the one with this id; if it is too old or from another process, an
+        event `gap`, then new ones.
+        """
         name, _, number = last_event_id.rpartition(".")
         place = self.next
         if last_event_id:
@@ -222,15 +267,23 @@ class _Ring:
             if known and self._first <= int(number) + 1 <= self.next:
                 place = int(number) + 1
             else:
-                yield b'event: gap\ndata: {"detail":"records between are not kept here; read /calls and go on"}\n\n'
+                yield (
+                    b'event: gap\ndata: {"detail":"records between are not kept here; read /calls '
+                    b'and go on"}\n\n'
+                )
         while True:
             if place < self._first:
-                yield b'event: gap\ndata: {"detail":"this reader was too slow; records between are left out"}\n\n'
+                yield (
+                    b'event: gap\ndata: {"detail":"this reader was too slow; records between are '
+                    b'left out"}\n\n'
+                )
                 place = self._first
             if place < self.next:
                 until = min(self.next, place + MAX_BURST)
                 lines = [
-                    f"id: {self.name}.{at}\ndata: ".encode() + self._records[at - self._first][1] + b"\n\n"
+                    f"id: {self.name}.{at}\ndata: ".encode()
+                    + self._records[at - self._first][1]
+                    + b"\n\n"
                     for at in range(place, until)
                 ]
                 place = until
@@ -266,7 +319,9 @@ class _Drawn(NamedTuple):
 
 
 class _List(NamedTuple):
-    """A choice of running calls as it was drawn: the state that it shows, its parts as markup and encoded, and what drawing it took."""
+    """A choice of running calls as it was drawn: the state that it shows, its parts as markup and
+    encoded, and what drawing it took.
+    """
 
     state: int
     boxes: Mapping[str, Mapping[str, str]]
@@ -279,7 +334,8 @@ class _Found:
 
     Attributes:
         conversation_id: Its id.
-        read: Gives the call as it was known at a moment, from the rows that were read or from history. It may block.
+        read: Gives the call as it was known at a moment, from the rows that were read or from
+            history. It may block.
         annotations: What people say of it.
     """
 
@@ -366,7 +422,9 @@ class ConsoleSite:
             "known": LOOKING_UP,
             "unknown": LOOKING_FOR,
         }
-        self._workshops = {name: Workshop(name, each, self._waited_for(name)) for name, each in bounds.items()}
+        self._workshops = {
+            name: Workshop(name, each, self._waited_for(name)) for name, each in bounds.items()
+        }
         self._nowhere: OrderedDict[str, float] = OrderedDict()
         """Ids that were found nowhere, and until when they are not looked for."""
         self._lists: dict[WantedCalls, tuple[Channel, list[int]]] = {}
@@ -375,7 +433,9 @@ class ConsoleSite:
         self._one_writes = asyncio.Lock()
         self._said: OrderedDict[tuple[str, str, str | None], Annotation] = OrderedDict()
         self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
-        instruments.read_gauge("callgauge_console_pages_open", lambda: {(): float(len(self.streams))})
+        instruments.read_gauge(
+            "callgauge_console_pages_open", lambda: {(): float(len(self.streams))}
+        )
 
     def routes(self) -> list[BaseRoute]:
         """All routes, behind what every answer has."""
@@ -404,7 +464,11 @@ class ConsoleSite:
         return [
             Mount(
                 "/",
-                app=_Secured(Router(routes, redirect_slashes=False), self._instruments, self._waited_for("answers")),
+                app=_Secured(
+                    Router(routes, redirect_slashes=False),
+                    self._instruments,
+                    self._waited_for("answers"),
+                ),
             )
         ]
 
@@ -417,16 +481,22 @@ class ConsoleSite:
         self._ring.put(values, wall_clock_ms())
 
     async def tick(self) -> float:
-        """Brings the pages of running calls up to date, and answers requests between them; returns the processor time that it took."""
+        """Brings the pages of running calls up to date, and answers requests between them; returns
+        the processor time that it took.
+        """
         self._now_until = 0.0
         took_seconds = await self._look_again()
         for wanted, (channel, _) in list(self._lists.items()):
-            with contextlib.suppress(_UnansweredError):  # too much is being drawn: it shows the next state
+            with contextlib.suppress(
+                _UnansweredError
+            ):  # too much is being drawn: it shows the next state
                 took_seconds += await self._update(channel, wanted)
         return took_seconds
 
     async def _update(self, channel: Channel, wanted: WantedCalls) -> float:
-        """Gives a choice of running calls its newest state; returns the processor time that drawing it took."""
+        """Gives a choice of running calls its newest state; returns the processor time that drawing
+        it took.
+        """
         drawn = await self._list_of(wanted)
         channel.update(drawn.parts)
         return drawn.took_seconds
@@ -439,7 +509,9 @@ class ConsoleSite:
             state, now = (self._states, self.alerts), self._now
             if self._names[0] != state:  # one thread draws lists
                 self._names = state, pages.names_boxes(now)
-            boxes = pages.now_boxes(self._site("./"), now, wanted, self._fleet, self.alerts, self._names[1])
+            boxes = pages.now_boxes(
+                self._site("./"), now, wanted, self._fleet, self.alerts, self._names[1]
+            )
             return _List(state[0], boxes, encoded(boxes), time.thread_time() - began)
 
         return await self._made("lists", wanted, "boxes", draw, lambda: (self._states, self.alerts))
@@ -456,7 +528,9 @@ class ConsoleSite:
         return self._now
 
     async def _look_again(self) -> float:
-        """Looks at the running calls, once for all who wait for it; returns the processor time that it took."""
+        """Looks at the running calls, once for all who wait for it; returns the processor time that
+        it took.
+        """
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
         return await asyncio.shield(self._looking)
@@ -487,7 +561,8 @@ class ConsoleSite:
         work: Callable[[], _Made],
         version: Callable[[], Hashable] = object,
     ) -> _Made:
-        """Returns the result of a workshop; without a version it is made anew for everybody who asks after it has begun.
+        """Returns the result of a workshop; without a version it is made anew for everybody who
+        asks after it has begun.
 
         Raises:
             _UnansweredError: Too much of it waits already.
@@ -498,18 +573,24 @@ class ConsoleSite:
             raise self._busy(workshop, _BUSY[workshop]) from None
 
     def _waited_for(self, share: str) -> Callable[[float], None]:
-        return lambda seconds: self._instruments.inc("callgauge_console_waited_seconds_total", (share,), seconds)
+        return lambda seconds: self._instruments.inc(
+            "callgauge_console_waited_seconds_total", (share,), seconds
+        )
 
     def _busy(self, reason: str, detail: str) -> "_UnansweredError":
         self._instruments.inc("callgauge_console_refused_total", (reason,))
         return _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, detail)
 
     def _site(self, root: str) -> pages.Site:
-        return pages.Site(root, self._version, _STAMP, self._past is not None, self._access.has_form)
+        return pages.Site(
+            root, self._version, _STAMP, self._past is not None, self._access.has_form
+        )
 
     # Pages.
 
-    def _page(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _page(
+        self, answer: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
         """A page for people who may read; others get the form, or a sentence."""
 
         async def answered(request: Request) -> Response:
@@ -533,7 +614,9 @@ class ConsoleSite:
             return
         self._instruments.inc("callgauge_console_refused_total", ("token",))
         if not await self._wrong.pause(_address(request)):
-            raise _UnansweredError(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong tokens come at the same time.")
+            raise _UnansweredError(
+                HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong tokens come at the same time."
+            )
 
     def _root(self, request: Request) -> str:
         return "../" * max(0, request.scope["raw_path"].count(b"/") - 1) or "./"
@@ -549,12 +632,16 @@ class ConsoleSite:
 
     def _login_page(self, root: str, to: str, remark: str, status: int) -> Response:
         content = render("login.html", remark=remark, to=to, root=root)
-        return _html(pages.page(self._site(root)._replace(has_login=False), "Log in", content), status)
+        return _html(
+            pages.page(self._site(root)._replace(has_login=False), "Log in", content), status
+        )
 
     def _problem_page(self, request: Request, problem: "_UnansweredError") -> Response:
         title = HTTPStatus(problem.status_code).phrase
         content = render("problem.html", title=title, detail=problem.detail)
-        answer = _html(pages.page(self._site(self._root(request)), title, content), problem.status_code)
+        answer = _html(
+            pages.page(self._site(self._root(request)), title, content), problem.status_code
+        )
         answer.headers.update(problem.headers or {})
         return answer
 
@@ -580,7 +667,11 @@ class ConsoleSite:
         kind, content = _ASSETS.get(request.path_params["name"], ("", b""))
         if not kind:
             raise HTTPException(404, "There is no such file.")
-        return Response(content, media_type=kind, headers={"cache-control": "public, max-age=31536000, immutable"})
+        return Response(
+            content,
+            media_type=kind,
+            headers={"cache-control": "public, max-age=31536000, immutable"},
+        )
 
     async def _now_page(self, request: Request) -> Response:
         fields = dict(request.query_params)
@@ -592,7 +683,11 @@ class ConsoleSite:
         def page() -> bytes:
             return pages.now_page(site, drawn.boxes, wanted, wall=is_wall).encode()
 
-        return _html(await self._made("lists", wanted, ("page", is_wall, drawn.state), page, lambda: drawn.state))
+        return _html(
+            await self._made(
+                "lists", wanted, ("page", is_wall, drawn.state), page, lambda: drawn.state
+            )
+        )
 
     async def _call_page(self, request: Request) -> Response:
         call = await self._found(request)
@@ -605,10 +700,14 @@ class ConsoleSite:
             ).encode()
 
         what = "page", site.root, author, drawn.edition
-        return _html(await self._made("drawings", call.conversation_id, what, page, lambda: drawn.edition))
+        return _html(
+            await self._made("drawings", call.conversation_id, what, page, lambda: drawn.edition)
+        )
 
     async def _drawn_of(self, call: _Found, at_ms: int | None) -> _Drawn:
-        """A call as it was known at a moment; None is now. It is drawn once for all who ask for the same."""
+        """A call as it was known at a moment; None is now. It is drawn once for all who ask for the
+        same.
+        """
 
         def draw() -> _Drawn:
             began, edition = time.thread_time(), call.edition
@@ -617,11 +716,19 @@ class ConsoleSite:
             span = shown.row.first_known_ms, shown.row.known_ms
             return _Drawn(edition, boxes, encoded(boxes), span, time.thread_time() - began)
 
-        return await self._made("drawings", call.conversation_id, ("parts", at_ms), draw, lambda: call.edition)
+        return await self._made(
+            "drawings", call.conversation_id, ("parts", at_ms), draw, lambda: call.edition
+        )
 
     def _author_of(self, request: Request, given: str = "") -> str | None:
-        """Returns who writes a label or note, or None if nobody may. Where the console hides words, it hides notes too."""
-        return self._access.author_of(request, given) if self._annotate is not None and self._settings.words else None
+        """Returns who writes a label or note, or None if nobody may. Where the console hides words,
+        it hides notes too.
+        """
+        return (
+            self._access.author_of(request, given)
+            if self._annotate is not None and self._settings.words
+            else None
+        )
 
     async def _say(self, request: Request) -> Response:
         """Writes what a person says of a call, and leads back to its page."""
@@ -631,27 +738,45 @@ class ConsoleSite:
         by = self._author_of(request, fields.get("by", ""))
         if by is None or self._annotate is None:
             raise _UnansweredError(
-                HTTPStatus.FORBIDDEN, "Nothing was written: strangers may read here, or console.words is false."
+                HTTPStatus.FORBIDDEN,
+                "Nothing was written: strangers may read here, or console.words is false.",
             )
         call = await self._found(request)
-        row = await self._made("drawings", conversation_id, "labels", lambda: self._row_of(call), lambda: call.edition)
-        label, note = fields.get("label", "").strip() or None, fields.get("note", "").replace("\r\n", "\n").strip()
+        row = await self._made(
+            "drawings", conversation_id, "labels", lambda: self._row_of(call), lambda: call.edition
+        )
+        label, note = (
+            fields.get("label", "").strip() or None,
+            fields.get("note", "").replace("\r\n", "\n").strip(),
+        )
         try:
             async with self._one_writes:
                 said = await self._annotate(
-                    conversation_id, by, label, note or None, row.labels, withdraws="take_back" in fields
+                    conversation_id,
+                    by,
+                    label,
+                    note or None,
+                    row.labels,
+                    withdraws="take_back" in fields,
                 )
         except OperatorError as error:
             if error.is_away:
-                raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Nothing was written: {error}") from error
+                raise _UnansweredError(
+                    HTTPStatus.SERVICE_UNAVAILABLE, f"Nothing was written: {error}"
+                ) from error
             raise _UnansweredError(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         self._said[conversation_id, said.by, said.label] = said
         if len(self._said) > MAX_SAID:
             self._said.popitem(last=False)
         log.info(
-            "call_annotated", role="console", user=self._access.user_of(request), by=said.by, label=said.label,
-            is_withdrawn=said.is_withdrawn, conversation_id=conversation_id,
-        )  # fmt: skip
+            "call_annotated",
+            role="console",
+            user=self._access.user_of(request),
+            by=said.by,
+            label=said.label,
+            is_withdrawn=said.is_withdrawn,
+            conversation_id=conversation_id,
+        )
         place = request.scope["raw_path"].rpartition(b"/")[2].decode("ascii", "replace")
         return RedirectResponse(f"./{place}#call-people", status_code=303)
 
@@ -662,10 +787,14 @@ class ConsoleSite:
 
         def answer() -> bytes:
             parts = {part: markup for box in drawn.parts.values() for part, markup in box.items()}
-            return message(parts, {box: list(each) for box, each in drawn.parts.items()}, {}).encode()
+            return message(
+                parts, {box: list(each) for box, each in drawn.parts.items()}, {}
+            ).encode()
 
         what = "answer", query.at_ms, drawn.edition
-        made = await self._made("drawings", call.conversation_id, what, answer, lambda: drawn.edition)
+        made = await self._made(
+            "drawings", call.conversation_id, what, answer, lambda: drawn.edition
+        )
         return _json(made)
 
     def _row_of(self, call: _Found) -> CallRow:
@@ -674,14 +803,25 @@ class ConsoleSite:
         return CallRow(conversation_id=call.conversation_id) if stored is None else stored.call
 
     def _shown(self, call: _Found, at_ms: int | None) -> tuple[ReportedCall, str]:
-        """The call as it was known at a moment, and what a reader should know of that; it may block."""
+        """The call as it was known at a moment, and what a reader should know of that; it may
+        block.
+        """
         stored = call.read(call.conversation_id, at_ms)
         if stored is None:  # its first row came later
-            nothing = CallRow(conversation_id=call.conversation_id, first_known_ms=at_ms or 0, known_ms=at_ms or 0)
+            nothing = CallRow(
+                conversation_id=call.conversation_id, first_known_ms=at_ms or 0, known_ms=at_ms or 0
+            )
             stored = StoredCall(nothing, (), None, ())
         words, annotations = (stored.words, call.annotations) if self._settings.words else ((), ())
         shown = ReportedCall(
-            stored.call, stored.turns, stored.goals, words, pages.ANCHOR, self._redactor, annotations, stored.own
+            stored.call,
+            stored.turns,
+            stored.goals,
+            words,
+            pages.ANCHOR,
+            self._redactor,
+            annotations,
+            stored.own,
         )
         return shown, pages.remark_on(shown, at_ms, self._calls.since_ms)
 
@@ -693,14 +833,20 @@ class ConsoleSite:
             return past_page(site, asked, past.find(asked), remark, self._redactor.redact).encode()
 
         try:
-            return _html(await self._made("history", (asked, remark), "search", page, _version_of_search))
+            return _html(
+                await self._made("history", (asked, remark), "search", page, _version_of_search)
+            )
         except OperatorError as error:
             return _html(past_page(site, asked, PastFound(), str(error)).encode())
 
     def _past_query(self, request: Request) -> tuple[PastQuery, str]:
-        """Which past calls are asked for, and what a reader should know of that; the log says who asked."""
+        """Which past calls are asked for, and what a reader should know of that; the log says who
+        asked.
+        """
         asked, remark = _query(request, PastQuery), ""
-        if (asked.text or asked.said) and not self._settings.words:  # a search would tell what was said
+        if (
+            asked.text or asked.said
+        ) and not self._settings.words:  # a search would tell what was said
             asked = asked.model_copy(update={"text": "", "said": ""})
             remark = "Words are hidden: console.words is false. They are not searched."
         sought = {
@@ -715,7 +861,9 @@ class ConsoleSite:
         past, (asked, _) = self._require_past(), self._past_query(request)
         made = await self._made_of_history(("table", asked), lambda: past.table(asked))
         return Response(
-            made, media_type="text/csv", headers={**_NO_STORE, "content-disposition": "attachment; filename=calls.csv"}
+            made,
+            media_type="text/csv",
+            headers={**_NO_STORE, "content-disposition": "attachment; filename=calls.csv"},
         )
 
     async def _versions(self, request: Request) -> Response:
@@ -750,7 +898,9 @@ class ConsoleSite:
             shown, remark = self._shown(call, query.at_ms)
             return page_of([shown], [remark], self._version).encode()
 
-        page = await self._made("drawings", call.conversation_id, ("report", query.at_ms), file, lambda: call.edition)
+        page = await self._made(
+            "drawings", call.conversation_id, ("report", query.at_ms), file, lambda: call.edition
+        )
         answer = _html(page)
         answer.headers["content-disposition"] = "attachment; filename=call.html"
         return answer
@@ -775,12 +925,14 @@ class ConsoleSite:
     def _require_past(self) -> PastCalls:
         if self._past is None:
             raise _UnansweredError(
-                HTTPStatus.NOT_FOUND, "No history is kept: set history.folder or history.clickhouse_url."
+                HTTPStatus.NOT_FOUND,
+                "No history is kept: set history.folder or history.clickhouse_url.",
             )
         return self._past
 
     async def _found(self, request: Request) -> _Found:
-        """The call of a request, from the rows that were read, otherwise from history; the log says who opened it.
+        """The call of a request, from the rows that were read, otherwise from history; the log says
+        who opened it.
 
         Raises:
             _UnansweredError: There is no such call, or it was deleted.
@@ -794,7 +946,9 @@ class ConsoleSite:
         annotations = await self._said_of(conversation_id, is_known=is_known)
         read: Callable[[str, int | None], StoredCall | None] | None = self._calls.call
         if not is_known:
-            read = await self._made("unknown", conversation_id, "found", lambda: self._reader_of(conversation_id))
+            read = await self._made(
+                "unknown", conversation_id, "found", lambda: self._reader_of(conversation_id)
+            )
         if read is None:
             self._note_nowhere(conversation_id)
             raise unknown
@@ -803,8 +957,12 @@ class ConsoleSite:
             opened.call.annotations = annotations  # open pages show them
         return found
 
-    def _reader_of(self, conversation_id: str) -> Callable[[str, int | None], StoredCall | None] | None:
-        """Looks for a call without new rows: in the store, which an earlier process may have filled, then in history. It may block."""
+    def _reader_of(
+        self, conversation_id: str
+    ) -> Callable[[str, int | None], StoredCall | None] | None:
+        """Looks for a call without new rows: in the store, which an earlier process may have
+        filled, then in history. It may block.
+        """
         readers = [self._calls.call, *([] if self._past is None else [self._past.call])]
         for read in readers:
             with contextlib.suppress(OperatorError):  # no folder yet
@@ -823,7 +981,8 @@ class ConsoleSite:
             self._nowhere.popitem(last=False)
 
     async def _said_of(self, conversation_id: str, *, is_known: bool) -> Sequence[Annotation]:
-        """Returns the labels and notes of a call: those in history, if there is one, and those that this console wrote.
+        """Returns the labels and notes of a call: those in history, if there is one, and those that
+        this console wrote.
 
         Raises:
             _UnansweredError: It was deleted on request.
@@ -839,7 +998,10 @@ class ConsoleSite:
         if stored is None:
             raise _UnansweredError(HTTPStatus.GONE, "This call was deleted on request.")
         said = [each for (name, _, _), each in self._said.items() if name == conversation_id]
-        newest = {(each.by, each.label): each for each in sorted((*stored, *said), key=attrgetter("at_ms"))}
+        newest = {
+            (each.by, each.label): each
+            for each in sorted((*stored, *said), key=attrgetter("at_ms"))
+        }
         return tuple(each for each in newest.values() if not each.is_withdrawn)
 
     def _note(self, request: Request, conversation_id: str) -> None:
@@ -867,7 +1029,9 @@ class ConsoleSite:
         if wanted not in self._lists:
             if len(self._lists) >= MAX_CHOICES:
                 raise self._busy(
-                    "choices", f"Open pages show {MAX_CHOICES} different choices of calls already. Choose fewer things."
+                    "choices",
+                    f"Open pages show {MAX_CHOICES} different choices of calls already. Choose "
+                    "fewer things.",
                 )
             self._lists[wanted] = (Channel(f"{self._boot}-{secrets.token_hex(3)}"), [0])
         channel, readers = self._lists[wanted]
@@ -915,27 +1079,38 @@ class ConsoleSite:
                 opened.channel.update(drawn.parts, first_ms=first_ms, last_ms=last_ms)
             except _UnansweredError:  # too much is being drawn: it is tried again
                 pass
-            except Exception:  # drawing must not end the page of a call that goes on: the next row may repair it
+            except (
+                Exception
+            ):  # drawing must not end the page of a call that goes on: the next row may repair it
                 edition = call.edition
-                log.exception("call_not_drawn", role="console", conversation_id=call.conversation_id)
+                log.exception(
+                    "call_not_drawn", role="console", conversation_id=call.conversation_id
+                )
             all_of_them_seconds = sum(each.took_seconds for each in self._drawn.values())
             await asyncio.sleep(max(RENDER_SECONDS, all_of_them_seconds / RENDER_SHARE))
 
     async def _live_records(self, request: Request, receive: Receive, send: Send) -> None:
         _query(request, api.NoQuery)
         self._require_room()
-        await self.streams.answer(receive, send, self._ring.events(request.headers.get("last-event-id", "")))
+        await self.streams.answer(
+            receive, send, self._ring.events(request.headers.get("last-event-id", ""))
+        )
 
-    async def _stream(self, request: Request, receive: Receive, send: Send, channel: Channel) -> None:
+    async def _stream(
+        self, request: Request, receive: Receive, send: Send, channel: Channel
+    ) -> None:
         self._require_room()
         last = request.headers.get("last-event-id") or request.query_params.get("since", "")
-        await self.streams.answer(receive, send, events_of(channel, version_in(last, channel), wall_clock_ms))
+        await self.streams.answer(
+            receive, send, events_of(channel, version_in(last, channel), wall_clock_ms)
+        )
 
     def _require_room(self) -> None:
         if self.streams.is_full:
             self._instruments.inc("callgauge_console_refused_total", ("pages",))
             raise _UnansweredError(
-                HTTPStatus.SERVICE_UNAVAILABLE, "As many pages are open as console.max_pages allows."
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "As many pages are open as console.max_pages allows.",
             )
 
     # The API.
@@ -962,11 +1137,18 @@ class ConsoleSite:
         def listed() -> bytes:
             return msgspec.json.encode(api.call_answer(fleet, now, query, now_ms))
 
-        return await self._made("lists", query.wanted(), ("listed", query.limit), listed, lambda: state)
+        return await self._made(
+            "lists", query.wanted(), ("listed", query.limit), listed, lambda: state
+        )
 
     async def _api_fleet(self, request: Request) -> bytes:
         _query(request, api.NoQuery)
-        now_ms, now, fleet, state = wall_clock_ms(), await self._present(), self._fleet, self._states
+        now_ms, now, fleet, state = (
+            wall_clock_ms(),
+            await self._present(),
+            self._fleet,
+            self._states,
+        )
 
         def figures() -> bytes:
             return msgspec.json.encode(api.fleet_answer(fleet, now, now_ms))
@@ -984,15 +1166,21 @@ class ConsoleSite:
             return None if stored is None else api.call_detail(stored, said, words=has_words)
 
         what = "detail", query.at_ms
-        made = await self._made("drawings", call.conversation_id, what, detail, lambda: call.edition)
+        made = await self._made(
+            "drawings", call.conversation_id, what, detail, lambda: call.edition
+        )
         if made is None:
-            raise _UnansweredError(HTTPStatus.NOT_FOUND, "Nothing was known of this call at that moment.")
+            raise _UnansweredError(
+                HTTPStatus.NOT_FOUND, "Nothing was known of this call at that moment."
+            )
         return made
 
     async def _require_user(self, request: Request) -> None:
         if self._access.user_of(request) is None:
             await self._note_wrong(request)
-            raise _UnansweredError(HTTPStatus.UNAUTHORIZED, "Send `Authorization: Bearer` with the token.")
+            raise _UnansweredError(
+                HTTPStatus.UNAUTHORIZED, "Send `Authorization: Bearer` with the token."
+            )
 
 
 _NO_STORE: Final = {"cache-control": "no-store"}
@@ -1034,11 +1222,14 @@ class _Asgi:
 
 
 class _Secured:
-    """Gives every answer the headers that keep foreign text from running, answers what has no route, and refuses what pages of other
-    sites have a browser ask: only a link may lead here from there.
+    """Gives every answer the headers that keep foreign text from running, answers what has no
+    route, and refuses what pages of other sites have a browser ask: only a link may lead here from
+    there.
     """
 
-    def __init__(self, app: ASGIApp, instruments: Instruments, waited: Callable[[float], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, instruments: Instruments, waited: Callable[[float], None]
+    ) -> None:
         self._app = app
         self._instruments = instruments
         self._pace = Pace(ANSWERED_BYTES, 2 * ANSWERED_BYTES)
@@ -1062,7 +1253,9 @@ class _Secured:
         request = Request(scope, receive)
         if is_of_another_site(request) and not scope["path"].startswith("/static/"):
             self._instruments.inc("callgauge_console_refused_total", ("other_site",))
-            await _problem(request, HTTPException(HTTPStatus.FORBIDDEN, _OTHER_SITE))(scope, receive, sent)
+            await _problem(request, HTTPException(HTTPStatus.FORBIDDEN, _OTHER_SITE))(
+                scope, receive, sent
+            )
             return
         try:
             await self._app(scope, receive, sent)
@@ -1072,7 +1265,9 @@ class _Secured:
             await _problem(request, error)(scope, receive, sent)
 
     async def _turn(self, headers: Mapping[bytes, bytes]) -> None:
-        """Waits until this answer fits into what all answers may have; a stream, which has no length, has bounds of its own."""
+        """Waits until this answer fits into what all answers may have; a stream, which has no
+        length, has bounds of its own.
+        """
         if (length := headers.get(b"content-length")) is None:
             return
         seconds = self._pace.wait_seconds()
@@ -1088,7 +1283,9 @@ async def _to_now(request: Request) -> Response:
     return RedirectResponse(f"./{f'?{query}' if query else ''}", status_code=307)
 
 
-_OTHER_SITE: Final = "A page of another site asked for this. Open it by a link, or type its address."
+_OTHER_SITE: Final = (
+    "A page of another site asked for this. Open it by a link, or type its address."
+)
 _DETAILS: Final = {
     HTTPStatus.NOT_FOUND: "There is nothing at this address.",
     HTTPStatus.METHOD_NOT_ALLOWED: "Only GET is answered.",
@@ -1101,8 +1298,12 @@ def _problem(request: Request, error: HTTPException) -> Response:
     made = api.Problem(title=status.phrase, status=status, detail=detail)
     headers = {**(error.headers or {}), **_NO_STORE}
     if status is HTTPStatus.UNAUTHORIZED:
-        headers["www-authenticate"] = challenge(request.headers.get("authorization", "").encode("latin-1"))
-    return Response(msgspec.json.encode(made), status, headers, media_type="application/problem+json")
+        headers["www-authenticate"] = challenge(
+            request.headers.get("authorization", "").encode("latin-1")
+        )
+    return Response(
+        msgspec.json.encode(made), status, headers, media_type="application/problem+json"
+    )
 
 
 async def _form(request: Request, most_bytes: int) -> dict[str, str]:
@@ -1140,7 +1341,8 @@ def _require_our_page(request: Request, what_happened: str) -> None:
     if not is_from_our_page(request.headers):
         raise _UnansweredError(
             HTTPStatus.FORBIDDEN,
-            f"{what_happened}: the form was on no page of this console. A proxy in front must pass Host, or X-Forwarded-Host.",
+            f"{what_happened}: the form was on no page of this console. A proxy in front must pass "
+            "Host, or X-Forwarded-Host.",
         )
 
 
@@ -1159,13 +1361,17 @@ def _query(request: Request, model: type[Query], fields: Mapping[str, str] | Non
     values = dict(given) if fields is None else dict(fields)
     doubled = [name for name in values if len(given.getlist(name)) > 1]
     if doubled:
-        raise _UnansweredError(HTTPStatus.UNPROCESSABLE_ENTITY, f"{doubled[0][:100]!r} is given more than once.")
+        raise _UnansweredError(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"{doubled[0][:100]!r} is given more than once."
+        )
     try:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(each)[:100] for each in first["loc"])
-        raise _UnansweredError(HTTPStatus.UNPROCESSABLE_ENTITY, f"{where}: {first['msg']}") from None
+        raise _UnansweredError(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"{where}: {first['msg']}"
+        ) from None
 
 
 def _without_since(request: Request) -> dict[str, str]:
@@ -1175,7 +1381,9 @@ def _without_since(request: Request) -> dict[str, str]:
 def _id(request: Request) -> str:
     conversation_id: str = request.path_params["id"]
     if len(conversation_id) > api.MAX_ID_CHARS:
-        raise _UnansweredError(HTTPStatus.REQUEST_URI_TOO_LONG, f"An id has at most {api.MAX_ID_CHARS} characters.")
+        raise _UnansweredError(
+            HTTPStatus.REQUEST_URI_TOO_LONG, f"An id has at most {api.MAX_ID_CHARS} characters."
+        )
     if not conversation_id:
         raise _UnansweredError(HTTPStatus.NOT_FOUND, "There is no id in the address.")
     return conversation_id

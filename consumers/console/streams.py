@@ -1,4 +1,6 @@
-"""Server-sent events: a reader gets the newest state of a channel, again and again, as fast as it reads and no faster."""
+"""Server-sent events: a reader gets the newest state of a channel, again and again, as fast as it
+reads and no faster.
+"""
 
 import asyncio
 import contextlib
@@ -10,7 +12,9 @@ from starlette.types import Receive, Send
 from consumers.console.channels import Channel
 
 BEAT_SECONDS: Final = 5.0
-"""Time between beats while nothing changes: a page that hears nothing for longer says that the connection is lost."""
+"""Time between beats while nothing changes: a page that hears nothing for longer says that the
+connection is lost.
+"""
 END_SECONDS: Final = 1.0
 """How long a stream that is ended may take to end."""
 RETRY_MS: Final = 2_000
@@ -48,7 +52,8 @@ class Streams:
     async def answer(self, receive: Receive, send: Send, events: AsyncIterator[bytes]) -> None:
         """Sends events until they end, the reader goes away, or the streams are closed.
 
-        The connection of a reader who does not read ends by its own bound, which is as if he had gone away.
+        The connection of a reader who does not read ends by its own bound, which is as if he had
+        gone away.
         """
         sending = asyncio.create_task(_send_all(send, events))
         leaving = asyncio.create_task(_wait_for_leaving(receive))
@@ -71,7 +76,9 @@ class Streams:
 
 async def _send_all(send: Send, events: AsyncIterator[bytes]) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-    await send({"type": "http.response.body", "body": f"retry: {RETRY_MS}\n\n".encode(), "more_body": True})
+    await send(
+        {"type": "http.response.body", "body": f"retry: {RETRY_MS}\n\n".encode(), "more_body": True}
+    )
     async for event in events:
         await send({"type": "http.response.body", "body": event, "more_body": True})
 
@@ -82,15 +89,21 @@ async def _wait_for_leaving(receive: Receive) -> None:
 
 
 def version_in(last_event_id: str, channel: Channel) -> int:
-    """The version of this channel that a reader has, by the id of the last event that it took; 0 for one that it cannot go on from."""
+    """The version of this channel that a reader has, by the id of the last event that it took; 0
+    for one that it cannot go on from.
+    """
     name, _, version = last_event_id.rpartition(".")
     if name != channel.name or not version.isascii() or not version.isdigit() or len(version) > 15:
         return 0
     return int(version)
 
 
-async def events_of(channel: Channel, since: int, now_ms: Callable[[], int]) -> AsyncIterator[bytes]:
-    """The states of a channel from a version on, one after the other, with a beat where nothing changes."""
+async def events_of(
+    channel: Channel, since: int, now_ms: Callable[[], int]
+) -> AsyncIterator[bytes]:
+    """The states of a channel from a version on, one after the other, with a beat where nothing
+    changes.
+    """
     yield f'event: clock\ndata: {{"now":{now_ms()}}}\n\n'.encode()
     version = since if since <= channel.version else 0
     while True:

@@ -1,7 +1,8 @@
-"""Work that takes long is done in threads of its own, once for all who want the same, and no more of it waits than a bound allows.
+"""Work that takes long is done in threads of its own, once for all who want the same, and no more
+of it waits than a bound allows.
 
-Python runs one thread at a time, so threads make no work faster. They let the event loop have its turn every few milliseconds, and
-with them the evaluator, probes and other pages.
+Python runs one thread at a time, so threads make no work faster. They let the event loop have its
+turn every few milliseconds, and with them the evaluator, probes and other pages.
 """
 
 import asyncio
@@ -13,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, TypeVar
 
 MAX_OF_ONE: Final = 6
-"""Pieces of work about one subject, say a call, that may wait: a page, a report and the answers of the API, each once."""
+"""Pieces of work about one subject, say a call, that may wait: a page, a report and the answers of
+the API, each once.
+"""
 
 Made = TypeVar("Made")
 
@@ -28,7 +31,8 @@ class Bounds(NamedTuple):
     Attributes:
         threads: How many threads do it.
         waiting: How many pieces of it may wait for a thread.
-        kept_bytes: How much of what was made is kept for those who want the same again; 0 keeps nothing.
+        kept_bytes: How much of what was made is kept for those who want the same again; 0 keeps
+            nothing.
         share: How much of a processor it may take on the average; more than that waits.
         at_once_seconds: How many seconds of a processor it may take at once after a pause.
     """
@@ -43,10 +47,13 @@ class Bounds(NamedTuple):
 class Pace:
     """How much may be used: so much a second on the average, and so much at once after a pause.
 
-    It may be overdrawn, because what something takes is known only afterwards; what comes next waits for it.
+    It may be overdrawn, because what something takes is known only afterwards; what comes next
+    waits for it.
     """
 
-    def __init__(self, a_second: float, at_once: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, a_second: float, at_once: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Nothing is used yet. An infinite rate never waits."""
         self._seconds_each = 1 / a_second
         self._at_once_seconds = at_once / a_second
@@ -81,7 +88,9 @@ class _Kept(NamedTuple):
 
 
 class _Subject:
-    """The subject of some work: one piece of it is done at a time, so that one subject leaves threads to others."""
+    """The subject of some work: one piece of it is done at a time, so that one subject leaves
+    threads to others.
+    """
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -91,7 +100,9 @@ class _Subject:
 class Workshop:
     """Threads for one kind of work, what waits for them, and what they made lately."""
 
-    def __init__(self, name: str, bounds: Bounds, waited: Callable[[float], None] = lambda _: None) -> None:
+    def __init__(
+        self, name: str, bounds: Bounds, waited: Callable[[float], None] = lambda _: None
+    ) -> None:
         """No thread begins before there is work.
 
         Args:
@@ -112,9 +123,14 @@ class Workshop:
         self._is_closed = False
 
     async def make(
-        self, subject: Hashable, what: Hashable, version: Callable[[], Hashable], work: Callable[[], Made]
+        self,
+        subject: Hashable,
+        what: Hashable,
+        version: Callable[[], Hashable],
+        work: Callable[[], Made],
     ) -> Made:
-        """Returns what the work makes, which may also be what it made for somebody else: of this version, or of a later one.
+        """Returns what the work makes, which may also be what it made for somebody else: of this
+        version, or of a later one.
 
         Args:
             subject: What it is about. One piece of work about it is done at a time.
@@ -145,11 +161,19 @@ class Workshop:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _begun(
-        self, key: Hashable, subject: Hashable, version: Callable[[], Hashable], work: Callable[[], Any]
+        self,
+        key: Hashable,
+        subject: Hashable,
+        version: Callable[[], Hashable],
+        work: Callable[[], Any],
     ) -> _Piece:
         of_subject = self._subjects.get(subject)
         has_room = len(self._open) < self._bounds.threads + self._bounds.waiting
-        if self._is_closed or not has_room or (of_subject is not None and of_subject.pieces >= MAX_OF_ONE):
+        if (
+            self._is_closed
+            or not has_room
+            or (of_subject is not None and of_subject.pieces >= MAX_OF_ONE)
+        ):
             raise BusyError
         if of_subject is None:
             of_subject = self._subjects[subject] = _Subject()
@@ -190,7 +214,9 @@ class Workshop:
                 took_seconds = time.thread_time() - began
 
         async with subject.turn, self._free:
-            while (seconds := self._pace.wait_seconds()) > 0:  # the other thread may have gone on meanwhile
+            while (
+                seconds := self._pace.wait_seconds()
+            ) > 0:  # the other thread may have gone on meanwhile
                 await asyncio.sleep(seconds)
                 self._waited(seconds)
             piece.version, piece.has_begun = version(), True

@@ -17,16 +17,22 @@ from schemas.wire import MAX_NAME_CHARS
 MAX_TOLD_CHARS = 300
 """Longest explanation of a refusal: it names fields, and a field's name may be anybody's text."""
 MAX_HEADERS, MAX_HEADERS_BYTES = 64, 32_768
-"""Headers of a record, and bytes of their names and values together: a dozen say where an event comes from and trace it."""
+"""Headers of a record, and bytes of their names and values together: a dozen say where an event
+comes from and trace it.
+"""
 FIRST_SECONDS, FIRST_MS = 10**9, 10**11
 """September 2001 in seconds, March 1973 in milliseconds: a time between them is one in seconds."""
 WHAT_HAPPENS_NOW = "The record is in quarantine; its conversation goes on without it."
-WHAT_HAPPENS_NOW_OF_UNDECODABLE = "Its place is in quarantine; conversations go on without its content."
+WHAT_HAPPENS_NOW_OF_UNDECODABLE = (
+    "Its place is in quarantine; conversations go on without its content."
+)
 
 
 @dataclass(slots=True)
 class Arrival:
-    """One decoded input record with its place, broker time, conversation id and event, and where it stands at its input."""
+    """One decoded input record with its place, broker time, conversation id and event, and where it
+    stands at its input.
+    """
 
     source: InputSource
     offset: int
@@ -39,8 +45,8 @@ class Arrival:
 
 
 class BrokerRecord(LogRecord, Protocol):
-    """A record as aiokafka returns it; the topic's settings decide whether `timestamp`, in ms, is the broker's or the
-    producer's.
+    """A record as aiokafka returns it; the topic's settings decide whether `timestamp`, in ms, is
+    the broker's or the producer's.
     """
 
     @property
@@ -70,15 +76,20 @@ class _InBinaryMode:
 
 
 def admit(
-    source: InputSource, record: BrokerRecord | UndecodableRecord, limits: Limits, redactor: Redactor | None = None
+    source: InputSource,
+    record: BrokerRecord | UndecodableRecord,
+    limits: Limits,
+    redactor: Redactor | None = None,
 ) -> Arrival | QuarantineRecord:
     """Decode and check one record.
 
     Args:
         source: The input that the record's topic is.
-        record: The record from the broker, or a stand-in for records that the client could not decode.
+        record: The record from the broker, or a stand-in for records that the client could not
+            decode.
         limits: Bounds on size and on the distance between an event's own time and the broker's.
-        redactor: Redacts the parts of the record that a quarantine record repeats; by default one with the default rules.
+        redactor: Redacts the parts of the record that a quarantine record repeats; by default one
+            with the default rules.
 
     Returns:
         The arrival, or the quarantine record to write instead. Bad input never raises.
@@ -86,7 +97,10 @@ def admit(
     if (unfit := unfit_bytes(record, limits.max_record_bytes)) is not None:
         return unfit
     value, key = record.value or b"", record.key or b""
-    if len(value) > limits.small_record_bytes and (overfull := _overfull(source, record, value, limits)) is not None:
+    if (
+        len(value) > limits.small_record_bytes
+        and (overfull := _overfull(source, record, value, limits)) is not None
+    ):
         return overfull
     envelope = read_envelope(record.headers) if record.headers else None
     try:
@@ -94,81 +108,121 @@ def admit(
     except UnicodeDecodeError:  # with replaced bytes, the calls of two such keys would become one
         return _without_key(record, f"{key[:MAX_SHOWN_CHARS]!r}")
     except StructuredModeError as found:
-        headers = [*found.headers, *(each for each in record.headers if each[0] == REPLAY_OF_HEADER)]
+        headers = [
+            *found.headers,
+            *(each for each in record.headers if each[0] == REPLAY_OF_HEADER),
+        ]
         inside = _InBinaryMode(
-            record.topic, record.partition, record.offset, record.timestamp, key, found.value, headers
+            record.topic,
+            record.partition,
+            record.offset,
+            record.timestamp,
+            key,
+            found.value,
+            headers,
         )
         return admit(source, inside, limits, redactor)
     except RefusedRecordError as error:
         shortened = (redactor or Redactor()).beginning
         seen = shortened(error.seen, MAX_SHOWN_CHARS, error.where)
         return _refused(
-            record, error.reason, shortened(error.what, MAX_TOLD_CHARS),
-            f"{shortened(error.expected, MAX_TOLD_CHARS)}, saw {seen}{'...' if len(error.seen) > MAX_SHOWN_CHARS else ''}",
+            record,
+            error.reason,
+            shortened(error.what, MAX_TOLD_CHARS),
+            f"{shortened(error.expected, MAX_TOLD_CHARS)}, saw "
+            f"{seen}{'...' if len(error.seen) > MAX_SHOWN_CHARS else ''}",
             "Compare with `callgauge schema`, fix the producer, then put the record back.",
-        )  # fmt: skip
+        )
     skew_ms = limits.max_event_time_skew_ms
     broker_ms, origin = record.timestamp, record.partition << 44 | record.offset
     time_ms = event.timestamp
     if skew_ms and time_ms is not None and not -skew_ms <= time_ms - broker_ms <= skew_ms:
         return _refused(
-            record, RefusalReason.TIME_OUT_OF_BOUNDS, "the event's time is far from that of its arrival",
-            f"expected within {skew_ms} ms of {broker_ms}, saw {str(time_ms)[:MAX_SHOWN_CHARS]} (milliseconds since 1970)",
+            record,
+            RefusalReason.TIME_OUT_OF_BOUNDS,
+            "the event's time is far from that of its arrival",
+            f"expected within {skew_ms} ms of {broker_ms}, saw {str(time_ms)[:MAX_SHOWN_CHARS]} "
+            "(milliseconds since 1970)",
             _remedy_for_time(time_ms),
-        )  # fmt: skip
-    return Arrival(source, record.offset, broker_ms, conversation_id, event, value, envelope, origin)
+        )
+    return Arrival(
+        source, record.offset, broker_ms, conversation_id, event, value, envelope, origin
+    )
 
 
 def origin_of(partition: int, offset: int) -> int:
-    """Where a record stands at its input, as one number of 64 bits; `admit` has the same without a call for each event."""
+    """Where a record stands at its input, as one number of 64 bits; `admit` has the same without a
+    call for each event.
+    """
     return (partition << 44 | offset) % 2**64
 
 
-def unfit_bytes(record: BrokerRecord | UndecodableRecord, max_record_bytes: int) -> QuarantineRecord | None:
-    """Returns the refusal of a record for what can be seen without reading its value; None for one that may be an event."""
+def unfit_bytes(
+    record: BrokerRecord | UndecodableRecord, max_record_bytes: int
+) -> QuarantineRecord | None:
+    """Returns the refusal of a record for what can be seen without reading its value; None for one
+    that may be an event.
+    """
     if isinstance(record, UndecodableRecord):
         return _undecodable(record)
     value, key = record.value, record.key
     if not key or len(key) > MAX_NAME_CHARS:
         return _without_key(record, f"a key of {len(key)} bytes" if key else "no key")
     if value is None:
-        return _refused(record, RefusalReason.UNDECODABLE, "the record has no value", "expected one JSON object",
-                        "Input topics are not compacted: do not write tombstones to them.")  # fmt: skip
+        return _refused(
+            record,
+            RefusalReason.UNDECODABLE,
+            "the record has no value",
+            "expected one JSON object",
+            "Input topics are not compacted: do not write tombstones to them.",
+        )
     if len(value) > max_record_bytes:
         return _refused(
-            record, RefusalReason.RECORD_TOO_LARGE, "the record is too large",
+            record,
+            RefusalReason.RECORD_TOO_LARGE,
+            "the record is too large",
             f"expected at most {max_record_bytes} bytes, saw {len(value)}",
             "Leave audio and prompts out of events, or raise max_record_bytes.",
-        )  # fmt: skip
+        )
     return None
 
 
 def unfit_headers(record: BrokerRecord) -> QuarantineRecord | None:
-    """Returns the refusal of a record whose headers are too many, or too large together; None for any other."""
+    """Returns the refusal of a record whose headers are too many, or too large together; None for
+    any other.
+    """
     size = sum(len(name) + len(value or b"") for name, value in record.headers)
     if len(record.headers) <= MAX_HEADERS and size <= MAX_HEADERS_BYTES:
         return None
     return _refused(
-        record, RefusalReason.RECORD_TOO_LARGE, "the record's headers are too large",
-        f"expected at most {MAX_HEADERS} of {MAX_HEADERS_BYTES} bytes together, saw {len(record.headers)} of {size}",
+        record,
+        RefusalReason.RECORD_TOO_LARGE,
+        "the record's headers are too large",
+        f"expected at most {MAX_HEADERS} of {MAX_HEADERS_BYTES} bytes together, saw "
+        f"{len(record.headers)} of {size}",
         "Put into headers only what says where an event comes from, and all else into its value.",
-    )  # fmt: skip
+    )
 
 
-def _overfull(source: InputSource, record: BrokerRecord, value: bytes, limits: Limits) -> QuarantineRecord | None:
+def _overfull(
+    source: InputSource, record: BrokerRecord, value: bytes, limits: Limits
+) -> QuarantineRecord | None:
     """The refusal of a record with too many values; None for one that is read."""
     most_parts = limits.max_record_parts * (2 if source is InputSource.ELEVENLABS else 1)
     if (parts := parts_of(value)) > most_parts:
         return _refused(
-            record, RefusalReason.RECORD_TOO_LARGE, "the record has too many values",
+            record,
+            RefusalReason.RECORD_TOO_LARGE,
+            "the record has too many values",
             f"expected at most {most_parts} commas and opening brackets, saw {parts}",
             "Leave large tables out of the arguments and answers of tools.",
-        )  # fmt: skip
+        )
     return None
 
 
 def parts_of(text: bytes) -> int:
-    """How many values JSON may have, as far as a quick look tells: its commas and opening brackets, those inside of texts too.
+    """How many values JSON may have, as far as a quick look tells: its commas and opening brackets,
+    those inside of texts too.
 
     Example:
         >>> parts_of(b'{"a": [1, 2], "b": {}}')
@@ -179,8 +233,14 @@ def parts_of(text: bytes) -> int:
 
 def _remedy_for_time(time_ms: float) -> str:
     if FIRST_SECONDS <= time_ms < FIRST_MS:
-        return f"This looks like seconds: send milliseconds since 1970, here {int(time_ms * MS_PER_SECOND)}."
-    return "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded calls as they are."
+        return (
+            "This looks like seconds: send milliseconds since 1970, here "
+            f"{int(time_ms * MS_PER_SECOND)}."
+        )
+    return (
+        "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded "
+        "calls as they are."
+    )
 
 
 def _without_key(record: BrokerRecord, seen: str) -> QuarantineRecord:

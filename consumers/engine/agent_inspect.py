@@ -1,4 +1,6 @@
-"""agent-inspect's scorers on finished traces: progress, AUC, PPT, success, tools, pass@k. They yield the votes that they need."""
+"""agent-inspect's scorers on finished traces: progress, AUC, PPT, success, tools, pass@k. They
+yield the votes that they need.
+"""
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -16,9 +18,11 @@ from consumers.engine.goals.tool_correctness import ToolQuestion
 from schemas.judging import PLACES as PLACES_OF_TEMPLATES
 from schemas.judging import places_in
 
-# The errors that agent-inspect ends with, by their class names and internal codes; the wording is ours.
+# The errors that agent-inspect ends with, by their class names and internal codes; the wording is
+# ours.
 #
-# What crashes it (TypeError, IndexError, KeyError, a plain ValueError) ends a scorer here too, mostly in Python's words.
+# What crashes it (TypeError, IndexError, KeyError, a plain ValueError) ends a scorer here too,
+# mostly in Python's words.
 
 
 class Code(StrEnum):
@@ -54,7 +58,8 @@ class InvalidInputValueError(ValueError):
         super().__init__(message)
 
 
-# The input of agent-inspect, in the form of its dataclasses as JSON, and the errors that stop it before a request is sent.
+# The input of agent-inspect, in the form of its dataclasses as JSON, and the errors that stop it
+# before a request is sent.
 #
 # A field that is missing has its default there.
 
@@ -87,10 +92,13 @@ class Step(
     msgspec.Struct,
     frozen=True,
     rename={
-        "arguments": "tool_input_args", "output": "tool_output", "input_tokens": "input_token_consumption",
-        "output_tokens": "output_token_consumption", "reasoning_tokens": "reasoning_token_consumption",
+        "arguments": "tool_input_args",
+        "output": "tool_output",
+        "input_tokens": "input_token_consumption",
+        "output_tokens": "output_token_consumption",
+        "reasoning_tokens": "reasoning_token_consumption",
     },
-):  # fmt: skip
+):
     """One step of the agent inside a turn: usually a tool call, with the tokens it cost."""
 
     tool: str | None = None
@@ -104,7 +112,9 @@ class Step(
     def call(self) -> CalledTool:
         """The tool call. A trace does not say whether a tool failed; an output may."""
         arguments = {argument.name: argument.value for argument in self.arguments or ()}
-        return CalledTool(str(self.tool), arguments, self.output, None if self.output is None else True)
+        return CalledTool(
+            str(self.tool), arguments, self.output, None if self.output is None else True
+        )
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -116,7 +126,11 @@ class Response(msgspec.Struct, frozen=True):
 class Turn(
     msgspec.Struct,
     frozen=True,
-    rename={"user_text": "agent_input", "response": "agent_response", "latency_ms": "latency_in_ms"},
+    rename={
+        "user_text": "agent_input",
+        "response": "agent_response",
+        "latency_ms": "latency_in_ms",
+    },
 ):
     """One user input with the agent's response and the steps in between."""
 
@@ -133,7 +147,9 @@ class Turn(
 
 @dataclass(frozen=True, slots=True)
 class Subgoal:
-    """A subgoal in plain words; `turn` counts for static conversations only, from zero, and is compared as it is."""
+    """A subgoal in plain words; `turn` counts for static conversations only, from zero, and is
+    compared as it is.
+    """
 
     details: str
     turn: Any = None
@@ -154,7 +170,9 @@ class Parameter(Required, frozen=True, kw_only=True):
 
 
 class ExpectedCall(
-    msgspec.Struct, frozen=True, rename={"parameters": "expected_parameters", "output": "expected_output"}
+    msgspec.Struct,
+    frozen=True,
+    rename={"parameters": "expected_parameters", "output": "expected_output"},
 ):
     """A tool call that should be made in the turn with the index `turn`, from zero."""
 
@@ -174,7 +192,9 @@ def require_texts(turns: Sequence[Turn]) -> None:
         if not turn.user_text:
             raise InvalidInputValueError(Code.MISSING_VALUE, f"Turn {number} has no user text.")
         if not turn.assistant_text:
-            raise InvalidInputValueError(Code.MISSING_VALUE, f"Turn {number} has no assistant text.")
+            raise InvalidInputValueError(
+                Code.MISSING_VALUE, f"Turn {number} has no assistant text."
+            )
 
 
 def require_judgeable(turns: Sequence[Turn], subgoal: Subgoal) -> None:
@@ -203,7 +223,8 @@ def require_fillable(template: str | None, user_instruction: str | None) -> None
             raise KeyError(place)
 
 
-# agent-inspect's observed values of a trace: latencies, tokens of the agent, tool calls. Nothing is judged.
+# agent-inspect's observed values of a trace: latencies, tokens of the agent, tool calls. Nothing is
+# judged.
 
 
 def total_latency_ms(turns: Sequence[Turn]) -> float:
@@ -232,7 +253,9 @@ def average_latency_ms(turns: Sequence[Turn]) -> float:
 
 
 def tokens(turns: Sequence[Turn], *kinds: Literal["input", "output", "reasoning"]) -> float:
-    """Tokens of these kinds of all steps. Raises InvalidInputValueError 050008 when a turn has no steps."""
+    """Tokens of these kinds of all steps. Raises InvalidInputValueError 050008 when a turn has no
+    steps.
+    """
     return sum(getattr(step, f"{kind}_tokens") or 0 for kind in kinds for step in _steps(turns))
 
 
@@ -251,7 +274,8 @@ def _steps(turns: Sequence[Turn]) -> list[Step]:
     return steps
 
 
-# agent-inspect's numbers of a whole progress curve, AUC and PPT, and of success; defaults and errors included.
+# agent-inspect's numbers of a whole progress curve, AUC and PPT, and of success; defaults and
+# errors included.
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +301,12 @@ class NumericalScore:
 
     Attributes:
         score: The number.
-        sub_scores: The progress that it was computed from, by name; None where agent-inspect has None.
-        explanations: Of subgoals and tool calls, each as an object with one key and a list of texts; of `AUC` and `PPT` such a list for
-            each turn; None where agent-inspect has None.
-        validation_results: The verdicts, with `include_validation_results` on the last turn; of static scores always. None otherwise.
+        sub_scores: The progress that it was computed from, by name; None where agent-inspect has
+            None.
+        explanations: Of subgoals and tool calls, each as an object with one key and a list of
+            texts; of `AUC` and `PPT` such a list for each turn; None where agent-inspect has None.
+        validation_results: The verdicts, with `include_validation_results` on the last turn; of
+            static scores always. None otherwise.
 
     Example:
         >>> NumericalScore(0.5)
@@ -301,17 +327,24 @@ def progress_of(verdicts: Iterable[bool]) -> float:
     """
     flags = list(verdicts)
     if not flags:
-        raise InvalidInputValueError(Code.NOTHING_JUDGED, "No subgoal was judged, so there is no progress to compute.")
+        raise InvalidInputValueError(
+            Code.NOTHING_JUDGED, "No subgoal was judged, so there is no progress to compute."
+        )
     return round(sum(map(bool, flags)) / len(flags), PLACES)
 
 
 def success_from(progress: NumericalScore) -> NumericalScore:
-    """1 when the progress is 1 exactly, else 0. Progress is rounded before, so 19,999 of 20,000 subgoals succeed."""
-    return NumericalScore(int(progress.score == 1), {"progress_score": progress.score}, progress.explanations)
+    """1 when the progress is 1 exactly, else 0. Progress is rounded before, so 19,999 of 20,000
+    subgoals succeed.
+    """
+    return NumericalScore(
+        int(progress.score == 1), {"progress_score": progress.score}, progress.explanations
+    )
 
 
 def auc_of(progress: Sequence[float]) -> float:
-    """Area under the curve through these values, which start at turn 1 and span the whole width whatever their number.
+    """Area under the curve through these values, which start at turn 1 and span the whole width
+    whatever their number.
 
     Raises:
         InvalidInputValueError: 050005 when there are none.
@@ -322,7 +355,9 @@ def auc_of(progress: Sequence[float]) -> float:
     try:
         return round(area_under(progress), PLACES)
     except (TypeError, ValueError) as error:
-        raise EvaluationError(Code.AREA_FAILED, f"The AUC could not be computed: {error}") from error
+        raise EvaluationError(
+            Code.AREA_FAILED, f"The AUC could not be computed: {error}"
+        ) from error
 
 
 def ppt_of(progress: Sequence[float]) -> float:
@@ -338,7 +373,9 @@ def ppt_of(progress: Sequence[float]) -> float:
         highest = max(progress)
         return highest / (list(progress).index(highest) + 1)
     except TypeError as error:
-        raise EvaluationError(Code.PER_TURN_FAILED, f"The PPT could not be computed: {error}") from error
+        raise EvaluationError(
+            Code.PER_TURN_FAILED, f"The PPT could not be computed: {error}"
+        ) from error
 
 
 def area_of(curve: Sequence[NumericalScore]) -> NumericalScore:
@@ -354,14 +391,18 @@ def area_of(curve: Sequence[NumericalScore]) -> NumericalScore:
 
 
 def per_turn_of(curve: Sequence[NumericalScore]) -> NumericalScore:
-    """The PPT of a conversation that was judged, rounded. Raises EvaluationError 050005 when there is no progress."""
+    """The PPT of a conversation that was judged, rounded. Raises EvaluationError 050005 when there
+    is no progress.
+    """
     sub_scores = _by_turn(curve)
     per_turn = round(ppt_of(list(sub_scores.values())), PLACES)
     return NumericalScore(per_turn, sub_scores, [each.explanations for each in curve])
 
 
 def success_at_end_of(curve: Sequence[NumericalScore]) -> NumericalScore:
-    """Whether the last progress of a conversation that was judged is 1. Raises EvaluationError 050005 when there is none."""
+    """Whether the last progress of a conversation that was judged is 1. Raises EvaluationError
+    050005 when there is none.
+    """
     sub_scores = _by_turn(curve)
     return NumericalScore(success_from(curve[-1]).score, sub_scores, curve[-1].explanations)
 
@@ -372,10 +413,11 @@ def _by_turn(curve: Sequence[NumericalScore]) -> dict[str, float]:
     return {f"Turn_{number}_progress_score": each.score for number, each in enumerate(curve, 1)}
 
 
-# One question to agent-inspect's judge: how large its vote is, and the verdict or the error that follows from it.
+# One question to agent-inspect's judge: how large its vote is, and the verdict or the error that
+# follows from it.
 #
-# Nothing is asked here. A scorer is a generator: it yields ballots one by one, in agent-inspect's order, and is sent
-# their votes.
+# Nothing is asked here. A scorer is a generator: it yields ballots one by one, in agent-inspect's
+# order, and is sent their votes.
 
 
 class Ballot(NamedTuple):
@@ -383,7 +425,8 @@ class Ballot(NamedTuple):
 
     Attributes:
         turn_index: The judge reads the conversation up to the turn with this index, from zero.
-        place: Place of the subgoal in the sample; of a checked value, its number among the questions of the trace.
+        place: Place of the subgoal in the sample; of a checked value, its number among the
+            questions of the trace.
         about: The subgoal, or the value of a tool call that is checked.
         trials: Most answers to ask for; odd.
         stops_early: Whether asking ends once a majority is certain.
@@ -401,7 +444,9 @@ class Ballot(NamedTuple):
 
 
 class Vote(NamedTuple):
-    """The end of a vote: the majority, None if the vote failed; and the completions that were kept on the way."""
+    """The end of a vote: the majority, None if the vote failed; and the completions that were kept
+    on the way.
+    """
 
     is_complete: bool | None
     completions: tuple[str, ...] = ()
@@ -415,8 +460,9 @@ def voted(ballot: Ballot) -> Asking[Vote]:
     """The vote on a question.
 
     Raises:
-        EvaluationError: 050000 when the number of trials is even or not positive, or an answer stays invalid after the last
-            retry; 050007 when a vote that stops early can no longer be decided.
+        EvaluationError: 050000 when the number of trials is even or not positive, or an answer
+            stays invalid after the last retry; 050007 when a vote that stops early can no longer be
+            decided.
     """
     if ballot.trials <= 0 or ballot.trials % 2 == 0:
         told = f"A vote needs an odd, positive number of trials; it was {ballot.trials}."
@@ -425,11 +471,16 @@ def voted(ballot: Ballot) -> Asking[Vote]:
     if vote.is_complete is not None:
         return vote
     if ballot.stops_early:
-        raise EvaluationError(Code.TOO_FEW_VALID_ANSWERS, "Too many answers of the judge were invalid for a majority.")
-    raise EvaluationError(Code.INVALID_VOTE, "An answer of the judge stayed invalid to the last retry.")
+        raise EvaluationError(
+            Code.TOO_FEW_VALID_ANSWERS, "Too many answers of the judge were invalid for a majority."
+        )
+    raise EvaluationError(
+        Code.INVALID_VOTE, "An answer of the judge stayed invalid to the last retry."
+    )
 
 
-# agent-inspect's tool correctness: which of the expected tool calls were made in the turns that they name.
+# agent-inspect's tool correctness: which of the expected tool calls were made in the turns that
+# they name.
 
 
 class ExpectedFound(NamedTuple):
@@ -443,16 +494,18 @@ class ExpectedFound(NamedTuple):
 def tool_correctness(
     turns: Sequence[Turn], expected_calls: Sequence[ExpectedCall], options: Options
 ) -> Asking[list[ExpectedFound]]:
-    """Looks for every expected call in its turn. One that names no turn of the conversation is left out silently.
+    """Looks for every expected call in its turn. One that names no turn of the conversation is left
+    out silently.
 
-    A tool call that was made may serve several expected ones, and further calls and arguments cost nothing. Every judge is asked, also
-    about a call that is wrong in another part already.
+    A tool call that was made may serve several expected ones, and further calls and arguments cost
+    nothing. Every judge is asked, also about a call that is wrong in another part already.
 
     Raises:
-        InvalidInputValueError: 050008 when a turn in reach has no text or an expected call no tool; 050009 when something is to be both
-            equal to a value and checked by a judge.
+        InvalidInputValueError: 050008 when a turn in reach has no text or an expected call no tool;
+            050009 when something is to be both equal to a value and checked by a judge.
         EvaluationError: A vote failed: 050000 or 050007.
-        TypeError: The turn has None for its steps, or a step None for the arguments that are looked for.
+        TypeError: The turn has None for its steps, or a step None for the arguments that are looked
+            for.
     """
     questions = count()
     found = []
@@ -461,7 +514,9 @@ def tool_correctness(
             if expected.turn == index:
                 require_texts(turns[: index + 1])
                 if not expected.tool:
-                    raise InvalidInputValueError(Code.MISSING_VALUE, "An expected tool call names no tool.")
+                    raise InvalidInputValueError(
+                        Code.MISSING_VALUE, "An expected tool call names no tool."
+                    )
                 search = _Search(index, expected, options, questions)
                 is_made = yield from search.is_made(expected.tool.strip(), turns[index].steps)
                 found.append(ExpectedFound(expected, is_made, search.summary(is_made=is_made)))
@@ -470,7 +525,9 @@ def tool_correctness(
 
 @dataclass(slots=True)
 class _Search:
-    """The search for one expected call in its turn. `_reasons` are of the tool calls that were compared."""
+    """The search for one expected call in its turn. `_reasons` are of the tool calls that were
+    compared.
+    """
 
     _index: int
     _expected: ExpectedCall
@@ -488,15 +545,22 @@ class _Search:
         """A sentence about the call, then those about its parts."""
         made = "was made as expected" if is_made else "was not made as expected"
         missing = () if self._reasons or is_made else ("No call of this tool is in the turn.",)
-        return (f"The call of {self._expected.tool!r} in turn {self._index + 1} {made}.", *missing, *self._reasons)
+        return (
+            f"The call of {self._expected.tool!r} in turn {self._index + 1} {made}.",
+            *missing,
+            *self._reasons,
+        )
 
     def _is_as_expected(self, step: Step) -> Asking[bool]:
-        # Everything is looked at, and every judge asked, even when it has failed already. Of a repeated name the last counts.
+        # Everything is looked at, and every judge asked, even when it has failed already. Of a
+        # repeated name the last counts.
         found = {}
         for required in self._expected.parameters or ():
             found[required.name] = yield from self._is_argument_right(required, step)
         output = self._expected.output
-        is_output_right = output is None or (yield from self._is_right(None, output, step.output, step))
+        is_output_right = output is None or (
+            yield from self._is_right(None, output, step.output, step)
+        )
         return all(found.values()) and is_output_right
 
     def _is_argument_right(self, required: Parameter, step: Step) -> Asking[bool]:
@@ -510,7 +574,9 @@ class _Search:
         self._reasons.append(f"The argument {required.name!r} is missing.")
         return False
 
-    def _is_right(self, name: str | None, required: Required, value: Any, step: Step) -> Asking[bool]:
+    def _is_right(
+        self, name: str | None, required: Required, value: Any, step: Step
+    ) -> Asking[bool]:
         _require_one_way(required)
         what = "output" if name is None else f"argument {name!r}"
         if required.check is None:
@@ -544,7 +610,8 @@ def _require_one_way(required: Required) -> None:
         )
 
 
-# agent-inspect's judging of subgoals: turn by turn for calls that are played freely, once each for scripted ones.
+# agent-inspect's judging of subgoals: turn by turn for calls that are played freely, once each for
+# scripted ones.
 
 
 class Validation(NamedTuple):
@@ -568,8 +635,8 @@ class Validation(NamedTuple):
 class TurnProgress(NamedTuple):
     """Progress after one turn.
 
-    `explained` holds subgoals completed earlier, in that order, then all that were judged in this turn; `validations`
-    the same, but only on the last entry and only when asked for.
+    `explained` holds subgoals completed earlier, in that order, then all that were judged in this
+    turn; `validations` the same, but only on the last entry and only when asked for.
     """
 
     progress: float
@@ -578,12 +645,17 @@ class TurnProgress(NamedTuple):
 
 
 def progress_through_turns(
-    turns: Sequence[Turn], subgoals: Sequence[Subgoal], options: Options, user_instruction: str | None = None
+    turns: Sequence[Turn],
+    subgoals: Sequence[Subgoal],
+    options: Options,
+    user_instruction: str | None = None,
 ) -> Asking[list[TurnProgress]]:
-    """Judges every open subgoal after every turn, up to `max_turns` of them; a shorter call repeats its last progress.
+    """Judges every open subgoal after every turn, up to `max_turns` of them; a shorter call repeats
+    its last progress.
 
     Raises:
-        InvalidInputValueError: 050004 without subgoals; 050008 when a turn in reach has no text or a subgoal no details.
+        InvalidInputValueError: 050004 without subgoals; 050008 when a turn in reach has no text or
+            a subgoal no details.
         EvaluationError: A vote failed: 050000 or 050007.
         IndexError: There are no turns.
         KeyError: The prompt template names a missing value.
@@ -600,7 +672,9 @@ def progress_through_turns(
             require_fillable(options.template_subgoal, user_instruction)
             judged.append((yield from _validated(index, place, subgoal, options, is_dynamic=True)))
         for each in judged:
-            if each.is_completed:  # the first that is equal leaves: of two equal ones it may be the other
+            if (
+                each.is_completed
+            ):  # the first that is equal leaves: of two equal ones it may be the other
                 del pending[[subgoal for _, subgoal in pending].index(each.subgoal)]
         known = (*completed, *judged)
         entries.append(TurnProgress(progress_of(each.is_completed for each in known), known, None))
@@ -614,7 +688,8 @@ def progress_through_turns(
 def static_validations(
     turns: Sequence[Turn], subgoals: Sequence[Subgoal], options: Options
 ) -> Asking[list[Validation]]:
-    """Judges each subgoal once, after the turn it names; one that names no turn of the conversation is left out silently.
+    """Judges each subgoal once, after the turn it names; one that names no turn of the conversation
+    is left out silently.
 
     Raises:
         InvalidInputValueError: 050008 as for `progress_through_turns`.
@@ -625,25 +700,33 @@ def static_validations(
         for place, subgoal in enumerate(subgoals):
             if subgoal.turn == index:
                 require_judgeable(turns[: index + 1], subgoal)
-                validations.append((yield from _validated(index, place, subgoal, options, is_dynamic=False)))
+                validations.append(
+                    (yield from _validated(index, place, subgoal, options, is_dynamic=False))
+                )
     return validations
 
 
-def _validated(index: int, place: int, subgoal: Subgoal, options: Options, *, is_dynamic: bool) -> Asking[Validation]:
+def _validated(
+    index: int, place: int, subgoal: Subgoal, options: Options, *, is_dynamic: bool
+) -> Asking[Validation]:
     stops_early, waves = options.optimize_judge_trials, max(0, options.max_retry_judge_trials)
-    vote = yield from voted(Ballot(index, place, subgoal, options.num_judge_trials, stops_early, waves, is_dynamic))
+    vote = yield from voted(
+        Ballot(index, place, subgoal, options.num_judge_trials, stops_early, waves, is_dynamic)
+    )
     completions = vote.completions if options.include_judge_explanation else ()
     return Validation(subgoal, bool(vote.is_complete), completions, index, place)
 
 
-# agent-inspect's statistics of a judge's votes: the expected progress of one conversation and its deviation.
+# agent-inspect's statistics of a judge's votes: the expected progress of one conversation and its
+# deviation.
 
 
 def judge_statistics(
-    completions_by_subgoal: Sequence[Sequence[Any]], grade_in: Callable[[Any], bool | None] = grade_of
+    completions_by_subgoal: Sequence[Sequence[Any]],
+    grade_in: Callable[[Any], bool | None] = grade_of,
 ) -> tuple[float, float] | tuple[None, None]:
-    """Expected progress and its standard deviation when each subgoal is completed as often as the judge said so; None without
-    subgoals.
+    """Expected progress and its standard deviation when each subgoal is completed as often as the
+    judge said so; None without subgoals.
 
     Completions without a grade are left out, which usually makes the numbers of votes unequal.
 
@@ -652,21 +735,27 @@ def judge_statistics(
         grade_in: Reads the grade of a completion; None for one without.
 
     Raises:
-        InvalidInputValueError: 080008 when a subgoal has no completions or none with a grade; 080009 when subgoals have
-            different numbers of votes.
+        InvalidInputValueError: 080008 when a subgoal has no completions or none with a grade;
+            080009 when subgoals have different numbers of votes.
     """
     if not completions_by_subgoal:
         return None, None
     if not all(completions_by_subgoal):
-        raise InvalidInputValueError(Code.MISSING_VALUE, "A subgoal has no completions of a judge.", ANALYSIS)
+        raise InvalidInputValueError(
+            Code.MISSING_VALUE, "A subgoal has no completions of a judge.", ANALYSIS
+        )
     votes = [
         [grade for completion in completions if (grade := grade_in(completion)) is not None]
         for completions in completions_by_subgoal
     ]
     if len({len(of_subgoal) for of_subgoal in votes}) > 1:
-        raise InvalidInputValueError(Code.INVALID_VALUE, "The subgoals have different numbers of votes.", ANALYSIS)
+        raise InvalidInputValueError(
+            Code.INVALID_VALUE, "The subgoals have different numbers of votes.", ANALYSIS
+        )
     if not votes[0]:
-        raise InvalidInputValueError(Code.MISSING_VALUE, "No completion of the judge has a grade.", ANALYSIS)
+        raise InvalidInputValueError(
+            Code.MISSING_VALUE, "No completion of the judge has a grade.", ANALYSIS
+        )
     shares = [sum(of_subgoal) / len(of_subgoal) for of_subgoal in votes]
     count = len(shares)
     variance = sum_in_numpy_order([share * (1 - share) for share in shares]) / count**2
@@ -683,7 +772,8 @@ def pass_at_k(success_scores: Sequence[float], config: Mapping[str, Any]) -> flo
     """How likely one of k trials succeeds.
 
     Raises:
-        EvaluationError: 050009 when the settings make no sense or there are fewer scores than trials.
+        EvaluationError: 050009 when the settings make no sense or there are fewer scores than
+            trials.
         TypeError: The scores do not add up to a whole number.
     """
     trials, k, successes = _counted(success_scores, config)
@@ -712,7 +802,11 @@ def _counted(success_scores: Sequence[float], config: Mapping[str, Any]) -> tupl
     trials = config.get(NO_OF_TRIALS)
     k: Any = trials if config.get(K_VALUE) is None else config[K_VALUE]
     if not trials or k <= 0 or trials <= 0 or k > trials:
-        raise EvaluationError(Code.INVALID_VALUE, f"k must be between 1 and the number of trials; k {k} of {trials}.")
+        raise EvaluationError(
+            Code.INVALID_VALUE, f"k must be between 1 and the number of trials; k {k} of {trials}."
+        )
     if trials > len(success_scores):
-        raise EvaluationError(Code.INVALID_VALUE, f"There are {len(success_scores)} scores of {trials} trials.")
+        raise EvaluationError(
+            Code.INVALID_VALUE, f"There are {len(success_scores)} scores of {trials} trials."
+        )
     return trials, k, sum(success_scores)

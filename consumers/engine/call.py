@@ -1,4 +1,6 @@
-"""A call from its first record to its close: its parts in the order in which they see an event, and its final records."""
+"""A call from its first record to its close: its parts in the order in which they see an event, and
+its final records.
+"""
 
 from bisect import insort
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -53,7 +55,12 @@ from consumers.engine.sources.findings import Findings
 from consumers.engine.sources.pipecat import NAMELESS
 from consumers.engine.sources.repeats import MAX_ORIGINS, NUMBERED, Repeats
 from consumers.engine.sources.rules import RULES, UNKNOWN, VERDICT, reports_of
-from consumers.engine.transcripts import CallTranscript, RecordedTranscript, order_of_details, transcript_bytes
+from consumers.engine.transcripts import (
+    CallTranscript,
+    RecordedTranscript,
+    order_of_details,
+    transcript_bytes,
+)
 from consumers.engine.turns.bot import SpeechMoment
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.heard import HeardTurns
@@ -67,20 +74,27 @@ from schemas.wire import MAX_NAME_CHARS
 
 _LINE: Final = Layer.LINE  # looked up once
 LONG_CALL_TURNS: Final = 100
-"""The close of a call with more turns than this takes several steps: that of a shorter one takes 20 ms at most."""
+"""The close of a call with more turns than this takes several steps: that of a shorter one takes 20
+ms at most.
+"""
 LONG_CALL_EVENTS: Final = 3_000
 """The same for its events."""
 MAX_DETAILS: Final = 1_000
-"""Most `turn_details` of a call that are kept: as many as a call may have turns. Their bytes count among those that a call keeps."""
+"""Most `turn_details` of a call that are kept: as many as a call may have turns. Their bytes count
+among those that a call keeps.
+"""
 CALL_ROW_EVERY_MS: Final = 60_000
-"""From one row of a call to the next, in ms of broker time, also when nothing changes: who begins to read knows the call by then."""
+"""From one row of a call to the next, in ms of broker time, also when nothing changes: who begins
+to read knows the call by then.
+"""
 ENTRIES_OF_ONE_STEP: Final = 200
 """Entries of a transcript that are written in one step: 10 ms."""
 
 Done = TypeVar("Done")
 
 
-# Decides when a call without further events is over: announced, silent for too long, or too long altogether.
+# Decides when a call without further events is over: announced, silent for too long, or too long
+# altogether.
 
 
 class CallEnd:
@@ -100,7 +114,9 @@ class CallEnd:
         self._announced_reason = CloseReason.ENDED
         self._recorded_ms: int | None = None
         self._awaits_record = False
-        self._idle_until_ms = 0  # up to this due time, nothing but silence ends the call: nearly always
+        self._idle_until_ms = (
+            0  # up to this due time, nothing but silence ends the call: nearly always
+        )
         self._plan()
 
     def heard(self, broker_ms: int) -> None:
@@ -117,7 +133,9 @@ class CallEnd:
             self._plan()
 
     def go_back(self, to_ms: int) -> None:
-        """Notes that all records so far came before this time: the clock that dated them was ahead."""
+        """Notes that all records so far came before this time: the clock that dated
+        them was ahead.
+        """
         self.last_ms, self._first_ms = min(self.last_ms, to_ms), min(self._first_ms, to_ms)
         if self._announced is not None:
             self._announced = min(self._announced, BrokerMoment(to_ms, self._announced.input_rank))
@@ -126,8 +144,9 @@ class CallEnd:
         self._plan()
 
     def announce(self, at: BrokerMoment, reason: CloseReason) -> bool:
-        """Notes an announced end of the call. Of several the first in the broker's order counts. The end of a session gives the
-        reason, wherever it is in that order: which of two topics was faster says nothing of the call.
+        """Notes an announced end of the call. Of several the first in the broker's order counts.
+        The end of a session gives the reason, wherever it is in that order: which of two topics was
+        faster says nothing of the call.
 
         Returns:
             Whether this is the first so far.
@@ -164,18 +183,22 @@ class CallEnd:
             if self._recorded_ms is not None:
                 announced_ms = max(announced_ms, self._recorded_ms + limits.closing_grace_ms)
             elif self._awaits_record:
-                announced_ms = max(announced_ms, self._announced.broker_ms + limits.agent_record_grace_ms)
+                announced_ms = max(
+                    announced_ms, self._announced.broker_ms + limits.agent_record_grace_ms
+                )
             if announced_ms <= due_ms:
                 due_ms, reason = announced_ms, self._announced_reason
         self.due_ms, self.reason = due_ms, reason
 
 
-# One call: events of every source in, effects out. It owns EVA's history, the live call and the closing.
+# One call: events of every source in, effects out. It owns EVA's history, the live call and the
+# closing.
 
 
 class Call:
-    """One open call, from its first record to its closed row. `receive` and `advance` append effects to `out`. While
-    `is_closing`, its final values and its transcript are made, and no further record is folded.
+    """One open call, from its first record to its closed row. `receive` and `advance` append
+    effects to `out`. While `is_closing`, its final values and its transcript are made, and no
+    further record is folded.
 
     Attributes:
         end: When silence ends the call; later records are not part of it.
@@ -197,9 +220,12 @@ class Call:
     ) -> None:
         self.conversation_id = first.conversation_id
         row = CallRow(
-            conversation_id=first.conversation_id, code_version=code_version, partition=partition,
-            first_place=first.offset, first_known_ms=first.broker_time_ms,
-        )  # fmt: skip
+            conversation_id=first.conversation_id,
+            code_version=code_version,
+            partition=partition,
+            first_place=first.offset,
+            first_known_ms=first.broker_time_ms,
+        )
         self.rows = CallRows(row, redactor, counts=counts, is_silent=is_silent)
         self.history = EvaHistory()
         self._replays = self.history.replays
@@ -219,11 +245,15 @@ class Call:
         self._repeats = Repeats(limits.max_remembered_ids)
         self._origins = self._repeats.origins
         self._agent = AgentFacts()
-        self._are_from_record: dict[type, bool] = {}  # for speech and for words: whether a record had them first
+        self._are_from_record: dict[
+            type, bool
+        ] = {}  # for speech and for words: whether a record had them first
         self._recorded_words: list[Said] = []  # late ones, until the record ends
         self._details: list[Detailed] = []
         ratings = Ratings()
-        self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self.rows, ratings)
+        self._judged = JudgedScores(
+            first.conversation_id, goals or ChosenGoals(), self.rows, ratings
+        )
         self._measures = Measures(self.rows, limits, ratings)
         self.supplied = self._measures.eva.supplied
         self.writes_transcript = writes_transcript
@@ -240,8 +270,8 @@ class Call:
         return self.rows.call.labels.tenant
 
     def receive(self, arrival: Arrival, revision: int, out: list[Effect]) -> str:
-        """Folds one record, and has the rows with this revision written that it changes; returns its outcome, a label of the events
-        counter.
+        """Folds one record, and has the rows with this revision written that it changes; returns
+        its outcome, a label of the events counter.
         """
         self.decides_as(revision)
         outcome = self._fold(arrival, out)
@@ -251,8 +281,9 @@ class Call:
 
     @property
     def is_none(self) -> bool:
-        """Whether nothing shows that this is a call: a trace has spans around a call, also where nobody ever speaks. Its rows wait for the
-        first speech, word or tool. If it ends before, it ends without a row, and a later one may have its id.
+        """Whether nothing shows that this is a call: a trace has spans around a call, also where
+        nobody ever speaks. Its rows wait for the first speech, word or tool. If it ends before, it
+        ends without a row, and a later one may have its id.
         """
         return not self._is_real and self.live.is_told_later and self.live.tells_nothing
 
@@ -276,7 +307,9 @@ class Call:
             out += map(PublishRow, self._changed_rows(heard))
 
     def _publish_words(self, words: CallWords, heard: HeardTurns, out: list[Effect]) -> None:
-        made = [*map(PublishWords, words.rows(self.live, heard, self.rows.call, self.rows.revision))]
+        made = [
+            *map(PublishWords, words.rows(self.live, heard, self.rows.call, self.rows.revision))
+        ]
         if not self.rows.is_silent:  # otherwise a former owner has written them
             out += made
 
@@ -333,14 +366,22 @@ class Call:
             changes = NO_CHANGES
             # Nine of ten events neither change nor settle a turn.
             machine = live.history.machine if live.bot is None else live.bot.machine
-            if machine.touched or time_ms >= live.settle_at_ms <= live.low_ms or live.records.is_any:
+            if (
+                machine.touched
+                or time_ms >= live.settle_at_ms <= live.low_ms
+                or live.records.is_any
+            ):
                 cause = Cause(time_ms, broker_ms)
-                changes = live.refresh(cause, out)  # first: measures read the tool uses and settled turns it updates
+                changes = live.refresh(
+                    cause, out
+                )  # first: measures read the tool uses and settled turns it updates
                 if changes.touched or changes.settled:
                     self._measures.follow(live, changes, cause, self._judged, out)
             if self._words is not None and (changes.touched or machine.reworded):
                 self._words.follow(live, changes.touched, changes.with_tools)
-            if self._judged.is_any and (changes.with_tools or machine.turn != self._judged.seen_turn):
+            if self._judged.is_any and (
+                changes.with_tools or machine.turn != self._judged.seen_turn
+            ):
                 self._judged.follow(live, changes, broker_ms, out)
             if changes.touched and live.turns.highest_turn > limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.end.last_ms, out)
@@ -357,19 +398,27 @@ class Call:
         return outcome
 
     def _repeats_another(self, arrival: Arrival) -> bool:
-        """Whether the record came before, was put back before, or is made from the record of a conversation whose live events came."""
+        """Whether the record came before, was put back before, or is made from the record of a
+        conversation whose live events came.
+        """
         repeats = self._repeats
         return (
-            repeats.is_repeat(arrival) or repeats.is_put_back_again(arrival) or self._agent.repeats_live(arrival.event)
+            repeats.is_repeat(arrival)
+            or repeats.is_put_back_again(arrival)
+            or self._agent.repeats_live(arrival.event)
         )
 
     def _is_told_otherwise(self, event: Any) -> bool:
-        """Whether a record and live events tell the same of the call, and the other came first: nothing counts twice."""
+        """Whether a record and live events tell the same of the call, and the other came first:
+        nothing counts twice.
+        """
         is_from_record = event.is_from_record is True
         return self._are_from_record.setdefault(type(event), is_from_record) is not is_from_record
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
-        """Lets broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
+        """Lets broker time reach `now_ms`: dead air, closing. Decisions keep the order of their
+        times, however far it leaps.
+        """
         self.redactor.left_chars = MAX_CHARS_PER_STEP
         due_ms, reason = self.end.due_ms, self.end.reason
         if self._row_due_ms <= now_ms < due_ms and not self.is_over:
@@ -386,7 +435,9 @@ class Call:
         self._plan()
 
     def pass_gap(self, from_ms: int, until_ms: int) -> None:
-        """Notes that nobody took events in this time: no silence in it ends the call, is dead air, or is a stall."""
+        """Notes that nobody took events in this time: no silence in it ends the call, is dead air,
+        or is a stall.
+        """
         if until_ms < from_ms:
             self.end.go_back(until_ms)
             if self._row_due_ms != NEVER_MS:
@@ -397,7 +448,11 @@ class Call:
         self._plan()
 
     def _plan(self) -> None:
-        due_ms, silence_ms, judged_ms = self.end.due_ms, self.live.dead_air.wakeup_at_ms, self._judged.wakeup_ms
+        due_ms, silence_ms, judged_ms = (
+            self.end.due_ms,
+            self.live.dead_air.wakeup_at_ms,
+            self._judged.wakeup_ms,
+        )
         if silence_ms is not None and silence_ms < due_ms:
             due_ms = silence_ms
         # A call that is over only waits for verdicts, and says nothing more until then.
@@ -420,17 +475,23 @@ class Call:
         self.rows.revision = revision
 
     def context(self) -> MetricContext:
-        """The context of the call so far: EVA's where a simulated caller hears it, otherwise that of the turns its bot heard."""
+        """The context of the call so far: EVA's where a simulated caller hears it, otherwise that
+        of the turns its bot heard.
+        """
         if self.live.is_simulated:
             return self.as_eva_has_it()
         return context_by_the_bot(self._facts())
 
     def eva_context(self) -> MetricContext:
-        """EVA's own context of the call so far, core and tail; also of a call without a simulated caller, where it has little."""
+        """EVA's own context of the call so far, core and tail; also of a call without a simulated
+        caller, where it has little.
+        """
         return self.history.context(self.ended_reason)
 
     def as_eva_has_it(self) -> MetricContext:
-        """EVA's own context with the facts that the events have, for a call that is known to be EVA's."""
+        """EVA's own context with the facts that the events have, for a call that is known to be
+        EVA's.
+        """
         return with_facts(self.eva_context(), self._facts())
 
     def _facts(self) -> CallFacts:
@@ -439,7 +500,12 @@ class Call:
         if record is not None and record.agent_id is not None:
             agent_id = record.agent_id
         return CallFacts(
-            self.live, self.supplied, self.history.pipeline_type, agent_id, self.ended_reason, self._ended_ms
+            self.live,
+            self.supplied,
+            self.history.pipeline_type,
+            agent_id,
+            self.ended_reason,
+            self._ended_ms,
         )
 
     @property
@@ -449,13 +515,16 @@ class Call:
         return max(self.live.newest_ms, self.live.announced_end_ms, recorded_ms)
 
     def close(self, reason: CloseReason, now_ms: int) -> None:
-        """Begins the close: no record is folded any more. `go_on_closing` does all its work, whenever there is time."""
+        """Begins the close: no record is folded any more. `go_on_closing` does all its work,
+        whenever there is time.
+        """
         self.is_closing = True
         self._closes_as = reason, now_ms
 
     def go_on_closing(self, out: list[Effect]) -> None:
-        """Does as much of the close as fits into one step. All that it publishes comes with the last step, the closed row at the
-        end: so it does not matter between which records the steps are taken.
+        """Does as much of the close as fits into one step. All that it publishes comes with the
+        last step, the closed row at the end: so it does not matter between which records the steps
+        are taken.
         """
         self.redactor.left_chars = MAX_CHARS_PER_STEP
         if self._closing is None:
@@ -465,8 +534,11 @@ class Call:
             out += self._last_effects
             self.publish(out)
 
-    def _steps_of_the_close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> Iterator[bool]:
-        """Closes the call, and yields False where a step ends: texts are compared, the final values set, the transcript written.
+    def _steps_of_the_close(
+        self, reason: CloseReason, now_ms: int, out: list[Effect]
+    ) -> Iterator[bool]:
+        """Closes the call, and yields False where a step ends: texts are compared, the final values
+        set, the transcript written.
 
         No record is folded any more, so time may pass between two steps.
         """
@@ -488,7 +560,9 @@ class Call:
         if is_long:
             yield False
         self._judged.give_up(now_ms)
-        yield from _in_steps(self._measures.finish(self.live, context, cause, self._judged), takes_several=is_long)
+        yield from _in_steps(
+            self._measures.finish(self.live, context, cause, self._judged), takes_several=is_long
+        )
         out += self._measures.closing_counts()
         if self.live.nameless_tools:
             self._unread(NAMELESS, 0, out)
@@ -518,23 +592,37 @@ class Call:
         self._set_closed(reason, now_ms)
 
     def _set_closed(self, reason: CloseReason, known_ms: int) -> None:
-        ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)[:MAX_NAME_CHARS]
+        ended_reason = (
+            None
+            if self.ended_reason is None
+            else self.redactor.redact(self.ended_reason)[:MAX_NAME_CHARS]
+        )
         self.rows.leave(inf, known_ms)
         self.rows.set_call(
-            known_ms, state="closed", close_reason=reason, ended_reason=ended_reason, ended_ms=self._ended_ms or None
-        )  # fmt: skip
+            known_ms,
+            state="closed",
+            close_reason=reason,
+            ended_reason=ended_reason,
+            ended_ms=self._ended_ms or None,
+        )
         self.rows.count(None, "closed")
 
     def transcript(self, redactor: Redactor | CallRedactor) -> CallTranscript | RecordedTranscript:
         """The transcript as it is now. It yields None where a step may end."""
         live, record, agent = self.live, self.live.record, self.rows.call.labels.agent
         if record is not None and record.entries:
-            return RecordedTranscript(self.conversation_id, record.entries, record.agent_id or agent, redactor)
+            return RecordedTranscript(
+                self.conversation_id, record.entries, record.agent_id or agent, redactor
+            )
         metrics_of = partial(self._measures.stages.turn_metrics, live.heard(), record)
-        return CallTranscript(self.conversation_id, live, agent, redactor, metrics_of, self._details)
+        return CallTranscript(
+            self.conversation_id, live, agent, redactor, metrics_of, self._details
+        )
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
-        """Expires verdicts and finds stalls; returns whether the call is over and still waits for verdicts."""
+        """Expires verdicts and finds stalls; returns whether the call is over and still waits for
+        verdicts.
+        """
         self._judged.reached(self.live, now_ms if self.is_over else min(now_ms, due_ms), out)
         if now_ms >= due_ms and not self.is_over:
             self.is_over = True
@@ -555,7 +643,8 @@ class Call:
         if self.end.announce(at, reason):
             self.live.dead_air.note(SilenceKind.LINE_DOWN, 0, at)
 
-    # One reader for each type of fact, by the table below. EVA's history comes first: the live call reads its machine.
+    # One reader for each type of fact, by the table below. EVA's history comes first: the live call
+    # reads its machine.
 
     def _speech(self, heard: Speech, time_ms: int, _out: list[Effect]) -> None:
         layer, is_user, is_start, at_s, started_s, sound_id = heard
@@ -591,7 +680,9 @@ class Call:
         elif said.is_user:
             self.live.user_text(time_ms, self.history.audit_user(time_ms, said.text, said.id))
         else:
-            self.live.assistant_text(time_ms, self.history.audit(ElementKind.AUDIT_ASSISTANT, time_ms, said.text))
+            self.live.assistant_text(
+                time_ms, self.history.audit(ElementKind.AUDIT_ASSISTANT, time_ms, said.text)
+            )
 
     def _corrected(self, said: Corrected, _time_ms: int, _out: list[Effect]) -> None:
         if said.teller is Teller.LOG:
@@ -671,7 +762,9 @@ class Call:
     def _started(self, started: Started, time_ms: int, out: list[Effect]) -> None:
         known = self.rows.call.labels
         self.live.began(time_ms)
-        if started.is_told_later and not self.live.has_speech_events:  # otherwise live events came first
+        if (
+            started.is_told_later and not self.live.has_speech_events
+        ):  # otherwise live events came first
             self.live.told_later()
         self._measures.eva.supplied.started(started)
         if started.language:
@@ -709,8 +802,12 @@ class Call:
             self.close(self.end.reason, broker_ms)
 
 
-def _in_steps(work: Generator[None, None, Done], *, takes_several: bool) -> Generator[bool, None, Done]:
-    """Does work that can pause, and yields False where it does; with one step alone it never pauses."""
+def _in_steps(
+    work: Generator[None, None, Done], *, takes_several: bool
+) -> Generator[bool, None, Done]:
+    """Does work that can pause, and yields False where it does; with one step alone it never
+    pauses.
+    """
     while True:
         try:
             next(work)
@@ -721,15 +818,20 @@ def _in_steps(work: Generator[None, None, Done], *, takes_several: bool) -> Gene
 
 
 _ELEMENTS: Final = {
-    (True, True): ElementKind.USER_AUDIO_START, (True, False): ElementKind.USER_AUDIO_END,
-    (False, True): ElementKind.ASSISTANT_AUDIO_START, (False, False): ElementKind.ASSISTANT_AUDIO_END,
-}  # fmt: skip
+    (True, True): ElementKind.USER_AUDIO_START,
+    (True, False): ElementKind.USER_AUDIO_END,
+    (False, True): ElementKind.ASSISTANT_AUDIO_START,
+    (False, False): ElementKind.ASSISTANT_AUDIO_END,
+}
 """EVA's element of sound on the line, by (whether the user's, whether a start)."""
 _MOMENTS: Final = {
-    (Layer.SOUND, True, True): SpeechMoment.VAD_STARTED, (Layer.SOUND, True, False): SpeechMoment.VAD_STOPPED,
-    (Layer.RULING, True, True): SpeechMoment.TURN_STARTED, (Layer.RULING, True, False): SpeechMoment.TURN_RELEASED,
-    (Layer.SOUND, False, True): SpeechMoment.BOT_STARTED, (Layer.SOUND, False, False): SpeechMoment.BOT_STOPPED,
-}  # fmt: skip
+    (Layer.SOUND, True, True): SpeechMoment.VAD_STARTED,
+    (Layer.SOUND, True, False): SpeechMoment.VAD_STOPPED,
+    (Layer.RULING, True, True): SpeechMoment.TURN_STARTED,
+    (Layer.RULING, True, False): SpeechMoment.TURN_RELEASED,
+    (Layer.SOUND, False, True): SpeechMoment.BOT_STARTED,
+    (Layer.SOUND, False, False): SpeechMoment.BOT_STOPPED,
+}
 """The bot's moment of speech, by (layer, whether the user's, whether a start)."""
 _OF_TOOLS: Final = (
     (ElementKind.TOOL_CALL, SpeechMoment.TOOL_CALL),

@@ -1,4 +1,6 @@
-"""The `MetricContext` of any call: what its events add to EVA's, and that of a call which its bot alone hears."""
+"""The `MetricContext` of any call: what its events add to EVA's, and that of a call which its bot
+alone hears.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -48,12 +50,16 @@ def with_facts(context: MetricContext, call: CallFacts) -> MetricContext:
     """EVA's context of a call with a simulated caller, with the facts that its events have."""
     history = call.live.history
     read = [(kind, payload) for _, kind, payload in history.timeline]
-    tools = [use.name for kind, use in read if kind == ElementKind.TOOL_CALL and isinstance(use, ToolUse)]
+    tools = [
+        use.name for kind, use in read if kind == ElementKind.TOOL_CALL and isinstance(use, ToolUse)
+    ]
     facts: dict[str, Any] = _facts(call)
     if history.has_audit:
         facts["num_turns"] = sum(kind == ElementKind.AUDIT_USER for kind, _ in read)
         facts["tools_called"] = list(dict.fromkeys(tools))
-    facts["conversation_finished"] = is_finished(call.ended_reason or history.caller_line.last_reason)
+    facts["conversation_finished"] = is_finished(
+        call.ended_reason or history.caller_line.last_reason
+    )
     return context.model_copy(update=facts)
 
 
@@ -66,10 +72,14 @@ def _facts(call: CallFacts) -> dict[str, Any]:
         "final_scenario_db_hash": supplied.final_state_hash,
         "agent_role": supplied.role,
         "agent_instructions": supplied.instructions,
-        "agent_tools": None if supplied.tools is None else [tool.model_dump() for tool in supplied.tools],
+        "agent_tools": None
+        if supplied.tools is None
+        else [tool.model_dump() for tool in supplied.tools],
         "current_date_time": supplied.current_date_time,
         "language": supplied.language,
-        "duration_seconds": (call.ended_ms - (first_ms or 0)) / MS_PER_SECOND if has_length else None,
+        "duration_seconds": (call.ended_ms - (first_ms or 0)) / MS_PER_SECOND
+        if has_length
+        else None,
     }
 
 
@@ -80,24 +90,30 @@ def is_finished(reason: str | None) -> bool | None:
 
 # The context of a call without a simulated caller, from its turns as the bot heard them.
 #
-# Numbers, waits and interruptions are those of the scores. Words stand under the turn of their sound. What no event of
-# the call can tell is left out, and named with the reason.
+# Numbers, waits and interruptions are those of the scores. Words stand under the turn of their
+# sound. What no event of the call can tell is left out, and named with the reason.
 
 NO_DATASET: Final = "no record of a dataset describes this call"
 NOT_TOLD: Final = "no event of the call has it"
 NO_FILES: Final = "no folder of files belongs to this call"
 NO_SCRIPT: Final = "only the script of a simulated caller says what the user meant to say"
 NO_LISTENER: Final = (
-    "nobody transcribes what the user hears; only of answers that were cut off, the part is known that was heard"
+    "nobody transcribes what the user hears; only of answers that were cut off, the part is known "
+    "that was heard"
 )
 NO_USER_WORDS: Final = "no event of the call has words of the user"
 NO_AGENT_WORDS: Final = "no event of the call has words of the assistant"
 NO_SOUND: Final = "no event of the call says when this side began to speak and when it stopped"
-NO_OVERLAP: Final = "who spoke over whom shows in the sounds of both sides, and the events do not have both"
+NO_OVERLAP: Final = (
+    "who spoke over whom shows in the sounds of both sides, and the events do not have both"
+)
 NO_END_REASON: Final = "no event says why the call ended"
 NO_LENGTH: Final = "only one moment of the call is known"
 NO_PIPELINE: Final = "no event names it, and a cascade is assumed"
-NO_TIMER: Final = "only an audit log in EVA's format tells when the agent's timer for the end of a turn stepped in"
+NO_TIMER: Final = (
+    "only an audit log in EVA's format tells when the agent's timer for the end of a turn stepped "
+    "in"
+)
 NO_ARGUMENTS: Final = "no event has the arguments of every call"
 NO_ANSWERS: Final = "no event has the answer of every call"
 NOT_ALL_MEANT: Final = "of an answer that was cut off, only the part is known that was heard"
@@ -152,11 +168,17 @@ def context_by_the_bot(call: CallFacts) -> MetricContext:
     waits_s, unmeasured = _waits(call.live, turns)
     values: dict[str, Any] = {
         **_facts(call),
-        "transcribed_user_turns": _known({n: turn.user.said(Purpose.TOLD) for n, turn in turns.items()}),
+        "transcribed_user_turns": _known(
+            {n: turn.user.said(Purpose.TOLD) for n, turn in turns.items()}
+        ),
         "transcribed_assistant_turns": _known({n: _heard_part(turn) for n, turn in turns.items()}),
-        "intended_assistant_turns": _known({n: turn.assistant.said(Purpose.TOLD) for n, turn in turns.items()}),
+        "intended_assistant_turns": _known(
+            {n: turn.assistant.said(Purpose.TOLD) for n, turn in turns.items()}
+        ),
         "audio_timestamps_user_turns": _sounds({n: turn.user for n, turn in turns.items()}, end_s),
-        "audio_timestamps_assistant_turns": _sounds({n: turn.assistant for n, turn in turns.items()}, end_s),
+        "audio_timestamps_assistant_turns": _sounds(
+            {n: turn.assistant for n, turn in turns.items()}, end_s
+        ),
         "num_turns": sum(n > 0 for n in turns),
         "num_user_turns": sum(_is_heard(turn.user) for turn in turns.values()),
         "num_assistant_turns": sum(_is_heard(turn.assistant) for turn in turns.values()),
@@ -166,8 +188,12 @@ def context_by_the_bot(call: CallFacts) -> MetricContext:
         "tool_params": params,
         "tool_responses": responses,
         "conversation_trace": list(_trace(turns, tools)),
-        "assistant_interrupted_turns": frozenset(n for n, turn in turns.items() if turn.assistant_interrupted),
-        "user_interrupted_turns": frozenset(n for n, turn in turns.items() if turn.user_interrupted),
+        "assistant_interrupted_turns": frozenset(
+            n for n, turn in turns.items() if turn.assistant_interrupted
+        ),
+        "user_interrupted_turns": frozenset(
+            n for n, turn in turns.items() if turn.user_interrupted
+        ),
         "fallback_turn_ids": frozenset(n for n, turn in turns.items() if turn.is_fallback),
         "latency_assistant_turns": waits_s,
         "conversation_ended_reason": call.ended_reason,
@@ -178,8 +204,12 @@ def context_by_the_bot(call: CallFacts) -> MetricContext:
     unknown = {name: reason for name, reason in _IF_EMPTY.items() if values.get(name) in _NOTHING}
     unknown.update(_reasons(call, turns, heard.sides))
     if unmeasured:
-        unknown["latency_assistant_turns"] = "; ".join(f"{_named(those)}: {why}" for why, those in unmeasured.items())
-    return MetricContext.model_construct(**values, turns_by="bot", unknown=dict(sorted(unknown.items())))
+        unknown["latency_assistant_turns"] = "; ".join(
+            f"{_named(those)}: {why}" for why, those in unmeasured.items()
+        )
+    return MetricContext.model_construct(
+        **values, turns_by="bot", unknown=dict(sorted(unknown.items()))
+    )
 
 
 def _reasons(call: CallFacts, turns: Turns, sides: HeardSides) -> Iterator[tuple[str, str]]:
@@ -189,7 +219,9 @@ def _reasons(call: CallFacts, turns: Turns, sides: HeardSides) -> Iterator[tuple
         yield "pipeline_type", NO_PIPELINE
     if not (sides.user and sides.assistant):
         yield "assistant_interrupted_turns", NO_OVERLAP
-        if not any(turn.user.reports_s for turn in turns.values()):  # a hosted agent says itself that it was cut off
+        if not any(
+            turn.user.reports_s for turn in turns.values()
+        ):  # a hosted agent says itself that it was cut off
             yield "user_interrupted_turns", NO_OVERLAP
     uses = [use for turn in turns.values() for use in turn.tools]
     if any(use.lacks_arguments for use in uses):
@@ -199,9 +231,15 @@ def _reasons(call: CallFacts, turns: Turns, sides: HeardSides) -> Iterator[tuple
     if cut := [n for n, turn in turns.items() if _lacks_what_was_not_heard(turn)]:
         yield "intended_assistant_turns", f"{_named(cut)}: {NOT_ALL_MEANT}"
     if lost := [n for n, turn in turns.items() if turn.user.has_gaps]:
-        yield "audio_timestamps_user_turns", f"a start or an end of a sound was lost in {_named(lost)}"
+        yield (
+            "audio_timestamps_user_turns",
+            f"a start or an end of a sound was lost in {_named(lost)}",
+        )
     if lost := [n for n, turn in turns.items() if turn.assistant.has_gaps]:
-        yield "audio_timestamps_assistant_turns", f"a start or an end of a sound was lost in {_named(lost)}"
+        yield (
+            "audio_timestamps_assistant_turns",
+            f"a start or an end of a sound was lost in {_named(lost)}",
+        )
 
 
 def _named(turns: Sequence[int]) -> str:
@@ -233,7 +271,9 @@ def _is_heard(side: HeardSide) -> bool:
 
 
 def _sounds(sides: Mapping[int, HeardSide], end_s: float) -> AudioSegments:
-    """The sounds of one side by turn; as in EVA's context None for a turn with words alone, if any other has sound."""
+    """The sounds of one side by turn; as in EVA's context None for a turn with words alone, if any
+    other has sound.
+    """
     if not any(side.starts for side in sides.values()):
         return {}
     found: AudioSegments = {}
@@ -246,7 +286,9 @@ def _sounds(sides: Mapping[int, HeardSide], end_s: float) -> AudioSegments:
 
 
 def _waits(live: LiveCall, turns: Turns) -> tuple[dict[int, float], dict[str, list[int]]]:
-    """The wait for the answer by turn, in seconds, as the scores have it; and the answered turns without one, by the reason."""
+    """The wait for the answer by turn, in seconds, as the scores have it; and the answered turns
+    without one, by the reason.
+    """
     waits_s: dict[int, float] = {}
     unmeasured: dict[str, list[int]] = {}
     for number, turn in turns.items():
@@ -273,9 +315,11 @@ class _Step(NamedTuple):
 
 
 def _trace(turns: Turns, tools: Sequence[ToolEntry]) -> Iterator[Entry]:
-    """The entries of words and tools, turn by turn: first the user's words, then answers and tools in the order of time.
+    """The entries of words and tools, turn by turn: first the user's words, then answers and tools
+    in the order of time.
 
-    Of an answer it has the part that was heard, as EVA's trace has. Texts between two tool events are one entry.
+    Of an answer it has the part that was heard, as EVA's trace has. Texts between two tool events
+    are one entry.
     """
     steps: dict[int, list[_Step]] = {number: _answers(turn) for number, turn in turns.items()}
     for entry in tools:
@@ -290,28 +334,40 @@ def _trace(turns: Turns, tools: Sequence[ToolEntry]) -> Iterator[Entry]:
                 text = " ".join(step.text for step in several)
                 yield _entry("assistant", text, "intended", number, several[0].at_ms)
             else:
-                yield from (_tool_entry(step.tool, number) for step in several if step.tool is not None)
+                yield from (
+                    _tool_entry(step.tool, number) for step in several if step.tool is not None
+                )
 
 
 def _answers(turn: HeardTurn) -> list[_Step]:
-    """The texts of the answer. A text that comes with its sound, or after it, stands where the sound began."""
+    """The texts of the answer. A text that comes with its sound, or after it, stands where the
+    sound began.
+    """
     side = turn.assistant
     source, texts = (None, []) if turn.is_cut or _heard_part(turn) else side.timed(Purpose.WRITTEN)
     if not texts:
         source, texts = side.timed(Purpose.JUDGED)
     steps: list[_Step] = []
-    begins_ms = [start_s * MS_PER_SECOND for start_s in side.starts] if source in _TOLD_AFTERWARDS else []
+    begins_ms = (
+        [start_s * MS_PER_SECOND for start_s in side.starts] if source in _TOLD_AFTERWARDS else []
+    )
     latest_ms = side.begin_ms or 0.0
     for place, (told_ms, text, is_begin) in enumerate(texts):
         latest_ms = latest_ms if told_ms is None else told_ms
         if begins_ms and not is_begin:
-            latest_ms = begins_ms[place] if len(texts) == len(begins_ms) else _began_ms(begins_ms, latest_ms)
+            latest_ms = (
+                begins_ms[place]
+                if len(texts) == len(begins_ms)
+                else _began_ms(begins_ms, latest_ms)
+            )
         steps.append(_Step(latest_ms, None, text.strip()))
     return steps
 
 
 def _began_ms(begins_ms: Sequence[float], told_ms: float) -> float:
-    """The start of the newest sound at that time. Words that come before every sound are those of the last one: they are the outcome."""
+    """The start of the newest sound at that time. Words that come before every sound are those of
+    the last one: they are the outcome.
+    """
     return max((begin_ms for begin_ms in begins_ms if begin_ms <= told_ms), default=begins_ms[-1])
 
 
@@ -321,10 +377,16 @@ def _entry(role: str, content: str, kind: str, turn: int, at_ms: float | None) -
 
 
 def _tool_entry(entry: ToolEntry, turn: int) -> Entry:
-    kind, value = ("tool_response", "tool_response") if entry.is_response else ("tool_call", "parameters")
+    kind, value = (
+        ("tool_response", "tool_response") if entry.is_response else ("tool_call", "parameters")
+    )
     return {
-        "tool_name": entry.use.name, value: entry.use.value, "type": kind, "turn_id": turn, "timestamp": entry.time_ms
-    }  # fmt: skip
+        "tool_name": entry.use.name,
+        value: entry.use.value,
+        "type": kind,
+        "turn_id": turn,
+        "timestamp": entry.time_ms,
+    }
 
 
 def _in_order(last: ToolEntry | None) -> list[ToolEntry]:

@@ -1,4 +1,6 @@
-"""The effects of the engine: a closed union of values that the shell carries out and tests compare."""
+"""The effects of the engine: a closed union of values that the shell carries out and
+tests compare.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PublishRow:
-    """Write a row to `scores`. The rows of one step belong together. The closed row of a call is its last row."""
+    """Write a row to `scores`. The rows of one step belong together. The closed row of a call is
+    its last row.
+    """
 
     row: Row
 
@@ -44,7 +48,9 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class RequestVerdict:
-    """Write a question to `judge.requests`. A repeated question is harmless: equal questions have equal ids."""
+    """Write a question to `judge.requests`. A repeated question is harmless: equal questions have
+    equal ids.
+    """
 
     request: JudgeRequest
 

@@ -1,6 +1,8 @@
-"""Evaluates the calls of one partition of the log. Its verbs are the only mutable front of the engine.
+"""Evaluates the calls of one partition of the log. Its verbs are the only mutable front of the
+engine.
 
-Pure: it reads no clock, performs no I/O and draws no random numbers. Equal steps in equal order give equal effects.
+Pure: it reads no clock, performs no I/O and draws no random numbers. Equal steps in equal order
+give equal effects.
 """
 
 import heapq
@@ -20,11 +22,14 @@ from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.rows import Row, WordsRow, revision_at
 
-# Chooses the call that closes when too many are open: of the tenant with the most calls, one with few events if there is one,
-# otherwise the quietest. So a tenant that sends ever new ids closes its own calls, and no other tenant's.
+# Chooses the call that closes when too many are open: of the tenant with the most calls, one with
+# few events if there is one, otherwise the quietest. So a tenant that sends ever new ids closes its
+# own calls, and no other tenant's.
 
 FEWEST_EVENTS: Final = 3
-"""A call with fewer events goes first: an invented id has one event, a real call has more within a second."""
+"""A call with fewer events goes first: an invented id has one event, a real call has more within a
+second.
+"""
 _SPARE: Final = 64
 """Places that may be out of date, beside twice the number of those that are not."""
 
@@ -32,10 +37,12 @@ _Place = tuple[bool, int, str]
 
 
 class Eviction:
-    """The calls that may be closed, by tenant. Which one is next follows from these calls alone, not from what was before them.
+    """The calls that may be closed, by tenant. Which one is next follows from these calls alone,
+    not from what was before them.
 
-    Places are heaps of which only the first must be up to date. A call only moves back in the order of its tenant, because it gets more
-    and later events. So the first place that is still right is the first of all.
+    Places are heaps of which only the first must be up to date. A call only moves back in the order
+    of its tenant, because it gets more and later events. So the first place that is still right is
+    the first of all.
     """
 
     def __init__(self) -> None:
@@ -54,7 +61,9 @@ class Eviction:
         heapq.heappush(places, self._place(call))
         if len(places) > 2 * self._numbers[tenant] + _SPARE:
             first_of = {place[2]: place for place in sorted(places, reverse=True)}
-            places[:] = sorted(place for each, place in first_of.items() if self._tenants.get(each) == tenant)
+            places[:] = sorted(
+                place for each, place in first_of.items() if self._tenants.get(each) == tenant
+            )
 
     def remove(self, conversation_id: str) -> None:
         """Removes a call that is over. One that is not there is passed over."""
@@ -109,8 +118,8 @@ class Wakeups:
     def schedule(self, call: Call, due_ms: int) -> None:
         """Wakes the call at `due_ms` or sooner, unless it wakes sooner anyway.
 
-        A wake-up far ahead that a sooner one replaced stays in the heap and is used again: an idle time of ten minutes would
-        leave an entry for each turn in between.
+        A wake-up far ahead that a sooner one replaced stays in the heap and is used again: an idle
+        time of ten minutes would leave an entry for each turn in between.
         """
         soon_ms = call.wakeup_ms
         if soon_ms is not None and soon_ms <= due_ms:
@@ -173,14 +182,19 @@ class ClosedCalls:
 SkewCounts = Counter[tuple[InputSource, ClockSkew]]
 
 AHEAD_MS: Final = 1_000
-"""Lead over the broker beyond which a producer's clock is wrong: an event cannot reach the broker before it happens. Clocks that
-are kept by NTP differ by some ten milliseconds, and brokers take a timestamp to the millisecond."""
+"""Lead over the broker beyond which a producer's clock is wrong: an event cannot reach the broker
+before it happens. Clocks that are kept by NTP differ by some ten milliseconds, and brokers take a
+timestamp to the millisecond.
+"""
 BEHIND_MS: Final = 60_000
-"""Delay beyond which an event is not live. Producers retry for seconds, and the simulated caller sends texts up to 5 s late."""
+"""Delay beyond which an event is not live. Producers retry for seconds, and the simulated caller
+sends texts up to 5 s late.
+"""
 
 
 def skew_of(event_ms: float, broker_ms: int) -> ClockSkew | None:
-    """Returns how an event's time differs from the broker's timestamp of its record; None if they are close.
+    """Returns how an event's time differs from the broker's timestamp of its record; None if they
+    are close.
 
     >>> skew_of(1_000_000.0, 999_500), skew_of(1_000_000.0, 998_000), skew_of(1_000_000.0, 1_100_000)
     (None, <ClockSkew.AHEAD: 'ahead'>, <ClockSkew.BEHIND: 'behind'>)
@@ -201,11 +215,14 @@ def count_skew(counts: SkewCounts, arrival: Arrival) -> None:
 CLOSING_WORK_OF_A_CALL: Final = 50
 """Work of a close beside the events of its call, counted in events."""
 MOST_CLOSING_WORK: Final = 1_500
-"""Most events of the calls that close in one step, unless a single call has more: 30 ms, in which nothing else runs."""
+"""Most events of the calls that close in one step, unless a single call has more: 30 ms, in which
+nothing else runs.
+"""
 
 
 class PartitionEvaluator:
-    """The open calls of one partition. A call lives from its first record to its closed row; later records are only counted.
+    """The open calls of one partition. A call lives from its first record to its closed row; later
+    records are only counted.
 
     The four verbs:
 
@@ -214,17 +231,22 @@ class PartitionEvaluator:
     - `close_some` closes calls that are over. Nothing depends on when it is called.
     - `next_wakeup` returns the next time at which `pass_time` can have an effect.
 
-    What a step decides has the place of the step as its revision, and a close that of the step that ended its call.
+    What a step decides has the place of the step as its revision, and a close that of the step that
+    ended its call.
 
-    Calls act on each other in two ways only: too many of them close the one that is missed least, and the id of a closed call opens
-    no other. A successor folds only the calls that are still open, so it has to say both: `evict` and `has_closed`.
+    Calls act on each other in two ways only: too many of them close the one that is missed least,
+    and the id of a closed call opens no other. A successor folds only the calls that are still
+    open, so it has to say both: `evict` and `has_closed`.
 
     Attributes:
         redactor: Redacts every text that leaves.
-        evicted: Calls that are over because too many were open, and have not closed: the offset of the record that opened another.
-        base: What is added to revisions: more than those of a log that was there before this one; 0 without one.
+        evicted: Calls that are over because too many were open, and have not closed: the offset of
+            the record that opened another.
+        base: What is added to revisions: more than those of a log that was there before this one; 0
+            without one.
         is_silent: Whether what a former owner has published is folded again, and no rows are made.
-        lacking: Ids of calls of which records are lost: what becomes known of them may have counted before, and does not count.
+        lacking: Ids of calls of which records are lost: what becomes known of them may have counted
+            before, and does not count.
     """
 
     def __init__(
@@ -282,7 +304,9 @@ class PartitionEvaluator:
     @property
     def replayed_elements(self) -> int:
         """Elements folded again because of late events, since the start."""
-        return self._replayed_by_closed + sum(call.history.replays.elements for call in self._calls.values())
+        return self._replayed_by_closed + sum(
+            call.history.replays.elements for call in self._calls.values()
+        )
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
         """Folds one record into its call; its first record opens the call."""
@@ -304,11 +328,15 @@ class PartitionEvaluator:
         return out
 
     def say_again(self, conversation_id: str, revision: int) -> Iterator[Row | WordsRow]:
-        """All rows of an open call once again, with this revision, and without news: another version decides them."""
+        """All rows of an open call once again, with this revision, and without news: another
+        version decides them.
+        """
         return self._calls[conversation_id].say_again(revision)
 
     def evict(self, conversation_id: str, arrival: Arrival) -> None:
-        """Closes a call because too many are open: this record opens another. An earlier owner may have had more of them."""
+        """Closes a call because too many are open: this record opens another. An earlier owner may
+        have had more of them.
+        """
         call = self._calls.get(conversation_id)
         if call is not None and not call.is_closing:
             call.decides_as(self.base + revision_at(arrival.offset))
@@ -327,26 +355,34 @@ class PartitionEvaluator:
             call.speak()
 
     def close_as(self, revision: int) -> None:
-        """Gives this revision to the close of the calls that are over: what was in front of it is published once again."""
+        """Gives this revision to the close of the calls that are over: what was in front of it is
+        published once again.
+        """
         for conversation_id in self._closing:
             self._calls[conversation_id].decides_as(revision)
 
     def advance(self, now_ms: int, place: int | None = None) -> Sequence[Effect]:
-        """Lets broker time pass and closes all calls that are over, for readers that wait for nothing else."""
+        """Lets broker time pass and closes all calls that are over, for readers that wait for
+        nothing else.
+        """
         out = [*self.pass_time(now_ms, place)]
         while self._closing:
             self._go_on_closing(out)
         return out
 
     def pass_time(self, now_ms: int, place: int | None = None) -> Sequence[Effect]:
-        """Decides by silence up to broker time `now_ms`, oldest first; calls that are over wait for `close_some`.
+        """Decides by silence up to broker time `now_ms`, oldest first; calls that are over wait for
+        `close_some`.
 
         Args:
             now_ms: The time.
-            place: Offset of the tick that tells it; by default time passes behind the last record, with the odd revision there.
+            place: Offset of the tick that tells it; by default time passes behind the last record,
+                with the odd revision there.
         """
         out: list[Effect] = []
-        revision = self.base + (revision_at(self._place) + 1 if place is None else revision_at(place))
+        revision = self.base + (
+            revision_at(self._place) + 1 if place is None else revision_at(place)
+        )
         self._now_ms = max(self._now_ms, now_ms)
         while (call := self._wakeups.next_due(now_ms, self._calls)) is not None:
             call.decides_as(revision)
@@ -361,10 +397,12 @@ class PartitionEvaluator:
         return out
 
     def pass_gap(self, from_ms: int, until_ms: int) -> None:
-        """Notes that nobody took events in this time, as while the machine slept: what seems silent was only not heard.
+        """Notes that nobody took events in this time, as while the machine slept: what seems silent
+        was only not heard.
 
-        Call it before `pass_time` lets that time pass. A silence that lasted by its beginning is decided then as ever. A gap that ends
-        before it begins is a clock that was ahead and is set right: time goes on from its end.
+        Call it before `pass_time` lets that time pass. A silence that lasted by its beginning is
+        decided then as ever. A gap that ends before it begins is a clock that was ahead and is set
+        right: time goes on from its end.
         """
         for call in self._calls.values():
             if _is_open(call):
@@ -372,7 +410,9 @@ class PartitionEvaluator:
                 self._wakeups.schedule(call, call.next_decision_ms)
 
     def close_some(self) -> Sequence[Effect]:
-        """Closes calls that are over, in the order of their ends: as many as fit into a step, or one step of a large one."""
+        """Closes calls that are over, in the order of their ends: as many as fit into a step, or
+        one step of a large one.
+        """
         out: list[Effect] = []
         work, is_whole = 0, True
         while self._closing and is_whole and work < MOST_CLOSING_WORK:
@@ -381,7 +421,9 @@ class PartitionEvaluator:
         return out
 
     def next_wakeup(self) -> int | None:
-        """Broker time in ms at which `advance` can have an effect; None while no call is open. While a call is closing, now."""
+        """Broker time in ms at which `advance` can have an effect; None while no call is open.
+        While a call is closing, now.
+        """
         return self._now_ms if self._closing else self._wakeups.first_ms if self._calls else None
 
     def context(self, conversation_id: str) -> MetricContext | None:
@@ -389,11 +431,15 @@ class PartitionEvaluator:
         return None if (call := self._calls.get(conversation_id)) is None else call.context()
 
     def low_watermark(self) -> int | None:
-        """Offset of the first record of the oldest open call: who folds again must start there. None while no call is open."""
+        """Offset of the first record of the oldest open call: who folds again must start there.
+        None while no call is open.
+        """
         return next((call.first_offset for call in self._calls.values()), None)
 
     def drain_counts(self) -> list[Count]:
-        """Counts since the last drain: records by outcome, events of a wrong time, and redactions."""
+        """Counts since the last drain: records by outcome, events of a wrong time, and
+        redactions.
+        """
         for source, number in self._folded.items():
             if number:
                 self._outcomes[source, "folded"] = number
@@ -403,10 +449,16 @@ class PartitionEvaluator:
             for (source, outcome), number in self._outcomes.items()
         ]
         self._outcomes.clear()
-        counts += [Count("callgauge_skewed_events_total", key, number) for key, number in self._skewed.items()]
+        counts += [
+            Count("callgauge_skewed_events_total", key, number)
+            for key, number in self._skewed.items()
+        ]
         self._skewed.clear()
         found = self.redactor.counts
-        counts += [Count("callgauge_redactions_total", (kind,), number) for kind, number in sorted(found.items())]
+        counts += [
+            Count("callgauge_redactions_total", (kind,), number)
+            for kind, number in sorted(found.items())
+        ]
         found.clear()
         return counts
 
@@ -433,16 +485,22 @@ class PartitionEvaluator:
             out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
             self.evict(evicted.conversation_id, arrival)
         call = self._calls[arrival.conversation_id] = Call(
-            arrival, self._limits, self._code_version, self._goals,
-            writes_transcript=self._writes_transcripts, redactor=self.redactor, counts=arrival.conversation_id not in self.lacking,
-            is_silent=self.is_silent, partition=self._partition,
-        )  # fmt: skip
+            arrival,
+            self._limits,
+            self._code_version,
+            self._goals,
+            writes_transcript=self._writes_transcripts,
+            redactor=self.redactor,
+            counts=arrival.conversation_id not in self.lacking,
+            is_silent=self.is_silent,
+            partition=self._partition,
+        )
         self._eviction.add(call)
         return call
 
     def _end(self, call: Call) -> None:
-        """Lets a call that is over close, when there is time for it. What was no call is forgotten at once, without a word: spans of a job
-        may come long before those of its call.
+        """Lets a call that is over close, when there is time for it. What was no call is forgotten
+        at once, without a word: spans of a job may come long before those of its call.
         """
         self._eviction.remove(call.conversation_id)
         if call.is_none:
@@ -471,7 +529,8 @@ def _is_open(call: Call) -> bool:
     return not call.is_closing
 
 
-# Folds recorded calls through the live engine without a broker, for the `context` command and for tests of laws.
+# Folds recorded calls through the live engine without a broker, for the `context` command and for
+# tests of laws.
 
 NO_LIMITS = Limits(
     max_events_per_call=2**31,
@@ -485,7 +544,10 @@ NO_LIMITS = Limits(
 
 
 def folded(
-    arrivals: Iterable[Arrival], pipeline_type: PipelineType | str, ended_reason: str | None, limits: Limits = NO_LIMITS
+    arrivals: Iterable[Arrival],
+    pipeline_type: PipelineType | str,
+    ended_reason: str | None,
+    limits: Limits = NO_LIMITS,
 ) -> Call:
     """One call, folded event by event in the given order and not closed.
 
@@ -508,7 +570,12 @@ def folded(
 
 
 def context_of(
-    arrivals: Iterable[Arrival], pipeline_type: PipelineType | str, ended_reason: str | None, limits: Limits = NO_LIMITS
+    arrivals: Iterable[Arrival],
+    pipeline_type: PipelineType | str,
+    ended_reason: str | None,
+    limits: Limits = NO_LIMITS,
 ) -> dict[str, Any]:
-    """EVA's context of one call in the conformance encoding; the arguments are those of `folded`."""
+    """EVA's context of one call in the conformance encoding; the arguments are those of
+    `folded`.
+    """
     return folded(arrivals, pipeline_type, ended_reason, limits).eva_context().to_dict()

@@ -1,4 +1,6 @@
-"""Settings of the engine: every bound with its default, its unit and its reason, and the rules of judging goals."""
+"""Settings of the engine: every bound with its default, its unit and its reason, and the rules of
+judging goals.
+"""
 
 from functools import cached_property
 from typing import Annotated, Final
@@ -15,7 +17,9 @@ SECONDS_IN_MINUTE: Final = 60
 
 
 class Price(BaseModel):
-    """What a model costs, in one currency for all of them. An amount without a price makes the cost of its call unknown."""
+    """What a model costs, in one currency for all of them. An amount without a price makes the cost
+    of its call unknown.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,115 +31,185 @@ class Price(BaseModel):
         None, ge=0, description="A million tokens into a cache; without it they cost as `input`."
     )
     output: float | None = Field(None, ge=0, description="A million tokens of answers.")
-    characters: float | None = Field(None, ge=0, description="A million characters that are spoken.")
-    audio_minute: float | None = Field(None, ge=0, description="A minute of sound that is transcribed.")
+    characters: float | None = Field(
+        None, ge=0, description="A million characters that are spoken."
+    )
+    audio_minute: float | None = Field(
+        None, ge=0, description="A minute of sound that is transcribed."
+    )
 
 
 class LimitSettings(BaseModel):
-    """What a person may set of one partition's evaluation: bounds, and the prices of the agents' models."""
+    """What a person may set of one partition's evaluation: bounds, and the prices of the agents'
+    models.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_record_bytes: int = Field(
         1_048_576,
         gt=0,
-        description="Largest input record in bytes. Kafka's own default; our largest events are prompts of some 100 kB.",
+        description=(
+            "Largest input record in bytes. Kafka's own default; our largest events are prompts of "
+            "some 100 kB."
+        ),
     )
     max_event_time_skew_ms: int = Field(
         24 * 3_600_000,
         ge=0,
-        description="How far an event's time may lie from the broker's, in ms: a day forgives a wrong time zone; 0 = no check.",
+        description=(
+            "How far an event's time may lie from the broker's, in ms: a day forgives a wrong time "
+            "zone; 0 = no check."
+        ),
     )
     max_events_per_call: int = Field(
-        50_000, gt=0, description="Events of one call. An hour has about 9,000; more is a loop in the producer."
+        50_000,
+        gt=0,
+        description="Events of one call. An hour has about 9,000; more is a loop in the producer.",
     )
     max_call_duration_ms: int = Field(
         4 * 3_600_000,
         gt=0,
-        description="Longest call in ms, by the broker's clock. It bounds how far a replay must go back.",
+        description=(
+            "Longest call in ms, by the broker's clock. It bounds how far a replay must go back."
+        ),
     )
     max_open_calls: int = Field(
         20_000,
         gt=0,
-        description="Open calls per partition. At 40 kB each this is 800 MB; the quietest call is closed beyond it.",
+        description=(
+            "Open calls per partition. At 40 kB each this is 800 MB; the quietest call is closed "
+            "beyond it."
+        ),
     )
     closing_grace_ms: int = Field(
         10_000,
         ge=0,
-        description="From the end event to closing, in ms: transcripts arrive seconds after the last sound.",
+        description=(
+            "From the end event to closing, in ms: transcripts arrive seconds after the last sound."
+        ),
     )
     agent_record_grace_ms: int = Field(
         120_000,
         ge=0,
-        description="From the end of a call to closing while its record is not there, of ElevenLabs or Vapi, in ms: they take a minute.",
+        description=(
+            "From the end of a call to closing while its record is not there, of ElevenLabs or "
+            "Vapi, in ms: they take a minute."
+        ),
     )
     idle_ms: int = Field(
         300_000,
         gt=0,
-        description="Silence of all streams after which a call counts as over, in ms. Callers are put on hold for minutes.",
+        description=(
+            "Silence of all streams after which a call counts as over, in ms. Callers are put on "
+            "hold for minutes."
+        ),
     )
     words: bool = Field(
         default=True,
-        description="Whether what is said in calls, and what tools are asked and answer, is written to `words`, without personal data.",
+        description=(
+            "Whether what is said in calls, and what tools are asked and answer, is written to "
+            "`words`, without personal data."
+        ),
     )
     dead_air_ms: int = Field(
         3_000,
         gt=0,
-        description="Silence after the user's speech that counts as dead air, in ms. Callers doubt the line after about this long.",
+        description=(
+            "Silence after the user's speech that counts as dead air, in ms. Callers doubt the "
+            "line after about this long."
+        ),
     )
     delivery_allowance_ms: int = Field(
-        500, ge=0, description="How long an event may be on its way before its absence counts as silence, in ms."
+        500,
+        ge=0,
+        description=(
+            "How long an event may be on its way before its absence counts as silence, in ms."
+        ),
     )
     prices: dict[str, Price] = Field(
         default_factory=dict,
-        examples=['{"gpt-4o": {"input": 2.5, "cached": 1.25, "output": 10}, "sonic-2": {"characters": 50}}'],
-        description="Prices of the agents' models by name, from which calls have their cost: of a million tokens or characters, or of a "
-        "minute of sound, in US dollars, because the records of ElevenLabs have their prices in them.",
+        examples=[
+            '{"gpt-4o": {"input": 2.5, "cached": 1.25, "output": 10}, "sonic-2": {"characters": '
+            "50}}"
+        ],
+        description="Prices of the agents' models by name, from which calls "
+        "have their cost: of a million "
+        "tokens or characters, or of a "
+        "minute of sound, in US dollars, because the records of ElevenLabs have their prices in "
+        "them.",
     )
 
 
 class Limits(LimitSettings):
-    """All bounds of one partition's evaluation: those of the settings, and those that nobody has to change."""
+    """All bounds of one partition's evaluation: those of the settings, and those that nobody has to
+    change.
+    """
 
     max_record_parts: int = Field(
         25_000,
         gt=0,
-        description="Most commas and opening brackets of one record: to read so many values takes 20 ms, in which nobody else has a "
-        "turn. The record of a whole ElevenLabs call may have twice as many: that of two hours has some 45,000.",
+        description="Most commas and opening brackets of one record: to read "
+        "so many values takes 20 ms, "
+        "in which nobody else has a "
+        "turn. The record of a whole ElevenLabs call may have twice as many: that of two hours has "
+        "some 45,000.",
     )
     max_kept_bytes_per_call: int = Field(
         5 * 1_048_576,
         gt=0,
-        description="Bytes of records whose texts or values one call keeps. Two talkative hours have 3.5 MB, 50,000 small tool events 4.4.",
+        description=(
+            "Bytes of records whose texts or values one call keeps. Two talkative hours have 3.5 "
+            "MB, 50,000 small tool events 4.4."
+        ),
     )
     max_replayed_elements_per_call: int = Field(
         1_000_000,
         gt=0,
-        description="Elements one call may fold again because events came late: some seconds of work. A bad day has 50,000.",
+        description=(
+            "Elements one call may fold again because events came late: some seconds of work. A "
+            "bad day has 50,000."
+        ),
     )
-    max_turns_per_call: int = Field(1_000, gt=0, description="Turns of one call. Two hours have about 250.")
+    max_turns_per_call: int = Field(
+        1_000, gt=0, description="Turns of one call. Two hours have about 250."
+    )
     max_closed_calls_remembered: int = Field(
-        50_000, gt=0, description="Closed conversation ids kept to recognise what arrives after the end."
+        50_000,
+        gt=0,
+        description="Closed conversation ids kept to recognise what arrives after the end.",
     )
     max_stage_values_per_call: int = Field(
         8_192,
         gt=0,
-        description="Latencies and token counts of one call that are kept. Two hours have about 6,000; later ones do not count.",
+        description=(
+            "Latencies and token counts of one call that are kept. Two hours have about 6,000; "
+            "later ones do not count."
+        ),
     )
     max_remembered_ids: int = Field(
         4_096,
         gt=0,
-        description="Event ids remembered per call and producer to recognise a repeat; reconnects repeat about 100.",
+        description=(
+            "Event ids remembered per call and producer to recognise a repeat; reconnects repeat "
+            "about 100."
+        ),
     )
     allowed_lateness_ms: int = Field(
         5_000,
         ge=0,
-        description="How far every stream must be past a turn before it is settled, in ms: one slow transcription.",
+        description=(
+            "How far every stream must be past a turn before it is settled, in ms: one slow "
+            "transcription."
+        ),
     )
     call_values_every_ms: int = Field(
         30_000,
         gt=0,
-        description="How often the values of a long call are published while it runs, at most, in ms: at a turn that it leaves.",
+        description=(
+            "How often the values of a long call are published while it runs, at most, in ms: at a "
+            "turn that it leaves."
+        ),
     )
 
     @cached_property
@@ -145,9 +219,13 @@ class Limits(LimitSettings):
 
 
 def needs_of(limits: LimitSettings) -> TopicNeeds:
-    """Returns the needs of these limits: topics must keep a call for long enough to be read again."""
+    """Returns the needs of these limits: topics must keep a call for long enough to be
+    read again.
+    """
     return TopicNeeds(
-        longest_call_ms=limits.max_call_duration_ms, idle_ms=limits.idle_ms, max_record_bytes=limits.max_record_bytes
+        longest_call_ms=limits.max_call_duration_ms,
+        idle_ms=limits.idle_ms,
+        max_record_bytes=limits.max_record_bytes,
     )
 
 
@@ -158,7 +236,9 @@ class GoalOptions(BaseModel):
 
     asks_judge: bool = Field(
         default=False,
-        description="Whether questions are put to the judge role. Without it subgoals that take a judge are unscored "
+        description="Whether questions are put to the judge role. Without it "
+        "subgoals that take a judge "
+        "are unscored "
         "(judge_disabled), and everything else works.",
     )
     trials: Annotated[int, AfterValidator(odd)] = Field(
@@ -166,7 +246,10 @@ class GoalOptions(BaseModel):
     )
     include_judge_explanation: bool = Field(
         default=False,
-        description="Whether the record of a subgoal has the trials of its verdict, with grades and explanations.",
+        description=(
+            "Whether the record of a subgoal has the trials of its verdict, with grades and "
+            "explanations."
+        ),
     )
     template_subgoal: Annotated[str, AfterValidator(check_template)] | None = Field(
         None,
@@ -176,13 +259,17 @@ class GoalOptions(BaseModel):
     verdict_deadline_ms: int = Field(
         60_000,
         gt=0,
-        description="From a question to where its answer is not waited for any more, in ms of broker time.",
+        description=(
+            "From a question to where its answer is not waited for any more, in ms of broker time."
+        ),
     )
     text_judges: tuple[JudgeKind, ...] = Field(
         (),
         description=f"EVA's metrics to be judged too: {', '.join(TEXT_JUDGES)}.",
     )
-    stall_turns: int = Field(4, gt=0, description="Turns without a further subgoal after which a call is stuck.")
+    stall_turns: int = Field(
+        4, gt=0, description="Turns without a further subgoal after which a call is stuck."
+    )
     stall_ms: int = Field(120_000, gt=0, description="The same in ms of broker time.")
 
     @field_validator("text_judges")
@@ -194,18 +281,28 @@ class GoalOptions(BaseModel):
 
 
 class GoalRules(GoalOptions):
-    """All rules of progress and judging. Goal sets may name some of them, by the names of agent-inspect's options."""
+    """All rules of progress and judging. Goal sets may name some of them, by the names of
+    agent-inspect's options.
+    """
 
-    stops_early: bool = Field(default=True, description="Whether asking ends once a majority is certain.")
+    stops_early: bool = Field(
+        default=True, description="Whether asking ends once a majority is certain."
+    )
     retry_waves: int = Field(
-        5, ge=0, le=MAX_RETRY_WAVES, description="How often invalid answers are asked again when it does not."
+        5,
+        ge=0,
+        le=MAX_RETRY_WAVES,
+        description="How often invalid answers are asked again when it does not.",
     )
     steady_words_ms: int = Field(
         1_000,
         ge=0,
         le=10_000,
-        description="How long the words and tools of a turn must be the same before a judge is asked, in ms of broker time. "
-        "Topics that arrive one after the other change them several times, and each change is a question that costs.",
+        description="How long the words and tools of a turn must be the same "
+        "before a judge is asked, in "
+        "ms of broker time. "
+        "Topics that arrive one after the other change them several times, and each change is a "
+        "question that costs.",
     )
 
     def of(self, options: JudgeOptions) -> "GoalRules":
@@ -217,4 +314,6 @@ class GoalRules(GoalOptions):
             "include_judge_explanation": options.include_judge_explanation,
             "template_subgoal": options.template_subgoal,
         }
-        return self.model_copy(update={name: value for name, value in given.items() if value is not None})
+        return self.model_copy(
+            update={name: value for name, value in given.items() if value is not None}
+        )

@@ -1,7 +1,7 @@
 """The rows of a call: what the engine says of it, as the two tables have it.
 
-Folding sets parts of the rows, marks what is changed, and notes what counts. `drain` makes copies of the changed rows, so a step
-has one row of each turn and of its call at most.
+Folding sets parts of the rows, marks what is changed, and notes what counts. `drain` makes copies
+of the changed rows, so a step has one row of each turn and of its call at most.
 """
 
 from bisect import bisect_left, insort
@@ -35,7 +35,9 @@ from schemas.rows import (
 )
 from schemas.scores.latency_stages import Stage
 
-NOT_OF_AN_ANSWER: Final = frozenset({Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH, Stage.LLM_LAST_SENTENCE})
+NOT_OF_AN_ANSWER: Final = frozenset(
+    {Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH, Stage.LLM_LAST_SENTENCE}
+)
 """Stages that explain no wait: they are the wait itself, or go on after the answer has begun."""
 _NO_ANSWER: Final = frozenset({"unanswered", "abandoned", "failed"})
 
@@ -69,7 +71,8 @@ class CallRows:
     Attributes:
         redactor: Takes personal data out of texts.
         revision: Revision of what the present step decides.
-        counts: Whether values count when they are known for the first time; not in a call of which records are lost.
+        counts: Whether values count when they are known for the first time; not in a call of which
+            records are lost.
         is_silent: Whether no rows are made, because a former owner has written them.
         is_changed: Whether a row is another than before.
         call: The row of the call. The parts that follow from its turns are set when it is drained.
@@ -77,7 +80,12 @@ class CallRows:
     """
 
     def __init__(
-        self, call: CallRow, redactor: Redactor | None = None, *, counts: bool = True, is_silent: bool = False
+        self,
+        call: CallRow,
+        redactor: Redactor | None = None,
+        *,
+        counts: bool = True,
+        is_silent: bool = False,
     ) -> None:
         self.redactor = CallRedactor(redactor or Redactor())
         self.revision = 0
@@ -136,7 +144,9 @@ class CallRows:
         source: WaitSource | None = None,
     ) -> None:
         """Sets the wait of a turn, which counts at its first value, or withdraws it."""
-        is_changed = self.set_turn(turn, known_ms, wait_ms=wait_ms, anchor=anchor, wait_source=source)
+        is_changed = self.set_turn(
+            turn, known_ms, wait_ms=wait_ms, anchor=anchor, wait_source=source
+        )
         if not is_changed:
             return
         if "wait" in self._moments[turn].has_counted:
@@ -151,7 +161,11 @@ class CallRows:
         row = self.turns[turn]
         if index >= MAX_TOOLS:
             left_out = index + 1 - MAX_TOOLS
-            left_out = max(row.tools_left_out, left_out) if use is not None else min(row.tools_left_out, left_out - 1)
+            left_out = (
+                max(row.tools_left_out, left_out)
+                if use is not None
+                else min(row.tools_left_out, left_out - 1)
+            )
             self.set_turn(turn, known_ms, tools_left_out=left_out)
             return
         uses = [each for each in row.tools if each.index != index]
@@ -171,11 +185,16 @@ class CallRows:
     def end_silence(self, turn: int, number: int, until_ms: int, known_ms: int) -> None:
         """Sets until when a silence lasted, for good."""
         silences = self.turns[turn].dead_air
-        ended = tuple(structs.replace(each, until_ms=until_ms) if each.number == number else each for each in silences)
+        ended = tuple(
+            structs.replace(each, until_ms=until_ms) if each.number == number else each
+            for each in silences
+        )
         self.set_turn(turn, known_ms, dead_air=ended)
 
     def set_goals(self, known_ms: int, **parts: Any) -> None:
-        """Sets parts of the progress towards the goals; `judged_turn`, `progress` and `is_stalled` follow from the turns."""
+        """Sets parts of the progress towards the goals; `judged_turn`, `progress` and `is_stalled`
+        follow from the turns.
+        """
         if self.call.goals is not None:
             self.set_call(known_ms, goals=structs.replace(self.call.goals, **parts))
 
@@ -199,8 +218,9 @@ class CallRows:
         self._has_news(turn, name)
 
     def waits(self, turn: int, known_ms: int, answered_ms: int | None = None) -> None:
-        """Notes that the caller has waited in this turn: an answer came, or the wait became dead air. An answer and a silence of one turn
-        are mostly one wait, whichever is known first; each further silence is a wait of its own.
+        """Notes that the caller has waited in this turn: an answer came, or the wait became dead
+        air. An answer and a silence of one turn are mostly one wait, whichever is known first; each
+        further silence is a wait of its own.
         """
         self.set_turn(turn, known_ms)
         moments = self._moments[turn]
@@ -212,7 +232,9 @@ class CallRows:
             self.count(turn, f"user_turn.{waits}")
 
     def interrupts(self, turn: int, known_ms: int, by: Speaker, *, is_withdrawn: bool) -> None:
-        """Notes who began to speak over the other, or that nobody did. It counts once the call has left the turn."""
+        """Notes who began to speak over the other, or that nobody did. It counts once the call has
+        left the turn.
+        """
         self.set_turn(turn, known_ms)
         moments, interruptions = self._moments[turn], self.turns[turn].interruptions
         if is_withdrawn:
@@ -241,11 +263,15 @@ class CallRows:
         self._changed = set(self.turns)
         self.is_changed = True
 
-    def drain(self, completed: Callable[[TurnRow], None], revision: int | None = None) -> Iterator[Row]:
-        """The rows of what has changed since the last time: the goals, the turns in order, and the call.
+    def drain(
+        self, completed: Callable[[TurnRow], None], revision: int | None = None
+    ) -> Iterator[Row]:
+        """The rows of what has changed since the last time: the goals, the turns in order, and the
+        call.
 
         Args:
-            completed: Sets in the copy of a row of a turn what is no reason to make one, and what nobody needs to keep.
+            completed: Sets in the copy of a row of a turn what is no reason to make one, and what
+                nobody needs to keep.
             revision: The revision of all of them, where a new version publishes them again.
         """
         if self._goals_row is not None:
@@ -254,7 +280,9 @@ class CallRows:
             row = self.turns[turn]
             if revision is not None:
                 row.revision = revision
-            copied = structs.replace(row, labels=self.call.labels, news=tuple(self._news.get(turn, ())))
+            copied = structs.replace(
+                row, labels=self.call.labels, news=tuple(self._news.get(turn, ()))
+            )
             completed(copied)
             yield copied
         self._sum_up()
@@ -308,21 +336,27 @@ class CallRows:
         judged = self._sums.judged
         newest = self.turns[judged[-1]].progress if judged else None
         if newest is None:
-            return structs.replace(goals, judged_turn=None, progress=None, is_stalled=bool(goals.stalls))
+            return structs.replace(
+                goals, judged_turn=None, progress=None, is_stalled=bool(goals.stalls)
+            )
         is_stalled = False
         if goals.stalls and self.call.state != "closed":
             place = bisect_left(judged, goals.stalls[-1].since_turn + 1)
             since = self.turns[judged[place - 1]].progress if place else None
             is_stalled = newest.reached == (0 if since is None else since.reached)
-        return structs.replace(goals, judged_turn=judged[-1], progress=newest, is_stalled=is_stalled)
+        return structs.replace(
+            goals, judged_turn=judged[-1], progress=newest, is_stalled=is_stalled
+        )
 
     def _waiting(self) -> Waiting | None:
-        """The wait that became dead air and goes on: of the newest turn; in a call that is over, that of the last turn with dead air,
-        unless the caller had an answer since.
+        """The wait that became dead air and goes on: of the newest turn; in a call that is over,
+        that of the last turn with dead air, unless the caller had an answer since.
         """
         sums = self._sums
         turn = sums.silent[-1] if sums.silent else -1
-        is_followed = turn != sums.there[-1] if self.call.state == "running" and sums.there else False
+        is_followed = (
+            turn != sums.there[-1] if self.call.state == "running" and sums.there else False
+        )
         if turn < 0 or is_followed or (sums.answered and sums.answered[-1] > turn):
             return None
         answered_ms = self._moments[turn].answered_ms
@@ -338,7 +372,9 @@ class CallRows:
 
 
 class _Part(NamedTuple):
-    """What a turn adds to the sums of its call. A withdrawn turn adds its silences alone: the caller did sit through them."""
+    """What a turn adds to the sums of its call. A withdrawn turn adds its silences alone: the
+    caller did sit through them.
+    """
 
     silences: int
     is_there: bool = False
@@ -367,7 +403,9 @@ def _part_of(row: TurnRow) -> _Part:
 
 
 class _Uses:
-    """The uses of one tool: those that failed, and the others, each as turn and index in one number."""
+    """The uses of one tool: those that failed, and the others, each as turn and index in one
+    number.
+    """
 
     __slots__ = ("failed", "others")
 
@@ -378,7 +416,11 @@ class _Uses:
     @property
     def failing(self) -> int:
         """How many of the newest ones failed, one after the other."""
-        return len(self.failed) - bisect_left(self.failed, self.others[-1]) if self.others else len(self.failed)
+        return (
+            len(self.failed) - bisect_left(self.failed, self.others[-1])
+            if self.others
+            else len(self.failed)
+        )
 
 
 class _Sums:
@@ -391,7 +433,17 @@ class _Sums:
         silent: Those with dead air, one entry for each.
     """
 
-    __slots__ = ("_failed", "_interrupted", "_numbers", "_uses", "_waits_ms", "answered", "judged", "silent", "there")
+    __slots__ = (
+        "_failed",
+        "_interrupted",
+        "_numbers",
+        "_uses",
+        "_waits_ms",
+        "answered",
+        "judged",
+        "silent",
+        "there",
+    )
 
     def __init__(self) -> None:
         self.there: list[int] = []
@@ -451,7 +503,9 @@ class _Sums:
         call.tool_calls = numbers["tool_calls"]
         failed = sorted(tool for tool, number in self._failed.items() if number)[:MAX_LISTED_TOOLS]
         call.failed_tool_calls, call.failed_tools = self._failed.total(), tuple(failed)
-        call.failing_tools = {tool: failing for tool in failed if (failing := self._uses[tool].failing)}
+        call.failing_tools = {
+            tool: failing for tool in failed if (failing := self._uses[tool].failing)
+        }
 
 
 def _put(ascending: list[Key], value: Key, sign: int) -> None:
@@ -472,7 +526,8 @@ def _index(use: ToolUse) -> int:
 
 
 def percentile(ascending: list[float], share: float) -> float | None:
-    """The smallest of the values that at least this share of them does not exceed; None without any.
+    """The smallest of the values that at least this share of them does not exceed; None without
+    any.
 
     Example:
         >>> percentile([1.0, 2.0, 9.0], 0.5), percentile([], 0.5)

@@ -14,7 +14,12 @@ from pydantic_core import from_json, to_json
 
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from consumers.engine.sources.elevenlabs import usage_in
-from consumers.engine.sources.facts import Detailed, RecordedToolCall, RecordedToolResult, RecordEntry
+from consumers.engine.sources.facts import (
+    Detailed,
+    RecordedToolCall,
+    RecordedToolResult,
+    RecordEntry,
+)
 from consumers.engine.turns.bot import TokenUsage, TurnMetrics
 from consumers.engine.turns.heard import HeardSide, HeardTurn, Purpose, answers_of, cut_off_turns
 from consumers.engine.turns.live import LiveCall
@@ -71,7 +76,9 @@ class EntryNumbers:
         self._written: set[tuple[int, EntryKind]] = set()
 
     def is_main(self, turn: int, kind: EntryKind) -> bool:
-        """Whether an entry of this kind has what is told of the turn as a whole: the first answer; without one the first tool calls."""
+        """Whether an entry of this kind has what is told of the turn as a whole: the first answer;
+        without one the first tool calls.
+        """
         return self._place(turn) is kind
 
     def is_written(self, turn: int, kind: EntryKind) -> None:
@@ -103,7 +110,9 @@ class EntryNumbers:
         return measured
 
     def _place(self, turn: int, name: str = "") -> EntryKind | None:
-        """The entry of the turn for a number of this name; None when there is none, or it is already written."""
+        """The entry of the turn for a number of this name; None when there is none, or it is
+        already written.
+        """
         wanted: tuple[EntryKind, ...] = (EntryKind.AGENT, EntryKind.TOOL_CALL)
         if name.startswith(_OF_THE_USER):
             wanted = (EntryKind.USER,)
@@ -115,7 +124,9 @@ class EntryNumbers:
 
 def llm_usage(usage: Mapping[str, TokenUsage]) -> LlmUsage:
     """Tokens by model in the format of a transcript."""
-    return LlmUsage(model_usage={model or "unknown": _model_usage(used) for model, used in usage.items()})
+    return LlmUsage(
+        model_usage={model or "unknown": _model_usage(used) for model, used in usage.items()}
+    )
 
 
 def _model_usage(used: TokenUsage) -> ModelUsage:
@@ -141,7 +152,9 @@ class EntryDetails:
         of_turn: Fields of the main entry of a turn, by their names in the transcript.
     """
 
-    def __init__(self, told: Iterable[Detailed], entries: Sequence["_Entry"], start_ms: int) -> None:
+    def __init__(
+        self, told: Iterable[Detailed], entries: Sequence["_Entry"], start_ms: int
+    ) -> None:
         """Places all of them.
 
         Args:
@@ -193,9 +206,13 @@ def _last_by(starts: Sequence[int], at_ms: int) -> int:
 # Redacts the texts and the tool values of a transcript, and leaves values out that are too long.
 
 MAX_VALUE_CHARS: Final = 100_000
-"""Longest parameters or answer of a tool in a transcript. A longer value is left out before it is redacted."""
+"""Longest parameters or answer of a tool in a transcript. A longer value is left out before it is
+redacted.
+"""
 MAX_TOOL_TEXT_CHARS: Final = 1_000
-"""Longest parameters or answer of a tool that stay in a transcript that would be too large otherwise."""
+"""Longest parameters or answer of a tool that stay in a transcript that would be too large
+otherwise.
+"""
 
 
 class TranscriptTexts:
@@ -222,14 +239,17 @@ class TranscriptTexts:
         return left_out(chars) if chars > self.longest_value else self._json(_parsed(value), value)
 
     def answer(self, value: object, chars: int) -> str:
-        """The answer of a tool as text, other values than texts as JSON; `chars` is its `length`."""
+        """The answer of a tool as text, other values than texts as JSON; `chars` is its
+        `length`.
+        """
         if chars > self.longest_value:
             return left_out(chars)
         answer = _parsed(value)
         return (self.text(answer) or "") if isinstance(answer, str) else self._json(answer, value)
 
     def _json(self, value: object, logged: object) -> str:
-        """The value as JSON without personal data, redacted text by text, so that it stays valid JSON.
+        """The value as JSON without personal data, redacted text by text, so that it stays valid
+        JSON.
 
         Args:
             value: The value.
@@ -252,7 +272,9 @@ def left_out(chars: int) -> str:
 
 
 def _parsed(value: object) -> object:
-    """A tool's value, parsed where it is a text that holds a JSON object or list, so that its parts can be redacted."""
+    """A tool's value, parsed where it is a text that holds a JSON object or list, so that its parts
+    can be redacted.
+    """
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return from_json(value, allow_inf_nan=False)
@@ -261,29 +283,37 @@ def _parsed(value: object) -> object:
     return value
 
 
-# Writes a call's transcript at its close, in ElevenLabs' format: words and tools with their times, and stage
-# latencies.
+# Writes a call's transcript at its close, in ElevenLabs' format: words and tools with their times,
+# and stage latencies.
 #
-# `heard` chooses the words: of the caller those that the agent understood, of the agent those that sounded. Each
-# side of a turn is one entry. Tool calls form an entry of the agent without a message, and so do their results, as on
-# ElevenLabs' platform; neighbours in one turn share an entry. Entries are in the order of time.
+# `heard` chooses the words: of the caller those that the agent understood, of the agent those that
+# sounded. Each side of a turn is one entry. Tool calls form an entry of the agent without a
+# message, and so do their results, as on ElevenLabs' platform; neighbours in one turn share an
+# entry. Entries are in the order of time.
 
 MAX_TRANSCRIPT_BYTES: Final = 1_000_000
-"""Largest transcript that is written: brokers and clients accept a megabyte, and two hours of talk have a third of that."""
+"""Largest transcript that is written: brokers and clients accept a megabyte, and two hours of talk
+have a third of that.
+"""
 LEAST_ENTRY_BYTES: Final = 100
 LEAST_USE_BYTES: Final = 100
 """Lower bounds of the bytes of an entry, and of a tool call in it, beside their texts."""
 
 
 CLIENT: Final = "client"
-"""ElevenLabs' word for a tool that runs outside its platform: every tool of which no event of ElevenLabs says another."""
+"""ElevenLabs' word for a tool that runs outside its platform: every tool of which no event of
+ElevenLabs says another.
+"""
 
 Entries = Iterator[TranscriptTurn | None]
-"""The entries of a transcript. A None comes between two texts of one entry: the reader may pause behind each text."""
+"""The entries of a transcript. A None comes between two texts of one entry: the reader may pause
+behind each text.
+"""
 
 
 def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
-    """The JSON array in UTF-8. Long tool values, and long lists of what was retrieved, are left out where it would be too large with them.
+    """The JSON array in UTF-8. Long tool values, and long lists of what was retrieved, are left out
+    where it would be too large with them.
 
     Returns:
         None when it is too large even so.
@@ -295,7 +325,9 @@ def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
 
 
 class _Words(NamedTuple):
-    """The words of a turn: the caller's; the agent's as spoken, as its model wrote them, and as shown."""
+    """The words of a turn: the caller's; the agent's as spoken, as its model wrote them, and as
+    shown.
+    """
 
     user: str
     spoken: str
@@ -304,8 +336,9 @@ class _Words(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """An entry of one text or value. `chars` is the length of a tool's value, as JSON if it is no text. `is_timed` is false where nothing
-    tells its time, and `at_ms` is that of the entry before it.
+    """An entry of one text or value. `chars` is the length of a tool's value, as JSON if it is no
+    text. `is_timed` is false where nothing tells its time, and `at_ms` is that of the entry before
+    it.
     """
 
     at_ms: int
@@ -317,7 +350,9 @@ class _Entry(NamedTuple):
 
 
 class CallTranscript:
-    """The transcript of a call as it is now; of a call without words, sound or tools it has no entries."""
+    """The transcript of a call as it is now; of a call without words, sound or tools it has no
+    entries.
+    """
 
     def __init__(
         self,
@@ -356,7 +391,9 @@ class CallTranscript:
 
     @cached_property
     def is_too_large(self) -> bool:
-        """Whether it would be too large however much redaction shortens it. The first look puts the entries in order."""
+        """Whether it would be too large however much redaction shortens it. The first look puts the
+        entries in order.
+        """
         if self._least_bytes(self._in_order) <= MAX_TRANSCRIPT_BYTES:
             return False
         self._texts.longest_value = MAX_TOOL_TEXT_CHARS
@@ -365,7 +402,9 @@ class CallTranscript:
     def __iter__(self) -> Entries:
         if self.is_too_large or not self._in_order:
             return
-        self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in self._in_order}, self._metrics_of)
+        self._numbers = EntryNumbers(
+            {(entry.turn, entry.kind) for entry in self._in_order}, self._metrics_of
+        )
         first_ms = self._in_order[0].at_ms
         start_ms = first_ms if self._first_ms is None else min(self._first_ms, first_ms)
         details = EntryDetails(self._told, self._in_order, start_ms)
@@ -391,10 +430,14 @@ class CallTranscript:
                         yield None
                     yield self._agent(turn, original, fields)
                 case EntryKind.TOOL_CALL:
-                    calls = yield from _one_by_one(self._call(each.use, each.chars) for each in several if each.use)
+                    calls = yield from _one_by_one(
+                        self._call(each.use, each.chars) for each in several if each.use
+                    )
                     yield self._tools_called(turn, calls, fields)
                 case EntryKind.TOOL_RESULT:
-                    results = yield from _one_by_one(self._result(each.use, each.chars) for each in several if each.use)
+                    results = yield from _one_by_one(
+                        self._result(each.use, each.chars) for each in several if each.use
+                    )
                     yield TranscriptTurn(role="agent", tool_results=results, **fields)
             self._numbers.is_written(turn, kind)
 
@@ -402,7 +445,9 @@ class CallTranscript:
         """What is told of a turn, without personal data; it pauses behind each text and value."""
         fields = {}
         for name, value in details.items():
-            fields[name] = self._texts.text(value) if isinstance(value, str) else self._texts.value(value)
+            fields[name] = (
+                self._texts.text(value) if isinstance(value, str) else self._texts.value(value)
+            )
             yield
         return fields
 
@@ -416,13 +461,17 @@ class CallTranscript:
                 size += LEAST_ENTRY_BYTES + len(self._words[number].answer)
             elif use is not None:
                 copies = 2 if kind is EntryKind.TOOL_CALL else 1
-                size += LEAST_USE_BYTES + (copies * chars if chars <= self._texts.longest_value else 0)
+                size += LEAST_USE_BYTES + (
+                    copies * chars if chars <= self._texts.longest_value else 0
+                )
             if size > MAX_TRANSCRIPT_BYTES:
                 break
         return size
 
     def _entries(self, turns: Mapping[int, HeardTurn]) -> Iterator[_Entry]:
-        """Words, tool calls and results, turn by turn. An entry without a time of its own follows the one before it."""
+        """Words, tool calls and results, turn by turn. An entry without a time of its own follows
+        the one before it.
+        """
         latest_ms = self._first_ms or 0
         for number, turn in turns.items():
             for own_ms, kind, use in self._of_turn(turn):
@@ -441,7 +490,9 @@ class CallTranscript:
             if use.called_at_ms is not None:
                 yield use.called_at_ms, EntryKind.TOOL_CALL, use
             if use.outcome is not None:
-                answered_ms = None if use.called_at_ms is None else use.called_at_ms + (use.duration_ms or 0)
+                answered_ms = (
+                    None if use.called_at_ms is None else use.called_at_ms + (use.duration_ms or 0)
+                )
                 yield answered_ms, EntryKind.TOOL_RESULT, use
         if words.answer or turn.assistant.starts:
             yield _at_ms(turn.assistant), EntryKind.AGENT, None
@@ -471,7 +522,9 @@ class CallTranscript:
         said = self._words[turn]
         return turn in self._cut_off and len(said.written) >= len(said.spoken) > 0
 
-    def _tools_called(self, turn: int, calls: tuple[ToolCall, ...], fields: Mapping[str, Any]) -> TranscriptTurn:
+    def _tools_called(
+        self, turn: int, calls: tuple[ToolCall, ...], fields: Mapping[str, Any]
+    ) -> TranscriptTurn:
         return TranscriptTurn(
             role="agent",
             tool_calls=calls,
@@ -502,7 +555,9 @@ class CallTranscript:
         )
 
     def _id_of(self, use: PairedUse) -> str:
-        """ElevenLabs' own id, as its record will have it; otherwise one in the form of the format."""
+        """ElevenLabs' own id, as its record will have it; otherwise one in the form of
+        the format.
+        """
         return use.provider_id or request_id(self._conversation_id, use.turn, use.index)
 
 
@@ -538,17 +593,22 @@ def _at_ms(side: HeardSide) -> int | None:
 
 def _without_long_values(turn: TranscriptTurn) -> TranscriptTurn:
     calls = tuple(
-        call.model_copy(update={"params_as_json": short, "tool_details": _short_details(call, short)})
+        call.model_copy(
+            update={"params_as_json": short, "tool_details": _short_details(call, short)}
+        )
         for call in turn.tool_calls
         for short in (_shortened(call.params_as_json),)
     )
     results = tuple(
-        result.model_copy(update={"result_value": _shortened(result.result_value)}) for result in turn.tool_results
+        result.model_copy(update={"result_value": _shortened(result.result_value)})
+        for result in turn.tool_results
     )
     retrieved = turn.rag_retrieval_info
     if retrieved is not None and length(retrieved) > MAX_TOOL_TEXT_CHARS:
         retrieved = None
-    return turn.model_copy(update={"tool_calls": calls, "tool_results": results, "rag_retrieval_info": retrieved})
+    return turn.model_copy(
+        update={"tool_calls": calls, "tool_results": results, "rag_retrieval_info": retrieved}
+    )
 
 
 def _short_details(call: ToolCall, parameters: str) -> ToolDetails | dict[str, Any] | None:
@@ -562,11 +622,13 @@ def _shortened(text: str) -> str:
     return text if len(text) <= MAX_TOOL_TEXT_CHARS else left_out(len(text))
 
 
-# Writes the transcript of a call of which ElevenLabs has a record: the entries of the record itself, redacted.
+# Writes the transcript of a call of which ElevenLabs has a record: the entries of the record
+# itself, redacted.
 #
-# A record is in the format of a transcript already, and has more of the call than its events: nodes of a workflow,
-# feedback, retrieved documents, the kind of each tool. So nothing of it is computed again. Of an entry the fifteen
-# keys of the format are written, and of a tool the keys that the format has.
+# A record is in the format of a transcript already, and has more of the call than its events: nodes
+# of a workflow, feedback, retrieved documents, the kind of each tool. So nothing of it is computed
+# again. Of an entry the fifteen keys of the format are written, and of a tool the keys that the
+# format has.
 
 ROLES: Final = frozenset({"agent", "user"})
 HIDDEN_HEADER: Final = "[HEADER]"
@@ -584,7 +646,11 @@ class RecordedTranscript:
     """
 
     def __init__(
-        self, conversation_id: str, entries: Sequence[RecordEntry], agent_id: str, redactor: CallRedactor | Redactor
+        self,
+        conversation_id: str,
+        entries: Sequence[RecordEntry],
+        agent_id: str,
+        redactor: CallRedactor | Redactor,
     ) -> None:
         """Finds the entries to write.
 
@@ -598,7 +664,9 @@ class RecordedTranscript:
         self._agent_id = agent_id
         self._texts = TranscriptTexts(redactor)
         self._ids = dict(_ids_of(self._entries, conversation_id))
-        self._answered = frozenset(each for (_, kind, _), each in self._ids.items() if kind is RecordedToolResult)
+        self._answered = frozenset(
+            each for (_, kind, _), each in self._ids.items() if kind is RecordedToolResult
+        )
         if self._least_bytes() > MAX_TRANSCRIPT_BYTES:
             self._texts.longest_value = MAX_TOOL_TEXT_CHARS
         self.is_too_large = self._least_bytes() > MAX_TRANSCRIPT_BYTES
@@ -618,14 +686,21 @@ class RecordedTranscript:
                     yield None
             calls = []
             for number, call in enumerate(entry.tool_calls):
-                calls.append((yield from self._call(self._ids[place, RecordedToolCall, number], call)))
+                calls.append(
+                    (yield from self._call(self._ids[place, RecordedToolCall, number], call))
+                )
             results = []
             for number, result in enumerate(entry.tool_results):
-                results.append((yield from self._result(self._ids[place, RecordedToolResult, number], result)))
+                results.append(
+                    (yield from self._result(self._ids[place, RecordedToolResult, number], result))
+                )
             usage = usage_in([entry.llm_usage])
             measured = None
             if entry.conversation_turn_metrics is not None:
-                seconds_of = {name: ElapsedTime(elapsed_time=seconds) for name, seconds in entry.metrics.items()}
+                seconds_of = {
+                    name: ElapsedTime(elapsed_time=seconds)
+                    for name, seconds in entry.metrics.items()
+                }
                 measured = ConversationTurnMetrics(metrics=seconds_of)
             yield TranscriptTurn(
                 role="agent" if entry.role == "agent" else "user",
@@ -648,7 +723,10 @@ class RecordedTranscript:
             values = [call.params_as_json or "" for call in entry.tool_calls]
             values += [result.result_value for result in entry.tool_results]
             lengths = map(length, values)
-            size += sum(LEAST_USE_BYTES + (chars if chars <= self._texts.longest_value else 0) for chars in lengths)
+            size += sum(
+                LEAST_USE_BYTES + (chars if chars <= self._texts.longest_value else 0)
+                for chars in lengths
+            )
         return size
 
     def _agent(self, metadata: object) -> AgentMetadata:
@@ -672,7 +750,9 @@ class RecordedTranscript:
             of_client = known and known.get("parameters")
             details = ToolDetails(parameters=parameters)
             if isinstance(of_client, str):
-                details = ToolDetails(parameters=self._texts.parameters(of_client, length(of_client)))
+                details = ToolDetails(
+                    parameters=self._texts.parameters(of_client, length(of_client))
+                )
                 yield
         return ToolCall(
             type=kind,
@@ -685,7 +765,9 @@ class RecordedTranscript:
             tool_details=details,
         )
 
-    def _result(self, identity: str, result: RecordedToolResult) -> Generator[None, None, TranscriptToolResult]:
+    def _result(
+        self, identity: str, result: RecordedToolResult
+    ) -> Generator[None, None, TranscriptToolResult]:
         value = self._texts.answer(result.result_value, length(result.result_value))
         yield
         updates = None
@@ -704,9 +786,11 @@ class RecordedTranscript:
         )
 
 
-def _ids_of(entries: Sequence[RecordEntry], conversation_id: str) -> Iterator[tuple[tuple[int, type, int], str]]:
-    """Ids of tool uses, by entry, kind and place in it. Without ids of the record's own, the first result of a tool belongs to its
-    first call, and so on.
+def _ids_of(
+    entries: Sequence[RecordEntry], conversation_id: str
+) -> Iterator[tuple[tuple[int, type, int], str]]:
+    """Ids of tool uses, by entry, kind and place in it. Without ids of the record's own, the first
+    result of a tool belongs to its first call, and so on.
     """
     seen: Counter[tuple[type, str]] = Counter()
     for place, entry in enumerate(entries):
@@ -716,7 +800,11 @@ def _ids_of(entries: Sequence[RecordEntry], conversation_id: str) -> Iterator[tu
                 own = tool.request_id
                 if own is None:
                     seen[type(tool), tool.tool_name] += 1
-                    own = request_id(f"{conversation_id}\x00{tool.tool_name}", seen[type(tool), tool.tool_name], 0)
+                    own = request_id(
+                        f"{conversation_id}\x00{tool.tool_name}",
+                        seen[type(tool), tool.tool_name],
+                        0,
+                    )
                 yield (place, type(tool), number), own
 
 
@@ -727,7 +815,11 @@ def _without_headers(details: Mapping[str, Any]) -> dict[str, Any]:
         if name == "headers" and isinstance(value, dict):
             shown[name] = dict.fromkeys(value, HIDDEN_HEADER)
         else:
-            shown[name] = _without_headers(value) if name == "webhook_details" and isinstance(value, dict) else value
+            shown[name] = (
+                _without_headers(value)
+                if name == "webhook_details" and isinstance(value, dict)
+                else value
+            )
     return shown
 
 

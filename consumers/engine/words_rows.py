@@ -1,8 +1,9 @@
-"""The rows of words of one call: what was said in each turn, and what its tools were asked and answered, without personal data.
+"""The rows of words of one call: what was said in each turn, and what its tools were asked and
+answered, without personal data.
 
-A text is redacted when it is complete, because half a number is not recognised. The words of the caller are complete when the agent
-begins to answer, those of the agent when its sound has ended, and both when the call has left the turn. What is told later of a
-turn makes another row of it.
+A text is redacted when it is complete, because half a number is not recognised. The words of the
+caller are complete when the agent begins to answer, those of the agent when its sound has ended,
+and both when the call has left the turn. What is told later of a turn makes another row of it.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,14 @@ from consumers.engine.transcripts import TranscriptTexts, left_out, length
 from consumers.engine.turns.eva import text_mark
 from consumers.engine.turns.heard import HeardTurn, HeardTurns, Purpose, answer_of, cut_off_turns
 from consumers.engine.turns.live import LiveCall
-from schemas.rows import MAX_TEXT_BYTES, MAX_TOOL_TEXT_BYTES, MAX_TOOLS, CallRow, ToolWords, WordsRow
+from schemas.rows import (
+    MAX_TEXT_BYTES,
+    MAX_TOOL_TEXT_BYTES,
+    MAX_TOOLS,
+    CallRow,
+    ToolWords,
+    WordsRow,
+)
 
 MAX_TURNS_OF_ONE_STEP: Final = 100
 """Turns of which one step finds the words: 10 ms. The others wait for the next step."""
@@ -40,13 +48,18 @@ class _Said(NamedTuple):
 
     @property
     def digest(self) -> int:
-        """A number that changes with it. Values of tools are shared with the call, so their text is compared."""
-        uses = tuple((use.number, use.tool, repr(use.arguments), repr(use.answer)) for use in self.uses)
+        """A number that changes with it. Values of tools are shared with the call, so their text is
+        compared.
+        """
+        uses = tuple(
+            (use.number, use.tool, repr(use.arguments), repr(use.answer)) for use in self.uses
+        )
         return text_mark(repr((self.user, self.assistant, self.written, uses)))
 
 
 class CallWords:
-    """Makes the rows of words of one call. An event that changes no turn and no words costs nothing.
+    """Makes the rows of words of one call. An event that changes no turn and no words costs
+    nothing.
 
     Attributes:
         is_due: Whether there may be a row to write.
@@ -68,8 +81,12 @@ class CallWords:
         self._looks = 0  # at its complete texts
         self._is_answered = self._has_user = self._is_look_due = False
 
-    def follow(self, live: LiveCall, touched: AbstractSet[int], with_tools: AbstractSet[int]) -> None:
-        """Follows the turns that an event has changed: these, those with other uses of tools, and those with other words."""
+    def follow(
+        self, live: LiveCall, touched: AbstractSet[int], with_tools: AbstractSet[int]
+    ) -> None:
+        """Follows the turns that an event has changed: these, those with other uses of tools, and
+        those with other words.
+        """
         machine, view_of = live.machine, live.turns.view
         changed = touched
         if machine.reworded:
@@ -80,13 +97,20 @@ class CallWords:
         for each in changed:
             (self._due if each < turn else self._changed).add(each)
             view = view_of(each)
-            if view is not None and view.user_interrupted and each <= turn:  # the answer before it was cut off
+            if (
+                view is not None and view.user_interrupted and each <= turn
+            ):  # the answer before it was cut off
                 self._due.add(each - 1)
         if turn != self._turn:
             left = {each for each in self._changed if each < turn}
             self._due |= left
             self._changed -= left
-            self._turn, self._looks, self._is_answered, self._has_user = turn, 0, False, turn in self._made
+            self._turn, self._looks, self._is_answered, self._has_user = (
+                turn,
+                0,
+                False,
+                turn in self._made,
+            )
         if turn in changed and (view := view_of(turn)) is not None and view.has_assistant:
             is_answered = live.is_answer_over(turn)
             if is_answered and not self._is_answered:
@@ -102,8 +126,11 @@ class CallWords:
         """The first turn whose words the next rows may be made from."""
         return min(self._due, default=self._turn) - 1
 
-    def rows(self, live: LiveCall, heard: HeardTurns, call: CallRow, revision: int) -> Iterator[WordsRow]:
-        """The rows of turns with new complete texts: as many as a step may find and redact; others stay due.
+    def rows(
+        self, live: LiveCall, heard: HeardTurns, call: CallRow, revision: int
+    ) -> Iterator[WordsRow]:
+        """The rows of turns with new complete texts: as many as a step may find and redact; others
+        stay due.
 
         Args:
             live: The call.
@@ -124,7 +151,8 @@ class CallWords:
                 continue
             row = self._row(said, number, call, revision, known_ms)
             if self._redactor.texts_left_out > left_out_before:
-                # This step may redact no more. The next one goes on, and has what is redacted by now.
+                # This step may redact no more. The next one goes on, and has what is redacted by
+                # now.
                 self._redactor.texts_left_out = left_out_before
                 self._due.update(turns[place:])
                 self._seen.pop(number, None)
@@ -135,7 +163,9 @@ class CallWords:
         self.is_due = bool(self._due)
 
     def finish(self, live: LiveCall) -> None:
-        """Has the rest written, because the call is over: its last turn, and what has changed unseen."""
+        """Has the rest written, because the call is over: its last turn, and what has changed
+        unseen.
+        """
         self._is_answered = True
         self._due |= live.heard().numbers() | self._made.keys()
         self.is_due = bool(self._due)
@@ -145,16 +175,24 @@ class CallWords:
         heard = live.heard()
         for number in sorted(self._made):
             self._redactor.left_chars = MAX_CHARS_PER_STEP  # nearly all of it is redacted already
-            yield self._row(self._said_in(live, heard, number), number, call, revision, call.known_ms)
+            yield self._row(
+                self._said_in(live, heard, number), number, call, revision, call.known_ms
+            )
 
     def _news(self, live: LiveCall, heard: HeardTurns, number: int) -> _Said | None:
-        """What was said in a turn, as far as it is complete; None where its newest row says the same."""
+        """What was said in a turn, as far as it is complete; None where its newest row says the
+        same.
+        """
         turn = heard.turn(number)
         if turn is None:
             self._seen.pop(number, None)
         else:
             seen = turn.words.mark, number != self._turn or self._is_answered
-            if seen == self._seen.get(number) and number in self._spoken and not self._may_be_cut(live, turn):
+            if (
+                seen == self._seen.get(number)
+                and number in self._spoken
+                and not self._may_be_cut(live, turn)
+            ):
                 return None
             self._seen[number] = seen
         said = self._said_in(live, heard, number)
@@ -173,7 +211,9 @@ class CallWords:
         spoken = turn.assistant.said(Purpose.SPOKEN)
         self._know_speech(number, spoken)
         answer, written = answer_of(turn, spoken, knows_speech=bool(self._spoken)), ""
-        if self._may_be_cut(live, turn) and number in cut_off_turns(heard.turns((number - 1, number, number + 1))):
+        if self._may_be_cut(live, turn) and number in cut_off_turns(
+            heard.turns((number - 1, number, number + 1))
+        ):
             whole = turn.assistant.said(Purpose.WRITTEN)
             if len(whole) >= len(spoken) > 0 and whole != answer:
                 written = whole
@@ -182,10 +222,14 @@ class CallWords:
     @staticmethod
     def _may_be_cut(live: LiveCall, turn: HeardTurn) -> bool:
         views = live.turns.view(turn.number), live.turns.view(turn.number + 1)
-        return turn.words.is_corrected or any(view is not None and view.user_interrupted for view in views)
+        return turn.words.is_corrected or any(
+            view is not None and view.user_interrupted for view in views
+        )
 
     def _know_speech(self, number: int, spoken: str) -> None:
-        """Notes whether spoken words of the turn are known. The first ones of a call change its other turns, and so does their loss."""
+        """Notes whether spoken words of the turn are known. The first ones of a call change its
+        other turns, and so does their loss.
+        """
         knew = bool(self._spoken)
         if spoken:
             self._spoken.add(number)
@@ -194,7 +238,9 @@ class CallWords:
         if bool(self._spoken) is not knew:
             self._due.update(self._made.keys() - {number})
 
-    def _row(self, said: _Said, number: int, call: CallRow, revision: int, known_ms: int) -> WordsRow:
+    def _row(
+        self, said: _Said, number: int, call: CallRow, revision: int, known_ms: int
+    ) -> WordsRow:
         missing: list[str] = []
         return WordsRow(
             conversation_id=call.conversation_id,
@@ -221,7 +267,10 @@ class CallWords:
         for use in uses[:MAX_TOOLS]:
             texts = []
             is_whole = True
-            for value, redacted in ((use.arguments, self._texts.parameters), (use.answer, self._texts.answer)):
+            for value, redacted in (
+                (use.arguments, self._texts.parameters),
+                (use.answer, self._texts.answer),
+            ):
                 text = ""
                 if value is not None:
                     chars = length(value)
@@ -244,7 +293,8 @@ _MOST_BYTES_OF_A_CHARACTER: Final = 4
 
 
 def cut(text: str, most_bytes: int) -> str:
-    """The text in at most so many bytes of UTF-8, between two characters; the same object if nothing is cut.
+    """The text in at most so many bytes of UTF-8, between two characters; the same object if
+    nothing is cut.
 
     Example:
         >>> cut("four words are here", 12), cut("äöü", 6)
@@ -260,5 +310,6 @@ def cut(text: str, most_bytes: int) -> str:
 
 def _uses_in(turn: HeardTurn) -> tuple[_Use, ...]:
     return tuple(
-        _Use(use.index, use.tool, use.arguments, None if use.is_withheld else use.answer) for use in turn.tools
+        _Use(use.index, use.tool, use.arguments, None if use.is_withheld else use.answer)
+        for use in turn.tools
     )

@@ -1,4 +1,6 @@
-"""What the steps of partitions decide: effects become records, decisions wait whole and in order, and each has the place behind it."""
+"""What the steps of partitions decide: effects become records, decisions wait whole and in order,
+and each has the place behind it.
+"""
 
 import asyncio
 import contextlib
@@ -37,10 +39,14 @@ from schemas.transcript import Transcript
 Written = Row | WordsRow | QuarantineRecord | JudgeRequest | Transcript
 
 MAX_TRANSACTION_RECORDS: Final = 1_000
-"""Number of records at which a transaction takes no further decision: some 500 kB, far below the broker's limit."""
-MOMENTS: Final = frozenset({"started", "wait", "user_turn", "dead_air", "tool", "errors", "goals", "subgoal", "stall"})
-"""What happens in a call just now, by the first part of its name in `news`: it is written at once. All else that a row says, and a
-transcript, may wait for half a second.
+"""Number of records at which a transaction takes no further decision: some 500 kB, far below the
+broker's limit.
+"""
+MOMENTS: Final = frozenset(
+    {"started", "wait", "user_turn", "dead_air", "tool", "errors", "goals", "subgoal", "stall"}
+)
+"""What happens in a call just now, by the first part of its name in `news`: it is written at once.
+All else that a row says, and a transcript, may wait for half a second.
 """
 
 
@@ -65,7 +71,8 @@ class Decision(NamedTuple):
         outlet: The way out of the partition that took the step.
         records: Records to write.
         row: The row of the partition behind this step.
-        trip: The way of the event that this step folded; None if time passed, or if it was decided again.
+        trip: The way of the event that this step folded; None if time passed, or if it was decided
+            again.
     """
 
     outlet: "Outlet"
@@ -79,11 +86,14 @@ class Outbox:
 
     Attributes:
         records: Number of unwritten records.
-        waiting_since: Since when something waits and nothing is written, in seconds of the monotonic clock; None if nothing waits.
+        waiting_since: Since when something waits and nothing is written, in seconds of the
+            monotonic clock; None if nothing waits.
     """
 
     def __init__(self, patience_seconds: float = 0.0) -> None:
-        """Decisions without a moment wait up to `patience_seconds`, so that one transaction has several."""
+        """Decisions without a moment wait up to `patience_seconds`, so that one transaction has
+        several.
+        """
         self.records = 0
         self.waiting_since: float | None = None
         self._patience_seconds = patience_seconds
@@ -119,13 +129,17 @@ class Outbox:
         return decisions
 
     def written(self, decisions: Iterable[Decision]) -> None:
-        """Removes the first decisions, which are written. Those that were forgotten meanwhile are gone already."""
+        """Removes the first decisions, which are written. Those that were forgotten meanwhile are
+        gone already.
+        """
         done = set(map(id, decisions))
         while self._decisions and id(self._decisions[0]) in done:
             decision = self._decisions.popleft()
             decision.outlet.place = decision.row.place
             self.records -= len(decision.records)
-        self.waiting_since = self._due_at = time.monotonic()  # what came during a transaction has waited for it
+        self.waiting_since = self._due_at = (
+            time.monotonic()
+        )  # what came during a transaction has waited for it
         self._settle()
 
     def forget(self, outlet: "Outlet") -> None:
@@ -140,7 +154,9 @@ class Outbox:
         self._changed.set()
 
     async def until_due(self) -> None:
-        """Waits until there is a moment to write, enough for a whole transaction, or anything for as long as it may wait."""
+        """Waits until there is a moment to write, enough for a whole transaction, or anything for
+        as long as it may wait.
+        """
         while (left_seconds := self._due_at - time.monotonic()) > 0:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
@@ -164,7 +180,9 @@ def is_moment(decision: Decision) -> bool:
 def _is_urgent(record: Written) -> bool:
     if isinstance(record, (TurnRow, CallRow)):
         return any(name.partition(".")[0] in MOMENTS for name in record.news)
-    return not isinstance(record, (GoalsRow, WordsRow, Transcript))  # a goal set comes with the row of its call
+    return not isinstance(
+        record, (GoalsRow, WordsRow, Transcript)
+    )  # a goal set comes with the row of its call
 
 
 # A record for the broker: its address, its bytes, and whether its group can be written without it.
@@ -174,7 +192,9 @@ _WITHOUT_WORDS: Final = "The turn has all its values and no words."
 _WITHOUT_QUESTION: Final = (
     "The judge is not asked; the subject of the question is unscored when its deadline has passed."
 )
-_WITHOUT_QUARANTINE: Final = "The refused record is not in quarantine; its coordinates are in the log."
+_WITHOUT_QUARANTINE: Final = (
+    "The refused record is not in quarantine; its coordinates are in the log."
+)
 
 
 class LeftOut(NamedTuple):
@@ -200,7 +220,8 @@ class Outgoing(NamedTuple):
         partition: Partition number; None if the key decides.
         headers: Headers; None for none.
         kind: What a row of `scores` is of, for its count; None for other records.
-        left_out: Consequence of leaving it out; None for a score or the row of a partition, which must not be left out.
+        left_out: Consequence of leaving it out; None for a score or the row of a partition, which
+            must not be left out.
     """
 
     number: int
@@ -214,7 +235,9 @@ class Outgoing(NamedTuple):
 
 
 def newest(decisions: Iterable[Decision]) -> list[Written]:
-    """The records of these decisions. Of several rows of one turn or call the last is enough; what counts in it is what counts in all."""
+    """The records of these decisions. Of several rows of one turn or call the last is enough; what
+    counts in it is what counts in all.
+    """
     written: dict[object, Written] = {}
     for place, record in enumerate(record for decision in decisions for record in decision.records):
         if not isinstance(record, (TurnRow, CallRow, WordsRow)):
@@ -261,26 +284,45 @@ class Outlet:
         """Returns the records of these decisions, and last the row of the partition behind them."""
         records = [self.addressed(record) for record in newest(decisions)]
         headers = [(WRITER_HEADER, writer_id.encode()), decisions[-1].row.header()]
-        records.append(Outgoing(self.number, self._scores, OWNER_MARK_KEY, None, self.number, headers))
+        records.append(
+            Outgoing(self.number, self._scores, OWNER_MARK_KEY, None, self.number, headers)
+        )
         return records
 
     def addressed(self, record: Written) -> Outgoing:
         """Returns the record with its address."""
         if isinstance(record, Transcript):
-            key, left_out = record.conversation_id.encode(), LeftOut("transcript", _WITHOUT_TRANSCRIPT)
-            return Outgoing(self.number, self.topic(TRANSCRIPTS_TOPIC), key, record.value, left_out=left_out)
+            key, left_out = (
+                record.conversation_id.encode(),
+                LeftOut("transcript", _WITHOUT_TRANSCRIPT),
+            )
+            return Outgoing(
+                self.number, self.topic(TRANSCRIPTS_TOPIC), key, record.value, left_out=left_out
+            )
         if isinstance(record, (TurnRow, CallRow, GoalsRow)):
             key = record.conversation_id.encode()
-            return Outgoing(self.number, self._scores, key, encode(record), self.number, kind=kind_of(record))
+            return Outgoing(
+                self.number, self._scores, key, encode(record), self.number, kind=kind_of(record)
+            )
         if isinstance(record, WordsRow):
             key, left_out = record.conversation_id.encode(), LeftOut("words", _WITHOUT_WORDS)
-            return Outgoing(self.number, self._words, key, encode(record), self.number, left_out=left_out)
+            return Outgoing(
+                self.number, self._words, key, encode(record), self.number, left_out=left_out
+            )
         value = record.model_dump_json().encode()
         if isinstance(record, QuarantineRecord):
             left_out = LeftOut("quarantine_record", _WITHOUT_QUARANTINE)
-            return Outgoing(self.number, self.topic(QUARANTINE_TOPIC), record.key.encode(), value, left_out=left_out)
+            return Outgoing(
+                self.number,
+                self.topic(QUARANTINE_TOPIC),
+                record.key.encode(),
+                value,
+                left_out=left_out,
+            )
         key, left_out = record.conversation_id.encode(), LeftOut("judge_request", _WITHOUT_QUESTION)
-        return Outgoing(self.number, self.topic(JUDGE_REQUESTS_TOPIC), key, value, left_out=left_out)
+        return Outgoing(
+            self.number, self.topic(JUDGE_REQUESTS_TOPIC), key, value, left_out=left_out
+        )
 
 
 # Carries out the effects of the engine: one `match`.
@@ -297,7 +339,8 @@ def carry_out(
         report: Takes records that are not understood.
 
     Returns:
-        The records in order. The closed row of a call comes after all its other rows and its transcript.
+        The records in order. The closed row of a call comes after all its other rows and its
+        transcript.
     """
     records: list[Written] = []
     for effect in effects:

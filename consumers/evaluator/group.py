@@ -31,7 +31,8 @@ class Member(NamedTuple):
         id: Given by the coordinator; that of a member with an instance name begins with the name.
         client: What its client calls itself.
         host: Where its connection comes from.
-        topics: What it subscribes to; None if the coordinator does not say, or it is no consumer's subscription.
+        topics: What it subscribes to; None if the coordinator does not say, or it is no consumer's
+            subscription.
     """
 
     id: str
@@ -51,7 +52,9 @@ class GroupWatch:
         our_id: What we are or were as a member; empty before we are one.
     """
 
-    def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings, topics: Iterable[str]) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, settings: EvaluatorSettings, topics: Iterable[str]
+    ) -> None:
         """Nothing is asked yet; `topics` are the inputs by their full names."""
         self.twin: Member | None = None
         self._kafka = kafka
@@ -61,25 +64,33 @@ class GroupWatch:
         self.our_id = ""
 
     async def strangers(self) -> Sequence[Member]:
-        """Returns the members that are no evaluators of this installation; none if the broker does not say."""
+        """Returns the members that are no evaluators of this installation; none if the broker does
+        not say.
+        """
         return [each for each in await self._members() if self._is_stranger(each)]
 
     def _is_stranger(self, member: Member) -> bool:
-        # While the members share out the partitions anew, the coordinator does not say what they subscribe to.
+        # While the members share out the partitions anew, the coordinator does not say what they
+        # subscribe to.
         return not member.client.endswith("-evaluator") or member.topics not in (None, self._topics)
 
     async def blame(self) -> str:
-        """Returns sentences for an error that others in the group may have caused, with a blank before them; empty if there are none."""
+        """Returns sentences for an error that others in the group may have caused, with a blank
+        before them; empty if there are none.
+        """
         said = ""
         if (twin := await self._holder()) is not None:
             said = (
-                f" The evaluator_instance {self._instance!r} of this process on {socket.gethostname()} is also that of {twin}, unless that "
+                f" The evaluator_instance {self._instance!r} of this process on "
+                f"{socket.gethostname()} is also that of {twin}, unless that "
                 "was the process before this one. Give every evaluator a name of its own, or none."
             )
         if strangers := await self.strangers():
             said += (
-                f" Members of the group {self._group_id} that are no evaluators of this installation: {named(strangers)}. Stop these "
-                "programs, or give them a group of their own: then the partitions come back by themselves, and what was committed "
+                f" Members of the group {self._group_id} that are no evaluators of this "
+                f"installation: {named(strangers)}. Stop these "
+                "programs, or give them a group of their own: then the partitions come back by "
+                "themselves, and what was committed "
                 "meanwhile is read."
             )
         return said
@@ -91,18 +102,23 @@ class GroupWatch:
                 "group_has_strangers",
                 group=self._group_id,
                 seen=named(strangers),
-                what_happens_now="They are given partitions that no evaluator reads then: the calls in them stand still. What they commit "
+                what_happens_now="They are given partitions that no evaluator reads "
+                "then: the calls in them "
+                "stand still. What they commit "
                 "is not obeyed: the records are read once the partitions are ours again.",
                 what_to_do="Stop these programs, or give them a group of their own.",
             )
 
     async def stand_aside(self) -> TwinError | None:
-        """Waits as long as another process has our instance name. Call it when the membership was lost, before joining again.
+        """Waits as long as another process has our instance name. Call it when the membership was
+        lost, before joining again.
 
-        Two processes of one name would take it from each other for ever, so the one that lost it has to wait.
+        Two processes of one name would take it from each other for ever, so the one that lost it
+        has to wait.
 
         Returns:
-            The error with which this process ends and begins again, once the other one has gone; None if there is no other.
+            The error with which this process ends and begins again, once the other one has gone;
+            None if there is no other.
         """
         twin = self.twin = await self._holder()
         if twin is None:
@@ -110,16 +126,25 @@ class GroupWatch:
         log.error(
             "evaluator_instance_is_shared",
             evaluator_instance=self._instance,
-            seen=f"{twin} has joined the group {self._group_id} with the instance name of this process on {socket.gethostname()}",
-            what_happens_now="This process gives up its partitions and reads nothing as long as the other one is there; the other one "
+            seen=(
+                f"{twin} has joined the group {self._group_id} with the instance name of this "
+                f"process on {socket.gethostname()}"
+            ),
+            what_happens_now="This process gives up its partitions and reads "
+            "nothing as long as the other one "
+            "is there; the other one "
             "evaluates them.",
-            what_to_do="Give every evaluator a name of its own in the setting evaluator_instance, or none, and restart this one.",
+            what_to_do=(
+                "Give every evaluator a name of its own in the setting evaluator_instance, or "
+                "none, and restart this one."
+            ),
         )
         while self.twin is not None:
             await asyncio.sleep(ASK_AGAIN_SECONDS)
             self.twin = await self._holder()
         return TwinError(
-            f"The process that had the same evaluator_instance, {self._instance!r}, has left the group: {twin}. This one on "
+            f"The process that had the same evaluator_instance, {self._instance!r}, has left the "
+            f"group: {twin}. This one on "
             f"{socket.gethostname()} begins again. Give every evaluator a name of its own."
         )
 
@@ -127,7 +152,9 @@ class GroupWatch:
         """Why the role is not ready, for `/readyz`."""
         if self.twin is None:
             return ()
-        return (f"evaluator: the evaluator_instance {self._instance!r} is also that of {self.twin}",)
+        return (
+            f"evaluator: the evaluator_instance {self._instance!r} is also that of {self.twin}",
+        )
 
     async def _holder(self) -> Member | None:
         """The member that has our instance name and is not what we were."""
@@ -135,17 +162,26 @@ class GroupWatch:
             return None
         ours = f"{self._instance}-"
         return next(
-            (each for each in await self._members() if each.id.startswith(ours) and each.id != self.our_id), None
+            (
+                each
+                for each in await self._members()
+                if each.id.startswith(ours) and each.id != self.our_id
+            ),
+            None,
         )
 
     async def _members(self) -> Sequence[Member]:
         try:
-            async with asyncio.timeout(CONNECT_SECONDS), self._kafka.administration("evaluator") as admin:
+            async with (
+                asyncio.timeout(CONNECT_SECONDS),
+                self._kafka.administration("evaluator") as admin,
+            ):
                 (answer,) = await admin.describe_consumer_groups([self._group_id])
         except (KafkaUnreachableError, TimeoutError):  # it looks again after the next rebalance
             return ()
         return [
-            Member(member, client, host, _topics(metadata)) for member, client, host, metadata, _ in answer.groups[0][5]
+            Member(member, client, host, _topics(metadata))
+            for member, client, host, metadata, _ in answer.groups[0][5]
         ]
 
 

@@ -1,7 +1,9 @@
-"""The evaluator of one machine: folds the log in a file, and writes what it decides into the same file, with the place.
+"""The evaluator of one machine: folds the log in a file, and writes what it decides into the same
+file, with the place.
 
-There is one log and one process, so nobody is fenced off and nothing is shared out. All else is as on Kafka: `Partition` folds, one
-transaction has whole decisions and the place behind them, and a start folds again, silently, what was folded of the calls that are open.
+There is one log and one process, so nobody is fenced off and nothing is shared out. All else is as
+on Kafka: `Partition` folds, one transaction has whole decisions and the place behind them, and a
+start folds again, silently, what was folded of the calls that are open.
 """
 
 import asyncio
@@ -16,7 +18,14 @@ from pydantic import ValidationError
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
-from consumers.evaluator.decisions import MAX_TRANSACTION_RECORDS, Decision, NamesTopics, Outbox, Outlet, newest
+from consumers.evaluator.decisions import (
+    MAX_TRANSACTION_RECORDS,
+    Decision,
+    NamesTopics,
+    Outbox,
+    Outlet,
+    newest,
+)
 from consumers.evaluator.partition import FOLD_SECONDS, Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.refusals import MisreadRecords
@@ -37,7 +46,9 @@ BATCH_RECORDS: Final = 250
 RETRY_SECONDS: Final = 1.0
 """Pause after a write that the disk refused."""
 TRIM_SECONDS: Final = 2.0
-"""Time between two looks for events that are too old. A step that finds some is followed by the next at once."""
+"""Time between two looks for events that are too old. A step that finds some is followed by the
+next at once.
+"""
 HAND_OVER_SECONDS: Final = 1.0
 """How long the last transaction may take when the role stops."""
 
@@ -85,9 +96,16 @@ class FileEvaluator:
             redactor=redactor,
         )
         self.partition = Partition(
-            Outlet(0, ONE_FILE, self._outbox), evaluator, settings.limits, instruments, redactor, MisreadRecords(instruments),
-            chosen, version_of(settings), FileTicks(),
-        )  # fmt: skip
+            Outlet(0, ONE_FILE, self._outbox),
+            evaluator,
+            settings.limits,
+            instruments,
+            redactor,
+            MisreadRecords(instruments),
+            chosen,
+            version_of(settings),
+            FileTicks(),
+        )
         self._looked_at = time.monotonic()
         instruments.before_scrape(self.partition.count_events)
         read = instruments.read_gauge
@@ -112,7 +130,11 @@ class FileEvaluator:
         try:
             await self._take_over()
             await first_of(
-                stop.wait(), self._read_for_ever(), self._write_for_ever(), self._tick_for_ever(), self._trim_for_ever()
+                stop.wait(),
+                self._read_for_ever(),
+                self._write_for_ever(),
+                self._tick_for_ever(),
+                self._trim_for_ever(),
             )
             self.ready.clear()
             self.partition.write_row(is_last=True)
@@ -140,7 +162,9 @@ class FileEvaluator:
         return ()
 
     async def _take_over(self) -> None:
-        """Folds what was folded of the calls that are open, up to the place of the last transaction."""
+        """Folds what was folded of the calls that are open, up to the place of the last
+        transaction.
+        """
         row = self._log.row
         first = self._log.first
         if row is None:
@@ -152,10 +176,15 @@ class FileEvaluator:
                 with contextlib.suppress(RowError, ValidationError):
                     if isinstance(each := decode(value), GoalsRow):
                         goal_set = GoalSet.model_validate(each.goal_set)
-                        goals[each.conversation_id] = max(0, each.revision - row.base) // 2, goal_set
+                        goals[each.conversation_id] = (
+                            max(0, each.revision - row.base) // 2,
+                            goal_set,
+                        )
             closed = self._log.closed_calls(self._settings.limits.max_closed_calls_remembered)
             start = min(max(first, row.first), row.place)
-            self.partition.start(Recovery(row, start, row.place, closed, goals=goals, base=row.base))
+            self.partition.start(
+                Recovery(row, start, row.place, closed, goals=goals, base=row.base)
+            )
             began = time.perf_counter()
             for record in self._log.read_of_open_calls(start, row.place):
                 self.partition.move_to(record.offset)
@@ -167,14 +196,18 @@ class FileEvaluator:
             with contextlib.suppress(NotWrittenError):  # the next start does it
                 await self._log.settle(self.partition.evaluator.open_calls, row.place)
         log.info(
-            "evaluator_ready", open_calls=len(self.partition.evaluator.open_calls), place=self.partition.next_offset
+            "evaluator_ready",
+            open_calls=len(self.partition.evaluator.open_calls),
+            place=self.partition.next_offset,
         )
 
     async def _read_for_ever(self) -> Never:
         partition = self.partition
         while True:
             self._log.grown.clear()
-            records = () if self._is_behind() else self._log.read(partition.next_offset, BATCH_RECORDS)
+            records = (
+                () if self._is_behind() else self._log.read(partition.next_offset, BATCH_RECORDS)
+            )
             polled_ms, began = wall_clock_ms(), time.perf_counter()
             for record in records:
                 while partition.is_publishing_again:
@@ -197,10 +230,14 @@ class FileEvaluator:
                     await self._log.grown.wait()
 
     def _is_behind(self) -> bool:
-        return self.partition.is_behind or self._outbox.records > self._settings.max_unwritten_records
+        return (
+            self.partition.is_behind or self._outbox.records > self._settings.max_unwritten_records
+        )
 
     async def _tick_for_ever(self) -> Never:
-        """Tells time while a call is open. Without one nothing happens, and the disk is left alone."""
+        """Tells time while a call is open. Without one nothing happens, and the disk is
+        left alone.
+        """
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self.partition.evaluator.next_wakeup() is not None:
@@ -229,7 +266,9 @@ class FileEvaluator:
                 await asyncio.sleep(0)
 
     async def _write(self, decided: Sequence[Decision]) -> None:
-        """Writes decisions. A transaction has whole decisions from the front of the outbox, and the place behind the last of them."""
+        """Writes decisions. A transaction has whole decisions from the front of the outbox, and the
+        place behind the last of them.
+        """
         outlet, written = self.partition.outlet, newest(decided)
         calls = [each for each in written if isinstance(each, CallRow)]
         outgoing = [outlet.addressed(each) for each in written]

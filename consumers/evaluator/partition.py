@@ -26,9 +26,13 @@ from schemas.rows import revision_again
 from schemas.units import to_seconds
 
 BEGINS_APART_MS: Final = 10_000
-"""Time between two ticks that are remembered as places to begin: a successor folds at most this much more than it needs."""
+"""Time between two ticks that are remembered as places to begin: a successor folds at most this
+much more than it needs.
+"""
 ROW_EVERY_SECONDS: Final = 10.0
-"""Time between two rows of a partition that decides nothing: a heartbeat, and the place is not too far behind."""
+"""Time between two rows of a partition that decides nothing: a heartbeat, and the place is not too
+far behind.
+"""
 MAX_CLOSING_CALLS: Final = 200
 """Calls that may be over and not closed: with more of them, nothing more is read."""
 FOLD_SECONDS: Final = 0.01
@@ -42,17 +46,20 @@ log = structlog.get_logger()
 class Partition:
     """The state of one partition of the log, and the way out of what it decides.
 
-    State is a function of the log: records are folded in its order, repeats and void records left out, and time passes at ticks
-    alone. What one step decides is published whole, with the place behind the step. So a successor folds the log again up to the
-    place of the last decision that was published, silently, and goes on. No method waits, and each leaves a whole state behind.
+    State is a function of the log: records are folded in its order, repeats and void records left
+    out, and time passes at ticks alone. What one step decides is published whole, with the place
+    behind the step. So a successor folds the log again up to the place of the last decision that
+    was published, silently, and goes on. No method waits, and each leaves a whole state behind.
 
     Attributes:
         number: The partition number.
         outlet: The way out of its decisions.
         outbox: Where its decisions wait, among those of others.
-        is_active: Whether records are folded. Before, the partition is being taken over; afterwards, it is given up.
+        is_active: Whether records are folded. Before, the partition is being taken over;
+            afterwards, it is given up.
         next_offset: Offset in the log of the next record to fold.
-        last_ms: The broker's time of the last record of the log that was folded; 0 before the first.
+        last_ms: The broker's time of the last record of the log that was folded; 0 before the
+            first.
         last_event_ms: By source, the broker's time of its newest event.
         evaluator: The engine's state.
         goals: The goals that its calls choose from.
@@ -95,12 +102,16 @@ class Partition:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether it folds what a former owner has folded. Until then nothing is published, and nothing closes."""
+        """Whether it folds what a former owner has folded. Until then nothing is published, and
+        nothing closes.
+        """
         return self._recovering is not None
 
     @property
     def is_publishing_again(self) -> bool:
-        """Whether it has to publish values once again that a former owner had decided. Until then nothing should be folded."""
+        """Whether it has to publish values once again that a former owner had decided. Until then
+        nothing should be folded.
+        """
         return self._again is not None
 
     @property
@@ -115,14 +126,16 @@ class Partition:
 
     @property
     def closing_calls(self) -> int:
-        """Calls that are over and not closed yet; 0 while the partition is recovering, because they then wait. What is to be published
-        once again counts as one more.
+        """Calls that are over and not closed yet; 0 while the partition is recovering, because they
+        then wait. What is to be published once again counts as one more.
         """
         return 0 if self.is_recovering else self.evaluator.closing_calls + self.is_publishing_again
 
     @property
     def is_behind(self) -> bool:
-        """Whether it has so much to publish again, or to close, that nothing more should be read."""
+        """Whether it has so much to publish again, or to close, that nothing more
+        should be read.
+        """
         return self.is_publishing_again or self.closing_calls > MAX_CLOSING_CALLS
 
     def start(self, recovery: Recovery) -> None:
@@ -179,7 +192,9 @@ class Partition:
             self._go_live(self._recovering)
 
     def move_to(self, offset: int) -> None:
-        """Passes over what the log does not have in front of an offset, and what is of calls that have closed."""
+        """Passes over what the log does not have in front of an offset, and what is of calls that
+        have closed.
+        """
         if offset > self.next_offset:
             self.next_offset = offset
             if self._recovering is not None:
@@ -187,14 +202,18 @@ class Partition:
 
     def _receive(self, event: Event, polled_ms: int) -> None:
         source, recovering = event.source, self._recovering
-        self.last_event_ms[source.value] = max(event.timestamp, self.last_event_ms.get(source.value, 0))
+        self.last_event_ms[source.value] = max(
+            event.timestamp, self.last_event_ms.get(source.value, 0)
+        )
         if recovering is not None:
             self._instruments.inc("callgauge_events_total", (source.value, "replayed"))
             if recovering.skips(event):
                 return
         arrival = admit(source, event, self._limits, self._redactor)
         if not isinstance(arrival, Arrival):
-            self._refuse(source.value, arrival.model_copy(update={"topic": self.outlet.topic(arrival.topic)}))
+            self._refuse(
+                source.value, arrival.model_copy(update={"topic": self.outlet.topic(arrival.topic)})
+            )
             return
         arrival.offset = event.place
         if recovering is not None:
@@ -208,11 +227,18 @@ class Partition:
             self.evaluator.pass_gap(tick.known_ms - tick.gap_ms, tick.known_ms)
         if tick.gap_ms < 0 and not self.is_recovering:
             log.error(
-                "time_went_back", by_seconds=to_seconds(-tick.gap_ms), open_calls=len(self.evaluator.open_calls),
-                what_happens_now="The clock was ahead and is not any more. Time goes on from where it is now; calls that began before have "
+                "time_went_back",
+                by_seconds=to_seconds(-tick.gap_ms),
+                open_calls=len(self.evaluator.open_calls),
+                what_happens_now="The clock was ahead and is not any more. Time goes "
+                "on from where it is now; "
+                "calls that began before have "
                 "the dates of then.",
-                what_to_do="Let a service keep the clock right. If it is wrong now, set it: events of another day are refused.",
-            )  # fmt: skip
+                what_to_do=(
+                    "Let a service keep the clock right. If it is wrong now, set it: events of "
+                    "another day are refused."
+                ),
+            )
         if decided := self._carry_out(self.evaluator.pass_time(self._reader.known_ms, tick.place)):
             self._put(decided)
         self._refusals.tick()
@@ -228,8 +254,12 @@ class Partition:
             self._refusals.count(source, record)
 
     def close_some(self) -> None:
-        """Publishes once again what is left of that; then closes calls that are over: as much as fits into a step."""
-        if self._again is not None and (some := tuple(islice(self._again, PUBLISHED_AGAIN_IN_A_STEP))):
+        """Publishes once again what is left of that; then closes calls that are over: as much as
+        fits into a step.
+        """
+        if self._again is not None and (
+            some := tuple(islice(self._again, PUBLISHED_AGAIN_IN_A_STEP))
+        ):
             self._put(some)
         elif decided := self._carry_out(self.evaluator.close_some()):
             self._put(decided)
@@ -238,7 +268,9 @@ class Partition:
             self._put(())
 
     def write_row(self, *, is_last: bool = False) -> None:
-        """Has the place written although nothing was decided, if that was not done for a while, or if this is the last moment."""
+        """Has the place written although nothing was decided, if that was not done for a while, or
+        if this is the last moment.
+        """
         is_due = is_last or time.monotonic() - self._row_at >= ROW_EVERY_SECONDS
         if is_due and self.is_active and not self.is_recovering:
             self._put(())
@@ -270,20 +302,28 @@ class Partition:
         )
 
     def _first(self) -> Begin:
-        """The last tick in front of the first record of the oldest open call that is remembered; the last one if none is open."""
+        """The last tick in front of the first record of the oldest open call that is remembered;
+        the last one if none is open.
+        """
         oldest, begins = self.evaluator.low_watermark(), self._begins
         while len(begins) > 1 and (oldest is None or begins[1].offset < oldest):
             begins.popleft()
         return begins[0]
 
     def count_events(self) -> None:
-        """Moves counts of the engine and of the reader to the metrics. What is recovered was counted by a former owner."""
+        """Moves counts of the engine and of the reader to the metrics. What is recovered was
+        counted by a former owner.
+        """
         if self.is_recovering:
             return
         for count in self.evaluator.drain_counts():
             self._instruments.inc(count.metric, count.labels, count.by)
         counts = self._counts()
-        names = ("callgauge_replayed_elements_total", "callgauge_log_repeats_total", "callgauge_log_void_total")
+        names = (
+            "callgauge_replayed_elements_total",
+            "callgauge_log_repeats_total",
+            "callgauge_log_void_total",
+        )
         for name, now, before in zip(names, counts, self._counted, strict=True):
             self._instruments.inc(name, (), now - before)
         self._counted = counts
@@ -303,21 +343,28 @@ class Partition:
         self._counted = self._counts()
         known, withheld = recovering.known, recovering.withheld
         log.info(
-            "partition_recovered", partition=self.number, records=self.next_offset - known.start,
-            open_calls=len(self.evaluator.open_calls), are_published_again=withheld is not None,
-        )  # fmt: skip
+            "partition_recovered",
+            partition=self.number,
+            records=self.next_offset - known.start,
+            open_calls=len(self.evaluator.open_calls),
+            are_published_again=withheld is not None,
+        )
         if withheld is not None:
             self._publish_again(known, withheld)
 
     def _publish_again(self, known: Recovery, withheld: Withheld) -> None:
-        """Publishes the rows of the open calls once again: another version decided them, or they lack records. `close_some` goes on.
+        """Publishes the rows of the open calls once again: another version decided them, or they
+        lack records. `close_some` goes on.
 
-        Calls that are over close with the same revision, because the former owner may have decided more of them than this one. Until
-        the last of it is written, the row has no version: who takes over in between does all of it again.
+        Calls that are over close with the same revision, because the former owner may have decided
+        more of them than this one. Until the last of it is written, the row has no version: who
+        takes over in between does all of it again.
         """
         revision, calls = known.base + revision_again(self.next_offset), self.evaluator.open_calls
         self.evaluator.close_as(revision)
-        by_call = (chain(self.evaluator.say_again(each, revision), withheld.again(each)) for each in calls)
+        by_call = (
+            chain(self.evaluator.say_again(each, revision), withheld.again(each)) for each in calls
+        )
         self._again, self._version = chain.from_iterable(by_call), ""
         if known.is_cut:
             self._cut = self.next_offset

@@ -1,4 +1,6 @@
-"""Recovery: a successor folds again what the former owner of a partition had folded, silently, until its state is the same."""
+"""Recovery: a successor folds again what the former owner of a partition had folded, silently,
+until its state is the same.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -37,18 +39,20 @@ class Withheld:
 
 
 class Recovery(NamedTuple):
-    """What a successor knows of a partition before it folds: the last row, and what `scores` says of its calls.
+    """What a successor knows of a partition before it folds: the last row, and what `scores` says
+    of its calls.
 
     Attributes:
         row: The last row of the partition; None if it never had an owner.
         start: Offset of the first record to fold.
-        place: Offset before which nothing is published; None if the log is another one than that of the row. Then nothing is
-            published until known time is that of the row.
+        place: Offset before which nothing is published; None if the log is another one than that of
+            the row. Then nothing is published until known time is that of the row.
         closed: Calls that have closed, in order, with a place behind the record that closed them.
         open: Calls that have rows and did not close.
         lacking: Those of which records are lost: what they lack may have counted.
         goals: Goal sets of calls that got one, each with the place of the record that brought it.
-        is_cut: Whether records of open calls are gone from the log now, and were there for the former owner.
+        is_cut: Whether records of open calls are gone from the log now, and were there for the
+            former owner.
         base: What is added to revisions: see `PartitionRow.base`.
     """
 
@@ -64,11 +68,13 @@ class Recovery(NamedTuple):
 
 
 class Recovering:
-    """Leads the engine of a successor to the state of the former owner, which had seen more than is folded again.
+    """Leads the engine of a successor to the state of the former owner, which had seen more than is
+    folded again.
 
     Attributes:
         known: What is known of the former owner.
-        withheld: Questions of calls that have to be published once again; None if none has, because the same version published them.
+        withheld: Questions of calls that have to be published once again; None if none has, because
+            the same version published them.
         goals: Goal sets of the calls that had one by now.
     """
 
@@ -80,9 +86,15 @@ class Recovering:
         self.withheld = Withheld() if is_other else None
         self.goals: dict[str, GoalSet] = {}
         self._evaluator = evaluator
-        self._closed = {conversation_id.encode(): place for conversation_id, place in known.closed.items()}
+        self._closed = {
+            conversation_id.encode(): place for conversation_id, place in known.closed.items()
+        }
         self._is_same_log = is_same_log = row is not None and known.place is not None
-        self._evicted = {at: each for each, at in row.evicted.items()} if row is not None and is_same_log else {}
+        self._evicted = (
+            {at: each for each, at in row.evicted.items()}
+            if row is not None and is_same_log
+            else {}
+        )
         evaluator.is_silent = True
         evaluator.base = known.base
         evaluator.lacking = set(known.lacking)
@@ -95,7 +107,9 @@ class Recovering:
         return event.place < self._closed.get(event.key or b"", 0)
 
     def precede(self, arrival: Arrival) -> None:
-        """Closes the call that this record closed then, for want of room, and has the goals of its own call if it brought them."""
+        """Closes the call that this record closed then, for want of room, and has the goals of its
+        own call if it brought them.
+        """
         place, goal_set = self.known.goals.get(arrival.conversation_id, (0, None))
         if goal_set is not None and (arrival.offset >= place or not self._is_same_log):
             self.goals[arrival.conversation_id] = goal_set

@@ -13,10 +13,13 @@ from schemas.quarantine import QuarantineRecord
 
 log = structlog.get_logger()
 
-# Counts records that are taken and not understood, and logs each kind of them once, with the remedy.
+# Counts records that are taken and not understood, and logs each kind of them once, with the
+# remedy.
 
 MAX_KINDS: Final = 256
-"""Kinds that one process logs. A producer that makes up a new one for each record would fill the disk otherwise."""
+"""Kinds that one process logs. A producer that makes up a new one for each record would fill the
+disk otherwise.
+"""
 
 
 class MisreadRecords:
@@ -34,16 +37,24 @@ class MisreadRecords:
             return
         kinds[kind] = misread.what_to_do
         log.warning(
-            "records_not_understood", source=source, seen=misread.what, conversation_id=report.conversation_id,
-            what_happens_now="They are counted and do nothing, or less than they could. This kind is logged once.",
+            "records_not_understood",
+            source=source,
+            seen=misread.what,
+            conversation_id=report.conversation_id,
+            what_happens_now=(
+                "They are counted and do nothing, or less than they could. This kind is logged "
+                "once."
+            ),
             what_to_do=misread.what_to_do,
-        )  # fmt: skip
+        )
 
 
 # Records that are refused, and records that were deleted before they were folded.
 
 MAX_QUARANTINE_LINES: Final = 5
-"""Most log lines about refused records between two ticks. A broken producer sends thousands, and the quarantine topic has them all."""
+"""Most log lines about refused records between two ticks. A broken producer sends thousands, and
+the quarantine topic has them all.
+"""
 MAX_INCOMPLETE_NAMED: Final = 20
 """Most incomplete calls that one log line names. The metric counts all of them."""
 LOG: Final = "control"
@@ -65,9 +76,14 @@ class Refusals:
         self._since_tick += 1
         if self._since_tick <= MAX_QUARANTINE_LINES:
             log.warning(
-                "record_quarantined", conversation_id=record.key or None, topic=record.topic, partition=record.partition,
-                offset=record.offset, reason=record.reason.value, message=record.message(),
-            )  # fmt: skip
+                "record_quarantined",
+                conversation_id=record.key or None,
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=record.reason.value,
+                message=record.message(),
+            )
 
     def tick(self) -> None:
         """Logs how many have no line of their own."""
@@ -79,11 +95,16 @@ class Refusals:
         """Counts and logs records that were deleted before they were folded."""
         self._instruments.inc("callgauge_log_records_lost_total", (), first - expected)
         log.error(
-            "log_not_where_it_was", record=f"{where}@{expected}", seen=f"the log goes on at {first}", records=first - expected,
-            what_happens_now="These records were deleted before they were folded. Calls that were open are incomplete, and calls that were "
+            "log_not_where_it_was",
+            record=f"{where}@{expected}",
+            seen=f"the log goes on at {first}",
+            records=first - expected,
+            what_happens_now="These records were deleted before they were folded. "
+            "Calls that were open are "
+            "incomplete, and calls that were "
             "in them alone are missing.",
             what_to_do="Keep `events` for longer than the longest outage; see `callgauge doctor`.",
-        )  # fmt: skip
+        )
 
     def incomplete(self, calls: Iterable[str]) -> None:
         """Counts and logs the calls that lack records, each call once."""
@@ -93,10 +114,18 @@ class Refusals:
         if incomplete:
             self._instruments.inc("callgauge_calls_incomplete_total", (), len(incomplete))
             log.error(
-                "calls_incomplete", calls=len(incomplete), conversation_ids=incomplete[:MAX_INCOMPLETE_NAMED],
-                what_happens_now="They go on and close without the lost records: their scores may lack turns and ends.",
-                what_to_do="Leave these calls out where it matters; only their producers still have the lost records.",
-            )  # fmt: skip
+                "calls_incomplete",
+                calls=len(incomplete),
+                conversation_ids=incomplete[:MAX_INCOMPLETE_NAMED],
+                what_happens_now=(
+                    "They go on and close without the lost records: their scores may lack turns "
+                    "and ends."
+                ),
+                what_to_do=(
+                    "Leave these calls out where it matters; only their producers still have the "
+                    "lost records."
+                ),
+            )
 
 
 def not_of_the_log(record: Any, error: LogError) -> QuarantineRecord:
@@ -110,6 +139,8 @@ def not_of_the_log(record: Any, error: LogError) -> QuarantineRecord:
         what="this is no record of the log",
         expected_and_seen=str(error),
         what_happens_now="It is passed over.",
-        what_to_do="Find who writes there, and give the right to write this topic to the sequencer alone.",
+        what_to_do=(
+            "Find who writes there, and give the right to write this topic to the sequencer alone."
+        ),
         quarantined_at_ms=record.timestamp,
     )

@@ -50,38 +50,56 @@ from schemas.topics import EVENTS_TOPIC
 from schemas.units import to_seconds
 
 HAND_OVER_SECONDS: Final = 3.0
-"""How long writing (two thirds) and committing may take at a revocation or stop: well within the session timeout."""
+"""How long writing (two thirds) and committing may take at a revocation or stop: well within the
+session timeout.
+"""
 CLOSE_SECONDS: Final = 1.0
 """How long a client may take to disconnect, leaving the group included."""
 LARGE_BYTES: Final = 65_536
 """A record with more bytes has a turn of its own: it may take 40 ms."""
 MAX_POLL_SECONDS: Final = 1.0
-"""How long a poll may take. While the group shares out its partitions anew, the client's would not come back."""
+"""How long a poll may take. While the group shares out its partitions anew, the client's would not
+come back.
+"""
 MAX_SILENT_SECONDS: Final = 30.0
 """Time without a poll after which the role counts as stuck. They are a second apart at most."""
 STALE_MS: Final = 5_000
-"""Age at which the end of the log that the broker reported is out of date. It reports it several times a second."""
+"""Age at which the end of the log that the broker reported is out of date. It reports it several
+times a second.
+"""
 
 FETCH_BYTES: Final = 128 * 1_024
-"""Most bytes of one partition in one answer of the broker. With a backlog, each keeps as much in memory. A larger record comes alone."""
+"""Most bytes of one partition in one answer of the broker. With a backlog, each keeps as much in
+memory. A larger record comes alone.
+"""
 EMPTY_ANSWER_MS: Final = 500
 """How long the broker waits for anything at all before it answers: ticks come twice a second."""
 RECOVERED_AT_ONCE: Final = 2
-"""Partitions that are folded again at a time: one, and one whose records come meanwhile. With all, none were live before the last."""
+"""Partitions that are folded again at a time: one, and one whose records come meanwhile. With all,
+none were live before the last.
+"""
 CLAIM_AGAIN_SECONDS: Final = (1.0, 2.0, 4.0)
-"""Pauses before partitions are claimed once more: meanwhile a heartbeat tells a former owner that they are not his any more."""
+"""Pauses before partitions are claimed once more: meanwhile a heartbeat tells a former owner that
+they are not his any more.
+"""
 HEARTBEAT_MS: Final = 500
-"""Time between heartbeats, which notice a rebalance. After an orderly stop, partitions have no owner for that long."""
+"""Time between heartbeats, which notice a rebalance. After an orderly stop, partitions have no
+owner for that long.
+"""
 
 log = structlog.get_logger()
 
 
 class SharedNameError(OperatorError):
-    """Another process has claimed partitions that the group assigns to us: two installations share a name, or we were frozen."""
+    """Another process has claimed partitions that the group assigns to us: two installations share
+    a name, or we were frozen.
+    """
 
 
 class OvertakenError(SharedNameError):
-    """The same, and nothing says that it goes on: who joins a group can be overtaken by the last claim of a former owner."""
+    """The same, and nothing says that it goes on: who joins a group can be overtaken by the last
+    claim of a former owner.
+    """
 
     passes = True
 
@@ -91,7 +109,9 @@ class ClaimOvertakenError(OvertakenError):
 
 
 class LogMadeAnewError(OperatorError):
-    """An offset of the log came twice, so it was deleted and made anew, or lost its end. The role must end."""
+    """An offset of the log came twice, so it was deleted and made anew, or lost its end. The role
+    must end.
+    """
 
 
 class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
@@ -99,7 +119,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     Attributes:
         ready: Set while it reads.
-        owned: The partitions of this process by number. A rebalance removes some and adds others; the rest keep their state.
+        owned: The partitions of this process by number. A rebalance removes some and adds others;
+            the rest keep their state.
     """
 
     def __init__(
@@ -140,12 +161,14 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._register_gauges()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Evaluates until `stop` is set, then writes, commits and leaves the group. `ready` is set while it reads.
+        """Evaluates until `stop` is set, then writes, commits and leaves the group. `ready` is set
+        while it reads.
 
         Raises:
             KafkaUnreachableError: No broker answers at the start.
             TopicsUnfitError: Topics are missing, or are not as exactly-once scores need them.
-            Exception: Taking over, folding or writing failed. The role must end; its successor goes on from the last row.
+            Exception: Taking over, folding or writing failed. The role must end; its successor goes
+                on from the last row.
         """
         tune_python()
         try:
@@ -170,7 +193,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             return ("evaluator: leaving",)
         if problems := self._group.problems():
             return problems
-        if waiting := sorted(number for number, each in self.owned.items() if not each.is_active or each.is_recovering):
+        if waiting := sorted(
+            number
+            for number, each in self.owned.items()
+            if not each.is_active or each.is_recovering
+        ):
             return (f"evaluator: taking over partitions {', '.join(map(str, waiting))}",)
         if not self.ready.is_set():
             return ("evaluator: not reading the log",)
@@ -180,7 +207,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return ()
 
     def stalled(self) -> Sequence[str]:
-        """Reasons why only a restart helps, for `/healthz`. A broker that does not answer is not one."""
+        """Reasons why only a restart helps, for `/healthz`. A broker that does not answer is not
+        one.
+        """
         if self._looked_at is None:
             return ()
         silent_seconds = time.monotonic() - self._looked_at
@@ -207,7 +236,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         await require_fit_topics(self._kafka, self._settings)
         await self._join()
         return await first_of(
-            self._read_for_ever(), self._commit_for_ever(), self._topic_watch.follow(self._standstill)
+            self._read_for_ever(),
+            self._commit_for_ever(),
+            self._topic_watch.follow(self._standstill),
         )
 
     async def _join(self) -> None:
@@ -221,23 +252,31 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             partition_assignment_strategy=[_keeping_assignor()],
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            fetch_max_wait_ms=EMPTY_ANSWER_MS,  # and it answers at the first byte: the sequencer has let events gather
+            # and it answers at the first byte: the sequencer has let events gather
+            fetch_max_wait_ms=EMPTY_ANSWER_MS,
             max_partition_fetch_bytes=FETCH_BYTES,
             metadata_max_age_ms=METADATA_AGE_MS,
         )
         self._consumer.subscribe([self._events], listener=self._commits)
         try:
             await self._consumer.start()
-        except KafkaError as error:  # also where a stranger shares partitions out in another way than we do
+        except (
+            KafkaError
+        ) as error:  # also where a stranger shares partitions out in another way than we do
             blame = await self._group.blame()
-            # So the client reports that our instance name has another owner, as it knows no such refusal.
+            # So the client reports that our instance name has another owner, as it knows no such
+            # refusal.
             if blame and "UnknownError" in str(error):
-                raise SharedNameError(f"The group {settings.group_id} does not let this process in.{blame}") from error
+                raise SharedNameError(
+                    f"The group {settings.group_id} does not let this process in.{blame}"
+                ) from error
             raise KafkaUnreachableError(f"{self._kafka.unreachable(error)}{blame}") from error
 
     async def _disconnect(self) -> None:
         if self._consumer is not None:
-            await asyncio.sleep(0)  # its stop fails with a cancellation when its own tasks have not run once
+            await asyncio.sleep(
+                0
+            )  # its stop fails with a cancellation when its own tasks have not run once
             with contextlib.suppress(TimeoutError):
                 await in_time(CLOSE_SECONDS, self._consumer.stop())
 
@@ -246,7 +285,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._go_round()
 
     async def _go_round(self) -> None:
-        """Polls, folds what came, and closes calls that are over; but nothing of it while too much waits to be written."""
+        """Polls, folds what came, and closes calls that are over; but nothing of it while too much
+        waits to be written.
+        """
         self._looked_at = time.monotonic()
         await asyncio.sleep(0)  # a poll that finds something gives nobody else a turn
         await self._until(self._has_room, to_seconds(self._settings.tick_ms))
@@ -260,7 +301,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return self._outbox.records <= self._settings.max_unwritten_records
 
     async def _poll(self) -> tuple[Any, ...]:
-        """Some records of the partitions that have not too much to publish first. If there is any of it, nothing is waited for."""
+        """Some records of the partitions that have not too much to publish first. If there is any
+        of it, nothing is waited for.
+        """
         if self._unread:
             self._recover_in_turn()
         active = self.active
@@ -279,7 +322,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return tuple(chain.from_iterable(batches.values()))
 
     def _recover_in_turn(self) -> None:
-        """Has partitions read that were taken over. Of those that must recover, a few: the one with the oldest call is the first."""
+        """Has partitions read that were taken over. Of those that must recover, a few: the one with
+        the oldest call is the first.
+        """
         room = RECOVERED_AT_ONCE - sum(
             each.is_recovering for number, each in self.owned.items() if number not in self._unread
         )
@@ -291,9 +336,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._consumer.resume(self._tp(self._unread.pop(0)))
 
     async def _take(self, records: Sequence[Any]) -> None:
-        """Folds the records of a poll, and gives others their turn now and then: a poll can have megabytes."""
-        # Records of the current assignment only. After a rebalance, reading starts again at the partition's own offset, so these
-        # records come again.
+        """Folds the records of a poll, and gives others their turn now and then: a poll can have
+        megabytes.
+        """
+        # Records of the current assignment only. After a rebalance, reading starts again at the
+        # partition's own offset, so these records come again.
         rebalances, polled_ms = self._rebalances, wall_clock_ms()
         began = time.perf_counter()
         for record in records:
@@ -313,26 +360,37 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 try:
                     partition.fold(record, polled_ms)
                 except Exception as error:
-                    error.add_note(f"while {record.topic}[{record.partition}]@{record.offset} was folded")
+                    error.add_note(
+                        f"while {record.topic}[{record.partition}]@{record.offset} was folded"
+                    )
                     raise
 
     def _made_anew(self, partition: Partition, record: Any) -> LogMadeAnewError:
         partition.drop()
         return LogMadeAnewError(
-            f"Log {record.topic}[{record.partition}]: offset {partition.next_offset} was to come next, and {record.offset} came. The topic "
-            "was deleted and made anew, or lost its end. The evaluator ends; the next one reads it from its first record, and publishes "
-            "nothing of what happened before the time that was reached. Do not delete it while calls run."
+            f"Log {record.topic}[{record.partition}]: offset {partition.next_offset} was to come "
+            f"next, and {record.offset} came. The topic "
+            "was deleted and made anew, or lost its end. The evaluator ends; the next one reads it "
+            "from its first record, and publishes "
+            "nothing of what happened before the time that was reached. Do not delete it while "
+            "calls run."
         )
 
     def _close_some(self) -> None:
-        """Closes calls that are over: some of one partition, the next time of the next one. Heartbeats wait for each step."""
+        """Closes calls that are over: some of one partition, the next time of the next one.
+        Heartbeats wait for each step.
+        """
         ready = [number for number, each in self.active.items() if each.closing_calls]
         if ready:
-            self._closed_last = min((each for each in ready if each > self._closed_last), default=min(ready))
+            self._closed_last = min(
+                (each for each in ready if each > self._closed_last), default=min(ready)
+            )
             self.owned[self._closed_last].close_some()
 
     def _standstill(self) -> Standstill | None:
-        """Returns the part that has stood still for longest; None while all goes on. Less than `SLOW_SECONDS` of it says little."""
+        """Returns the part that has stood still for longest; None while all goes on. Less than
+        `SLOW_SECONDS` of it says little.
+        """
         found: list[Standstill] = []
         if self._joining_since is not None and self._group.twin is None:
             what = f"the group {self._settings.group_id} has given this member no partitions"
@@ -344,11 +402,15 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     # Rebalances: what goes is handed over, what stays is kept whole.
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Writes and commits the folded records. State is kept, because most partitions usually come back at once."""
+        """Writes and commits the folded records. State is kept, because most partitions usually
+        come back at once.
+        """
         self._joining_since = time.monotonic()
         try:
             await self._give_back()
-        except StuckTaskError as error:  # the client would log it and go on, without an owner for anything
+        except (
+            StuckTaskError
+        ) as error:  # the client would log it and go on, without an owner for anything
             self._give_up_all()
             self._fail(error)
 
@@ -356,12 +418,15 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._rebalances += 1
         self._unread.clear()  # the client forgets its pauses with the assignment
         await self._hand_over()
-        # Another owner may fence its producer off from now on. Whether its last transaction was made, only `scores` knows then.
+        # Another owner may fence its producer off from now on. Whether its last transaction was
+        # made, only `scores` knows then.
         if not await self._end_owning():
             self._keep_only(())
         if self.owned:
             log.info("partitions_revoked", partitions=sorted(self.owned))
-        if self._group.our_id and not self._member_id() and not self._is_leaving:  # the group has put us out
+        if (
+            self._group.our_id and not self._member_id() and not self._is_leaving
+        ):  # the group has put us out
             self._give_up_all()
             if (error := await self._group.stand_aside()) is not None:
                 self._fail(error)
@@ -374,7 +439,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._unread.clear()
         for number in [number for number in self.owned if number not in numbers]:
             gone = self.owned.pop(number)
-            gone.count_events()  # also what it folded since the last scrape: a successor counts it as replayed
+            # also what it folded since the last scrape: a successor counts it as replayed
+            gone.count_events()
             gone.drop()
         self._committed.clear()
 
@@ -386,12 +452,17 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             return
         self._group.our_id = self._member_id()
         numbers = sorted(tp.partition for tp in assigned)
-        kept = {number for number in numbers if number in self.active} if self._was_member_throughout() else set()
+        kept = (
+            {number for number in numbers if number in self.active}
+            if self._was_member_throughout()
+            else set()
+        )
         self._keep_only(kept)
         for number in kept:  # otherwise the client begins at what is committed
             self._consumer.seek(self._tp(number), self.owned[number].next_offset)
         new = [number for number in numbers if number not in kept]
-        # Nothing is awaited between the assignment and this line, so no record is fetched before the state is there.
+        # Nothing is awaited between the assignment and this line, so no record is fetched before
+        # the state is there.
         self._add_new(new)
         log.info("partitions_assigned", partitions=numbers, new=new)
         self._owning = asyncio.create_task(self._own(sorted(kept), new), name="owning")
@@ -401,15 +472,20 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return TopicPartition(self._events, number)
 
     def _member_id(self) -> str:
-        """Our id as a member of the group; empty while we are no member. A private attribute of the client."""
-        return str(self._consumer._coordinator.member_id)  # noqa: SLF001  # there is no other way to know
+        """Our id as a member of the group; empty while we are no member. A private attribute of the
+        client.
+        """
+        # there is no other way to know
+        return str(self._consumer._coordinator.member_id)  # noqa: SLF001
 
     def _was_member_throughout(self) -> bool:
-        """Whether this member was in every rebalance, so that no other can have had its partitions in between.
+        """Whether this member was in every rebalance, so that no other can have had its partitions
+        in between.
 
         Each rebalance has the next number, so a gap shows one without us.
         """
-        before, self._generation = self._generation, int(self._consumer._coordinator.generation)  # noqa: SLF001  # as above
+        # as above
+        before, self._generation = self._generation, int(self._consumer._coordinator.generation)  # noqa: SLF001
         return self._generation == before + 1
 
     def _add_new(self, numbers: Sequence[int]) -> None:
@@ -417,8 +493,14 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self.owned |= {number: self._new_partition(number) for number in numbers}
 
     def _new_partition(self, number: int) -> Partition:
-        settings, limits, version = self._settings, self._settings.limits, self._settings.code_version
-        redactor = Redactor(settings.redaction)  # of this partition alone: its counts are drained with the engine's
+        settings, limits, version = (
+            self._settings,
+            self._settings.limits,
+            self._settings.code_version,
+        )
+        redactor = Redactor(
+            settings.redaction
+        )  # of this partition alone: its counts are drained with the engine's
         goals = ChosenGoals(self._goals, settings.goals)
         evaluator = PartitionEvaluator(
             limits,
@@ -461,8 +543,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _own(self, kept: Sequence[int], new: Sequence[int]) -> None:
         """Takes the partitions of an assignment over, and has them written until it is cancelled.
 
-        The last claim of a former owner can come after ours. Then nothing is kept, and all are claimed once more. A role that ended for
-        that would leave the group, which would share out everything anew and bring more such claims: on a busy machine, without end.
+        The last claim of a former owner can come after ours. Then nothing is kept, and all are
+        claimed once more. A role that ended for that would leave the group, which would share out
+        everything anew and bring more such claims: on a busy machine, without end.
         """
         numbers = sorted((*kept, *new))
         for pause_seconds in CLAIM_AGAIN_SECONDS:
@@ -472,7 +555,10 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 if self._joining_since is not None:  # the partitions go anyway
                     raise
                 log.warning(
-                    "claim_overtaken", partitions=numbers, error=str(error), claimed_again_in_seconds=pause_seconds
+                    "claim_overtaken",
+                    partitions=numbers,
+                    error=str(error),
+                    claimed_again_in_seconds=pause_seconds,
                 )
             else:
                 return
@@ -487,7 +573,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
         Raises:
             ClaimOvertakenError: Another process claims them.
-            OvertakenError: It has claimed them since. Nothing of them can be kept, so the role begins again.
+            OvertakenError: It has claimed them since. Nothing of them can be kept, so the role
+                begins again.
             TwinError: The same, and it had our instance name and is gone.
             KafkaUnreachableError: They cannot be taken over.
             WriteError: It is not known what was written.
@@ -501,30 +588,45 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await self._takeover.claim(kept, writer.id)
                 writing = asyncio.create_task(writer.run(), name="writer")
             if new:
-                await self._takeover.take([self.owned[number] for number in new], self._consumer, writer.id)
+                await self._takeover.take(
+                    [self.owned[number] for number in new], self._consumer, writer.id
+                )
             for number in new:
                 self._consumer.seek(self._tp(number), self.owned[number].next_offset)
             self._unread = sorted(
-                new, key=lambda number: (self.owned[number].is_recovering, self.owned[number].known_ms)
+                new,
+                key=lambda number: (self.owned[number].is_recovering, self.owned[number].known_ms),
             )
             self._recover_in_turn()
             is_taken = True
-            log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(self.owned))
+            log.info(
+                "evaluator_ready", group=self._settings.group_id, partitions=sorted(self.owned)
+            )
             self.ready.set()
             await self._group.tell_strangers()
             if writing is not None:
-                await asyncio.wait([writing])  # it would hold up a cancel of ours if it ignores its own
+                await asyncio.wait(
+                    [writing]
+                )  # it would hold up a cancel of ours if it ignores its own
                 writing.result()
         except FencedError as error:
-            numbers, overtaken = sorted(self.owned), OvertakenError if is_taken else ClaimOvertakenError
+            numbers, overtaken = (
+                sorted(self.owned),
+                OvertakenError if is_taken else ClaimOvertakenError,
+            )
             self._instruments.inc("callgauge_partitions_fenced_total", (), len(numbers))
             self._give_up_all()
-            if (told := await self._group.stand_aside()) is not None:  # the group is about to tell us
+            if (
+                told := await self._group.stand_aside()
+            ) is not None:  # the group is about to tell us
                 raise told from error
             raise overtaken(
-                f"Partitions {', '.join(map(str, numbers))}: {error}, but the group {self._settings.group_id} gives them to us. "
-                "So the evaluator gives all of them up and begins again. After a freeze of this process that is all. If it comes again, "
-                "check that no other installation uses this group's name, and that each evaluator_instance is used once."
+                f"Partitions {', '.join(map(str, numbers))}: {error}, but the group "
+                f"{self._settings.group_id} gives them to us. "
+                "So the evaluator gives all of them up and begins again. After a freeze of this "
+                "process that is all. If it comes again, "
+                "check that no other installation uses this group's name, and that each "
+                "evaluator_instance is used once."
             ) from error
         except (KafkaError, TimeoutError) as error:
             raise self._kafka.unreachable(error) from error
@@ -564,7 +666,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _commit(self, seconds: float) -> None:
         """Commits the places of the rows that are written."""
         places = {self._tp(number): each.outlet.place for number, each in self.active.items()}
-        changed = {tp: place for tp, place in places.items() if place is not None and self._committed.get(tp) != place}
+        changed = {
+            tp: place
+            for tp, place in places.items()
+            if place is not None and self._committed.get(tp) != place
+        }
         if not changed:
             return
         try:
@@ -578,11 +684,17 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     def _register_gauges(self) -> None:
         read, owned = self._instruments.read_gauge, self.owned.values
-        read("callgauge_calls_open", lambda: {(): float(sum(len(each.evaluator.open_calls) for each in owned()))})
+        read(
+            "callgauge_calls_open",
+            lambda: {(): float(sum(len(each.evaluator.open_calls) for each in owned()))},
+        )
         read("callgauge_scores_unwritten", lambda: {(): float(self._outbox.records)})
         read("callgauge_consumer_lag_messages", lambda: self._of_active(self._lag_messages))
         read("callgauge_consumer_lag_seconds", lambda: self._of_active(self._lag_seconds))
-        read("callgauge_watermark_lag_messages", lambda: self._of_active(lambda each: each.next_offset - each.first))
+        read(
+            "callgauge_watermark_lag_messages",
+            lambda: self._of_active(lambda each: each.next_offset - each.first),
+        )
         read("callgauge_source_last_event_timestamp_seconds", self._newest_events)
         self._instruments.before_scrape(self._count_events)
 
@@ -590,10 +702,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         for each in self.owned.values():
             each.count_events()
 
-    def _of_active(self, value: Callable[[Partition], float | None]) -> dict[tuple[str, ...], float]:
+    def _of_active(
+        self, value: Callable[[Partition], float | None]
+    ) -> dict[tuple[str, ...], float]:
         values = {number: value(each) for number, each in self.active.items()}
         labels = self._settings.group_id, self._events
-        return {(*labels, str(number)): float(each) for number, each in values.items() if each is not None}
+        return {
+            (*labels, str(number)): float(each)
+            for number, each in values.items()
+            if each is not None
+        }
 
     def _lag_messages(self, partition: Partition) -> float | None:
         """Records that are not folded, as far as the broker has told; None if it has not."""
@@ -602,7 +720,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return None if end is None else max(0, end - partition.next_offset)
 
     def _lag_seconds(self, partition: Partition) -> float | None:
-        """At most how old the oldest record is that is not folded: while the broker does not answer, there may be one."""
+        """At most how old the oldest record is that is not folded: while the broker does not
+        answer, there may be one.
+        """
         behind = self._lag_messages(partition)
         if behind is None:
             return None
@@ -621,10 +741,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
 
 def _keeping_assignor() -> type[StickyPartitionAssignor]:
-    """A way to share out partitions in which most stay where they are: one that moves is folded again from its oldest open call.
+    """A way to share out partitions in which most stay where they are: one that moves is folded
+    again from its oldest open call.
 
-    The client keeps what a member had in the class, so each member needs one of its own. It has the name of the usual way, because a
-    stranger who knows only that must not keep us out. To offer both is no way: the client joins once for each, and each time the others
-    have to join again, without end.
+    The client keeps what a member had in the class, so each member needs one of its own. It has the
+    name of the usual way, because a stranger who knows only that must not keep us out. To offer
+    both is no way: the client joins once for each, and each time the others have to join again,
+    without end.
     """
     return type("KeepingAssignor", (StickyPartitionAssignor,), {"name": "range"})

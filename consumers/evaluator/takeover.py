@@ -1,4 +1,6 @@
-"""Takes partitions over: claims them, fences off former writers, and reads from `scores` how far they came."""
+"""Takes partitions over: claims them, fences off former writers, and reads from `scores` how far
+they came.
+"""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,20 +24,25 @@ from schemas.rows import revision_again, revision_at
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 
 FIRST_LOOK_RECORDS: Final = 256
-"""Offsets before the end of `scores` in which the last row is looked for first: most transactions are smaller. Then twice as many."""
+"""Offsets before the end of `scores` in which the last row is looked for first: most transactions
+are smaller. Then twice as many.
+"""
 LOOKED_AT_IN_A_TURN: Final = 500
 """Records of `scores` that are looked at before anything else has a turn: some ms."""
 MAX_ODD_RECORD_LINES: Final = 5
 """Log lines of one takeover about records that no callgauge wrote."""
 _CLOSED: Final = b'"state":"closed"'
 _GOALS: Final = b'{"row":"goals"'
-"""In the bytes of a row: nine of ten are not decoded. Inside of a text the quotes would be escaped."""
+"""In the bytes of a row: nine of ten are not decoded. Inside of a text the quotes would
+be escaped.
+"""
 
 log = structlog.get_logger()
 
 
 class Owners:
-    """Reads the records of `scores` without a value: they name the last row, and who may write since then.
+    """Reads the records of `scores` without a value: they name the last row, and who may write
+    since then.
 
     Attributes:
         row: The last row; None without one.
@@ -57,7 +64,9 @@ class Owners:
 
 
 class _SeenRow(msgspec.Struct):
-    """What a takeover needs of a row, whichever version wrote it: another version may have words here that this one does not know."""
+    """What a takeover needs of a row, whichever version wrote it: another version may have words
+    here that this one does not know.
+    """
 
     conversation_id: str
     revision: int = 0
@@ -73,10 +82,11 @@ class PublishedCalls:
     """The calls of one partition, as `scores` has them.
 
     Attributes:
-        open: Keys of the calls that have rows and did not close, each with the revision of its first row.
+        open: Keys of the calls that have rows and did not close, each with the revision of its
+            first row.
         closed: Ids of the calls that closed, in order, with the place in the row behind.
-        goals: The goal sets of calls that did not close, each with the revision of its row: a call may name its agent only after some
-            turns.
+        goals: The goal sets of calls that did not close, each with the revision of its row: a call
+            may name its agent only after some turns.
     """
 
     def __init__(self) -> None:
@@ -106,10 +116,14 @@ class PublishedCalls:
             self._odd += 1
             if self._odd <= MAX_ODD_RECORD_LINES:
                 log.warning(
-                    "score_not_ours", record=f"{record.topic}[{record.partition}]@{record.offset}",
+                    "score_not_ours",
+                    record=f"{record.topic}[{record.partition}]@{record.offset}",
                     what_happens_now="It is passed over.",
-                    what_to_do="Find who writes there, and give the right to write `scores` to evaluators alone.",
-                )  # fmt: skip
+                    what_to_do=(
+                        "Find who writes there, and give the right to write `scores` to evaluators "
+                        "alone."
+                    ),
+                )
             return
         self.open.setdefault(record.key, read.revision)
         if is_of_goals:
@@ -151,8 +165,11 @@ class Takeover:
         marks = await asyncio.gather(*(self._claims.claim(number, writer_id) for number in numbers))
         return dict(zip(numbers, marks, strict=True))
 
-    async def take(self, owned: Sequence[Partition], consumer: AIOKafkaConsumer, writer_id: str) -> None:
-        """Fences off former owners, and finds out what they published. Then the partitions are active.
+    async def take(
+        self, owned: Sequence[Partition], consumer: AIOKafkaConsumer, writer_id: str
+    ) -> None:
+        """Fences off former owners, and finds out what they published. Then the partitions are
+        active.
 
         Args:
             owned: The new partitions.
@@ -162,55 +179,84 @@ class Takeover:
         Raises:
             FencedError: Another process claimed one at the same moment.
             KafkaError: The broker refused a request.
-            KafkaUnreachableError: The same while a reader of `scores` is connected, or what was written cannot be read to its end.
+            KafkaUnreachableError: The same while a reader of `scores` is connected, or what was
+                written cannot be read to its end.
         """
         logs = {each.number: TopicPartition(self._events, each.number) for each in owned}
         firsts = await consumer.beginning_offsets(list(logs.values()))
         async with onlooker(
-            self._kafka, "read-back", enable_auto_commit=False, max_partition_fetch_bytes=FETCH_BYTES
+            self._kafka,
+            "read-back",
+            enable_auto_commit=False,
+            max_partition_fetch_bytes=FETCH_BYTES,
         ) as reader:
             marks = await self._end(reader, logs, writer_id)
-            rows = {number: each.row for number, each in (await self._owners(reader, marks)).items()}
+            rows = {
+                number: each.row for number, each in (await self._owners(reader, marks)).items()
+            }
             ends = await consumer.end_offsets(list(logs.values()))
             # Of a log that was made anew, all calls that ever closed may come again.
             since_ms = {
-                number: 0 if row is None or _is_anew(row, ends[logs[number]]) else row.first_known_ms - self._overlap_ms
+                number: 0
+                if row is None or _is_anew(row, ends[logs[number]])
+                else row.first_known_ms - self._overlap_ms
                 for number, row in rows.items()
             }
             published = await self._published(reader, marks, since_ms)
         for each in owned:
             tp = logs[each.number]
-            each.start(_recovery(tp, rows[each.number], firsts[tp], ends[tp], published[each.number]))
+            each.start(
+                _recovery(tp, rows[each.number], firsts[tp], ends[tp], published[each.number])
+            )
 
-    async def _end(self, reader: AIOKafkaConsumer, numbers: Iterable[int], writer_id: str) -> dict[int, int]:
+    async def _end(
+        self, reader: AIOKafkaConsumer, numbers: Iterable[int], writer_id: str
+    ) -> dict[int, int]:
         """Claims the partitions and ends all that others may still write there.
 
         Returns:
-            By partition number the end of `scores`: whatever former owners wrote is in front of it, and can be read.
+            By partition number the end of `scores`: whatever former owners wrote is in front of it,
+                and can be read.
         """
-        await self.claim(numbers, writer_id)  # from here on no former owner can let another producer write
+        await self.claim(
+            numbers, writer_id
+        )  # from here on no former owner can let another producer write
         fenced: set[tuple[str, int]] = set()
         while True:
-            ends = await reader.end_offsets([TopicPartition(self._scores, number) for number in numbers])
+            ends = await reader.end_offsets(
+                [TopicPartition(self._scores, number) for number in numbers]
+            )
             owners = await self._owners(reader, {tp.partition: end for tp, end in ends.items()})
-            named = {(writer, number) for number, each in owners.items() for writer in each.writers - {writer_id}}
+            named = {
+                (writer, number)
+                for number, each in owners.items()
+                for writer in each.writers - {writer_id}
+            }
             by_writer: dict[str, list[int]] = {}
             for writer, number in sorted(named - fenced):
                 by_writer.setdefault(writer, []).append(number)
             if not by_writer:  # nothing of them hides our next mark
                 return await self.claim(numbers, writer_id)
             # What one of them left without its end hid what others wrote behind it: so look again.
-            await asyncio.gather(*(self._claims.fence(writer, each) for writer, each in by_writer.items()))
+            await asyncio.gather(
+                *(self._claims.fence(writer, each) for writer, each in by_writer.items())
+            )
             fenced |= named
 
     async def _owners(self, reader: AIOKafkaConsumer, ends: Mapping[int, int]) -> dict[int, Owners]:
-        """Looks for the last row before an offset of `scores`, ever further back; by partition number."""
-        firsts = await reader.beginning_offsets([TopicPartition(self._scores, number) for number in ends])
+        """Looks for the last row before an offset of `scores`, ever further back; by partition
+        number.
+        """
+        firsts = await reader.beginning_offsets(
+            [TopicPartition(self._scores, number) for number in ends]
+        )
         found: dict[int, Owners] = {}
         left, looked_at = dict(ends), FIRST_LOOK_RECORDS
         while left:
             starts = {
-                tp: max(first, left[tp.partition] - looked_at) for tp, first in firsts.items() if tp.partition in left
+                tp: max(first, left[tp.partition] - looked_at)
+                for tp, first in firsts.items()
+                if tp.partition in left
             }
             found |= {number: Owners() for number in left}
             async for record in records_between(
@@ -229,10 +275,17 @@ class Takeover:
         self, reader: AIOKafkaConsumer, ends: Mapping[int, int], since_ms: Mapping[int, int]
     ) -> dict[int, PublishedCalls]:
         """Reads the calls of the partitions since that time of the broker."""
-        asked = {TopicPartition(self._scores, number): max(0, at_ms) for number, at_ms in since_ms.items()}
+        asked = {
+            TopicPartition(self._scores, number): max(0, at_ms)
+            for number, at_ms in since_ms.items()
+        }
         found = await reader.offsets_for_times(asked)
         ranges = {
-            tp: (ends[tp.partition] if (at := found.get(tp)) is None else at.offset, ends[tp.partition]) for tp in asked
+            tp: (
+                ends[tp.partition] if (at := found.get(tp)) is None else at.offset,
+                ends[tp.partition],
+            )
+            for tp in asked
         }
         published = {number: PublishedCalls() for number in ends}
         looked_at = 0
@@ -245,30 +298,50 @@ class Takeover:
 
 
 def _is_anew(row: PartitionRow, end: int) -> bool:
-    """Whether a log that ends there is another than that of the row, or has lost nearly all of it."""
+    """Whether a log that ends there is another than that of the row, or has lost nearly
+    all of it.
+    """
     return end <= row.first < row.place
 
 
-def _recovery(tp: TopicPartition, row: PartitionRow | None, first: int, end: int, calls: PublishedCalls) -> Recovery:
+def _recovery(
+    tp: TopicPartition, row: PartitionRow | None, first: int, end: int, calls: PublishedCalls
+) -> Recovery:
     still_open = {key.decode("utf-8", "replace"): revision for key, revision in calls.open.items()}
     base = 0 if row is None else row.base
-    goals = {each: (max(0, revision - base) // 2, chosen) for each, (revision, chosen) in calls.goals.items()}
+    goals = {
+        each: (max(0, revision - base) // 2, chosen)
+        for each, (revision, chosen) in calls.goals.items()
+    }
     if row is None:
         return Recovery(None, first, first, calls.closed, still_open, (), goals)
     is_anew = _is_anew(row, end)
     is_cut = is_anew or first > row.first
     if is_cut:
         log.error(
-            "log_not_where_it_was", record=f"{tp.topic}[{tp.partition}]@{row.first}", seen=f"the log has {first} to {end}",
-            what_happens_now="Reading begins at the first record there is; calls that began before are incomplete. "
-            + ("Nothing is published of what happened before the time that was reached." if is_anew else ""),
-            what_to_do="Keep `events` for longer than the longest call and the longest outage, do not delete it while calls run, and let "
+            "log_not_where_it_was",
+            record=f"{tp.topic}[{tp.partition}]@{row.first}",
+            seen=f"the log has {first} to {end}",
+            what_happens_now=(
+                "Reading begins at the first record there is; calls that began before are "
+                "incomplete. "
+            )
+            + (
+                "Nothing is published of what happened before the time that was reached."
+                if is_anew
+                else ""
+            ),
+            what_to_do="Keep `events` for longer than the longest call and "
+            "the longest outage, do not "
+            "delete it while calls run, and let "
             "no broker lead that is not in sync; see `callgauge doctor`.",
-        )  # fmt: skip
+        )
     missed = base + revision_again(row.cut)
     lacking = [each for each, revision in still_open.items() if is_cut or revision < missed]
     # Where the log ends before the place, its places come a second time.
     if row.place > end:
         base += revision_at(row.place)
-    start, place = (first, None) if is_anew else (max(first, row.first), min(row.place, max(first, end)))
+    start, place = (
+        (first, None) if is_anew else (max(first, row.first), min(row.place, max(first, end)))
+    )
     return Recovery(row, start, place, calls.closed, still_open, lacking, goals, is_cut, base)

@@ -39,23 +39,30 @@ from schemas.topics import MAX_BATCH_BYTES, OWNER_MARK_KEY, SCORES_TOPIC, TRANSC
 from schemas.units import to_seconds
 
 RESTS: Final = 3
-"""A writer rests this many times as long as its last transaction took: on a busy machine more decisions share a transaction."""
+"""A writer rests this many times as long as its last transaction took: on a busy machine more
+decisions share a transaction.
+"""
 
 # Who may write a partition.
 #
-# An evaluator writes all of its partitions with one producer, because a transaction costs the same for one partition and for
-# twelve. Its id is new with each assignment. A partition has an id of transactions too, of which only the last user can write:
-# its owner uses it once, to write a mark that names the id of its producer. So a successor that has used it knows every producer
-# that may still write there, and fences it off.
+# An evaluator writes all of its partitions with one producer, because a transaction costs the same
+# for one partition and for twelve. Its id is new with each assignment. A partition has an id of
+# transactions too, of which only the last user can write: its owner uses it once, to write a mark
+# that names the id of its producer. So a successor that has used it knows every producer that may
+# still write there, and fences it off.
 
 REPLACED_SECONDS: Final = 5.0
-"""How long a producer may take to disconnect before another replaces it. It has nothing in flight by then."""
+"""How long a producer may take to disconnect before another replaces it. It has nothing in flight
+by then.
+"""
 
 log = structlog.get_logger()
 
 
 class WriteError(OperatorError):
-    """A record could not be written. End the role without committing, so that its inputs are read again."""
+    """A record could not be written. End the role without committing, so that its inputs are read
+    again.
+    """
 
 
 class FencedError(Exception):
@@ -63,11 +70,13 @@ class FencedError(Exception):
 
 
 class Claims:
-    """Claims partitions for a producer, and fences off others. Both write marks, records without a value.
+    """Claims partitions for a producer, and fences off others. Both write marks, records without a
+    value.
 
-    A broker that is killed while it ends a transaction can leave it without its end in a log. Then the transaction is decided but
-    hidden from readers, until the next transaction with this id ends there. So a reader that is past a mark has read everything
-    that was written under the mark's id before it.
+    A broker that is killed while it ends a transaction can leave it without its end in a log. Then
+    the transaction is decided but hidden from readers, until the next transaction with this id ends
+    there. So a reader that is past a mark has read everything that was written under the mark's id
+    before it.
     """
 
     def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
@@ -90,7 +99,8 @@ class Claims:
         return offset + 1
 
     async def fence(self, writer_id: str, numbers: Iterable[int]) -> None:
-        """Fences a producer off: when this returns, it can write nothing more, and its transactions in these partitions are ended.
+        """Fences a producer off: when this returns, it can write nothing more, and its transactions
+        in these partitions are ended.
 
         Raises:
             KafkaError: It could not.
@@ -109,7 +119,9 @@ class Claims:
             await producer.start()
             await producer.begin_transaction()
             sent = [
-                await producer.send(self._scores, None, key=OWNER_MARK_KEY, partition=number, headers=headers)
+                await producer.send(
+                    self._scores, None, key=OWNER_MARK_KEY, partition=number, headers=headers
+                )
                 for number in numbers
             ]
             marks = await asyncio.gather(*sent)
@@ -120,7 +132,8 @@ class Claims:
         ) as error:  # the latter where its transaction ended between two records
             raise FencedError("another process claimed them at the same moment") from error
         except KafkaError as error:
-            # Where the other one comes while ours ends, Kafka 4 answers PRODUCER_FENCED (90), which the client does not know.
+            # Where the other one comes while ours ends, Kafka 4 answers PRODUCER_FENCED (90), which
+            # the client does not know.
             if isinstance(error.__cause__, UnknownError):
                 raise FencedError("another process claimed them at the same moment") from error
             raise
@@ -142,19 +155,25 @@ _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
 class Writer:
-    """Writes what the partitions of one assignment decide. All of them must be claimed for it before it runs.
+    """Writes what the partitions of one assignment decide. All of them must be claimed for it
+    before it runs.
 
-    All records that gather between two commits are one transaction, because the cost of a transaction does not depend on its
-    size.
+    All records that gather between two commits are one transaction, because the cost of a
+    transaction does not depend on its size.
 
     Attributes:
         id: Id of its transactions, which no other writer ever has.
-        writing_since: When the current write began, in seconds of the monotonic clock; None while there is none. If it is not None
-            after the end of `run`, nobody knows whether that write was made.
+        writing_since: When the current write began, in seconds of the monotonic clock; None while
+            there is none. If it is not None after the end of `run`, nobody knows whether that write
+            was made.
     """
 
     def __init__(
-        self, kafka: KafkaSettings, settings: EvaluatorSettings, instruments: Instruments, outbox: Outbox
+        self,
+        kafka: KafkaSettings,
+        settings: EvaluatorSettings,
+        instruments: Instruments,
+        outbox: Outbox,
     ) -> None:
         self.id = f"{settings.group_id}-writer-{uuid.uuid4().hex}"
         self.writing_since: float | None = None
@@ -173,7 +192,9 @@ class Writer:
         await self._start_producer()
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Disconnects; harmless when repeated. The next owner's fence aborts a transaction that is still open."""
+        """Disconnects; harmless when repeated. The next owner's fence aborts a transaction that is
+        still open.
+        """
         producer, self._producer = self._producer, None
         if producer is not None:
             await _stopped(producer, deadline_seconds)
@@ -195,7 +216,9 @@ class Writer:
             try:
                 await self._write(decided)
             except (ProducerFenced, OutOfOrderSequenceNumber, IllegalOperation) as error:
-                raise FencedError(f"another evaluator writes {_named(_numbers(decided))} now") from error
+                raise FencedError(
+                    f"another evaluator writes {_named(_numbers(decided))} now"
+                ) from error
             except KafkaError as error:
                 raise self._broken(_numbers(decided), str(error) or type(error).__name__) from error
             self.writing_since = None
@@ -207,20 +230,27 @@ class Writer:
     async def _write(self, decided: Sequence[Decision]) -> None:
         """Writes decisions. That each is published once, whatever dies, follows from these steps.
 
-        1. A transaction has, of each of its partitions, whole decisions from the front of the outbox, and last the row of the partition:
-           the place behind the last of them. So what was decided in front of the place of the newest row is published, and nothing else.
-        2. It is all written or not at all. While it is not known which, nothing else is written: the role ends (`WriteError`).
-        3. A successor writes its mark under the id of the partition, so nobody before it can name another producer any more, and fences
-           off each producer that a row or a mark names (`Claims`). Then all that was ever written here stands in front of its mark.
+        1. A transaction has, of each of its partitions, whole decisions from the front of the
+           outbox, and last the row of the partition: the place behind the last of them. So what was
+           decided in front of the place of the newest row is published, and nothing else.
+        2. It is all written or not at all. While it is not known which, nothing else is written:
+           the role ends (`WriteError`).
+        3. A successor writes its mark under the id of the partition, so nobody before it can name
+           another producer any more, and fences off each producer that a row or a mark names
+           (`Claims`). Then all that was ever written here stands in front of its mark.
         4. It takes the newest row in front of the mark, and which calls have closed (`Takeover`).
-        5. It folds the log from the row's `first` to its place, which gives the state that we have now, publishes nothing of it
-           (`Partition`), and goes on at step 1.
+        5. It folds the log from the row's `first` to its place, which gives the state that we have
+           now, publishes nothing of it (`Partition`), and goes on at step 1.
         """
         began_ms = wall_clock_ms()
         by_outlet: dict[Outlet, list[Decision]] = {}
         for decision in decided:
             by_outlet.setdefault(decision.outlet, []).append(decision)
-        records = [each for outlet, decisions in by_outlet.items() for each in outlet.records_of(decisions, self.id)]
+        records = [
+            each
+            for outlet, decisions in by_outlet.items()
+            for each in outlet.records_of(decisions, self.id)
+        ]
         while refused := await self._transaction(records):
             self._leave_out([records[index] for index in refused])
             records = [each for index, each in enumerate(records) if index not in refused]
@@ -243,7 +273,11 @@ class Writer:
         for index, each in enumerate(records):
             try:
                 sent[index] = await producer.send(
-                    each.topic, each.value, key=each.key, partition=each.partition, headers=each.headers
+                    each.topic,
+                    each.value,
+                    key=each.key,
+                    partition=each.partition,
+                    headers=each.headers,
                 )
             except _TOO_LARGE as error:  # the client's own bound: it was not sent
                 refused = error
@@ -268,26 +302,38 @@ class Writer:
         self._instruments.inc("callgauge_transcripts_published_total", (), transcripts)
 
     def _note_trips(self, decisions: Iterable[Decision], began_ms: int, committed_ms: int) -> None:
-        """Observes the steps of events with a moment. Rows wait on purpose, and would hide where moments do."""
-        for trip in [decision.trip for decision in decisions if decision.trip is not None and is_moment(decision)]:
+        """Observes the steps of events with a moment. Rows wait on purpose, and would hide where
+        moments do.
+        """
+        for trip in [
+            decision.trip
+            for decision in decisions
+            if decision.trip is not None and is_moment(decision)
+        ]:
             points = zip(
-                ("polled", "folded", "written", "committed"), pairwise((*trip, began_ms, committed_ms)), strict=True
+                ("polled", "folded", "written", "committed"),
+                pairwise((*trip, began_ms, committed_ms)),
+                strict=True,
             )
             for step, (from_ms, until_ms) in points:
-                self._instruments.observe(STEP_METRIC, (step,), to_seconds(max(0, until_ms - from_ms)))
+                self._instruments.observe(
+                    STEP_METRIC, (step,), to_seconds(max(0, until_ms - from_ms))
+                )
 
     def _leave_out(self, refused: Sequence[Outgoing]) -> None:
         """Counts records that are not written, and logs a line for each topic.
 
         Raises:
-            WriteError: A score or the row of a partition is among them. Without it, final scores would be wrong.
+            WriteError: A score or the row of a partition is among them. Without it, final scores
+                would be wrong.
         """
         by_topic: dict[tuple[str, LeftOut], list[Outgoing]] = {}
         for each in refused:
             if each.left_out is None:
                 raise self._broken(
                     [each.number],
-                    f"a record of {len(each.value or b'')} bytes is too large for {each.topic}. Set max.message.bytes="
+                    f"a record of {len(each.value or b'')} bytes is too large for {each.topic}. "
+                    "Set max.message.bytes="
                     f"{MAX_BATCH_BYTES} on it, or more",
                 )
             by_topic.setdefault((each.topic, each.left_out), []).append(each)
@@ -301,7 +347,10 @@ class Writer:
                 records=len(those),
                 largest_bytes=max(len(each.value or b"") for each in those),
                 what_happens_now=left_out.what_happens_now,
-                what_to_do=f"Set max.message.bytes={MAX_BATCH_BYTES} on {topic}, or more; `callgauge topics check` shows it.",
+                what_to_do=(
+                    f"Set max.message.bytes={MAX_BATCH_BYTES} on {topic}, or more; `callgauge "
+                    "topics check` shows it."
+                ),
             )
 
     async def _start_producer(self) -> None:
@@ -315,9 +364,10 @@ class Writer:
     async def _replace_producer(self) -> None:
         """Replaces the producer by one with the same id, after an aborted transaction.
 
-        The broker numbers the records of a producer and still expects those that it rejected, so it would reject all later ones.
-        A new producer starts a new numbering, but would also undo a fence. Each start has the next epoch, and a gap between the
-        epochs shows that somebody has fenced us off.
+        The broker numbers the records of a producer and still expects those that it rejected, so it
+        would reject all later ones. A new producer starts a new numbering, but would also undo a
+        fence. Each start has the next epoch, and a gap between the epochs shows that somebody has
+        fenced us off.
 
         Raises:
             FencedError: Another process used the id in between.
@@ -329,14 +379,18 @@ class Writer:
             raise FencedError("the partitions were taken over by another evaluator in between")
 
     def _epoch(self) -> tuple[int, int]:
-        """Returns the broker's number for the producer and its epoch, which are private attributes of the client."""
+        """Returns the broker's number for the producer and its epoch, which are private attributes
+        of the client.
+        """
         manager = self._producer._txn_manager  # type: ignore[union-attr]  # noqa: SLF001  # it is started here
         return int(manager.producer_id), int(manager.producer_epoch)
 
     def _broken(self, numbers: Sequence[int], why: str) -> WriteError:
         return WriteError(
-            f"Scores: records of {_named(numbers)} were not taken by {self._kafka.bootstrap_servers}: {why}. The evaluator ends "
-            "without committing what it read last; the next one reads it again and writes the missing records. "
+            f"Scores: records of {_named(numbers)} were not taken by "
+            f"{self._kafka.bootstrap_servers}: {why}. The evaluator ends "
+            "without committing what it read last; the next one reads it again and writes the "
+            "missing records. "
             "Check the broker and the rights on the output topics."
         )
 

@@ -1,10 +1,18 @@
-"""Counting rows: what is new in them goes into the metrics, and gauges take the newest row of each running call."""
+"""Counting rows: what is new in them goes into the metrics, and gauges take the newest row of each
+running call.
+"""
 
 import asyncio
 from typing import Final
 
 from consumers.exporter.otlp import Evaluation, EvaluationSender, FinalScores
-from consumers.exporter.projection import Counted, OpenCalls, UncountableRowError, exemplar_of, project
+from consumers.exporter.projection import (
+    Counted,
+    OpenCalls,
+    UncountableRowError,
+    exemplar_of,
+    project,
+)
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.received import Place, Refusals
@@ -62,7 +70,9 @@ class RowCounts:
         exemplar = exemplar_of(row)
         for sample in samples:
             if isinstance(sample, Counted):
-                instruments.inc(sample.metric, sample.labels, sample.by, exemplar if sample.by else None)
+                instruments.inc(
+                    sample.metric, sample.labels, sample.by, exemplar if sample.by else None
+                )
             else:
                 instruments.observe(sample.metric, sample.labels, sample.value, exemplar)
         instruments.observe(STEP_METRIC, ("counted",), to_seconds(max(0, now_ms - place.timestamp)))

@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
 # Turns the final rows of a closed call into evaluation events. Pure.
 #
-# A log cannot be revised, so nothing of a call is an event before its closed row: the newest rows are final then. A value that does
-# not apply is no event; one that is not known is an event with its reason as `error.type`.
+# A log cannot be revised, so nothing of a call is an event before its closed row: the newest rows
+# are final then. A value that does not apply is no event; one that is not known is an event with
+# its reason as `error.type`.
 
 MAX_QUEUED: Final = 10_000
 """Events that wait for the endpoint; further ones are dropped and counted."""
 TIMEOUT_SECONDS: Final = 10.0
 """Longest time for one request, retries included."""
 MAX_CALLS: Final = 10_000
-"""Running calls whose turns are kept; beyond them the call that has been quiet for longest is forgotten and counted."""
+"""Running calls whose turns are kept; beyond them the call that has been quiet for longest is
+forgotten and counted.
+"""
 MAX_TURNS_PER_CALL: Final = 1_000
 """Turns kept of one call: some hours of talk. Further ones are left out and counted."""
 
@@ -36,7 +39,9 @@ Attributes = Mapping[str, str | int | float]
 
 
 class Evaluation(NamedTuple):
-    """One event: when the score was made, in epoch milliseconds, its attributes, and the `traceparent` of its call."""
+    """One event: when the score was made, in epoch milliseconds, its attributes, and the
+    `traceparent` of its call.
+    """
 
     time_ms: int
     attributes: Attributes
@@ -139,7 +144,9 @@ def _of_turn(row: TurnRow) -> Iterator[_Result]:
 
 
 def _of_call(row: CallRow, subgoals: Sequence[str]) -> Iterator[_Result]:
-    """Its subgoals have the names that the goal set of the call has. Without it they are left out: the exporter has not read it."""
+    """Its subgoals have the names that the goal set of the call has. Without it they are left out:
+    the exporter has not read it.
+    """
     for eva_name, eva in row.eva.items():
         yield eva_name, eva.result, {names.NORMALIZED: eva.normalized, names.ANCHOR: eva.anchor}
     for kind in CALL_JUDGES:
@@ -163,10 +170,11 @@ def _label(value: Value | None, one: str, zero: str) -> str | None:
     return one if score else zero
 
 
-# Sends evaluation events by OTLP over HTTP, from a thread of its own: an endpoint that is away delays nothing.
+# Sends evaluation events by OTLP over HTTP, from a thread of its own: an endpoint that is away
+# delays nothing.
 #
-# The queue is bounded. An event that finds it full is dropped and counted, and so is a batch that the endpoint does
-# not take within the retries of OpenTelemetry's exporter.
+# The queue is bounded. An event that finds it full is dropped and counted, and so is a batch that
+# the endpoint does not take within the retries of OpenTelemetry's exporter.
 
 MAX_BATCH_EVENTS: Final = 500
 """Events of one request: some 250 kB."""
@@ -174,10 +182,14 @@ GATHER_SECONDS: Final = 1.0
 """How long events may gather for one request."""
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
-"""Pause after a batch that was not taken, before the next one; it doubles with each, up to this. Events wait in the queue
-meanwhile. Without it, an endpoint that asks for a long pause would get one request for each batch, as fast as they come."""
+"""Pause after a batch that was not taken, before the next one; it doubles with each, up to this.
+Events wait in the queue meanwhile. Without it, an endpoint that asks for a long pause would get one
+request for each batch, as fast as they come.
+"""
 CLOSE_SECONDS: Final = 2.0
-"""How long the end of the role waits for the events that are left. Those that are not sent then are counted."""
+"""How long the end of the role waits for the events that are left. Those that are not sent then are
+counted.
+"""
 
 Outcome = Literal["sent", "queue_full", "failed", "unsent_at_stop"]
 
@@ -185,7 +197,9 @@ Outcome = Literal["sent", "queue_full", "failed", "unsent_at_stop"]
 class EvaluationSender:
     """A queue of events, and the thread that sends them."""
 
-    def __init__(self, settings: OtlpSettings, code_version: str, count: Callable[[Outcome, int], None]) -> None:
+    def __init__(
+        self, settings: OtlpSettings, code_version: str, count: Callable[[Outcome, int], None]
+    ) -> None:
         """Starts the thread; the first request is made with the first event.
 
         Args:
@@ -213,7 +227,9 @@ class EvaluationSender:
                 self._count("queue_full", 1)
 
     def close(self) -> None:
-        """Sends the remaining events for at most `CLOSE_SECONDS`, and counts those that are left. It waits: call it in a thread."""
+        """Sends the remaining events for at most `CLOSE_SECONDS`, and counts those that are left.
+        It waits: call it in a thread.
+        """
         self._stopping.set()
         self._thread.join(CLOSE_SECONDS)
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
@@ -245,7 +261,9 @@ class EvaluationSender:
             left_seconds = 0.0 if self._stopping.is_set() else until - time.monotonic()
             try:
                 batch.append(
-                    self._queue.get(timeout=min(left_seconds, 0.1)) if left_seconds > 0 else self._queue.get_nowait()
+                    self._queue.get(timeout=min(left_seconds, 0.1))
+                    if left_seconds > 0
+                    else self._queue.get_nowait()
                 )
             except queue.Empty:
                 if left_seconds <= 0:
@@ -253,8 +271,12 @@ class EvaluationSender:
         return batch
 
 
-def _exporter(settings: OtlpSettings, code_version: str) -> tuple["OTLPLogExporter", Callable[[Evaluation], Any]]:
-    """OpenTelemetry's exporter, and the function that makes its records. Loading them takes a moment, so only who uses them does."""
+def _exporter(
+    settings: OtlpSettings, code_version: str
+) -> tuple["OTLPLogExporter", Callable[[Evaluation], Any]]:
+    """OpenTelemetry's exporter, and the function that makes its records. Loading them takes a
+    moment, so only who uses them does.
+    """
     try:
         from opentelemetry._logs import LogRecord, SeverityNumber
         from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
@@ -264,8 +286,10 @@ def _exporter(settings: OtlpSettings, code_version: str) -> tuple["OTLPLogExport
         from opentelemetry.trace import TraceFlags
     except ImportError as error:
         raise SetupError(
-            f"OTLP is switched on (otlp.endpoint) and its packages are not installed ({error.name}). Nothing was started. "
-            "Install callgauge with them: `pip install 'PATH_OF_THE_CHECKOUT[otlp]'`; or leave out otlp.endpoint."
+            "OTLP is switched on (otlp.endpoint) and its packages are not installed "
+            f"({error.name}). Nothing was started. "
+            "Install callgauge with them: `pip install 'PATH_OF_THE_CHECKOUT[otlp]'`; or leave out "
+            "otlp.endpoint."
         ) from error
     resource = Resource({"service.name": "callgauge", "service.version": code_version})
     scope = InstrumentationScope("callgauge", code_version)

@@ -5,7 +5,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from schemas.closed_sets import CALL_JUDGES, GOAL_REASONS, LATENCY_REASONS, TURN_JUDGES, Speaker, UnscoredReason
+from schemas.closed_sets import (
+    CALL_JUDGES,
+    GOAL_REASONS,
+    LATENCY_REASONS,
+    TURN_JUDGES,
+    Speaker,
+    UnscoredReason,
+)
 from schemas.metrics.catalogue import metric_named
 from schemas.metrics.exporter import USED_AMOUNTS
 from schemas.rows import (
@@ -35,12 +42,17 @@ def _who(labels: Labels) -> Who:
     return labels.agent, labels.tenant, labels.environment
 
 
-# The running calls, by the newest row of each: how many there are, and how far they have come towards their goals.
+# The running calls, by the newest row of each: how many there are, and how far they have come
+# towards their goals.
 
 MAX_KNOWN_GROUPS: Final = 10_000
-"""Most combinations of agent, tenant and environment that stay on the page at 0 after their last call, or their last with goals."""
+"""Most combinations of agent, tenant and environment that stay on the page at 0 after their last
+call, or their last with goals.
+"""
 _PROGRESS_DECIMALS: Final = 4
-"""Decimals of progress. A sum is rounded to them, so it does not depend on the order of the calls."""
+"""Decimals of progress. A sum is rounded to them, so it does not depend on the order of
+the calls.
+"""
 
 
 @dataclass(slots=True)
@@ -83,10 +95,12 @@ class _Sums:
 
 
 class OpenCalls:
-    """Calls with a row, and without a closed one so far. Those that are over and wait for verdicts are kept and do not count as running.
+    """Calls with a row, and without a closed one so far. Those that are over and wait for verdicts
+    are kept and do not count as running.
 
-    A running call says at least once a minute how it is, so who has read the last two minutes knows all of them. When there are too many,
-    the tenant with the most loses its quietest one. Times are of the reader's clock, in ms.
+    A running call says at least once a minute how it is, so who has read the last two minutes knows
+    all of them. When there are too many, the tenant with the most loses its quietest one. Times are
+    of the reader's clock, in ms.
     """
 
     def __init__(self, max_calls: int, forget_after_ms: int) -> None:
@@ -115,7 +129,13 @@ class OpenCalls:
         if goals.progress is not None:
             reached, progress = goals.progress.reached, number(goals.progress.result)
         self._calls[conversation_id] = _OpenCall(
-            partition, _who(row.labels), now_ms, row.state == "over", len(goals.subgoals), reached, progress
+            partition,
+            _who(row.labels),
+            now_ms,
+            row.state == "over",
+            len(goals.subgoals),
+            reached,
+            progress,
         )
         self._shares.use(conversation_id, row.labels.tenant)
         if len(self._calls) <= self._max_calls:
@@ -141,11 +161,15 @@ class OpenCalls:
 
     def keep_only(self, partitions: Collection[int]) -> None:
         """Drops the calls of other partitions, because another exporter counts them now."""
-        for conversation_id in [key for key, call in self._calls.items() if call.partition not in partitions]:
+        for conversation_id in [
+            key for key, call in self._calls.items() if call.partition not in partitions
+        ]:
             self._drop(conversation_id)
 
     def sum_up(self) -> None:
-        """Adds up the running calls, for the gauges. Groups of former calls stay at 0, so that their lines in graphs go on."""
+        """Adds up the running calls, for the gauges. Groups of former calls stay at 0, so that
+        their lines in graphs go on.
+        """
         groups = {who: _Sums(sums.has_had_goals) for who, sums in self._groups.items()}
         for call in self._calls.values():
             if not call.is_over:
@@ -168,14 +192,19 @@ class OpenCalls:
 
     def progress(self) -> Mapping[Who, float]:
         """The sum of their progress."""
-        return {who: round(sums.progress, _PROGRESS_DECIMALS) for who, sums in self._that_had_goals()}
+        return {
+            who: round(sums.progress, _PROGRESS_DECIMALS) for who, sums in self._that_had_goals()
+        }
 
     def subgoals(self) -> Mapping[tuple[str, ...], float]:
         """The number of their subgoals, by whether they are reached."""
         return {
             (*who, state): subgoals
             for who, sums in self._that_had_goals()
-            for state, subgoals in (("reached", sums.reached), ("open", sums.subgoals - sums.reached))
+            for state, subgoals in (
+                ("reached", sums.reached),
+                ("open", sums.subgoals - sums.reached),
+            )
         }
 
     def _that_had_goals(self) -> Iterator[tuple[Who, _Sums]]:
@@ -186,7 +215,8 @@ class OpenCalls:
         self._shares.discard(conversation_id)
 
 
-# Turns a row into samples of metrics. Pure: what to count and observe, for the service to carry out.
+# Turns a row into samples of metrics. Pure: what to count and observe, for the service to carry
+# out.
 
 EXEMPLAR_NAME: Final = "conversation_id"
 MAX_EXEMPLAR_CHARS: Final = 128 - len(EXEMPLAR_NAME)
@@ -194,13 +224,17 @@ MAX_EXEMPLAR_CHARS: Final = 128 - len(EXEMPLAR_NAME)
 
 REVISED_LATENCY: Final = "turn_response_latency"
 
-_COUNTED_WHEN_UNSCORED: Final[frozenset[str]] = frozenset({"turn_taking", *(kind.value for kind in TURN_JUDGES)})
+_COUNTED_WHEN_UNSCORED: Final[frozenset[str]] = frozenset(
+    {"turn_taking", *(kind.value for kind in TURN_JUDGES)}
+)
 """Values of turns that are counted when they are unknown, in addition to the latency."""
 _NO_GOALS: Final = Goals("", "")
 
 
 class Counted(NamedTuple):
-    """Adds `by` to the counter `metric`. 0 only creates the series, so that the first count is a visible step."""
+    """Adds `by` to the counter `metric`. 0 only creates the series, so that the first count is a
+    visible step.
+    """
 
     metric: str
     labels: tuple[str, ...]
@@ -223,7 +257,9 @@ class UncountableRowError(ValueError):
 
 
 def exemplar_of(row: Row) -> dict[str, str]:
-    """Returns the exemplar that leads from a sample to its call: the conversation id, cut to the limit of OpenMetrics."""
+    """Returns the exemplar that leads from a sample to its call: the conversation id, cut to the
+    limit of OpenMetrics.
+    """
     # With one NUL character, Prometheus refuses the whole page.
     return {EXEMPLAR_NAME: row.conversation_id[:MAX_EXEMPLAR_CHARS].replace("\x00", "\ufffd")}
 
@@ -231,24 +267,27 @@ def exemplar_of(row: Row) -> dict[str, str]:
 def project(row: Row, now_ms: int, *, is_over: bool = False) -> Iterator[Sample]:
     """Yields the samples of one row: of what is new in it, and of nothing else.
 
-    Rows of one transaction are one, with the news of all of them and the values of the last. So a value that was new in an earlier one
-    can be gone again: it is not observed.
+    Rows of one transaction are one, with the news of all of them and the values of the last. So a
+    value that was new in an earlier one can be gone again: it is not observed.
 
     Args:
         row: A row of `scores`.
         now_ms: The reader's wall clock, for our own delay.
-        is_over: Whether the call waited for nothing but verdicts before this row, so that the delay is not ours.
+        is_over: Whether the call waited for nothing but verdicts before this row, so that the delay
+            is not ours.
 
     Raises:
-        UncountableRowError: A value has no source or anchor, or is unknown for a reason that this kind of value cannot have; or a name in
-            `news` is none that the contract has.
+        UncountableRowError: A value has no source or anchor, or is unknown for a reason that this
+            kind of value cannot have; or a name in `news` is none that the contract has.
     """
     yield Counted("callgauge_scores_read_total", (kind_of(row),))
     if isinstance(row, GoalsRow) or not row.news:
         return
     if not is_over:
         delay_ms = max(0, now_ms - row.known_ms)  # below 0 only where clocks disagree
-        yield Observed("callgauge_event_to_score_seconds", (row.labels.pipeline_type,), to_seconds(delay_ms))
+        yield Observed(
+            "callgauge_event_to_score_seconds", (row.labels.pipeline_type,), to_seconds(delay_ms)
+        )
     who = _who(row.labels)
     for name in row.news:
         kind, _, what = name.partition(".")
@@ -273,7 +312,9 @@ def _turn_news(row: TurnRow, who: Who, kind: str, what: str) -> Iterator[Sample]
             for stage in row.stages:
                 if stage.stage == what:
                     labels = (*who, stage.source, stage.stage)
-                    yield Observed("callgauge_stage_latency_seconds", labels, to_seconds(stage.latency_ms))
+                    yield Observed(
+                        "callgauge_stage_latency_seconds", labels, to_seconds(stage.latency_ms)
+                    )
         case "interruption":
             yield Counted("callgauge_interruptions_total", (*who, what))
         case "dead_air":
@@ -283,7 +324,10 @@ def _turn_news(row: TurnRow, who: Who, kind: str, what: str) -> Iterator[Sample]
                 if str(use.index) == what and use.outcome is not None:
                     yield Counted("callgauge_tool_calls_total", (*who, use.tool, use.outcome))
         case "turn_taking":
-            if row.turn_taking is not None and (timing := number(row.turn_taking.result)) is not None:
+            if (
+                row.turn_taking is not None
+                and (timing := number(row.turn_taking.result)) is not None
+            ):
                 anchor = row.turn_taking.anchor
                 if anchor is None:
                     raise UncountableRowError("a turn's timing names no anchor")
@@ -322,9 +366,14 @@ def _call_news(row: CallRow, who: Who, kind: str, what: str) -> Iterator[Sample]
             yield Counted("callgauge_calls_with_agent_errors_total", who)
         case "goals":
             yield Counted("callgauge_calls_with_goals_total", who)
-            for outcome in ("success", "failure"):  # `increase()` cannot see a step from nothing to 1
+            for outcome in (
+                "success",
+                "failure",
+            ):  # `increase()` cannot see a step from nothing to 1
                 yield Counted("callgauge_goal_set_calls_total", (*who, goals.goal_set, outcome), 0)
-            yield Counted("callgauge_subgoals_total", (*who, "code"), len(goals.subgoals) - goals.by_judge)
+            yield Counted(
+                "callgauge_subgoals_total", (*who, "code"), len(goals.subgoals) - goals.by_judge
+            )
             yield Counted("callgauge_subgoals_total", (*who, "judge"), goals.by_judge)
         case "subgoal":
             subgoal = _numbered(goals.subgoals, what, first=0)
@@ -341,7 +390,9 @@ def _call_news(row: CallRow, who: Who, kind: str, what: str) -> Iterator[Sample]
 def _numbered(parts: Sequence[Part], what: str, *, first: int) -> Part:
     """The part of a call with the number that its news name."""
     if not what.isdecimal() or not first <= int(what) < first + len(parts):
-        raise UncountableRowError(f"its news name {what[:40]!r} of {len(parts)} parts, the first of which is {first}")
+        raise UncountableRowError(
+            f"its news name {what[:40]!r} of {len(parts)} parts, the first of which is {first}"
+        )
     return parts[int(what) - first]
 
 
@@ -358,7 +409,9 @@ def _unknown_news(kind: str, name: str) -> UncountableRowError:
 
 
 def _closed(row: CallRow, who: Who, goals: Goals) -> Iterator[Sample]:
-    """Adds the values of a whole call. A value that is not known adds nothing, or counts as unknown."""
+    """Adds the values of a whole call. A value that is not known adds nothing, or counts as
+    unknown.
+    """
     if row.close_reason is None:
         raise UncountableRowError("a closed call names no reason")
     yield Counted("callgauge_calls_ended_total", (*who, row.close_reason))
@@ -376,7 +429,9 @@ def _closed(row: CallRow, who: Who, goals: Goals) -> Iterator[Sample]:
     yield from _told(row, who)
     for kind in CALL_JUDGES:
         if (rating := getattr(row, kind)) is not None:
-            yield from _final(kind.value, rating.result, "callgauge_text_rating_ratio", (*who, kind.value))
+            yield from _final(
+                kind.value, rating.result, "callgauge_text_rating_ratio", (*who, kind.value)
+            )
     for anchor, waits in row.waits.items():
         yield Counted("callgauge_turns_final_total", (*who, anchor, "measured"), waits.measured)
         yield Counted("callgauge_turns_final_total", (*who, anchor, "overlapped"), waits.overlapped)
@@ -394,7 +449,9 @@ def _goals(goals: Goals, who: Who) -> Iterator[Sample]:
         known = _one_of(GOAL_REASONS, reason, "subgoal")
         yield Counted("callgauge_subgoals_unscored_total", (*who, known), subgoals)
     if goals.tool_correctness is not None:
-        yield from _final("tool_correctness", goals.tool_correctness, "callgauge_tool_correctness_ratio", who)
+        yield from _final(
+            "tool_correctness", goals.tool_correctness, "callgauge_tool_correctness_ratio", who
+        )
     if goals.success_final_turn is not None:
         yield from _success(goals.success_final_turn, who, goals.goal_set)
     if goals.progress is None:
@@ -460,35 +517,52 @@ def _told(row: CallRow, who: Who) -> Iterator[Sample]:
 def _transcripts(row: CallRow, who: Who) -> Iterator[Sample]:
     if (errors := row.stt_wer) is not None and errors.reference_words:
         yield Counted("callgauge_stt_reference_words_total", who, errors.reference_words)
-        yield Counted("callgauge_stt_word_errors_total", (*who, "substitution"), errors.substitutions)
+        yield Counted(
+            "callgauge_stt_word_errors_total", (*who, "substitution"), errors.substitutions
+        )
         yield Counted("callgauge_stt_word_errors_total", (*who, "deletion"), errors.deletions)
         yield Counted("callgauge_stt_word_errors_total", (*who, "insertion"), errors.insertions)
-    for speaker, side in ((Speaker.USER, row.user_disagreement), (Speaker.ASSISTANT, row.assistant_disagreement)):
+    for speaker, side in (
+        (Speaker.USER, row.user_disagreement),
+        (Speaker.ASSISTANT, row.assistant_disagreement),
+    ):
         if side is not None and side.turns:
             yield Counted("callgauge_transcript_words_total", (*who, speaker), side.words)
-            yield Counted("callgauge_transcript_differences_total", (*who, speaker), side.differences)
+            yield Counted(
+                "callgauge_transcript_differences_total", (*who, speaker), side.differences
+            )
 
 
 def _speech(speech: Speech, who: Who) -> Iterator[Sample]:
     for speaker, side in ((Speaker.USER, speech.user), (Speaker.ASSISTANT, speech.assistant)):
         yield from _known("callgauge_talk_seconds_total", (*who, speaker), side.speech_ms)
-        yield from _known("callgauge_longest_monologue_seconds", (*who, speaker), side.longest_monologue_ms)
+        yield from _known(
+            "callgauge_longest_monologue_seconds", (*who, speaker), side.longest_monologue_ms
+        )
         yield from _known("callgauge_words_per_minute", (*who, speaker), side.words_per_minute)
-        yield from _known("callgauge_repeated_questions_total", (*who, speaker), side.repeated_questions)
+        yield from _known(
+            "callgauge_repeated_questions_total", (*who, speaker), side.repeated_questions
+        )
     yield from _known("callgauge_overlap_seconds_total", who, speech.overlap_ms)
     yield from _known("callgauge_dead_air_seconds_total", who, speech.dead_air_ms)
     yield from _known("callgauge_first_word_seconds", who, speech.first_word_ms)
 
 
 def _known(name: str, labels: tuple[str, ...], value: Value) -> Iterator[Sample]:
-    """Counts or observes a value as its metric is declared. A value that is not known adds nothing."""
+    """Counts or observes a value as its metric is declared. A value that is not known
+    adds nothing.
+    """
     amount = number(value)
     if amount is None:
         return
     metric = metric_named(name)
     if metric.unit == "seconds":
         amount = to_seconds(amount)
-    yield Counted(name, labels, amount) if metric.type == "counter" else Observed(name, labels, amount)
+    yield (
+        Counted(name, labels, amount)
+        if metric.type == "counter"
+        else Observed(name, labels, amount)
+    )
 
 
 def _final(name: str, value: Value, metric: str, labels: tuple[str, ...]) -> Iterator[Sample]:
@@ -502,14 +576,20 @@ def _final(name: str, value: Value, metric: str, labels: tuple[str, ...]) -> Ite
 def _unscored_turns(name: str, reasons: Mapping[UnscoredReason, int], who: Who) -> Iterator[Sample]:
     if name == "voice_to_voice_latency_ms":
         for reason, turns in reasons.items():
-            yield Counted("callgauge_turns_unmeasured_total", (*who, _one_of(LATENCY_REASONS, reason, name)), turns)
+            yield Counted(
+                "callgauge_turns_unmeasured_total",
+                (*who, _one_of(LATENCY_REASONS, reason, name)),
+                turns,
+            )
     elif name in _COUNTED_WHEN_UNSCORED:
         yield Counted("callgauge_scores_unscored_total", (*who, name), sum(reasons.values()))
     else:
         raise UncountableRowError(f"no metric counts turns without {name[:40]}")
 
 
-def _one_of(reasons: frozenset[UnscoredReason], reason: UnscoredReason, name: str) -> UnscoredReason:
+def _one_of(
+    reasons: frozenset[UnscoredReason], reason: UnscoredReason, name: str
+) -> UnscoredReason:
     if reason not in reasons:
         raise UncountableRowError(f"{name} cannot be unscored because of {reason}")
     return reason

@@ -1,20 +1,26 @@
-"""The exporter role: reads the rows of `scores` and counts what is new in them. The projection decides what to count; this module connects
-it to Kafka.
+"""The exporter role: reads the rows of `scores` and counts what is new in them. The projection
+decides what to count; this module connects it to Kafka.
 
-Counters are lost with their process. So the committed position, always the one after the last counted record, decides the
-effect of a restart on the sums over all processes:
+Counters are lost with their process. So the committed position, always the one after the last
+counted record, decides the effect of a restart on the sums over all processes:
 
-- A graceful stop commits after counting: the next process begins with the first record that was not counted.
-- After a crash, the last commit is at most COMMIT_INTERVAL_SECONDS and the time of one commit old. The next process counts the
-  records since then again, and skips none: 0 to 1,080 records in ten kills with -9 at 2,000 records/s. It begins when the
-  session of the dead process is over, at most 10 s later.
-- A process that was frozen for longer than the session timeout may count its fetched records in addition to its successor.
-- Prometheus never sees the counts between its last scrape and the end of a process: at most those of one scrape interval.
+- A graceful stop commits after counting: the next process begins with the first record that was not
+  counted.
+- After a crash, the last commit is at most COMMIT_INTERVAL_SECONDS and the time of one commit old.
+  The next process counts the records since then again, and skips none: 0 to 1,080 records in ten
+  kills with -9 at 2,000 records/s. It begins when the session of the dead process is over, at most
+  10 s later.
+- A process that was frozen for longer than the session timeout may count its fetched records in
+  addition to its successor.
+- Prometheus never sees the counts between its last scrape and the end of a process: at most those
+  of one scrape interval.
 
-A new group begins at the end of `scores` and commits that position at once, so that its first restart skips nothing either.
+A new group begins at the end of `scores` and commits that position at once, so that its first
+restart skips nothing either.
 
-Gauges take the newest row of each running call, and every one of them is said again once a minute. So whoever gets a partition reads it
-from two minutes back: rows in front of the position only show which calls run.
+Gauges take the newest row of each running call, and every one of them is said again once a minute.
+So whoever gets a partition reads it from two minutes back: rows in front of the position only show
+which calls run.
 """
 
 import asyncio
@@ -40,13 +46,21 @@ from schemas.topics import SCORES_TOPIC
 from schemas.units import MINUTE_MS
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
-"""Time between commits: a crash makes the next process count this time again. A commit costs 0.1 ms."""
+"""Time between commits: a crash makes the next process count this time again. A commit costs 0.1
+ms.
+"""
 HAND_OVER_SECONDS: Final = 0.8
-"""How long the last commit may take when partitions are revoked or the role stops. Without it, records are counted again."""
+"""How long the last commit may take when partitions are revoked or the role stops. Without it,
+records are counted again.
+"""
 MAX_SILENT_SECONDS: Final = 30.0
-"""Time without a tick after which the role counts as stuck. Ticks are at most the interval of commits and the time of one apart."""
+"""Time without a tick after which the role counts as stuck. Ticks are at most the interval of
+commits and the time of one apart.
+"""
 LOOK_BACK_MS: Final = 2 * MINUTE_MS
-"""How far in front of the present the running calls are looked for: a running call writes its row once a minute."""
+"""How far in front of the present the running calls are looked for: a running call writes its row
+once a minute.
+"""
 
 log = structlog.get_logger()
 
@@ -54,20 +68,29 @@ log = structlog.get_logger()
 class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
     """Turns rows into metrics until it is stopped.
 
-    Counting never waits, and the client hands over records without a wait after moving its position. So whenever another task
-    runs, `_next` is exactly the position after the counted records. A record in front of it has counted, here or elsewhere.
+    Counting never waits, and the client hands over records without a wait after moving its
+    position. So whenever another task runs, `_next` is exactly the position after the counted
+    records. A record in front of it has counted, here or elsewhere.
     """
 
-    def __init__(self, kafka: KafkaSettings, settings: ExporterSettings, instruments: Instruments) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, settings: ExporterSettings, instruments: Instruments
+    ) -> None:
         self.ready = asyncio.Event()
         self._kafka = kafka
         self._instruments = instruments
         self._counts = RowCounts(settings, instruments)
         self._records = 0
-        self._next: dict[TopicPartition, int] = {}  # the offset after the last counted record, where we are to count
+        self._next: dict[
+            TopicPartition, int
+        ] = {}  # the offset after the last counted record, where we are to count
         self._committed: dict[TopicPartition, int] = {}
-        self._looked_back: set[TopicPartition] = set()  # whose running calls are known, or are being read
-        self._committing = asyncio.Lock()  # an older position must not be committed after a newer one
+        self._looked_back: set[TopicPartition] = (
+            set()
+        )  # whose running calls are known, or are being read
+        self._committing = (
+            asyncio.Lock()
+        )  # an older position must not be committed after a newer one
         self._assigned = asyncio.Event()
         self._is_leaving = False  # once true, polled records are our successor's
         self._ticked_at = 0.0
@@ -76,7 +99,9 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             "exporter",
             SCORES_TOPIC,
             self.handle,
-            message=dict[str, Any],  # the columns are in docs/tables.md: FastStream cannot show a struct
+            message=dict[
+                str, Any
+            ],  # the columns are in docs/tables.md: FastStream cannot show a struct
             decode=decode,
             group_id=settings.group_id,
             max_records=settings.max_batch_records,
@@ -88,7 +113,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
     async def run(self, stop: asyncio.Event) -> None:
         """Counts until `stop` is set, then commits and leaves.
 
-        `ready` is set when every record written from then on will be counted, by this process or the next one.
+        `ready` is set when every record written from then on will be counted, by this process or
+        the next one.
 
         Raises:
             KafkaUnreachableError: No broker answers.
@@ -108,13 +134,18 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
     def problems(self) -> Sequence[str]:
         """Why nothing is counted now, for `/readyz`."""
         if not self.ready.is_set():
-            return ("exporter: not reading scores; it waits for the broker and its share of the partitions",)
+            return (
+                "exporter: not reading scores; it waits for the broker and its share of the "
+                "partitions",
+            )
         if not self._assigned.is_set():
             return ("exporter: its group shares out the partitions of scores anew",)
         return ()
 
     def stalled(self) -> Sequence[str]:
-        """Reasons why only a restart helps, for `/healthz`: ticks have stopped, although all their waits are bounded."""
+        """Reasons why only a restart helps, for `/healthz`: ticks have stopped, although all their
+        waits are bounded.
+        """
         silent_seconds = time.monotonic() - self._ticked_at
         if self.ready.is_set() and silent_seconds > MAX_SILENT_SECONDS:
             return (f"exporter: no tick for {silent_seconds:.0f} s",)
@@ -154,7 +185,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             self._ticked_at = time.monotonic()
 
     async def _find_place(self) -> None:
-        """Asks for the start position of partitions without a counted record, and looks back from there.
+        """Asks for the start position of partitions without a counted record, and looks back from
+        there.
 
         In a group without a commit, that is the present end, which a restart must not move.
         """
@@ -173,7 +205,9 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
                 consumer.seek(partition, found.offset)
 
     async def _commit(self, deadline_seconds: float) -> None:
-        """Commits the counted positions. If that fails or takes too long, logs it; the next tick tries again."""
+        """Commits the counted positions. If that fails or takes too long, logs it; the next tick
+        tries again.
+        """
         try:
             async with asyncio.timeout(deadline_seconds), self._committing:
                 if self._assigned.is_set() and not self._is_leaving:
@@ -187,7 +221,9 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
                     if self._committed.get(partition) != self._next[partition]
                 }
                 if offsets:
-                    places = {partition: OffsetAndMetadata(to, "") for partition, to in offsets.items()}
+                    places = {
+                        partition: OffsetAndMetadata(to, "") for partition, to in offsets.items()
+                    }
                     if await self.reader.commit(places, deadline_seconds):
                         self._committed.update(offsets)
         except (KafkaError, TimeoutError) as error:

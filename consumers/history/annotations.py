@@ -1,7 +1,9 @@
-"""Labels and notes of people, and which calls are forgotten: one SQLite file beside those of the days.
+"""Labels and notes of people, and which calls are forgotten: one SQLite file beside those of the
+days.
 
-It is a file of its own because a call may be labelled before its records are here, and because what is forgotten must outlive the
-file of the call's day. All of it comes from the topic `annotations`, of whose partitions the file has the places to read on from.
+It is a file of its own because a call may be labelled before its records are here, and because what
+is forgotten must outlive the file of the call's day. All of it comes from the topic `annotations`,
+of whose partitions the file has the places to read on from.
 """
 
 import sqlite3
@@ -14,37 +16,53 @@ from consumers.store.rows import Place
 from schemas.annotations import Annotation, ForgottenTenant
 
 MAX_OF_A_CALL: Final = 100
-"""Labels and notes of one call; further ones are refused. A call that more people argue about is no label for a judge."""
+"""Labels and notes of one call; further ones are refused. A call that more people argue about is no
+label for a judge.
+"""
 MAX_ANNOTATIONS: Final = 500_000
-"""Labels and notes of all calls; further ones are refused until a day is deleted. A hundred people write so many in months."""
+"""Labels and notes of all calls; further ones are refused until a day is deleted. A hundred people
+write so many in months.
+"""
 MAX_FORGOTTEN: Final = 2_000_000
-"""Forgotten calls that are remembered, some 80 MB; then the oldest are not. Their records are gone from the topics long before."""
+"""Forgotten calls that are remembered, some 80 MB; then the oldest are not. Their records are gone
+from the topics long before.
+"""
 MAX_TENANTS: Final = 10_000
 """Forgotten tenants that are remembered; then the oldest are not."""
 
 FILE_NAME: Final = "annotations.sqlite"
 
 TABLES: Final = (
-    "CREATE TABLE annotation (conversation_id TEXT, by TEXT, label TEXT, at_ms INTEGER NOT NULL, note TEXT NOT NULL, "
-    "is_withdrawn INTEGER NOT NULL, agent TEXT NOT NULL, tenant TEXT NOT NULL, PRIMARY KEY (conversation_id, by, label)) WITHOUT ROWID",
+    "CREATE TABLE annotation (conversation_id TEXT, by TEXT, label TEXT, at_ms INTEGER NOT NULL, "
+    "note TEXT NOT NULL, "
+    "is_withdrawn INTEGER NOT NULL, agent TEXT NOT NULL, tenant TEXT NOT NULL, PRIMARY KEY "
+    "(conversation_id, by, label)) WITHOUT ROWID",
     "CREATE INDEX annotation_by_label ON annotation (label, at_ms)",
     "CREATE TABLE forgotten (call BLOB PRIMARY KEY)",
     "CREATE TABLE forgotten_tenant (tenant TEXT PRIMARY KEY, at_ms INTEGER NOT NULL)",
-    "CREATE TABLE position (topic TEXT, partition INTEGER, next INTEGER NOT NULL, PRIMARY KEY (topic, partition)) "
+    "CREATE TABLE position (topic TEXT, partition INTEGER, next INTEGER NOT NULL, PRIMARY KEY "
+    "(topic, partition)) "
     "WITHOUT ROWID",
 )
 _UPSERT: Final = (
-    "INSERT INTO annotation VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET at_ms = excluded.at_ms, note = excluded.note, "
-    "is_withdrawn = excluded.is_withdrawn, agent = excluded.agent, tenant = excluded.tenant WHERE excluded.at_ms >= at_ms"
+    "INSERT INTO annotation VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET at_ms = "
+    "excluded.at_ms, note = excluded.note, "
+    "is_withdrawn = excluded.is_withdrawn, agent = excluded.agent, tenant = excluded.tenant WHERE "
+    "excluded.at_ms >= at_ms"
 )
 _HAS: Final = "SELECT 1 FROM annotation WHERE conversation_id = ? AND by = ? AND label = ?"
-_NEWEST: Final = "SELECT conversation_id FROM annotation WHERE label = ? AND NOT is_withdrawn GROUP BY 1 ORDER BY max(at_ms) DESC LIMIT ?"
+_NEWEST: Final = (
+    "SELECT conversation_id FROM annotation WHERE label = ? AND NOT is_withdrawn GROUP BY 1 ORDER "
+    "BY max(at_ms) DESC LIMIT ?"
+)
 _LABELS: Final = (
-    "SELECT label, conversation_id FROM annotation WHERE label != '' AND NOT is_withdrawn GROUP BY 1, 2 "
+    "SELECT label, conversation_id FROM annotation WHERE label != '' AND NOT is_withdrawn GROUP BY "
+    "1, 2 "
     "ORDER BY max(at_ms) DESC LIMIT ?"
 )
 _OF_A_CALL: Final = (
-    "SELECT by, label, at_ms, note, agent, tenant FROM annotation WHERE conversation_id = ? AND NOT is_withdrawn "
+    "SELECT by, label, at_ms, note, agent, tenant FROM annotation WHERE conversation_id = ? AND "
+    "NOT is_withdrawn "
     "ORDER BY at_ms, by, label"
 )
 
@@ -87,7 +105,8 @@ class Annotations:
     # Writing.
 
     def annotate(self, annotations: Iterable[tuple[str, Annotation]]) -> int:
-        """Takes labels and notes by conversation, in order; returns how many it refused because there are too many.
+        """Takes labels and notes by conversation, in order; returns how many it refused because
+        there are too many.
 
         Those of forgotten calls are passed over.
         """
@@ -105,24 +124,35 @@ class Annotations:
                     refused += 1
                     continue
                 total += 1
-            self.connection.execute(_UPSERT, (*key, said.at_ms, said.note, said.is_withdrawn, said.agent, said.tenant))
+            self.connection.execute(
+                _UPSERT, (*key, said.at_ms, said.note, said.is_withdrawn, said.agent, said.tenant)
+            )
         return refused
 
     def forget(self, conversation_ids: Collection[str]) -> None:
-        """Deletes what people said of these calls, and remembers that they are forgotten by a hash of their ids alone."""
+        """Deletes what people said of these calls, and remembers that they are forgotten by a hash
+        of their ids alone.
+        """
         self.connection.executemany(
-            "DELETE FROM annotation WHERE conversation_id = ?", [(each,) for each in conversation_ids]
+            "DELETE FROM annotation WHERE conversation_id = ?",
+            [(each,) for each in conversation_ids],
         )
         self.connection.executemany(
-            "INSERT OR IGNORE INTO forgotten VALUES (?)", [(_hash_of(each),) for each in conversation_ids]
+            "INSERT OR IGNORE INTO forgotten VALUES (?)",
+            [(_hash_of(each),) for each in conversation_ids],
         )
         self._keep_newest("forgotten", MAX_FORGOTTEN)
 
     def forget_tenant(self, tenant: str, at_ms: int) -> None:
-        """Remembers that calls of a tenant from before a moment are forgotten, and deletes what people said of them by then."""
-        self.connection.execute("DELETE FROM annotation WHERE tenant = ? AND at_ms < ?", [tenant, at_ms])
+        """Remembers that calls of a tenant from before a moment are forgotten, and deletes what
+        people said of them by then.
+        """
         self.connection.execute(
-            "INSERT INTO forgotten_tenant VALUES (?, ?) ON CONFLICT DO UPDATE SET at_ms = max(at_ms, excluded.at_ms)",
+            "DELETE FROM annotation WHERE tenant = ? AND at_ms < ?", [tenant, at_ms]
+        )
+        self.connection.execute(
+            "INSERT INTO forgotten_tenant VALUES (?, ?) ON CONFLICT DO UPDATE SET at_ms = "
+            "max(at_ms, excluded.at_ms)",
             [tenant, at_ms],
         )
         self._keep_newest("forgotten_tenant", MAX_TENANTS)
@@ -137,12 +167,18 @@ class Annotations:
     def delete(self, conversation_ids: Iterable[str]) -> None:
         """Deletes what people said of calls that history does not keep any longer."""
         self.connection.executemany(
-            "DELETE FROM annotation WHERE conversation_id = ?", [(each,) for each in conversation_ids]
+            "DELETE FROM annotation WHERE conversation_id = ?",
+            [(each,) for each in conversation_ids],
         )
 
     def _keep_newest(self, table: str, most: int) -> None:
         self.connection.execute(
-            f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT -1 OFFSET ?)",  # noqa: S608  # ours
+            # ours
+            (
+                f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} ORDER BY rowid "  # noqa: S608
+                "DESC "
+                "LIMIT -1 OFFSET ?)"
+            ),
             [most],
         )
 
@@ -150,7 +186,9 @@ class Annotations:
 
     def is_forgotten(self, conversation_id: str) -> bool:
         """Whether records of this call are not to be kept."""
-        found = self.connection.execute("SELECT 1 FROM forgotten WHERE call = ?", [_hash_of(conversation_id)])
+        found = self.connection.execute(
+            "SELECT 1 FROM forgotten WHERE call = ?", [_hash_of(conversation_id)]
+        )
         return found.fetchone() is not None
 
     def forgotten_calls(self) -> int:
@@ -169,13 +207,17 @@ class Annotations:
         """The labels and notes of a call in the order of their times."""
         rows = self.connection.execute(_OF_A_CALL, [conversation_id])
         return [
-            Annotation(by=by, label=label or None, at_ms=at_ms, note=note, agent=agent, tenant=tenant)
+            Annotation(
+                by=by, label=label or None, at_ms=at_ms, note=note, agent=agent, tenant=tenant
+            )
             for by, label, at_ms, note, agent, tenant in rows
         ]
 
     def all_calls(self) -> Iterator[tuple[str, int]]:
         """Every call with an annotation, and when the newest was made, in epoch ms."""
-        yield from self.connection.execute("SELECT conversation_id, max(at_ms) FROM annotation GROUP BY 1")
+        yield from self.connection.execute(
+            "SELECT conversation_id, max(at_ms) FROM annotation GROUP BY 1"
+        )
 
 
 def _hash_of(conversation_id: str) -> bytes:

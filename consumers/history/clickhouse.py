@@ -1,5 +1,5 @@
-"""History in ClickHouse, over its HTTP interface. It only reads: ClickHouse takes the rows from Kafka itself, and keeps the newest of each
-turn and call (`deploy/clickhouse/tables.sql`).
+"""History in ClickHouse, over its HTTP interface. It only reads: ClickHouse takes the rows from
+Kafka itself, and keeps the newest of each turn and call (`deploy/clickhouse/tables.sql`).
 """
 
 import json
@@ -29,16 +29,23 @@ MAX_MESSAGE_CHARS: Final = 500
 
 _PARAMETERS: Final = {"text": "String", "integer": "Float64", "real": "Float64"}
 _NOT_FORGOTTEN: Final = (
-    "conversation_id NOT IN (SELECT conversation_id FROM forgotten) AND first_known_ms >= transform(ifNull(\"labels.tenant\", ''), "
+    "conversation_id NOT IN (SELECT conversation_id FROM forgotten) AND first_known_ms >= "
+    "transform(ifNull(\"labels.tenant\", ''), "
     "(SELECT groupArray(tenant) FROM tenants), (SELECT groupArray(at_ms) FROM tenants), toInt64(0))"
 )
 _ASKED: Final = "IN (SELECT unhex(arrayJoin(splitByChar(',', {ids:String}))))"
-"""Ids travel as hexadecimal numbers, because a list of texts is quoted in no way that all versions of ClickHouse agree on."""
-_TENANTS: Final = "WITH tenants AS (SELECT tenant, max(at_ms) AS at_ms FROM forgotten_tenant GROUP BY tenant)"
+"""Ids travel as hexadecimal numbers, because a list of texts is quoted in no way that all versions
+of ClickHouse agree on.
+"""
+_TENANTS: Final = (
+    "WITH tenants AS (SELECT tenant, max(at_ms) AS at_ms FROM forgotten_tenant GROUP BY tenant)"
+)
 
 
 def words_in(text: str) -> str:
-    """Returns the SQL of the words of a text, each between two blanks, without case and accents: what the index of SQLite makes of it."""
+    """Returns the SQL of the words of a text, each between two blanks, without case and accents:
+    what the index of SQLite makes of it.
+    """
     plain = rf"lowerUTF8(replaceRegexpAll(normalizeUTF8NFD({text}), '\\p{{Mn}}', ''))"
     return rf"concat(' ', arrayStringConcat(extractAll({plain}, '[\\p{{L}}\\p{{N}}\\p{{Co}}]+'), ' '), ' ')"
 
@@ -47,7 +54,9 @@ class ClickHouseHistory:
     """Past calls in ClickHouse. One object is used by one thread at a time."""
 
     def __init__(self, settings: HistorySettings, seconds: float | None = None) -> None:
-        """Nothing is connected before a question. The settings have `clickhouse_url`; an answer may take `seconds`."""
+        """Nothing is connected before a question. The settings have `clickhouse_url`; an answer may
+        take `seconds`.
+        """
         self.place = settings.clickhouse_url or ""
         user = {"X-ClickHouse-User": settings.clickhouse_user} if settings.clickhouse_user else {}
         key = settings.clickhouse_password
@@ -76,12 +85,18 @@ class ClickHouseHistory:
     def _values(
         self, question: Question, columns: Sequence[str], ids: Sequence[str] | None
     ) -> Iterator[tuple[Flat, ...]]:
-        where = ["first_known_ms >= {since:Int64}", "first_known_ms < {until:Int64}", _NOT_FORGOTTEN]
+        where = [
+            "first_known_ms >= {since:Int64}",
+            "first_known_ms < {until:Int64}",
+            _NOT_FORGOTTEN,
+        ]
         values: dict[str, str | float] = {"since": question.since_ms, "until": question.until_ms}
         for place, (column, comparison, value) in enumerate(question.conditions):
             parameter, name = f"{{value{place}:{_PARAMETERS[KINDS[column]]}}}", sql_of(column)
             where.append(
-                f"position({name}, {parameter}) > 0" if comparison == "~" else f"{name} {comparison} {parameter}"
+                f"position({name}, {parameter}) > 0"
+                if comparison == "~"
+                else f"{name} {comparison} {parameter}"
             )
             values[f"value{place}"] = value if value is not None else ""
         if ids is not None:
@@ -94,7 +109,8 @@ class ClickHouseHistory:
                 said.append(f"(hasAllTokens(words, {words}) AND position(words, {words}) > 0)")
                 values[f"word{place}"] = word
             where.append(
-                f"conversation_id IN (SELECT conversation_id FROM transcript FINAL WHERE {' AND '.join(said)})"  # noqa: S608
+                "conversation_id IN (SELECT conversation_id FROM transcript FINAL WHERE "  # noqa: S608
+                f"{' AND '.join(said)})"
             )  # ours
         order, names = "", ", ".join(map(sql_of, columns))
         if question.counts:
@@ -102,9 +118,11 @@ class ClickHouseHistory:
             names += ", count()"
         elif question.most is not None:
             order = (
-                f"ORDER BY {sql_of(question.order_by)} {question.order_sql}, conversation_id LIMIT {int(question.most)}"
+                f"ORDER BY {sql_of(question.order_by)} {question.order_sql}, conversation_id LIMIT "
+                f"{int(question.most)}"
             )
-        sql = f"{_TENANTS} SELECT {names} FROM calls FINAL WHERE {' AND '.join(where)} {order}"  # noqa: S608  # our names
+        # our names
+        sql = f"{_TENANTS} SELECT {names} FROM calls FINAL WHERE {' AND '.join(where)} {order}"  # noqa: S608
         kinds = [*(KINDS[name] for name in columns), *(["integer"] if question.counts else [])]
         for row in self._rows(sql, values):
             # Versions of ClickHouse differ in whether they write large integers as texts.
@@ -114,7 +132,9 @@ class ClickHouseHistory:
             )
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
-        """Returns the newest rows of a call; None if it is not here, or if at that moment it was another than it is now."""
+        """Returns the newest rows of a call; None if it is not here, or if at that moment it was
+        another than it is now.
+        """
         (call,) = (*self._of_call("calls", conversation_id), None)[:1]
         of_call = None if call is None else decode(call)
         if not isinstance(of_call, CallRow) or (at_ms is not None and at_ms < of_call.known_ms):
@@ -129,7 +149,9 @@ class ClickHouseHistory:
             tuple(row for row in turns if isinstance(row, TurnRow)),
             goals if isinstance(goals, GoalsRow) else None,
             words,
-            tuple(map(decode_own, self._of_call("own", conversation_id, "measure, turn NULLS FIRST"))),
+            tuple(
+                map(decode_own, self._of_call("own", conversation_id, "measure, turn NULLS FIRST"))
+            ),
         )
 
     def transcript(self, conversation_id: str) -> bytes | None:
@@ -141,8 +163,12 @@ class ClickHouseHistory:
     def _of_call(
         self, table: str, conversation_id: str, order: str = "conversation_id", column: str = "row"
     ) -> list[bytes]:
-        where = "conversation_id = {id:String} AND conversation_id NOT IN (SELECT conversation_id FROM forgotten)"
-        sql = f"SELECT {column} FROM {table} FINAL WHERE {where} ORDER BY {order}"  # noqa: S608  # ours
+        where = (
+            "conversation_id = {id:String} AND conversation_id NOT IN (SELECT conversation_id FROM "
+            "forgotten)"
+        )
+        # ours
+        sql = f"SELECT {column} FROM {table} FINAL WHERE {where} ORDER BY {order}"  # noqa: S608
         return [value.encode() for (value,) in self._rows(sql, {"id": conversation_id})]
 
     def _forgotten_until_ms(self, tenant: str) -> int:
@@ -153,13 +179,19 @@ class ClickHouseHistory:
     def is_forgotten(self, conversation_id: str) -> bool:
         """Whether a call was deleted on request."""
         return any(
-            self._rows("SELECT 1 FROM forgotten WHERE conversation_id = {id:String} LIMIT 1", {"id": conversation_id})
+            self._rows(
+                "SELECT 1 FROM forgotten WHERE conversation_id = {id:String} LIMIT 1",
+                {"id": conversation_id},
+            )
         )
 
     def labelled(self, label: str) -> list[str]:
-        """Returns the calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
+        """Returns the calls that people gave a label, the newest label first; at most
+        `MAX_ROWS`.
+        """
         sql = (
-            "SELECT conversation_id FROM annotation FINAL WHERE label = {label:String} AND NOT is_withdrawn "  # noqa: S608
+            "SELECT conversation_id FROM annotation FINAL WHERE label = {label:String} AND NOT "  # noqa: S608
+            "is_withdrawn "
             "AND conversation_id NOT IN (SELECT conversation_id FROM forgotten) "
             f"GROUP BY conversation_id ORDER BY max(at_ms) DESC, conversation_id LIMIT {MAX_ROWS}"
         )
@@ -168,23 +200,37 @@ class ClickHouseHistory:
     def labels(self) -> list[tuple[str, str]]:
         """Returns the labels of calls, each with its call, the newest first; at most `MAX_ROWS`."""
         sql = (
-            "SELECT label, conversation_id FROM annotation FINAL WHERE label != '' AND NOT is_withdrawn "  # noqa: S608
+            "SELECT label, conversation_id FROM annotation FINAL WHERE label != '' AND NOT "  # noqa: S608
+            "is_withdrawn "
             "AND conversation_id NOT IN (SELECT conversation_id FROM forgotten) "
             f"GROUP BY label, conversation_id ORDER BY max(at_ms) DESC LIMIT {MAX_ROWS}"
         )
         return [(label, name) for label, name in self._rows(sql, {})]
 
     def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
-        """Returns what people said of these calls, by conversation; calls of which nobody said anything are left out."""
+        """Returns what people said of these calls, by conversation; calls of which nobody said
+        anything are left out.
+        """
         sql = (
-            "SELECT conversation_id, by, label, at_ms, note, agent, tenant FROM annotation FINAL WHERE NOT is_withdrawn "  # noqa: S608
-            f"AND conversation_id {_ASKED} AND conversation_id NOT IN (SELECT conversation_id FROM forgotten) ORDER BY at_ms, by, label"
+            "SELECT conversation_id, by, label, at_ms, note, agent, tenant FROM annotation FINAL "  # noqa: S608
+            "WHERE NOT is_withdrawn "
+            f"AND conversation_id {_ASKED} AND conversation_id NOT IN (SELECT conversation_id FROM "
+            "forgotten) ORDER BY at_ms, by, label"
         )
         found: dict[str, list[Annotation]] = {}
         ids = iter(dict.fromkeys(conversation_ids))
         while some := list(islice(ids, IDS_AT_ONCE)):
-            for name, by, label, at_ms, note, agent, tenant in self._rows(sql, {"ids": _hexadecimal(some)}):
-                said = Annotation(by=by, label=label or None, at_ms=int(at_ms), note=note, agent=agent, tenant=tenant)
+            for name, by, label, at_ms, note, agent, tenant in self._rows(
+                sql, {"ids": _hexadecimal(some)}
+            ):
+                said = Annotation(
+                    by=by,
+                    label=label or None,
+                    at_ms=int(at_ms),
+                    note=note,
+                    agent=agent,
+                    tenant=tenant,
+                )
                 found.setdefault(name, []).append(said)
         return found
 
@@ -203,13 +249,17 @@ class ClickHouseHistory:
             if answer.status_code != httpx2.codes.OK:
                 reason = answer.read().decode("utf-8", "replace").strip()[:MAX_MESSAGE_CHARS]
                 raise OperatorError(
-                    f"History: ClickHouse at {self.place} refused a question with {answer.status_code}: {reason}. Nothing was found. See "
-                    "whether history.clickhouse_url names the database with the tables of deploy/clickhouse/tables.sql, and the user may "
+                    f"History: ClickHouse at {self.place} refused a question with "
+                    f"{answer.status_code}: {reason}. Nothing was found. See "
+                    "whether history.clickhouse_url names the database with the tables of "
+                    "deploy/clickhouse/tables.sql, and the user may "
                     "read them."
                 )
             rest = b""
             for part in answer.iter_bytes():
-                *lines, rest = (rest + part).split(b"\n")  # other characters that end a line are a part of texts
+                *lines, rest = (rest + part).split(
+                    b"\n"
+                )  # other characters that end a line are a part of texts
                 yield from map(json.loads, lines)
             if rest:
                 yield json.loads(rest)
@@ -220,8 +270,10 @@ class ClickHouseHistory:
             yield
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             raise OperatorError(
-                f"History: ClickHouse at {self.place} did not answer in full ({str(error) or type(error).__name__}). Expected its HTTP "
-                "interface, for example http://clickhouse:8123/?database=callgauge. See history.clickhouse_url."
+                f"History: ClickHouse at {self.place} did not answer in full "
+                f"({str(error) or type(error).__name__}). Expected its HTTP "
+                "interface, for example http://clickhouse:8123/?database=callgauge. See "
+                "history.clickhouse_url."
             ) from error
 
 
@@ -236,6 +288,12 @@ def _escaped(value: str | float) -> str:
     "it's a\\nb"
     """
     text = str(value)
-    for character, name in (("\\", "\\\\"), ("\n", "\\n"), ("\t", "\\t"), ("\r", "\\r"), ("\0", "\\0")):
+    for character, name in (
+        ("\\", "\\\\"),
+        ("\n", "\\n"),
+        ("\t", "\\t"),
+        ("\r", "\\r"),
+        ("\0", "\\0"),
+    ):
         text = text.replace(character, name)
     return text

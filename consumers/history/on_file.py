@@ -1,7 +1,9 @@
-"""The history of one machine: takes the decided records out of a log in a file, and keeps the calls.
+"""The history of one machine: takes the decided records out of a log in a file, and keeps the
+calls.
 
-A batch and the place to read on from are one transaction of the store; what it has taken is deleted from the log after that. What is to
-be forgotten leaves the log, too: at once if the call has closed, otherwise with its closed row, which is passed over here.
+A batch and the place to read on from are one transaction of the store; what it has taken is deleted
+from the log after that. What is to be forgotten leaves the log, too: at once if the call has
+closed, otherwise with its closed row, which is passed over here.
 """
 
 import asyncio
@@ -27,13 +29,17 @@ from schemas.rows import DECODED, RowError, StoredRow
 from schemas.topics import ANNOTATIONS_TOPIC, TRANSCRIPTS_TOPIC
 
 TOPICS: Final = (*DECODED, TRANSCRIPTS_TOPIC, ANNOTATIONS_TOPIC)
-"""What is read, in the order in which it leaves the log: who waits for a deletion waits until the record that says so is gone."""
+"""What is read, in the order in which it leaves the log: who waits for a deletion waits until the
+record that says so is gone.
+"""
 MAX_BATCH_RECORDS: Final = 1_000
 """Records of a topic in one transaction."""
 PAUSE_SECONDS: Final = 0.5
 """How long records gather before they are written."""
 MAX_LOOKED_FOR: Final = 50_000
-"""Newest closed calls of the log of which a start looks whether they are forgotten: half a second."""
+"""Newest closed calls of the log of which a start looks whether they are forgotten:
+half a second.
+"""
 RETRY_SECONDS: Final = 5.0
 """Pause before a write that failed is tried again."""
 
@@ -63,7 +69,8 @@ class FileHistory:
             log_file: The log.
             open_store: Opens the store to write.
             instruments: Get the metrics of the role.
-            shown: By topic, the offset in front of which all other readers in this process have read.
+            shown: By topic, the offset in front of which all other readers in this process have
+                read.
         """
         self.ready = asyncio.Event()
         self.fault: str | None = None
@@ -74,7 +81,8 @@ class FileHistory:
         self._next: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
         self._forgotten: set[str] = set()
-        # The store is for one thread at a time. Who is cancelled in a write leaves it behind, so a close must queue behind it.
+        # The store is for one thread at a time. Who is cancelled in a write leaves it behind, so a
+        # close must queue behind it.
         self._thread = ThreadPoolExecutor(1, "history")
 
     async def keep_all(self) -> None:
@@ -99,14 +107,18 @@ class FileHistory:
             self._next = {topic: positions.get(self._place(topic), 0) for topic in TOPICS}
             self._deleted = dict.fromkeys(TOPICS, 0)
             # The process before this one may have been killed between the history and the log.
-            self._forgotten = await self._in_thread(_forgotten_of, store, self._log.closed_calls(MAX_LOOKED_FOR))
+            self._forgotten = await self._in_thread(
+                _forgotten_of, store, self._log.closed_calls(MAX_LOOKED_FOR)
+            )
             yield store
         finally:
             self.ready.clear()
             await self._in_thread(store.close)
 
     async def open_calls(self, also: Collection[str] = ()) -> list[StoredRow]:
-        """The rows of the calls that have not closed, as they are kept, and of some others; of a start, for those who show calls."""
+        """The rows of the calls that have not closed, as they are kept, and of some others; of a
+        start, for those who show calls.
+        """
         return await asyncio.to_thread(self._rows_of_open_calls, also)
 
     def _rows_of_open_calls(self, also: Collection[str]) -> list[StoredRow]:
@@ -146,7 +158,9 @@ class FileHistory:
         return () if self.ready.is_set() else ("history: not writing",)
 
     async def _keep_some(self, store: SqliteHistory) -> float:
-        """Writes the next records; returns after how many seconds there may be more to do. A stop waits for it."""
+        """Writes the next records; returns after how many seconds there may be more to do. A stop
+        waits for it.
+        """
         try:
             kept = await self._keep(store)
         except (sqlite3.OperationalError, OSError, NotWrittenError) as error:
@@ -157,21 +171,32 @@ class FileHistory:
         return PAUSE_SECONDS if kept < MAX_BATCH_RECORDS else 0.0
 
     def _place(self, topic: str) -> Place:
-        """Where to read on, as the store notes it: of this log alone, not of another one or of Kafka."""
+        """Where to read on, as the store notes it: of this log alone, not of another one or of
+        Kafka.
+        """
         return f"{topic} of log {self._log.id}", 0
 
     def _tell(self, fault: str | None) -> None:
         """Logs a fault once for as long as it lasts."""
         if fault is not None and self.fault is None:
             log.error(
-                "history_waits", problem=fault, what_to_do="Make room on its disk, and see to the rights of the folder.",
-                what_happens_now=f"It is tried again every {RETRY_SECONDS:.0f} s; records wait in the log.",
-            )  # fmt: skip
+                "history_waits",
+                problem=fault,
+                what_to_do="Make room on its disk, and see to the rights of the folder.",
+                what_happens_now=(
+                    f"It is tried again every {RETRY_SECONDS:.0f} s; records wait in the log."
+                ),
+            )
         self.fault = fault
 
     async def _keep(self, store: SqliteHistory) -> int:
-        """Writes the next records, and deletes from the log what everybody has read; returns how many there were."""
-        polled = {topic: self._log.records(topic, self._next[topic], MAX_BATCH_RECORDS) for topic in TOPICS}
+        """Writes the next records, and deletes from the log what everybody has read; returns how
+        many there were.
+        """
+        polled = {
+            topic: self._log.records(topic, self._next[topic], MAX_BATCH_RECORDS)
+            for topic in TOPICS
+        }
         records = [record for each in polled.values() for record in each]
         if records:
             batch = _batch(polled, self._place)
@@ -219,10 +244,18 @@ def _batch(polled: "dict[str, list[DecidedRecord]]", place_of: Callable[[str], P
             else:
                 annotations.append((record.key.decode(), said))
     positions = {place_of(topic): each[-1].offset + 1 for topic, each in polled.items() if each}
-    of_people = {place: offset for place, offset in positions.items() if place == place_of(ANNOTATIONS_TOPIC)}
-    transcripts = [(record.key.decode(), record.timestamp, record.value) for record in polled[TRANSCRIPTS_TOPIC]]
+    of_people = {
+        place: offset for place, offset in positions.items() if place == place_of(ANNOTATIONS_TOPIC)
+    }
+    transcripts = [
+        (record.key.decode(), record.timestamp, record.value)
+        for record in polled[TRANSCRIPTS_TOPIC]
+    ]
     first_ms = min((record.timestamp for each in polled.values() for record in each), default=0)
     return Batch(
-        rows, transcripts, {place: at for place, at in positions.items() if place not in of_people},
-        FromPeople(annotations, forgotten, tenants, of_people), first_ms,
-    )  # fmt: skip
+        rows,
+        transcripts,
+        {place: at for place, at in positions.items() if place not in of_people},
+        FromPeople(annotations, forgotten, tenants, of_people),
+        first_ms,
+    )

@@ -1,4 +1,6 @@
-"""Opens history where the settings say that it is. ClickHouse's client is imported only for ClickHouse."""
+"""Opens history where the settings say that it is. ClickHouse's client is imported only for
+ClickHouse.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +30,8 @@ def opened(settings: HistorySettings, seconds: float | None = None) -> Iterator[
         store = SqliteHistory(settings.folder, seconds=seconds)
     else:
         raise HistoryFolderError(
-            "History: there is no folder. Set history.folder to that of the role `history`, or history.clickhouse_url."
+            "History: there is no folder. Set history.folder to that of the role `history`, or "
+            "history.clickhouse_url."
         )
     try:
         yield store

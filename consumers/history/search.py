@@ -1,4 +1,6 @@
-"""Questions to history: conditions on the columns of calls, from a closed list of names and comparisons. People write no SQL."""
+"""Questions to history: conditions on the columns of calls, from a closed list of names and
+comparisons. People write no SQL.
+"""
 
 import difflib
 import operator
@@ -16,21 +18,29 @@ from schemas.units import DAY_MS
 Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
 COMPARISONS: Final[tuple[Comparison, ...]] = get_args(Comparison)
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    ">=": operator.ge, "<=": operator.le, "!=": operator.ne, "=": operator.eq, ">": operator.gt, "<": operator.lt,
-}  # fmt: skip
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "=": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 COLUMNS: Final[Mapping[str, Column]] = {column.name: column for column in CALL_COLUMNS}
 """The columns of past calls by their names, in their order."""
 
 
 class Derived(NamedTuple):
-    """A column that follows from others. Its SQL is one that SQLite and ClickHouse understand alike; a condition on NULL does not hold."""
+    """A column that follows from others. Its SQL is one that SQLite and ClickHouse understand
+    alike; a condition on NULL does not hold.
+    """
 
     kind: Kind
     sql: str
 
 
 _NEVER_ANSWERED: Final = (
-    '("waiting.turn" = 0 OR ("p50_ms" IS NULL AND "unanswered" > 0 AND "unanswered" >= "turns" - 1))'
+    '("waiting.turn" = 0 OR ("p50_ms" IS NULL AND "unanswered" > 0 AND "unanswered" >= "turns" - '
+    "1))"
 )
 _HUNG_UP: Final = '"waiting.turn" IS NOT NULL'
 _FAILED: Final = f'("known_ms" - "errors.known_ms") <= {ERROR_MS}'
@@ -46,45 +56,60 @@ TROUBLES: Final[Mapping[str, str]] = {
     "interruptions": f'"user_interruptions" + "assistant_interruptions" >= {MANY_INTERRUPTIONS}',
     "dead_air": '"dead_airs" > 0',
 }
-"""What can be wrong with a call as a whole, the worst first, and when it is. The names are those of `TroubleKind` where it has them."""
+"""What can be wrong with a call as a whole, the worst first, and when it is. The names are those of
+`TroubleKind` where it has them.
+"""
 DERIVED: Final[Mapping[str, Derived]] = {
     "outcome": Derived(
         "text",
-        f"CASE WHEN \"state\" = 'running' THEN 'running' WHEN {_NEVER_ANSWERED} THEN 'never_answered' "
+        f"CASE WHEN \"state\" = 'running' THEN 'running' WHEN {_NEVER_ANSWERED} THEN "
+        "'never_answered' "
         f"WHEN {_HUNG_UP} THEN 'hung_up' WHEN {_FAILED} THEN 'failed' ELSE 'ended' END",
     ),
     "troubles": Derived(
         "text",
-        " || ".join(["' '", *(f"CASE WHEN {sql} THEN '{name} ' ELSE '' END" for name, sql in TROUBLES.items())]),
+        " || ".join(
+            [
+                "' '",
+                *(f"CASE WHEN {sql} THEN '{name} ' ELSE '' END" for name, sql in TROUBLES.items()),
+            ]
+        ),
     ),
     "rank": Derived(
         "real",
-        f"CASE WHEN {_NEVER_ANSWERED} THEN 300 WHEN {_HUNG_UP} THEN 200 WHEN {_FAILED} THEN 100 ELSE 0 END + "
+        f"CASE WHEN {_NEVER_ANSWERED} THEN 300 WHEN {_HUNG_UP} THEN 200 WHEN {_FAILED} THEN 100 "
+        "ELSE 0 END + "
         + " + ".join(
-            f"CASE WHEN {sql} THEN {len(TROUBLES) - place} ELSE 0 END" for place, sql in enumerate(TROUBLES.values())
+            f"CASE WHEN {sql} THEN {len(TROUBLES) - place} ELSE 0 END"
+            for place, sql in enumerate(TROUBLES.values())
         )
         + ' + coalesce("longest_wait_ms", 0) / 10000000.0',
     ),
     "ended_badly": Derived(
         "integer",
-        f"CASE WHEN \"state\" = 'running' THEN NULL WHEN {_NEVER_ANSWERED} OR {_HUNG_UP} OR {_FAILED} THEN 1 ELSE 0 END",
+        f"CASE WHEN \"state\" = 'running' THEN NULL WHEN {_NEVER_ANSWERED} OR {_HUNG_UP} OR "
+        f"{_FAILED} THEN 1 ELSE 0 END",
     ),
     "success": Derived(
         "real",
-        'CASE WHEN "goals.success_final_turn.reason" IS NULL THEN coalesce("goals.success_final_turn", "goals.progress.success") END',
+        'CASE WHEN "goals.success_final_turn.reason" IS NULL THEN '
+        'coalesce("goals.success_final_turn", "goals.progress.success") END',
     ),
     "length_ms": Derived(
         "integer",
-        'CASE WHEN "state" = \'running\' THEN NULL ELSE coalesce("ended_ms" - "began_ms", "known_ms" - "first_known_ms") END',
+        'CASE WHEN "state" = \'running\' THEN NULL ELSE coalesce("ended_ms" - "began_ms", '
+        '"known_ms" - "first_known_ms") END',
     ),
     "day_ms": Derived("integer", f'"first_known_ms" - "first_known_ms" % {DAY_MS}'),
 }
 """Columns that no file has: conditions, orders and counts take them like the others.
 
-- `outcome`: `never_answered`, `hung_up` (while the caller waited), `failed` (right after an error of the agent), `ended`, `running`
+- `outcome`: `never_answered`, `hung_up` (while the caller waited), `failed` (right after an error
+  of the agent), `ended`, `running`
 - `troubles`: names of `TROUBLES`, a blank before and behind each
 - `rank`: the higher, the worse: how it ended, then its troubles, then its longest wait
-- `ended_badly`: 1 or 0; `success`: as a trial has it; `length_ms`; `day_ms`: when its day began, in UTC
+- `ended_badly`: 1 or 0; `success`: as a trial has it; `length_ms`; `day_ms`: when its day began, in
+  UTC
 """
 KINDS: Final[Mapping[str, Kind]] = {name: each.kind for name, each in COLUMNS.items()} | {
     name: each.kind for name, each in DERIVED.items()
@@ -125,10 +150,15 @@ class Condition(NamedTuple):
         Raises:
             SetupError: It is no condition.
         """
-        found = _CONDITION.fullmatch(text[: MAX_TEXT_CHARS + 1]) if len(text) <= MAX_TEXT_CHARS else None
+        found = (
+            _CONDITION.fullmatch(text[: MAX_TEXT_CHARS + 1])
+            if len(text) <= MAX_TEXT_CHARS
+            else None
+        )
         if found is None:
             raise SetupError(
-                f"Condition {text[:MAX_TEXT_CHARS]!r}: expected a column, one of {' '.join(COMPARISONS)}, and a value of at most "
+                f"Condition {text[:MAX_TEXT_CHARS]!r}: expected a column, one of "
+                f"{' '.join(COMPARISONS)}, and a value of at most "
                 f"{MAX_TEXT_CHARS} characters, as in 'p95_ms > 3000'. Nothing was searched."
             )
         column, comparison, value = found.group(1), found.group(2), found.group(3).strip("\"'")
@@ -136,16 +166,19 @@ class Condition(NamedTuple):
         if KINDS[column] == "text":
             if comparison not in {"=", "!=", "~"}:
                 raise SetupError(
-                    f"Condition {text!r}: {column} is a text, so it can be compared with = (equal), != (not equal) and ~ (contains)."
+                    f"Condition {text!r}: {column} is a text, so it can be compared with = "
+                    "(equal), != (not equal) and ~ (contains)."
                 )
-            return cls(column, comparison, value)  # type: ignore[arg-type]  # the pattern has these only
+            # the pattern has these only
+            return cls(column, comparison, value)  # type: ignore[arg-type]
         try:
             number = float(value)
         except ValueError:
             number = float("nan")
         if comparison == "~" or number != number:  # no number
             raise SetupError(
-                f"Condition {text!r}: {column} is a number, so it can be compared with a number by {' '.join(COMPARISONS[:-1])}."
+                f"Condition {text!r}: {column} is a number, so it can be compared with a number by "
+                f"{' '.join(COMPARISONS[:-1])}."
             )
         return cls(column, comparison, number)  # type: ignore[arg-type]
 
@@ -172,13 +205,16 @@ def require_column(name: str, asked: str) -> None:
         return
     ends = {each.rpartition(".")[2]: each for each in reversed(list(KINDS))}
     similar = [
-        each for each in KINDS if name.split(".")[-1] in re.split(r"[._]", each) and not each.endswith(".reason")
+        each
+        for each in KINDS
+        if name.split(".")[-1] in re.split(r"[._]", each) and not each.endswith(".reason")
     ]
     near = difflib.get_close_matches(name, [*KINDS, *ends], MOST_MEANT, 0.7)
     meant = list(dict.fromkeys([*similar, *(ends.get(each, each) for each in near)]))[:MOST_MEANT]
     is_it = f" Is it {' or '.join(meant)}?" if meant else ""
     raise SetupError(
-        f"{asked}: there is no column {name!r}. Nothing was searched.{is_it} docs/tables.md lists all {len(COLUMNS)} columns of a call."
+        f"{asked}: there is no column {name!r}. Nothing was searched.{is_it} docs/tables.md lists "
+        f"all {len(COLUMNS)} columns of a call."
     )
 
 
@@ -204,7 +240,8 @@ class Question(NamedTuple):
         until_ms: Calls that began before that.
         conditions: All of them must hold.
         words: Words that the transcript must have, all of them; empty for any.
-        order_by: Column by which the calls come, highest first; calls whose value is unknown come last.
+        order_by: Column by which the calls come, highest first; calls whose value is unknown come
+            last.
         most: Most calls to return; None for all of them, in no order.
         ids: Only calls with these ids, at most `MAX_ROWS`; None for any.
         skip: How many of the first calls are left out.
@@ -229,11 +266,18 @@ class Question(NamedTuple):
         return "ASC NULLS LAST" if self.ascends else "DESC NULLS LAST"
 
 
-def found(store: "HistoryStore", question: Question, columns: Collection[str]) -> list[dict[str, Flat]]:
-    """The rows of the calls that a question asks for, by its column; those with the same value by their ids."""
+def found(
+    store: "HistoryStore", question: Question, columns: Collection[str]
+) -> list[dict[str, Flat]]:
+    """The rows of the calls that a question asks for, by its column; those with the same value by
+    their ids.
+    """
     names = tuple(dict.fromkeys((*columns, "conversation_id", question.order_by)))
     most = None if question.most is None else question.skip + question.most
-    rows = [dict(zip(names, row, strict=True)) for row in store.values(question._replace(most=most), names)]
+    rows = [
+        dict(zip(names, row, strict=True))
+        for row in store.values(question._replace(most=most), names)
+    ]
     rows.sort(key=lambda row: str(row["conversation_id"]))
     rows.sort(key=lambda row: _rank(row[question.order_by], question), reverse=not question.ascends)
     return [{name: row[name] for name in columns} for row in rows[question.skip : most]]
@@ -260,7 +304,9 @@ class HistoryStore(Protocol):
         """These columns of the calls that are asked for, in their order."""
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
-        """These columns of the calls that are asked for; without a number of calls, all of them in no order."""
+        """These columns of the calls that are asked for; without a number of calls, all of them in
+        no order.
+        """
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
         """A call as it was known at a moment; None if it is not here."""
@@ -278,4 +324,6 @@ class HistoryStore(Protocol):
         """The labels of calls, each with its call, the newest first; at most `MAX_ROWS`."""
 
     def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
-        """What people said of these calls, by conversation; calls of which nobody said anything are left out."""
+        """What people said of these calls, by conversation; calls of which nobody said anything are
+        left out.
+        """

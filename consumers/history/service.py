@@ -1,9 +1,10 @@
-"""The history role: reads `scores`, `words`, `scores.own`, `transcripts` and `annotations`, and keeps the calls in the store, each row
-exactly once.
+"""The history role: reads `scores`, `words`, `scores.own`, `transcripts` and `annotations`, and
+keeps the calls in the store, each row exactly once.
 
-The store has the place to read on from in the same transaction as the rows, so no consumer group is used: one process reads all
-partitions, and a second one for the same folder is refused. It reads with aiokafka, because it begins each partition at that place and
-holds some back until others have caught up; FastStream's subscribers begin where a group is.
+The store has the place to read on from in the same transaction as the rows, so no consumer group is
+used: one process reads all partitions, and a second one for the same folder is refused. It reads
+with aiokafka, because it begins each partition at that place and holds some back until others have
+caught up; FastStream's subscribers begin where a group is.
 """
 
 import asyncio
@@ -26,13 +27,27 @@ from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import SetupError, finish_unless
 from consumers.runtime.registry import Instruments
-from schemas.annotations import ANNOTATION, MAX_ANNOTATION_BYTES, MAX_NOTE_CHARS, Annotation, ForgottenTenant
+from schemas.annotations import (
+    ANNOTATION,
+    MAX_ANNOTATION_BYTES,
+    MAX_NOTE_CHARS,
+    Annotation,
+    ForgottenTenant,
+)
 from schemas.quarantine import UndecodableRecord
 from schemas.rows import DECODED, RowError, StoredRow
-from schemas.topics import ANNOTATIONS_TOPIC, OWN_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
+from schemas.topics import (
+    ANNOTATIONS_TOPIC,
+    OWN_TOPIC,
+    SCORES_TOPIC,
+    TRANSCRIPTS_TOPIC,
+    WORDS_TOPIC,
+)
 
 POLL_MS: Final = 500
-"""How long records may gather before they are written: a transaction of the disk costs the same for one and for many."""
+"""How long records may gather before they are written: a transaction of the disk costs the same for
+one and for many.
+"""
 MAX_BATCH_RECORDS: Final = 2_000
 """Records of one transaction: a fifth of a second of work, after which readers see them."""
 RETRY_SECONDS: Final = 5.0
@@ -79,7 +94,8 @@ class HistoryRole:
         """
         if settings.folder is None:
             raise SetupError(
-                "History: there is no folder for past calls, so it does not start. Set history.folder, for example "
+                "History: there is no folder for past calls, so it does not start. Set "
+                "history.folder, for example "
                 "CALLGAUGE_HISTORY__FOLDER=history."
             )
         self.ready = asyncio.Event()
@@ -95,7 +111,9 @@ class HistoryRole:
         self._moved_at = time.monotonic()
         self._lag: dict[tuple[str, ...], float] = {}
         instruments.read_gauge("callgauge_history_lag_messages", lambda: dict(self._lag))
-        instruments.read_gauge("callgauge_history_forgotten_calls", lambda: {(): float(self._forgotten_calls)})
+        instruments.read_gauge(
+            "callgauge_history_forgotten_calls", lambda: {(): float(self._forgotten_calls)}
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Reads and writes until `stop` is set.
@@ -120,7 +138,9 @@ class HistoryRole:
         return () if self.ready.is_set() else ("history: not reading",)
 
     def stalled(self) -> Sequence[str]:
-        """Reasons why only a restart helps, for `/healthz`. A full disk, a broker that is away or a long deletion is none."""
+        """Reasons why only a restart helps, for `/healthz`. A full disk, a broker that is away or a
+        long deletion is none.
+        """
         silent_seconds = time.monotonic() - self._moved_at
         if self.ready.is_set() and not self._is_forgetting and silent_seconds > MAX_SILENT_SECONDS:
             return (f"history: nothing was polled or written for {silent_seconds:.0f} s",)
@@ -128,30 +148,51 @@ class HistoryRole:
 
     def _opened(self) -> SqliteHistory:
         return SqliteHistory(
-            self._folder, writes=True, keeps_words=self._settings.words, retention_days=self._settings.retention_days
+            self._folder,
+            writes=True,
+            keeps_words=self._settings.words,
+            retention_days=self._settings.retention_days,
         )
 
     async def _read(self, store: SqliteHistory, stop: asyncio.Event) -> None:
-        """Reads from the positions of the store until a topic has more partitions, a file is broken, or `stop` is set."""
-        topics = [SCORES_TOPIC, ANNOTATIONS_TOPIC, *([WORDS_TOPIC, TRANSCRIPTS_TOPIC] if self._settings.words else [])]
+        """Reads from the positions of the store until a topic has more partitions, a file is
+        broken, or `stop` is set.
+        """
+        topics = [
+            SCORES_TOPIC,
+            ANNOTATIONS_TOPIC,
+            *([WORDS_TOPIC, TRANSCRIPTS_TOPIC] if self._settings.words else []),
+        ]
         topics += [OWN_TOPIC] if self._reads_own else []
         counts = await finish_unless(stop, partition_counts(self._kafka, topics))
         if counts is None:
             return
         consumer = self._kafka.consumer(
-            "history", enable_auto_commit=False, auto_offset_reset="earliest", max_poll_records=MAX_BATCH_RECORDS
+            "history",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_poll_records=MAX_BATCH_RECORDS,
         )
         try:
             await consumer.start()
             consumer.assign(
-                [TopicPartition(self._kafka.topic(topic), n) for topic in topics for n in range(counts[topic])]
+                [
+                    TopicPartition(self._kafka.topic(topic), n)
+                    for topic in topics
+                    for n in range(counts[topic])
+                ]
             )
             positions = await asyncio.to_thread(store.positions)
             for tp in consumer.assignment():
-                # What the topic no longer has is passed over: reading begins at its first record then.
+                # What the topic no longer has is passed over: reading begins at its first record
+                # then.
                 consumer.seek(tp, positions.get((tp.topic, tp.partition), 0))
             # What is to be forgotten is known before any call is kept.
-            others = [tp for tp in consumer.assignment() if tp.topic != self._kafka.topic(ANNOTATIONS_TOPIC)]
+            others = [
+                tp
+                for tp in consumer.assignment()
+                if tp.topic != self._kafka.topic(ANNOTATIONS_TOPIC)
+            ]
             behind = await consumer.end_offsets(consumer.assignment() - {*others})
             consumer.pause(*others)
             looked_at = time.monotonic()
@@ -161,7 +202,9 @@ class HistoryRole:
                 self._moved_at = time.monotonic()
                 if polled and not await self._write(store, polled, stop):
                     return
-                behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
+                behind = {
+                    tp: end for tp, end in behind.items() if await consumer.position(tp) < end
+                }
                 if not behind and others:
                     consumer.resume(*others)
                     others = []
@@ -184,9 +227,14 @@ class HistoryRole:
                     await consumer.stop()
 
     async def _write(
-        self, store: SqliteHistory, polled: Mapping[TopicPartition, Sequence[Any]], stop: asyncio.Event
+        self,
+        store: SqliteHistory,
+        polled: Mapping[TopicPartition, Sequence[Any]],
+        stop: asyncio.Event,
     ) -> bool:
-        """Writes what was polled, again and again until it is written; returns whether reading can go on after it."""
+        """Writes what was polled, again and again until it is written; returns whether reading can
+        go on after it.
+        """
         batch = self._batch(polled)
         while not stop.is_set():
             try:
@@ -202,7 +250,11 @@ class HistoryRole:
                 await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
             else:
                 self._fault = None
-                people = len(batch.people.annotations) + len(batch.people.forgotten) + len(batch.people.tenants)
+                people = (
+                    len(batch.people.annotations)
+                    + len(batch.people.forgotten)
+                    + len(batch.people.tenants)
+                )
                 records = len(batch.rows) + len(batch.transcripts) + people
                 for outcome, count in left_out._asdict().items():
                     records -= count
@@ -216,7 +268,9 @@ class HistoryRole:
         return False
 
     async def _note_lag(self, consumer: AIOKafkaConsumer) -> None:
-        lag: dict[tuple[str, ...], float] = dict.fromkeys(((tp.topic,) for tp in consumer.assignment()), 0.0)
+        lag: dict[tuple[str, ...], float] = dict.fromkeys(
+            ((tp.topic,) for tp in consumer.assignment()), 0.0
+        )
         for tp in consumer.assignment():
             if (end := consumer.highwater(tp)) is not None:
                 lag[tp.topic,] += max(0, end - await consumer.position(tp))
@@ -257,10 +311,14 @@ class HistoryRole:
                 except RowError as error:
                     refused.append((record, str(error)))
             else:
-                transcripts.append(((record.key or b"").decode("utf-8", "replace"), record.timestamp, record.value))
+                transcripts.append(
+                    ((record.key or b"").decode("utf-8", "replace"), record.timestamp, record.value)
+                )
         self._refuse(refused)
         positions = {(tp.topic, tp.partition): each[-1].offset + 1 for tp, each in polled.items()}
-        of_people = {place: offset for place, offset in positions.items() if place[0] == annotations_topic}
+        of_people = {
+            place: offset for place, offset in positions.items() if place[0] == annotations_topic
+        }
         return Batch(
             rows,
             transcripts,
@@ -270,13 +328,16 @@ class HistoryRole:
         )
 
     def _said(self, record: Any) -> Annotation | ForgottenTenant:
-        """What a record of `annotations` says: a note without personal data, and no moment after that of the record itself.
+        """What a record of `annotations` says: a note without personal data, and no moment after
+        that of the record itself.
 
         Raises:
             ValidationError, _UnfitError: It says nothing that can be kept.
         """
         if len(record.value) > MAX_ANNOTATION_BYTES:
-            raise _UnfitError(f"it has {len(record.value)} bytes, and {MAX_ANNOTATION_BYTES} are the most")
+            raise _UnfitError(
+                f"it has {len(record.value)} bytes, and {MAX_ANNOTATION_BYTES} are the most"
+            )
         said = ANNOTATION.validate_json(record.value)
         at_ms = min(said.at_ms, record.timestamp)
         if isinstance(said, ForgottenTenant):
@@ -296,20 +357,29 @@ class HistoryRole:
                 what_happens_now="History lacks it.",
             )
         if len(refused) > MAX_REFUSED_LINES:
-            log.warning("more_records_refused", role="history", records=len(refused) - MAX_REFUSED_LINES)
+            log.warning(
+                "more_records_refused", role="history", records=len(refused) - MAX_REFUSED_LINES
+            )
 
     def _tell_of_disk(self, error: Exception) -> None:
-        self._tell(f"{self._folder}: {error}", "Make room on its disk, and see to the rights of the folder.")
+        self._tell(
+            f"{self._folder}: {error}",
+            "Make room on its disk, and see to the rights of the folder.",
+        )
 
     def _tell(self, fault: str, what_to_do: str) -> None:
         """Logs a fault once for as long as it lasts."""
         if self._fault != fault:
             self._fault = fault
             log.error(
-                "history_waits", problem=fault, what_to_do=what_to_do,
-                what_happens_now=f"It is tried again every {RETRY_SECONDS:.0f} s; records wait in their topics, and the other roles go "
+                "history_waits",
+                problem=fault,
+                what_to_do=what_to_do,
+                what_happens_now=f"It is tried again every {RETRY_SECONDS:.0f} s; "
+                "records wait in their topics, "
+                "and the other roles go "
                 "on.",
-            )  # fmt: skip
+            )
 
 
 class _UnfitError(Exception):

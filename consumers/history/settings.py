@@ -18,14 +18,19 @@ class HistorySettings(BaseModel):
     folder: Path | None = Field(
         None,
         examples=["history"],
-        description="folder that gets a file of the calls of each day; one process writes it, and commands read it",
+        description=(
+            "folder that gets a file of the calls of each day; one process writes it, and commands "
+            "read it"
+        ),
     )
     retention_days: Annotated[int, Field(ge=1, le=MAX_RETENTION_DAYS)] = Field(
         30, description="days after which the file of a day is deleted"
     )
     words: bool = Field(
         default=True,
-        description="whether transcripts are kept and can be searched, without personal data as everywhere",
+        description=(
+            "whether transcripts are kept and can be searched, without personal data as everywhere"
+        ),
     )
 
     clickhouse_url: str | None = Field(
@@ -33,7 +38,10 @@ class HistorySettings(BaseModel):
         pattern=r"^https?://[^\s@]+$",
         max_length=500,
         examples=["http://clickhouse:8123/?database=callgauge"],
-        description="HTTP interface of a ClickHouse that keeps past calls, with its database; commands and pages read it, not the folder",
+        description=(
+            "HTTP interface of a ClickHouse that keeps past calls, with its database; commands and "
+            "pages read it, not the folder"
+        ),
     )
     clickhouse_user: str | None = Field(
         None,

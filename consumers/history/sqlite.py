@@ -1,8 +1,10 @@
 """History in SQLite: one file a day in one folder, which one process writes and any number read.
 
-A file has the rows of the calls that began on its day (`consumers/store/rows.py`), the newest row of each call as columns, and transcripts
-with an index of their words. The rows of a batch and the place to read on from are one transaction of the newest file; older files, which
-get the ends of calls of yesterday, come before it. So after a crash the batch is read again, and nothing is missing and nothing is twice.
+A file has the rows of the calls that began on its day (`consumers/store/rows.py`), the newest row
+of each call as columns, and transcripts with an index of their words. The rows of a batch and the
+place to read on from are one transaction of the newest file; older files, which get the ends of
+calls of yesterday, come before it. So after a crash the batch is read again, and nothing is missing
+and nothing is twice.
 """
 
 import contextlib
@@ -25,7 +27,15 @@ from consumers.history.annotations import TABLES as TABLES_OF_PEOPLE
 from consumers.history.search import COLUMNS, DERIVED, Question, found, quoted, sql_of
 from consumers.runtime.private_files import FolderLockedError, lock_folder, make_file, make_folder
 from consumers.runtime.process import OperatorError
-from consumers.store.rows import BUSY_SECONDS, PACKING_LEVEL, TABLES, Place, Rows, StoredCall, transaction
+from consumers.store.rows import (
+    BUSY_SECONDS,
+    PACKING_LEVEL,
+    TABLES,
+    Place,
+    Rows,
+    StoredCall,
+    transaction,
+)
 from schemas.annotations import Annotation
 from schemas.columns import CALL_COLUMNS, Flat, flat
 from schemas.rows import CallRow, GoalsRow, Row, StoredRow, WordsRow
@@ -35,9 +45,13 @@ from schemas.units import DAY_MS
 MAX_PLACES: Final = 50_000
 """Calls whose file is remembered; of others it is looked up."""
 LOOKBACK_FILES: Final = 3
-"""Newest files in which a record's call may be: a call lasts hours, an outage a day or two. Later, the same id is a new call."""
+"""Newest files in which a record's call may be: a call lasts hours, an outage a day or two. Later,
+the same id is a new call.
+"""
 STEPS_BETWEEN_LOOKS: Final = 20_000
-"""Steps of SQLite after which it is looked whether a question has taken too long: less than a millisecond."""
+"""Steps of SQLite after which it is looked whether a question has taken too long: less than a
+millisecond.
+"""
 MAX_WORDS_CHARS: Final = 1_000_000
 """Longest text of one transcript that can be searched; the rest is kept and not searched."""
 _FILE_NAME: Final = re.compile(r"calls-(\d{4}-\d{2}-\d{2})\.sqlite")
@@ -47,7 +61,9 @@ log = structlog.get_logger()
 
 
 class HistoryFolderError(OperatorError):
-    """The folder of history cannot be used: it is not there, not writable, or another process writes it."""
+    """The folder of history cannot be used: it is not there, not writable, or another process
+    writes it.
+    """
 
 
 class FolderInUseError(HistoryFolderError):
@@ -55,7 +71,9 @@ class FolderInUseError(HistoryFolderError):
 
 
 class HistoryBrokenError(Exception):
-    """A file is damaged. It was set aside; what it had must be read from the topics again, from the `positions` of now on."""
+    """A file is damaged. It was set aside; what it had must be read from the topics again, from the
+    `positions` of now on.
+    """
 
 
 class Batch(NamedTuple):
@@ -77,13 +95,17 @@ class Batch(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """How many records of a batch were not kept: annotations beyond a bound, and records of forgotten calls."""
+    """How many records of a batch were not kept: annotations beyond a bound, and records of
+    forgotten calls.
+    """
 
     refused: int
     forgotten: int
 
 
-_COLUMNS: Final = ", ".join(f"{quoted(column.name)} {_SQL_KIND[column.kind]}" for column in CALL_COLUMNS)
+_COLUMNS: Final = ", ".join(
+    f"{quoted(column.name)} {_SQL_KIND[column.kind]}" for column in CALL_COLUMNS
+)
 _TABLES: Final = (
     *TABLES,
     f"CREATE TABLE calls (call INTEGER PRIMARY KEY, {_COLUMNS})",
@@ -92,7 +114,9 @@ _TABLES: Final = (
     "CREATE TABLE transcript (call INTEGER PRIMARY KEY, value BLOB NOT NULL)",
 )
 _SET_CALL: Final = (
-    f"INSERT OR REPLACE INTO calls (call, {', '.join(quoted(column.name) for column in CALL_COLUMNS)}) "  # noqa: S608  # our names
+    # our names
+    "INSERT OR REPLACE INTO calls (call, "  # noqa: S608
+    f"{', '.join(quoted(column.name) for column in CALL_COLUMNS)}) "
     f"VALUES (?{', ?' * len(CALL_COLUMNS)})"
 )
 _UNINDEX: Final = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
@@ -100,7 +124,9 @@ _UNINDEX: Final = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?
 
 def _connected(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"{path.resolve().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
+    return sqlite3.connect(
+        uri, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+    )
 
 
 def _new(path: Path) -> Path:
@@ -128,7 +154,8 @@ def _make(path: Path, positions: Mapping[Place, int]) -> None:
             # A build without FTS5 finds words by looking at each text.
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute(
-                    "CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'unicode61 remove_diacritics 2')"
+                    "CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = "
+                    "'unicode61 remove_diacritics 2')"
                 )
             Rows(connection).keep_positions(positions)
     finally:
@@ -139,7 +166,9 @@ def _make(path: Path, positions: Mapping[Place, int]) -> None:
 class _Day:
     """The file of one day."""
 
-    def __init__(self, path: Path, *, writes: bool, positions: Mapping[Place, int] | None = None) -> None:
+    def __init__(
+        self, path: Path, *, writes: bool, positions: Mapping[Place, int] | None = None
+    ) -> None:
         """Opens the file of a day, or makes it.
 
         Args:
@@ -153,12 +182,17 @@ class _Day:
         try:
             if writes:
                 _set_up(self.connection)
-            self.columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(calls)")}
+            self.columns = {
+                str(row[1]) for row in self.connection.execute("PRAGMA table_info(calls)")
+            }
             if writes:
                 self._add_columns()
             self.rows = Rows(self.connection)
             self.has_words = (
-                self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is not None
+                self.connection.execute(
+                    "SELECT 1 FROM sqlite_master WHERE name = 'words'"
+                ).fetchone()
+                is not None
             )
         except BaseException:
             self.connection.close()
@@ -169,12 +203,17 @@ class _Day:
         for column in CALL_COLUMNS:
             if column.name not in self.columns:
                 kind = _SQL_KIND[column.kind]
-                self.connection.execute(f"ALTER TABLE calls ADD COLUMN {quoted(column.name)} {kind}")
+                self.connection.execute(
+                    f"ALTER TABLE calls ADD COLUMN {quoted(column.name)} {kind}"
+                )
                 self.columns.add(column.name)
 
     def put(self, rows: Iterable[StoredRow]) -> None:
         """Keeps rows, and the newest of each call as columns."""
-        newest = [(self.rows.id_of(row.conversation_id), *flat(CALL_COLUMNS, row)) for row in self.rows.put(rows)]
+        newest = [
+            (self.rows.id_of(row.conversation_id), *flat(CALL_COLUMNS, row))
+            for row in self.rows.put(rows)
+        ]
         self.connection.executemany(_SET_CALL, newest)
 
     def put_transcript(self, conversation_id: str, value: bytes) -> None:
@@ -185,7 +224,9 @@ class _Day:
         if self.has_words:
             if before is not None:
                 self.connection.execute(_UNINDEX, [call, words_of(before)])
-            self.connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", [call, words_of(value)])
+            self.connection.execute(
+                "INSERT INTO words (rowid, text) VALUES (?, ?)", [call, words_of(value)]
+            )
         packed = zlib.compress(value, PACKING_LEVEL)
         self.connection.execute("INSERT OR REPLACE INTO transcript VALUES (?, ?)", [call, packed])
 
@@ -194,7 +235,9 @@ class _Day:
         return self.rows.id_of(conversation_id) is not None
 
     def remove(self, conversation_id: str) -> bool:
-        """Deletes all of a call; returns whether it was here. Free pages are overwritten as the file is set."""
+        """Deletes all of a call; returns whether it was here. Free pages are overwritten as the
+        file is set.
+        """
         call = self.rows.id_of(conversation_id)
         if call is None:
             return False
@@ -207,7 +250,9 @@ class _Day:
     def transcript(self, conversation_id: str) -> bytes | None:
         """Returns the transcript of a call; None without one."""
         call = self.rows.id_of(conversation_id)
-        found = self.connection.execute("SELECT value FROM transcript WHERE call = ?", [call]).fetchone()
+        found = self.connection.execute(
+            "SELECT value FROM transcript WHERE call = ?", [call]
+        ).fetchone()
         return None if found is None else zlib.decompress(found[0])
 
 
@@ -258,11 +303,13 @@ class SqliteHistory:
                 self._lock = self._locked()
             elif not folder.is_dir():
                 raise HistoryFolderError(
-                    f"History: there is no folder {folder}. Set history.folder to that of the role `history`."
+                    f"History: there is no folder {folder}. Set history.folder to that of the role "
+                    "`history`."
                 )
         except (OSError, sqlite3.Error) as error:
             raise HistoryFolderError(
-                f"History: the folder {folder} cannot be written to ({error}). Make it, give this user the right to write there, or choose "
+                f"History: the folder {folder} cannot be written to ({error}). Make it, give this "
+                "user the right to write there, or choose "
                 "another one."
             ) from error
 
@@ -271,7 +318,8 @@ class SqliteHistory:
             return lock_folder(self.folder)
         except FolderLockedError as error:
             raise FolderInUseError(
-                f"History: another process writes {self.folder}, and two would read each record twice for nothing. Stop it, or give this "
+                f"History: another process writes {self.folder}, and two would read each record "
+                "twice for nothing. Stop it, or give this "
                 "one a folder of its own."
             ) from error
 
@@ -294,9 +342,13 @@ class SqliteHistory:
     # Writing.
 
     def positions(self) -> dict[Place, int]:
-        """Returns by topic and partition the offset from which to read; a place that is not there begins at its first record."""
+        """Returns by topic and partition the offset from which to read; a place that is not there
+        begins at its first record.
+        """
         people = self._annotations()
-        return self._positions_of_days() | {(topic, number): at for topic, number, at in people.positions()}
+        return self._positions_of_days() | {
+            (topic, number): at for topic, number, at in people.positions()
+        }
 
     def _positions_of_days(self) -> dict[Place, int]:
         found: dict[Place, int] = {}
@@ -310,15 +362,22 @@ class SqliteHistory:
 
         Raises:
             HistoryBrokenError: A file is damaged, and was set aside.
-            sqlite3.OperationalError: The disk is full, the folder not writable, or a reader holds a file for too long.
+            sqlite3.OperationalError: The disk is full, the folder not writable, or a reader holds a
+                file for too long.
         """
         refused = self._take(batch.people) if any(batch.people) else 0
         if tenants := self._annotations().tenants():
             self.forget({row.conversation_id for row in batch.rows if _is_of(row, tenants)})
-        rows = batch.rows if self._keeps_words else [row for row in batch.rows if not isinstance(row, WordsRow)]
+        rows = (
+            batch.rows
+            if self._keeps_words
+            else [row for row in batch.rows if not isinstance(row, WordsRow)]
+        )
         began_ms: dict[str, int] = {}
         for row in rows:
-            began_ms[row.conversation_id] = min(began_ms.get(row.conversation_id, 2**62), _known_ms(row) or 2**62)
+            began_ms[row.conversation_id] = min(
+                began_ms.get(row.conversation_id, 2**62), _known_ms(row) or 2**62
+            )
         days: dict[str, _Share] = {}
         new: dict[str, str] = {}
         forgotten = 0
@@ -344,7 +403,9 @@ class SqliteHistory:
         return LeftOut(refused, forgotten)
 
     def _take(self, people: FromPeople) -> int:
-        """Takes what people said; returns how much of it was refused. Calls are deleted before it is noted that this was read."""
+        """Takes what people said; returns how much of it was refused. Calls are deleted before it
+        is noted that this was read.
+        """
         tenants = {each.tenant: each.at_ms for each in people.tenants}
         self._delete({*people.forgotten, *self._calls_of(tenants)} if people.forgets else ())
         with self._writing() as there:
@@ -358,7 +419,8 @@ class SqliteHistory:
         return refused
 
     def forget(self, conversation_ids: Collection[str]) -> int:
-        """Deletes calls for good, with what people said of them, and keeps nothing of them from now on; returns how many were here.
+        """Deletes calls for good, with what people said of them, and keeps nothing of them from now
+        on; returns how many were here.
 
         Raises:
             HistoryBrokenError, sqlite3.OperationalError: As `remove`.
@@ -370,15 +432,19 @@ class SqliteHistory:
         return there
 
     def forgotten_in(self, batch: Batch) -> set[str]:
-        """Returns the calls that a batch wants forgotten, and those of its rows that are forgotten already or are of a forgotten tenant."""
+        """Returns the calls that a batch wants forgotten, and those of its rows that are forgotten
+        already or are of a forgotten tenant.
+        """
         people = self._annotations()
         new = {each.tenant: each.at_ms for each in batch.people.tenants}
         tenants = people.tenants() | new
         ids = {row.conversation_id for row in batch.rows}
         return {
-            *batch.people.forgotten, *self._calls_of(new), *filter(people.is_forgotten, ids),
+            *batch.people.forgotten,
+            *self._calls_of(new),
+            *filter(people.is_forgotten, ids),
             *(row.conversation_id for row in batch.rows if _is_of(row, tenants)),
-        }  # fmt: skip
+        }
 
     def forgets(self, row: StoredRow) -> bool:
         """Whether the call of a row is forgotten, or one of a forgotten tenant."""
@@ -397,11 +463,21 @@ class SqliteHistory:
         """The calls of tenants that began before their moments."""
         for name in self._names() if tenants else ():
             for tenant, at_ms in tenants.items():
-                found = f"SELECT conversation_id FROM calls WHERE {quoted('labels.tenant')} = ? AND first_known_ms < ?"  # noqa: S608
-                yield from (each for (each,) in self._day(name).connection.execute(found, [tenant, at_ms]).fetchall())
+                found = (
+                    f"SELECT conversation_id FROM calls WHERE {quoted('labels.tenant')} = ? AND "  # noqa: S608
+                    "first_known_ms < ?"
+                )
+                yield from (
+                    each
+                    for (each,) in self._day(name)
+                    .connection.execute(found, [tenant, at_ms])
+                    .fetchall()
+                )
 
     def _delete(self, conversation_ids: Iterable[str]) -> None:
-        """Deletes calls so that no file has their words any more: in tables, in the index of words, and in the log of a file."""
+        """Deletes calls so that no file has their words any more: in tables, in the index of words,
+        and in the log of a file.
+        """
         if wanted := set(conversation_ids):
             self.remove(wanted, for_good=True)
             for name in self._names():
@@ -412,16 +488,18 @@ class SqliteHistory:
         return self._day_with(conversation_id) is not None
 
     def remove(self, conversation_ids: Iterable[str], *, for_good: bool = False) -> int:
-        """Deletes calls with all that is known of them, from every file; returns how many were here.
+        """Deletes calls with all that is known of them, from every file; returns how many were
+        here.
 
         Args:
             conversation_ids: The calls.
-            for_good: Whether their words must leave the index of words, which is written anew. Otherwise it keeps them, unfound,
-                until it is.
+            for_good: Whether their words must leave the index of words, which is written anew.
+                Otherwise it keeps them, unfound, until it is.
 
         Raises:
             HistoryBrokenError: A file is damaged, and was set aside.
-            sqlite3.OperationalError: The folder is not writable, or a reader holds a file for too long.
+            sqlite3.OperationalError: The folder is not writable, or a reader holds a file for too
+                long.
         """
         wanted = list(conversation_ids)
         removed = 0
@@ -478,7 +556,8 @@ class SqliteHistory:
             day.rows.keep_positions(positions)
 
     def _day_of(self, conversation_id: str, at_ms: int, new: dict[str, str]) -> str | None:
-        """Returns the day in whose file a call is: that of its first record. `new` has the calls that no file has yet.
+        """Returns the day in whose file a call is: that of its first record. `new` has the calls
+        that no file has yet.
 
         None for a call that is forgotten.
         """
@@ -504,13 +583,18 @@ class SqliteHistory:
             log.info("history_day_deleted", day=name, retention_days=self._retention_days)
 
     def _delete_annotations(self, day: _Day, first: datetime.date) -> None:
-        """Deletes what people said of the calls of a day that goes, and what they said before the first day that stays of calls that
-        history does not have.
+        """Deletes what people said of the calls of a day that goes, and what they said before the
+        first day that stays of calls that history does not have.
         """
-        first_ms = datetime.datetime(first.year, first.month, first.day, tzinfo=datetime.UTC).timestamp() * 1_000
+        first_ms = (
+            datetime.datetime(first.year, first.month, first.day, tzinfo=datetime.UTC).timestamp()
+            * 1_000
+        )
         with self._writing() as there:
             gone = [
-                name for name, at_ms in there.all_calls() if day.has(name) or (at_ms < first_ms and not self.has(name))
+                name
+                for name, at_ms in there.all_calls()
+                if day.has(name) or (at_ms < first_ms and not self.has(name))
             ]
             there.delete(gone)
 
@@ -521,15 +605,27 @@ class SqliteHistory:
             self._people.connection.close()
             self._people = None
         self._places.clear()
-        aside = next(each for number in range(10_000) if not (each := path.with_suffix(f".broken-{number}")).exists())
+        aside = next(
+            each
+            for number in range(10_000)
+            if not (each := path.with_suffix(f".broken-{number}")).exists()
+        )
         path.rename(aside)
         for rest in ("-wal", "-shm"):
             Path(f"{path}{rest}").unlink(missing_ok=True)
         log.error(
-            "history_file_broken", file=str(path), error=str(error),
-            what_happens_now=f"It is called {aside.name} now, and its calls are read again as far as their rows are still there.",
-            what_to_do="See to the disk. Delete the file when its calls are back, or when you do not miss them.",
-        )  # fmt: skip
+            "history_file_broken",
+            file=str(path),
+            error=str(error),
+            what_happens_now=(
+                f"It is called {aside.name} now, and its calls are read again as far as their rows "
+                "are still there."
+            ),
+            what_to_do=(
+                "See to the disk. Delete the file when its calls are back, or when you do not miss "
+                "them."
+            ),
+        )
         return HistoryBrokenError(str(error))
 
     # Reading.
@@ -539,17 +635,23 @@ class SqliteHistory:
         return found(self, question, columns)
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
-        """Yields these columns of the calls that a question asks for: of each file at most as many as it asks for, highest first.
+        """Yields these columns of the calls that a question asks for: of each file at most as many
+        as it asks for, highest first.
 
         Raises:
             OperatorError: It takes longer than it may.
         """
         for name in self._names():
-            day_ms = int(datetime.datetime.fromisoformat(f"{name}T00:00:00+00:00").timestamp() * 1_000)
-            # A call's file is that of its first record, and its start may be earlier by the age of that record.
+            day_ms = int(
+                datetime.datetime.fromisoformat(f"{name}T00:00:00+00:00").timestamp() * 1_000
+            )
+            # A call's file is that of its first record, and its start may be earlier by the age of
+            # that record.
             if day_ms < question.until_ms + DAY_MS and day_ms + 2 * DAY_MS > question.since_ms:
                 with self._in_time():
-                    yield from self._within_time(self._values_in(self._day(name), question, columns))
+                    yield from self._within_time(
+                        self._values_in(self._day(name), question, columns)
+                    )
 
     @contextlib.contextmanager
     def _in_time(self) -> Iterator[None]:
@@ -567,14 +669,17 @@ class SqliteHistory:
 
     def _took_too_long(self) -> OperatorError:
         return OperatorError(
-            f"The search took longer than {self._seconds or 0:.0f} s and was stopped, so nothing is shown. Ask for fewer days, an agent "
+            f"The search took longer than {self._seconds or 0:.0f} s and was stopped, so nothing "
+            "is shown. Ask for fewer days, an agent "
             "or rarer words."
         )
 
     def _bound(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         """Stops what a reader asks of a file when its time is over."""
         if self._seconds is not None:
-            connection.set_progress_handler(lambda: time.monotonic() > self._ends_at, STEPS_BETWEEN_LOOKS)
+            connection.set_progress_handler(
+                lambda: time.monotonic() > self._ends_at, STEPS_BETWEEN_LOOKS
+            )
         return connection
 
     def _within_time(self, rows: Iterable[Any]) -> Iterator[Any]:
@@ -582,9 +687,16 @@ class SqliteHistory:
             self._require_time()
             yield row
 
-    def _values_in(self, day: _Day, question: Question, asked: Sequence[str]) -> Iterator[tuple[Flat, ...]]:
-        """In the file of an earlier version, a column that it does not have is unknown for every call."""
-        if any(each.column not in day.columns and each.column not in DERIVED for each in question.conditions):
+    def _values_in(
+        self, day: _Day, question: Question, asked: Sequence[str]
+    ) -> Iterator[tuple[Flat, ...]]:
+        """In the file of an earlier version, a column that it does not have is unknown for every
+        call.
+        """
+        if any(
+            each.column not in day.columns and each.column not in DERIVED
+            for each in question.conditions
+        ):
             return
         where = ["first_known_ms >= ?", "first_known_ms < ?"]
         values: list[Any] = [question.since_ms, question.until_ms]
@@ -596,10 +708,16 @@ class SqliteHistory:
             where.append(f"conversation_id IN ({', '.join('?' * len(question.ids))})")
             values += question.ids
         if question.words and day.has_words:
-            # Not a join: half of all calls have a common word, and most of them are not among the first.
+            # Not a join: half of all calls have a common word, and most of them are not among the
+            # first.
             where.append("call IN (SELECT rowid FROM words WHERE words MATCH ?)")
             # Each word quoted, so that none is an operator; FTS5 takes a NUL for the end.
-            values.append(" ".join('"' + word.replace('"', '""').replace("\0", " ") + '"' for word in question.words))
+            values.append(
+                " ".join(
+                    '"' + word.replace('"', '""').replace("\0", " ") + '"'
+                    for word in question.words
+                )
+            )
         scans = bool(question.words) and not day.has_words
         most = -1 if scans or question.most is None else question.most
         # All names in the statement are ours.
@@ -607,23 +725,34 @@ class SqliteHistory:
         order = ""
         if question.counts:
             columns += ", 1" if scans else ", count(*)"
-            order = "" if scans else f"GROUP BY {', '.join(str(2 + place) for place in range(len(asked)))}"
+            order = (
+                ""
+                if scans
+                else f"GROUP BY {', '.join(str(2 + place) for place in range(len(asked)))}"
+            )
         elif question.most is not None:
             by = sql_of(question.order_by, day.columns)
             order = f"ORDER BY {by} {question.order_sql}, conversation_id LIMIT {most}"
         rows: Iterable[Any] = day.connection.execute(
-            f"SELECT conversation_id, {columns} FROM calls WHERE {' AND '.join(where)} {order}",  # noqa: S608
+            (f"SELECT conversation_id, {columns} FROM calls WHERE {' AND '.join(where)} {order}"),  # noqa: S608
             values,
         )
         if scans:
             wanted = [word.casefold() for word in question.words]
-            texts = ((words_of(day.transcript(row[0]) or b"[]").casefold(), row) for row in self._within_time(rows))
-            rows = islice((row for text, row in texts if all(word in text for word in wanted)), question.most)
+            texts = (
+                (words_of(day.transcript(row[0]) or b"[]").casefold(), row)
+                for row in self._within_time(rows)
+            )
+            rows = islice(
+                (row for text, row in texts if all(word in text for word in wanted)), question.most
+            )
         for row in rows:
             yield row[1:]
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
-        """Returns a call as it was known at a moment of the broker's time; None if it is not here, or was not known by then."""
+        """Returns a call as it was known at a moment of the broker's time; None if it is not here,
+        or was not known by then.
+        """
         with self._in_time():
             day = self._day_with(conversation_id)
             return None if day is None else day.rows.call(conversation_id, at_ms)
@@ -639,8 +768,8 @@ class SqliteHistory:
         return [] if day is None else day.rows.after(conversation_id, -1)
 
     def rows_since(self, known_ms: int, seen: Mapping[str, int]) -> Iterator[Row]:
-        """Yields the rows of the newest days that were known then or later, without words: of each call those above its revision in
-        `seen`, in order.
+        """Yields the rows of the newest days that were known then or later, without words: of each
+        call those above its revision in `seen`, in order.
         """
         for name in self._names()[-LOOKBACK_FILES:]:
             day = self._day(name)
@@ -654,7 +783,9 @@ class SqliteHistory:
             return None if day is None else day.transcript(conversation_id)
 
     def labelled(self, label: str) -> list[str]:
-        """Returns the calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
+        """Returns the calls that people gave a label, the newest label first; at most
+        `MAX_ROWS`.
+        """
         return self._annotations().labelled(label)
 
     def labels(self) -> list[tuple[str, str]]:
@@ -662,7 +793,9 @@ class SqliteHistory:
         return self._annotations().labels()
 
     def annotations_of(self, conversation_ids: Collection[str]) -> dict[str, list[Annotation]]:
-        """Returns what people said of these calls, by conversation; calls of which nobody said anything are left out."""
+        """Returns what people said of these calls, by conversation; calls of which nobody said
+        anything are left out.
+        """
         people = self._annotations()
         return {each: said for each in conversation_ids if (said := people.of(each))}
 
@@ -694,7 +827,9 @@ class SqliteHistory:
         return day
 
     def _annotations(self) -> Annotations:
-        """What people said. A reader of a folder that has no such file gets an empty one in memory."""
+        """What people said. A reader of a folder that has no such file gets an empty
+        one in memory.
+        """
         if self._people is not None:
             return self._people
         path = self.folder / FILE_NAME
@@ -731,7 +866,8 @@ def _damaged(path: Path, error: sqlite3.DatabaseError) -> HistoryFolderError:
 
 
 def _emptied(connection: sqlite3.Connection) -> None:
-    """Empties the log of a file, which still has the pages as they were before something was deleted.
+    """Empties the log of a file, which still has the pages as they were before something was
+    deleted.
 
     Raises:
         sqlite3.OperationalError: A reader needs these pages. It can be tried again.
@@ -742,7 +878,9 @@ def _emptied(connection: sqlite3.Connection) -> None:
 
 
 def _known_ms(row: StoredRow) -> int | None:
-    """When the call was known at the latest, by a row of it in epoch ms; None if it says nothing of time."""
+    """When the call was known at the latest, by a row of it in epoch ms; None if it says nothing of
+    time.
+    """
     if isinstance(row, CallRow):
         return row.first_known_ms
     return None if isinstance(row, GoalsRow) else row.known_ms
@@ -757,7 +895,10 @@ def _is_of(row: StoredRow, tenants: Mapping[str, int]) -> bool:
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    return getattr(error, "sqlite_errorcode", None) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+    return getattr(error, "sqlite_errorcode", None) in {
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    }
 
 
 def words_of(transcript: bytes) -> str:

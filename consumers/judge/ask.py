@@ -1,4 +1,6 @@
-"""Asks the judge: one question becomes requests, replies, votes and a verdict, within the bounds of time and money."""
+"""Asks the judge: one question becomes requests, replies, votes and a verdict, within the bounds of
+time and money.
+"""
 
 import asyncio
 import contextlib
@@ -14,7 +16,15 @@ import structlog
 
 from consumers.engine.goals.questions import Voting
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.limits import Breaker, Budget, BudgetName, Promise, RateLimit, Waiting, WaitingLine
+from consumers.judge.limits import (
+    Breaker,
+    Budget,
+    BudgetName,
+    Promise,
+    RateLimit,
+    Waiting,
+    WaitingLine,
+)
 from consumers.judge.prompts import Answer, Question, not_applicable_to, question_of, read_answer
 from consumers.judge.reply import Asks, Delivery, Reply, ReplyFault
 from consumers.judge.settings import JudgeSettings
@@ -50,12 +60,21 @@ class Tally:
         self._model = model
 
     def request(
-        self, reply: Reply, outcome: TrialOutcome, used: TokenUse | None, cost: float, faults: Collection[ReplyFault]
+        self,
+        reply: Reply,
+        outcome: TrialOutcome,
+        used: TokenUse | None,
+        cost: float,
+        faults: Collection[ReplyFault],
     ) -> None:
-        """Counts a finished request to the model, with its retries, and the tokens that it used as far as they are known."""
+        """Counts a finished request to the model, with its retries, and the tokens that it used as
+        far as they are known.
+        """
         labels = (self._model, outcome)
         self._instruments.inc("callgauge_judge_requests_total", labels)
-        self._instruments.observe("callgauge_judge_request_seconds", labels, to_seconds(reply.latency_ms))
+        self._instruments.observe(
+            "callgauge_judge_request_seconds", labels, to_seconds(reply.latency_ms)
+        )
         self._instruments.inc("callgauge_judge_retries_total", (self._model,), reply.requests - 1)
         self._instruments.inc("callgauge_judge_cost_total", labels, cost)
         for fault in faults:
@@ -69,12 +88,18 @@ class Tally:
             self._instruments.inc("callgauge_judge_tokens_total", (*labels, kind), max(0, count))
 
     def verdict(self, verdict: JudgeVerdict, redactions: Counter[str]) -> None:
-        """Counts a verdict, and the redactions in answers since the last verdict, which it then clears."""
+        """Counts a verdict, and the redactions in answers since the last verdict, which it then
+        clears.
+        """
         for kind, count in redactions.items():
             self._instruments.inc("callgauge_judge_redactions_total", (kind,), count)
         redactions.clear()
-        self._instruments.inc("callgauge_judge_verdicts_total", (verdict.kind, _outcome_of(verdict)))
-        self._instruments.observe("callgauge_judge_verdict_seconds", (verdict.kind,), to_seconds(verdict.latency_ms))
+        self._instruments.inc(
+            "callgauge_judge_verdicts_total", (verdict.kind, _outcome_of(verdict))
+        )
+        self._instruments.observe(
+            "callgauge_judge_verdict_seconds", (verdict.kind,), to_seconds(verdict.latency_ms)
+        )
         if not verdict.votes.is_unanimous:
             self._instruments.inc("callgauge_judge_votes_not_unanimous_total", (self._model,))
 
@@ -95,7 +120,9 @@ def _outcome_of(verdict: JudgeVerdict) -> str:
 
 
 class KeepsAnswers(Protocol):
-    """Keeps single answers, so that a question that a process left open is not asked again whole."""
+    """Keeps single answers, so that a question that a process left open is not asked
+    again whole.
+    """
 
     def answers_to(self, request: JudgeRequest) -> Iterable[TrialAnswer]:
         """Returns the answers of earlier processes, oldest first."""
@@ -113,7 +140,8 @@ class Means:
         now_ms: The wall clock, for deadlines and budgets.
         redactor: Redacts the model's explanations.
         kept: Answers of earlier processes; None keeps none.
-        waits_for_rate: Whether requests wait for the rate as long as it takes, and the deadline with them.
+        waits_for_rate: Whether requests wait for the rate as long as it takes, and the deadline
+            with them.
         invalid: Gets the beginning of each answer that is none, redacted.
     """
 
@@ -134,7 +162,12 @@ class Means:
 # Puts one question to the model, in waves and within the limits, until it is decided.
 
 _ENDPOINT_FAILED: Final = frozenset(
-    {TrialOutcome.RATE_LIMITED, TrialOutcome.REJECTED, TrialOutcome.UNAVAILABLE, TrialOutcome.TIMED_OUT}
+    {
+        TrialOutcome.RATE_LIMITED,
+        TrialOutcome.REJECTED,
+        TrialOutcome.UNAVAILABLE,
+        TrialOutcome.TIMED_OUT,
+    }
 )
 _HAS_ANSWER: Final = frozenset({TrialOutcome.ANSWERED, TrialOutcome.TRUNCATED})
 _REASONS: Final = (
@@ -142,30 +175,37 @@ _REASONS: Final = (
     (frozenset({TrialOutcome.REJECTED}), UnjudgedReason.REJECTED),
     (_ENDPOINT_FAILED, UnjudgedReason.UNAVAILABLE),
 )
-"""Reason of a failed vote by the outcomes of its invalid answers. Other mixtures are `INVALID_ANSWERS`."""
+"""Reason of a failed vote by the outcomes of its invalid answers. Other mixtures are
+`INVALID_ANSWERS`.
+"""
 
 _PERHAPS_CHARGED: Final = frozenset(TrialOutcome) - {
     TrialOutcome.RATE_LIMITED,
     TrialOutcome.REJECTED,
     TrialOutcome.UNAVAILABLE,
 }
-"""Outcomes that cost the highest possible amount if the tokens were not counted, or by a count that cannot be. Errors, and
-requests that never reached the endpoint, cost nothing."""
+"""Outcomes that cost the highest possible amount if the tokens were not counted, or by a count that
+cannot be. Errors, and requests that never reached the endpoint, cost nothing.
+"""
 
 
 _IS_KEPT: Final = frozenset(
     {TrialOutcome.ANSWERED, TrialOutcome.UNREADABLE, TrialOutcome.TRUNCATED, TrialOutcome.REFUSED}
 )
-"""Outcomes that are the model's own answer. The others are failures of the endpoint, so their trial is asked again."""
+"""Outcomes that are the model's own answer. The others are failures of the endpoint, so their trial
+is asked again.
+"""
 
 _MOST_WAIT: Final = 0.5
-"""Part of the time that is left in which a request may wait for the rate. The rest is for its answer: a request that is cut off
-is paid all the same."""
+"""Part of the time that is left in which a request may wait for the rate. The rest is for its
+answer: a request that is cut off is paid all the same.
+"""
 
 
 @dataclass(slots=True)
 class Poll:
-    """The trials of one question so far. After a cut-off at the deadline, it has the results until then.
+    """The trials of one question so far. After a cut-off at the deadline, it has the results until
+    then.
 
     Answers that an earlier process kept count as trials and cost nothing.
 
@@ -193,7 +233,9 @@ class Poll:
     def __post_init__(self) -> None:
         request = self.request
         if request.kind is JudgeKind.SUBGOAL:
-            self.voting = Voting(request.trials, stops_early=request.stops_early, retry_waves=request.retry_waves)
+            self.voting = Voting(
+                request.trials, stops_early=request.stops_early, retry_waves=request.retry_waves
+            )
             self.wave = self.voting.next_wave
             if self.means.kept is not None:
                 self._kept.extend(self.means.kept.answers_to(request))
@@ -204,7 +246,11 @@ class Poll:
         voting = self.voting
         if voting is None:
             return Votes()
-        return Votes(complete=voting.votes_complete, incomplete=voting.votes_incomplete, invalid=voting.votes_invalid)
+        return Votes(
+            complete=voting.votes_complete,
+            incomplete=voting.votes_incomplete,
+            invalid=voting.votes_invalid,
+        )
 
     async def run(self) -> VerdictResult:
         """Asks until there is a result.
@@ -212,7 +258,9 @@ class Poll:
         Raises:
             TimeoutError: There is none by the deadline.
         """
-        async with asyncio.timeout(to_seconds(max(0, self.deadline_ms - self.means.now_ms()))) as self._limit:
+        async with asyncio.timeout(
+            to_seconds(max(0, self.deadline_ms - self.means.now_ms()))
+        ) as self._limit:
             return await self._result()
 
     async def _result(self) -> VerdictResult:
@@ -222,11 +270,16 @@ class Poll:
         answers = await self._wave(question, 1)
         if answers is None:
             return Unjudged(reason=UnjudgedReason.OVER_BUDGET)
-        return self._failed() if answers[0] is None or answers[0].rating is None else answers[0].rating
+        return (
+            self._failed() if answers[0] is None or answers[0].rating is None else answers[0].rating
+        )
 
     async def _vote(self, question: Question, voting: Voting) -> VerdictResult:
         while voting.next_wave:
-            grades = [self._recall(self._kept.popleft()) for _ in range(min(voting.next_wave, len(self._kept)))]
+            grades = [
+                self._recall(self._kept.popleft())
+                for _ in range(min(voting.next_wave, len(self._kept)))
+            ]
             if len(grades) < voting.next_wave:
                 answers = await self._wave(question, voting.next_wave - len(grades))
                 if answers is None:
@@ -242,8 +295,13 @@ class Poll:
         return answer.grade
 
     def _failed(self) -> Unjudged:
-        invalid = {answer.outcome for answer in self.answers if answer.outcome is not TrialOutcome.ANSWERED}
-        reason = next((reason for outcomes, reason in _REASONS if invalid <= outcomes), UnjudgedReason.INVALID_ANSWERS)
+        invalid = {
+            answer.outcome for answer in self.answers if answer.outcome is not TrialOutcome.ANSWERED
+        }
+        reason = next(
+            (reason for outcomes, reason in _REASONS if invalid <= outcomes),
+            UnjudgedReason.INVALID_ANSWERS,
+        )
         return Unjudged(reason=reason)
 
     async def _wave(self, question: Question, count: int) -> list[Answer | None] | None:
@@ -251,14 +309,20 @@ class Poll:
         means, request, now_ms = self.means, self.request, self.means.now_ms()
         most = TokenUse(prompt=question.most_tokens, answer=means.settings.max_answer_tokens)
         most_cost = means.settings.prices.cost_of(most)
-        promise = means.budget.promise(request.conversation_id, request.agent, most_cost * count, now_ms)
+        promise = means.budget.promise(
+            request.conversation_id, request.agent, most_cost * count, now_ms
+        )
         if promise is None:
             return None
         self.wave = count
         with promise:
             trial = _Trial(question, most.prompt + most.answer, most_cost, promise)
-            patience_ms = math.inf if means.waits_for_rate else _MOST_WAIT * max(0, self.deadline_ms - now_ms)
-            waits_ms = means.rate_limit.reserve(time.monotonic() * MS_PER_SECOND, trial.most_tokens, count, patience_ms)
+            patience_ms = (
+                math.inf if means.waits_for_rate else _MOST_WAIT * max(0, self.deadline_ms - now_ms)
+            )
+            waits_ms = means.rate_limit.reserve(
+                time.monotonic() * MS_PER_SECOND, trial.most_tokens, count, patience_ms
+            )
             if waits_ms is None:
                 raise TimeoutError("the rate limit leaves no time for it")
             if means.waits_for_rate:
@@ -293,7 +357,9 @@ class Poll:
                 means.rate_limit.give_back(trial.most_tokens)
             elif reply is None:
                 latency_ms = round((time.monotonic() - sent_at) * MS_PER_SECOND)
-                cut_off = Reply(TrialOutcome.TIMED_OUT, requests=max(1, delivery.tries), latency_ms=latency_ms)
+                cut_off = Reply(
+                    TrialOutcome.TIMED_OUT, requests=max(1, delivery.tries), latency_ms=latency_ms
+                )
                 self._learn(cut_off, delivery, None, number, trial)
                 if (
                     means.now_ms() >= self.deadline_ms
@@ -304,7 +370,9 @@ class Poll:
             form, left_out = means.settings.answer_form, not_applicable_to(self.request)
             answer = read_answer(self.request.kind, form, reply.text, means.redactor, left_out)
             if answer is None:
-                means.invalid.append(means.redactor.beginning(reply.text or "", MAX_RAW_ANSWER_CHARS))
+                means.invalid.append(
+                    means.redactor.beginning(reply.text or "", MAX_RAW_ANSWER_CHARS)
+                )
         outcome = self._learn(reply, delivery, answer, number, trial)
         if outcome in _ENDPOINT_FAILED:
             means.breaker.failed(means.now_ms())
@@ -314,7 +382,11 @@ class Poll:
 
     def _raw(self, reply: Reply) -> str | None:
         """Returns the whole answer as a verdict keeps it; a refusal is none."""
-        if not self.means.settings.keeps_raw_answers or reply.text is None or reply.outcome not in _HAS_ANSWER:
+        if (
+            not self.means.settings.keeps_raw_answers
+            or reply.text is None
+            or reply.outcome not in _HAS_ANSWER
+        ):
             return None
         return self.means.redactor.beginning(reply.text, MAX_RAW_ANSWER_CHARS)
 
@@ -344,7 +416,12 @@ class Poll:
         grade, explanation = (None, "") if answer is None else (answer.grade, answer.explanation)
         raw = self._raw(reply)
         trial_answer = TrialAnswer(
-            trial=number, outcome=outcome, grade=grade, explanation=explanation, raw=raw, latency_ms=reply.latency_ms
+            trial=number,
+            outcome=outcome,
+            grade=grade,
+            explanation=explanation,
+            raw=raw,
+            latency_ms=reply.latency_ms,
         )
         self.answers.append(trial_answer)
         if means.kept is not None and self.voting is not None and outcome in _IS_KEPT:
@@ -384,9 +461,13 @@ def _outcome(reply: Reply, answer: Answer | None) -> TrialOutcome:
 # Builds the verdict on a question.
 
 MAX_KEPT_ANSWERS: Final = 100
-"""Answers kept in a verdict, the newest, so that it fits a Kafka record with any number of trials."""
+"""Answers kept in a verdict, the newest, so that it fits a Kafka record with any number
+of trials.
+"""
 MAX_RAW_CHARS: Final = 100_000
-"""Characters of all whole answers in a verdict, for the same reason; of the others, grade and explanation are kept."""
+"""Characters of all whole answers in a verdict, for the same reason; of the others, grade and
+explanation are kept.
+"""
 _COST_DIGITS: Final = 9
 
 
@@ -443,8 +524,8 @@ def _kept(answers: Iterable[TrialAnswer]) -> tuple[TrialAnswer, ...]:
     return tuple(reversed(kept))
 
 
-# Answers questions, each once, in order of urgency and by its deadline, with a verdict or the reason why there is
-# none.
+# Answers questions, each once, in order of urgency and by its deadline, with a verdict or the
+# reason why there is none.
 
 LONGEST_VERDICT_MS: Final = 600_000
 """Longest that a verdict may take, whatever deadline its question names."""
@@ -462,7 +543,9 @@ log = structlog.get_logger()
 
 
 def is_sampled(conversation_id: str, ratio: float) -> bool:
-    """Whether a call is in the sample. Only its id decides, so the result is the same for all questions, processes and restarts."""
+    """Whether a call is in the sample. Only its id decides, so the result is the same for all
+    questions, processes and restarts.
+    """
     digest = hashlib.blake2b(conversation_id.encode(), digest_size=8, person=b"sample").digest()
     return int.from_bytes(digest, "big") < ratio * _HASH_VALUES
 
@@ -499,9 +582,11 @@ class Judge:
             instruments: Built for the role `judge`, perhaps among others.
             endpoint: Replaces the endpoint of the settings in tests.
             redactor: Redacts the model's explanations; None for the default rules.
-            kept: Keeps each answer to a subgoal's question over the end of the process; None keeps none.
-            waits_for_rate: Whether the time for an answer begins when a question is put to the model, and is longer by the time that
-                its requests wait for the rate. For recorded calls, where nobody waits for a verdict.
+            kept: Keeps each answer to a subgoal's question over the end of the process; None keeps
+                none.
+            waits_for_rate: Whether the time for an answer begins when a question is put to the
+                model, and is longer by the time that its requests wait for the rate. For recorded
+                calls, where nobody waits for a verdict.
         """
         self.invalid: deque[str] = deque(maxlen=1)
         self._redactor = redactor or Redactor()
@@ -513,7 +598,9 @@ class Judge:
         self._breaker = Breaker(BREAKER_FAILURES, BREAKER_PAUSE_MS)
         self._tally = Tally(instruments, settings.model)
         self._line = WaitingLine(MAX_WAITING_QUESTIONS)
-        self._rate_limit = RateLimit(settings.max_requests_per_minute, settings.max_tokens_per_minute)
+        self._rate_limit = RateLimit(
+            settings.max_requests_per_minute, settings.max_tokens_per_minute
+        )
         self._slots = asyncio.Semaphore(settings.max_concurrent_requests)
         self._promised: dict[str, asyncio.Future[JudgeVerdict]] = {}
         self._running: dict[int, _Running] = {}
@@ -521,7 +608,9 @@ class Judge:
         self._is_finishing = False
         self._changed = asyncio.Event()
         self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
-        instruments.read_gauge("callgauge_judge_waiting_questions", lambda: {(): float(len(self._line))})
+        instruments.read_gauge(
+            "callgauge_judge_waiting_questions", lambda: {(): float(len(self._line))}
+        )
         instruments.read_gauge("callgauge_judge_waiting_seconds", self._waiting_seconds)
         instruments.read_gauge("callgauge_judge_budget_left", self._budget_left)
 
@@ -529,7 +618,8 @@ class Judge:
         """Starts to answer a question. If it is asked again meanwhile, both get the same verdict.
 
         Returns:
-            The future verdict, done by the deadline while `run` runs. It is cancelled when the question is withdrawn.
+            The future verdict, done by the deadline while `run` runs. It is cancelled when the
+            question is withdrawn.
         """
         known = self._promised.get(request.request_id)
         if known is not None:
@@ -600,8 +690,13 @@ class Judge:
         late = UnjudgedReason.CIRCUIT_OPEN if self._breaker.is_open else UnjudgedReason.DEADLINE
         for expired in self._line.expired(now_ms):
             self._answer(expired, Unjudged(reason=late))
-        # No more than there are places for: who waits for a place cannot be overtaken by somebody more urgent.
-        while self._room() > 0 and not self._breaker.wait_ms(now_ms) and (waiting := self._line.take()) is not None:
+        # No more than there are places for: who waits for a place cannot be overtaken by somebody
+        # more urgent.
+        while (
+            self._room() > 0
+            and not self._breaker.wait_ms(now_ms)
+            and (waiting := self._line.take()) is not None
+        ):
             self._breaker.begin(now_ms)
             self._start(waiting)
 
@@ -630,7 +725,9 @@ class Judge:
         )
         waited_ms = wall_clock_ms() - waiting.arrived_ms if self._waits_for_rate else 0
         poll = Poll(waiting.request, means, waiting.deadline_ms + waited_ms)
-        task = asyncio.create_task(self._decide(waiting, poll), name=f"judge-{waiting.request_id[:8]}")
+        task = asyncio.create_task(
+            self._decide(waiting, poll), name=f"judge-{waiting.request_id[:8]}"
+        )
         self._running[waiting.number] = _Running(waiting, poll, task)
         task.add_done_callback(lambda ended: self._ended(waiting, ended))
 
@@ -654,15 +751,23 @@ class Judge:
         promised = self._promised.pop(waiting.request_id, None)
         if promised is None:  # withdrawn
             return
-        verdict = verdict_of(waiting.request, result, poll, arrived_ms=waiting.arrived_ms, now_ms=wall_clock_ms())
+        verdict = verdict_of(
+            waiting.request, result, poll, arrived_ms=waiting.arrived_ms, now_ms=wall_clock_ms()
+        )
         self._tally.verdict(verdict, self._redactor.counts)
-        if not promised.cancelled():  # the asker does not wait any more; the cost is counted all the same
+        if (
+            not promised.cancelled()
+        ):  # the asker does not wait any more; the cost is counted all the same
             promised.set_result(verdict)
 
     async def _until_something_changes(self) -> None:
-        """Waits until a question arrives or ends, the next deadline passes, or a broken endpoint may be tried."""
+        """Waits until a question arrives or ends, the next deadline passes, or a broken endpoint
+        may be tried.
+        """
         now_ms = wall_clock_ms()
-        due_ms = [] if self._line.next_deadline_ms is None else [self._line.next_deadline_ms - now_ms]
+        due_ms = (
+            [] if self._line.next_deadline_ms is None else [self._line.next_deadline_ms - now_ms]
+        )
         if len(self._line) and self._breaker.is_open:
             due_ms.append(max(LEAST_PAUSE_MS, self._breaker.wait_ms(now_ms)))
         with contextlib.suppress(TimeoutError):

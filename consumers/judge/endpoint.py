@@ -21,14 +21,17 @@ from schemas.closed_sets import TrialOutcome
 from schemas.judging import TokenUse
 from schemas.units import MS_PER_SECOND
 
-# The HTTP transport below the endpoint's client: it counts requests, and bounds replies before the client reads them.
+# The HTTP transport below the endpoint's client: it counts requests, and bounds replies before the
+# client reads them.
 #
-# The client decompresses, follows redirects and keeps cookies as the endpoint asks. So it gets replies with only the
-# status, the pause before a retry, and a body of bounded size: there is nothing to follow, keep or decompress.
+# The client decompresses, follows redirects and keeps cookies as the endpoint asks. So it gets
+# replies with only the status, the pause before a retry, and a body of bounded size: there is
+# nothing to follow, keep or decompress.
 
 MAX_REPLY_BYTES: Final = 1_000_000
-"""Largest reply that is read. An answer with the most tokens that the settings allow has half of it, and a usual one 2 kB. Each
-request in flight may take this much memory."""
+"""Largest reply that is read. An answer with the most tokens that the settings allow has half of
+it, and a usual one 2 kB. Each request in flight may take this much memory.
+"""
 _KEPT_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
 """Headers that the client needs for its retries."""
 _PLAIN_ENCODINGS: Final = ("", "identity")
@@ -38,7 +41,9 @@ CURRENT_DELIVERY: Final[ContextVar[Delivery]] = ContextVar("current_delivery")
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Returns bounded replies, and notes in `CURRENT_DELIVERY` how far each try of a request got."""
+    """Returns bounded replies, and notes in `CURRENT_DELIVERY` how far each try of a
+    request got.
+    """
 
     def __init__(self, network: httpx2.AsyncBaseTransport) -> None:
         self._network = network
@@ -55,7 +60,10 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
         async def note(event: str, details: dict[str, Any]) -> None:
             # CONNECT is what a proxy is asked first; the question is not in it.
-            if event.endswith(".send_request_headers.started") and details["request"].method != b"CONNECT":
+            if (
+                event.endswith(".send_request_headers.started")
+                and details["request"].method != b"CONNECT"
+            ):
                 delivery.departed.add(number)
 
         request.extensions["trace"] = note
@@ -76,7 +84,8 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 def client_for(
     base_url: str, max_connections: int, network: httpx2.AsyncBaseTransport | None = None
 ) -> httpx2.AsyncClient:
-    """Returns an HTTP client for one endpoint, through the proxy of the environment if there is one.
+    """Returns an HTTP client for one endpoint, through the proxy of the environment if there is
+    one.
 
     Args:
         base_url: The endpoint.
@@ -84,13 +93,17 @@ def client_for(
         network: Stands in for the connections, in tests.
     """
     if network is None:
-        limits = httpx2.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
+        limits = httpx2.Limits(
+            max_connections=max_connections, max_keepalive_connections=max_connections
+        )
         network = httpx2.AsyncHTTPTransport(limits=limits, proxy=_proxy_for(httpx2.URL(base_url)))
     return httpx2.AsyncClient(transport=BoundedTransport(network), follow_redirects=False)
 
 
 def _proxy_for(url: httpx2.URL) -> str | None:
-    """Returns the proxy by `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, which the client ignores with a transport."""
+    """Returns the proxy by `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, which the
+    client ignores with a transport.
+    """
     proxies = getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if not proxy or proxy_bypass(url.host):
@@ -99,7 +112,9 @@ def _proxy_for(url: httpx2.URL) -> str | None:
 
 
 async def _bounded_body(response: httpx2.Response, delivery: Delivery) -> bytes:
-    """Reads the body as it was sent. If it is compressed or too large, notes that and returns nothing."""
+    """Reads the body as it was sent. If it is compressed or too large, notes that and returns
+    nothing.
+    """
     if response.headers.get("content-encoding", "").strip().lower() not in _PLAIN_ENCODINGS:
         delivery.faults.add("compressed")
         return b""
@@ -114,11 +129,11 @@ async def _bounded_body(response: httpx2.Response, delivery: Delivery) -> bytes:
 
 # The OpenAI-compatible endpoint: one request gives one reply, also if it fails.
 #
-# The official client retries failed requests by itself, after growing random pauses or after the pause of `Retry-
-# After`. So nothing else here retries. The reply has the number of tries.
+# The official client retries failed requests by itself, after growing random pauses or after the
+# pause of `Retry- After`. So nothing else here retries. The reply has the number of tries.
 #
-# Of an endpoint's answers, only the status and the code of an error are logged, because other parts may repeat the
-# question or the key.
+# Of an endpoint's answers, only the status and the code of an error are logged, because other parts
+# may repeat the question or the key.
 
 log = structlog.get_logger()
 
@@ -130,7 +145,9 @@ _STATUS_SERVER_ERROR: Final = 500
 _MAX_CHOICES: Final = 128
 """Most choices in a reply by the interface; one is asked for."""
 _ERROR_CODE: Final = re.compile(r"[A-Za-z_]{1,64}")
-"""Form of an error's code that is logged, such as `model_not_found`. Other texts might contain the key or words of a call."""
+"""Form of an error's code that is logged, such as `model_not_found`. Other texts might contain the
+key or words of a call.
+"""
 
 _NOT_READ: Final[Mapping[ReplyFault, tuple[str, str]]] = MappingProxyType(
     {
@@ -168,7 +185,9 @@ class _Usage(BaseModel):
 
 
 class _Completion(BaseModel):
-    """The used part of a chat completion, validated, because the client returns the endpoint's reply unchecked."""
+    """The used part of a chat completion, validated, because the client returns the endpoint's
+    reply unchecked.
+    """
 
     choices: list[_Choice] = Field(min_length=1, max_length=_MAX_CHOICES)
     usage: Any = None
@@ -177,20 +196,28 @@ class _Completion(BaseModel):
 class Endpoint:
     """The client of one endpoint."""
 
-    def __init__(self, settings: JudgeSettings, api_key: str, network: httpx2.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        settings: JudgeSettings,
+        api_key: str,
+        network: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
         self._settings = settings
         self._logged: set[object] = set()
         self._client = AsyncOpenAI(
             api_key=api_key,
             base_url=settings.base_url,
             default_headers={
-                name: text.get_secret_value().replace(KEY_PLACE, api_key) for name, text in settings.headers.items()
+                name: text.get_secret_value().replace(KEY_PLACE, api_key)
+                for name, text in settings.headers.items()
             },
             default_query=settings.query,
             max_retries=settings.max_retries,
             http_client=client_for(settings.base_url, settings.max_concurrent_requests, network),
         )
-        self._create = self._client.chat.completions.with_raw_response.create  # loads a good part of the library
+        self._create = (
+            self._client.chat.completions.with_raw_response.create
+        )  # loads a good part of the library
 
     async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
         """See `Asks.ask`. Retries failures, so only the caller's deadline bounds its duration."""
@@ -207,11 +234,18 @@ class Endpoint:
             outcome = TrialOutcome.UNAVAILABLE
         except openai.APIStatusError as error:
             outcome = self._of_status(error, delivery)
-        except Exception as error:  # noqa: BLE001  # the client fails on a reply: that must not end the role
+        # the client fails on a reply: that must not end the role
+        except Exception as error:  # noqa: BLE001
             outcome = TrialOutcome.UNAVAILABLE
             self._log_not_understood(error)
         self._log_not_read(delivery)
-        return Reply(outcome, text, tokens, max(1, delivery.tries), round((time.monotonic() - began) * MS_PER_SECOND))
+        return Reply(
+            outcome,
+            text,
+            tokens,
+            max(1, delivery.tries),
+            round((time.monotonic() - began) * MS_PER_SECOND),
+        )
 
     async def close(self) -> None:
         """Closes the client, as `Asks.close` says."""
@@ -227,7 +261,8 @@ class Endpoint:
         if _STATUS_REDIRECT <= status < _STATUS_CLIENT_ERROR:
             delivery.faults.add("redirected")
             what_to_do = (
-                "Set judge.base_url to the address where the endpoint itself answers. Redirects are not followed: they would "
+                "Set judge.base_url to the address where the endpoint itself answers. Redirects "
+                "are not followed: they would "
                 "take what the people of a call say to another place."
             )
         if self._is_first(status):
@@ -248,8 +283,14 @@ class Endpoint:
                 "judge_reply_not_understood",
                 error=type(error).__name__,
                 model=self._settings.model,
-                what_happens_now="such requests count as failed, so their questions may stay unscored (unavailable)",
-                what_to_do="See what the endpoint of judge.base_url answers. If that is in order, report a fault of callgauge.",
+                what_happens_now=(
+                    "such requests count as failed, so their questions may stay unscored "
+                    "(unavailable)"
+                ),
+                what_to_do=(
+                    "See what the endpoint of judge.base_url answers. If that is in order, report "
+                    "a fault of callgauge."
+                ),
             )
 
     def _log_not_read(self, delivery: Delivery) -> None:
@@ -312,4 +353,6 @@ def _tokens_in(usage: Any, delivery: Delivery) -> TokenUse | None:
         delivery.faults.add("token_count")
         return None
     cached = counted.prompt_tokens_details.cached_tokens if counted.prompt_tokens_details else None
-    return TokenUse(prompt=counted.prompt_tokens, cached=cached or 0, answer=counted.completion_tokens)
+    return TokenUse(
+        prompt=counted.prompt_tokens, cached=cached or 0, answer=counted.completion_tokens
+    )

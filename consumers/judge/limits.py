@@ -13,12 +13,14 @@ from schemas.units import HOUR_MS, MINUTE_MS
 
 # A circuit breaker: stops requests to an endpoint that keeps failing. Pure; time is an argument.
 #
-# It is a few lines instead of a library, because libraries have clocks and locks of their own, and tests pass the
-# time in.
+# It is a few lines instead of a library, because libraries have clocks and locks of their own, and
+# tests pass the time in.
 
 
 class Breaker:
-    """Opens after a number of failures in a row. After a pause one question may try again, and its result decides."""
+    """Opens after a number of failures in a row. After a pause one question may try again, and its
+    result decides.
+    """
 
     def __init__(self, failures: int, pause_ms: int) -> None:
         self._most_failures = failures
@@ -36,7 +38,9 @@ class Breaker:
         return 0 if self._retry_at_ms is None else max(0, self._retry_at_ms - now_ms)
 
     def begin(self, now_ms: int) -> None:
-        """Notes that a question is put. While open, it is the only try; others wait for its end or another pause."""
+        """Notes that a question is put. While open, it is the only try; others wait for its end or
+        another pause.
+        """
         if self._retry_at_ms is not None:
             self._retry_at_ms = now_ms + self._pause_ms
 
@@ -55,11 +59,15 @@ class Breaker:
 # Limits the requests and tokens of a minute. Pure; time is an argument.
 
 BURST_MS: Final = 10_000
-"""Part of a minute's limit that may be used at once after a pause. Endpoints apply their limits to less than a minute, too."""
+"""Part of a minute's limit that may be used at once after a pause. Endpoints apply their limits to
+less than a minute, too.
+"""
 
 
 class Bucket:
-    """A token bucket: it fills with time and empties with use. It may be overdrawn, and then all requests wait."""
+    """A token bucket: it fills with time and empties with use. It may be overdrawn, and then all
+    requests wait.
+    """
 
     def __init__(self, per_minute: float) -> None:
         self._per_ms = per_minute / MINUTE_MS
@@ -78,7 +86,9 @@ class Bucket:
 
     def _fill(self, now_ms: float) -> None:
         if self._at_ms is not None:
-            self._level = min(self._most, self._level + max(0.0, now_ms - self._at_ms) * self._per_ms)
+            self._level = min(
+                self._most, self._level + max(0.0, now_ms - self._at_ms) * self._per_ms
+            )
         self._at_ms = now_ms if self._at_ms is None else max(self._at_ms, now_ms)
 
 
@@ -89,7 +99,9 @@ class RateLimit:
         self._requests = Bucket(requests_per_minute)
         self._tokens = Bucket(tokens_per_minute)
 
-    def reserve(self, now_ms: float, tokens: int, count: int, patience_ms: float) -> list[float] | None:
+    def reserve(
+        self, now_ms: float, tokens: int, count: int, patience_ms: float
+    ) -> list[float] | None:
         """Places for requests that belong together.
 
         Args:
@@ -99,11 +111,14 @@ class RateLimit:
             patience_ms: How long they can wait.
 
         Returns:
-            How long each has to wait; None when that is too long for one of them, and then none has a place.
+            How long each has to wait; None when that is too long for one of them, and then none has
+            a place.
         """
         waits_ms: list[float] = []
         for _ in range(count):
-            waits_ms.append(max(self._requests.wait_ms(now_ms, 1), self._tokens.wait_ms(now_ms, tokens)))
+            waits_ms.append(
+                max(self._requests.wait_ms(now_ms, 1), self._tokens.wait_ms(now_ms, tokens))
+            )
             self._take(1, tokens)
         if waits_ms[-1] > patience_ms:  # the last one waits longest
             self._take(-count, -count * tokens)
@@ -111,7 +126,9 @@ class RateLimit:
         return waits_ms
 
     def correct(self, reserved: int, used: int, repeats: int) -> None:
-        """A request is over: it had `used` tokens, where `reserved` were taken, and was repeated so often."""
+        """A request is over: it had `used` tokens, where `reserved` were taken, and was repeated so
+        often.
+        """
         self._take(repeats, used - reserved)
 
     def give_back(self, tokens: int) -> None:
@@ -123,13 +140,16 @@ class RateLimit:
         self._tokens.take(tokens)
 
 
-# Costs and budgets of judging: per call, per agent and hour, and per hour. Pure; time is an argument.
+# Costs and budgets of judging: per call, per agent and hour, and per hour. Pure; time is an
+# argument.
 #
-# Money is in the currency of the prices. An hour begins on the full hour of the clock, so it is known when a budget
-# is renewed.
+# Money is in the currency of the prices. An hour begins on the full hour of the clock, so it is
+# known when a budget is renewed.
 
 MAX_CALLS: Final = 20_000
-"""Most calls whose spending is remembered. Beyond it, the call with the oldest spending starts at 0 again."""
+"""Most calls whose spending is remembered. Beyond it, the call with the oldest spending starts at 0
+again.
+"""
 MAX_AGENTS: Final = 1_000
 """Most agents with an hourly budget of their own. Further agents share one."""
 _TOKENS_PRICED: Final = 1_000_000
@@ -149,7 +169,9 @@ class Prices:
     def cost_of(self, tokens: TokenUse) -> float:
         """Returns the cost of these tokens."""
         fresh = max(0, tokens.prompt - tokens.cached)
-        return (fresh * self.prompt + tokens.cached * self.cached + tokens.answer * self.answer) / _TOKENS_PRICED
+        return (
+            fresh * self.prompt + tokens.cached * self.cached + tokens.answer * self.answer
+        ) / _TOKENS_PRICED
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +184,9 @@ class Allowance:
 
 
 class Budget:
-    """Money that was spent, and money promised to requests in flight. A promise stays in force past the end of its hour."""
+    """Money that was spent, and money promised to requests in flight. A promise stays in force past
+    the end of its hour.
+    """
 
     def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance
@@ -173,7 +197,9 @@ class Budget:
         self._promised_by_agent: defaultdict[str, float] = defaultdict(float)
         self._promised_by_call: defaultdict[str, float] = defaultdict(float)
 
-    def promise(self, conversation_id: str, agent: str, cost: float, now_ms: int) -> "Promise | None":
+    def promise(
+        self, conversation_id: str, agent: str, cost: float, now_ms: int
+    ) -> "Promise | None":
         """Sets money aside for requests.
 
         Args:
@@ -190,10 +216,14 @@ class Budget:
         limits = self._allowance
         wanted = (
             (limits.per_hour, sum(self._spent_by_agent.values()) + self._promised),
-            (limits.per_agent_hour, self._spent_by_agent.get(agent, 0.0) + self._promised_by_agent.get(agent, 0.0)),
+            (
+                limits.per_agent_hour,
+                self._spent_by_agent.get(agent, 0.0) + self._promised_by_agent.get(agent, 0.0),
+            ),
             (
                 limits.per_call,
-                self._spent_by_call.get(conversation_id, 0.0) + self._promised_by_call.get(conversation_id, 0.0),
+                self._spent_by_call.get(conversation_id, 0.0)
+                + self._promised_by_call.get(conversation_id, 0.0),
             ),
         )
         if any(used + cost > limit for limit, used in wanted):
@@ -226,7 +256,10 @@ class Budget:
         """Returns the money left for this hour, and the least that any agent has left."""
         self._turn_hour(now_ms)
         spent, promised = self._spent_by_agent, self._promised_by_agent
-        used = [spent.get(agent, 0.0) + promised.get(agent, 0.0) for agent in spent.keys() | promised.keys()]
+        used = [
+            spent.get(agent, 0.0) + promised.get(agent, 0.0)
+            for agent in spent.keys() | promised.keys()
+        ]
         return {
             "hour": max(0.0, self._allowance.per_hour - sum(spent.values()) - self._promised),
             "agent": max(0.0, self._allowance.per_agent_hour - max(used, default=0.0)),
@@ -235,7 +268,10 @@ class Budget:
     def _hold(self, conversation_id: str, agent: str, cost: float) -> None:
         """Raises the promised money by an amount, or lowers it if negative."""
         self._promised += cost
-        for promised, key in ((self._promised_by_agent, agent), (self._promised_by_call, conversation_id)):
+        for promised, key in (
+            (self._promised_by_agent, agent),
+            (self._promised_by_call, conversation_id),
+        ):
             promised[key] += cost
             if abs(promised[key]) < 1e-12:  # the rounding error of sums of floats
                 del promised[key]
@@ -246,7 +282,11 @@ class Budget:
             self._spent_by_agent.clear()
 
     def _budget_of(self, agent: str) -> str:
-        return agent if agent in self._spent_by_agent or len(self._spent_by_agent) < MAX_AGENTS else _OTHERS
+        return (
+            agent
+            if agent in self._spent_by_agent or len(self._spent_by_agent) < MAX_AGENTS
+            else _OTHERS
+        )
 
 
 class Promise:
@@ -265,24 +305,30 @@ class Promise:
 
     def _give_back(self, cost: float) -> None:
         self._held -= cost
-        self._budget._hold(self._conversation_id, self._agent, -cost)  # noqa: SLF001  # two halves of one thing
+        # two halves of one thing
+        self._budget._hold(self._conversation_id, self._agent, -cost)  # noqa: SLF001
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._give_back(self._held)
 
 
 # The line of waiting questions: which is next, which has expired, and which is superseded. Pure.
 #
-# Calls at risk come first, then the nearest deadline, then the earliest arrival. The line is bounded: when it is
-# full, the last question in this order leaves.
+# Calls at risk come first, then the nearest deadline, then the earliest arrival. The line is
+# bounded: when it is full, the last question in this order leaves.
 
 RUNNING_KINDS: Final = frozenset({JudgeKind.CONVERSATION_PROGRESSION})
-"""Kinds that judge the whole call again and again. Of each call, one is asked at a time, and only the newest waits."""
+"""Kinds that judge the whole call again and again. Of each call, one is asked at a time, and only
+the newest waits.
+"""
 
 Subject = tuple[str, JudgeKind, str | None]
 _Rank = tuple[int, int, int, str]

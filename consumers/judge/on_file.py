@@ -1,7 +1,7 @@
 """The judge of one machine: answers the questions in a log in a file.
 
-A verdict is appended in the transaction that deletes its question. So a question is answered once, and those that a killed process left
-open are asked again.
+A verdict is appended in the transaction that deletes its question. So a question is answered once,
+and those that a killed process left open are asked again.
 """
 
 import asyncio
@@ -34,7 +34,9 @@ RETRY_SECONDS: Final = 1.0
 MAX_OPEN: Final = 2_000
 """Questions in progress at which no further ones are read."""
 FINISH_SECONDS: Final = 1.0
-"""How long questions in progress may take when the role stops. The next start asks the others again."""
+"""How long questions in progress may take when the role stops. The next start asks the others
+again.
+"""
 
 log = structlog.get_logger()
 
@@ -47,7 +49,11 @@ class FileJudge:
     """
 
     def __init__(
-        self, log_file: FileLog, settings: JudgeSettings, instruments: Instruments, redactor: Redactor | None = None
+        self,
+        log_file: FileLog,
+        settings: JudgeSettings,
+        instruments: Instruments,
+        redactor: Redactor | None = None,
     ) -> None:
         """Nothing is asked before `run`. The log is open by then."""
         self.ready = asyncio.Event()
@@ -79,7 +85,9 @@ class FileJudge:
         while True:
             self.ready.set()
             records = (
-                self._log.records(JUDGE_REQUESTS_TOPIC, offset, MAX_OPEN - self._open) if self._open < MAX_OPEN else []
+                self._log.records(JUDGE_REQUESTS_TOPIC, offset, MAX_OPEN - self._open)
+                if self._open < MAX_OPEN
+                else []
             )
             for record in records:
                 offset = record.offset + 1
@@ -109,10 +117,16 @@ class FileJudge:
 
     async def _write(self, record: DecidedRecord, verdict: JudgeVerdict) -> None:
         headers = envelope_headers(
-            event_id=verdict.request_id, source=VERDICT_SOURCE, event_type=VERDICT_TYPE, subject=verdict.conversation_id
+            event_id=verdict.request_id,
+            source=VERDICT_SOURCE,
+            event_type=VERDICT_TYPE,
+            subject=verdict.conversation_id,
         )
         event = OutgoingRecord(
-            InputSource.JUDGE, verdict.conversation_id.encode(), verdict.model_dump_json().encode(), headers
+            InputSource.JUDGE,
+            verdict.conversation_id.encode(),
+            verdict.model_dump_json().encode(),
+            headers,
         )
         while True:
             try:

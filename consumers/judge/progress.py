@@ -1,4 +1,6 @@
-"""Where the judge's group has come, and the writing of verdicts with that progress in one transaction."""
+"""Where the judge's group has come, and the writing of verdicts with that progress in one
+transaction.
+"""
 
 import asyncio
 import contextlib
@@ -21,14 +23,19 @@ from schemas.topics import JUDGE_VERDICTS_TOPIC
 
 # Progress in one partition of `judge.requests`: an offset to commit, with a note beside it.
 #
-# Questions are answered in any order, and a committed offset says only that all before it are answered. The note
-# names the answered ones after it, and the money that the process has spent in this hour: `["5", 496000, {"ava":
-# 0.25}]` says that the first and the third question from the offset on need no answer.
+# Questions are answered in any order, and a committed offset says only that all before it are
+# answered. The note names the answered ones after it, and the money that the process has spent in
+# this hour: `["5", 496000, {"ava": 0.25}]` says that the first and the third question from the
+# offset on need no answer.
 
 MAX_SPAN: Final = 8_000
-"""Most offsets from the oldest open question to the newest one that is read. Each is a bit of the note, in hexadecimal."""
+"""Most offsets from the oldest open question to the newest one that is read. Each is a bit of the
+note, in hexadecimal.
+"""
 MAX_NOTE_CHARS: Final = 4_000
-"""Longest note: a broker takes 4,096 characters by default. Of many agents, only those that cost most find room."""
+"""Longest note: a broker takes 4,096 characters by default. Of many agents, only those that cost
+most find room.
+"""
 
 _Answered = Annotated[str, Field(pattern="^[0-9a-f]+$", max_length=MAX_SPAN // 4)]
 _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -45,12 +52,14 @@ class Progress:
     """
 
     def __init__(self, committed: OffsetAndMetadata, begin: int, end: int) -> None:
-        """Goes on from a former owner. If its note is damaged or not a judge's, nothing after the offset is answered.
+        """Goes on from a former owner. If its note is damaged or not a judge's, nothing after the
+        offset is answered.
 
         Args:
             committed: The offset and the note.
             begin: The first offset in the partition. Earlier ones were deleted.
-            end: The offset after the last one. A commit beyond it is about a topic that was created again since.
+            end: The offset after the last one. A commit beyond it is about a topic that was created
+                again since.
         """
         offset, note = committed if 0 <= committed.offset <= end else (begin, "")
         try:
@@ -58,7 +67,9 @@ class Progress:
         except ValidationError:
             answered, self.hour, self.spent = "0", 0, {}
         self.first = self._next = offset
-        self._answered = int(answered, 16) & (1 << min(MAX_SPAN, end - offset)) - 1  # a bit for each from the first on
+        self._answered = (
+            int(answered, 16) & (1 << min(MAX_SPAN, end - offset)) - 1
+        )  # a bit for each from the first on
         self._skip_to(begin)
 
     def is_full(self, offset: int) -> bool:
@@ -66,7 +77,9 @@ class Progress:
         return self.first < self._next and offset - self.first >= MAX_SPAN
 
     def read(self, offset: int) -> bool:
-        """Moves on to the question at this offset, the next one there is. Returns whether it is open."""
+        """Moves on to the question at this offset, the next one there is. Returns whether it is
+        open.
+        """
         if offset < self._next:  # the topic was created again
             self.first, self._answered = offset, 0
         elif self.first < self._next:
@@ -96,7 +109,10 @@ class Progress:
         """
         answered = f"{self._answered & (1 << MAX_SPAN) - 1:x}"
         most = sorted(spent, key=spent.__getitem__, reverse=True)
-        while len(note := json.dumps([answered, hour, {agent: spent[agent] for agent in most}])) > MAX_NOTE_CHARS:
+        while (
+            len(note := json.dumps([answered, hour, {agent: spent[agent] for agent in most}]))
+            > MAX_NOTE_CHARS
+        ):
             del most[len(most) // 2 :]
         return OffsetAndMetadata(self.first, note)
 
@@ -111,26 +127,32 @@ class Progress:
         self.first += ones
 
 
-# Writes the verdicts on the questions of one partition, each in one transaction with the progress of the partition.
+# Writes the verdicts on the questions of one partition, each in one transaction with the progress
+# of the partition.
 
 CLOSE_SECONDS: Final = 1.0
 """How long a producer may take to disconnect."""
 TRANSACTION_TIMEOUT_MS: Final = 15_000
-"""How long a transaction that a killed judge left open holds back later verdicts, if no other judge takes its partition over."""
+"""How long a transaction that a killed judge left open holds back later verdicts, if no other judge
+takes its partition over.
+"""
 
 
 class VerdictWriteError(OperatorError):
-    """Verdicts were perhaps not written. The role must end; the next owner asks the questions that have none."""
+    """Verdicts were perhaps not written. The role must end; the next owner asks the questions that
+    have none.
+    """
 
 
 class PartitionWriter:
     """The producer of one partition of `judge.requests`, whose start fences off the former owner.
 
-    Verdicts that come during a transaction share the next one. A broker without transactions, such as the demo's, gets the
-    verdicts first and then the commit.
+    Verdicts that come during a transaction share the next one. A broker without transactions, such
+    as the demo's, gets the verdicts first and then the commit.
 
     Attributes:
-        progress: The answered questions, also those whose verdicts wait here. It is there from `start` on.
+        progress: The answered questions, also those whose verdicts wait here. It is there from
+            `start` on.
         outgoing: Verdicts that wait to be written.
     """
 
@@ -164,8 +186,10 @@ class PartitionWriter:
         """
         await self._producer.start()
         consumer, ours = self._reader.consumer, [self._partition]
-        # Only now: until the former owner's last transaction has ended, the broker tells the progress before it.
-        found = await consumer._coordinator.fetch_committed_offsets(ours)  # noqa: SLF001  # `committed` has no notes
+        # Only now: until the former owner's last transaction has ended, the broker tells the
+        # progress before it.
+        # `committed` has no notes
+        found = await consumer._coordinator.fetch_committed_offsets(ours)  # noqa: SLF001
         begins, ends = await consumer.beginning_offsets(ours), await consumer.end_offsets(ours)
         committed = found.get(self._partition, OffsetAndMetadata(-1, ""))
         self.progress = Progress(committed, begins[self._partition], ends[self._partition])
@@ -197,7 +221,10 @@ class PartitionWriter:
             if not self._has_changed.is_set():
                 return
             self._has_changed.clear()
-            outgoing, progress = self.outgoing[:], self.progress.to_commit(*self._budget.spent(wall_clock_ms()))
+            outgoing, progress = (
+                self.outgoing[:],
+                self.progress.to_commit(*self._budget.spent(wall_clock_ms())),
+            )
             try:
                 await self._transaction(outgoing, {self._partition: progress})
             except KafkaError as error:
@@ -224,17 +251,26 @@ class PartitionWriter:
             verdict.model_dump_json().encode(),
             key=call.encode(),
             headers=envelope_headers(
-                event_id=verdict.request_id, source=VERDICT_SOURCE, event_type=VERDICT_TYPE, subject=call
+                event_id=verdict.request_id,
+                source=VERDICT_SOURCE,
+                event_type=VERDICT_TYPE,
+                subject=call,
             ),
         )
 
     def _reason(self, error: KafkaError) -> str:
         name = f"{self._partition.topic}[{self._partition.partition}]"
         if isinstance(error, ProducerFenced | OutOfOrderSequenceNumber):
-            return f"Judge: another judge has {name} by now, because this one was silent for too long. It ends."
+            return (
+                f"Judge: another judge has {name} by now, because this one was silent for too "
+                "long. It ends."
+            )
         cause = error.__cause__ or error  # the client hides some errors behind one of its own
         return (
-            f"Judge: the verdicts on questions of {name} were not taken by {self._kafka.bootstrap_servers}: "
-            f"{str(cause) or type(cause).__name__}. The judge ends without committing them, and the next one asks these "
-            "questions again. Check the broker, and the rights to write judge.verdicts and to use the transactional id."
+            f"Judge: the verdicts on questions of {name} were not taken by "
+            f"{self._kafka.bootstrap_servers}: "
+            f"{str(cause) or type(cause).__name__}. The judge ends without committing them, and "
+            "the next one asks these "
+            "questions again. Check the broker, and the rights to write judge.verdicts and to use "
+            "the transactional id."
         )

@@ -33,7 +33,9 @@ from schemas.judging import (
 
 REPLACEMENT: Final = "\ufffd"
 _JOINERS: Final = frozenset("\u200c\u200d")
-"""Format characters that scripts and emoji need; the others change how a text looks and carry no words."""
+"""Format characters that scripts and emoji need; the others change how a text looks and carry no
+words.
+"""
 _SMUGGLED: Final = re.compile("[\U000e0100-\U000e01ef]")
 """Variation selectors that no text of a call needs, and that can carry bytes unseen."""
 
@@ -108,7 +110,9 @@ MAX_READ_CHARS: Final = 4_000
 WORST, SLIGHT, BEST = 1, 2, 3
 """EVA's scale of three; speakability has 0 and 1."""
 _FLAGS_OF_A_BAD_CALL: Final = 3
-"""Number of flagged dimensions that gives a call's progression the worst rating, even if each flag is slight."""
+"""Number of flagged dimensions that gives a call's progression the worst rating, even if each flag
+is slight.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,9 @@ class Answer:
 
 
 def not_applicable_to(request: JudgeRequest) -> Mapping[str, str]:
-    """The dimensions that cannot be judged, each with the reason: nobody can violate instructions that are not known."""
+    """The dimensions that cannot be judged, each with the reason: nobody can violate instructions
+    that are not known.
+    """
     is_unknown = request.agent_brief is None or not request.agent_brief.instructions
     if request.kind is JudgeKind.FAITHFULNESS and is_unknown:
         return {POLICIES: "the agent's instructions are not known"}
@@ -135,7 +141,8 @@ def not_applicable_to(request: JudgeRequest) -> Mapping[str, str]:
 
 
 def schema_of(kind: JudgeKind, not_applicable: Collection[str] = ()) -> dict[str, Any]:
-    """Returns the JSON schema of an answer: closed, with every field required, and the explanation before the grade.
+    """Returns the JSON schema of an answer: closed, with every field required, and the explanation
+    before the grade.
 
     Args:
         kind: Kind of the question.
@@ -146,14 +153,24 @@ def schema_of(kind: JudgeKind, not_applicable: Collection[str] = ()) -> dict[str
         fields["grade"] = {"type": "string", "enum": ["C", "I"]}
     elif kind is JudgeKind.CONCISENESS:
         fields["rating"] = {"type": ["integer", "null"], "enum": [WORST, SLIGHT, BEST, None]}
-        fields["failure_modes"] = {"type": "array", "items": {"type": "string", "enum": list(FAILURE_MODES)}}
+        fields["failure_modes"] = {
+            "type": "array",
+            "items": {"type": "string", "enum": list(FAILURE_MODES)},
+        }
     elif kind is JudgeKind.KEY_ENTITIES:
-        entity = {"type": {"type": "string"}, "is_right": {"type": "boolean"}, "is_left_out": {"type": "boolean"}}
+        entity = {
+            "type": {"type": "string"},
+            "is_right": {"type": "boolean"},
+            "is_left_out": {"type": "boolean"},
+        }
         fields["entities"] = {"type": "array", "items": _closed(entity)}
     elif kind in (JudgeKind.SPEAKABILITY, JudgeKind.USER_FIDELITY):
         fields["rating"] = {"type": "integer", "enum": [0, 1]}
         if kind is JudgeKind.USER_FIDELITY:
-            fields["failure_modes"] = {"type": "array", "items": {"type": "string", "enum": list(CORRUPTIONS)}}
+            fields["failure_modes"] = {
+                "type": "array",
+                "items": {"type": "string", "enum": list(CORRUPTIONS)},
+            }
     else:
         asked = [name for name in DIMENSIONS[kind] if name not in not_applicable]
         fields |= {name: {"type": "integer", "enum": [WORST, SLIGHT, BEST]} for name in asked}
@@ -161,7 +178,12 @@ def schema_of(kind: JudgeKind, not_applicable: Collection[str] = ()) -> dict[str
 
 
 def _closed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
 
 
 def read_answer(
@@ -177,7 +199,8 @@ def read_answer(
         kind: Kind of the question.
         form: Form of the answer: `grade` is free text that ends with a grade, for subgoals only.
         text: The model's text.
-        redactor: Redacts the explanation, because a model may invent personal data. None for the default rules.
+        redactor: Redacts the explanation, because a model may invent personal data. None for the
+            default rules.
         not_applicable: Why a dimension was not asked about, by its name.
     """
     if text is None:
@@ -203,7 +226,9 @@ def _shortened(text: str, redactor: Redactor) -> str:
 
 
 def _object_in(text: str) -> Mapping[str, Any]:
-    """Returns the JSON object in the text, with or without a code fence; empty when there is none."""
+    """Returns the JSON object in the text, with or without a code fence; empty when
+    there is none.
+    """
     start, end = text.find("{"), text.rfind("}")
     if start < 0:
         return {}
@@ -236,7 +261,9 @@ def _rating_in(
         return None
     overall = min(known.values()) if kind is JudgeKind.FAITHFULNESS else _progression(known)
     normalised = _normalised(overall)
-    return Rated(rating=overall, normalised=normalised, dimensions=known, not_applicable=dict(not_applicable))
+    return Rated(
+        rating=overall, normalised=normalised, dimensions=known, not_applicable=dict(not_applicable)
+    )
 
 
 def _conciseness_in(found: Mapping[str, Any]) -> Rated | NotRateable | None:
@@ -248,7 +275,9 @@ def _conciseness_in(found: Mapping[str, Any]) -> Rated | NotRateable | None:
     rating = _whole(found["rating"], WORST, BEST)
     if rating is None:
         return None
-    return Rated(rating=rating, normalised=_normalised(rating), failure_modes=modes if rating < BEST else ())
+    return Rated(
+        rating=rating, normalised=_normalised(rating), failure_modes=modes if rating < BEST else ()
+    )
 
 
 def _modes_in(found: Mapping[str, Any], known: Collection[str]) -> tuple[str, ...] | None:
@@ -260,7 +289,9 @@ def _modes_in(found: Mapping[str, Any], known: Collection[str]) -> tuple[str, ..
 
 
 def _entities_in(entities: Any) -> Rated | NotRateable | None:
-    """The share of a turn's key entities that the agent understood, leaving out those that were not said in full, or are hidden."""
+    """The share of a turn's key entities that the agent understood, leaving out those that were not
+    said in full, or are hidden.
+    """
     if not isinstance(entities, list) or len(entities) > MAX_ENTITIES:
         return None
     counted: list[tuple[str, bool]] = []
@@ -296,14 +327,16 @@ def _whole(value: Any, least: int, most: int) -> int | None:
 
 # Builds the prompt of a question: the call first, the question last.
 #
-# The part before END is the same for all subgoals and trials of a turn, and is the start of the next turn's prompt,
-# so an endpoint that caches prefixes reads the call once. Each utterance is on a line of its own, as JSON text. The
-# code after END is derived from the prompt, so nobody on the call can know it or write a line that looks like ours.
-# In a template of the user's own, the call, or a part of it, is in a frame with such a code at both ends.
+# The part before END is the same for all subgoals and trials of a turn, and is the start of the
+# next turn's prompt, so an endpoint that caches prefixes reads the call once. Each utterance is on
+# a line of its own, as JSON text. The code after END is derived from the prompt, so nobody on the
+# call can know it or write a line that looks like ours. In a template of the user's own, the call,
+# or a part of it, is in a frame with such a code at both ends.
 
 CHARS_PER_TOKEN: Final = 3
-"""Low estimate of the characters of a token, so that the cost of a question is not underestimated: English has 4, other languages
-fewer."""
+"""Low estimate of the characters of a token, so that the cost of a question is not underestimated:
+English has 4, other languages fewer.
+"""
 
 _SECTION: Final = re.compile(r"^\[(\w+)\]\n", re.MULTILINE)
 
@@ -352,7 +385,11 @@ def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
     sections = sections_of(request.prompt_version if request.template is None else OWN_PROMPT)
     has_grade = form == "grade" and request.kind is JudgeKind.SUBGOAL
     not_applicable = not_applicable_to(request)
-    rules = [line for line in sections["system"].splitlines() if line.partition(":")[0] not in not_applicable]
+    rules = [
+        line
+        for line in sections["system"].splitlines()
+        if line.partition(":")[0] not in not_applicable
+    ]
     return Question(
         system="\n".join([*rules, "", sections["grade" if has_grade else "structured"]]),
         user=_asked(request, sections["question"]),
@@ -376,7 +413,9 @@ def _asked(request: JudgeRequest, question: str) -> str:
     )
     for place in FRAMES.keys() & places_in(request.template).keys():
         kinds = FRAMES[place]
-        shown = _joined(line for item, line in zip(request.transcript, lines, strict=True) if item.kind in kinds)
+        shown = _joined(
+            line for item, line in zip(request.transcript, lines, strict=True) if item.kind in kinds
+        )
         values[place] = filled(question, {"mark": values["mark"], "lines": shown})
     return filled(request.template, values)
 
@@ -388,7 +427,11 @@ def _joined(lines: Iterable[str]) -> str:
 @cache
 def sections_of(prompt_version: str) -> Mapping[str, str]:
     """Returns the sections of a prompt's file by name, without the blank lines around them."""
-    text = files(__package__).joinpath("templates", f"{prompt_version}.txt").read_text(encoding="utf-8")
+    text = (
+        files(__package__)
+        .joinpath("templates", f"{prompt_version}.txt")
+        .read_text(encoding="utf-8")
+    )
     _, *parts = _SECTION.split(text)
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
@@ -416,7 +459,9 @@ def _line(item: TranscriptItem) -> str:
     if item.tool is None:
         return f"{item.turn} {item.kind} {_quoted(item.text)}"
     text = plain(item.text)
-    return f"{item.turn} {item.kind} {_quoted(item.tool)} {text if _is_json(text) else _quoted(text)}"
+    return (
+        f"{item.turn} {item.kind} {_quoted(item.tool)} {text if _is_json(text) else _quoted(text)}"
+    )
 
 
 def _quoted(text: str) -> str:
@@ -432,7 +477,9 @@ def _is_json(text: str) -> bool:
 
 
 def _mark(seed: str, text: str) -> str:
-    """Returns a code that is derived from the prompt, by its seed, and does not occur in the text in front of it."""
+    """Returns a code that is derived from the prompt, by its seed, and does not occur in the text
+    in front of it.
+    """
     attempt = 0
     while True:
         mark = hashlib.blake2b(f"{seed}{attempt}".encode(), digest_size=6).hexdigest()
@@ -441,9 +488,11 @@ def _mark(seed: str, text: str) -> str:
         attempt += 1
 
 
-# The question which causes faults of many calls have, for comparisons of trials: faults in, groups of their numbers out.
+# The question which causes faults of many calls have, for comparisons of trials: faults in, groups
+# of their numbers out.
 #
-# It is no question about a call, so it is no record of `judge.requests`: who compares trials asks, and keeps the answer.
+# It is no question about a call, so it is no record of `judge.requests`: who compares trials asks,
+# and keeps the answer.
 
 CAUSES_PROMPT: Final = "causes.1"
 MAX_CAUSE_CHARS: Final = 200
@@ -462,7 +511,9 @@ class Case(NamedTuple):
     said: tuple[tuple[int, str], ...]
 
 
-def causes_question(cases: Iterable[tuple[Case, int]], known: Iterable[str], form: AnswerForm) -> Question:
+def causes_question(
+    cases: Iterable[tuple[Case, int]], known: Iterable[str], form: AnswerForm
+) -> Question:
     """Builds the prompt.
 
     Args:
@@ -476,27 +527,40 @@ def causes_question(cases: Iterable[tuple[Case, int]], known: Iterable[str], for
         lines.append(f"case {number}, calls: {calls}")
         for kind, what, turn, details in case.faults:
             count += 1
-            lines.append(f"{count} {kind} {_quoted(what)} {'-' if turn is None else turn} {_quoted(details)}")
+            lines.append(
+                f"{count} {kind} {_quoted(what)} {'-' if turn is None else turn} {_quoted(details)}"
+            )
         lines += [f"said {turn} {_quoted(text)}" for turn, text in case.said]
     evidence, sections = _joined(lines), sections_of(CAUSES_PROMPT)
-    group = _closed({"cause": {"type": "string"}, "faults": {"type": "array", "items": {"type": "integer"}}})
+    group = _closed(
+        {"cause": {"type": "string"}, "faults": {"type": "array", "items": {"type": "integer"}}}
+    )
     return Question(
         system=f"{sections['system']}\n\n{sections['structured']}",
-        user=evidence + filled(sections["question"], {"mark": _mark(evidence, evidence), "count": str(count)}),
-        schema=_closed({"groups": {"type": "array", "items": group}}) if form == "structured" else None,
+        user=evidence
+        + filled(sections["question"], {"mark": _mark(evidence, evidence), "count": str(count)}),
+        schema=_closed({"groups": {"type": "array", "items": group}})
+        if form == "structured"
+        else None,
     )
 
 
 def read_causes(text: str | None, redactor: Redactor) -> list[tuple[str, list[int]]] | None:
-    """Reads groups of faults: the sentence of each, redacted and in one line, and its numbers as they are; None when there are none."""
+    """Reads groups of faults: the sentence of each, redacted and in one line, and its numbers as
+    they are; None when there are none.
+    """
     groups = _object_in(text or "").get("groups")
     if not isinstance(groups, list):
         return None
     found = []
     for group in groups:
         match group:
-            case {"cause": str(cause), "faults": list(numbers)} if all(type(number) is int for number in numbers):
-                sentence = redactor.beginning(plain(cause[:MAX_READ_CHARS]).strip(), MAX_CAUSE_CHARS)
+            case {"cause": str(cause), "faults": list(numbers)} if all(
+                type(number) is int for number in numbers
+            ):
+                sentence = redactor.beginning(
+                    plain(cause[:MAX_READ_CHARS]).strip(), MAX_CAUSE_CHARS
+                )
                 found.append((sentence, numbers))
             case _:
                 return None

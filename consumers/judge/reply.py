@@ -8,15 +8,18 @@ from schemas.closed_sets import TrialOutcome
 from schemas.judging import TokenUse
 
 MAX_REPORTED_TOKENS: Final = 10_000_000
-"""Highest token count that is accepted for one request: several times the longest context of any model. A higher or negative
-count is ignored, and the request costs the highest possible amount."""
+"""Highest token count that is accepted for one request: several times the longest context of any
+model. A higher or negative count is ignored, and the request costs the highest possible amount.
+"""
 MAX_CHARS_OF_A_TOKEN: Final = 128
-"""Longest token of any model: a run of spaces. Fewer tokens than the texts must have, such as 0, are ignored in the same way: a
-request that is free would never fill a budget."""
+"""Longest token of any model: a run of spaces. Fewer tokens than the texts must have, such as 0,
+are ignored in the same way: a request that is free would never fill a budget.
+"""
 
 ReplyFault = Literal["too_large", "compressed", "redirected", "token_count"]
-"""Fault of a reply that was dropped in whole or in part: too many bytes, compressed although plain text was requested, a
-redirect, which is never followed, or an impossible token count."""
+"""Fault of a reply that was dropped in whole or in part: too many bytes, compressed although plain
+text was requested, a redirect, which is never followed, or an impossible token count.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,9 @@ class Reply:
     latency_ms: int = 0
 
     def believed_tokens(self, prompt_chars: int) -> TokenUse | None:
-        """The endpoint's token count if it is possible for a prompt of this length and for the text; None without one."""
+        """The endpoint's token count if it is possible for a prompt of this length and for the
+        text; None without one.
+        """
         tokens = self.tokens
         if tokens is None:
             return None
@@ -53,12 +58,13 @@ class Reply:
 
 @dataclass(slots=True)
 class Delivery:
-    """How far the tries of a request got. The caller keeps it, so it is known even if the request is cut off.
+    """How far the tries of a request got. The caller keeps it, so it is known even if the request
+    is cut off.
 
     Attributes:
         tries: Number of tries.
-        departed: Numbers of the tries that wrote something to the endpoint, so they may have arrived. The others cost nothing:
-            refused connections, unknown names, failed TLS.
+        departed: Numbers of the tries that wrote something to the endpoint, so they may have
+            arrived. The others cost nothing: refused connections, unknown names, failed TLS.
         faults: Faults of the replies.
     """
 
@@ -81,7 +87,8 @@ class Asks(Protocol):
         Args:
             question: The prompt.
             timeout_seconds: Silence after which one try counts as failed.
-            delivery: Updated while the tries go on. If it stays unchanged, all tries count as delivered.
+            delivery: Updated while the tries go on. If it stays unchanged, all tries count as
+                delivered.
         """
 
     async def close(self) -> None:

@@ -1,13 +1,14 @@
 """The judge role: reads questions from `judge.requests` and writes verdicts to `judge.verdicts`.
 
-Questions are answered in any order. A verdict is in one transaction with the progress of its question's partition, so a new
-owner asks exactly the questions without a committed verdict, whatever happened to the former owner: those in progress of a killed
-process are asked again, and a process that was frozen beyond its session can write nothing more. A new owner also counts the money
+Questions are answered in any order. A verdict is in one transaction with the progress of its
+question's partition, so a new owner asks exactly the questions without a committed verdict,
+whatever happened to the former owner: those in progress of a killed process are asked again, and a
+process that was frozen beyond its session can write nothing more. A new owner also counts the money
 that the former one had spent in this hour. Only the budget of a single call begins anew.
 
-Nobody reads verdicts back. A question that is asked a second time at a later offset, as after an upgrade of the evaluator, is
-answered once by one process, but its successor answers it again. That verdict has the same `ce_id`, so the engine recognises the
-repeat.
+Nobody reads verdicts back. A question that is asked a second time at a later offset, as after an
+upgrade of the evaluator, is answered once by one process, but its successor answers it again. That
+verdict has the same `ce_id`, so the engine recognises the repeat.
 """
 
 import asyncio
@@ -34,7 +35,9 @@ from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC
 
 HAND_OVER_SECONDS: Final = 3.0
-"""How long writing may take when partitions are revoked or the role stops: well within the session timeout."""
+"""How long writing may take when partitions are revoked or the role stops: well within the session
+timeout.
+"""
 FINISH_SECONDS: Final = 4.0
 """How long questions in progress may take when the role stops. The successor answers the others."""
 MAX_BATCH_RECORDS: Final = 500
@@ -43,7 +46,9 @@ MAX_UNWRITTEN: Final = 2_000
 PAUSE_SECONDS: Final = 0.05
 """How long reading pauses before it looks whether it may go on."""
 MAX_ANSWERED: Final = 200_000
-"""Most answered questions that are remembered, so that a repeat is not asked again: some 200 B each."""
+"""Most answered questions that are remembered, so that a repeat is not asked again: some 200 B
+each.
+"""
 
 log = structlog.get_logger()
 
@@ -78,7 +83,9 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._answered: OrderedDict[str, None] = OrderedDict()
         self._writers: dict[TopicPartition, PartitionWriter] = {}
         self._owning: asyncio.Task[None] | None = None
-        self._has_taken_over = False  # not while the group shares out partitions: ours may be another judge's by now
+        self._has_taken_over = (
+            False  # not while the group shares out partitions: ours may be another judge's by now
+        )
         self._is_leaving = False
         self._refusals = Refusals("judge", "callgauge_judge_questions_refused_total", instruments)
         self.reader = GroupReader(
@@ -96,13 +103,14 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Answers until `stop` is set, then finishes the questions in progress, commits and leaves the group.
+        """Answers until `stop` is set, then finishes the questions in progress, commits and leaves
+        the group.
 
         Raises:
             KafkaUnreachableError: No broker answers at the start.
             TopicsUnfitError: A topic is missing.
-            Exception: Reading or writing failed. The process must end; its successor answers the questions that are not
-                committed.
+            Exception: Reading or writing failed. The process must end; its successor answers the
+                questions that are not committed.
         """
         judging = asyncio.create_task(self._judge.run(), name="judging")
         judging.add_done_callback(self._on_done)
@@ -127,18 +135,23 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         return ("judge: not reading questions; it waits for the broker and its partitions",)
 
     def stalled(self) -> Sequence[str]:
-        """Reasons why only a restart helps, for `/healthz`. An endpoint or broker that does not answer is not one."""
+        """Reasons why only a restart helps, for `/healthz`. An endpoint or broker that does not
+        answer is not one.
+        """
         return self.reader.stalled()
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Writes the verdicts. Questions in progress go on, because most partitions usually come back."""
+        """Writes the verdicts. Questions in progress go on, because most partitions usually come
+        back.
+        """
         await self._hand_over()
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Drops the questions of partitions that are gone, and takes the assigned ones over."""
         if self._is_leaving:
             return
-        # Nothing is awaited between the assignment and this line, so no record is fetched before the progress is known.
+        # Nothing is awaited between the assignment and this line, so no record is fetched before
+        # the progress is known.
         self.reader.consumer.pause(*assigned)
         gone = [
             request_id
@@ -149,14 +162,18 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             del self._places[request_id]
         self._judge.withdraw(gone)
         self._writers = {
-            partition: PartitionWriter(partition, self._kafka, self._group_id, self.reader, self._judge.budget)
+            partition: PartitionWriter(
+                partition, self._kafka, self._group_id, self.reader, self._judge.budget
+            )
             for partition in assigned
         }
         self._owning = asyncio.create_task(self._own(), name="judge-partitions")
         self._owning.add_done_callback(self._on_done)
 
     async def _own(self) -> None:
-        """Takes the assigned partitions over, then has their questions read, and writes the verdicts until cancelled."""
+        """Takes the assigned partitions over, then has their questions read, and writes the
+        verdicts until cancelled.
+        """
         writers = self._writers
         try:
             await asyncio.gather(*(writer.start() for writer in writers.values()))
@@ -166,19 +183,27 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._hand_out()
         self.reader.consumer.resume(*writers)
         self.ready.set()
-        log.info("judge_ready", partitions=sorted(tp.partition for tp in writers), asks=self._settings.is_on)
+        log.info(
+            "judge_ready",
+            partitions=sorted(tp.partition for tp in writers),
+            asks=self._settings.is_on,
+        )
         if writers:
             await first_of(*(writer.write_for_ever() for writer in writers.values()))
 
     async def _read(self) -> bool:
         """Starts the reader, which reads questions by itself until it fails."""
-        await partition_counts(self._kafka, [JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC])  # says what is missing
+        await partition_counts(
+            self._kafka, [JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC]
+        )  # says what is missing
         await self.reader.start()
         return await self.reader.failure()
 
     async def handle(self, batch: Batch[JudgeRequest]) -> None:
         """Asks the questions that are open; waits while too much is unwritten."""
-        writers = self._writers  # after a rebalance there are others, and the rest of these records is read again
+        writers = (
+            self._writers
+        )  # after a rebalance there are others, and the rest of these records is read again
         for place, request in batch:
             partition = TopicPartition(place.topic, place.partition)
             writer = writers.get(partition)
@@ -225,7 +250,9 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             self._hand_out()
 
     def _hand_out(self) -> None:
-        """Gives verdicts to the writers of their questions. While the group shares out partitions, they wait for the takeover."""
+        """Gives verdicts to the writers of their questions. While the group shares out partitions,
+        they wait for the takeover.
+        """
         while self._verdicts and self._has_taken_over:
             verdict = self._verdicts.pop()
             places = self._places.pop(verdict.request_id, None)
@@ -235,7 +262,11 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             if len(self._answered) > MAX_ANSWERED:
                 self._answered.popitem(last=False)
             ours = [place for place in places if place.partition in self._writers]
-            open_places = [place for place in ours if self._writers[place.partition].progress.is_open(place.offset)]
+            open_places = [
+                place
+                for place in ours
+                if self._writers[place.partition].progress.is_open(place.offset)
+            ]
             for place in open_places:
                 self._writers[place.partition].answer(place.offset)
             for place in open_places[:1]:  # none if another judge has answered meanwhile
@@ -246,7 +277,9 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._has_taken_over = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS):
-                await asyncio.gather(*(writer.write() for writer in self._writers.values()), return_exceptions=True)
+                await asyncio.gather(
+                    *(writer.write() for writer in self._writers.values()), return_exceptions=True
+                )
         if verdicts := sum(len(writer.outgoing) for writer in self._writers.values()):
             log.warning("handed_over_unwritten", role="judge", verdicts=verdicts)
             self._answered.clear()  # if their partitions come back, these are asked again

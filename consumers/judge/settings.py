@@ -16,7 +16,10 @@ KEY_PLACE: Final = "{api_key}"
 def _fits_a_header_line(value: SecretStr) -> SecretStr:
     text = value.get_secret_value()
     if not (text.isascii() and text.isprintable() and 0 < len(text) <= MAX_HEADER_SECRET_CHARS):
-        raise ValueError(f"expected 1 to {MAX_HEADER_SECRET_CHARS} printable ASCII characters: it is one header line")
+        raise ValueError(
+            f"expected 1 to {MAX_HEADER_SECRET_CHARS} printable ASCII characters: it is one header "
+            "line"
+        )
     return value
 
 
@@ -29,11 +32,15 @@ AnswerForm = Literal["structured", "grade"]
 
 
 class JudgeSettings(BaseModel):
-    """Settings of answering questions. Money is in the currency of the prices, whose defaults are those of the default model."""
+    """Settings of answering questions. Money is in the currency of the prices, whose defaults are
+    those of the default model.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    enabled: bool = Field(default=True, description="whether the model is asked at all; without a key it never is")
+    enabled: bool = Field(
+        default=True, description="whether the model is asked at all; without a key it never is"
+    )
     base_url: str = Field(
         "https://api.openai.com/v1",
         pattern=r"^https?://[^\s@]+$",
@@ -41,11 +48,15 @@ class JudgeSettings(BaseModel):
         description="where the OpenAI-compatible endpoint is, up to /v1 or its like",
     )
     api_key: HeaderSecret | None = Field(
-        None, examples=["file:/run/secrets/openai-key"], description="the endpoint's key; without one nobody is asked"
+        None,
+        examples=["file:/run/secrets/openai-key"],
+        description="the endpoint's key; without one nobody is asked",
     )
     headers: Annotated[dict[_HeaderName, _HeaderText], Field(max_length=20)] = Field(
         {},
-        description="headers of each request besides the client's own, for example of a gateway; in a value, {api_key} stands for "
+        description="headers of each request besides the client's own, for "
+        "example of a gateway; in a "
+        "value, {api_key} stands for "
         "the key",
     )
     query: Annotated[dict[_QueryText, _QueryText], Field(max_length=20)] = Field(
@@ -53,34 +64,58 @@ class JudgeSettings(BaseModel):
     )
     model: str = Field("gpt-4.1", min_length=1, max_length=256, description="name of the model")
     temperature: float | None = Field(
-        0.0, ge=0, le=2, description="sampling temperature; default leaves it to the model, as some models demand"
+        0.0,
+        ge=0,
+        le=2,
+        description="sampling temperature; default leaves it to the model, as some models demand",
     )
     answer_form: AnswerForm = Field(
-        "structured", description="structured: answers by JSON schema; grade: for endpoints that know no schemas"
+        "structured",
+        description="structured: answers by JSON schema; grade: for endpoints that know no schemas",
     )
     max_answer_tokens: int = Field(1_000, gt=0, le=100_000, description="most tokens of one answer")
     answer_limit_name: Literal["max_completion_tokens", "max_tokens"] = Field(
-        "max_completion_tokens", description="what the endpoint calls that bound; older ones say max_tokens"
+        "max_completion_tokens",
+        description="what the endpoint calls that bound; older ones say max_tokens",
     )
     request_timeout_ms: int = Field(
-        20_000, gt=0, le=600_000, description="silence in ms after which one try of a request counts as failed"
+        20_000,
+        gt=0,
+        le=600_000,
+        description="silence in ms after which one try of a request counts as failed",
     )
     max_retries: int = Field(
-        2, ge=0, le=10, description="repeats of a request that failed or was put off, within its deadline"
+        2,
+        ge=0,
+        le=10,
+        description="repeats of a request that failed or was put off, within its deadline",
     )
-    max_concurrent_requests: int = Field(16, gt=0, le=1_000, description="requests on their way at the same time")
+    max_concurrent_requests: int = Field(
+        16, gt=0, le=1_000, description="requests on their way at the same time"
+    )
     max_requests_per_minute: int = Field(500, gt=0, description="requests sent in a minute")
-    max_tokens_per_minute: int = Field(200_000, gt=0, description="tokens sent and asked for in a minute")
+    max_tokens_per_minute: int = Field(
+        200_000, gt=0, description="tokens sent and asked for in a minute"
+    )
     price_prompt: _Money = Field(2.0, description="price of a million prompt tokens")
-    price_cached: _Money = Field(0.5, description="price of a million prompt tokens that the endpoint had cached")
+    price_cached: _Money = Field(
+        0.5, description="price of a million prompt tokens that the endpoint had cached"
+    )
     price_answer: _Money = Field(8.0, description="price of a million answer tokens")
     budget_per_call: _Money = Field(1.0, description="most money for one call")
     budget_per_agent_hour: _Money = Field(
         20.0, description="most money for the calls of one agent in an hour of the clock"
     )
-    budget_per_hour: _Money = Field(50.0, description="most money in an hour of the clock, of this process")
+    budget_per_hour: _Money = Field(
+        50.0, description="most money in an hour of the clock, of this process"
+    )
     sample_ratio: float = Field(
-        1.0, ge=0, le=1, description="share of the calls that are judged, 0 to 1; a call is judged throughout or never"
+        1.0,
+        ge=0,
+        le=1,
+        description=(
+            "share of the calls that are judged, 0 to 1; a call is judged throughout or never"
+        ),
     )
     keeps_raw_answers: bool = Field(
         default=False, description="whether verdicts have the whole answer of each trial, redacted"

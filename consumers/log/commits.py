@@ -1,4 +1,6 @@
-"""Writes of a database in a file, in a thread of their own: those that wait beside each other are one transaction."""
+"""Writes of a database in a file, in a thread of their own: those that wait beside each other are
+one transaction.
+"""
 
 import asyncio
 import contextlib
@@ -13,7 +15,9 @@ import structlog
 from consumers.runtime.process import end_tasks
 
 GATHER_SECONDS: Final = 0.004
-"""How long steps gather before they are committed together: a commit to the disk costs the same for one and for fifty."""
+"""How long steps gather before they are committed together: a commit to the disk costs the same for
+one and for fifty.
+"""
 MAX_STEPS: Final = 500
 """Steps of one commit. Further ones wait for the next."""
 CLOSE_SECONDS: Final = 1.5
@@ -52,12 +56,15 @@ class Commits:
         self._committing: asyncio.Task[None] | None = None
 
     def start(self, connection: sqlite3.Connection) -> None:
-        """Commits with this connection, which nobody else writes with, from now on. Call it inside a running event loop."""
+        """Commits with this connection, which nobody else writes with, from now on. Call it inside
+        a running event loop.
+        """
         self._connection = connection
         self._committing = asyncio.create_task(self._commit_for_ever(), name="log")
 
     async def of(self, step: Callable[[], Result]) -> Result:
-        """Runs a step in a transaction that it shares with those that wait beside it; returns its result when the disk has it.
+        """Runs a step in a transaction that it shares with those that wait beside it; returns its
+        result when the disk has it.
 
         Raises:
             NotWrittenError: The disk did not take it.
@@ -99,11 +106,15 @@ class Commits:
             if not self._waiting:
                 self._wake.clear()
             changes = self._connection.total_changes
-            results = await loop.run_in_executor(self._thread, self._commit, [step for step, _ in together])
+            results = await loop.run_in_executor(
+                self._thread, self._commit, [step for step, _ in together]
+            )
             if isinstance(results, NotWrittenError):
                 self.failures += 1
                 self._tell(str(results))
-            elif self._connection.total_changes > changes:  # a step that found nothing to do says nothing of the disk
+            elif (
+                self._connection.total_changes > changes
+            ):  # a step that found nothing to do says nothing of the disk
                 self._tell(None)
             for place, (_, future) in enumerate(together):
                 if future.done():  # who waited is gone
@@ -121,16 +132,22 @@ class Commits:
                 return [step() for step in steps]
         except (sqlite3.Error, OSError) as error:
             return NotWrittenError(str(error))
-        except Exception as error:  # noqa: BLE001  # a defect in a step: it is raised where that was asked for
+        # a defect in a step: it is raised where that was asked for
+        except Exception as error:  # noqa: BLE001
             return error
 
     def _tell(self, fault: str | None) -> None:
         if fault is not None and self.fault is None:
             log.error(
-                "log_not_written", file=self._file, error=fault,
-                what_happens_now="Senders get 503 and send again; nothing that was acknowledged is lost. It is tried again.",
+                "log_not_written",
+                file=self._file,
+                error=fault,
+                what_happens_now=(
+                    "Senders get 503 and send again; nothing that was acknowledged is lost. It is "
+                    "tried again."
+                ),
                 what_to_do="Make room on the disk, and see to the rights of the folder.",
-            )  # fmt: skip
+            )
         elif fault is None and self.fault is not None:
             log.info("log_written_again", file=self._file)
         self.fault = fault

@@ -1,7 +1,8 @@
-"""Reads stretches of the log that is over Kafka: a partition of it in order, or what it has of one conversation.
+"""Reads stretches of the log that is over Kafka: a partition of it in order, or what it has of one
+conversation.
 
-Whoever reads events of past or running calls beside the evaluator reads them here. Nobody of them joins a group, so none disturbs
-another reader.
+Whoever reads events of past or running calls beside the evaluator reads them here. Nobody of them
+joins a group, so none disturbs another reader.
 """
 
 import asyncio
@@ -21,11 +22,16 @@ from schemas.units import MS_PER_SECOND
 
 
 async def log_between(
-    consumer: AIOKafkaConsumer, tp: TopicPartition, start: int, end: int, show: Callable[[float], None] = not_shown
+    consumer: AIOKafkaConsumer,
+    tp: TopicPartition,
+    start: int,
+    end: int,
+    show: Callable[[float], None] = not_shown,
 ) -> AsyncIterator[Event | Tick]:
     """The events and ticks of a stretch, without repeats and what is void.
 
-    Reading in the middle of a log begins at the first tick that says what is in the log in front of it.
+    Reading in the middle of a log begins at the first tick that says what is in the log in front of
+    it.
 
     Args:
         consumer: A started consumer; it gets this partition.
@@ -42,7 +48,9 @@ async def log_between(
     reader, is_begun = LogReader(), start == 0
     async for record in records_between(consumer, {tp: (start, end)}, show):
         try:
-            found = reader.read(record) if is_begun or tick_term(record.headers) is not None else None
+            found = (
+                reader.read(record) if is_begun or tick_term(record.headers) is not None else None
+            )
             is_begun = is_begun or (isinstance(found, Tick) and bool(found.inputs))
         except LogError as error:
             raise _unfit(record, error) from error
@@ -52,7 +60,8 @@ async def log_between(
 
 def _unfit(record: Any, error: LogError) -> OperatorError:
     return OperatorError(
-        f"{record.topic}[{record.partition}]@{record.offset} is no record of the log: {error}. Nothing behind it was read. Only the "
+        f"{record.topic}[{record.partition}]@{record.offset} is no record of the log: {error}. "
+        "Nothing behind it was read. Only the "
         "sequencer may write this topic: see who else has the right, and which versions run."
     )
 
@@ -62,16 +71,21 @@ def _unfit(record: Any, error: LogError) -> OperatorError:
 MAX_KEPT: Final = 100_000
 """Records of one call that are kept: more events than an evaluator takes of one."""
 MAX_KEPT_BYTES: Final = 64 * 2**20
-"""Bytes of the records of one call that are kept: an hour in which each turn has a prompt of 100 kB has a third."""
+"""Bytes of the records of one call that are kept: an hour in which each turn has a prompt of 100 kB
+has a third.
+"""
 CLOCKS_MS: Final = MS_PER_SECOND
-"""By how much the clocks of brokers may differ: an event may have been earlier in the log than it was at its input."""
+"""By how much the clocks of brokers may differ: an event may have been earlier in the log than it
+was at its input.
+"""
 
 
 class KeyRecords:
     """The records of one key in some ranges of offsets, in the order of their partitions.
 
     Attributes:
-        left_out: Records that were not kept, the latest ones: there were more than the bounds allow.
+        left_out: Records that were not kept, the latest ones: there were more than the bounds
+            allow.
     """
 
     def __init__(self, consumer: AIOKafkaConsumer, key: bytes) -> None:
@@ -88,14 +102,19 @@ class KeyRecords:
         self._bytes = 0
 
     async def in_order(self) -> list[Any]:
-        """All of them. Sorting a hundred thousand takes a tenth of a second, so another thread does it."""
+        """All of them. Sorting a hundred thousand takes a tenth of a second, so another thread does
+        it.
+        """
         await asyncio.to_thread(self._cut)
         return self._kept
 
     @property
     def first_ms(self) -> int | None:
         """Broker time of the first one; None without any."""
-        return min((self._time_ms(record) for record in self._kept if record.key == self._key), default=None)
+        return min(
+            (self._time_ms(record) for record in self._kept if record.key == self._key),
+            default=None,
+        )
 
     async def read(self, ranges: Ranges) -> None:
         """Reads further ranges, the end of each left out.
@@ -137,8 +156,9 @@ def only_of(*texts: bytes) -> OnlyBatchesWith:
 class Terms:
     """Knows the first tick of each term in a partition.
 
-    Whoever gives these and the events of some conversations to a `LogReader`, in order, is told of the same events as one who gives
-    all records: the first tick of a term comes before its events, and a repeat of an event comes after the event.
+    Whoever gives these and the events of some conversations to a `LogReader`, in order, is told of
+    the same events as one who gives all records: the first tick of a term comes before its events,
+    and a repeat of an event comes after the event.
     """
 
     def __init__(self) -> None:
@@ -158,7 +178,9 @@ class Terms:
 
 
 class CallEvents(KeyRecords):
-    """The records of the log of one conversation, with the first tick of each term, for a `LogReader`."""
+    """The records of the log of one conversation, with the first tick of each term, for a
+    `LogReader`.
+    """
 
     async def read(self, ranges: Ranges) -> None:
         """As for `KeyRecords`; the ranges are of one partition."""

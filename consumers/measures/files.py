@@ -1,6 +1,8 @@
-"""Where measures of one's own come from: the Python files of a folder, and the entry points of installed distributions.
+"""Where measures of one's own come from: the Python files of a folder, and the entry points of
+installed distributions.
 
-A file runs as a part of this process, with its rights, when it is read: it is code of who runs callgauge.
+A file runs as a part of this process, with its rights, when it is read: it is code of who runs
+callgauge.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,9 +58,16 @@ class Found:
         for where, load in (*_files(folder, self.mistakes), *_installed()):
             try:
                 loaded = load()
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # code of others can raise anything
-                why = str(error) if isinstance(error, MeasureError) else f"{type(error).__name__}: {error}"
-                self.mistakes.append(f"{where}: {why} Its measures are left out; the others count. Correct it.")
+            # code of others can raise anything
+            except (Exception, SystemExit) as error:  # noqa: BLE001
+                why = (
+                    str(error)
+                    if isinstance(error, MeasureError)
+                    else f"{type(error).__name__}: {error}"
+                )
+                self.mistakes.append(
+                    f"{where}: {why} Its measures are left out; the others count. Correct it."
+                )
                 continue
             self._take(where, loaded)
 
@@ -67,10 +76,14 @@ class Found:
             if not isinstance(each, Measure) or self.measures.get(each.name) is each:
                 continue
             if each.name in self.measures:
-                self.mistakes.append(f"{where}: there is another measure {each.name}. This one is left out: rename it.")
+                self.mistakes.append(
+                    f"{where}: there is another measure {each.name}. This one is left out: rename "
+                    "it."
+                )
             elif len(self.measures) >= MAX_MEASURES:
                 self.mistakes.append(
-                    f"{where}: {each.name} is left out, because {MAX_MEASURES} measures count at most."
+                    f"{where}: {each.name} is left out, because {MAX_MEASURES} measures count at "
+                    "most."
                 )
             else:
                 self.measures[each.name] = each
@@ -96,18 +109,25 @@ def _paths(folder: Path | None) -> list[Path]:
 
 def _files(folder: Path | None, mistakes: list[str]) -> Iterator[tuple[str, Any]]:
     if folder is not None and not folder.is_dir():
-        mistakes.append(f"{folder}: there is no such folder of measures. Make it, or correct measures.folder.")
+        mistakes.append(
+            f"{folder}: there is no such folder of measures. Make it, or correct measures.folder."
+        )
     for path in _paths(folder):
         yield str(path), lambda path=path: _module(path)
 
 
 def _module(path: Path) -> ModuleType:
-    # Compiled here and not by the import system, whose cache tells two versions of the same second and size not apart.
+    # Compiled here and not by the import system, whose cache tells two versions of the same second
+    # and size not apart.
     module = ModuleType(f"callgauge_measures_{path.stem}")
     module.__file__ = str(path)
-    exec(compile(path.read_bytes(), str(path), "exec"), vars(module))  # noqa: S102  # it is what the setting asks for
+    # it is what the setting asks for
+    exec(compile(path.read_bytes(), str(path), "exec"), vars(module))  # noqa: S102
     return module
 
 
 def _installed() -> Sequence[tuple[str, Any]]:
-    return [(f"entry point {each.name} of {ENTRY_POINTS}", each.load) for each in entry_points(group=ENTRY_POINTS)]
+    return [
+        (f"entry point {each.name} of {ENTRY_POINTS}", each.load)
+        for each in entry_points(group=ENTRY_POINTS)
+    ]

@@ -1,10 +1,13 @@
-"""The measures of one's own on calls that run: keeps the newest rows of each, calls the functions, and gives rows of `scores.own`.
+"""The measures of one's own on calls that run: keeps the newest rows of each, calls the functions,
+and gives rows of `scores.own`.
 
-A turn is measured when the call has left it, and again when its row or its words change. What has no value by then, and the call itself,
-is measured when the row comes that closes the call. Values are counted when their call closes, each once, in the order of those rows. So
-one place, up to which all is counted, tells who goes on what is left to do.
+A turn is measured when the call has left it, and again when its row or its words change. What has
+no value by then, and the call itself, is measured when the row comes that closes the call. Values
+are counted when their call closes, each once, in the order of those rows. So one place, up to which
+all is counted, tells who goes on what is left to do.
 
-Each function has a queue and a worker of its own, so a slow one delays itself. A value that has waited for too long is given up.
+Each function has a queue and a worker of its own, so a slow one delays itself. A value that has
+waited for too long is given up.
 """
 
 import asyncio
@@ -27,21 +30,32 @@ from schemas.rows import CallRow, OwnRow, StoredRow, TurnRow, WordsRow
 WATCH_SECONDS: Final = 1.0
 """How often it is looked whether a file has changed."""
 LOAD_SECONDS: Final = 30.0
-"""How long reading the files may take; then the measures stay as they are until a file changes again."""
+"""How long reading the files may take; then the measures stay as they are until a file changes
+again.
+"""
 MAX_WAIT_SECONDS: Final = 30.0
-"""How long a value may wait for its function to be free. Then it is given up, so that calls are counted and queues are bounded."""
+"""How long a value may wait for its function to be free. Then it is given up, so that calls are
+counted and queues are bounded.
+"""
 _GIVEN_UP: Final = Outcome(
-    reason=f"not called within {MAX_WAIT_SECONDS:.0f} s: the function is too slow for so many calls", mistake=True
+    reason=(
+        f"not called within {MAX_WAIT_SECONDS:.0f} s: the function is too slow for so many calls"
+    ),
+    mistake=True,
 )
 CONTEXT_SECONDS: Final = 20.0
 """How long the events of a call may take to come, for a function that asks for its context."""
 MAX_CALLS: Final = 5_000
-"""Calls whose rows are kept; beyond them the one that was opened first is not measured any further."""
+"""Calls whose rows are kept; beyond them the one that was opened first is not measured
+any further.
+"""
 MAX_TOLD: Final = 10
 """Kinds of mistakes of one function that are logged."""
 
 ContextOf = Callable[[CallRow], Awaitable[MetricContext]]
-"""Makes the context of a call that has closed. It may raise OperatorError, whose text is why there is none."""
+"""Makes the context of a call that has closed. It may raise OperatorError, whose text is why there
+is none.
+"""
 
 log = structlog.get_logger()
 
@@ -115,7 +129,11 @@ class LiveMeasures:
     """
 
     def __init__(
-        self, settings: MeasureSettings, instruments: Instruments, redactor: Redactor, context_of: ContextOf
+        self,
+        settings: MeasureSettings,
+        instruments: Instruments,
+        redactor: Redactor,
+        context_of: ContextOf,
     ) -> None:
         """Nothing is read before `follow_files`. What functions say as text is redacted."""
         self.read = asyncio.Event()
@@ -137,7 +155,9 @@ class LiveMeasures:
     # The functions: those of the files as they are now.
 
     async def follow_files(self) -> Never:
-        """Reads the files, again whenever one changes, and calls the functions, until it is cancelled."""
+        """Reads the files, again whenever one changes, and calls the functions, until it is
+        cancelled.
+        """
         stamp, workers = None, list[asyncio.Task[None]]()
         try:
             while True:
@@ -146,33 +166,48 @@ class LiveMeasures:
                     if (found := await self._found()) is not None:
                         await end_tasks(workers)
                         self._use(found)
-                        workers = [asyncio.create_task(self._work(each)) for each in self._functions.values()]
+                        workers = [
+                            asyncio.create_task(self._work(each))
+                            for each in self._functions.values()
+                        ]
                     self.read.set()
                 await asyncio.sleep(WATCH_SECONDS)
         finally:
             await end_tasks(workers)
 
     async def _found(self) -> Found | None:
-        # Code of others is run by that: in a thread that keeps neither the loop nor the end of the process waiting.
-        reading = asyncio.wrap_future(begun_beside("measures", Found, {"folder": self._settings.folder}))
+        # Code of others is run by that: in a thread that keeps neither the loop nor the end of the
+        # process waiting.
+        reading = asyncio.wrap_future(
+            begun_beside("measures", Found, {"folder": self._settings.folder})
+        )
         reading.add_done_callback(lambda each: each.cancelled() or each.exception())
         await asyncio.wait([reading], timeout=LOAD_SECONDS)
         if reading.done() and (error := reading.exception()) is None:
             found: Found = reading.result()
             return found
-        problem = f"it raised {error!r}" if reading.done() else f"it takes more than {LOAD_SECONDS:.0f} s"
+        problem = (
+            f"it raised {error!r}" if reading.done() else f"it takes more than {LOAD_SECONDS:.0f} s"
+        )
         log.warning(
-            "measures_not_read", role="measures", problem=f"reading the files: {problem}",
-            what_happens_now="The measures stay as they were.", what_to_do="Correct the file that does work when it is read.",
-        )  # fmt: skip
+            "measures_not_read",
+            role="measures",
+            problem=f"reading the files: {problem}",
+            what_happens_now="The measures stay as they were.",
+            what_to_do="Correct the file that does work when it is read.",
+        )
         return None
 
     def _use(self, found: Found) -> None:
         for sentence in found.mistakes:
             log.warning("measures_left_out", role="measures", problem=sentence)
-        self._functions = {name: _Function(each, self._settings.seconds) for name, each in found.measures.items()}
+        self._functions = {
+            name: _Function(each, self._settings.seconds) for name, each in found.measures.items()
+        }
         log.info("measures_read", role="measures", measures=list(self._functions))
-        for partition in self._partitions.values():  # what waited, or was in progress, is asked of the new ones
+        for (
+            partition
+        ) in self._partitions.values():  # what waited, or was in progress, is asked of the new ones
             for call in partition.uncounted:
                 asked, call.waiting = call.waiting, set()
                 for measured, turn in asked:
@@ -226,8 +261,8 @@ class LiveMeasures:
                 self._ask_of_turn(call, row.turn, only_words=True)
 
     def take(self, partition: int, offset: int, row: StoredRow | None) -> None:
-        """Takes a record of `scores`, None is one without a row. In front of the place up to which all is counted it only shows which calls
-        are open.
+        """Takes a record of `scores`, None is one without a row. In front of the place up to which
+        all is counted it only shows which calls are open.
         """
         of = self._partitions[partition]
         of.position = offset + 1
@@ -266,7 +301,9 @@ class LiveMeasures:
             if function.measure.of == "call":
                 self._ask(function.measure.name, call, None)
 
-    def _ask_of_turn(self, call: _Call, turn: int, *, only_words: bool = False, only_missing: bool = False) -> None:
+    def _ask_of_turn(
+        self, call: _Call, turn: int, *, only_words: bool = False, only_missing: bool = False
+    ) -> None:
         row = call.turns.get(turn)
         if row is None or (row.status == "open" and not call.is_closed):
             return
@@ -301,8 +338,11 @@ class LiveMeasures:
             if time.monotonic() - asked_at < MAX_WAIT_SECONDS:
                 try:
                     outcome = await self._outcome(function, call, row)
-                except Exception as error:  # noqa: BLE001  # whatever it is, as that no thread can begin: it costs this value only
-                    outcome = Outcome(reason=f"it could not be called: {error!r}"[:MAX_REASON_CHARS], mistake=True)
+                # whatever it is, as that no thread can begin: it costs this value only
+                except Exception as error:  # noqa: BLE001
+                    outcome = Outcome(
+                        reason=f"it could not be called: {error!r}"[:MAX_REASON_CHARS], mistake=True
+                    )
             self._valued(function, call, row, outcome)
             await asyncio.sleep(0)
 
@@ -319,10 +359,14 @@ class LiveMeasures:
             except OperatorError as error:
                 return Outcome(reason=str(error)[:MAX_REASON_CHARS])
             except TimeoutError:
-                return Outcome(reason=f"the events of the call were not read within {CONTEXT_SECONDS:.0f} s")
+                return Outcome(
+                    reason=f"the events of the call were not read within {CONTEXT_SECONDS:.0f} s"
+                )
         return await function.calls.call_beside(given)
 
-    def _valued(self, function: _Function, call: _Call, row: TurnRow | CallRow, outcome: Outcome) -> None:
+    def _valued(
+        self, function: _Function, call: _Call, row: TurnRow | CallRow, outcome: Outcome
+    ) -> None:
         own = own_row(function.measure, row, self._redacted(outcome))
         if own.turn is None or call.turns[own.turn].status != "withdrawn":
             call.values[own.measure, own.turn] = own, outcome.mistake
@@ -337,7 +381,9 @@ class LiveMeasures:
                 self._count_closed(partition)
 
     def _redacted(self, outcome: Outcome) -> Outcome:
-        label, reason = (text and self._redactor.redact(text) for text in (outcome.label, outcome.reason))
+        label, reason = (
+            text and self._redactor.redact(text) for text in (outcome.label, outcome.reason)
+        )
         return outcome._replace(label=label, reason=reason)
 
     def _tell(self, function: _Function, own: OwnRow) -> None:
@@ -347,14 +393,22 @@ class LiveMeasures:
             return
         function.told.add(kind)
         log.warning(
-            "measure_failed", role="measures", measure=own.measure, conversation_id=own.conversation_id, turn=own.turn,
+            "measure_failed",
+            role="measures",
+            measure=own.measure,
+            conversation_id=own.conversation_id,
+            turn=own.turn,
             reason=own.reason,
-            what_happens_now="The value is missing. It is said once; callgauge_own_unmeasured_total counts on.",
+            what_happens_now=(
+                "The value is missing. It is said once; callgauge_own_unmeasured_total counts on."
+            ),
             what_to_do="Correct the function: the changed file counts at once.",
-        )  # fmt: skip
+        )
 
     def _count_closed(self, of: _Partition) -> None:
-        """Counts the values of the calls that have closed, as far as those before them are counted."""
+        """Counts the values of the calls that have closed, as far as those before them
+        are counted.
+        """
         while of.closed and not of.closed[0][1].waiting:
             _, call = of.closed.popleft()
             of.counted = of.closed[0][0] if of.closed else of.position

@@ -1,7 +1,9 @@
-"""The measures of one's own on one machine: reads rows out of a log in a file, and writes rows of `scores.own` into it.
+"""The measures of one's own on one machine: reads rows out of a log in a file, and writes rows of
+`scores.own` into it.
 
-The place up to which all is counted is written in the transaction of the values. Records in front of it may leave the log; the rows of
-calls that were open, or not counted, when the process ended come from history.
+The place up to which all is counted is written in the transaction of the values. Records in front
+of it may leave the log; the rows of calls that were open, or not counted, when the process ended
+come from history.
 """
 
 import asyncio
@@ -55,8 +57,14 @@ class FileMeasures:
 
     def uncounted(self) -> list[str]:
         """Calls that have closed and are not counted, when the process before this one ended."""
-        rows = (_row_of(record) for record in self._log.records(SCORES_TOPIC, self.next[SCORES_TOPIC]))
-        return [row.conversation_id for row in rows if isinstance(row, CallRow) and row.state == "closed"]
+        rows = (
+            _row_of(record) for record in self._log.records(SCORES_TOPIC, self.next[SCORES_TOPIC])
+        )
+        return [
+            row.conversation_id
+            for row in rows
+            if isinstance(row, CallRow) and row.state == "closed"
+        ]
 
     def know(self, rows: Iterable[StoredRow]) -> None:
         """Takes the rows, as history has them, of the calls that were open or not counted then."""
@@ -70,7 +78,9 @@ class FileMeasures:
             self.ready.clear()
 
     def problems(self) -> Sequence[str]:
-        """Why the role is not ready, for `/readyz`. A mistake in a function is none: it costs its value."""
+        """Why the role is not ready, for `/readyz`. A mistake in a function is none: it costs its
+        value.
+        """
         return () if self.ready.is_set() else ("measures: not reading rows",)
 
     async def _read_for_ever(self) -> Never:
@@ -79,8 +89,11 @@ class FileMeasures:
         offset = 0
         while True:
             scores = self._log.records(SCORES_TOPIC, offset, MAX_BATCH_RECORDS)
-            # Read later, and taken first: the words of a turn are there when its row says that it is left.
-            while words := self._log.records(WORDS_TOPIC, self.next[WORDS_TOPIC], MAX_BATCH_RECORDS):
+            # Read later, and taken first: the words of a turn are there when its row says that it
+            # is left.
+            while words := self._log.records(
+                WORDS_TOPIC, self.next[WORDS_TOPIC], MAX_BATCH_RECORDS
+            ):
                 self.next[WORDS_TOPIC] = words[-1].offset + 1
                 for record in words if self._live.wants_words else ():
                     try:
@@ -95,9 +108,13 @@ class FileMeasures:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _write(self) -> None:
-        """Writes the values that came, with the place up to which all is counted, until the disk has them."""
+        """Writes the values that came, with the place up to which all is counted, until the disk
+        has them.
+        """
         rows, counted = self._live.values(), self._live.reached(_ONE).counted
-        records = [DecidedRecord(OWN_TOPIC, row.conversation_id.encode(), encode(row)) for row in rows]
+        records = [
+            DecidedRecord(OWN_TOPIC, row.conversation_id.encode(), encode(row)) for row in rows
+        ]
         while records or counted > self.next[SCORES_TOPIC]:
             try:
                 await self._log.publish(Decided(records, reached={_NAME: counted}))

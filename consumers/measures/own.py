@@ -1,8 +1,10 @@
-"""Measures of one's own: what `@measure` marks, and how such a function is called so that a mistake in it costs its own value only.
+"""Measures of one's own: what `@measure` marks, and how such a function is called so that a mistake
+in it costs its own value only.
 
-Each call of a function is made in a thread of its own, because no thread can be stopped: after its time is over nobody waits for it any
-more. A function of which several calls have not come back is not called again until one does. So a function that hangs costs
-`MAX_HANGING` threads, and neither the others nor the loop wait for it.
+Each call of a function is made in a thread of its own, because no thread can be stopped: after its
+time is over nobody waits for it any more. A function of which several calls have not come back is
+not called again until one does. So a function that hangs costs `MAX_HANGING` threads, and neither
+the others nor the loop wait for it.
 """
 
 import asyncio
@@ -20,7 +22,9 @@ from consumers.runtime.process import OperatorError
 from schemas.rows import CallRow, NotApplicable, OwnRow, TurnRow, Unscored
 
 MAX_HANGING: Final = 2
-"""Calls of one function that may be in progress after their time was over; then it is not called until one comes back."""
+"""Calls of one function that may be in progress after their time was over; then it is not called
+until one comes back.
+"""
 MAX_LABELS: Final = 20
 """Different labels that one function may give; a further one is no value."""
 MAX_LABEL_CHARS: Final = 40
@@ -65,10 +69,12 @@ class Measure:
 def measure(function: Callable[..., Any]) -> Measure:
     """Marks a function as a measure. It says by its parameters what it is of, and what it gets.
 
-    `turn` makes it one of a turn: the row of the turn, and with `words` the row of its words, or None. `call` makes it one of a call, at
-    its close: its row, with `turns` the rows of its turns, with `words` those of its words by turn, with `context` the `MetricContext`.
+    `turn` makes it one of a turn: the row of the turn, and with `words` the row of its words, or
+    None. `call` makes it one of a call, at its close: its row, with `turns` the rows of its turns,
+    with `words` those of its words by turn, with `context` the `MetricContext`.
 
-    It gives a number, True or False, a label (at most 40 characters, 20 different ones), or `NotMeasured("why")`. It may be a coroutine.
+    It gives a number, True or False, a label (at most 40 characters, 20 different ones), or
+    `NotMeasured("why")`. It may be a coroutine.
 
     Raises:
         MeasureError: Its name or a parameter is none that can be.
@@ -81,17 +87,28 @@ def measure(function: Callable[..., Any]) -> Measure:
         ('turn', True)
     """
     name = getattr(function, "__name__", "")
-    if not (name.isascii() and name.isidentifier() and name == name.lower() and len(name) <= MAX_NAME_CHARS):
+    if not (
+        name.isascii()
+        and name.isidentifier()
+        and name == name.lower()
+        and len(name) <= MAX_NAME_CHARS
+    ):
         raise MeasureError(
-            f"A measure has the name {name!r}: expected lower-case letters, digits and underscores, {MAX_NAME_CHARS} at most. "
+            f"A measure has the name {name!r}: expected lower-case letters, digits and "
+            f"underscores, {MAX_NAME_CHARS} at most. "
             "Rename the function."
         )
-    needed = {each.name for each in inspect.signature(function).parameters.values() if each.default is Parameter.empty}
+    needed = {
+        each.name
+        for each in inspect.signature(function).parameters.values()
+        if each.default is Parameter.empty
+    }
     for of, row, known in (("turn", "turn", _OF_A_TURN), ("call", "call", _OF_A_CALL)):
         if row in needed and needed <= known:
             return Measure(name, "turn" if of == "turn" else "call", frozenset(needed), function)
     raise MeasureError(
-        f"The measure {name} has the parameters ({', '.join(sorted(needed))}): expected turn, or turn and words, for one of a turn; "
+        f"The measure {name} has the parameters ({', '.join(sorted(needed))}): expected turn, or "
+        "turn and words, for one of a turn; "
         "call, and any of turns, words and context, for one of a call. Change its parameters."
     )
 
@@ -103,7 +120,8 @@ class Outcome(NamedTuple):
         value: A number.
         label: A label.
         reason: Why there is neither.
-        mistake: Whether the function is to blame for that: it raised, took too long, or gave what is no value.
+        mistake: Whether the function is to blame for that: it raised, took too long, or gave what
+            is no value.
     """
 
     value: float | None = None
@@ -126,7 +144,9 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-def begun_beside(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> "Future[Any]":
+def begun_beside(
+    name: str, function: Callable[..., Any], given: Mapping[str, Any]
+) -> "Future[Any]":
     """Calls a function in a thread of that name, which does not keep the process from ending."""
     promise: Future[Any] = Future()
     promise.set_running_or_notify_cancel()  # from here on nobody can cancel it
@@ -137,7 +157,8 @@ def begun_beside(name: str, function: Callable[..., Any], given: Mapping[str, An
 def _work(function: Callable[..., Any], given: Mapping[str, Any], promise: "Future[Any]") -> None:
     try:
         result = _called(function, given)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, only the value is missing
+    # whatever it is, only the value is missing
+    except (Exception, SystemExit) as error:  # noqa: BLE001
         promise.set_exception(error)
     else:
         promise.set_result(result)
@@ -182,13 +203,18 @@ class Calls:
             return self.hanging()
         promise = self.begin(given)
         waiting = asyncio.wrap_future(promise)
-        waiting.add_done_callback(lambda each: each.cancelled() or each.exception())  # what it raised is in the row
+        waiting.add_done_callback(
+            lambda each: each.cancelled() or each.exception()
+        )  # what it raised is in the row
         await asyncio.wait([waiting], timeout=self.seconds)
         return self.outcome(promise)
 
     def hanging(self) -> Outcome:
         """Stands for a call that is not made."""
-        return _mistake(f"not called: {MAX_HANGING} calls of it have not come back after {self.seconds:g} s each")
+        return _mistake(
+            f"not called: {MAX_HANGING} calls of it have not come back after {self.seconds:g} s "
+            "each"
+        )
 
     def outcome(self, promise: "Future[Any]") -> Outcome:
         """What came of a call that has had its time."""
@@ -210,14 +236,23 @@ class Calls:
                     value = float(result)
                 except OverflowError:
                     value = math.inf
-                return Outcome(value) if math.isfinite(value) else _mistake(f"it gave {value}, which is no number")
+                return (
+                    Outcome(value)
+                    if math.isfinite(value)
+                    else _mistake(f"it gave {value}, which is no number")
+                )
             case str():
                 return self._label(result.strip())
-        return _mistake(f"it gave {type(result).__name__}: expected a number, a text as a label, or NotMeasured")
+        return _mistake(
+            f"it gave {type(result).__name__}: expected a number, a text as a label, or NotMeasured"
+        )
 
     def _label(self, label: str) -> Outcome:
         if not 0 < len(label) <= MAX_LABEL_CHARS or not label.isprintable():
-            return _mistake(f"it gave a label of {len(label)} characters: expected 1 to {MAX_LABEL_CHARS} in one line")
+            return _mistake(
+                f"it gave a label of {len(label)} characters: expected 1 to {MAX_LABEL_CHARS} in "
+                "one line"
+            )
         if label not in self._labels and len(self._labels) >= MAX_LABELS:
             return _mistake(f"it gave more than {MAX_LABELS} different labels")
         self._labels.add(label)
@@ -246,13 +281,23 @@ def given_to(
     words: Mapping[int, Any],
     context: Callable[[], Any] | None,
 ) -> Iterator[tuple[TurnRow | CallRow, dict[str, Any]]]:
-    """The rows of a call for which a measure is called, each with what it gets. A context is made only if it is wanted."""
+    """The rows of a call for which a measure is called, each with what it gets. A context is made
+    only if it is wanted.
+    """
     if measured.of == "turn":
         for turn in turns:
             yield turn, {"turn": turn, "words": words.get(turn.turn)}
     elif call is not None and call.state == "closed":
         given = {"call": call, "turns": tuple(turns), "words": dict(words)}
-        yield call, given | ({"context": context()} if context is not None and "context" in measured.wants else {})
+        yield (
+            call,
+            given
+            | (
+                {"context": context()}
+                if context is not None and "context" in measured.wants
+                else {}
+            ),
+        )
 
 
 def mean_values(rows: Iterable[OwnRow]) -> dict[str, float]:

@@ -1,10 +1,13 @@
-"""The role measures on Kafka: reads rows of `scores`, and of `words` if a function asks for them, and writes rows of `scores.own`.
+"""The role measures on Kafka: reads rows of `scores`, and of `words` if a function asks for them,
+and writes rows of `scores.own`.
 
-It commits the offset from which on a successor needs rows: that of the first row of the oldest call that is not counted. A note beside it
-says up to which offset the closes are counted. What is in front of that only shows which calls are open. So no value is lost, and values
-that were counted by the last commit are counted once; of those that are written again the last one counts.
+It commits the offset from which on a successor needs rows: that of the first row of the oldest call
+that is not counted. A note beside it says up to which offset the closes are counted. What is in
+front of that only shows which calls are open. So no value is lost, and values that were counted by
+the last commit are counted once; of those that are written again the last one counts.
 
-A new group begins with the calls that close from then on; their rows are those of the last two hours.
+A new group begins with the calls that close from then on; their rows are those of the last two
+hours.
 """
 
 import asyncio
@@ -52,12 +55,15 @@ WORDS_MS: Final = 200
 """How long one poll waits for words."""
 
 _NOTE: Final[msgspec.json.Decoder[tuple[int, int]]] = msgspec.json.Decoder(tuple[int, int])
-"""Beside the committed offset: up to where closes are counted, and since when words are needed, in broker time."""
+"""Beside the committed offset: up to where closes are counted, and since when words are needed, in
+broker time.
+"""
 
 log = structlog.get_logger()
 
 
-class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
+# the library has no type hints
+class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]
     """Measures until it is stopped."""
 
     def __init__(
@@ -103,7 +109,9 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]  # the libr
             Exception: Reading or writing failed. Its successor goes on from the last commit.
         """
         try:
-            await first_of(stop.wait(), self.reader.failure(), self._live.follow_files(), self._work())
+            await first_of(
+                stop.wait(), self.reader.failure(), self._live.follow_files(), self._work()
+            )
         finally:
             self.ready.clear()
             await self._hand_over()
@@ -112,9 +120,13 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]  # the libr
                 await _stopped(client)
 
     def problems(self) -> Sequence[str]:
-        """Why the role is not ready, for `/readyz`. A mistake in a function is none: it costs its value."""
+        """Why the role is not ready, for `/readyz`. A mistake in a function is none: it costs its
+        value.
+        """
         return (
-            () if self.ready.is_set() else ("measures: not reading scores; it waits for the broker and its partitions",)
+            ()
+            if self.ready.is_set()
+            else ("measures: not reading scores; it waits for the broker and its partitions",)
         )
 
     def stalled(self) -> Sequence[str]:
@@ -129,14 +141,16 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]  # the libr
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Has the assigned partitions taken over."""
-        # Nothing is awaited between the assignment and this line, so no record is fetched before the place is known.
+        # Nothing is awaited between the assignment and this line, so no record is fetched before
+        # the place is known.
         self.reader.consumer.pause(*assigned)
         self._owning = asyncio.create_task(self._own(assigned), name="measures-partitions")
         self._owning.add_done_callback(self._on_done)
 
     async def _own(self, assigned: set[TopicPartition]) -> None:
         consumer = self.reader.consumer
-        found = await consumer._coordinator.fetch_committed_offsets([*assigned])  # noqa: SLF001  # `committed` has no notes
+        # `committed` has no notes
+        found = await consumer._coordinator.fetch_committed_offsets([*assigned])  # noqa: SLF001
         ends, since_ms = await consumer.end_offsets(assigned), wall_clock_ms() - SINCE_MS
         begins = await consumer.offsets_for_times(dict.fromkeys(assigned, since_ms))
         owned = {}
@@ -189,13 +203,16 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]  # the libr
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(COMMIT_INTERVAL_SECONDS):
                     await self._live.changed.wait()
-            await asyncio.sleep(max(0.0, min(WORDS_MS / 1_000, ends_at - time.monotonic())))  # others come beside it
+            await asyncio.sleep(
+                max(0.0, min(WORDS_MS / 1_000, ends_at - time.monotonic()))
+            )  # others come beside it
             await self._write(COMMIT_SECONDS)
 
     async def handle(self, batch: Batch[Row]) -> None:
         """Takes rows in."""
         owned = self._owned
-        # Read later, and taken first: the words of a turn are there when its row says that it is left.
+        # Read later, and taken first: the words of a turn are there when its row says that it is
+        # left.
         await self._read_words()
         if owned is not self._owned:  # it is read again, here or elsewhere
             return
@@ -203,10 +220,14 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]  # the libr
             if TopicPartition(place.topic, place.partition) not in owned:
                 continue
             # Without one it is a row of the partition, or of another version.
-            self._live.take(place.partition, place.offset, None if isinstance(row, Unreadable) else row)
+            self._live.take(
+                place.partition, place.offset, None if isinstance(row, Unreadable) else row
+            )
 
     async def _read_words(self) -> None:
-        """Reads words up to their present end, if a function asks for them and this user may read them."""
+        """Reads words up to their present end, if a function asks for them and this user may read
+        them.
+        """
         if not self._live.wants_words or self._lacks_words:
             return
         if self._words is None:
@@ -227,16 +248,21 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]  # the libr
         except (KafkaRefusedError, TopicsUnfitError) as error:
             self._lacks_words = True
             log.warning(
-                "words_not_read", role="measures", problem=str(error), what_happens_now="Functions get no words.",
+                "words_not_read",
+                role="measures",
+                problem=str(error),
+                what_happens_now="Functions get no words.",
                 what_to_do="Give this user the right to read them, and restart the role.",
-            )  # fmt: skip
+            )
             return
         self._words = reader = self._kafka.consumer(
             "measures-words", enable_auto_commit=False, auto_offset_reset="earliest"
         )
         await reader.start()
         since = {
-            TopicPartition(self._kafka.topic(WORDS_TOPIC), tp.partition): max(0, (reached.since_ms or 0) - CLOCKS_MS)
+            TopicPartition(self._kafka.topic(WORDS_TOPIC), tp.partition): max(
+                0, (reached.since_ms or 0) - CLOCKS_MS
+            )
             for tp, reached in self._owned.items()
         }
         reader.assign([*since])
@@ -254,18 +280,27 @@ class MeasuresRole(ConsumerRebalanceListener):  # type: ignore[misc]  # the libr
             rows = self._live.values()
             reached = {tp: self._live.reached(tp.partition) for tp in self._owned}
             if self._producer is not None:
-                sent = [await self._sent(self._producer, encode(row), row.conversation_id) for row in rows]
+                sent = [
+                    await self._sent(self._producer, encode(row), row.conversation_id)
+                    for row in rows
+                ]
                 await asyncio.gather(*sent)
                 self._live.written(len(rows))
-            places = {tp: _place(each) for tp, each in reached.items() if each != self._owned.get(tp)}
+            places = {
+                tp: _place(each) for tp, each in reached.items() if each != self._owned.get(tp)
+            }
             try:
                 if places and await self.reader.commit(places, seconds):
                     self._owned.update({tp: reached[tp] for tp in places if tp in self._owned})
             except (KafkaError, TimeoutError) as error:
-                log.warning("commit_failed", role="measures", error=str(error) or type(error).__name__)
+                log.warning(
+                    "commit_failed", role="measures", error=str(error) or type(error).__name__
+                )
 
     async def _sent(self, producer: AIOKafkaProducer, value: bytes, conversation_id: str) -> Any:
-        return await producer.send(self._kafka.topic(OWN_TOPIC), value, key=conversation_id.encode())
+        return await producer.send(
+            self._kafka.topic(OWN_TOPIC), value, key=conversation_id.encode()
+        )
 
 
 def _place(reached: Reached) -> OffsetAndMetadata:

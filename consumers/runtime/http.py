@@ -29,28 +29,39 @@ from consumers.runtime.process import OperatorError
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import HttpSettings
 
-# Bounds for the connections of our HTTP server, so that slow or silent clients keep no other client out.
+# Bounds for the connections of our HTTP server, so that slow or silent clients keep no other client
+# out.
 #
-# uvicorn waits for a request without a limit: its timeouts begin after an answer, and its `limit_concurrency` refuses probes
-# like everybody else. Here every connection has a deadline at every moment: for its next
-# complete request, or for sending its answer. When too many connections are open, the oldest one is closed, so there
-# is always room for the next probe.
+# uvicorn waits for a request without a limit: its timeouts begin after an answer, and its
+# `limit_concurrency` refuses probes like everybody else. Here every connection has a deadline at
+# every moment: for its next complete request, or for sending its answer. When too many connections
+# are open, the oldest one is closed, so there is always room for the next probe.
 
 REQUEST_SECONDS: Final = 5.0
-"""How long a connection may be open without a complete request, from its start or the end of its last answer. Single bytes of
-headers do not extend it; a healthy client sends them at once."""
+"""How long a connection may be open without a complete request, from its start or the end of its
+last answer. Single bytes of headers do not extend it; a healthy client sends them at once.
+"""
 ANSWER_SECONDS: Final = 15.0
-"""How long an answer may take, from the request's headers to the last piece given to the operating system. Prometheus gives up
-after 10 s by default (`scrape_timeout`)."""
+"""How long an answer may take, from the request's headers to the last piece given to the operating
+system. Prometheus gives up after 10 s by default (`scrape_timeout`).
+"""
 MAX_CONNECTIONS: Final = 128
-"""Most connections at a time. Prometheus, a browser and a probe need three. It is more than twice `MAX_ACCEPTED_AT_ONCE`, so that
-in any burst a client's request is read before its connection is the oldest."""
+"""Most connections at a time. Prometheus, a browser and a probe need three. It is more than twice
+`MAX_ACCEPTED_AT_ONCE`, so that in any burst a client's request is read before its connection is the
+oldest.
+"""
 MAX_ACCEPTED_AT_ONCE: Final = 32
-"""New connections that one turn of the event loop takes; the others wait in the operating system's queue."""
+"""New connections that one turn of the event loop takes; the others wait in the operating system's
+queue.
+"""
 READ_BYTES: Final = 16_384
-"""Bytes that one turn of the event loop takes from a connection. They may be 2,700 chunks of a byte, which take 20 ms."""
+"""Bytes that one turn of the event loop takes from a connection. They may be 2,700 chunks of a
+byte, which take 20 ms.
+"""
 MAX_PENDING: Final = 1_024
-"""Most connections in that queue: during a burst while the loop is busy, the system must not drop a probe."""
+"""Most connections in that queue: during a burst while the loop is busy, the system must not drop a
+probe.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +72,8 @@ class ConnectionBounds:
         request_seconds: As `REQUEST_SECONDS`.
         answer_seconds: As `ANSWER_SECONDS`.
         most_connections: As `MAX_CONNECTIONS`.
-        unread_seconds: How long a client may leave a full buffer unread, for answers that take longer than that on purpose.
+        unread_seconds: How long a client may leave a full buffer unread, for answers that take
+            longer than that on purpose.
     """
 
     request_seconds: float = REQUEST_SECONDS
@@ -73,11 +85,15 @@ class ConnectionBounds:
 SCRAPED: Final = ConnectionBounds()
 """Limits of a server for probes and metrics."""
 HttpLimit = Literal["request_time", "answer_time", "connections", "scrapes", "host", "origin"]
-"""The bounds of the HTTP server, as the label `limit` of `callgauge_http_limits_hit_total` names them."""
+"""The bounds of the HTTP server, as the label `limit` of `callgauge_http_limits_hit_total` names
+them.
+"""
 
 
 class OpenConnections:
-    """The open connections of one server, oldest first, and their bounds. It counts reached bounds."""
+    """The open connections of one server, oldest first, and their bounds. It counts
+    reached bounds.
+    """
 
     def __init__(self, count: Callable[[HttpLimit], None], bounds: ConnectionBounds) -> None:
         self.count = count
@@ -85,7 +101,9 @@ class OpenConnections:
         self._open: dict[BoundedConnection, None] = {}
 
     def add(self, connection: "BoundedConnection") -> None:
-        """Adds a connection. If there are too many, ends the oldest without a request, or the oldest of all."""
+        """Adds a connection. If there are too many, ends the oldest without a request, or the
+        oldest of all.
+        """
         if len(self._open) >= self.bounds.most_connections:
             waiting = (each for each in self._open if not each.is_answering)
             next(waiting, next(iter(self._open))).end("connections")
@@ -110,12 +128,16 @@ class BoundedConnection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._owes_request = True
-        """False between an answer and the first byte of the next request: ending it then is nothing to count."""
+        """False between an answer and the first byte of the next request: ending it then is nothing
+        to count.
+        """
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+    # as uvicorn's own
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts the deadline of the first request."""
         super().connection_made(transport)
-        transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # of asyncio's transports; uvicorn reads whatever they give at once
+        # of asyncio's transports; uvicorn reads whatever they give at once
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         self._open_connections.add(self)
         self._wait_for_request()
 
@@ -129,7 +151,9 @@ class BoundedConnection(H11Protocol):
     def pause_writing(self) -> None:
         """Starts the deadline of a client that leaves what waits for it unread."""
         super().pause_writing()
-        self._unread = self.loop.call_later(self._open_connections.bounds.unread_seconds, self.end, "answer_time")
+        self._unread = self.loop.call_later(
+            self._open_connections.bounds.unread_seconds, self.end, "answer_time"
+        )
 
     def resume_writing(self) -> None:
         """Cancels it: the client has read."""
@@ -150,7 +174,9 @@ class BoundedConnection(H11Protocol):
             self._set_deadline(self._open_connections.bounds.answer_seconds, "answer_time")
 
     def on_response_complete(self) -> None:
-        """Starts the deadline of the next request. The rest of the answer must be sent within it."""
+        """Starts the deadline of the next request. The rest of the answer must be sent
+        within it.
+        """
         self.is_answering = False
         self._owes_request = False
         self._wait_for_request()
@@ -187,11 +213,13 @@ class BoundedConnection(H11Protocol):
 
 # Who may ask a listener of this machine alone.
 #
-# A browser asks this machine whatever page tells it to, and the page can read the answer if the name in its own address leads here:
-# its owner only has to let the name do so (DNS rebinding). Such a request has that name as its `Host`, which no page can change.
+# A browser asks this machine whatever page tells it to, and the page can read the answer if the
+# name in its own address leads here: its owner only has to let the name do so (DNS rebinding). Such
+# a request has that name as its `Host`, which no page can change.
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost."})
-_REACHED_AT: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # who listens on all addresses is asked at one
+# who listens on all addresses is asked at one
+_REACHED_AT: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
 def is_loopback(host: str) -> bool:
@@ -219,8 +247,8 @@ def name_in(host: str) -> str:
 
 
 def is_from_our_page(headers: Headers) -> bool:
-    """Whether the page that had a browser ask came from the address that it asks, or from that of a proxy in front. A browser names the
-    origin of each form, and no page can change what it names.
+    """Whether the page that had a browser ask came from the address that it asks, or from that of a
+    proxy in front. A browser names the origin of each form, and no page can change what it names.
 
     >>> is_from_our_page(Headers({"origin": "http://127.0.0.1:8070", "host": "127.0.0.1:8070"}))
     True
@@ -233,11 +261,14 @@ def is_from_our_page(headers: Headers) -> bool:
 
 
 class _OnlyForThisMachine:
-    """Answers requests that were meant for this machine, and for the names by which a proxy or a tunnel on it asks; none that a page of
-    another site has a browser make, which names the page's address in `Origin`. Programs send none.
+    """Answers requests that were meant for this machine, and for the names by which a proxy or a
+    tunnel on it asks; none that a page of another site has a browser make, which names the page's
+    address in `Origin`. Programs send none.
     """
 
-    def __init__(self, app: ASGIApp, names: Collection[str], count: Callable[[HttpLimit], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, names: Collection[str], count: Callable[[HttpLimit], None]
+    ) -> None:
         self._app = app
         self._names = frozenset(name.lower() for name in names)
         self._count = count
@@ -248,15 +279,19 @@ class _OnlyForThisMachine:
         if not is_loopback(name) and name not in self._names:
             self._count("host")
             text = (
-                f"This address is for this machine alone, and the request is for {name[:MAX_TOLD_CHARS]!r}, so it is not answered. If a "
-                "proxy or a tunnel on this machine asks by that name, add it to the setting http_names.\n"
+                "This address is for this machine alone, and the request is for "
+                f"{name[:MAX_TOLD_CHARS]!r}, so it is not answered. If a "
+                "proxy or a tunnel on this machine asks by that name, add it to the setting "
+                "http_names.\n"
             )
             await PlainTextResponse(text, status_code=421)(scope, receive, send)
         elif origin is not None and not self._is_ours(origin, headers):
             self._count("origin")
             text = (
-                f"This address is for this machine alone, and a page of {origin[:MAX_TOLD_CHARS]!r} asks, so it is not answered. If that "
-                "is the name of a proxy or a tunnel on this machine, add it to the setting http_names.\n"
+                "This address is for this machine alone, and a page of "
+                f"{origin[:MAX_TOLD_CHARS]!r} asks, so it is not answered. If that "
+                "is the name of a proxy or a tunnel on this machine, add it to the setting "
+                "http_names.\n"
             )
             await PlainTextResponse(text, status_code=403)(scope, receive, send)
         else:
@@ -281,7 +316,9 @@ class AddressInUseError(OperatorError):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers, because the application handles signals, and with our length of the queue."""
+    """uvicorn without its signal handlers, because the application handles signals, and with our
+    length of the queue.
+    """
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -290,7 +327,9 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listening in sockets or ():
-            listening.listen(MAX_PENDING)  # its `backlog` is also how many one turn of the loop accepts
+            listening.listen(
+                MAX_PENDING
+            )  # its `backlog` is also how many one turn of the loop accepts
 
 
 class HttpListener:
@@ -310,8 +349,9 @@ class HttpListener:
     ) -> None:
         """Stores its settings; `start` listens.
 
-        At an address of this machine alone it answers only requests whose `Host` is such an address, this host or one of the names, and
-        whose `Origin`, if there is one, is the same or one of the names.
+        At an address of this machine alone it answers only requests whose `Host` is such an
+        address, this host or one of the names, and whose `Origin`, if there is one, is the same or
+        one of the names.
 
         Args:
             host: Address to listen on.
@@ -338,8 +378,10 @@ class HttpListener:
             server_header=False,
             ws="none",
             backlog=MAX_ACCEPTED_AT_ONCE,
-            http=partial(BoundedConnection, self._connections),  # type: ignore[arg-type]  # uvicorn only calls it
-            timeout_graceful_shutdown=stop_seconds,  # type: ignore[arg-type]  # asyncio waits for parts of a second too
+            # uvicorn only calls it
+            http=partial(BoundedConnection, self._connections),  # type: ignore[arg-type]
+            # asyncio waits for parts of a second too
+            timeout_graceful_shutdown=stop_seconds,  # type: ignore[arg-type]
         )
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -362,9 +404,11 @@ class HttpListener:
         except OSError as error:
             raise AddressInUseError(
                 f"HTTP server: cannot listen on {self._host}:{self._port}: {error.strerror}. "
-                f"{self._without_it}, so callgauge does not start. Choose another port, or 0 for a free one."
+                f"{self._without_it}, so callgauge does not start. Choose another port, or 0 for a "
+                "free one."
             ) from error
-        # asyncio does this for sockets whose protocol number is set, and these have none: an answer in two pieces took 40 ms.
+        # asyncio does this for sockets whose protocol number is set, and these have none: an answer
+        # in two pieces took 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._port = listening.getsockname()[1]
         self._server = _Server(self._config)
@@ -396,38 +440,48 @@ def given_token(authorization: bytes) -> bytes | None:
 
 
 def is_token(given: bytes, expected: SecretStr) -> bool:
-    """Whether the given bytes are the expected token. The time it takes says nothing of how much of it is right."""
-    return hmac.compare_digest(given, expected.get_secret_value().encode())  # bytes: text beyond ASCII would raise
+    """Whether the given bytes are the expected token. The time it takes says nothing of how much of
+    it is right.
+    """
+    return hmac.compare_digest(
+        given, expected.get_secret_value().encode()
+    )  # bytes: text beyond ASCII would raise
 
 
 def challenge(authorization: bytes) -> str:
-    """Returns the value of `WWW-Authenticate` for a request with this `Authorization`, empty if it has none."""
+    """Returns the value of `WWW-Authenticate` for a request with this `Authorization`, empty if it
+    has none.
+    """
     return CHALLENGE + (', error="invalid_token"' if authorization else "")
 
 
 # `/metrics`, `/healthz`, `/readyz` and `/state`, served inside our event loop.
 #
-# Liveness: an answer of `/healthz` shows that the event loop runs. It is 503 only if a restart helps: the task of a
-# role has ended, or its ticks have stopped although the loop runs. It never depends on the broker, because all waits
-# for the broker are bounded or do not count. So a broker that is down causes no restart.
+# Liveness: an answer of `/healthz` shows that the event loop runs. It is 503 only if a restart
+# helps: the task of a role has ended, or its ticks have stopped although the loop runs. It never
+# depends on the broker, because all waits for the broker are bounded or do not count. So a broker
+# that is down causes no restart.
 #
-# Readiness: `/readyz` is 200 while every role works: from its first assignment, or the end of its recovery,
-# until it starts to stop.
+# Readiness: `/readyz` is 200 while every role works: from its first assignment, or the end of its
+# recovery, until it starts to stop.
 #
-# Probes have no token, so both answers contain nothing secret: only names of roles and the reasons why they wait.
-# Clients cannot change the answer to a probe: connections have bounds of their own (`http_connections`), and only
-# `/metrics` answers 503 when too many clients read it at once.
+# Probes have no token, so both answers contain nothing secret: only names of roles and the reasons
+# why they wait. Clients cannot change the answer to a probe: connections have bounds of their own
+# (`http_connections`), and only `/metrics` answers 503 when too many clients read it at once.
 
 MAX_SCRAPES: Final = 4
-"""Most readers of /metrics at a time, from the request until the page is sent, because each keeps a page in memory. Two
-Prometheus servers and a person need three. Further readers get 503; probes do not count."""
+"""Most readers of /metrics at a time, from the request until the page is sent, because each keeps a
+page in memory. Two Prometheus servers and a person need three. Further readers get 503; probes do
+not count.
+"""
 RETRY_SCRAPE_SECONDS: Final = 5
 """Pause after which a rejected reader of /metrics should try again."""
 PAGE_PIECE_BYTES: Final = 65_536
 """Bytes of a page that are sent at once. The rest waits until the client has read them."""
 GZIP_LEVEL: Final = 1
-"""How hard a page is compressed. The fastest level makes a full page of 5 MB a thirtieth as large in 13 ms; the last one takes seven
-times as long for a third less."""
+"""How hard a page is compressed. The fastest level makes a full page of 5 MB a thirtieth as large
+in 13 ms; the last one takes seven times as long for a third less.
+"""
 
 Sentences = Callable[[], Sequence[str]]
 State = Callable[[], str]
@@ -435,7 +489,8 @@ State = Callable[[], str]
 
 
 class MetricsRoutes:
-    """Shows the instruments to Prometheus, the state of the roles to probes, and more of it to who has the token.
+    """Shows the instruments to Prometheus, the state of the roles to probes, and more of it to who
+    has the token.
 
     Attributes:
         routes: The routes.
@@ -455,8 +510,10 @@ class MetricsRoutes:
         Args:
             token: What a reader of `/metrics` and `/state` has to send; None for nothing.
             instruments: The content of `/metrics`.
-            stalled: Returns reasons why only a restart helps, a sentence each; `/healthz` answers 503 while there is one.
-            not_ready: Returns reasons why a role does not work now, a sentence each; `/readyz` answers 503 while there is one.
+            stalled: Returns reasons why only a restart helps, a sentence each; `/healthz` answers
+                503 while there is one.
+            not_ready: Returns reasons why a role does not work now, a sentence each; `/readyz`
+                answers 503 while there is one.
             state: Returns what `/state` says.
         """
         self._stalled = stalled
@@ -496,12 +553,20 @@ class MetricsServer(HttpListener):
         not_ready: Sentences = tuple,
         state: State = str,
     ) -> None:
-        """`start` listens. The arguments are those of `MetricsRoutes`; the settings have address, port and token."""
-        self._metrics = MetricsRoutes(settings.token, instruments, stalled=stalled, not_ready=not_ready, state=state)
+        """`start` listens. The arguments are those of `MetricsRoutes`; the settings have address,
+        port and token.
+        """
+        self._metrics = MetricsRoutes(
+            settings.token, instruments, stalled=stalled, not_ready=not_ready, state=state
+        )
         super().__init__(
-            settings.host, settings.port, self._metrics.routes, partial(_count, instruments), names=settings.names,
+            settings.host,
+            settings.port,
+            self._metrics.routes,
+            partial(_count, instruments),
+            names=settings.names,
             without_it="Metrics cannot be shown",
-        )  # fmt: skip
+        )
 
     @property
     def url(self) -> str:
@@ -515,13 +580,17 @@ class MetricsServer(HttpListener):
 
 
 class _MetricsPage:
-    """`/metrics` as an ASGI application: renders the page, and sends it no faster than the client reads."""
+    """`/metrics` as an ASGI application: renders the page, and sends it no faster than the client
+    reads.
+    """
 
     def __init__(self, token: SecretStr | None, instruments: Instruments) -> None:
         self._token = token
         self._instruments = instruments
         self._rendering = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(1, "metrics")  # of its own: other work must not delay a scrape
+        self._thread = ThreadPoolExecutor(
+            1, "metrics"
+        )  # of its own: other work must not delay a scrape
         self._readers = 0
 
     def close(self) -> None:
@@ -534,7 +603,10 @@ class _MetricsPage:
             await refused(scope, receive, send)
         elif self._readers >= MAX_SCRAPES:
             _count(self._instruments, "scrapes")
-            text = f"/metrics is read by {MAX_SCRAPES} clients already; come again in {RETRY_SCRAPE_SECONDS} s.\n"
+            text = (
+                f"/metrics is read by {MAX_SCRAPES} clients already; come again in "
+                f"{RETRY_SCRAPE_SECONDS} s.\n"
+            )
             headers = {"retry-after": str(RETRY_SCRAPE_SECONDS)}
             await PlainTextResponse(text, status_code=503, headers=headers)(scope, receive, send)
         else:
@@ -547,11 +619,16 @@ class _MetricsPage:
     async def _answer(self, request: Request, send: Send) -> None:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         is_gzip = gzip_accepted(request.headers.get("accept-encoding", ""))
-        async with self._rendering:  # a page at a time: rendering shares the processor with the roles
+        async with (
+            self._rendering
+        ):  # a page at a time: rendering shares the processor with the roles
             self._instruments.refresh()
-            # 10,000 series take a tenth of a second: in a thread, so that no probe and no poll of Kafka waits for it.
+            # 10,000 series take a tenth of a second: in a thread, so that no probe and no poll of
+            # Kafka waits for it.
             is_openmetrics = content_type.startswith("application/openmetrics-text")
-            rendered = partial(_rendered, self._instruments, encode, is_openmetrics=is_openmetrics, is_gzip=is_gzip)
+            rendered = partial(
+                _rendered, self._instruments, encode, is_openmetrics=is_openmetrics, is_gzip=is_gzip
+            )
             page = await asyncio.get_running_loop().run_in_executor(self._thread, rendered)
         headers = [
             (b"content-type", content_type.encode()),
@@ -564,10 +641,18 @@ class _MetricsPage:
             0, max(len(page), 1), PAGE_PIECE_BYTES
         ):  # each `send` waits until the client has read enough
             end = begin + PAGE_PIECE_BYTES
-            await send({"type": "http.response.body", "body": page[begin:end], "more_body": end < len(page)})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": page[begin:end],
+                    "more_body": end < len(page),
+                }
+            )
 
     def refused(self, request: Request) -> Response | None:
-        """Returns the rejection of a request without the right token; None for an allowed request."""
+        """Returns the rejection of a request without the right token; None for an
+        allowed request.
+        """
         if self._token is None:
             return None
         authorization = request.headers.get("authorization", "").encode("latin-1")
@@ -575,12 +660,21 @@ class _MetricsPage:
         if given is not None and is_token(given, self._token):
             return None
         seen = "another token or scheme" if authorization else "no Authorization header"
-        text = f"{request.url.path} needs `Authorization: Bearer` with the token of the setting http_token; seen: {seen}.\n"
-        return PlainTextResponse(text, status_code=401, headers={"www-authenticate": challenge(authorization)})
+        text = (
+            f"{request.url.path} needs `Authorization: Bearer` with the token of the setting "
+            f"http_token; seen: {seen}.\n"
+        )
+        return PlainTextResponse(
+            text, status_code=401, headers={"www-authenticate": challenge(authorization)}
+        )
 
 
 def _rendered(
-    instruments: Instruments, encode: Callable[[Collector], bytes], *, is_openmetrics: bool, is_gzip: bool
+    instruments: Instruments,
+    encode: Callable[[Collector], bytes],
+    *,
+    is_openmetrics: bool,
+    is_gzip: bool,
 ) -> bytes:
     page = instruments.page(encode, is_openmetrics=is_openmetrics)
     return gzip.compress(page, GZIP_LEVEL) if is_gzip else page

@@ -1,7 +1,9 @@
-"""Sets up logging: lines with an event name and fields, for people on a terminal or as JSON for machines.
+"""Sets up logging: lines with an event name and fields, for people on a terminal or as JSON for
+machines.
 
-A line about a record has the fields of `about_record`. Warnings and errors that libraries log through the standard library are
-included, because the cause of a refused connection is often only there. In JSON they have the event `library_message`.
+A line about a record has the fields of `about_record`. Warnings and errors that libraries log
+through the standard library are included, because the cause of a refused connection is often only
+there. In JSON they have the event `library_message`.
 """
 
 import logging
@@ -21,12 +23,15 @@ _KEPT_FIELDS: Final = frozenset({"conversation_id", "timestamp", "level", "logge
 _MAX_KEY_CHARS: Final = 200
 """Characters kept of a record's key, which may be any text, so that the line stays short."""
 _FREED_CONNECTION: Final = "Unclosed AIOKafkaConnection"
-"""How a line of asyncio begins that nobody can act on: aiokafka forgets the connection of a cancelled start. Freeing it closes it."""
+"""How a line of asyncio begins that nobody can act on: aiokafka forgets the connection of a
+cancelled start. Freeing it closes it.
+"""
 
 MOST_OF_A_KIND: Final = 10
 KIND_SECONDS: Final = 60.0
-"""Lines of one kind that a library may write in so many seconds: each client of aiokafka repeats itself 80 times a second while a
-broker is away, and hours of that fill a disk."""
+"""Lines of one kind that a library may write in so many seconds: each client of aiokafka repeats
+itself 80 times a second while a broker is away, and hours of that fill a disk.
+"""
 _MAX_KINDS: Final = 1_000
 _DIGITS: Final = re.compile(r"\d+")
 
@@ -58,7 +63,8 @@ class _FewOfAKind(logging.Filter):
 
 
 def about_record(record: Any) -> dict[str, Any]:
-    """Returns the fields of a line about a Kafka record: its conversation if it has one, and its coordinates.
+    """Returns the fields of a line about a Kafka record: its conversation if it has one, and its
+    coordinates.
 
     Args:
         record: A consumer's record with key, topic, partition and offset.
@@ -73,7 +79,9 @@ def about_record(record: Any) -> dict[str, Any]:
 
 
 def is_json(log_format: LogFormat, stream: TextIO | None = None) -> bool:
-    """Whether the lines of this format are JSON on this stream, which is standard error by default."""
+    """Whether the lines of this format are JSON on this stream, which is standard error
+    by default.
+    """
     if log_format == "auto":
         return not (stream if stream is not None else sys.stderr).isatty()
     return log_format == "json"
@@ -88,11 +96,14 @@ def configure_logging(
     """Sets up structlog and the standard library's root logger for this process.
 
     Args:
-        log_format: `console` for people, `json` for one object a line; `auto` is `console` on a terminal, otherwise `json`.
+        log_format: `console` for people, `json` for one object a line; `auto` is `console` on a
+            terminal, otherwise `json`.
         level: Lowest level of our own lines. Lines of libraries start at warning.
-        stream: Target of the lines; standard error by default, because standard output is for results.
-        redact: Removes personal data from a text. It is applied to every field and traceback: nothing of a call is logged on
-            purpose, but an error may repeat its input. Ids of conversations stay, so that a line leads to its call.
+        stream: Target of the lines; standard error by default, because standard output is for
+            results.
+        redact: Removes personal data from a text. It is applied to every field and traceback:
+            nothing of a call is logged on purpose, but an error may repeat its input. Ids of
+            conversations stay, so that a line leads to its call.
     """
     output = stream if stream is not None else sys.stderr
     shared: list[structlog.typing.Processor] = [
@@ -101,7 +112,11 @@ def configure_logging(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     foreign: list[structlog.typing.Processor] = [structlog.stdlib.add_logger_name]
-    last = [] if redact is None else [_each_text(lambda name, text: text if name in _KEPT_FIELDS else redact(text))]
+    last = (
+        []
+        if redact is None
+        else [_each_text(lambda name, text: text if name in _KEPT_FIELDS else redact(text))]
+    )
     renderer: Any
     if is_json(log_format, output):
         shared.append(structlog.processors.format_exc_info)
@@ -110,12 +125,15 @@ def configure_logging(
     else:
         last.append(_each_text(lambda _, text: visible(text)))
         # The default formatter shows local variables: words of callers have no place in a log.
-        renderer = structlog.dev.ConsoleRenderer(colors=output.isatty(), exception_formatter=_traceback(redact))
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=output.isatty(), exception_formatter=_traceback(redact)
+        )
     structlog.configure(
         processors=[*shared, *last, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(file=output),
-        cache_logger_on_first_use=False,  # a second call changes every logger, also those made before
+        # a second call changes every logger, also those made before
+        cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(output)
     handler.setFormatter(
@@ -131,8 +149,13 @@ def configure_logging(
 
 
 def _each_text(change: Callable[[str, str], str]) -> structlog.typing.Processor:
-    def go_over(_logger: Any, _method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        return {name: change(name, value) if isinstance(value, str) else value for name, value in line.items()}
+    def go_over(
+        _logger: Any, _method: str, line: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        return {
+            name: change(name, value) if isinstance(value, str) else value
+            for name, value in line.items()
+        }
 
     return go_over
 
@@ -147,5 +170,7 @@ def _traceback(redact: Callable[[str], str] | None) -> structlog.typing.Exceptio
     return write
 
 
-def _name_foreign(_logger: Any, _method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _name_foreign(
+    _logger: Any, _method: str, line: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
     return {**line, "event": "library_message", "message": line["event"]}

@@ -1,4 +1,6 @@
-"""Files and folders with what people said: the user of the process alone may read those that it makes, whatever the umask says."""
+"""Files and folders with what people said: the user of the process alone may read those that it
+makes, whatever the umask says.
+"""
 
 import contextlib
 import os
@@ -26,7 +28,8 @@ def ensure_file(path: Path) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Makes an empty file, in the place of one that a killed process left; a link there is not followed.
+    """Makes an empty file, in the place of one that a killed process left; a link there is not
+    followed.
 
     Raises:
         OSError: It cannot be made.
@@ -34,14 +37,17 @@ def make_file(path: Path) -> None:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
     try:
-        if hasattr(os, "fchmod"):  # Windows has rights of another kind, and a folder of a user is that user's alone
+        if hasattr(
+            os, "fchmod"
+        ):  # Windows has rights of another kind, and a folder of a user is that user's alone
             os.fchmod(descriptor, FILE_MODE)  # the umask may have left less
     finally:
         os.close(descriptor)
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Writes a file with a line that its owner alone may read; whoever reads it meanwhile sees the whole line or no file.
+    """Writes a file with a line that its owner alone may read; whoever reads it meanwhile sees the
+    whole line or no file.
 
     Raises:
         OSError: It cannot be made.
@@ -53,8 +59,8 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder and those above it that are not there; `Path.mkdir` gives those above the rights of the umask. A folder that is
-    there keeps its rights.
+    """Makes the folder and those above it that are not there; `Path.mkdir` gives those above the
+    rights of the umask. A folder that is there keeps its rights.
 
     Raises:
         OSError: It cannot be made.
@@ -74,11 +80,19 @@ NETWORK_KINDS: Final = frozenset(
 
 
 def network_kind(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """The kind of the network file system that a folder is on; None for another one, and where no list of mounts tells: Linux has one."""
+    """The kind of the network file system that a folder is on; None for another one, and where no
+    list of mounts tells: Linux has one.
+    """
     if not mounts.exists():
         return None
-    kinds = {Path(place): kind for _, place, kind, *_ in map(str.split, mounts.read_text("utf-8").splitlines())}
-    kind = next((kinds[place] for place in (folder.resolve(), *folder.resolve().parents) if place in kinds), None)
+    kinds = {
+        Path(place): kind
+        for _, place, kind, *_ in map(str.split, mounts.read_text("utf-8").splitlines())
+    }
+    kind = next(
+        (kinds[place] for place in (folder.resolve(), *folder.resolve().parents) if place in kinds),
+        None,
+    )
     return kind if kind in NETWORK_KINDS else None
 
 
@@ -95,7 +109,9 @@ def is_locked(folder: Path) -> bool:
     place = folder / LOCK_FILE
     if not place.exists():
         return False
-    with contextlib.closing(sqlite3.connect(f"{place.resolve().as_uri()}?mode=ro", timeout=0, uri=True)) as looking:
+    with contextlib.closing(
+        sqlite3.connect(f"{place.resolve().as_uri()}?mode=ro", timeout=0, uri=True)
+    ) as looking:
         try:
             looking.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.OperationalError as error:
@@ -106,7 +122,8 @@ def is_locked(folder: Path) -> bool:
 
 
 def lock_folder(folder: Path) -> sqlite3.Connection:
-    """Makes this process the one that writes the folder, until it closes what is returned, or ends. SQLite locks files on every system.
+    """Makes this process the one that writes the folder, until it closes what is returned, or ends.
+    SQLite locks files on every system.
 
     Raises:
         FolderLockedError: Another process writes it.

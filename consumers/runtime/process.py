@@ -12,13 +12,16 @@ from typing import Any, ClassVar, Final, Never, TypeVar
 
 
 class OperatorError(Exception):
-    """A fault of settings, files, rights, topics or the network: the person who runs the command can fix it.
+    """A fault of settings, files, rights, topics or the network: the person who runs the command
+    can fix it.
 
-    Its text has the mistake and the remedy. The command line prints it without a traceback and ends with `exit_code`.
-    Every error of that kind derives from this class; every other error is a defect of the program and gets a traceback.
+    Its text has the mistake and the remedy. The command line prints it without a traceback and ends
+    with `exit_code`. Every error of that kind derives from this class; every other error is a
+    defect of the program and gets a traceback.
 
     Attributes:
-        exit_code: 1 when work failed, 2 when the command was set up wrongly and nothing was started.
+        exit_code: 1 when work failed, 2 when the command was set up wrongly and nothing was
+            started.
         passes: Whether a role that failed with it may start again although it has never worked.
         is_away: Whether what is written to is away, so that the same may work later.
     """
@@ -29,18 +32,23 @@ class OperatorError(Exception):
 
 
 class SetupError(OperatorError):
-    """The command was set up wrongly, or asked something that it cannot answer; nothing was started."""
+    """The command was set up wrongly, or asked something that it cannot answer; nothing was
+    started.
+    """
 
     exit_code = 2
 
 
 # Ends tasks, and waits no longer than a bound for anything to end.
 #
-# A cancel can be lost: `asyncio.wait_for` of Python 3.11 swallows one that comes in the same turn of the loop as its result, and a
-# library may use it, or catch every exception. Who waits for such a task without a bound waits for ever, in silence.
+# A cancel can be lost: `asyncio.wait_for` of Python 3.11 swallows one that comes in the same turn
+# of the loop as its result, and a library may use it, or catch every exception. Who waits for such
+# a task without a bound waits for ever, in silence.
 
 END_SECONDS: Final = 10.0
-"""How long cancelled tasks may take to end: twice the longest disconnection that one of them waits for."""
+"""How long cancelled tasks may take to end: twice the longest disconnection that one of them waits
+for.
+"""
 CANCEL_EVERY_SECONDS: Final = 1.0
 """Time between two cancels of a task that goes on."""
 
@@ -50,11 +58,14 @@ _left_behind: set[asyncio.Task[Any]] = set()  # the loop itself keeps tasks by w
 
 
 class StuckTaskError(Exception):
-    """A task goes on although it was cancelled, so what it works on is in no known state. Its role must fail."""
+    """A task goes on although it was cancelled, so what it works on is in no known state. Its role
+    must fail.
+    """
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], most_seconds: float | None = None) -> None:
-    """Cancels tasks, again and again if need be, and returns when all have ended. Their errors stay in them.
+    """Cancels tasks, again and again if need be, and returns when all have ended. Their errors stay
+    in them.
 
     Args:
         tasks: The tasks; those that have ended already cost nothing.
@@ -82,7 +93,8 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], most_seconds: float | No
 
 
 async def in_time(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
-    """Returns the result of work that ends within so many seconds. Otherwise it is cancelled, and nobody waits for it.
+    """Returns the result of work that ends within so many seconds. Otherwise it is cancelled, and
+    nobody waits for it.
 
     Raises:
         TimeoutError: It goes on.
@@ -110,7 +122,8 @@ def _leave(task: asyncio.Task[Any]) -> None:
 
 
 async def first_of(*works: Coroutine[Any, Any, Result]) -> Result:
-    """Returns the result of the task that ends first. The others are cancelled, and have ended when this returns.
+    """Returns the result of the task that ends first. The others are cancelled, and have ended when
+    this returns.
 
     Raises:
         Exception: The error of an ended task, even if another ended well at the same moment.
@@ -158,7 +171,8 @@ async def watch_loop(observe: Callable[[float], None]) -> Never:
         observe(max(0.0, loop.time() - due))
 
 
-# The clock of this machine that people set. How long something took is measured by `time.monotonic` instead.
+# The clock of this machine that people set. How long something took is measured by `time.monotonic`
+# instead.
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -168,12 +182,14 @@ def wall_clock_ms() -> int:
     return time.time_ns() // _NS_PER_MS
 
 
-# How Python shares its time among threads, and how often it searches reference cycles, for a process with a busy loop and many
-# long-lived objects.
+# How Python shares its time among threads, and how often it searches reference cycles, for a
+# process with a busy loop and many long-lived objects.
 
 THREAD_TURN_SECONDS: Final = 0.001
-"""How long a thread goes on while the loop waits for its turn. An event comes to its score in some ten steps of the loop: at Python's
-5 ms a page that is being drawn makes it late by ten times as much."""
+"""How long a thread goes on while the loop waits for its turn. An event comes to its score in some
+ten steps of the loop: at Python's 5 ms a page that is being drawn makes it late by ten times as
+much.
+"""
 YOUNG_OBJECTS = 50_000
 MIDDLE_ROUNDS = 4
 OLD_ROUNDS = 250
@@ -182,9 +198,10 @@ OLD_ROUNDS = 250
 def tune_python() -> None:
     """Gives the loop its turn soon while a thread works, and makes collections of cycles rare.
 
-    State is freed by reference counts, because a closed call breaks its own cycles. So collections find almost nothing, but
-    with 10,000 open calls each searches millions of objects: a fifth of the time per event at Python's default thresholds. The
-    middle generation has 200,000 objects at most: to search them takes 40 ms, in which nothing else runs.
+    State is freed by reference counts, because a closed call breaks its own cycles. So collections
+    find almost nothing, but with 10,000 open calls each searches millions of objects: a fifth of
+    the time per event at Python's default thresholds. The middle generation has 200,000 objects at
+    most: to search them takes 40 ms, in which nothing else runs.
     """
     sys.setswitchinterval(THREAD_TURN_SECONDS)
     gc.set_threshold(YOUNG_OBJECTS, MIDDLE_ROUNDS, OLD_ROUNDS)

@@ -1,4 +1,6 @@
-"""The input of a shell: batches of decoded messages, each with the place of its record. Any reader can make them."""
+"""The input of a shell: batches of decoded messages, each with the place of its record. Any reader
+can make them.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -77,5 +79,9 @@ class Refusals:
     def end_batch(self) -> None:
         """Logs how many have no line of their own."""
         if self._of_this_batch > MAX_REFUSED_LINES:
-            log.warning("more_records_refused", role=self._role, records=self._of_this_batch - MAX_REFUSED_LINES)
+            log.warning(
+                "more_records_refused",
+                role=self._role,
+                records=self._of_this_batch - MAX_REFUSED_LINES,
+            )
         self._of_this_batch = 0

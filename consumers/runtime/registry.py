@@ -1,9 +1,10 @@
 """The instruments of the roles in one process, built from the metric catalogue into one registry.
 
-Counters and histograms change when something happens; gauges are read at each scrape. This module does not know what it
-counts: names, labels, caps and edges are rows of the catalogue.
+Counters and histograms change when something happens; gauges are read at each scrape. This module
+does not know what it counts: names, labels, caps and edges are rows of the catalogue.
 
-Counting and the page are ours, because the client library takes ten times as long for them; what else is registered is its own.
+Counting and the page are ours, because the client library takes ten times as long for them; what
+else is registered is its own.
 """
 
 import time
@@ -35,7 +36,8 @@ MAX_PREPARED: Final = 100
 """Most combinations that are created at 0 beforehand, so that `increase()` sees the first event."""
 
 
-# The children of counters and histograms: the values of one combination of labels, and their lines on the page.
+# The children of counters and histograms: the values of one combination of labels, and their lines
+# on the page.
 
 
 class Example(NamedTuple):
@@ -79,7 +81,9 @@ class Counter:
 
 
 class Histogram:
-    """All series of one combination of labels of a histogram. One thread changes it; another may show it meanwhile."""
+    """All series of one combination of labels of a histogram. One thread changes it; another may
+    show it meanwhile.
+    """
 
     __slots__ = ("_counts", "_edges", "_examples", "_sum", "heads")
 
@@ -100,7 +104,9 @@ class Histogram:
             self._examples[place] = Example(exemplar, float(reading), time.time())
 
     def shown(self) -> tuple[Sequence[float], Sequence[Example | None]]:
-        """Returns the value of each line, and its exemplar: one line for each edge, one for infinity, the count and the sum."""
+        """Returns the value of each line, and its exemplar: one line for each edge, one for
+        infinity, the count and the sum.
+        """
         up_to = list(accumulate(self._counts))
         return (*up_to, up_to[-1], self._sum), self._examples
 
@@ -110,7 +116,8 @@ Child = TypeVar("Child", Counter, Histogram)
 
 def _number(value: float) -> str:
     """As Go writes it, from a million on with an exponent."""
-    return repr(value) if -1e6 < value < 1e6 else str(floatToGoString(value))  # type: ignore[no-untyped-call]  # the library has no hints
+    # the library has no hints
+    return repr(value) if -1e6 < value < 1e6 else str(floatToGoString(value))  # type: ignore[no-untyped-call]
 
 
 def _labels(labels: Iterable[tuple[str, str]]) -> str:
@@ -130,7 +137,9 @@ def _begun(metric: Metric, *, is_openmetrics: bool) -> str:
 
 
 class Vocabulary:
-    """Values of capped labels that keep their name: the first ones seen, the same in every metric."""
+    """Values of capped labels that keep their name: the first ones seen, the same in
+    every metric.
+    """
 
     def __init__(self, on_overflow: Callable[[str], None]) -> None:
         self._known: dict[str, set[str]] = defaultdict(set)
@@ -159,7 +168,9 @@ class Vocabulary:
 
 
 class SeriesBudget:
-    """Series that the page may still get. Those under `other` are set aside at the start, so that they always find room."""
+    """Series that the page may still get. Those under `other` are set aside at the start, so that
+    they always find room.
+    """
 
     def __init__(self, most: int, on_folded: Callable[[], None]) -> None:
         self.left = most
@@ -172,11 +183,15 @@ class SeriesBudget:
         return self.left < self._scarce
 
     def set_aside(self, metric: Metric) -> None:
-        """Takes the series that the metric has in any case: all combinations of its closed labels, capped ones at `other`."""
+        """Takes the series that the metric has in any case: all combinations of its closed labels,
+        capped ones at `other`.
+        """
         self.left -= metric.series_of_child * metric.least_children
 
     def take(self, series: int, *, counts: bool = True) -> bool:
-        """Takes series if there are as many; otherwise their values count as folded, if the caller `counts`."""
+        """Takes series if there are as many; otherwise their values count as folded, if the caller
+        `counts`.
+        """
         if series <= self.left:
             self.left -= series
             return True
@@ -186,7 +201,9 @@ class SeriesBudget:
 
 
 class Family(Generic[Child]):
-    """The children of one counter or histogram by label values, so that a look-up is one read of a dictionary."""
+    """The children of one counter or histogram by label values, so that a look-up is one read of a
+    dictionary.
+    """
 
     def __init__(
         self,
@@ -212,7 +229,9 @@ class Family(Generic[Child]):
         self._budget = budget
         self._children: dict[LabelValues, Child] = {}
         self._series = metric.series_of_child
-        self._capped = [index for index, label in enumerate(metric.label_set) if label.cap is not None]
+        self._capped = [
+            index for index, label in enumerate(metric.label_set) if label.cap is not None
+        ]
         self._yielding = [index for index, label in enumerate(metric.label_set) if label.yields]
         if not self._capped and all(label.values for label in metric.label_set):
             self.prepare({})
@@ -227,8 +246,13 @@ class Family(Generic[Child]):
         return known if known is not None else self._resolve(values)
 
     def prepare(self, given: Mapping[str, str]) -> None:
-        """Creates every combination of the closed labels with the given values, if no other labels are left and they are few."""
-        choices = [(given[label.name],) if label.name in given else label.values for label in self.metric.label_set]
+        """Creates every combination of the closed labels with the given values, if no other labels
+        are left and they are few.
+        """
+        choices = [
+            (given[label.name],) if label.name in given else label.values
+            for label in self.metric.label_set
+        ]
         combinations = list(product(*choices))
         if all(choices) and len(combinations) <= MAX_PREPARED:
             for values in combinations:
@@ -237,11 +261,15 @@ class Family(Generic[Child]):
     def _resolve(self, values: LabelValues) -> Child:
         labels = self.metric.label_set
         if len(values) != len(labels):
-            raise ValueError(f"{self.metric.name} has the labels {self.metric.labels}, not {len(values)} values")
+            raise ValueError(
+                f"{self.metric.name} has the labels {self.metric.labels}, not {len(values)} values"
+            )
         resolved = []
         for label, value in zip(labels, values, strict=True):
             if label.values and value not in label.values:
-                raise ValueError(f"{self.metric.name}: {label.name} is one of {label.values}, not {value!r}")
+                raise ValueError(
+                    f"{self.metric.name}: {label.name} is one of {label.values}, not {value!r}"
+                )
             resolved.append(self._vocabulary.admit(label, value))
         placed = self._placed(tuple(resolved), counts=True)
         is_new = placed not in self._children
@@ -251,14 +279,17 @@ class Family(Generic[Child]):
         return child
 
     def _placed(self, values: LabelValues, *, counts: bool) -> LabelValues:
-        """Returns the label values under which a combination counts, and takes the room of a new one.
+        """Returns the label values under which a combination counts, and takes the room of a new
+        one.
 
-        Where half of the page is full, a new one gives up the labels that yield; where there is no room, all that are capped. That
-        combination has its room from the start.
+        Where half of the page is full, a new one gives up the labels that yield; where there is no
+        room, all that are capped. That combination has its room from the start.
         """
         if values in self._children:
             return values
-        if self._budget.is_scarce and any(values[index] != OVERFLOW_VALUE for index in self._yielding):
+        if self._budget.is_scarce and any(
+            values[index] != OVERFLOW_VALUE for index in self._yielding
+        ):
             values = self._with_other(values, self._yielding)
             if counts:
                 self._budget.count_folded()
@@ -271,7 +302,9 @@ class Family(Generic[Child]):
         return self._with_other(values, self._capped)
 
     def _with_other(self, values: LabelValues, indices: Sequence[int]) -> LabelValues:
-        return tuple(OVERFLOW_VALUE if index in indices else value for index, value in enumerate(values))
+        return tuple(
+            OVERFLOW_VALUE if index in indices else value for index, value in enumerate(values)
+        )
 
     def _make(self, values: LabelValues) -> Child:
         known = self._children.get(values)
@@ -283,7 +316,9 @@ class Family(Generic[Child]):
         return known
 
     def _lines(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-        """The series of one child, each with its name and the label that only it has, in the order of `shown`."""
+        """The series of one child, each with its name and the label that only it has, in the order
+        of `shown`.
+        """
         name = self.metric.name
         if self.metric.type == "counter":
             yield name, ()
@@ -298,20 +333,32 @@ class Family(Generic[Child]):
             values, examples = child.shown()
             if is_openmetrics and any(examples):
                 for head, value, each in zip(child.heads, values, examples, strict=True):
-                    case = "" if each is None else f" # {_labels(each.labels.items())} {_number(each.value)} {each.at}"
+                    case = (
+                        ""
+                        if each is None
+                        else f" # {_labels(each.labels.items())} {_number(each.value)} {each.at}"
+                    )
                     parts.append(f"{head}{_number(value)}{case}\n")
             else:
-                parts += [f"{head}{_number(value)}\n" for head, value in zip(child.heads, values, strict=True)]
+                parts += [
+                    f"{head}{_number(value)}\n"
+                    for head, value in zip(child.heads, values, strict=True)
+                ]
         return "".join(parts)
 
     def counted(self) -> dict[str, int]:
         """The first value of each child that has one, by its label values."""
-        values = {" ".join(labels): int(child.shown()[0][0]) for labels, child in list(self._children.items())}
+        values = {
+            " ".join(labels): int(child.shown()[0][0])
+            for labels, child in list(self._children.items())
+        }
         return {labels: value for labels, value in values.items() if value}
 
     def family(self) -> LibraryFamily:
         """The same for who asks the registry and not for the page."""
-        shown = LibraryFamily(self.metric.name.removesuffix("_total"), self.metric.help, self.metric.type)
+        shown = LibraryFamily(
+            self.metric.name.removesuffix("_total"), self.metric.help, self.metric.type
+        )
         for names, child in list(self._children.items()):
             labels = dict(zip(self.metric.labels, names, strict=True))
             values, examples = child.shown()
@@ -322,7 +369,9 @@ class Family(Generic[Child]):
 
 
 class _Gauges:
-    """Gauges as last read. Each reading replaces the one before as a whole, so vanished values leave the page."""
+    """Gauges as last read. Each reading replaces the one before as a whole, so vanished values
+    leave the page.
+    """
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = tuple(metrics)
@@ -334,7 +383,8 @@ class _Gauges:
         for metric in self._metrics:
             parts.append(_begun(metric, is_openmetrics=is_openmetrics))
             parts += [
-                f"{metric.name}{_labels(zip(metric.labels, values, strict=True))} {_number(float(reading))}\n"
+                f"{metric.name}{_labels(zip(metric.labels, values, strict=True))} "
+                f"{_number(float(reading))}\n"
                 for values, reading in self.readings.get(metric.name, {}).items()
             ]
         return "".join(parts)
@@ -356,7 +406,8 @@ class _Others(Collector):
         self._but = but
 
     def collect(self) -> Iterator[LibraryFamily]:
-        for collector in list(self._registry._collector_to_names):  # noqa: SLF001  # the library tells its collectors to nobody
+        # the library tells its collectors to nobody
+        for collector in list(self._registry._collector_to_names):  # noqa: SLF001
             if collector is not self._but:
                 yield from collector.collect()
 
@@ -366,38 +417,50 @@ class Instruments(Collector):
 
     Attributes:
         registry: The content of `/metrics`.
-        not_understood: Each kind of events that this process has not understood, and what to do about it. Who adds bounds it.
+        not_understood: Each kind of events that this process has not understood, and what to do
+            about it. Who adds bounds it.
     """
 
-    def __init__(self, registry: CollectorRegistry, roles: Collection[Role], max_series: int = MAX_SERIES) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, roles: Collection[Role], max_series: int = MAX_SERIES
+    ) -> None:
         """Registers the metrics.
 
         Args:
-            registry: The content of `/metrics`; not the default one of the process, so that tests can have their own.
+            registry: The content of `/metrics`; not the default one of the process, so that tests
+                can have their own.
             roles: The roles that run in this process. Metrics of every process are always included.
-            max_series: Most series. Beyond it, names that arrive in events become `other`. Values of closed sets and of the
-                deployment (partitions, topics) are always there.
+            max_series: Most series. Beyond it, names that arrive in events become `other`. Values
+                of closed sets and of the deployment (partitions, topics) are always there.
         """
         self.registry = registry
         self.not_understood: dict[str, str] = {}
         self._vocabulary = Vocabulary(self._count_overflow)
         self._budget = SeriesBudget(max_series, self._count_folded)
         self._prepared: set[tuple[tuple[str, str], ...]] = set()
-        self._shown: defaultdict[str, set[LabelValues]] = defaultdict(set)  # of gauges, and counted as series
+        self._shown: defaultdict[str, set[LabelValues]] = defaultdict(
+            set
+        )  # of gauges, and counted as series
         self._counters: dict[str, Family[Counter]] = {}
         self._histograms: dict[str, Family[Histogram]] = {}
         self._readers: dict[str, GaugeReader] = {}
         self._hooks: defaultdict[Role | None, list[Callable[[], None]]] = defaultdict(list)
         self._registering: Role | None = None
-        metrics = dict.fromkeys(metric for role in sorted({*roles, "every"}) for metric in metrics_of(role))
+        metrics = dict.fromkeys(
+            metric for role in sorted({*roles, "every"}) for metric in metrics_of(role)
+        )
         for metric in metrics:
             self._budget.set_aside(metric)
         for metric in metrics:
             if metric.type == "counter":
-                self._counters[metric.name] = Family(metric, Counter, self._vocabulary, self._budget, self._prepare_for)
+                self._counters[metric.name] = Family(
+                    metric, Counter, self._vocabulary, self._budget, self._prepare_for
+                )
             elif metric.type == "histogram":
                 make = partial(Histogram, edges=metric.edges)
-                self._histograms[metric.name] = Family(metric, make, self._vocabulary, self._budget, self._prepare_for)
+                self._histograms[metric.name] = Family(
+                    metric, make, self._vocabulary, self._budget, self._prepare_for
+                )
         self._gauge_metrics = {metric.name: metric for metric in metrics if metric.type == "gauge"}
         self._gauges = _Gauges(self._gauge_metrics.values())
         self._families = [
@@ -407,7 +470,9 @@ class Instruments(Collector):
         registry.register(self)
 
     def describe(self) -> Iterator[LibraryFamily]:
-        """For the registry: nothing, so that it compares no names; those of the catalogue are distinct."""
+        """For the registry: nothing, so that it compares no names; those of the catalogue are
+        distinct.
+        """
         yield from ()
 
     def collect(self) -> Iterator[LibraryFamily]:
@@ -416,18 +481,26 @@ class Instruments(Collector):
         yield from self._gauges.families()
 
     def page(self, encode: Callable[[Collector], bytes], *, is_openmetrics: bool) -> bytes:
-        """Returns `/metrics`, with the gauges as last read. It may run in another thread than what counts.
+        """Returns `/metrics`, with the gauges as last read. It may run in another thread than what
+        counts.
 
         Args:
             encode: The library's encoder of the format, for what else is in the registry.
-            is_openmetrics: Whether the format is OpenMetrics, which shows exemplars; otherwise Prometheus' older one.
+            is_openmetrics: Whether the format is OpenMetrics, which shows exemplars; otherwise
+                Prometheus' older one.
         """
         parts = [family.text(is_openmetrics=is_openmetrics) for family in self._families]
         parts.append(self._gauges.text(is_openmetrics=is_openmetrics))
-        return "".join(parts).encode() + encode(_Others(self.registry, self))  # which ends OpenMetrics with a line
+        return "".join(parts).encode() + encode(
+            _Others(self.registry, self)
+        )  # which ends OpenMetrics with a line
 
     def inc(
-        self, name: str, values: LabelValues = (), by: float = 1, exemplar: Mapping[str, str] | None = None
+        self,
+        name: str,
+        values: LabelValues = (),
+        by: float = 1,
+        exemplar: Mapping[str, str] | None = None,
     ) -> None:
         """Adds to a counter.
 
@@ -435,7 +508,8 @@ class Instruments(Collector):
             name: The metric's full name.
             values: Its label values, in the catalogue's order.
             by: The increase, not below 0.
-            exemplar: Labels of one counted case, kept as they are; at most 128 characters, names included.
+            exemplar: Labels of one counted case, kept as they are; at most 128 characters, names
+                included.
 
         Raises:
             KeyError: These roles have no counter of that name.
@@ -450,16 +524,24 @@ class Instruments(Collector):
     def read(self, names: Iterable[str]) -> dict[str, dict[str, float]]:
         """What each of these gauges is now by labels, of those that these roles have and read."""
         readers = {name: self._readers[name] for name in names if name in self._readers}
-        return {name: {" ".join(labels): value for labels, value in read().items()} for name, read in readers.items()}
+        return {
+            name: {" ".join(labels): value for labels, value in read().items()}
+            for name, read in readers.items()
+        }
 
     def observe(
-        self, name: str, values: LabelValues, reading: float, exemplar: Mapping[str, str] | None = None
+        self,
+        name: str,
+        values: LabelValues,
+        reading: float,
+        exemplar: Mapping[str, str] | None = None,
     ) -> None:
         """Adds one value to a histogram; arguments and errors as in `inc`."""
         self._histograms[name].child(values).observe(reading, exemplar)
 
     def read_gauge(self, name: str, reader: GaugeReader) -> None:
-        """Registers a function that returns all values of a gauge, by label values. It runs on the event loop at each scrape.
+        """Registers a function that returns all values of a gauge, by label values. It runs on the
+        event loop at each scrape.
 
         Raises:
             KeyError: These roles have no gauge of that name.
@@ -471,12 +553,16 @@ class Instruments(Collector):
         self._readers[name] = reader
 
     def before_scrape(self, hook: Callable[[], None]) -> None:
-        """Registers a hook that runs on the event loop before each scrape, for counts that a role has not added yet."""
+        """Registers a hook that runs on the event loop before each scrape, for counts that a role
+        has not added yet.
+        """
         self._hooks[self._registering].append(hook)
 
     @contextmanager
     def registering(self, role: Role) -> Iterator[None]:
-        """Opens a context in which a role registers gauges and hooks. They replace its earlier ones, for a restart of the role."""
+        """Opens a context in which a role registers gauges and hooks. They replace its earlier
+        ones, for a restart of the role.
+        """
         for name in [name for name in self._readers if self._gauge_metrics[name].role == role]:
             del self._readers[name]
             self._gauges.readings.pop(name, None)
@@ -488,21 +574,29 @@ class Instruments(Collector):
             self._registering = before
 
     def refresh(self) -> None:
-        """Runs the hooks and reads every gauge. It runs on the event loop, so that their sources do not change meanwhile."""
+        """Runs the hooks and reads every gauge. It runs on the event loop, so that their sources do
+        not change meanwhile.
+        """
         for hook in chain.from_iterable(self._hooks.values()):
             hook()
         for name, reader in self._readers.items():
             self._gauges.readings[name] = self._bounded(self._gauge_metrics[name], reader())
 
-    def _bounded(self, metric: Metric, readings: Mapping[LabelValues, float]) -> Mapping[LabelValues, float]:
-        """Returns the readings under the label values that the vocabulary allows; readings with the same ones are added."""
+    def _bounded(
+        self, metric: Metric, readings: Mapping[LabelValues, float]
+    ) -> Mapping[LabelValues, float]:
+        """Returns the readings under the label values that the vocabulary allows; readings with the
+        same ones are added.
+        """
         if all(label.cap is None for label in metric.label_set):
             return dict(readings)
         shown: dict[LabelValues, float] = defaultdict(float)
         known = self._shown[metric.name]
         for values, reading in readings.items():
             pairs = zip(metric.label_set, values, strict=True)
-            names = tuple(self._vocabulary.admit(label, value, counts=False) for label, value in pairs)
+            names = tuple(
+                self._vocabulary.admit(label, value, counts=False) for label, value in pairs
+            )
             if names not in known:
                 if self._budget.take(1, counts=False):
                     known.add(names)
@@ -512,12 +606,16 @@ class Instruments(Collector):
         return shown
 
     def _prepare_for(self, names: Mapping[str, str]) -> None:
-        """Creates all counters of who is named for the first time, such as a tenant's of an agent: what makes rates is there at 0."""
+        """Creates all counters of who is named for the first time, such as a tenant's of an agent:
+        what makes rates is there at 0.
+        """
         key = tuple(names.items())
         if names and key not in self._prepared:
             self._prepared.add(key)
             for family in self._counters.values():
-                if {label.name for label in family.metric.label_set if label.cap is not None} == names.keys():
+                if {
+                    label.name for label in family.metric.label_set if label.cap is not None
+                } == names.keys():
                     family.prepare(names)
 
     def _count_overflow(self, name: str) -> None:

@@ -14,11 +14,15 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 MAX_SECRET_BYTES: Final = 65_536
 """Largest file of a secret. A token with many claims has a few thousand bytes."""
 EXPIRED_MARGIN_SECONDS: Final = 60.0
-"""Time after its expiry at which a token counts as expired, because clocks differ and the broker decides."""
+"""Time after its expiry at which a token counts as expired, because clocks differ and the broker
+decides.
+"""
 
 
 class UnusableSecretError(ValueError):
-    """A file has no usable secret. The text has the reason, but neither the file's name nor its content."""
+    """A file has no usable secret. The text has the reason, but neither the file's name nor its
+    content.
+    """
 
 
 def secret_in(path: Path) -> SecretStr:
@@ -33,7 +37,9 @@ def secret_in(path: Path) -> SecretStr:
     except OSError as error:
         raise UnusableSecretError(f"the file cannot be read ({error.strerror})") from error
     if len(content) > MAX_SECRET_BYTES:
-        raise UnusableSecretError(f"the file has more than {MAX_SECRET_BYTES} bytes, so it is the wrong one")
+        raise UnusableSecretError(
+            f"the file has more than {MAX_SECRET_BYTES} bytes, so it is the wrong one"
+        )
     try:
         text = content.decode().rstrip("\r\n")
     except UnicodeDecodeError:  # not chained: it carries the secret
@@ -47,8 +53,8 @@ def token_in(path: Path) -> str:
     """Returns the token of a file.
 
     Raises:
-        UnusableSecretError: There is none, or it has expired by its own claim. The broker's refusal would go unnoticed,
-            because aiokafka mistakes that answer for a success.
+        UnusableSecretError: There is none, or it has expired by its own claim. The broker's refusal
+            would go unnoticed, because aiokafka mistakes that answer for a success.
     """
     token = secret_in(path).get_secret_value().strip()
     if not token.isascii() or not token.isprintable() or " " in token or not token:
@@ -70,7 +76,11 @@ def _expiry_seconds(token: str) -> float | None:
     except ValueError:  # base64's, UTF-8's and JSON's errors are all of this kind
         return None
     expires_at = claims.get("exp") if isinstance(claims, dict) else None
-    return float(expires_at) if isinstance(expires_at, int | float) and 0 < expires_at < _END_OF_TIME else None
+    return (
+        float(expires_at)
+        if isinstance(expires_at, int | float) and 0 < expires_at < _END_OF_TIME
+        else None
+    )
 
 
 _END_OF_TIME: Final = 32_503_680_000
@@ -82,7 +92,9 @@ _END_OF_TIME: Final = 32_503_680_000
 FILE_PREFIX: Final = "file:"
 """Begins a value that stands in a file. No secret begins so; one that does must stand in a file."""
 MAX_HEADER_SECRET_CHARS: Final = 1_024
-"""Longest secret of a header line. A line has room for more, but a longer one is probably the content of a file, set by mistake."""
+"""Longest secret of a header line. A line has room for more, but a longer one is probably the
+content of a file, set by mistake.
+"""
 
 
 def fit_for_a_header(secret: SecretStr) -> SecretStr:
@@ -97,7 +109,9 @@ def fit_for_a_header(secret: SecretStr) -> SecretStr:
     if len(text) > MAX_HEADER_SECRET_CHARS:
         raise ValueError(f"expected at most {MAX_HEADER_SECRET_CHARS} characters")
     if not all("!" <= char <= "~" for char in text):
-        raise ValueError("expected visible ASCII characters without spaces: it travels in a header line")
+        raise ValueError(
+            "expected visible ASCII characters without spaces: it travels in a header line"
+        )
     return secret
 
 
@@ -119,7 +133,11 @@ HeaderSecret = Annotated[SecretStr, FromFile, AfterValidator(fit_for_a_header)]
 
 def names_in(value: object) -> object:
     """The names in a text with commas, as the environment gives it; several are as they are."""
-    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+    return (
+        [name.strip() for name in value.split(",") if name.strip()]
+        if isinstance(value, str)
+        else value
+    )
 
 
 def names_of(known: Collection[str]) -> BeforeValidator:
@@ -127,21 +145,26 @@ def names_of(known: Collection[str]) -> BeforeValidator:
 
     def read(value: object) -> object:
         names = names_in(value)
-        if isinstance(names, list) and (unknown := [name for name in names if name not in tuple(known)]):
+        if isinstance(names, list) and (
+            unknown := [name for name in names if name not in tuple(known)]
+        ):
             raise ValueError(f"{unknown[0]!r} is none of {', '.join(known)}")
         return names
 
     return BeforeValidator(read)
 
 
-# Settings of the parts that every process has: its log, its metrics page. They load none of these parts.
+# Settings of the parts that every process has: its log, its metrics page. They load none of these
+# parts.
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 MAX_SERIES: Final = 40_000
-"""Most series of one process, unless set otherwise: a page of some 7 MB, made in 60 ms. The caps of the labels alone allow a hundred
-times as many. An agent in ordinary use has some 400 for each tenant and environment, most of them of stages."""
+"""Most series of one process, unless set otherwise: a page of some 7 MB, made in 60 ms. The caps of
+the labels alone allow a hundred times as many. An agent in ordinary use has some 400 for each
+tenant and environment, most of them of stages.
+"""
 
 
 class HttpSettings(BaseModel):
@@ -149,11 +172,19 @@ class HttpSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 shows the metrics to the whole network.")
+    host: str = Field(
+        "127.0.0.1",
+        description="Address to listen on; 0.0.0.0 shows the metrics to the whole network.",
+    )
     port: int = Field(9464, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
     names: tuple[str, ...] = Field(
-        (), description="Names besides those of this machine by which a proxy or a tunnel on it asks."
+        (),
+        description="Names besides those of this machine by which a proxy or a tunnel on it asks.",
     )
     token: HeaderSecret | None = Field(
-        None, description="What a reader of /metrics has to send as `Authorization: Bearer`; none means everybody may."
+        None,
+        description=(
+            "What a reader of /metrics has to send as `Authorization: Bearer`; none means "
+            "everybody may."
+        ),
     )

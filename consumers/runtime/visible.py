@@ -1,4 +1,6 @@
-"""Text that did not come from our code, before a person sees it on a terminal, in a log or on a page."""
+"""Text that did not come from our code, before a person sees it on a terminal, in a log or on a
+page.
+"""
 
 import re
 from typing import Final

@@ -1,4 +1,6 @@
-"""Appending to the log: events at the place that their key gives them, ticks behind them, and refused records to quarantine."""
+"""Appending to the log: events at the place that their key gives them, ticks behind them, and
+refused records to quarantine.
+"""
 
 import asyncio
 from collections import Counter
@@ -20,24 +22,42 @@ from consumers.sequencer.merge import CLOCKS_MS, InputPartition
 from consumers.sequencer.reading import CLOSE_SECONDS
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
-from schemas.log import OUR_HEADERS, Headers, LogError, Next, Origin, Placed, Tick, placed_in, tick_term
+from schemas.log import (
+    OUR_HEADERS,
+    Headers,
+    LogError,
+    Next,
+    Origin,
+    Placed,
+    Tick,
+    placed_in,
+    tick_term,
+)
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import EVENTS_TOPIC, QUARANTINE_TOPIC
 
 MAX_BACK_RECORDS: Final = 500_000
-"""Records of a partition that are read back at most: more than one that was replaced appends before it knows, and 10 s of reading."""
+"""Records of a partition that are read back at most: more than one that was replaced appends before
+it knows, and 10 s of reading.
+"""
 MAX_QUARANTINE_LINES: Final = 5
-"""Most log lines about refused records of one step. A broken producer sends thousands, and the quarantine topic has them all."""
+"""Most log lines about refused records of one step. A broken producer sends thousands, and the
+quarantine topic has them all.
+"""
 
 log = structlog.get_logger()
 
 
 class AppendError(OperatorError):
-    """The log or the quarantine took a record not, or perhaps not. The role must end: what follows must not stand before it."""
+    """The log or the quarantine took a record not, or perhaps not. The role must end: what follows
+    must not stand before it.
+    """
 
 
 class Share(NamedTuple):
-    """The part of the log that one active sequencer writes: the partitions whose number is `shard` modulo `shards`, of `partitions`."""
+    """The part of the log that one active sequencer writes: the partitions whose number is `shard`
+    modulo `shards`, of `partitions`.
+    """
 
     shard: int
     shards: int
@@ -62,7 +82,10 @@ class _Batches:
         if batches is None:
             batches = self.by_partition[number] = [self._create()]
         # A full batch takes nothing more, and an empty one takes a record of any size.
-        while batches[-1].append(timestamp=self._now_ms, key=key, value=value, headers=headers) is None:
+        while (
+            batches[-1].append(timestamp=self._now_ms, key=key, value=value, headers=headers)
+            is None
+        ):
             batches.append(self._create())
 
 
@@ -70,7 +93,12 @@ class LogWriter:
     """Appends in one term. What it has appended is acknowledged when a method returns."""
 
     def __init__(
-        self, kafka: KafkaSettings, settings: SequencerSettings, instruments: Instruments, share: Share, term: int
+        self,
+        kafka: KafkaSettings,
+        settings: SequencerSettings,
+        instruments: Instruments,
+        share: Share,
+        term: int,
     ) -> None:
         """Nothing is connected."""
         self._instruments = instruments
@@ -92,19 +120,23 @@ class LogWriter:
         await self._producer.start()
 
     async def stop(self) -> None:
-        """Disconnects; bounded. What is in flight then may come behind the ticks of a successor, where it is void."""
+        """Disconnects; bounded. What is in flight then may come behind the ticks of a successor,
+        where it is void.
+        """
         with suppress(TimeoutError):
             await in_time(CLOSE_SECONDS, self._producer.stop())
 
     async def append(self, records: Iterable[tuple[InputPartition, Any]], known_ms: int) -> None:
         """Appends records in this order. Those of other shares are left to them.
 
-        In front of a record a tick tells the time, if `tick_ms` or more have passed in its partition since the last one: of a backlog
-        minutes may be appended at once, and what silence decides in them is decided in front of the event that ends the silence.
+        In front of a record a tick tells the time, if `tick_ms` or more have passed in its
+        partition since the last one: of a backlog minutes may be appended at once, and what silence
+        decides in them is decided in front of the event that ends the silence.
 
         Args:
             records: The records, in the order of their times.
-            known_ms: The time that may be told behind them all. In front of a record it is that, or the record's if that is lower.
+            known_ms: The time that may be told behind them all. In front of a record it is that, or
+                the record's if that is lower.
 
         Raises:
             AppendError: It could not.
@@ -114,7 +146,9 @@ class LogWriter:
         events: Counter[InputSource] = Counter()
         refused: list[tuple[InputSource, QuarantineRecord]] = []
         for each, record in records:
-            unfit = unfit_bytes(record, self._max_record_bytes) or (record.headers and unfit_headers(record))
+            unfit = unfit_bytes(record, self._max_record_bytes) or (
+                record.headers and unfit_headers(record)
+            )
             if unfit:
                 if record.partition % shards == shard:
                     refused.append((each.source, unfit))
@@ -122,7 +156,9 @@ class LogWriter:
             number = murmur2_place(record.key, partitions)
             if number % shards != shard:
                 continue
-            origin = Origin(each.source, each.log.generation, record.partition, record.offset, record.timestamp)
+            origin = Origin(
+                each.source, each.log.generation, record.partition, record.offset, record.timestamp
+            )
             headers = [header for header in record.headers if header[0] not in OUR_HEADERS]
             headers.append(Placed(term, origin).header())
             passed_ms = min(record.timestamp, known_ms)
@@ -143,27 +179,40 @@ class LogWriter:
         Raises:
             AppendError: It could not.
         """
-        value, headers, batches = tick.value(), [tick.header()], _Batches(self._producer.create_batch)
+        value, headers, batches = (
+            tick.value(),
+            [tick.header()],
+            _Batches(self._producer.create_batch),
+        )
         for number in self._share.numbers:
             batches.put(number, None, value, headers)
-        self._told_ms, self._left_out = dict.fromkeys(self._share.numbers, tick.known_ms), tick.left_out
+        self._told_ms, self._left_out = (
+            dict.fromkeys(self._share.numbers, tick.known_ms),
+            tick.left_out,
+        )
         return await self._send(batches.by_partition, ())
 
     async def _send(
         self, built: dict[int, list[Any]], refused: Iterable[tuple[InputSource, QuarantineRecord]]
     ) -> Sequence[int]:
-        """Sends one batch to each partition and waits for all, then the next ones: a later one never stands before a lost one."""
+        """Sends one batch to each partition and waits for all, then the next ones: a later one
+        never stands before a lost one.
+        """
         stamps: list[int] = []
         try:
             sent = [
-                await self._producer.send(self._quarantine, each.model_dump_json().encode(), key=each.key.encode())
+                await self._producer.send(
+                    self._quarantine, each.model_dump_json().encode(), key=each.key.encode()
+                )
                 for _, each in refused
             ]
             while built or sent:
                 for number, batches in built.items():
                     batch = batches.pop(0)
                     batch.close()
-                    sent.append(await self._producer.send_batch(batch, self._topic, partition=number))
+                    sent.append(
+                        await self._producer.send_batch(batch, self._topic, partition=number)
+                    )
                 for acknowledged in await asyncio.gather(*sent, return_exceptions=True):
                     if isinstance(acknowledged, BaseException):
                         raise acknowledged
@@ -171,19 +220,28 @@ class LogWriter:
                 sent, built = [], {number: batches for number, batches in built.items() if batches}
         except KafkaError as error:
             raise AppendError(
-                f"Topic {self._topic}: a record was not appended, or was without an answer: {error!r}. The sequencer ends; the next "
-                "one goes on from what the log has, and repeats are dropped by who reads it. Check the brokers and the topic."
+                f"Topic {self._topic}: a record was not appended, or was without an answer: "
+                f"{error!r}. The sequencer ends; the next "
+                "one goes on from what the log has, and repeats are dropped by who reads it. Check "
+                "the brokers and the topic."
             ) from error
         return stamps
 
     def _tell(self, refused: Sequence[tuple[InputSource, QuarantineRecord]]) -> None:
         for number, (source, record) in enumerate(refused):
-            self._instruments.inc("callgauge_sequencer_refused_total", (source.value, record.reason.value))
+            self._instruments.inc(
+                "callgauge_sequencer_refused_total", (source.value, record.reason.value)
+            )
             if number < MAX_QUARANTINE_LINES:
                 log.warning(
-                    "record_quarantined", conversation_id=record.key or None, topic=record.topic, partition=record.partition,
-                    offset=record.offset, reason=record.reason.value, message=record.message(),
-                )  # fmt: skip
+                    "record_quarantined",
+                    conversation_id=record.key or None,
+                    topic=record.topic,
+                    partition=record.partition,
+                    offset=record.offset,
+                    reason=record.reason.value,
+                    message=record.message(),
+                )
         if len(refused) > MAX_QUARANTINE_LINES:
             log.warning("more_records_quarantined", records=len(refused) - MAX_QUARANTINE_LINES)
 
@@ -209,7 +267,8 @@ class Found:
         self._witnesses: dict[tuple[InputSource, int], tuple[Next, Witness]] = {}
 
     def take(self, record: Any) -> int | None:
-        """Takes a record of the log, in any order; returns the term of a tick that says where the inputs stand.
+        """Takes a record of the log, in any order; returns the term of a tick that says where the
+        inputs stand.
 
         Raises:
             LogError: It cannot be read.
@@ -219,7 +278,10 @@ class Found:
             source, generation, partition, offset, time_ms = placed.origin
             after, known = Next(generation, offset + 1), self._witnesses.get((source, partition))
             if known is None or known[0] < after:
-                self._witnesses[source, partition] = after, Witness.of(time_ms, record.key, record.value)
+                self._witnesses[source, partition] = (
+                    after,
+                    Witness.of(time_ms, record.key, record.value),
+                )
             return None
         if (term := tick_term(record.headers)) is None:
             return None
@@ -230,25 +292,39 @@ class Found:
         if term > self._tick_term:  # ticks of a term before are void, or were in front of these
             self._tick_term, self._stamp_ms, self.known_ms, self.places = term, 0, 0, {}
         if term == self._tick_term:
-            self._stamp_ms, self.known_ms = max(self._stamp_ms, record.timestamp), max(self.known_ms, tick.known_ms)
+            self._stamp_ms, self.known_ms = (
+                max(self._stamp_ms, record.timestamp),
+                max(self.known_ms, tick.known_ms),
+            )
             for place, reached in tick.positions.items():
                 self.places[place] = max(reached, self.places.get(place, reached))
         return term
 
     def witnessed(self) -> Mapping[tuple[InputSource, int], tuple[Next, Witness]]:
-        """Returns the places, and what is known of the record before each: the event itself, or that it came before the tick."""
+        """Returns the places, and what is known of the record before each: the event itself, or
+        that it came before the tick.
+        """
         older = Witness(None, self._stamp_ms + CLOCKS_MS)
         return {
-            place: (reached, known[1] if (known := self._witnesses.get(place)) and known[0] == reached else older)
+            place: (
+                reached,
+                known[1]
+                if (known := self._witnesses.get(place)) and known[0] == reached
+                else older,
+            )
             for place, reached in self.places.items()
         }
 
 
-async def read_back(kafka: KafkaSettings, share: Share, least_records: int, least_term: int) -> Found:
-    """Reads the end of each partition of a share, at least so many records and back to a tick that says where the inputs stand.
+async def read_back(
+    kafka: KafkaSettings, share: Share, least_records: int, least_term: int
+) -> Found:
+    """Reads the end of each partition of a share, at least so many records and back to a tick that
+    says where the inputs stand.
 
-    A sequencer that was replaced, and woke, may have appended any number of records behind those of its successor. So it is read back
-    to a tick of at least the term that is known to have begun; without that to the beginning of the log, or `MAX_BACK_RECORDS`.
+    A sequencer that was replaced, and woke, may have appended any number of records behind those of
+    its successor. So it is read back to a tick of at least the term that is known to have begun;
+    without that to the beginning of the log, or `MAX_BACK_RECORDS`.
 
     Raises:
         KafkaUnreachableError: No broker answers.
@@ -257,7 +333,10 @@ async def read_back(kafka: KafkaSettings, share: Share, least_records: int, leas
     found, topic, most = Found(), kafka.topic(EVENTS_TOPIC), least_records
     async with onlooker(kafka, "sequencer-end", max_partition_fetch_bytes=FETCH_BYTES) as consumer:
         looking = [TopicPartition(topic, number) for number in share.numbers]
-        begins, ends = await consumer.beginning_offsets(looking), await consumer.end_offsets(looking)
+        begins, ends = (
+            await consumer.beginning_offsets(looking),
+            await consumer.end_offsets(looking),
+        )
         firsts = {tp: max(begins[tp], ends[tp] - MAX_BACK_RECORDS) for tp in looking}
         while looking:
             ranges = {tp: (max(firsts[tp], ends[tp] - most), ends[tp]) for tp in looking}
@@ -268,15 +347,24 @@ async def read_back(kafka: KafkaSettings, share: Share, least_records: int, leas
                         looking = [tp for tp in looking if tp.partition != record.partition]
             except LogError as error:
                 raise TopicsUnfitError(
-                    f"Topic {topic}[{record.partition}]@{record.offset}: {error}. Only sequencers of this version may write there, so this "
-                    "one does not start. Take the right from who else writes, or make the topic anew while no call runs."
+                    f"Topic {topic}[{record.partition}]@{record.offset}: {error}. Only sequencers "
+                    "of this version may write there, so this "
+                    "one does not start. Take the right from who else writes, or make the topic "
+                    "anew while no call runs."
                 ) from error
             looking = [tp for tp in looking if ranges[tp][0] > firsts[tp]]
             ends, most = {tp: ranges[tp][0] for tp in looking}, 2 * most
     if found.term < least_term:
         log.error(
-            "log_lost_its_end", expected_term=least_term, seen_term=found.term,
-            what_happens_now="Events go on from what the log still has: what stood behind it is appended again.",
-            what_to_do="See to the disks of the brokers, and to unclean elections. If the topic was made anew, this is no loss.",
-        )  # fmt: skip
+            "log_lost_its_end",
+            expected_term=least_term,
+            seen_term=found.term,
+            what_happens_now=(
+                "Events go on from what the log still has: what stood behind it is appended again."
+            ),
+            what_to_do=(
+                "See to the disks of the brokers, and to unclean elections. If the topic was made "
+                "anew, this is no loss."
+            ),
+        )
     return found

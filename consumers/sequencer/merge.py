@@ -1,8 +1,10 @@
-"""Merging the inputs: in which order their records are appended, and up to which time all of them are read. Pure.
+"""Merging the inputs: in which order their records are appended, and up to which time all of them
+are read. Pure.
 
-All times are the brokers', in ms since 1970. The turns of a call do not depend on the order in which its topics are read, but its
-end does, and so do its labels: records must not overtake those of an input that lags. So an input that runs ahead waits here for
-those that are known to lag. Nearly always none lags, and nothing waits.
+All times are the brokers', in ms since 1970. The turns of a call do not depend on the order in
+which its topics are read, but its end does, and so do its labels: records must not overtake those
+of an input that lags. So an input that runs ahead waits here for those that are known to lag.
+Nearly always none lags, and nothing waits.
 """
 
 from bisect import bisect_right
@@ -18,20 +20,28 @@ from schemas.closed_sets import InputSource
 from schemas.log import Next
 
 SILENT_MS: Final = 1_000
-"""Silence of the broker about an input after which the other inputs wait for it, because it may have new records or be made anew. It is
-asked twice a second, so after a pause of this process they wait too: nothing could be told of the time between the records of a backlog."""
+"""Silence of the broker about an input after which the other inputs wait for it, because it may
+have new records or be made anew. It is asked twice a second, so after a pause of this process they
+wait too: nothing could be told of the time between the records of a backlog.
+"""
 PATIENCE_MS: Final = 30_000
-"""How long the others wait for an input without answers, or with outstanding records that do not come: longer than a partition needs
-to elect a leader, or a leader to remove a dead replica. After that calls go on without it: live results are worth more than the order."""
+"""How long the others wait for an input without answers, or with outstanding records that do not
+come: longer than a partition needs to elect a leader, or a leader to remove a dead replica. After
+that calls go on without it: live results are worth more than the order.
+"""
 STALE_MS: Final = 5_000
 """Age at which the reported end of an input is out of date."""
 STAMP_MS: Final = 500
-"""How much later than its stamp a record may stand in its log. A broker stamps it first, and then its thread may have to wait for a
-processor: some 120 ms were seen where 25 threads wanted two. So much later is silence noticed."""
+"""How much later than its stamp a record may stand in its log. A broker stamps it first, and then
+its thread may have to wait for a processor: some 120 ms were seen where 25 threads wanted two. So
+much later is silence noticed.
+"""
 CLOCKS_MS: Final = 1_000
 """By how much the clocks of two brokers may differ."""
 MAX_AHEAD_RECORDS: Final = 2_000
-"""Waiting records of an input at which it is not read on: more than one answer of the broker usually has."""
+"""Waiting records of an input at which it is not read on: more than one answer of the broker
+usually has.
+"""
 MAX_AHEAD_BYTES: Final = 2 * 2**20
 """Waiting bytes of an input at which it is not read on. An answer of the broker comes on top."""
 _TIME_MS: Final = attrgetter("timestamp")
@@ -46,11 +56,15 @@ class InputPartition:
         log: What is read.
         next: Where it stands in the log of all events; None until the first record is known.
         leader: The broker that leads it, as the client knows; None before the first answer.
-        position: Offset of the client. Ends of transactions are no records, so it may be behind the last record that was read.
+        position: Offset of the client. Ends of transactions are no records, so it may be behind the
+            last record that was read.
         end: End of what can be read, by the latest answer.
-        told_ms: When the question for that was asked; before the first answer, when the input was found.
-        sure_ms: When its log was last known to be the one that is read; None before the first answer behind `begin`.
-        settled_ms: The moment of the latest question for its end to which everything before that end is in the log; 0 before.
+        told_ms: When the question for that was asked; before the first answer, when the input was
+            found.
+        sure_ms: When its log was last known to be the one that is read; None before the first
+            answer behind `begin`.
+        settled_ms: The moment of the latest question for its end to which everything before that
+            end is in the log; 0 before.
         records: Those that wait.
     """
 
@@ -62,7 +76,9 @@ class InputPartition:
         place: Next | None = None,
         witness: Witness | None = None,
     ) -> None:
-        """Nothing of it is read; `place` is where the log has it, and `witness` what that knows of the record before."""
+        """Nothing of it is read; `place` is where the log has it, and `witness` what that knows of
+        the record before.
+        """
         self.source = source
         self.tp = tp
         self.log = ReadLog(place, witness)
@@ -84,7 +100,8 @@ class InputPartition:
 
     @property
     def known_ms(self) -> int:
-        """Time up to which all of its records are in the log: no event before it will come. 0 if it is not known.
+        """Time up to which all of its records are in the log: no event before it will come. 0 if it
+        is not known.
 
         While records wait, the first of them is the next one, and it has come at its time.
         """
@@ -97,9 +114,15 @@ class InputPartition:
         return max(0, self.end - self.position) + len(self.records)
 
     def lag_ms(self, now_ms: int) -> int:
-        """An upper bound of the age of its oldest record that is not in the log; 0 if there is none. It came after `known_ms`."""
+        """An upper bound of the age of its oldest record that is not in the log; 0 if there is
+        none. It came after `known_ms`.
+        """
         is_told = now_ms - self.told_ms <= STALE_MS
-        return 0 if is_told and not self.lag_messages else max(0, now_ms - (self.known_ms or self._moved_ms))
+        return (
+            0
+            if is_told and not self.lag_messages
+            else max(0, now_ms - (self.known_ms or self._moved_ms))
+        )
 
     def is_left_out(self, now_ms: int) -> bool:
         """Whether time goes on without it, because it has given no answer for too long."""
@@ -113,16 +136,19 @@ class InputPartition:
         self._asked, self._moved_ms, self.sure_ms = None, now_ms, None
 
     def look_for_silence(self, now_ms: int) -> None:
-        """Gives up the place where the broker, or this process, was silent: another log may have the input's name now, unnoticed.
+        """Gives up the place where the broker, or this process, was silent: another log may have
+        the input's name now, unnoticed.
 
-        What came behind the silence is read once more, behind the record before the place. So the first answer behind `begin` always
-        counts, however late it is: that record comes with it.
+        What came behind the silence is read once more, behind the record before the place. So the
+        first answer behind `begin` always counts, however late it is: that record comes with it.
         """
         if self.sure_ms is not None and now_ms - self.sure_ms > SILENT_MS:
             self.log.is_placed = False
 
     def lose(self, now_ms: int) -> None:
-        """Has another leader, or none: another log may have its name now, and it may take its time again."""
+        """Has another leader, or none: another log may have its name now, and it may take its time
+        again.
+        """
         self.log.is_placed, self.told_ms = False, now_ms
 
     def renew(self) -> None:
@@ -134,7 +160,8 @@ class InputPartition:
         """Takes the records that were read next.
 
         Returns:
-            Whether they are of the log that was read before. If not, nothing is taken, and it must begin again.
+            Whether they are of the log that was read before. If not, nothing is taken, and it must
+            begin again.
         """
         new = self.log.read(records)
         if new is None:
@@ -150,7 +177,9 @@ class InputPartition:
         return True
 
     def take(self, until_ms: int | None) -> tuple[list[Any], list[int]]:
-        """Removes and returns the waiting records up to this time, all for None, and their times; they are appended now."""
+        """Removes and returns the waiting records up to this time, all for None, and their times;
+        they are appended now.
+        """
         number = len(self.records) if until_ms is None else bisect_right(self._times_ms, until_ms)
         taken, times_ms = self.records[:number], self._times_ms[:number]
         if taken:
@@ -161,7 +190,9 @@ class InputPartition:
         return taken, times_ms
 
     def bound_ms(self, now_ms: int) -> int | None:
-        """Returns up to which time records of others may be appended before its next one; None if they need not wait for it."""
+        """Returns up to which time records of others may be appended before its next one; None if
+        they need not wait for it.
+        """
         if self.is_full:
             since_ms, bound_ms = now_ms, self._read_ms
         elif not self.log.is_placed:
@@ -175,12 +206,16 @@ class InputPartition:
         return max(bound_ms, self.known_ms) if now_ms - since_ms <= PATIENCE_MS else None
 
     def told(self, asked_ms: int, end: int, handed: int, *, hides_any: bool = False) -> None:
-        """The broker has told its end. It was asked at this moment, when so much was read: an end below that is another log's.
+        """The broker has told its end. It was asked at this moment, when so much was read: an end
+        below that is another log's.
 
-        If it hides records, because not all replicas have them, then nothing is known of this moment.
+        If it hides records, because not all replicas have them, then nothing is known of this
+        moment.
         """
         if self.sure_ms is None:
-            self.sure_ms = asked_ms if self.position >= end else None  # else its records are on their way
+            self.sure_ms = (
+                asked_ms if self.position >= end else None
+            )  # else its records are on their way
         elif asked_ms - self.sure_ms <= SILENT_MS:
             self.sure_ms = max(self.sure_ms, asked_ms)
         self.told_ms, self.end = asked_ms, end
@@ -192,7 +227,9 @@ class InputPartition:
             self._asked = asked_ms, end
 
     def settle(self) -> None:
-        """Knows all up to the last question, if everything before the end told then is in the log, or was taken to be appended now."""
+        """Knows all up to the last question, if everything before the end told then is in the log,
+        or was taken to be appended now.
+        """
         if self._asked is not None:
             asked_ms, end = self._asked
             if self.position >= end and not (self.records and self.records[0].offset < end):
@@ -200,16 +237,23 @@ class InputPartition:
 
 
 def in_order_until_ms(inputs: Iterable[InputPartition], now_ms: int) -> int | None:
-    """Returns the time up to which records may be appended in the order in which the brokers received them.
+    """Returns the time up to which records may be appended in the order in which the brokers
+    received them.
 
     Returns:
         None when no input is known to lag, which is nearly always: every record may be appended.
     """
-    return min((bound for each in inputs if (bound := each.bound_ms(now_ms)) is not None), default=None)
+    return min(
+        (bound for each in inputs if (bound := each.bound_ms(now_ms)) is not None), default=None
+    )
 
 
-def merged(inputs: Iterable[InputPartition], until_ms: int | None) -> list[tuple[InputPartition, Any]]:
-    """Removes and returns the records up to this time, all for None: by time, and those of one input in its own order."""
+def merged(
+    inputs: Iterable[InputPartition], until_ms: int | None
+) -> list[tuple[InputPartition, Any]]:
+    """Removes and returns the records up to this time, all for None: by time, and those of one
+    input in its own order.
+    """
     records: list[tuple[InputPartition, Any]] = []
     times_ms: list[int] = []
     for each in inputs:
@@ -222,5 +266,7 @@ def merged(inputs: Iterable[InputPartition], until_ms: int | None) -> list[tuple
 
 
 def known_ms(inputs: Iterable[InputPartition], now_ms: int) -> int:
-    """Returns the time up to which all inputs are in the log that are not left out; 0 if none is known."""
+    """Returns the time up to which all inputs are in the log that are not left out; 0 if none is
+    known.
+    """
     return min((each.known_ms for each in inputs if not each.is_left_out(now_ms)), default=0)

@@ -1,4 +1,6 @@
-"""Reading all partitions of all inputs: which there are, from where each is read, and where it ends."""
+"""Reading all partitions of all inputs: which there are, from where each is read, and where it
+ends.
+"""
 
 import asyncio
 import time
@@ -28,18 +30,24 @@ from schemas.topics import TOPIC_BY_SOURCE
 from schemas.units import to_seconds
 
 POLL_MS: Final = 50
-"""How long one poll waits for records: how late the end of a transaction is seen, which is no record."""
+"""How long one poll waits for records: how late the end of a transaction is seen, which is no
+record.
+"""
 FETCH_BYTES: Final = 256 * 1_024
 """Most bytes of one input partition in one answer of the broker. A larger record comes alone."""
 METADATA_AGE_MS: Final = 2_000
-"""How often the client asks which partitions there are and who leads them. A broker that is cut off from the others goes on to answer
-readers, without new records, until the client learns of the new leader."""
+"""How often the client asks which partitions there are and who leads them. A broker that is cut off
+from the others goes on to answer readers, without new records, until the client learns of the new
+leader.
+"""
 ANY_BROKER: Final = -1
 """In place of a broker's number: whichever is asked for the partitions."""
 READER: Final = -1
 """In place of a replica's number: one who reads, and is told what readers may see."""
 ONLOOKER: Final = -2
-"""One who is told where the log really ends: records that some replica does not have yet are hidden from readers."""
+"""One who is told where the log really ends: records that some replica does not have yet are hidden
+from readers.
+"""
 PARTITIONS_SECONDS: Final = 1.0
 """How long a broker may take to name the partitions before another is asked."""
 CLOSE_SECONDS: Final = 1.0
@@ -51,10 +59,12 @@ log = structlog.get_logger()
 
 
 class BrokerTime:
-    """The brokers' time as we estimate it, by a clock that nobody can set and the brokers' stamps of our ticks.
+    """The brokers' time as we estimate it, by a clock that nobody can set and the brokers' stamps
+    of our ticks.
 
-    So a step of this machine's wall clock changes nothing, and what is known is never known ahead of the brokers' time by more than the
-    way of a tick. Between brokers whose clocks differ it is the slowest that counts.
+    So a step of this machine's wall clock changes nothing, and what is known is never known ahead
+    of the brokers' time by more than the way of a tick. Between brokers whose clocks differ it is
+    the slowest that counts.
     """
 
     def __init__(self) -> None:
@@ -67,7 +77,9 @@ class BrokerTime:
         return self._steady_ms() + self._ahead_ms
 
     def stamped(self, sent_ms: int, stamps_ms: Sequence[int]) -> None:
-        """Corrects the estimate by the stamps of a tick, which was sent at this time and has been acknowledged just now."""
+        """Corrects the estimate by the stamps of a tick, which was sent at this time and has been
+        acknowledged just now.
+        """
         if stamps_ms and min(stamps_ms) > 0:
             earliest, latest = min(stamps_ms) - self.now_ms(), min(stamps_ms) - sent_ms
             self._ahead_ms += min(max(0, earliest), latest)
@@ -88,10 +100,12 @@ class InputReader:
     """Reads the inputs. It knows no order among them and appends nothing.
 
     Attributes:
-        inputs: By input and partition number, also those that are gone: they may come back. Of a topic that is missing there is one.
+        inputs: By input and partition number, also those that are gone: they may come back. Of a
+            topic that is missing there is one.
         anew: Inputs that were deleted and made anew. They are not read before `go_on`.
-        partitions_ms: When a broker was asked last which partitions there are and who leads them, and said what we know: one that we do
-            not know, or another leader, may have records since.
+        partitions_ms: When a broker was asked last which partitions there are and who leads them,
+            and said what we know: one that we do not know, or another leader, may have records
+            since.
         watch: Of failed polls.
     """
 
@@ -105,7 +119,9 @@ class InputReader:
         *,
         counts_lost: bool,
     ) -> None:
-        """Nothing is connected; `places` are where the log has the inputs, and what it knows of the records before."""
+        """Nothing is connected; `places` are where the log has the inputs, and what it knows of the
+        records before.
+        """
         self.inputs: dict[tuple[InputSource, int], InputPartition] = {}
         self.anew: list[InputPartition] = []
         self.partitions_ms = 0
@@ -131,7 +147,8 @@ class InputReader:
             metadata_max_age_ms=METADATA_AGE_MS,
             request_timeout_ms=ANSWER_MS,
         )
-        self._client = self._consumer._client  # noqa: SLF001  # the one way to leaders, and to ends without endless retries
+        # the one way to leaders, and to ends without endless retries
+        self._client = self._consumer._client  # noqa: SLF001
 
     @property
     def missing(self) -> Sequence[str]:
@@ -160,7 +177,9 @@ class InputReader:
         if self._assigned != self._present:
             self._assign()
         reading = [self._by_tp[tp] for tp in self._assigned]
-        if unplaced := [each for each in reading if not each.log.is_placed and each not in self.anew]:
+        if unplaced := [
+            each for each in reading if not each.log.is_placed and each not in self.anew
+        ]:
             self._ask_about(unplaced)
         wanted = [each.tp for each in reading if each.log.is_placed and not each.is_full]
         if not wanted:
@@ -168,7 +187,9 @@ class InputReader:
             return
         only = wanted if len(wanted) < len(reading) else ()
         try:
-            batches = await self._consumer.getmany(*only, timeout_ms=POLL_MS, max_records=self._max_records)
+            batches = await self._consumer.getmany(
+                *only, timeout_ms=POLL_MS, max_records=self._max_records
+            )
         except OffsetOutOfRangeError as error:
             for tp in error.args[0]:
                 self._by_tp[tp].log.is_placed = False
@@ -189,14 +210,22 @@ class InputReader:
                 each.position = await self._consumer.position(each.tp)
 
     def ask(self) -> None:
-        """Begins to ask each broker where its inputs end, unless it owes an answer. What it says holds for the moment before."""
+        """Begins to ask each broker where its inputs end, unless it owes an answer. What it says
+        holds for the moment before.
+        """
         self._ask_about(self._by_tp[tp] for tp in self._assigned)
         self._unless_asking(ANY_BROKER, self._ask_for_partitions)
 
     def waited_for(self) -> list[InputPartition]:
-        """Returns the inputs that time waits for: not those that their topic does not have any more."""
+        """Returns the inputs that time waits for: not those that their topic does not have any
+        more.
+        """
         counts = self._counts
-        return [each for (source, number), each in self.inputs.items() if number < counts[source] or not counts[source]]
+        return [
+            each
+            for (source, number), each in self.inputs.items()
+            if number < counts[source] or not counts[source]
+        ]
 
     def go_on(self, each: InputPartition) -> None:
         """Reads an input that was made anew, from its first record on."""
@@ -213,7 +242,9 @@ class InputReader:
                     self._found(source, number)
         for tp, each in self._by_tp.items():
             leader = cluster.leader_for_partition(tp)
-            if leader != each.leader:  # or it was away for a moment: another log may have its name now
+            if (
+                leader != each.leader
+            ):  # or it was away for a moment: another log may have its name now
                 each.leader = leader
                 each.lose(self._clock.now_ms())
         # Of partitions without a leader the client would ask again and again, without a pause.
@@ -222,7 +253,11 @@ class InputReader:
         )
 
     def _found(
-        self, source: InputSource, number: int, place: Next | None = None, witness: Witness | None = None
+        self,
+        source: InputSource,
+        number: int,
+        place: Next | None = None,
+        witness: Witness | None = None,
     ) -> None:
         tp = TopicPartition(self._topics[source], number)
         found = InputPartition(source, tp, self._clock.now_ms(), place, witness)
@@ -251,7 +286,9 @@ class InputReader:
         asked_ms = self._clock.now_ms()
         try:
             async with asyncio.timeout(PARTITIONS_SECONDS):
-                question = MetadataRequest(list(self._topics.values()), allow_auto_topic_creation=False)
+                question = MetadataRequest(
+                    list(self._topics.values()), allow_auto_topic_creation=False
+                )
                 answer = await self._client.send(self._client.get_random_node(), question)
         except (KafkaError, TimeoutError):
             return
@@ -261,30 +298,48 @@ class InputReader:
             if not code
             for _, number, leader, *_ in partitions
         }
-        if found == {tp: each.leader for tp, each in self._by_tp.items() if each.leader is not None}:
+        if found == {
+            tp: each.leader for tp, each in self._by_tp.items() if each.leader is not None
+        }:
             self.partitions_ms = asked_ms
         else:
             self._client.force_metadata_update()
 
     async def _ask(self, leader: int, inputs: Sequence[InputPartition]) -> None:
-        asked_ms = self._clock.now_ms()  # before the question: afterwards this process may be frozen
+        asked_ms = (
+            self._clock.now_ms()
+        )  # before the question: afterwards this process may be frozen
         handed = [each.log.handed for each in inputs]
         unplaced = [each for each in inputs if not each.log.is_placed and each not in self.anew]
         try:
             log_ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, ONLOOKER)
             ends = visible = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST)
-            if any(ends.get(tp, 0) < end for tp, end in log_ends.items()):  # or an open transaction hides the rest
-                visible = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, isolation=READ_UNCOMMITTED)
-            firsts = await self._offsets(leader, unplaced, OffsetResetStrategy.EARLIEST) if unplaced else {}
+            if any(
+                ends.get(tp, 0) < end for tp, end in log_ends.items()
+            ):  # or an open transaction hides the rest
+                visible = await self._offsets(
+                    leader, inputs, OffsetResetStrategy.LATEST, isolation=READ_UNCOMMITTED
+                )
+            firsts = (
+                await self._offsets(leader, unplaced, OffsetResetStrategy.EARLIEST)
+                if unplaced
+                else {}
+            )
         except (KafkaError, TimeoutError) as error:
             log.debug("ends_not_told", broker=leader, error=str(error) or type(error).__name__)
             await asyncio.sleep(RETRY_SECONDS)
             return
         if ends and asked_ms - max(each.told_ms for each in self.inputs.values()) > STALE_MS:
-            for each in self.inputs.values():  # nobody has told anything for a while: each may take its time again
+            for each in (
+                self.inputs.values()
+            ):  # nobody has told anything for a while: each may take its time again
                 each.told_ms = asked_ms
         for each, handed_then in zip(inputs, handed, strict=True):
-            if (end := ends.get(each.tp)) is None or each in self.anew or each.tp not in self._assigned:
+            if (
+                (end := ends.get(each.tp)) is None
+                or each in self.anew
+                or each.tp not in self._assigned
+            ):
                 continue
             if not each.log.is_placed and each.tp in firsts:
                 self._begin(each, firsts[each.tp], end)
@@ -303,8 +358,14 @@ class InputReader:
         asked: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for each in inputs:
             asked[each.tp.topic].append((each.tp.partition, which))
-        answer = await self._client.send(leader, OffsetRequest(replica, isolation, list(asked.items())))
-        found = [(TopicPartition(topic, each[0]), *each[1:]) for topic, parts in answer.topics for each in parts]
+        answer = await self._client.send(
+            leader, OffsetRequest(replica, isolation, list(asked.items()))
+        )
+        found = [
+            (TopicPartition(topic, each[0]), *each[1:])
+            for topic, parts in answer.topics
+            for each in parts
+        ]
         if any(code for _, code, *_ in found):
             self._client.force_metadata_update()
         return {tp: offset for tp, code, _, offset, *_ in found if not code}
@@ -322,9 +383,13 @@ class InputReader:
                 record=f"{each.tp.topic}[{each.tp.partition}]@{expected}",
                 seen=f"the topic begins at {first} now",
                 records=first - expected,  # with the ends of transactions among them
-                what_happens_now="These records were deleted before they were read. Reading goes on after them; calls that "
+                what_happens_now="These records were deleted before they were read. "
+                "Reading goes on after them; "
+                "calls that "
                 "were open are incomplete, and calls that were in them alone are missing.",
-                what_to_do="Keep inputs for longer than the longest outage; see `callgauge doctor`.",
+                what_to_do=(
+                    "Keep inputs for longer than the longest outage; see `callgauge doctor`."
+                ),
             )
         self._consumer.seek(each.tp, each.position)
 
@@ -335,7 +400,9 @@ class InputReader:
             "input_not_where_it_was",
             record=f"{each.tp.topic}[{each.tp.partition}]@{each.log.handed}",
             seen=seen,
-            what_happens_now="The topic was made anew, or lost its end. It is read from its first record; calls that were open may lack "
+            what_happens_now="The topic was made anew, or lost its end. It is read "
+            "from its first record; calls "
+            "that were open may lack "
             "what was in it.",
             what_to_do="Delete inputs only while no call runs.",
         )

@@ -1,9 +1,10 @@
 """The sequencer role: one is active in each shard of the log, and others stand by.
 
-The group shares out the partitions of the topic `sequencer`, which is always empty. Whoever is given one reads all inputs and appends
-to its part of the log, until the group takes it away. That may happen unnoticed, to a frozen process; so each begins a term of its own,
-and what another appends behind the first tick of a higher term is void. So every event is in the log once for its readers; records in
-quarantine may be there twice after a takeover.
+The group shares out the partitions of the topic `sequencer`, which is always empty. Whoever is
+given one reads all inputs and appends to its part of the log, until the group takes it away. That
+may happen unnoticed, to a frozen process; so each begins a term of its own, and what another
+appends behind the first tick of a higher term is void. So every event is in the log once for its
+readers; records in quarantine may be there twice after a takeover.
 """
 
 import asyncio
@@ -19,7 +20,12 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import KafkaError
 
 from consumers.engine.admission import MAX_HEADERS_BYTES
-from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, partition_counts, topic_settings
+from consumers.runtime.kafka.connection import (
+    KafkaSettings,
+    TopicsUnfitError,
+    partition_counts,
+    topic_settings,
+)
 from consumers.runtime.process import StuckTaskError, end_tasks, first_of, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from consumers.sequencer.appending import LogWriter, Share, read_back
@@ -33,15 +39,21 @@ from schemas.units import to_seconds
 HEARTBEAT_MS: Final = 500
 """Time between heartbeats, which notice a rebalance."""
 HAND_OVER_SECONDS: Final = 3.0
-"""How long the last step may take when the group takes a shard away: half of the session timeout."""
+"""How long the last step may take when the group takes a shard away: half of the
+session timeout.
+"""
 EMPTY_WAIT_MS: Final = 5_000
 """How long the broker may wait for a record of the topic that has none."""
 SLOW_SECONDS: Final = 15.0
 """Time without a step after which the role is not ready."""
 MAX_SILENT_SECONDS: Final = 60.0
-"""Time without a step after which only a restart helps. A broker that is away ends the role sooner."""
+"""Time without a step after which only a restart helps. A broker that is away ends the
+role sooner.
+"""
 BESIDE_BYTES: Final = MAX_HEADERS_BYTES + 4_096
-"""What a record of the log has at most beside its value: headers of the producer and ours, the key, and the head of its batch."""
+"""What a record of the log has at most beside its value: headers of the producer and ours, the key,
+and the head of its batch.
+"""
 
 log = structlog.get_logger()
 
@@ -62,7 +74,12 @@ class Shard:
     """
 
     def __init__(
-        self, kafka: KafkaSettings, settings: SequencerSettings, instruments: Instruments, number: int, generation: int
+        self,
+        kafka: KafkaSettings,
+        settings: SequencerSettings,
+        instruments: Instruments,
+        number: int,
+        generation: int,
     ) -> None:
         """Nothing is connected before `run`; `generation` is that of the group."""
         self.number = number
@@ -100,7 +117,12 @@ class Shard:
         async with AsyncExitStack() as closing:
             try:
                 reader = self.reader = InputReader(
-                    kafka, settings, self._instruments, self.clock, found.witnessed(), counts_lost=not self.number
+                    kafka,
+                    settings,
+                    self._instruments,
+                    self.clock,
+                    found.witnessed(),
+                    counts_lost=not self.number,
                 )
                 closing.push_async_callback(reader.stop)
                 await reader.start()
@@ -111,7 +133,12 @@ class Shard:
                 raise kafka.unreachable(error) from error
             await self._tick(reader, writer)
             self.is_active = True
-            log.info("sequencer_active", shard=self.number, term=self.term, partitions=list(share.numbers))
+            log.info(
+                "sequencer_active",
+                shard=self.number,
+                term=self.term,
+                partitions=list(share.numbers),
+            )
             await begun()
             while not self.stop.is_set():
                 await self._step(reader, writer)
@@ -124,8 +151,10 @@ class Shard:
         share = Share(self.number, counts[SEQUENCER_TOPIC], counts[EVENTS_TOPIC])
         if not share.numbers:
             raise TopicsUnfitError(
-                f"Topics: {kafka.topic(SEQUENCER_TOPIC)} has {share.shards} partitions, and {kafka.topic(EVENTS_TOPIC)} only "
-                f"{share.partitions}: a shard would have nothing. Make the former anew with fewer while no call runs; one is enough."
+                f"Topics: {kafka.topic(SEQUENCER_TOPIC)} has {share.shards} partitions, and "
+                f"{kafka.topic(EVENTS_TOPIC)} only "
+                f"{share.partitions}: a shard would have nothing. Make the former anew with fewer "
+                "while no call runs; one is enough."
             )
         found = await topic_settings(kafka, [EVENTS_TOPIC])
         most, least = (
@@ -134,8 +163,10 @@ class Shard:
         )
         if most is not None and int(most) < least:
             raise TopicsUnfitError(
-                f"Topic {kafka.topic(EVENTS_TOPIC)}: max.message.bytes is {most}, expected at least {least}: an event that it refuses "
-                f"would stop all calls, so the sequencer does not start. Set it to {least}, or lower max_record_bytes."
+                f"Topic {kafka.topic(EVENTS_TOPIC)}: max.message.bytes is {most}, expected at "
+                f"least {least}: an event that it refuses "
+                f"would stop all calls, so the sequencer does not start. Set it to {least}, or "
+                "lower max_record_bytes."
             )
         return share
 
@@ -153,7 +184,11 @@ class Shard:
             reader.ask()
         await self._append(reader, writer, inputs, now_ms)
         is_late = now_ms - self._asked_ms > self._settings.tick_ms // 2
-        is_known = reader.partitions_ms >= self._asked_ms <= min((each.settled_ms for each in inputs), default=0)
+        is_known = (
+            reader.partitions_ms
+            >= self._asked_ms
+            <= min((each.settled_ms for each in inputs), default=0)
+        )
         if self._owes_tick and (is_late or is_known):
             await self._tick(reader, writer)
 
@@ -173,15 +208,25 @@ class Shard:
     async def _tick(self, reader: InputReader, writer: LogWriter) -> None:
         """Tells what is in the log. Everything before these places is acknowledged."""
         now_ms, inputs = self.clock.now_ms(), reader.waited_for()
-        left_out = [f"{each.tp.topic}[{each.tp.partition}]" for each in inputs if each.is_left_out(now_ms)]
+        left_out = [
+            f"{each.tp.topic}[{each.tp.partition}]" for each in inputs if each.is_left_out(now_ms)
+        ]
         if left_out and left_out != self.left_out:
             log.warning(
-                "inputs_left_out", inputs=left_out,
-                what_happens_now="Time goes on without these; events that come from them later are late.",
-                what_to_do="See to the brokers that lead them, or make the topics with `callgauge topics create`.",
-            )  # fmt: skip
+                "inputs_left_out",
+                inputs=left_out,
+                what_happens_now=(
+                    "Time goes on without these; events that come from them later are late."
+                ),
+                what_to_do=(
+                    "See to the brokers that lead them, or make the topics with `callgauge topics "
+                    "create`."
+                ),
+            )
         self.left_out = left_out
-        positions = {place: each.next for place, each in reader.inputs.items() if each.next is not None}
+        positions = {
+            place: each.next for place, each in reader.inputs.items() if each.next is not None
+        }
         stamps_ms = await writer.tick(Tick.of(self.term, self.known_ms, positions, left_out))
         self.clock.stamped(now_ms, stamps_ms)
         self._owes_tick = False
@@ -194,7 +239,9 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         ready: Set while it is active in all of them; also if there are none.
     """
 
-    def __init__(self, kafka: KafkaSettings, settings: SequencerSettings, instruments: Instruments) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, settings: SequencerSettings, instruments: Instruments
+    ) -> None:
         """Nothing is connected before `run`. Call it inside a running event loop."""
         self.ready = asyncio.Event()
         self._kafka = kafka
@@ -212,7 +259,8 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         Raises:
             KafkaUnreachableError: No broker answers at the start.
             TopicsUnfitError: A topic is missing or does not fit.
-            Exception: Reading or appending failed. The role must end; a successor goes on from what the log has.
+            Exception: Reading or appending failed. The role must end; a successor goes on from what
+                the log has.
         """
         await partition_counts(self._kafka, (EVENTS_TOPIC, QUARANTINE_TOPIC, SEQUENCER_TOPIC))
         async with AsyncExitStack() as ending:
@@ -233,20 +281,40 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             return (f"sequencer: {what}",)
         shards = self._kafka.topic(SEQUENCER_TOPIC)
         if self._group is not None and not self._group.partitions_for_topic(shards):
-            return (f"sequencer: the topic {shards} is not there, or may not be read, so nobody is active",)
-        silent = [each for each in self._shards if time.monotonic() - each.stepped_at > SLOW_SECONDS]
-        missing = sorted({topic for each in self._shards if each.reader for topic in each.reader.missing})
+            return (
+                f"sequencer: the topic {shards} is not there, or may not be read, so nobody is "
+                "active",
+            )
+        silent = [
+            each for each in self._shards if time.monotonic() - each.stepped_at > SLOW_SECONDS
+        ]
+        missing = sorted(
+            {topic for each in self._shards if each.reader for topic in each.reader.missing}
+        )
         return [
-            *(f"sequencer: nothing read or appended for {time.monotonic() - each.stepped_at:.0f} s" for each in silent),
-            *(f"sequencer: the topic {topic} is not there, or may not be read" for topic in missing),
+            *(
+                f"sequencer: nothing read or appended for {time.monotonic() - each.stepped_at:.0f} "
+                "s"
+                for each in silent
+            ),
+            *(
+                f"sequencer: the topic {topic} is not there, or may not be read"
+                for topic in missing
+            ),
         ]
 
     def stalled(self) -> Sequence[str]:
         """Reasons why only a restart helps, for `/healthz`."""
-        silent = [each for each in self._shards if time.monotonic() - each.stepped_at > MAX_SILENT_SECONDS]
+        silent = [
+            each for each in self._shards if time.monotonic() - each.stepped_at > MAX_SILENT_SECONDS
+        ]
         if silent:
-            return (f"sequencer: no step in shard {silent[0].number} for {MAX_SILENT_SECONDS:.0f} s",)
-        return [reason for each in self._shards if each.reader for reason in each.reader.watch.stalled()]
+            return (
+                f"sequencer: no step in shard {silent[0].number} for {MAX_SILENT_SECONDS:.0f} s",
+            )
+        return [
+            reason for each in self._shards if each.reader for reason in each.reader.watch.stalled()
+        ]
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Ends what is in flight and appends no more."""
@@ -258,7 +326,8 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Becomes active in these shards."""
-        generation = self._group._coordinator.generation if self._group is not None else 0  # noqa: SLF001  # no other way
+        # no other way
+        generation = self._group._coordinator.generation if self._group is not None else 0  # noqa: SLF001
         self._begin({tp.partition for tp in assigned}, generation)
 
     def _begin(self, numbers: set[int], generation: int) -> None:
@@ -266,28 +335,37 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             return
         for number in sorted(numbers):
             shard = Shard(self._kafka, self._settings, self._instruments, number, generation)
-            self._shards[shard] = task = asyncio.create_task(self._work(shard), name=f"shard {number}")
+            self._shards[shard] = task = asyncio.create_task(
+                self._work(shard), name=f"shard {number}"
+            )
             task.add_done_callback(self._on_done)
         if not numbers:
             log.info("sequencer_standing_by", group=self._settings.group_id)
             self.ready.set()
 
     async def _work(self, shard: Shard) -> None:
-        """Runs a shard. The group remembers its term: nobody who was replaced can change that, whatever it still appends."""
+        """Runs a shard. The group remembers its term: nobody who was replaced can change that,
+        whatever it still appends.
+        """
         group, tp = self._group, TopicPartition(self._kafka.topic(SEQUENCER_TOPIC), shard.number)
-        former = await group._coordinator.fetch_committed_offsets([tp]) if group is not None else {}  # noqa: SLF001  # no other way
+        # no other way
+        former = await group._coordinator.fetch_committed_offsets([tp]) if group is not None else {}  # noqa: SLF001
         least_term = int(former[tp].metadata or 0) if tp in former else 0
 
         async def begun() -> None:
             if group is not None:
-                with suppress(KafkaError, TimeoutError):  # the group shares out anew, and another term begins
+                with suppress(
+                    KafkaError, TimeoutError
+                ):  # the group shares out anew, and another term begins
                     await in_time(CLOSE_SECONDS, group.commit({tp: (0, str(shard.term))}))
             self._look_whether_ready()
 
         await shard.run(least_term, begun)
 
     def _look_whether_ready(self) -> None:
-        if self._shards and all(each.is_active for each in self._shards):  # one that is given up may still come here
+        if self._shards and all(
+            each.is_active for each in self._shards
+        ):  # one that is given up may still come here
             self.ready.set()
 
     async def _join(self, ending: AsyncExitStack) -> None:
@@ -310,7 +388,9 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._group.subscribe([self._kafka.topic(SEQUENCER_TOPIC)], listener=self)
 
     async def _stay(self) -> Never:
-        """Stays a member of the group: for that the client must be asked for records, of which there are none."""
+        """Stays a member of the group: for that the client must be asked for records, of which
+        there are none.
+        """
         while True:
             if self._group is None:
                 await asyncio.Event().wait()
@@ -343,7 +423,9 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         raise await asyncio.shield(self._failure)
 
     def _lags(self) -> dict[str, tuple[int, int]]:
-        """By topic, the records that are not in the log, and the age of the oldest in ms. Each shard counts all of them."""
+        """By topic, the records that are not in the log, and the age of the oldest in ms. Each
+        shard counts all of them.
+        """
         found: dict[str, tuple[int, int]] = {}
         for shard in self._shards:
             for each in shard.reader.waited_for() if shard.reader is not None else ():
@@ -354,11 +436,19 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     def _read_gauges(self) -> None:
         def of_active(value: Callable[[Shard], float]) -> dict[tuple[str, ...], float]:
-            return {(): max(value(each) for each in self._shards)} if self._shards and self.ready.is_set() else {}
+            return (
+                {(): max(value(each) for each in self._shards)}
+                if self._shards and self.ready.is_set()
+                else {}
+            )
 
         gauges: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
-            "lag_messages": lambda: {(topic,): float(messages) for topic, (messages, _) in self._lags().items()},
-            "lag_seconds": lambda: {(topic,): to_seconds(age_ms) for topic, (_, age_ms) in self._lags().items()},
+            "lag_messages": lambda: {
+                (topic,): float(messages) for topic, (messages, _) in self._lags().items()
+            },
+            "lag_seconds": lambda: {
+                (topic,): to_seconds(age_ms) for topic, (_, age_ms) in self._lags().items()
+            },
             "known_behind_seconds": lambda: (
                 of_active(lambda each: to_seconds(wall_clock_ms() - each.known_ms))
                 if all(each.known_ms for each in self._shards)  # a new log knows no time yet
@@ -366,7 +456,9 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             ),
             "term": lambda: of_active(lambda each: each.term),
             "inputs_left_out": lambda: of_active(lambda each: len(each.left_out)),
-            "clock_difference_seconds": lambda: of_active(lambda each: to_seconds(each.clock.difference_ms)),
+            "clock_difference_seconds": lambda: of_active(
+                lambda each: to_seconds(each.clock.difference_ms)
+            ),
         }
         for name, reader in gauges.items():
             self._instruments.read_gauge(f"callgauge_sequencer_{name}", reader)

@@ -1,4 +1,6 @@
-"""Compares the calls of two lots, measure by measure: how far apart their means are, and whether that is more than chance. Pure."""
+"""Compares the calls of two lots, measure by measure: how far apart their means are, and whether
+that is more than chance. Pure.
+"""
 
 import math
 import random
@@ -7,7 +9,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from schemas.columns import CALL_COLUMNS, Column
 
-_NO_MEASURES: Final = frozenset({"revision", "partition", "first_place", "last_place", "turn", "through_turn"})
+_NO_MEASURES: Final = frozenset(
+    {"revision", "partition", "first_place", "last_place", "turn", "through_turn"}
+)
 MEASURES: Final[Mapping[str, Column]] = {
     column.name: column
     for column in CALL_COLUMNS
@@ -38,9 +42,11 @@ class Change(NamedTuple):
         after: The same of the second.
         calls_before: Number of these calls.
         calls_after: The same of the second.
-        low: Lower end of the 95 % bootstrap interval of the change; None with fewer than two calls in a lot.
+        low: Lower end of the 95 % bootstrap interval of the change; None with fewer than two calls
+            in a lot.
         high: Its upper end.
-        is_paired: Whether calls are resampled with both of their values: each value has a partner in the other lot.
+        is_paired: Whether calls are resampled with both of their values: each value has a partner
+            in the other lot.
     """
 
     measure: str
@@ -80,7 +86,10 @@ def change_of(
         most_draws: About how many values are drawn for the interval.
     """
     is_paired = len(pairs) == len(before) == len(after)
-    before, after = sorted(before), sorted(after)  # of the same calls in another order it is the same
+    before, after = (
+        sorted(before),
+        sorted(after),
+    )  # of the same calls in another order it is the same
     lots = [[now - then for then, now in pairs]] if is_paired else [before, after]
     mean, mean_after = (sum(lot) / len(lot) if lot else None for lot in (before, after))
     low = high = None
@@ -96,7 +105,11 @@ def draws_of_one(intervals: int) -> int:
 
 def changes_json(changes: Iterable[Change]) -> dict[str, Mapping[str, float | bool | None]]:
     """The same measures as plain values; an unknown value is null."""
-    return {each.measure: _plain(each) for each in changes if each.before is not None or each.after is not None}
+    return {
+        each.measure: _plain(each)
+        for each in changes
+        if each.before is not None or each.after is not None
+    }
 
 
 def _plain(each: Change) -> Mapping[str, Any]:
@@ -111,17 +124,22 @@ def remark_on_chance(changes: Iterable[Change]) -> str | None:
     if not judged:
         return None
     by_chance = round(judged * 0.05)
-    return f"{judged} changes have an interval. If nothing had changed, about {by_chance} would be called more than chance."
+    return (
+        f"{judged} changes have an interval. If nothing had changed, about {by_chance} would be "
+        "called more than chance."
+    )
 
 
 # The bootstrap interval: how far a mean, or the difference of two, may be from chance alone.
 
 
 def interval(lots: Sequence[Sequence[float]], most_draws: int = MOST_DRAWS) -> tuple[float, float]:
-    """Returns the 95 % interval of the last lot's mean less the first's, or of the mean of the only lot.
+    """Returns the 95 % interval of the last lot's mean less the first's, or of the mean of the only
+    lot.
 
-    Where the fewest resamples of all values are more draws than allowed, each resample has fewer values, and its distance from the mean is
-    scaled by the root of their share: the bootstrap of m out of n.
+    Where the fewest resamples of all values are more draws than allowed, each resample has fewer
+    values, and its distance from the mean is scaled by the root of their share: the bootstrap of m
+    out of n.
 
     Args:
         lots: One or two lots, each with a value or more.
@@ -149,19 +167,24 @@ def interval(lots: Sequence[Sequence[float]], most_draws: int = MOST_DRAWS) -> t
 def _mean(rng: random.Random, lot: Sequence[float], mean: float, share: float) -> float:
     drawn = math.ceil(len(lot) * share)
     resampled = sum(rng.choices(lot, k=drawn)) / drawn
-    return resampled if drawn == len(lot) else mean + (resampled - mean) * math.sqrt(drawn / len(lot))
+    return (
+        resampled if drawn == len(lot) else mean + (resampled - mean) * math.sqrt(drawn / len(lot))
+    )
 
 
-# What people compare versions by: the measures with their words, which way is better, and what can be said of a change.
+# What people compare versions by: the measures with their words, which way is better, and what can
+# be said of a change.
 
 SHARE_DRAWS: Final = 400_000
 """Draws for the interval of a share: up to 200 calls as many resamples as for trials."""
 MOST_FLIPPED: Final = 20
 """Calls that are named for one subgoal."""
 
-Judgement = Literal["better", "worse", "higher", "lower", "no worse", "no different", "unclear", "unknown"]
-"""What can be said of a change: `no different` where the whole interval is within what matters, `no worse` where its bad end is, `unclear`
-where more calls are needed, `unknown` without an interval.
+Judgement = Literal[
+    "better", "worse", "higher", "lower", "no worse", "no different", "unclear", "unknown"
+]
+"""What can be said of a change: `no different` where the whole interval is within what matters, `no
+worse` where its bad end is, `unclear` where more calls are needed, `unknown` without an interval.
 """
 
 
@@ -228,7 +251,11 @@ class Lot(NamedTuple):
     @property
     def labels(self) -> dict[str, str]:
         """The labels that its calls have, by the name of the label."""
-        return {name: value for name, value in self._asdict().items() if value and name not in {"since", "until"}}
+        return {
+            name: value
+            for name, value in self._asdict().items()
+            if value and name not in {"since", "until"}
+        }
 
     def name_beside(self, other: "Lot") -> str:
         """What it is called beside another one: what is only its own, or all of it.
@@ -238,7 +265,10 @@ class Lot(NamedTuple):
         """
         mine = {name: value for name, value in self._asdict().items() if value}
         own = {name: value for name, value in mine.items() if getattr(other, name) != value} or mine
-        said = [value if name in {"agent", "tenant"} else f"{name} {value}" for name, value in own.items()]
+        said = [
+            value if name in {"agent", "tenant"} else f"{name} {value}"
+            for name, value in own.items()
+        ]
         return ", ".join(said) or "all calls"
 
 
@@ -249,7 +279,8 @@ class SubgoalChange(NamedTuple):
         goal_set: Name of its goal set.
         name: Its name.
         change: The share of the calls that reached it.
-        flipped: Calls of the second lot with another result than most of the first have, `MOST_FLIPPED` at most.
+        flipped: Calls of the second lot with another result than most of the first have,
+            `MOST_FLIPPED` at most.
         others: How many more of them there are.
     """
 
@@ -284,20 +315,36 @@ class Comparison(NamedTuple):
     def verdict(self) -> str:
         """Whether the second lot is better, in a sentence."""
         if not all(self.calls):
-            return f"There is no call of {self.names[bool(self.calls[0])]} that is over: nothing can be compared."
+            return (
+                f"There is no call of {self.names[bool(self.calls[0])]} that is over: nothing can "
+                "be compared."
+            )
         known = {measure.name: change for measure, change in self.changes}
         said = [
             _clause(measure, known[measure.name], words)
             for measure, words in (
                 (WAIT, ("faster", "slower", "no slower", "speed")),
-                (BAD_ENDS, ("ends badly less often", "ends badly more often", "ends badly no more often", "bad ends")),
+                (
+                    BAD_ENDS,
+                    (
+                        "ends badly less often",
+                        "ends badly more often",
+                        "ends badly no more often",
+                        "bad ends",
+                    ),
+                ),
                 (SUCCESS, ("goals better", "goals worse", "goals no worse", "goals")),
             )
             if measure.name in known
         ]
-        verb = "" if not said or not said[0].startswith(("faster", "slower", "no slower")) else "is "
+        verb = (
+            "" if not said or not said[0].startswith(("faster", "slower", "no slower")) else "is "
+        )
         name = self.names[1]
-        return f"{name[:1].upper()}{name[1:]} {verb}{'; '.join(filter(None, said)) or 'has no measure to compare'}."
+        return (
+            f"{name[:1].upper()}{name[1:]} "
+            f"{verb}{'; '.join(filter(None, said)) or 'has no measure to compare'}."
+        )
 
 
 def _clause(measure: Measure, change: Change, words: tuple[str, str, str, str]) -> str:
@@ -305,7 +352,10 @@ def _clause(measure: Measure, change: Change, words: tuple[str, str, str, str]) 
     match judgement(measure, change):
         case "better" | "worse" as judged:
             apart = shown(measure, abs(change.change or 0), is_apart=True)
-            return f"{better if judged == 'better' else worse} by {apart} {ends(measure, change, is_size=True)}"
+            return (
+                f"{better if judged == 'better' else worse} by {apart} "
+                f"{ends(measure, change, is_size=True)}"
+            )
         case "no worse" | "no different":
             return no_worse
         case _:
@@ -329,9 +379,16 @@ def judgement(measure: Measure, change: Change) -> Judgement:
 
 
 def more_calls(measure: Measure, change: Change) -> int:
-    """About how many more calls of each lot are needed until a difference that matters is told from chance; 0 if there are enough."""
+    """About how many more calls of each lot are needed until a difference that matters is told from
+    chance; 0 if there are enough.
+    """
     limit = _matters(measure, change)
-    if judgement(measure, change) != "unclear" or not limit or change.low is None or change.high is None:
+    if (
+        judgement(measure, change) != "unclear"
+        or not limit
+        or change.low is None
+        or change.high is None
+    ):
         return 0
     least = min(change.calls_before, change.calls_after)
     return max(1, math.ceil(least * ((change.high - change.low) / 2 / limit) ** 2) - least)
@@ -341,8 +398,11 @@ def _matters(measure: Measure, change: Change) -> float:
     return abs(change.before or 0) / 10 if measure.matters is None else measure.matters
 
 
-def shown(measure: Measure, value: float | None, *, is_apart: bool = False, has_sign: bool = False) -> str:
-    """A value of a measure with its unit; unknown is a dash. How far two shares are apart is told in points.
+def shown(
+    measure: Measure, value: float | None, *, is_apart: bool = False, has_sign: bool = False
+) -> str:
+    """A value of a measure with its unit; unknown is a dash. How far two shares are apart is told
+    in points.
 
     >>> shown(WAIT, 1234.5), shown(SUCCESS, 0.25), shown(SUCCESS, -0.25, is_apart=True), shown(WAIT, None)
     ('1.23 s', '25 %', '\u221225 points', '\u2013')
@@ -358,8 +418,16 @@ _ENDS: Final = {"ms": " s", "share": " %", "dollars": " $", "": ""}
 
 
 def _digits(measure: Measure, value: float) -> str:
-    size = abs(value) / 1_000 if measure.unit == "ms" else abs(value) * 100 if measure.unit == "share" else abs(value)
-    digits = (0 if size >= 10 or not size else 1) if measure.unit == "share" else 2 if size < 10 else 1
+    size = (
+        abs(value) / 1_000
+        if measure.unit == "ms"
+        else abs(value) * 100
+        if measure.unit == "share"
+        else abs(value)
+    )
+    digits = (
+        (0 if size >= 10 or not size else 1) if measure.unit == "share" else 2 if size < 10 else 1
+    )
     return f"{size:,.{max(digits, 4 if measure.unit == 'dollars' else 0)}f}"
 
 
@@ -371,5 +439,7 @@ def ends(measure: Measure, change: Change, *, is_size: bool = False) -> str:
     """
     if change.low is None or change.high is None:
         return _UNKNOWN
-    low, high = (-change.high, -change.low) if is_size and change.high < 0 else (change.low, change.high)
+    low, high = (
+        (-change.high, -change.low) if is_size and change.high < 0 else (change.low, change.high)
+    )
     return "[{}, {}]".format(*("\u2212" * (end < 0) + _digits(measure, end) for end in (low, high)))

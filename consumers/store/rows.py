@@ -1,7 +1,9 @@
-"""The rows of calls in SQLite: every revision of them, so that a call can be seen as it was known at any moment.
+"""The rows of calls in SQLite: every revision of them, so that a call can be seen as it was known
+at any moment.
 
-A row replaces one of the same revision and kind, so reading a topic twice leaves what reading it once leaves. Once its call is closed they
-are packed together: they repeat each other, so they become a tenth as long.
+A row replaces one of the same revision and kind, so reading a topic twice leaves what reading it
+once leaves. Once its call is closed they are packed together: they repeat each other, so they
+become a tenth as long.
 """
 
 import contextlib
@@ -29,7 +31,9 @@ from schemas.rows import (
 )
 
 MAX_STORE_BYTES: Final = 512 * 2**20
-"""Bytes of rows that a store in memory keeps by default: some 40,000 calls of ten turns that are over, each with all its revisions."""
+"""Bytes of rows that a store in memory keeps by default: some 40,000 calls of ten turns that are
+over, each with all its revisions.
+"""
 BUSY_SECONDS: Final = 5.0
 """How long one process may wait for the commit of another."""
 PACKING_LEVEL: Final = 6
@@ -38,15 +42,21 @@ _CALLS_OF_ONE_LOOK: Final = 64
 """Calls that are looked at together for what has to go."""
 
 TABLES: Final = (
-    "CREATE TABLE IF NOT EXISTS revision (call INTEGER, kind TEXT, turn INTEGER, revision INTEGER, known_ms INTEGER NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS revision (call INTEGER, kind TEXT, turn INTEGER, revision INTEGER, "
+    "known_ms INTEGER NOT NULL, "
     "row BLOB NOT NULL, PRIMARY KEY (call, kind, turn, revision)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS call (id INTEGER PRIMARY KEY, conversation_id TEXT NOT NULL UNIQUE, revision INTEGER NOT NULL, "
-    "known_ms INTEGER NOT NULL, is_closed INTEGER NOT NULL, bytes INTEGER NOT NULL, row BLOB, packed BLOB)",
+    "CREATE TABLE IF NOT EXISTS call (id INTEGER PRIMARY KEY, conversation_id TEXT NOT NULL "
+    "UNIQUE, revision INTEGER NOT NULL, "
+    "known_ms INTEGER NOT NULL, is_closed INTEGER NOT NULL, bytes INTEGER NOT NULL, row BLOB, "
+    "packed BLOB)",
     "CREATE INDEX IF NOT EXISTS call_by_age ON call (is_closed DESC, known_ms)",
-    "CREATE TABLE IF NOT EXISTS position (topic TEXT, partition INTEGER, next INTEGER NOT NULL, PRIMARY KEY (topic, partition)) "
+    "CREATE TABLE IF NOT EXISTS position (topic TEXT, partition INTEGER, next INTEGER NOT NULL, "
+    "PRIMARY KEY (topic, partition)) "
     "WITHOUT ROWID",
 )
-"""What has to be there. `call.row` is the newest row of a call that is not closed; `packed` are all rows of one that is."""
+"""What has to be there. `call.row` is the newest row of a call that is not closed; `packed` are all
+rows of one that is.
+"""
 _NO_TURN: Final = -(2**31)
 """Stands for the turn of a row that is of the whole call. EVA can number a turn -1."""
 _FOR_EVER_MS: Final = 2**62
@@ -60,7 +70,9 @@ _Key = tuple[str, int, int]
 """Kind, turn and revision of a row."""
 _Kept = tuple[int, bytes]
 """When a row was known, and the row."""
-_PACKED: Final[msgspec.msgpack.Decoder[list[tuple[_Key, _Kept]]]] = msgspec.msgpack.Decoder(list[tuple[_Key, _Kept]])
+_PACKED: Final[msgspec.msgpack.Decoder[list[tuple[_Key, _Kept]]]] = msgspec.msgpack.Decoder(
+    list[tuple[_Key, _Kept]]
+)
 
 
 class StoredCall(NamedTuple):
@@ -95,11 +107,15 @@ class Rows:
         self.bytes = int(kept)
 
     def put(self, rows: Iterable[StoredRow]) -> list[CallRow]:
-        """Keeps rows, in any order and any number of times; returns the rows of calls that are the newest of theirs now."""
+        """Keeps rows, in any order and any number of times; returns the rows of calls that are the
+        newest of theirs now.
+        """
         of_calls: dict[str, list[StoredRow]] = {}
         for row in rows:
             of_calls.setdefault(row.conversation_id, []).append(row)
-        found = (self._put(conversation_id, of_call) for conversation_id, of_call in of_calls.items())
+        found = (
+            self._put(conversation_id, of_call) for conversation_id, of_call in of_calls.items()
+        )
         return [newest for newest in found if newest is not None]
 
     def _put(self, conversation_id: str, rows: Sequence[StoredRow]) -> CallRow | None:
@@ -125,9 +141,16 @@ class Rows:
             "UPDATE call SET revision = ?, known_ms = ?, is_closed = ?, bytes = ?, packed = ?, "
             "row = CASE WHEN ? THEN NULL ELSE coalesce(?, row) END WHERE id = ?",
             [
-                revision if newest is None else newest.revision, known_ms, is_closed, kept, packed, is_closed, value, call
+                revision if newest is None else newest.revision,
+                known_ms,
+                is_closed,
+                kept,
+                packed,
+                is_closed,
+                value,
+                call,
             ],
-        )  # fmt: skip
+        )
         self.bytes += kept - bytes_before
         return newest
 
@@ -137,27 +160,38 @@ class Rows:
         for (kind, turn, revision), (known_ms, value) in new.items():
             place = [call, kind, turn, revision]
             there = self.connection.execute(
-                "SELECT length(row) FROM revision WHERE call = ? AND kind = ? AND turn = ? AND revision = ?", place
+                "SELECT length(row) FROM revision WHERE call = ? AND kind = ? AND turn = ? AND "
+                "revision = ?",
+                place,
             ).fetchone()
             more += len(value) - (0 if there is None else int(there[0]))
             self.connection.execute(
-                "INSERT OR REPLACE INTO revision VALUES (?, ?, ?, ?, ?, ?)", [*place, known_ms, value]
+                "INSERT OR REPLACE INTO revision VALUES (?, ?, ?, ?, ?, ?)",
+                [*place, known_ms, value],
             )
         return more
 
     def _all(self, call: int) -> list[tuple[_Key, _Kept]]:
         """Every row of a call by kind, turn and revision."""
-        (packed,) = self.connection.execute("SELECT packed FROM call WHERE id = ?", [call]).fetchone()
+        (packed,) = self.connection.execute(
+            "SELECT packed FROM call WHERE id = ?", [call]
+        ).fetchone()
         if packed is not None:
             return _PACKED.decode(zlib.decompress(packed))
         found = self.connection.execute(
-            "SELECT kind, turn, revision, known_ms, row FROM revision WHERE call = ? ORDER BY kind, turn, revision",
+            "SELECT kind, turn, revision, known_ms, row FROM revision WHERE call = ? ORDER BY "
+            "kind, turn, revision",
             [call],
         )
-        return [((kind, turn, revision), (known_ms, value)) for kind, turn, revision, known_ms, value in found]
+        return [
+            ((kind, turn, revision), (known_ms, value))
+            for kind, turn, revision, known_ms, value in found
+        ]
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
-        """The rows of a call as they were known at a moment of the broker's time; None where there is no row of the call by then."""
+        """The rows of a call as they were known at a moment of the broker's time; None where there
+        is no row of the call by then.
+        """
         call = self.id_of(conversation_id)
         until_ms = _FOR_EVER_MS if at_ms is None else at_ms
         newest: dict[tuple[str, int], bytes] = {}
@@ -181,23 +215,39 @@ class Rows:
                     goals = row
                 case TurnRow() as row:
                     turns.append(row)
-        return None if of_call is None else StoredCall(of_call, tuple(turns), goals, tuple(words), tuple(own))
+        return (
+            None
+            if of_call is None
+            else StoredCall(of_call, tuple(turns), goals, tuple(words), tuple(own))
+        )
 
     def open_calls(self) -> list[CallRow]:
-        """The newest rows of the calls that are not closed, those that nothing was heard of for longest first."""
+        """The newest rows of the calls that are not closed, those that nothing was heard of for
+        longest first.
+        """
         found = self.connection.execute(
-            "SELECT row FROM call WHERE is_closed = 0 AND row IS NOT NULL ORDER BY known_ms, conversation_id"
+            "SELECT row FROM call WHERE is_closed = 0 AND row IS NOT NULL ORDER BY known_ms, "
+            "conversation_id"
         )
         rows = [decode(value) for (value,) in found.fetchall()]
         return [row for row in rows if isinstance(row, CallRow)]
 
     def known_since(self, known_ms: int) -> list[str]:
         """The calls with a row that was known then or later."""
-        asked = "SELECT conversation_id FROM call WHERE is_closed = ? AND known_ms >= ? ORDER BY known_ms"
-        return [name for is_closed in (1, 0) for (name,) in self.connection.execute(asked, [is_closed, known_ms])]
+        asked = (
+            "SELECT conversation_id FROM call WHERE is_closed = ? AND known_ms >= ? ORDER BY "
+            "known_ms"
+        )
+        return [
+            name
+            for is_closed in (1, 0)
+            for (name,) in self.connection.execute(asked, [is_closed, known_ms])
+        ]
 
     def after(self, conversation_id: str, revision: int) -> list[Row]:
-        """The rows of a call with a higher revision, in order, its own behind those of its turns; without words."""
+        """The rows of a call with a higher revision, in order, its own behind those of its turns;
+        without words.
+        """
         call = self.id_of(conversation_id)
         found = [] if call is None else self._all(call)
         newer = sorted(
@@ -210,15 +260,20 @@ class Rows:
     def added(self, conversation_id: str) -> int:
         """The number of a call, which gets one if it has none."""
         self.connection.execute(
-            "INSERT OR IGNORE INTO call (conversation_id, revision, known_ms, is_closed, bytes) VALUES (?, -1, 0, 0, 0)",
+            "INSERT OR IGNORE INTO call (conversation_id, revision, known_ms, is_closed, bytes) "
+            "VALUES (?, -1, 0, 0, 0)",
             [conversation_id],
         )
-        (call,) = self.connection.execute("SELECT id FROM call WHERE conversation_id = ?", [conversation_id]).fetchone()
+        (call,) = self.connection.execute(
+            "SELECT id FROM call WHERE conversation_id = ?", [conversation_id]
+        ).fetchone()
         return int(call)
 
     def id_of(self, conversation_id: str) -> int | None:
         """The number of a call; None if it is not here."""
-        found = self.connection.execute("SELECT id FROM call WHERE conversation_id = ?", [conversation_id]).fetchone()
+        found = self.connection.execute(
+            "SELECT id FROM call WHERE conversation_id = ?", [conversation_id]
+        ).fetchone()
         return None if found is None else int(found[0])
 
     def delete(self, conversation_id: str) -> bool:
@@ -247,22 +302,28 @@ class Rows:
 
 
 class RowStore:
-    """Every revision of the rows of many calls, within a bound. Several threads may use one object."""
+    """Every revision of the rows of many calls, within a bound. Several threads may use
+    one object.
+    """
 
     def __init__(self, path: Path | None = None, *, max_bytes: int = MAX_STORE_BYTES) -> None:
         """Opens a file, or begins in memory.
 
         Args:
-            path: The file, which its owner alone may read if `private_files` made it; None for memory.
-            max_bytes: Bytes of rows that are kept. Beyond them calls go whole: closed ones before open ones, and of these the one
-                that nothing was heard of for longest.
+            path: The file, which its owner alone may read if `private_files` made it; None for
+                memory.
+            max_bytes: Bytes of rows that are kept. Beyond them calls go whole: closed ones before
+                open ones, and of these the one that nothing was heard of for longest.
         """
         self.max_bytes = max_bytes
         self.forgotten = 0
         """Calls that had to go."""
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(
-            ":memory:" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            ":memory:" if path is None else path,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
         )
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
@@ -276,7 +337,9 @@ class RowStore:
         return self._rows.bytes
 
     def put(self, rows: Iterable[StoredRow], positions: Mapping[Place, int] | None = None) -> None:
-        """Keeps rows, in any order and any number of times, and the places to read on from, in one transaction."""
+        """Keeps rows, in any order and any number of times, and the places to read on from, in one
+        transaction.
+        """
         with self._transaction():
             self._rows.put(rows)
             self._rows.keep_positions(positions or {})
@@ -284,12 +347,16 @@ class RowStore:
                 pass
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
-        """The rows of a call as they were known at a moment of the broker's time; None where there is no row of the call by then."""
+        """The rows of a call as they were known at a moment of the broker's time; None where there
+        is no row of the call by then.
+        """
         with self._lock:
             return self._rows.call(conversation_id, at_ms)
 
     def open_calls(self) -> list[CallRow]:
-        """The newest rows of the calls that are not closed, those that nothing was heard of for longest first."""
+        """The newest rows of the calls that are not closed, those that nothing was heard of for
+        longest first.
+        """
         with self._lock:
             return self._rows.open_calls()
 
@@ -312,7 +379,8 @@ class RowStore:
     def _forget_oldest(self) -> bool:
         """Deletes some calls until the rest fits; returns whether there was one."""
         found = self._connection.execute(
-            "SELECT conversation_id FROM call ORDER BY is_closed DESC, known_ms LIMIT ?", [_CALLS_OF_ONE_LOOK]
+            "SELECT conversation_id FROM call ORDER BY is_closed DESC, known_ms LIMIT ?",
+            [_CALLS_OF_ONE_LOOK],
         ).fetchall()
         for (conversation_id,) in found:
             if self.bytes <= self.max_bytes:
@@ -354,5 +422,7 @@ def _keyed(row: StoredRow) -> tuple[_Key, _Kept]:
 
 
 def _packed(rows: Mapping[_Key, _Kept]) -> bytes:
-    """Rows of a call in one piece, by kind, turn and revision, so that those that are alike stand together."""
+    """Rows of a call in one piece, by kind, turn and revision, so that those that are alike stand
+    together.
+    """
     return zlib.compress(msgspec.msgpack.encode(sorted(rows.items())), PACKING_LEVEL)

@@ -1,9 +1,10 @@
 """Compares the locked packages with advisories in a file, without a network: `make audit`.
 
-`pypi.json` has advisories about our packages in OSV's form: those of PyPA's advisory database (CC BY 4.0) until October 2024, and
-later ones of GitHub's. It is as old as its newest entry, and of what came later nothing is known: so advisories that are too old fail,
-and with them a release. Take the newest: OSV's export of PyPI (`all.zip`), or any list or folder of such files, as
-`make audit ADVISORIES=all.zip` and `make release ADVISORIES=all.zip`.
+`pypi.json` has advisories about our packages in OSV's form: those of PyPA's advisory database (CC
+BY 4.0) until October 2024, and later ones of GitHub's. It is as old as its newest entry, and of
+what came later nothing is known: so advisories that are too old fail, and with them a release. Take
+the newest: OSV's export of PyPI (`all.zip`), or any list or folder of such files, as `make audit
+ADVISORIES=all.zip` and `make release ADVISORIES=all.zip`.
 """
 
 import json
@@ -22,7 +23,9 @@ ROOT: Final = Path(__file__).parents[2]
 LOCK: Final = ROOT / "requirements.lock"
 STORED: Final = Path(__file__).with_name("pypi.json")
 MAX_AGE_DAYS: Final = 30
-"""How old the newest advisory may be. There are several a day, so a list without one for a month is an old list."""
+"""How old the newest advisory may be. There are several a day, so a list without one for a month is
+an old list.
+"""
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.M)
 
 Advisory = Mapping[str, Any]
@@ -34,7 +37,9 @@ def pins(lock: str) -> dict[str, Version]:
 
 
 def advisories(path: Path) -> Iterator[Advisory]:
-    """The advisories of a file with one or a list of them, of a folder of such files, or of a zip archive of them."""
+    """The advisories of a file with one or a list of them, of a folder of such files, or of a zip
+    archive of them.
+    """
     if path.is_dir():
         texts = [each.read_bytes() for each in sorted(path.rglob("*.json"))]
     elif path.suffix == ".zip":
@@ -52,7 +57,8 @@ def affected(version: Version, advisory: Advisory, name: str) -> bool:
     return any(
         _is_in(version, entry)
         for entry in advisory.get("affected", ())
-        if entry.get("package", {}).get("ecosystem") == "PyPI" and canonicalize_name(entry["package"]["name"]) == name
+        if entry.get("package", {}).get("ecosystem") == "PyPI"
+        and canonicalize_name(entry["package"]["name"]) == name
     )
 
 
@@ -81,7 +87,8 @@ def _is_in(version: Version, entry: Mapping[str, Any]) -> bool:
 def findings(locked: Mapping[str, Version], known: Sequence[Advisory]) -> list[str]:
     """A line about each advisory that is about a locked version."""
     return [
-        f"{name} {version}: {advisory['id']} ({', '.join(advisory.get('aliases', ()))}): {advisory.get('summary', '')}"
+        f"{name} {version}: {advisory['id']} ({', '.join(advisory.get('aliases', ()))}): "
+        f"{advisory.get('summary', '')}"
         for advisory in known
         if "withdrawn" not in advisory
         for name, version in locked.items()
@@ -90,25 +97,35 @@ def findings(locked: Mapping[str, Version], known: Sequence[Advisory]) -> list[s
 
 
 def main(arguments: Sequence[str], today: date) -> int:
-    """Prints what applies; the exit code is 1 if anything does, 2 if the file has no advisory, 3 if its newest one is too old."""
+    """Prints what applies; the exit code is 1 if anything does, 2 if the file has no advisory, 3 if
+    its newest one is too old.
+    """
     path = Path(arguments[0]) if arguments else STORED
     locked, known = pins(LOCK.read_text()), list(advisories(path))
     if not known:
-        sys.stderr.write(f"{path}: expected advisories in OSV's form, saw none. Nothing was compared.\n")
+        sys.stderr.write(
+            f"{path}: expected advisories in OSV's form, saw none. Nothing was compared.\n"
+        )
         return 2
     found = findings(locked, known)
     newest = max(str(advisory.get("modified", "1970-01-01"))[:10] for advisory in known)
     age_days = (today - date.fromisoformat(newest)).days
-    summary = f"{len(locked)} locked packages, {len(known)} advisories until {newest}: {len(found)} apply."
+    summary = (
+        f"{len(locked)} locked packages, {len(known)} advisories until {newest}: {len(found)} "
+        "apply."
+    )
     sys.stdout.write("\n".join([*found, summary, ""]))
     if found:
         sys.stderr.write(
-            "Take a fixed version with `make lock UPGRADE=1`, or say in SECURITY.md why it does not reach us.\n"
+            "Take a fixed version with `make lock UPGRADE=1`, or say in SECURITY.md why it does "
+            "not reach us.\n"
         )
     if age_days > MAX_AGE_DAYS:
         sys.stderr.write(
-            f"{path}: the newest advisory is {age_days} days old, expected at most {MAX_AGE_DAYS}. What was published since is not "
-            f"compared. Take OSV's newest export of PyPI (all.zip, from osv.dev) as make audit ADVISORIES=all.zip, or make release "
+            f"{path}: the newest advisory is {age_days} days old, expected at most {MAX_AGE_DAYS}. "
+            "What was published since is not "
+            "compared. Take OSV's newest export of PyPI (all.zip, from osv.dev) as make audit "
+            "ADVISORIES=all.zip, or make release "
             f"ADVISORIES=all.zip.\n"
         )
     if found:

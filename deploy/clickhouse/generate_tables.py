@@ -1,7 +1,9 @@
-"""Writes tables.sql, the tables of past calls in ClickHouse, from the columns of `schemas/columns.py`. Run it after a change.
+"""Writes tables.sql, the tables of past calls in ClickHouse, from the columns of
+`schemas/columns.py`. Run it after a change.
 
-What comes in goes through tables that keep nothing (`score_in` and so on), so that the tables are the same whichever way it comes. Of a
-turn, and of a call, the newest row counts: ClickHouse drops the others when it merges parts.
+What comes in goes through tables that keep nothing (`score_in` and so on), so that the tables are
+the same whichever way it comes. Of a turn, and of a call, the newest row counts: ClickHouse drops
+the others when it merges parts.
 """
 
 from collections.abc import Sequence
@@ -17,10 +19,19 @@ RETENTION_DAYS: Final = 30
 _BY_MEASURE: Final = "(conversation_id, measure, ifNull(turn, toInt64(-2147483648)))"
 """A key of ClickHouse has no NULL: that number stands for the whole call."""
 
-_TYPES: Final = {"text": "Nullable(String)", "integer": "Nullable(Int64)", "real": "Nullable(Float64)"}
+_TYPES: Final = {
+    "text": "Nullable(String)",
+    "integer": "Nullable(Int64)",
+    "real": "Nullable(Float64)",
+}
 _KEYS: Final = {
-    "conversation_id": "String", "measure": "String", "turn": "Int64", "revision": "UInt64", "known_ms": "Int64", "first_known_ms": "Int64"
-}  # fmt: skip
+    "conversation_id": "String",
+    "measure": "String",
+    "turn": "Int64",
+    "revision": "UInt64",
+    "known_ms": "Int64",
+    "first_known_ms": "Int64",
+}
 _SQL: Final[dict[Shape, str]] = {
     "text": "JSONExtract(row, {path}, 'Nullable(String)')",
     "integer": "JSONExtract(row, {path}, 'Nullable(Int64)')",
@@ -29,12 +40,18 @@ _SQL: Final[dict[Shape, str]] = {
     "value": "JSONExtract(row, {path}, 'Nullable(Float64)')",
     "reason": "JSONExtract(row, {path}, 'reason', 'Nullable(String)')",
     "names": "nullIf(arrayStringConcat(JSONExtract(row, {path}, 'Array(String)'), ', '), '')",
-    "numbers": "nullIf(arrayStringConcat(arrayMap(each -> toString(each), JSONExtract(row, {path}, 'Array(Int64)')), ', '), '')",
+    "numbers": (
+        "nullIf(arrayStringConcat(arrayMap(each -> toString(each), JSONExtract(row, {path}, "
+        "'Array(Int64)')), ', '), '')"
+    ),
     "many": "JSONLength(row, {path})",
-    "results": "nullIf(arrayStringConcat(arrayMap(each -> ifNull(toString(JSONExtract(each, {last}, 'Nullable(Float64)')), '?'), "
+    "results": "nullIf(arrayStringConcat(arrayMap(each -> "
+    "ifNull(toString(JSONExtract(each, {last}, "
+    "'Nullable(Float64)')), '?'), "
     "JSONExtractArrayRaw(row, {parent})), ', '), '')",
     "json": "nullIf(JSONExtractRaw(row, {path}), '')",
-    "stage": "JSONExtract(arrayFirst(each -> JSONExtractString(each, 'stage') = {last}, JSONExtractArrayRaw(row, 'stages')), "
+    "stage": "JSONExtract(arrayFirst(each -> JSONExtractString(each, 'stage') = {last}, "
+    "JSONExtractArrayRaw(row, 'stages')), "
     "'latency_ms', 'Nullable(Float64)')",
 }
 """A column of a row in ClickHouse, which is NULL where the row does not have the field."""
@@ -49,12 +66,16 @@ def _path(names: Sequence[str]) -> str:
 
 
 def _computed(column: Column, keys: Sequence[str]) -> str:
-    """A field that is not on the wire has its default, as far as the part is there that has the field."""
+    """A field that is not on the wire has its default, as far as the part is there that has the
+    field.
+    """
     found = _SQL[column.shape].format(
         path=_path(column.path), parent=_path(column.path[:-1]), last=_path(column.path[-1:])
     )
     if column.default is not None:
-        default = f"'{column.default}'" if isinstance(column.default, str) else str(int(column.default))
+        default = (
+            f"'{column.default}'" if isinstance(column.default, str) else str(int(column.default))
+        )
         found = f"ifNull({found}, {default})"
         if column.known_with:
             found = f"if(JSONHas(row, {_path(column.path[: column.known_with])}), {found}, NULL)"
@@ -84,7 +105,9 @@ def _rows(
 ) -> str:
     """A table with the newest row of each key, and what fills it."""
     fields = ",\n".join(
-        f'    "{column.name}" {_type(column, keys)} COMMENT \'' + column.meaning.replace("'", "''") + "'"
+        f'    "{column.name}" {_type(column, keys)} COMMENT \''
+        + column.meaning.replace("'", "''")
+        + "'"
         for column in columns
     )
     computed = ",\n".join(f'    {_computed(column, keys)} AS "{column.name}"' for column in columns)
@@ -109,11 +132,13 @@ WHERE JSONExtractString(row, 'row') = '{kind}';
 def tables() -> str:
     """The whole file."""
     said = (
-        "substringUTF8(arrayStringConcat(arrayFilter(said -> said != '', arrayMap(entry -> JSONExtractString(entry, 'message'), "
+        "substringUTF8(arrayStringConcat(arrayFilter(said -> said != '', arrayMap(entry -> "
+        "JSONExtractString(entry, 'message'), "
         f"JSONExtractArrayRaw(value))), '\\n'), 1, {MAX_WORDS_CHARS})"
     )
     fields = "\n".join(
-        f"    JSONExtractString(value, '{name}') AS {name}," for name in ("by", "label", "note", "agent", "tenant")
+        f"    JSONExtractString(value, '{name}') AS {name},"
+        for name in ("by", "label", "note", "agent", "tenant")
     )
     of_call = ("conversation_id", "revision", "known_ms", "first_known_ms")
     of_own = ("conversation_id", "measure", "revision", "known_ms")

@@ -4,7 +4,15 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, table, timeseries
+from grafana_foundation_sdk.builders import (
+    common,
+    dashboard,
+    heatmap,
+    prometheus,
+    stat,
+    table,
+    timeseries,
+)
 from grafana_foundation_sdk.models.common import DataSourceRef, StackingMode
 from grafana_foundation_sdk.models.dashboard import (
     DashboardLinkType,
@@ -20,7 +28,9 @@ SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 LATENCY: Final = "callgauge_turn_response_latency_seconds_bucket{WHOSE}[$__rate_interval]"
 """The histogram whose exemplars name calls."""
 VARIABLES: Final = ("agent", "tenant", "environment")
-"""Labels by which a dashboard of calls is filtered; `WHOSE` in an expression is the selector of what is chosen."""
+"""Labels by which a dashboard of calls is filtered; `WHOSE` in an expression is the selector of
+what is chosen.
+"""
 BEFORE: Final = ", before"
 """End of the legend of a line that shows the same period before: it is drawn thin and dashed."""
 
@@ -41,7 +51,8 @@ class Chart:
     Attributes:
         queries: For each legend the expression.
         width: Columns of the 24.
-        links: For each title of a link its address; in a table `${__data.fields.NAME}` is the value of a label in that row.
+        links: For each title of a link its address; in a table `${__data.fields.NAME}` is the value
+            of a label in that row.
     """
 
     title: str
@@ -75,7 +86,8 @@ def panel_of(chart: Chart, panel_id: int, x: int, y: int, least_step: str) -> Pa
         panel_id: Its number on the dashboard.
         x: Its first column.
         y: Its first line.
-        least_step: Shortest time between two points, such as `10m`, and so of what each covers; empty for that of the data source.
+        least_step: Shortest time between two points, such as `10m`, and so of what each covers;
+            empty for that of the data source.
     """
     panel = (
         _start_panel(chart)
@@ -93,7 +105,13 @@ def panel_of(chart: Chart, panel_id: int, x: int, y: int, least_step: str) -> Pa
         panel.override_by_regexp(f"/{BEFORE}$/", _BEFORE_STYLE)
     for index, (legend, expression) in enumerate(chart.queries.items()):
         chosen = re.sub(r"\bWHOSE\b", _WHOSE, expression)
-        query = prometheus.Dataquery().ref_id("ABCDEF"[index]).expr(chosen).legend_format(legend).datasource(SOURCE)
+        query = (
+            prometheus.Dataquery()
+            .ref_id("ABCDEF"[index])
+            .expr(chosen)
+            .legend_format(legend)
+            .datasource(SOURCE)
+        )
         if LATENCY in expression:
             query.exemplar(exemplar=True)
         if chart.kind == "heatmap":
@@ -105,7 +123,12 @@ def panel_of(chart: Chart, panel_id: int, x: int, y: int, least_step: str) -> Pa
 
 
 def _link(title: str, address: str) -> dashboard.DashboardLink:
-    return dashboard.DashboardLink(title).type(DashboardLinkType.LINK).url(address).target_blank(target_blank=True)
+    return (
+        dashboard.DashboardLink(title)
+        .type(DashboardLinkType.LINK)
+        .url(address)
+        .target_blank(target_blank=True)
+    )
 
 
 def _start_panel(chart: Chart) -> PanelBuilder:
@@ -113,9 +136,17 @@ def _start_panel(chart: Chart) -> PanelBuilder:
         case "number":
             return stat.Panel().reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         case "heatmap":
-            return heatmap.Panel().y_axis(heatmap.YAxisConfig().unit(chart.unit)).exemplars_color("orange")
+            return (
+                heatmap.Panel()
+                .y_axis(heatmap.YAxisConfig().unit(chart.unit))
+                .exemplars_color("orange")
+            )
         case "areas":
-            return timeseries.Panel().fill_opacity(40).stacking(common.StackingConfig().mode(StackingMode.NORMAL))
+            return (
+                timeseries.Panel()
+                .fill_opacity(40)
+                .stacking(common.StackingConfig().mode(StackingMode.NORMAL))
+            )
         case "lines":
             return timeseries.Panel().fill_opacity(0)
         case "table":

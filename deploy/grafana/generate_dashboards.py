@@ -1,8 +1,10 @@
-"""Writes the dashboards and the data source of Grafana. Run this file after a change; a test compares.
+"""Writes the dashboards and the data source of Grafana. Run this file after a change; a test
+compares.
 
-The JSON is committed, so nothing of this is needed to run callgauge. Units, descriptions and positions are written once
-in overview.py, pipeline.py and quality.py instead of by hand in files of a thousand lines. Links lead where deploy/addresses.yaml says;
-where it says nothing, there is no link.
+The JSON is committed, so nothing of this is needed to run callgauge. Units, descriptions and
+positions are written once in overview.py, pipeline.py and quality.py instead of by hand in files of
+a thousand lines. Links lead where deploy/addresses.yaml says; where it says nothing, there is no
+link.
 """
 
 from collections.abc import Mapping
@@ -59,21 +61,24 @@ def rendered(addresses: Mapping[str, str] | None = None) -> dict[Path, str]:
     boards = {
         "overview": _dashboard(
             "overview",
-            "Voice-agent calls while they run: how long callers wait, how far they get, and whether these numbers are fresh.",
+            "Voice-agent calls while they run: how long callers wait, how far they get, and "
+            "whether these numbers are fresh.",
             overview.rows(console, runbooks),
             console,
             is_of_calls=True,
         ),
         "pipeline": _dashboard(
             "pipeline",
-            "callgauge itself: what comes in, how far behind it is, what waits, what the judge costs, what processes use.",
+            "callgauge itself: what comes in, how far behind it is, what waits, what the judge "
+            "costs, what processes use.",
             pipeline.ROWS,
             console,
             is_of_calls=False,
         ),
         "quality": _dashboard(
             "quality",
-            "How good the calls are, by agent, beside the same period before: goals, tools, EVA's metrics, text judges, speech.",
+            "How good the calls are, by agent, beside the same period before: goals, tools, EVA's "
+            "metrics, text judges, speech.",
             quality.ROWS,
             console,
             is_of_calls=True,
@@ -83,7 +88,10 @@ def rendered(addresses: Mapping[str, str] | None = None) -> dict[Path, str]:
         ),
     }
     files = {
-        GRAFANA / "dashboards" / f"{name}.json": JSONEncoder(sort_keys=True, indent=2).encode(board.build()) + "\n"
+        GRAFANA / "dashboards" / f"{name}.json": JSONEncoder(sort_keys=True, indent=2).encode(
+            board.build()
+        )
+        + "\n"
         for name, board in boards.items()
     }
     source = DATA_SOURCE + (EXEMPLARS.format_map({"console": console}) if console else "")
@@ -127,10 +135,16 @@ def _dashboard(
             .title_format("{{alertname}}")
             .text_format("{{agent}} {{tenant}} {{environment}}")
         )
-        .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+        .with_variable(
+            dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+        )
     )
     if console:
-        board.link(dashboard.DashboardLink("Running calls").type(DashboardLinkType.LINK).url(f"{console}/calls"))
+        board.link(
+            dashboard.DashboardLink("Running calls")
+            .type(DashboardLinkType.LINK)
+            .url(f"{console}/calls")
+        )
     if is_of_calls:
         for name in VARIABLES:
             board.with_variable(
@@ -147,7 +161,9 @@ def _dashboard(
     panel_id, y = 0, 0
     for title, charts in rows:
         panel_id += 1
-        board.with_row(dashboard.Row(title).id(panel_id).grid_pos(GridPos(h=1, w=GRID_WIDTH, x=0, y=y)))
+        board.with_row(
+            dashboard.Row(title).id(panel_id).grid_pos(GridPos(h=1, w=GRID_WIDTH, x=0, y=y))
+        )
         x = 0
         for chart in charts:
             panel_id += 1

@@ -20,7 +20,9 @@ _SERVICE_STAGES = "|".join(
     )
 )
 """Those on the way to an answer; the six latencies of an ElevenLabs agent are among them."""
-_CONTRIBUTIONS = "|".join(stage for stage in CONTRIBUTIONS.values() if stage is not Stage.FIRST_REQUEST)
+_CONTRIBUTIONS = "|".join(
+    stage for stage in CONTRIBUTIONS.values() if stage is not Stage.FIRST_REQUEST
+)
 """A wait for the greeting begins with the first request, not with the user's last sound."""
 
 
@@ -50,7 +52,8 @@ def _alerts(console: str, runbooks: str) -> Row:
     links |= {"Calls": f"{console}/calls?{labels}"} if console else {}
     table = Chart(
         "Alerts",
-        "Alerts that fire, or will if their trouble lasts, of the chosen agents, tenants and environments and of none in particular. "
+        "Alerts that fire, or will if their trouble lasts, of the chosen agents, tenants and "
+        "environments and of none in particular. "
         "The watchdog is always here: without it Prometheus has no rules.",
         "short",
         24,
@@ -75,7 +78,8 @@ _ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Calls started and ended",
-                "Calls per minute. The lines follow each other; a gap that stays means that calls do not close.",
+                "Calls per minute. The lines follow each other; a gap that stays means that calls "
+                "do not close.",
                 "cpm",
                 9,
                 {
@@ -85,7 +89,8 @@ _ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Why calls ended",
-                "Closed calls per minute by reason. `ended` and `session_ended` are regular; `idle` means that no end "
+                "Closed calls per minute by reason. `ended` and `session_ended` are regular; "
+                "`idle` means that no end "
                 "was ever sent.",
                 "cpm",
                 9,
@@ -99,8 +104,10 @@ _ROWS: tuple[Row, ...] = (
         (
             Chart(
                 "Voice-to-voice latency",
-                "From the end of the user's audio to the start of the assistant's. The objective is 95 % of turns "
-                "within 1.5 s. A point names one turn's conversation. The first value of each turn counts, as the caller felt it; "
+                "From the end of the user's audio to the start of the assistant's. The objective "
+                "is 95 % of turns "
+                "within 1.5 s. A point names one turn's conversation. The first value of each turn "
+                "counts, as the caller felt it; "
                 "`callgauge_turns_final_total` has the values at the close.",
                 "s",
                 12,
@@ -108,7 +115,8 @@ _ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Voice-to-voice latency, all turns",
-                "How many turns took how long. Two bands mean two kinds of turns, often those with and without a tool.",
+                "How many turns took how long. Two bands mean two kinds of turns, often those with "
+                "and without a tool.",
                 "s",
                 12,
                 {"{{le}}": f"sum by (le) (increase({LATENCY}))"},
@@ -121,7 +129,8 @@ _ROWS: tuple[Row, ...] = (
         (
             Chart(
                 "Stages of an answer, median",
-                "How long each stage takes in half of the turns, as whoever measured it says. Stages overlap, and not every "
+                "How long each stage takes in half of the turns, as whoever measured it says. "
+                "Stages overlap, and not every "
                 "source measures all of them.",
                 "s",
                 12,
@@ -129,7 +138,8 @@ _ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Stages of an answer, p95",
-                "How long each stage takes at most in 95 % of the turns. The limits of `CallgaugeStageSlow`, in `deploy/slo.yaml`, are "
+                "How long each stage takes at most in 95 % of the turns. The limits of "
+                "`CallgaugeStageSlow`, in `deploy/slo.yaml`, are "
                 "about these and about the median.",
                 "s",
                 12,
@@ -142,20 +152,23 @@ _ROWS: tuple[Row, ...] = (
         (
             Chart(
                 "Contributions to a wait, mean",
-                "Of the turns for which pipecat reports a latency breakdown: its contributions, which add up to the wait from the "
+                "Of the turns for which pipecat reports a latency breakdown: its contributions, "
+                "which add up to the wait from the "
                 "user's last sound to the bot's first.",
                 "s",
                 9,
                 {
                     "{{stage}}": "sum by (stage) (rate("
-                    f'{_STAGES}_sum{{WHOSE,stage=~"{_CONTRIBUTIONS}"}}[$__rate_interval])) / scalar(sum(rate('
+                    f'{_STAGES}_sum{{WHOSE,stage=~"{_CONTRIBUTIONS}"}}[$__rate_interval])) / '
+                    "scalar(sum(rate("
                     f'{_STAGES}_count{{WHOSE,stage="endpointing_wait"}}[$__rate_interval])) > 0)'
                 },
                 "areas",
             ),
             Chart(
                 "Contributions to a wait, p95",
-                "How long each of these contributions takes at most in 95 % of the turns that have it. They do not add up: the slowest "
+                "How long each of these contributions takes at most in 95 % of the turns that have "
+                "it. They do not add up: the slowest "
                 "turns of one are not those of another.",
                 "s",
                 9,
@@ -163,7 +176,8 @@ _ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Sources that disagree",
-                "Stages of turns, per minute, for which two sources gave numbers further apart than measuring twice explains: a "
+                "Stages of turns, per minute, for which two sources gave numbers further apart "
+                "than measuring twice explains: a "
                 "clock is skewed, or one measures something else.",
                 "cpm",
                 6,
@@ -190,19 +204,23 @@ _ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Dead air",
-                "Share of turns in which the user had spoken and nobody answered for longer than the threshold.",
+                "Share of turns in which the user had spoken and nobody answered for longer than "
+                "the threshold.",
                 "percentunit",
                 6,
                 {"dead air": _share_of_turns("callgauge_dead_air_total{WHOSE}")},
             ),
             Chart(
                 "Turns without a latency",
-                "Share of turns that the latency does not count: unmeasured, by what was missing, and overlapped, "
+                "Share of turns that the latency does not count: unmeasured, by what was missing, "
+                "and overlapped, "
                 "where the assistant spoke first.",
                 "percentunit",
                 6,
                 {
-                    "{{reason}}": _share_of_turns("callgauge_turns_unmeasured_total{WHOSE}", "reason"),
+                    "{{reason}}": _share_of_turns(
+                        "callgauge_turns_unmeasured_total{WHOSE}", "reason"
+                    ),
                     "overlapped": _share_of_turns("callgauge_turns_overlapped_total{WHOSE}"),
                 },
             ),
@@ -237,28 +255,35 @@ _ROWS: tuple[Row, ...] = (
         (
             Chart(
                 "Progress of running calls",
-                "Mean share of their subgoals that running calls have reached, as far as it is known. A line that falls "
+                "Mean share of their subgoals that running calls have reached, as far as it is "
+                "known. A line that falls "
                 "may only mean that new calls have begun.",
                 "percentunit",
                 6,
                 {
-                    "{{agent}}": "sum by (agent) (callgauge_progress_active{WHOSE}) / (sum by (agent) "
+                    "{{agent}}": "sum by (agent) "
+                    "(callgauge_progress_active{WHOSE}) / (sum by "
+                    "(agent) "
                     '(callgauge_calls_with_goals_active{WHOSE,progress="known"}) > 0)'
                 },
             ),
             Chart(
                 "Subgoals",
-                "Subgoals reached per minute by what checked them, beside those of the calls that began.",
+                "Subgoals reached per minute by what checked them, beside those of the calls that "
+                "began.",
                 "cpm",
                 6,
                 {
-                    "reached, {{checked_by}}": per_minute("callgauge_subgoals_reached_total{WHOSE}", "checked_by"),
+                    "reached, {{checked_by}}": per_minute(
+                        "callgauge_subgoals_reached_total{WHOSE}", "checked_by"
+                    ),
                     "of new calls": per_minute("callgauge_subgoals_total{WHOSE}"),
                 },
             ),
             Chart(
                 "Stalls",
-                "Calls per minute that went on for too many turns, or for too long, without reaching a further subgoal.",
+                "Calls per minute that went on for too many turns, or for too long, without "
+                "reaching a further subgoal.",
                 "cpm",
                 6,
                 {"by {{by}}": per_minute("callgauge_progress_stalls_total{WHOSE}", "by")},
@@ -266,7 +291,8 @@ _ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Success",
-                "Share of the calls with goals that closed with every subgoal reached, of those where that is known.",
+                "Share of the calls with goals that closed with every subgoal reached, of those "
+                "where that is known.",
                 "percentunit",
                 6,
                 {
@@ -291,17 +317,21 @@ _FRESHNESS: Row = (
         ),
         Chart(
             "Event to score",
-            "From the broker's timestamp of an event to the metric that it changed, without waits that are meant.",
+            "From the broker's timestamp of an event to the metric that it changed, without waits "
+            "that are meant.",
             "s",
             8,
             {
-                f"p{share * 100:.0f}": quantile(share, "callgauge_event_to_score_seconds_bucket[$__rate_interval]")
+                f"p{share * 100:.0f}": quantile(
+                    share, "callgauge_event_to_score_seconds_bucket[$__rate_interval]"
+                )
                 for share in (0.5, 0.99)
             },
         ),
         Chart(
             "Events",
-            "Events per minute by what became of them. `late` costs work, `quarantined` is lost to the scores.",
+            "Events per minute by what became of them. `late` costs work, `quarantined` is lost to "
+            "the scores.",
             "cpm",
             8,
             {"{{outcome}}": per_minute("callgauge_events_total", "outcome")},

@@ -1,4 +1,6 @@
-"""The dashboard of the people who run callgauge: what comes in, where it waits, what it costs, for all agents."""
+"""The dashboard of the people who run callgauge: what comes in, where it waits, what it costs, for
+all agents.
+"""
 
 from charts import Chart, Row, per_minute, quantile
 
@@ -19,13 +21,16 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Behind, in seconds",
-                "Age of the oldest record not yet taken up: of inputs by the sequencer, of the log by evaluators. The alert begins at a "
+                "Age of the oldest record not yet taken up: of inputs by the sequencer, of the log "
+                "by evaluators. The alert begins at a "
                 "minute.",
                 "s",
                 5,
                 {
                     "sequencer: {{topic}}": "max by (topic) (callgauge_sequencer_lag_seconds)",
-                    "{{group}}: {{topic}}": "max by (group, topic) (callgauge_consumer_lag_seconds)",
+                    "{{group}}: {{topic}}": (
+                        "max by (group, topic) (callgauge_consumer_lag_seconds)"
+                    ),
                 },
             ),
             Chart(
@@ -41,7 +46,8 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "From event to metric",
-                "From the broker's timestamp of an event to the metric that it changed, by kind of agent. The objective is 10 s.",
+                "From the broker's timestamp of an event to the metric that it changed, by kind of "
+                "agent. The objective is 10 s.",
                 "s",
                 5,
                 {
@@ -51,8 +57,10 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Where an event waits",
-                "Median time of each step to a metric of a moment: until an evaluator takes the event up from the log, has decided, begins "
-                "to write, has committed (a part of the last one), and until an exporter has counted.",
+                "Median time of each step to a metric of a moment: until an evaluator takes the "
+                "event up from the log, has decided, begins "
+                "to write, has committed (a part of the last one), and until an exporter has "
+                "counted.",
                 "s",
                 5,
                 {
@@ -75,21 +83,32 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Silence of a source",
-                "Time since the last event of each source. Calls without one of their sources lack a part of their scores.",
+                "Time since the last event of each source. Calls without one of their sources lack "
+                "a part of their scores.",
                 "s",
                 6,
-                {"{{source}}": "time() - max by (source) (callgauge_source_last_event_timestamp_seconds)"},
+                {
+                    "{{source}}": (
+                        "time() - max by (source) (callgauge_source_last_event_timestamp_seconds)"
+                    )
+                },
             ),
             Chart(
                 "Late, repeated and refused",
-                "Events per minute that were more than a step: `late` costs work, `repeated` costs little, `quarantined` is lost.",
+                "Events per minute that were more than a step: `late` costs work, `repeated` costs "
+                "little, `quarantined` is lost.",
                 "cpm",
                 6,
-                {"{{source}}: {{outcome}}": per_minute('callgauge_events_total{outcome!="folded"}', "source, outcome")},
+                {
+                    "{{source}}: {{outcome}}": per_minute(
+                        'callgauge_events_total{outcome!="folded"}', "source, outcome"
+                    )
+                },
             ),
             Chart(
                 "Quarantined",
-                "Records per minute that can never be processed, by source and reason: bytes that the sequencer cannot read, events "
+                "Records per minute that can never be processed, by source and reason: bytes that "
+                "the sequencer cannot read, events "
                 "that evaluators cannot. `callgauge quarantine list` shows them.",
                 "cpm",
                 6,
@@ -97,7 +116,9 @@ ROWS: tuple[Row, ...] = (
                     "bytes of {{source}}: {{reason}}": per_minute(
                         "callgauge_sequencer_refused_total", "source, reason"
                     ),
-                    "{{source}}: {{reason}}": per_minute("callgauge_quarantined_total", "source, reason"),
+                    "{{source}}: {{reason}}": per_minute(
+                        "callgauge_quarantined_total", "source, reason"
+                    ),
                 },
                 "areas",
             ),
@@ -108,7 +129,8 @@ ROWS: tuple[Row, ...] = (
         (
             Chart(
                 "Time behind now",
-                "By how much the time up to which all inputs are read is behind now. Silence is judged and calls close up to there. "
+                "By how much the time up to which all inputs are read is behind now. Silence is "
+                "judged and calls close up to there. "
                 "Half a second is usual; the alert begins at a minute.",
                 "s",
                 5,
@@ -131,7 +153,8 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Dropped from the log",
-                "Records per hour that evaluators drop: what a new sequencer wrote again, and what the one before it wrote after that.",
+                "Records per hour that evaluators drop: what a new sequencer wrote again, and what "
+                "the one before it wrote after that.",
                 "short",
                 5,
                 {
@@ -141,7 +164,8 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Inputs and clocks",
-                "Input partitions that give no answer, so that time goes on without them; and by how many seconds the clock of the "
+                "Input partitions that give no answer, so that time goes on without them; and by "
+                "how many seconds the clock of the "
                 "sequencer differs from the brokers'.",
                 "short",
                 5,
@@ -157,14 +181,16 @@ ROWS: tuple[Row, ...] = (
         (
             Chart(
                 "Open calls",
-                "Calls in the memory of all evaluators, with those that only wait for a verdict. One takes some 75 kB.",
+                "Calls in the memory of all evaluators, with those that only wait for a verdict. "
+                "One takes some 75 kB.",
                 "short",
                 5,
                 {"open": "sum(callgauge_calls_open)"},
             ),
             Chart(
                 "To read again after a kill",
-                "Records of the log between the oldest open call and the newest record: a successor reads them again.",
+                "Records of the log between the oldest open call and the newest record: a "
+                "successor reads them again.",
                 "short",
                 5,
                 {"{{topic}}": "sum by (topic) (callgauge_watermark_lag_messages)"},
@@ -179,21 +205,26 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Log in a folder",
-                "Of `serve` alone: size of its log. At 4 GiB the oldest events go before their time.",
+                "Of `serve` alone: size of its log. At 4 GiB the oldest events go before their "
+                "time.",
                 "bytes",
                 4,
                 {"log": "max(callgauge_log_file_bytes)"},
             ),
             Chart(
                 "Trouble",
-                "Per hour: partitions taken away by another evaluator, roles restarted, records deleted unread, limits reached, "
+                "Per hour: partitions taken away by another evaluator, roles restarted, records "
+                "deleted unread, limits reached, "
                 "stops of a process for more than 0.5 s.",
                 "short",
                 6,
                 {
-                    "fenced": "3600 * sum(rate(callgauge_partitions_fenced_total[$__rate_interval]))",
+                    "fenced": (
+                        "3600 * sum(rate(callgauge_partitions_fenced_total[$__rate_interval]))"
+                    ),
                     "restarts": "3600 * sum(rate(callgauge_role_restarts_total[$__rate_interval]))",
-                    "lost": "3600 * (sum(rate(callgauge_input_records_lost_total[$__rate_interval]))"
+                    "lost": "3600 * "
+                    "(sum(rate(callgauge_input_records_lost_total[$__rate_interval]))"
                     " + sum(rate(callgauge_log_records_lost_total[$__rate_interval])))",
                     "limits": "3600 * sum(rate(callgauge_limits_hit_total[$__rate_interval]))",
                     "stops": "3600 * (sum(rate(callgauge_loop_lag_seconds_count[$__rate_interval]))"
@@ -217,7 +248,8 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Scores and transcripts that failed",
-                "Per hour: scores that an exporter cannot read, and attempts to write the file of a transcript that failed.",
+                "Per hour: scores that an exporter cannot read, and attempts to write the file of "
+                "a transcript that failed.",
                 "short",
                 6,
                 {
@@ -228,14 +260,20 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Wrong clocks",
-                "Events per minute that are dated into the future or long ago, by source. Latencies of those calls are wrong.",
+                "Events per minute that are dated into the future or long ago, by source. "
+                "Latencies of those calls are wrong.",
                 "cpm",
                 6,
-                {"{{source}}: {{kind}}": per_minute("callgauge_skewed_events_total", "source, kind")},
+                {
+                    "{{source}}: {{kind}}": per_minute(
+                        "callgauge_skewed_events_total", "source, kind"
+                    )
+                },
             ),
             Chart(
                 "Goal files with mistakes",
-                "Files of the goals folder that cannot be read now. Calls are judged against what they held before.",
+                "Files of the goals folder that cannot be read now. Calls are judged against what "
+                "they held before.",
                 "short",
                 6,
                 {"files": "max(callgauge_goal_files_broken)"},
@@ -248,24 +286,33 @@ ROWS: tuple[Row, ...] = (
         (
             Chart(
                 "Judge spending",
-                "Money per hour at the present rate, in the currency of the configured prices, by model; and what is left "
+                "Money per hour at the present rate, in the currency of the configured prices, by "
+                "model; and what is left "
                 "of the budget of this hour of the clock.",
                 "short",
                 6,
                 {
-                    "{{model}}": "3600 * sum by (model) (rate(callgauge_judge_cost_total[$__rate_interval]))",
+                    "{{model}}": (
+                        "3600 * sum by (model) (rate(callgauge_judge_cost_total[$__rate_interval]))"
+                    ),
                     "left of the hour": 'sum(callgauge_judge_budget_left{budget="hour"})',
                 },
             ),
             Chart(
                 "Judge latency",
-                "From a question's arrival at the judge to its verdict, waiting included, and the requests to the model "
+                "From a question's arrival at the judge to its verdict, waiting included, and the "
+                "requests to the model "
                 "alone.",
                 "s",
                 6,
                 {
-                    **{f"verdict p{share * 100:.0f}": quantile(share, _VERDICTS) for share in (0.5, 0.95)},
-                    "request p95": quantile(0.95, "callgauge_judge_request_seconds_bucket[$__rate_interval]"),
+                    **{
+                        f"verdict p{share * 100:.0f}": quantile(share, _VERDICTS)
+                        for share in (0.5, 0.95)
+                    },
+                    "request p95": quantile(
+                        0.95, "callgauge_judge_request_seconds_bucket[$__rate_interval]"
+                    ),
                 },
             ),
             Chart(
@@ -278,8 +325,10 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Waiting for the judge",
-                "Age of the question that has waited longest, in seconds, and how many wait. Above the deadline of a verdict, a "
-                "minute unless set otherwise, questions are given up: the subgoals per minute that had no answer when their "
+                "Age of the question that has waited longest, in seconds, and how many wait. Above "
+                "the deadline of a verdict, a "
+                "minute unless set otherwise, questions are given up: the subgoals per minute that "
+                "had no answer when their "
                 "call closed.",
                 "short",
                 6,
@@ -296,10 +345,15 @@ ROWS: tuple[Row, ...] = (
         (
             Chart(
                 "Processor",
-                "Cores that each process uses. An evaluator uses one at most: near 1 it needs another one beside it.",
+                "Cores that each process uses. An evaluator uses one at most: near 1 it needs "
+                "another one beside it.",
                 "short",
                 8,
-                {"{{instance}}": "sum by (instance) (rate(process_cpu_seconds_total[$__rate_interval]))"},
+                {
+                    "{{instance}}": (
+                        "sum by (instance) (rate(process_cpu_seconds_total[$__rate_interval]))"
+                    )
+                },
             ),
             Chart(
                 "Memory",
@@ -310,11 +364,15 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Names folded into `other`",
-                "Values per hour that lost their name: a label has too many of them, or the page has too many series.",
+                "Values per hour that lost their name: a label has too many of them, or the page "
+                "has too many series.",
                 "short",
                 8,
                 {
-                    "{{label}}": "3600 * sum by (label) (rate(callgauge_label_overflow_total[$__rate_interval]))",
+                    "{{label}}": (
+                        "3600 * sum by (label) "
+                        "(rate(callgauge_label_overflow_total[$__rate_interval]))"
+                    ),
                     "series": "3600 * sum(rate(callgauge_series_folded_total[$__rate_interval]))",
                 },
             ),

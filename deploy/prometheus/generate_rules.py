@@ -1,9 +1,11 @@
-"""Writes rules/callgauge.rules.yml from deploy/slo.yaml and alerts.yaml. Run this file after a change; a test compares.
+"""Writes rules/callgauge.rules.yml from deploy/slo.yaml and alerts.yaml. Run this file after a
+change; a test compares.
 
-Objectives become recorded error ratios and burn alerts. The alerts of alerts.yaml are taken over; `COUNTED` in their text is the
-selector of the environments that count. Every alert gets its team and what its runbook says to do; the links to runbooks and calls
-are there where deploy/addresses.yaml has an address. Alerts about callers also say how many calls run there, and keep firing while no
-scores are read: a dead evaluator is no recovery.
+Objectives become recorded error ratios and burn alerts. The alerts of alerts.yaml are taken over;
+`COUNTED` in their text is the selector of the environments that count. Every alert gets its team
+and what its runbook says to do; the links to runbooks and calls are there where
+deploy/addresses.yaml has an address. Alerts about callers also say how many calls run there, and
+keep firing while no scores are read: a dead evaluator is no recovery.
 """
 
 import json
@@ -25,7 +27,9 @@ HEADER: Final = """\
 # is moved by a fifth.
 """
 MOST_RECORDED_OFTEN: Final = 6 * 3600
-"""Longest window in seconds that is recorded with every evaluation. A longer one reads many samples and changes slowly."""
+"""Longest window in seconds that is recorded with every evaluation. A longer one reads many samples
+and changes slowly.
+"""
 OFTEN, SELDOM = "30s", "5m"
 STOPPED: Final = (
     "((sum(callgauge_calls_active) > 0 unless sum(rate(callgauge_scores_read_total[3m])) > 0)"
@@ -73,7 +77,9 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """A burn rate: budget burns `factor` times as fast as it may, in the long and in the short window."""
+    """A burn rate: budget burns `factor` times as fast as it may, in the long and in the short
+    window.
+    """
 
     severity: str
     factor: float
@@ -90,8 +96,10 @@ class Burn:
         limit = round(self.factor * objective.budget, 6)
         if limit >= 1:
             raise ObjectiveError(
-                f"objective {objective.name}: {self.factor} times its budget of {objective.budget:g} is {limit:g}, and no share "
-                "of events is above 1: the alert could never fire. Raise the objective, or leave out this burn rate."
+                f"objective {objective.name}: {self.factor} times its budget of "
+                f"{objective.budget:g} is {limit:g}, and no share "
+                "of events is above 1: the alert could never fire. Raise the objective, or leave "
+                "out this burn rate."
             )
         return limit
 
@@ -106,7 +114,9 @@ def burns(table: Mapping[str, Any]) -> list[Burn]:
     return [Burn(**row) for row in table["burn"]]
 
 
-def rules_of(table: Mapping[str, Any], alerts: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, Any]:
+def rules_of(
+    table: Mapping[str, Any], alerts: Mapping[str, Any], addresses: Mapping[str, str]
+) -> dict[str, Any]:
     """Returns the document of rules.
 
     Args:
@@ -129,7 +139,11 @@ def rules_of(table: Mapping[str, Any], alerts: Mapping[str, Any], addresses: Map
         for alert in _burn_alerts(objective, burns(table), table["burn_waits"]):
             (often if alert["labels"]["severity"] == "critical" else seldom).append(alert)
     groups += [
-        {"name": group["name"], "interval": OFTEN, "rules": list(_with_stages(group["rules"], table))}
+        {
+            "name": group["name"],
+            "interval": OFTEN,
+            "rules": list(_with_stages(group["rules"], table)),
+        }
         for group in alerts["groups"]
     ]
     runbooks, console = (addresses[name].rstrip("/") for name in ("runbooks", "console"))
@@ -138,7 +152,10 @@ def rules_of(table: Mapping[str, Any], alerts: Mapping[str, Any], addresses: Map
         for rule in group["rules"]:
             rule["expr"] = re.sub(r"\bCOUNTED\b", counted, rule["expr"]).strip()
             if "alert" in rule:
-                rule["labels"] = {**rule["labels"], "team": table["teams"][rule["labels"]["component"]]}
+                rule["labels"] = {
+                    **rule["labels"],
+                    "team": table["teams"][rule["labels"]["component"]],
+                }
                 rule["annotations"] = {**rule["annotations"], "runbook": _what_to_do(rule["alert"])}
                 if runbooks:
                     rule["annotations"]["runbook_url"] = f"{runbooks}/{rule['alert']}.md"
@@ -155,7 +172,9 @@ def rules_of(table: Mapping[str, Any], alerts: Mapping[str, Any], addresses: Map
 
 
 def _with_stages(rules: Sequence[Rule], table: Mapping[str, Any]) -> Iterator[Rule]:
-    """Yields copies of the rules, with those of the stages in place of the entry that asks for them: rules run in their order."""
+    """Yields copies of the rules, with those of the stages in place of the entry that asks for
+    them: rules run in their order.
+    """
     for rule in rules:
         if "stages_over" in rule:
             yield from (_stage_misses(part, rule["stages_over"], table) for part in ("p50", "p95"))
@@ -164,10 +183,12 @@ def _with_stages(rules: Sequence[Rule], table: Mapping[str, Any]) -> Iterator[Ru
 
 
 def _stage_misses(part: str, window: str, table: Mapping[str, Any]) -> Rule:
-    """Returns the recording of the share of times beyond this limit, for every agent and stage that has one.
+    """Returns the recording of the share of times beyond this limit, for every agent and stage that
+    has one.
 
     Raises:
-        ObjectiveError: A limit is no edge of the histogram, so nothing counts the times within it; or no stage has such a limit.
+        ObjectiveError: A limit is no edge of the histogram, so nothing counts the times within it;
+            or no stage has such a limit.
     """
     usual, of_agents = table["stages"], table["stages_of_agents"]
     chosen: dict[tuple[float | None, str], list[str]] = {}
@@ -185,7 +206,8 @@ def _stage_misses(part: str, window: str, table: Mapping[str, Any]) -> Rule:
             continue
         if limit not in LATENCY_EDGES_SECONDS:
             raise ObjectiveError(
-                f"{part} of {', '.join(stages)} in slo.yaml: expected an edge of {_STAGES}, one of {LATENCY_EDGES_SECONDS}; seen "
+                f"{part} of {', '.join(stages)} in slo.yaml: expected an edge of {_STAGES}, one of "
+                f"{LATENCY_EDGES_SECONDS}; seen "
                 f"{limit}. Nothing was written. Take the next edge."
             )
         series = f'{selector}stage=~"{"|".join(stages)}",COUNTED'
@@ -196,21 +218,28 @@ def _stage_misses(part: str, window: str, table: Mapping[str, Any]) -> Rule:
         )
     if not shares:
         raise ObjectiveError(
-            f"slo.yaml: expected a stage with {part}, which CallgaugeStageSlow reads; seen none. Nothing was written. Give one stage a "
+            f"slo.yaml: expected a stage with {part}, which CallgaugeStageSlow reads; seen none. "
+            "Nothing was written. Give one stage a "
             "limit, or take that half of the alert out of alerts.yaml, too."
         )
-    return {"record": f"agent_stage:callgauge_stage_{part}_misses:ratio_rate{window}", "expr": "\nor\n".join(shares)}
+    return {
+        "record": f"agent_stage:callgauge_stage_{part}_misses:ratio_rate{window}",
+        "expr": "\nor\n".join(shares),
+    }
 
 
 _STAGES: Final = "callgauge_stage_latency_seconds"
 _CALL_LABELS: Final = ("agent", "tenant", "environment")
 _CALLS: Final = "&".join(f"{name}={{{{ $labels.{name} | urlquery }}}}" for name in _CALL_LABELS)
-"""The query of an address that selects the calls of an alert, as Prometheus fills it in: a label that it lacks is empty."""
+"""The query of an address that selects the calls of an alert, as Prometheus fills it in: a label
+that it lacks is empty.
+"""
 
 
 def _affected(by: Sequence[str]) -> str:
-    """Returns the end of a description that says how many calls run there when it is written, each with one caller, and which tenants
-    have them, or which agents if the alert names none. Prometheus asks itself. Where the metric is gone, nothing is said.
+    """Returns the end of a description that says how many calls run there when it is written, each
+    with one caller, and which tenants have them, or which agents if the alert names none.
+    Prometheus asks itself. Where the metric is gone, nothing is said.
     """
     named = [name for name in _CALL_LABELS if name in by]
     running = f"callgauge_calls_active{{{','.join(f'{name}=%q' for name in named)}}}"
@@ -219,11 +248,14 @@ def _affected(by: Sequence[str]) -> str:
     if other := next((name for name in ("agent", "tenant") if name not in by), None):
         most = f"topk({MOST_NAMED}, sum by ({other}) ({running}) > 0)"
         shares = (
-            f"{{{{ range $place, $_ := printf `{most}` {labels} | query | sortByLabel `{other}` }}}}"
-            f"{{{{ if $place }}}},{{{{ else }}}}; {other}s:{{{{ end }}}} {{{{ .Labels.{other} }}}} {{{{ .Value | humanize }}}}{{{{ end }}}}"
+            f"{{{{ range $place, $_ := printf `{most}` {labels} | query | sortByLabel `{other}` "
+            f"}}}}"
+            f"{{{{ if $place }}}},{{{{ else }}}}; {other}s:{{{{ end }}}} {{{{ .Labels.{other} }}}} "
+            f"{{{{ .Value | humanize }}}}{{{{ end }}}}"
         )
     return (
-        f"{{{{ with printf `sum({running})` {labels} | query }}}} Calls running there now, each with one caller: "
+        f"{{{{ with printf `sum({running})` {labels} | query }}}} Calls running there now, each "
+        "with one caller: "
         f"{{{{ . | first | value | humanize }}}}{shares}.{{{{ end }}}}"
     )
 
@@ -236,13 +268,15 @@ def _what_to_do(alert: str) -> str:
     """Returns what the runbook of an alert says to do, as the text of an annotation.
 
     Raises:
-        ObjectiveError: The page has no such section, or braces that Prometheus would take for a template.
+        ObjectiveError: The page has no such section, or braces that Prometheus would take for a
+            template.
     """
     page = (DEPLOY / "runbooks" / f"{alert}.md").read_text(encoding="utf-8")
     _, found, text = page.partition("## What to do\n")
     if not found or "{{" in text:
         raise ObjectiveError(
-            f"deploy/runbooks/{alert}.md: expected the section 'What to do' at its end, without two braces in a row; seen none, or with "
+            f"deploy/runbooks/{alert}.md: expected the section 'What to do' at its end, without "
+            "two braces in a row; seen none, or with "
             "them. Nothing was written. Every alert brings that section with it: write it."
         )
     return text.strip()
@@ -276,7 +310,9 @@ def _recordings(table: Mapping[str, Any], *, is_often: bool) -> Iterator[Rule]:
                     }
 
 
-def _burn_alerts(objective: Objective, rates: Sequence[Burn], waits: Mapping[str, str]) -> Iterator[Rule]:
+def _burn_alerts(
+    objective: Objective, rates: Sequence[Burn], waits: Mapping[str, str]
+) -> Iterator[Rule]:
     """Yields an alert for each severity and level; all burn rates of a severity are one alert."""
     for severity in dict.fromkeys(burn.severity for burn in rates):
         chosen = [burn for burn in rates if burn.severity == severity]
@@ -302,7 +338,9 @@ def _burn_alerts(objective: Objective, rates: Sequence[Burn], waits: Mapping[str
                 },
                 "annotations": {
                     "summary": f"{_SUBJECTS[level]} {_COMPLAINTS[objective.name]}",
-                    "description": f"{{{{ $value | humanizePercentage }}}} are not {objective.says}; the objective allows "
+                    "description": f"{{{{ $value | humanizePercentage }}}} are not "
+                    f"{objective.says}; the "
+                    "objective allows "
                     f"{objective.budget:.0%}.",
                 },
             }
@@ -322,10 +360,14 @@ _SUBJECTS: Final = {
 
 
 def _is_burning(objective: Objective, level: str, burn: Burn) -> str:
-    """Returns the condition of one burn rate. It waits until there were events for the whole long window: a ratio over six hours of
-    an agent that is ten minutes old is one over ten minutes.
+    """Returns the condition of one burn rate. It waits until there were events for the whole long
+    window: a ratio over six hours of an agent that is ten minutes old is one over ten minutes.
     """
-    limit, long, events = burn.limit(objective), objective.ratio(level, burn.long), objective.events(level, burn.long)
+    limit, long, events = (
+        burn.limit(objective),
+        objective.ratio(level, burn.long),
+        objective.events(level, burn.long),
+    )
     return (
         f"({long} > {limit:g} and {objective.ratio(level, burn.short)} > {limit:g}\n"
         f"and {events} >= {burn.events} and last_over_time({events}[30m] offset {burn.long}))"
@@ -333,7 +375,9 @@ def _is_burning(objective: Objective, level: str, burn: Burn) -> str:
 
 
 def _kept_while_stopped(rule: Rule) -> str:
-    """Returns the expression of an alert about callers, which goes on while nobody reads scores: silence proves no recovery."""
+    """Returns the expression of an alert about callers, which goes on while nobody reads scores:
+    silence proves no recovery.
+    """
     own = "".join(f',{name}="{value}"' for name, value in rule["labels"].items() if name == "level")
     kept = f'ALERTS{{alertname="{rule["alert"]}",alertstate="firing"{own}}}'
     return f"({rule['expr']})\nor max by ({', '.join(rule['by'])}) ({kept}) and on () {STOPPED}"
@@ -353,7 +397,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _Dumper.add_representer(str, _text)
@@ -366,7 +412,9 @@ def rendered() -> str:
         for name in ("slo.yaml", "addresses.yaml", "prometheus/alerts.yaml")
     )
     document = rules_of(table, alerts, addresses)
-    return HEADER + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1_000, allow_unicode=True)
+    return HEADER + yaml.dump(
+        document, Dumper=_Dumper, sort_keys=False, width=1_000, allow_unicode=True
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,15 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, FiniteFloat, StringConstraints
 
 from schemas.closed_sets import PipelineType
-from schemas.wire import MAX_INSTRUCTIONS_CHARS, JsonObject, JsonValue, Name, Text, WireModel, WireTimeMs
+from schemas.wire import (
+    MAX_INSTRUCTIONS_CHARS,
+    JsonObject,
+    JsonValue,
+    Name,
+    Text,
+    WireModel,
+    WireTimeMs,
+)
 
 
 class AuditEntry(WireModel):
@@ -18,7 +26,9 @@ class AuditEntry(WireModel):
 
 
 class AuditUser(AuditEntry):
-    """The caller's turn as the agent received it. `turn_id` identifies a placeholder that is replaced later."""
+    """The caller's turn as the agent received it. `turn_id` identifies a placeholder that is
+    replaced later.
+    """
 
     message_type: Literal["user"]
     value: Text
@@ -71,7 +81,8 @@ class AuditFallback(AuditEntry):
 class AuditLlmCall(AuditEntry):
     """One step of the language model. None of EVA's rules reads it, but its time counts.
 
-    `latency_ms` is from the request to the end of the answer, `usage` counts its tokens; both only if the framework logs them.
+    `latency_ms` is from the request to the end of the answer, `usage` counts its tokens; both only
+    if the framework logs them.
     """
 
     message_type: Literal["llm_call"]
@@ -87,8 +98,8 @@ AuditEvent = Annotated[
 ]
 
 
-# Control events of a call, which belong to none of the three sources: accepted on every input topic, never in EVA's
-# history.
+# Control events of a call, which belong to none of the three sources: accepted on every input
+# topic, never in EVA's history.
 
 MAX_TOOLS: Final = 256
 """Most tools of one agent. EVA's agents have some fifteen."""
@@ -102,8 +113,8 @@ MAX_RESPONSE_LATENCIES: Final = 10_000
 
 
 class AgentTool(WireModel):
-    """A tool that the agent may call. `parameters` is the JSON schema of its arguments. `tool_type` is `auth` for a tool that
-    identifies the user.
+    """A tool that the agent may call. `parameters` is the JSON schema of its arguments. `tool_type`
+    is `auth` for a tool that identifies the user.
     """
 
     name: Name
@@ -112,25 +123,29 @@ class AgentTool(WireModel):
 
 
 class CallStarted(WireModel):
-    """Facts of a call. It may come at any time and several times; a field that a later one omits stays unchanged.
+    """Facts of a call. It may come at any time and several times; a field that a later one omits
+    stays unchanged.
 
-    `expected_state` is the state that the call should produce: records by table, and under `session` the facts about the user.
+    `expected_state` is the state that the call should produce: records by table, and under
+    `session` the facts about the user.
 
-    `version` is that of the agent: of its prompt, model or code, in your words. It is kept with the scores, so that versions can be
-    compared; no metric has it.
+    `version` is that of the agent: of its prompt, model or code, in your words. It is kept with the
+    scores, so that versions can be compared; no metric has it.
 
-    `role`, `instructions` (the system prompt) and `current_date_time` are what the agent was told. With its tools, judges of
-    faithfulness read them, without personal data.
+    `role`, `instructions` (the system prompt) and `current_date_time` are what the agent was told.
+    With its tools, judges of faithfulness read them, without personal data.
 
-    `language` is what the caller speaks, as a code with or without a region: `de`, `fr-CA`. Words are compared by the rules of that
-    language, without it by those of English.
+    `language` is what the caller speaks, as a code with or without a region: `de`, `fr-CA`. Words
+    are compared by the rules of that language, without it by those of English.
 
-    `traceparent` is the span of the call, in the words of W3C's trace context: evaluation events of the call are part of it.
+    `traceparent` is the span of the call, in the words of W3C's trace context: evaluation events of
+    the call are part of it.
 
-    `is_told_later` says that events come long after what they tell, as spans do: then no silence is called dead air while the call runs,
-    unless somebody was heard before.
+    `is_told_later` says that events come long after what they tell, as spans do: then no silence is
+    called dead air while the call runs, unless somebody was heard before.
 
-    `is_from_record` says that it was made from a record of the whole call: `agent` counts only where none is known.
+    `is_from_record` says that it was made from a record of the whole call: `agent` counts only
+    where none is known.
     """
 
     type: Literal["call_started"]
@@ -153,17 +168,21 @@ class CallStarted(WireModel):
 
 
 class CallEnded(WireModel):
-    """The end of the call. `reason` is a word of EVA's or of your own: `goodbye`, `transfer`, `error`; `inactivity_timeout` if somebody
-    fell silent; `time_limit_exceeded` or `timeout` if the call was cut off at its time limit.
+    """The end of the call. `reason` is a word of EVA's or of your own: `goodbye`, `transfer`,
+    `error`; `inactivity_timeout` if somebody fell silent; `time_limit_exceeded` or `timeout` if the
+    call was cut off at its time limit.
 
-    `final_state` is the state that the call produced, in the form of `expected_state`. `final_state_hash` is its SHA-256 as EVA's
-    run computed it; `eva_task_completion` uses it if it comes with the state.
+    `final_state` is the state that the call produced, in the form of `expected_state`.
+    `final_state_hash` is its SHA-256 as EVA's run computed it; `eva_task_completion` uses it if it
+    comes with the state.
 
-    `response_latencies_ms` are the waits for the assistant in the order of the turns, as the run itself measured them. They are
-    compared with the times of speech if there is one for each turn that has a latency.
+    `response_latencies_ms` are the waits for the assistant in the order of the turns, as the run
+    itself measured them. They are compared with the times of speech if there is one for each turn
+    that has a latency.
 
-    `awaits_record` says that a record of the whole call is made after its end and still to come: the call stays open for it, as long as
-    `agent_record_grace_ms` says. False says that this event comes with that record, or that there will be none.
+    `awaits_record` says that a record of the whole call is made after its end and still to come:
+    the call stays open for it, as long as `agent_record_grace_ms` says. False says that this event
+    comes with that record, or that there will be none.
     """
 
     type: Literal["call_ended"]
@@ -172,11 +191,15 @@ class CallEnded(WireModel):
     awaits_record: bool | None = None
     final_state: JsonObject | None = None
     final_state_hash: Name | None = None
-    response_latencies_ms: Annotated[list[FiniteFloat], Field(max_length=MAX_RESPONSE_LATENCIES)] | None = None
+    response_latencies_ms: (
+        Annotated[list[FiniteFloat], Field(max_length=MAX_RESPONSE_LATENCIES)] | None
+    ) = None
 
 
 class UserTextUpdated(WireModel):
-    """The text that replaces the placeholder of an audio LLM: in the audit `user` entry with `turn_id`, or in the last one."""
+    """The text that replaces the placeholder of an audio LLM: in the audit `user` entry with
+    `turn_id`, or in the last one.
+    """
 
     type: Literal["user_text_updated"]
     timestamp: WireTimeMs
@@ -193,7 +216,9 @@ class RagChunk(WireModel):
 
 
 class RagRetrieval(WireModel):
-    """What was retrieved for an answer, in ElevenLabs' words: the parts of documents, and how they were found."""
+    """What was retrieved for an answer, in ElevenLabs' words: the parts of documents, and how they
+    were found.
+    """
 
     chunks: Annotated[list[RagChunk], Field(max_length=MAX_CHUNKS)]
     embedding_model: Name
@@ -208,11 +233,14 @@ class UserFeedback(WireModel):
 
 
 class TurnDetails(WireModel):
-    """What no sound and no word tells of a turn of the agent; any of it. The transcript of the call has it in ElevenLabs' form.
+    """What no sound and no word tells of a turn of the agent; any of it. The transcript of the call
+    has it in ElevenLabs' form.
 
-    `rag_retrieval_info` and `llm_override` are of the turn in which `timestamp` lies: from the caller's first word to the next one. Of
-    several the last counts. `feedback` is about the newest answer that had begun by then. `workflow_node_id` holds for what the agent says
-    and does from then on, until another one is told. Where the event is sent later, `turn_at`, a time in ms too, says when it was.
+    `rag_retrieval_info` and `llm_override` are of the turn in which `timestamp` lies: from the
+    caller's first word to the next one. Of several the last counts. `feedback` is about the newest
+    answer that had begun by then. `workflow_node_id` holds for what the agent says and does from
+    then on, until another one is told. Where the event is sent later, `turn_at`, a time in ms too,
+    says when it was.
     """
 
     type: Literal["turn_details"]

@@ -13,7 +13,12 @@ from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.audit import AuditEvent, CallEnded, CallStarted, TurnDetails, UserTextUpdated
 from schemas.events.elevenlabs import AgentEvent, ConversationRecord, TypedAgentEvent
 from schemas.events.envelope import AGENT_RECORD_TYPE, HEADERS, Envelope
-from schemas.events.pipecat import FUNCTION_CALL_KINDS, SPEECH_KINDS, FunctionCallRecord, PipecatEvent
+from schemas.events.pipecat import (
+    FUNCTION_CALL_KINDS,
+    SPEECH_KINDS,
+    FunctionCallRecord,
+    PipecatEvent,
+)
 from schemas.events.simulator import (
     STREAMS,
     TYPE_KEYS,
@@ -30,8 +35,8 @@ from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS, Name, WireModel, WireTimeM
 
 # Names the parts of an accepted record that are not understood, and the remedy for each.
 #
-# Such a record is no fault of the call, so it is not refused. But it may be a whole bot whose events do nothing, so
-# it is counted and reported.
+# Such a record is no fault of the call, so it is not refused. But it may be a whole bot whose
+# events do nothing, so it is counted and reported.
 
 LEFT_OUT: Final = "fields left out for their type"
 """Extra field of an event that was read without some of its fields; it has their names."""
@@ -44,7 +49,9 @@ UNREAD_FIELDS: Final = frozenset(
         *("agent_output_audio_format", "user_input_audio_format", "tool_type"),
     }
 )
-"""Optional fields of events without which every rule goes on: an event is read without them if they have another type."""
+"""Optional fields of events without which every rule goes on: an event is read without them if they
+have another type.
+"""
 
 KNOWN_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "speech_event": SPEECH_KINDS,
@@ -54,22 +61,35 @@ KNOWN_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 REMEDY_FOR_UNKNOWN: Final = (
-    "`callgauge schema` names the events of each source, and docs/sources/other.md says which a framework that callgauge does not know "
+    "`callgauge schema` names the events of each source, and docs/sources/other.md says which a "
+    "framework that callgauge does not know "
     "has to send. An unknown event is counted and does nothing."
 )
 _WORD: Final = re.compile(r"[a-z0-9]+")
 _WORDS_BY_EVENT: Final = {
     shown: frozenset(_WORD.findall(name))
     for name, shown in (
-        *((name, f"`{name}`") for stream in ("audit", "pipecat") for name in TYPES_BY_STREAM[stream]),
-        *((kind, f"`{name}` of kind `{kind}`") for name, kinds in KNOWN_KINDS.items() for kind in kinds),
+        *(
+            (name, f"`{name}`")
+            for stream in ("audit", "pipecat")
+            for name in TYPES_BY_STREAM[stream]
+        ),
+        *(
+            (kind, f"`{name}` of kind `{kind}`")
+            for name, kinds in KNOWN_KINDS.items()
+            for kind in kinds
+        ),
     )
 }
-"""The words in the names of the events that any framework may send, by their name as it is shown."""
+"""The words in the names of the events that any framework may send, by their name as it
+is shown.
+"""
 
 
 class UnrecognizedEvent(WireModel):
-    """An event of a type that this version does not know: kept and counted. On the audit and simulator streams, its time counts."""
+    """An event of a type that this version does not know: kept and counted. On the audit and
+    simulator streams, its time counts.
+    """
 
     type: Name | None = None
     event_type: Name | None = None
@@ -88,12 +108,14 @@ class Misread(NamedTuple):
 NAMELESS_TOOL: Final = Misread(
     MisreadReason.TOOL_WITHOUT_NAME,
     "a tool of which no event has `function_name`",
-    "It is in no score. Send `function_name` with one of its events, for example when it begins to run.",
+    "It is in no score. Send `function_name` with one of its events, for example when it begins to "
+    "run.",
 )
 _TOOL_WITHOUT_ID: Final = Misread(
     MisreadReason.TOOL_WITHOUT_ID,
     "a function_call_event without `tool_call_id`",
-    "It does nothing: nothing says which use of a tool it is of. Send the same id with all events of one use.",
+    "It does nothing: nothing says which use of a tool it is of. Send the same id with all events "
+    "of one use.",
 )
 
 
@@ -120,11 +142,18 @@ def is_of_unknown_kind(error: ValidationError) -> bool:
     """Whether all that is wrong with an event is a kind that this version does not know."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     places = [one["loc"] for one in found if one["type"] == "literal_error"]
-    return len(found) == len(places) == 1 and places[0][1:] == ("data", "kind") and places[0][0] in KNOWN_KINDS
+    return (
+        len(found) == len(places) == 1
+        and places[0][1:] == ("data", "kind")
+        and places[0][0] in KNOWN_KINDS
+    )
 
 
-def without_unread(adapter: TypeAdapter[Any], value: bytes, error: ValidationError, *, is_tagged: bool) -> Any:
-    """The event without its wrong fields, if no rule reads them and it needs none of them; None otherwise.
+def without_unread(
+    adapter: TypeAdapter[Any], value: bytes, error: ValidationError, *, is_tagged: bool
+) -> Any:
+    """The event without its wrong fields, if no rule reads them and it needs none of them; None
+    otherwise.
 
     Args:
         adapter: Decodes the event.
@@ -144,7 +173,10 @@ def without_unread(adapter: TypeAdapter[Any], value: bytes, error: ValidationErr
                 owner = owner[int(part) if isinstance(owner, list) else part]
             owner.pop(name, None)
         event = adapter.validate_json(json.dumps(document))
-    except (ValidationError, LookupError):  # it needs the field, or the place has a part that is not in the document
+    except (
+        ValidationError,
+        LookupError,
+    ):  # it needs the field, or the place has a part that is not in the document
         return None
     extra = event.__pydantic_extra__
     if extra is not None:
@@ -154,7 +186,8 @@ def without_unread(adapter: TypeAdapter[Any], value: bytes, error: ValidationErr
 
 @lru_cache(maxsize=256)
 def nearest_events(name: str) -> str:
-    """Returns the two events of any framework that share most words with a name; empty if none shares one.
+    """Returns the two events of any framework that share most words with a name; empty if none
+    shares one.
 
     Example:
         >>> nearest_events("speech-update").partition(",")[0]
@@ -166,7 +199,9 @@ def nearest_events(name: str) -> str:
     """
     words = frozenset(_WORD.findall(name[:MAX_NAME_CHARS].casefold()))
     near = sorted(
-        (-len(words & known), len(known - words), shown) for shown, known in _WORDS_BY_EVENT.items() if words & known
+        (-len(words & known), len(known - words), shown)
+        for shown, known in _WORDS_BY_EVENT.items()
+        if words & known
     )
     return ", ".join(shown for _, _, shown in near[:2])
 
@@ -176,7 +211,8 @@ def _unrecognized(event: UnrecognizedEvent, extra: Mapping[str, Any]) -> Misread
         return Misread(
             MisreadReason.CLOUDEVENT_IN_BODY,
             "a CloudEvent in structured mode without an event in `data`",
-            "Put the event into `data` as a JSON object, or send it as the value, with the attributes as headers (ce_id and so on).",
+            "Put the event into `data` as a JSON object, or send it as the value, with the "
+            "attributes as headers (ce_id and so on).",
         )
     name = event.type or event.event_type or event.message_type or ""
     known = KNOWN_KINDS.get(name)
@@ -200,8 +236,8 @@ def _unknown_type(name: str) -> Misread:
 
 
 class StructuredModeError(Exception):
-    """A CloudEvent in structured mode: one JSON object with the attributes, and the event in `data`. It is no fault: decode what it
-    holds.
+    """A CloudEvent in structured mode: one JSON object with the attributes, and the event in
+    `data`. It is no fault: decode what it holds.
 
     Attributes:
         value: The event.
@@ -221,12 +257,16 @@ def _raise_if_structured(value: bytes) -> None:
         StructuredModeError: It is in that form, and holds an event.
     """
     document = from_json(value) if b'"specversion"' in value else None
-    data = document.get("data") if isinstance(document, dict) and "specversion" in document else None
+    data = (
+        document.get("data") if isinstance(document, dict) and "specversion" in document else None
+    )
     if not isinstance(document, dict) or not isinstance(data, dict):
         return
     data.pop("specversion", None)  # one form around another is looked at once
     given = ((header, document.get(header.removeprefix("ce_"))) for header in HEADERS)
-    headers = tuple((header, text.encode("utf-8", "replace")) for header, text in given if isinstance(text, str))
+    headers = tuple(
+        (header, text.encode("utf-8", "replace")) for header, text in given if isinstance(text, str)
+    )
     raise StructuredModeError(to_json(data, inf_nan_mode="null"), headers)
 
 
@@ -245,11 +285,13 @@ class RefusedRecordError(ValueError):
         what: The fault, in a few words.
         where: The field.
         expected: The expected content of the field.
-        seen: The start of its actual content, unredacted. Before it is shown or stored, it must be redacted and then shortened
-            to `MAX_SHOWN_CHARS`.
+        seen: The start of its actual content, unredacted. Before it is shown or stored, it must be
+            redacted and then shortened to `MAX_SHOWN_CHARS`.
     """
 
-    def __init__(self, reason: RefusalReason, what: str, where: str, expected: str, seen: str) -> None:
+    def __init__(
+        self, reason: RefusalReason, what: str, where: str, expected: str, seen: str
+    ) -> None:
         shown = seen if len(seen) <= MAX_SHOWN_CHARS else seen[: MAX_SHOWN_CHARS - 3] + "..."
         super().__init__(f"{what}: {expected}, saw {shown}")
         self.reason = reason
@@ -260,7 +302,8 @@ class RefusedRecordError(ValueError):
 
 
 def refused_type(event: Mapping[str, Any], stream: object = None) -> RefusedRecordError:
-    """The refusal of an event that says nothing of what it is, or whose stream nothing tells: the same however it comes.
+    """The refusal of an event that says nothing of what it is, or whose stream nothing tells: the
+    same however it comes.
 
     Args:
         event: The event, without its `stream`.
@@ -270,21 +313,31 @@ def refused_type(event: Mapping[str, Any], stream: object = None) -> RefusedReco
         >>> refused_type({"type": "speech_evt"}).seen, refused_type({"foo": 1}, "audit").seen
         ("`type` 'speech_evt'", "no `type`, with foo and `stream` 'audit'")
     """
-    name, named = next(((key, event[key]) for key in (*TYPE_KEYS, "event") if event.get(key)), ("type", None))
+    name, named = next(
+        ((key, event[key]) for key in (*TYPE_KEYS, "event") if event.get(key)), ("type", None)
+    )
     near = nearest_events(named) if isinstance(named, str) else ""
     others = ", ".join(field for field in event if field not in TYPE_KEYS)
     return RefusedRecordError(
-        RefusalReason.INVALID_EVENT, "its type is not known", "type",
-        f"expected a known `type` or `message_type`{f', nearest known: {near}' if near else ''}, or a type and `stream`: one of "
+        RefusalReason.INVALID_EVENT,
+        "its type is not known",
+        "type",
+        f"expected a known `type` or `message_type`{f', nearest known: {near}' if near else ''}, "
+        "or a type and `stream`: one of "
         f"{', '.join(STREAMS)}; the record of a conversation has a `transcript`",
-        (f"no `type`, with {others or 'nothing'}" if named is None else f"`{name}` {named!r}")[:MAX_SEEN_CHARS]
+        (f"no `type`, with {others or 'nothing'}" if named is None else f"`{name}` {named!r}")[
+            :MAX_SEEN_CHARS
+        ]
         + (f" and `stream` {stream!r}" if stream is not None else "")[:MAX_SEEN_CHARS],
-    )  # fmt: skip
+    )
 
 
-ControlEvent = Annotated[CallStarted | CallEnded | UserTextUpdated | TurnDetails, Field(discriminator="type")]
+ControlEvent = Annotated[
+    CallStarted | CallEnded | UserTextUpdated | TurnDetails, Field(discriminator="type")
+]
 VerdictEvent = Annotated[
-    JudgeVerdict | CallStarted | CallEnded | UserTextUpdated | TurnDetails, Field(discriminator="type")
+    JudgeVerdict | CallStarted | CallEnded | UserTextUpdated | TurnDetails,
+    Field(discriminator="type"),
 ]
 """The events on the topic of verdicts."""
 
@@ -335,13 +388,15 @@ def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) 
     Args:
         source: The input topic.
         value: The record's bytes, one JSON object.
-        envelope: The envelope in its headers. It only decides whether a real ElevenLabs agent wrote the event.
+        envelope: The envelope in its headers. It only decides whether a real ElevenLabs agent wrote
+            the event.
 
     Returns:
         One of the wire models; `UnrecognizedEvent` for a type this version does not know.
 
     Raises:
-        RefusedRecordError: The bytes are not a JSON object, or a known event lacks a required field or has a wrong type.
+        RefusedRecordError: The bytes are not a JSON object, or a known event lacks a required field
+            or has a wrong type.
         StructuredModeError: The event is inside of a CloudEvent in structured mode.
     """
     if b"NaN" in value or b"Infinity" in value:  # in words too, which costs a second look
@@ -354,27 +409,39 @@ def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) 
     if source is InputSource.ELEVENLABS:
         if envelope is not None and envelope.is_agent_event:
             return _decode_agent(value, envelope)
-        if b'"event_type"' in value:  # a guess which shape it is; a wrong one only costs a second look
+        if (
+            b'"event_type"' in value
+        ):  # a guess which shape it is; a wrong one only costs a second look
             try:
                 return _decode_audio(value)
             except ValidationError as error:
                 return _decode_slowly(source, value, error)
-    decode_json = _decode_audit if source is InputSource.AUDIT else _BY_SOURCE[source][0].validate_json
+    decode_json = (
+        _decode_audit if source is InputSource.AUDIT else _BY_SOURCE[source][0].validate_json
+    )
     try:
         event = decode_json(value)
-        return _validate(_AGENT, value) if type(event) is CarriedSimulatorEvent and _is_by_agent(event) else event
+        return (
+            _validate(_AGENT, value)
+            if type(event) is CarriedSimulatorEvent and _is_by_agent(event)
+            else event
+        )
     except ValidationError as error:
         return _decode_slowly(source, value, error)
 
 
 def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) -> Any:
-    """Tries the other forms of this topic, then the unrecognised event. Raises the most specific error if none fits."""
+    """Tries the other forms of this topic, then the unrecognised event. Raises the most specific
+    error if none fits.
+    """
     if first.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid":
         _raise_if_structured(value)
     error = first
     for adapter in _BY_SOURCE[source]:
         if adapter is _AUDIO and b'"event_type"' not in value:
-            continue  # no event of sound, and to be told so takes as long as to read a whole record of a conversation
+            # no event of sound, and to be told so takes as long as to read a whole record of a
+            # conversation
+            continue
         try:
             return adapter.validate_json(value)
         except ValidationError as seen:
@@ -382,7 +449,11 @@ def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) ->
                 error = seen
                 break
     else:
-        return _inferred(value) if source is InputSource.ELEVENLABS else _of_unknown_type(_UNRECOGNIZED, value, source)
+        return (
+            _inferred(value)
+            if source is InputSource.ELEVENLABS
+            else _of_unknown_type(_UNRECOGNIZED, value, source)
+        )
     if is_of_unknown_kind(error):
         return _validate(_UNRECOGNIZED, value)
     event = without_unread(adapter, value, error, is_tagged=adapter is not _AUDIO)
@@ -392,8 +463,8 @@ def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) ->
 
 
 def _inferred(value: bytes) -> Any:
-    """Decodes an event of the simulator's topic that has none of the simulator's forms: its kind is under the other key, or it is
-    of a real agent whose producer sets no `ce_type`, or unknown.
+    """Decodes an event of the simulator's topic that has none of the simulator's forms: its kind is
+    under the other key, or it is of a real agent whose producer sets no `ce_type`, or unknown.
     """
     document = from_json(value)
     moved = under_its_own_key(document) if isinstance(document, dict) else None
@@ -405,14 +476,17 @@ def _inferred(value: bytes) -> Any:
     except ValidationError as error:
         if not _is_of_another_type(error):
             raise _refusal(error) from error
-    if b'"transcript"' in value and (b'"agent_id"' in value or b'"post_call_transcription"' in value):
+    if b'"transcript"' in value and (
+        b'"agent_id"' in value or b'"post_call_transcription"' in value
+    ):
         return _validate(_AGENT_RECORD, value)
     return _of_unknown_type(_UNRECOGNIZED, value, "user_sim")
 
 
 def _of_unknown_type(adapter: TypeAdapter[Any], value: bytes, stream: str) -> Any:
     """Decodes an event of a type that this version does not know. One without a type is refused."""
-    # To read all of a large event again takes as long as to decode it. Only of a real agent's event more than these keys count.
+    # To read all of a large event again takes as long as to decode it. Only of a real agent's event
+    # more than these keys count.
     event = from_json(value) if stream == "elevenlabs" else vars(_validate(_NAMED, value))
     if not has_type(event, stream):
         raise refused_type(from_json(value))
@@ -420,19 +494,25 @@ def _of_unknown_type(adapter: TypeAdapter[Any], value: bytes, stream: str) -> An
 
 
 def _is_in_form_of_simulator(document: object) -> bool:
-    """Whether all that an event says is in `data`. A real agent's event is under a name of its own, and both may have one type."""
+    """Whether all that an event says is in `data`. A real agent's event is under a name of its own,
+    and both may have one type.
+    """
     if not isinstance(document, dict) or not isinstance(document.get("data"), dict):
         return False
     return not any(isinstance(value, dict) for name, value in document.items() if name != "data")
 
 
 def _is_by_agent(event: CarriedSimulatorEvent) -> bool:
-    """Whether an event of a type that both have (`error`) is by a real agent: the simulator's has `data`."""
+    """Whether an event of a type that both have (`error`) is by a real agent: the simulator's has
+    `data`.
+    """
     return event.type == "error" and "error_event" in (event.__pydantic_extra__ or ())
 
 
 def _decode_agent(value: bytes, envelope: Envelope) -> Any:
-    """Decodes an event of a real ElevenLabs agent, or the record of its conversation. Neither is in EVA's history."""
+    """Decodes an event of a real ElevenLabs agent, or the record of its conversation. Neither is in
+    EVA's history.
+    """
     if envelope.type == AGENT_RECORD_TYPE:
         record = _validate(_AGENT_RECORD, value)
         if "transcript" not in record.model_fields_set:
@@ -453,7 +533,8 @@ def _is_of_another_type(error: ValidationError) -> bool:
     """Whether the event's type is none of the adapter's types. Otherwise the event has a fault."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return found[0]["type"] in _TAG_ERRORS or (
-        error.title == "AudioEvent" and any(one["loc"] in (("type",), ("event_type",)) for one in found)
+        error.title == "AudioEvent"
+        and any(one["loc"] in (("type",), ("event_type",)) for one in found)
     )
 
 
@@ -465,19 +546,27 @@ def _validate(adapter: TypeAdapter[Any], value: bytes) -> Any:
 
 
 def _is_harmless(detail: ErrorDetails) -> bool:
-    """Whether this fault alone refuses no event: a field that no rule reads, a kind that this version does not know."""
+    """Whether this fault alone refuses no event: a field that no rule reads, a kind that this
+    version does not know.
+    """
     return bool(UNREAD_FIELDS & set(detail["loc"][-1:])) or detail["loc"][-2:] == ("data", "kind")
 
 
 def _refusal(error: ValidationError) -> RefusedRecordError:
     found = error.errors(include_url=False)
     detail = next((one for one in found if not _is_harmless(one)), found[0])
-    where = ".".join(str(part) for part in detail["loc"] if part not in _UNION_BRANCHES) or "the record"
+    where = (
+        ".".join(str(part) for part in detail["loc"] if part not in _UNION_BRANCHES) or "the record"
+    )
     seen = repr(detail["input"])[:MAX_SEEN_CHARS]
     kind = detail["type"]
     if kind == "json_invalid":
         return RefusedRecordError(
-            RefusalReason.UNDECODABLE, "it is not JSON", where, "expected one JSON object in UTF-8", detail["msg"]
+            RefusalReason.UNDECODABLE,
+            "it is not JSON",
+            where,
+            "expected one JSON object in UTF-8",
+            detail["msg"],
         )
     expected = detail["msg"]
     if where.endswith("timestamp") and isinstance(detail["input"], str):
@@ -496,6 +585,12 @@ def _refusal(error: ValidationError) -> RefusedRecordError:
         )
     if where.endswith("user") and kind == "literal_error":
         return RefusedRecordError(
-            RefusalReason.UNKNOWN_ROLE, "the audio role is unknown", where, f"{where}: {detail['msg']}", seen
+            RefusalReason.UNKNOWN_ROLE,
+            "the audio role is unknown",
+            where,
+            f"{where}: {detail['msg']}",
+            seen,
         )
-    return RefusedRecordError(RefusalReason.INVALID_EVENT, f"{where} is wrong", where, expected, seen)
+    return RefusedRecordError(
+        RefusalReason.INVALID_EVENT, f"{where} is wrong", where, expected, seen
+    )

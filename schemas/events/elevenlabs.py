@@ -1,4 +1,6 @@
-"""Events of a real ElevenLabs agent: what its API sends while a call runs, and the record of the call afterwards."""
+"""Events of a real ElevenLabs agent: what its API sends while a call runs, and the record of the
+call afterwards.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -6,13 +8,23 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
 from schemas.units import MS_PER_SECOND
-from schemas.wire import MAX_TIME_MS, EventId, JsonValue, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
+from schemas.wire import (
+    MAX_TIME_MS,
+    EventId,
+    JsonValue,
+    Name,
+    Text,
+    WireModel,
+    WireTimeMs,
+    WireTimeSeconds,
+)
 
 # The parts of an ElevenLabs agent's events that are about its tools.
 
 MAX_ENTRIES: Final = 2_500
-"""Most entries of the record of a conversation: with more, reading it would hold up other calls. A call of two hours has 2,400 if it has a
-turn with a tool every twelve seconds: four entries each."""
+"""Most entries of the record of a conversation: with more, reading it would hold up other calls. A
+call of two hours has 2,400 if it has a turn with a tool every twelve seconds: four entries each.
+"""
 MAX_TOOL_SECONDS: Final = 86_400
 """Longest time of a tool that is plausible: a day."""
 
@@ -28,7 +40,8 @@ class AgentToolRequest(WireModel):
 
 
 class AgentToolReply(WireModel):
-    """A tool has answered; `is_called` is false when it was not run after all. `full_tool_result` is in the full form only.
+    """A tool has answered; `is_called` is false when it was not run after all. `full_tool_result`
+    is in the full form only.
 
     `tool_latency_secs` is its time, where the event is made from a record that has it.
     """
@@ -47,12 +60,16 @@ class AgentToolReply(WireModel):
     @property
     def took_ms(self) -> int | None:
         """The tool's time in ms; None if the event does not have it."""
-        return None if self.tool_latency_secs is None else round(self.tool_latency_secs * MS_PER_SECOND)
+        return (
+            None
+            if self.tool_latency_secs is None
+            else round(self.tool_latency_secs * MS_PER_SECOND)
+        )
 
 
 class McpToolState(WireModel):
-    """A state of one use of a tool of an MCP server: `loading`, `awaiting_approval`, `success` or `failure`. `timestamp`, the
-    server's own time as text, is not read.
+    """A state of one use of a tool of an MCP server: `loading`, `awaiting_approval`, `success` or
+    `failure`. `timestamp`, the server's own time as text, is not read.
     """
 
     tool_name: Name
@@ -74,11 +91,12 @@ class McpToolState(WireModel):
         return self.result
 
 
-# Live events of a real ElevenLabs agent, as its socket sends them, with the time at which the bridge received them.
+# Live events of a real ElevenLabs agent, as its socket sends them, with the time at which the
+# bridge received them.
 #
-# The events have no time of their own. `event_id` grows within a call and links the transcript of a turn, the answer
-# to it, and a correction of that answer. A reconnected monitor sends the last hundred events again, so an event with
-# an id is a repeat when type, id and words are equal.
+# The events have no time of their own. `event_id` grows within a call and links the transcript of a
+# turn, the answer to it, and a correction of that answer. A reconnected monitor sends the last
+# hundred events again, so an event with an id is a repeat when type, id and words are equal.
 
 NO_WORDS = frozenset({"", ".", "...", "......"})
 """Transcripts of a caller who said nothing: a turn that timed out is sent as three dots."""
@@ -136,7 +154,9 @@ class Failure(WireModel):
 
 
 class AgentEvent(WireModel):
-    """Base of an agent's events; by itself, an event of a type that this version does not know: kept and counted."""
+    """Base of an agent's events; by itself, an event of a type that this version does not know:
+    kept and counted.
+    """
 
     type: Name
     timestamp: WireTimeMs | None = None
@@ -150,11 +170,12 @@ class AgentEvent(WireModel):
 class TimedAgentEvent(AgentEvent):
     """An event with a time. `timestamp` is when the bridge received it, in ms since 1970.
 
-    `is_time_exact` is false if that time only gives the order of events: when a bridge joins a call and receives its past, or
-    in a record with whole seconds. No latency is estimated from such times.
+    `is_time_exact` is false if that time only gives the order of events: when a bridge joins a call
+    and receives its past, or in a record with whole seconds. No latency is estimated from such
+    times.
 
-    `is_from_record` marks an event that a producer made from the record of the conversation. It counts only in a call without
-    live events, whichever come first.
+    `is_from_record` marks an event that a producer made from the record of the conversation. It
+    counts only in a call without live events, whichever come first.
     """
 
     timestamp: WireTimeMs
@@ -164,7 +185,11 @@ class TimedAgentEvent(AgentEvent):
     def _key(self, event_id: int | None, words: str) -> bytes | None:
         """Type, id and words. An event that is made from a record is no repeat of the live one."""
         kind = f"{self.type} of the record" if self.is_from_record else self.type
-        return None if event_id is None else f"{kind}\0{event_id}\0{words}".encode("utf-8", "surrogatepass")
+        return (
+            None
+            if event_id is None
+            else f"{kind}\0{event_id}\0{words}".encode("utf-8", "surrogatepass")
+        )
 
 
 class UserTranscript(TimedAgentEvent):
@@ -219,12 +244,17 @@ class Interruption(TimedAgentEvent):
 
 
 class ToolRequested(TimedAgentEvent):
-    """A tool is about to run. A client tool is announced by both event types, with one `tool_call_id`."""
+    """A tool is about to run. A client tool is announced by both event types, with one
+    `tool_call_id`.
+    """
 
     type: Literal["client_tool_call", "agent_tool_request"]
     data: AgentToolRequest = Field(
         validation_alias=AliasChoices(
-            "agent_tool_request", "client_tool_call", "agent_tool_request_event", "client_tool_call_event"
+            "agent_tool_request",
+            "client_tool_call",
+            "agent_tool_request_event",
+            "client_tool_call_event",
         )
     )
 
@@ -254,10 +284,14 @@ class ToolReplied(TimedAgentEvent):
 
 
 class McpToolCalled(TimedAgentEvent):
-    """A tool of an MCP server changed its state. Events of the other tools may report the same use, with one `tool_call_id`."""
+    """A tool of an MCP server changed its state. Events of the other tools may report the same use,
+    with one `tool_call_id`.
+    """
 
     type: Literal["mcp_tool_call"]
-    data: McpToolState = Field(validation_alias=AliasChoices("mcp_tool_call", "mcp_tool_call_event"))
+    data: McpToolState = Field(
+        validation_alias=AliasChoices("mcp_tool_call", "mcp_tool_call_event")
+    )
 
     @property
     def identity(self) -> bytes | None:
@@ -287,9 +321,13 @@ class AgentFailed(TimedAgentEvent):
 
 
 class CarriedAgentEvent(AgentEvent):
-    """Events of the catalogue that no rule reads. A bridge need not send them, above all not audio."""
+    """Events of the catalogue that no rule reads. A bridge need not send them, above
+    all not audio.
+    """
 
-    model_config = ConfigDict(extra="ignore")  # their content is neither kept nor counted as unknown
+    model_config = ConfigDict(
+        extra="ignore"
+    )  # their content is neither kept nor counted as unknown
 
     type: Literal[
         "agent_chat_response_part",
@@ -330,14 +368,18 @@ TypedAgentEvent = Annotated[
 ]
 
 
-# ElevenLabs' record of a finished conversation: the answer to GET, or the body of the post-call webhook.
+# ElevenLabs' record of a finished conversation: the answer to GET, or the body of the post-call
+# webhook.
 #
-# It is read leniently. Fields that a rule reads are typed, other known fields are named, and unknown fields are kept.
-# Records of older releases have null for empty lists, fewer fields, and metrics without the level `metrics`.
+# It is read leniently. Fields that a rule reads are typed, other known fields are named, and
+# unknown fields are kept. Records of older releases have null for empty lists, fewer fields, and
+# metrics without the level `metrics`.
 
 MAX_SECONDS = MAX_TIME_MS / MS_PER_SECOND
 LATENCY_METRIC = "convai_ttf_audio_since_silence"
-"""The voice-to-voice latency as ElevenLabs measures it: from the end of the caller's speech to the first sound of the answer."""
+"""The voice-to-voice latency as ElevenLabs measures it: from the end of the caller's speech to the
+first sound of the answer.
+"""
 
 _UNFINISHED = frozenset({"initiated", "in-progress", "processing"})
 
@@ -375,8 +417,8 @@ class RecordEntry(WireModel):
 
     Attributes:
         role: `user` or `agent`.
-        message: The words, for an interrupted answer the part that was heard; None for an entry of tools alone, or one whose
-            words are listed by voice.
+        message: The words, for an interrupted answer the part that was heard; None for an entry of
+            tools alone, or one whose words are listed by voice.
         original_message: The whole of an interrupted answer.
         time_in_call_secs: Whole seconds since the start of the call.
         created_at_unix_ms: The only exact time, in records of the newest releases.
@@ -406,7 +448,9 @@ class RecordEntry(WireModel):
 
     @property
     def user_words(self) -> str:
-        """The caller's words that took a turn; empty if there are none, or the entry is the agent's."""
+        """The caller's words that took a turn; empty if there are none, or the entry is the
+        agent's.
+        """
         if self.role != "user" or self.ignored_as_backchannel:
             return ""
         words = (self.message or "").strip()
@@ -414,14 +458,20 @@ class RecordEntry(WireModel):
 
     @property
     def agent_words(self) -> str:
-        """The words that the agent said or meant to say; empty if there are none, or the entry is the caller's."""
+        """The words that the agent said or meant to say; empty if there are none, or the entry is
+        the caller's.
+        """
         if self.role != "agent":
             return ""
-        return (self.original_message or self.message or _in_several_voices(self.multivoice_message)).strip()
+        return (
+            self.original_message or self.message or _in_several_voices(self.multivoice_message)
+        ).strip()
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Seconds by metric name, from either form of the record, without values that are not numbers."""
+        """Seconds by metric name, from either form of the record, without values that are not
+        numbers.
+        """
         return metrics_in(self.conversation_turn_metrics)
 
 
@@ -436,18 +486,21 @@ class RecordMetadata(WireModel):
 class ConversationRecord(WireModel):
     """A conversation after ElevenLabs has processed it.
 
-    `timestamp` (ms) is that of the bridge, or of the webhook, or the end of the call, in this order.
+    `timestamp` (ms) is that of the bridge, or of the webhook, or the end of the call, in this
+    order.
     """
 
     timestamp: WireTimeMs
-    transcript: Annotated[tuple[RecordEntry, ...], Field(max_length=MAX_ENTRIES), BeforeValidator(_none_is_empty)] = ()
+    transcript: Annotated[
+        tuple[RecordEntry, ...], Field(max_length=MAX_ENTRIES), BeforeValidator(_none_is_empty)
+    ] = ()
     conversation_id: Name | None = None
     agent_id: Name | None = None
     agent_name: Name | None = None
     status: Name | None = None
-    metadata: Annotated[RecordMetadata, BeforeValidator(lambda value: {} if value is None else value)] = (
-        RecordMetadata()
-    )
+    metadata: Annotated[
+        RecordMetadata, BeforeValidator(lambda value: {} if value is None else value)
+    ] = RecordMetadata()
     # Carried: named, so that only fields that the contract does not know are counted.
     type: Name | None = None
     event_timestamp: Any = None
@@ -490,7 +543,8 @@ class ConversationRecord(WireModel):
 
 
 def metrics_in(found: object) -> dict[str, float]:
-    """Returns seconds by metric name in `conversation_turn_metrics`, in today's form or in the older one without `metrics`.
+    """Returns seconds by metric name in `conversation_turn_metrics`, in today's form or in the
+    older one without `metrics`.
 
     Example:
         >>> metrics_in({"metrics": {"convai_tts_service_ttfb": {"elapsed_time": 0.132}}, "voice_id": "v"})
@@ -512,7 +566,11 @@ def metrics_in(found: object) -> dict[str, float]:
 
 def _in_several_voices(message: object) -> str:
     parts = message.get("parts") if isinstance(message, Mapping) else None
-    texts = [part.get("text") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    texts = (
+        [part.get("text") for part in parts if isinstance(part, Mapping)]
+        if isinstance(parts, list)
+        else []
+    )
     return " ".join(text for text in texts if isinstance(text, str))
 
 

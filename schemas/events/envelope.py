@@ -7,9 +7,13 @@ from typing import Final, NamedTuple
 from schemas.log import REPLAY_OF_HEADER
 
 AGENT_TYPE_PREFIX = "callgauge.elevenlabs."
-"""Type prefix of events of a real ElevenLabs agent; EVA's simulated caller shares the topic as `callgauge.user_sim.`."""
+"""Type prefix of events of a real ElevenLabs agent; EVA's simulated caller shares the topic as
+`callgauge.user_sim.`.
+"""
 AGENT_RECORD_TYPE = "callgauge.elevenlabs.conversation_record.v1"
-"""Type of the record of a conversation with an ElevenLabs agent, as a webhook or GET gives it when the call is over."""
+"""Type of the record of a conversation with an ElevenLabs agent, as a webhook or GET gives it when
+the call is over.
+"""
 
 ID_HEADER: Final = "ce_id"
 SOURCE_HEADER: Final = "ce_source"
@@ -24,7 +28,8 @@ MAX_SEQUENCE_DIGITS = 19
 
 
 class Envelope(NamedTuple):
-    """Attributes in the headers: `ce_source` with `ce_id` identifies an event, `sequence` grows within its source.
+    """Attributes in the headers: `ce_source` with `ce_id` identifies an event, `sequence` grows
+    within its source.
 
     `replay_of` is where the record was refused first, of one that was put back from quarantine.
     """
@@ -42,7 +47,8 @@ class Envelope(NamedTuple):
 
 
 def agent_event_type(name: str) -> str:
-    """Returns the `ce_type` of an event of a real ElevenLabs agent by its type; `conversation_record` is the record.
+    """Returns the `ce_type` of an event of a real ElevenLabs agent by its type;
+    `conversation_record` is the record.
 
     Example:
         >>> agent_event_type("user_transcript")
@@ -62,14 +68,17 @@ def envelope_headers(
     time_ms: int | None = None,
     sequence: int | None = None,
 ) -> list[tuple[str, bytes]]:
-    """Returns the Kafka headers of an event: its CloudEvents attributes in binary mode, the four required ones first.
+    """Returns the Kafka headers of an event: its CloudEvents attributes in binary mode, the four
+    required ones first.
 
     Args:
-        event_id: Id of the event, unique within `source`: a record that is sent again has the same one.
+        event_id: Id of the event, unique within `source`: a record that is sent again has the same
+            one.
         source: The producer.
         event_type: Type of the event.
         subject: The conversation id.
-        time_ms: Milliseconds since 1970; a time that no ISO form can express, after the year 9999, is left out.
+        time_ms: Milliseconds since 1970; a time that no ISO form can express, after the year 9999,
+            is left out.
         sequence: The number of the event within its source.
 
     Example:
@@ -94,7 +103,8 @@ def envelope_headers(
 def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
     """Returns the envelope in `headers`; None when there is none.
 
-    A sequence that is not a number counts as missing, because headers are optional and the event has fields of its own.
+    A sequence that is not a number counts as missing, because headers are optional and the event
+    has fields of its own.
 
     Example:
         >>> read_envelope([("ce_id", b"e-1"), ("ce_source", b"bot-7"), ("ce_sequence", b"12")])
@@ -110,13 +120,17 @@ def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
         _text(named.get(ID_HEADER)),
         _text(named.get(SOURCE_HEADER)),
         _text(named.get(TYPE_HEADER)),
-        int(sequence) if sequence and len(sequence) <= MAX_SEQUENCE_DIGITS and sequence.isdigit() else None,
+        int(sequence)
+        if sequence and len(sequence) <= MAX_SEQUENCE_DIGITS and sequence.isdigit()
+        else None,
         _text(named.get(REPLAY_OF_HEADER)),
     )
 
 
 def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", errors="backslashreplace")  # two ids stay two
+    return (
+        None if value is None else value.decode("utf-8", errors="backslashreplace")
+    )  # two ids stay two
 
 
 def _iso(time_ms: int) -> str | None:

@@ -25,10 +25,15 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "UserSpeaking": _event("user_started_speaking", data={"frame": "UserStartedSpeakingFrame"}),
     "IgnoredLine": _event("transcript", data={"frame": " my flight"}),
     "CallNote": _event("agent_handoff", data={"old_agent": "desk", "new_agent": "guard"}),
-    "ProcessorFailed": _event("error", data={"message": "the model is down", "processor": "OpenAILLMService#0"}),
-    "ToolLine": _event("tool_call", data={"tool_name": "find_booking", "arguments": {"code": "A1"}}),
+    "ProcessorFailed": _event(
+        "error", data={"message": "the model is down", "processor": "OpenAILLMService#0"}
+    ),
+    "ToolLine": _event(
+        "tool_call", data={"tool_name": "find_booking", "arguments": {"code": "A1"}}
+    ),
     "SpeechEventRecord": _event(
-        "speech_event", data={"kind": "user_speech_stopped", "timestamp": _AT_S, "started_at": _AT_S - 1.5}
+        "speech_event",
+        data={"kind": "user_speech_stopped", "timestamp": _AT_S, "started_at": _AT_S - 1.5},
     ),
     "FunctionCallRecord": _event(
         "function_call_event",
@@ -42,10 +47,13 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
         },
     ),
     "MessageRecord": _event(
-        "assistant_message", data={"content": "Your flight leaves at nine.", "timestamp": _ISO, "interrupted": False}
+        "assistant_message",
+        data={"content": "Your flight leaves at nine.", "timestamp": _ISO, "interrupted": False},
     ),
     "ObserverRecord": _event("user_bot_latency", data={"latency_seconds": 1.298}),
-    "PipecatMetric": _event("TTFBMetricsData", processor="OpenAILLMService#0", model="gpt-4o", value=0.31),
+    "PipecatMetric": _event(
+        "TTFBMetricsData", processor="OpenAILLMService#0", model="gpt-4o", value=0.31
+    ),
     # elevenlabs.events, by a simulated caller
     "AudioEvent": {
         "event_type": "audio_start",
@@ -55,14 +63,18 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "UserSpeech": _event("user_speech", data={"text": "When does my flight leave?"}),
     "AssistantSpeech": _event("assistant_speech", data={"text": "Your flight leaves at nine."}),
-    "ConnectionState": _event("connection_state", data={"state": "session_ended", "details": {"reason": "goodbye"}}),
+    "ConnectionState": _event(
+        "connection_state", data={"state": "session_ended", "details": {"reason": "goodbye"}}
+    ),
     "CarriedSimulatorEvent": _event("audio_sent", data={}),
     # elevenlabs.events, by a real agent
     "UserTranscript": _event(
-        "user_transcript", user_transcription_event={"user_transcript": "Where is my parcel?", "event_id": 12}
+        "user_transcript",
+        user_transcription_event={"user_transcript": "Where is my parcel?", "event_id": 12},
     ),
     "AgentResponse": _event(
-        "agent_response", agent_response_event={"agent_response": "It arrives tomorrow at nine.", "event_id": 20}
+        "agent_response",
+        agent_response_event={"agent_response": "It arrives tomorrow at nine.", "event_id": 20},
     ),
     "AgentResponseCorrection": _event(
         "agent_response_correction",
@@ -75,7 +87,12 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "Interruption": _event("interruption", interruption_event={"event_id": 25}),
     "ToolRequested": _event(
         "agent_tool_request",
-        agent_tool_request={"tool_name": "track", "tool_call_id": "t1", "tool_type": "webhook", "event_id": 13},
+        agent_tool_request={
+            "tool_name": "track",
+            "tool_call_id": "t1",
+            "tool_type": "webhook",
+            "event_id": 13,
+        },
     ),
     "ToolReplied": _event(
         "agent_tool_response",
@@ -100,10 +117,15 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
         },
     ),
     "ConversationInitiated": _event(
-        "conversation_initiation_metadata", conversation_initiation_metadata_event={"conversation_id": "conv_1"}
+        "conversation_initiation_metadata",
+        conversation_initiation_metadata_event={"conversation_id": "conv_1"},
     ),
-    "AgentResponseComplete": _event("agent_response_complete", agent_response_complete_event={"event_id": 20}),
-    "AgentFailed": _event("client_error", error_event={"code": 1008, "message": "the quota is used up"}),
+    "AgentResponseComplete": _event(
+        "agent_response_complete", agent_response_complete_event={"event_id": 20}
+    ),
+    "AgentFailed": _event(
+        "client_error", error_event={"code": 1008, "message": "the quota is used up"}
+    ),
     "CarriedAgentEvent": _event("ping"),
     "ConversationRecord": {
         "conversation_id": "conv_1",
@@ -118,12 +140,20 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     # audit.events
     "AuditUser": _log("user", value="When does my flight leave?"),
     "AuditAssistant": _log("assistant", value="Your flight leaves at nine."),
-    "AuditToolCall": _log("tool_call", value={"tool": "find_booking", "parameters": {"code": "A1"}}),
-    "AuditToolResponse": _log("tool_response", value={"tool": "find_booking", "response": {"status": "ok"}}),
+    "AuditToolCall": _log(
+        "tool_call", value={"tool": "find_booking", "parameters": {"code": "A1"}}
+    ),
+    "AuditToolResponse": _log(
+        "tool_response", value={"tool": "find_booking", "response": {"status": "ok"}}
+    ),
     "AuditFallback": _log("turn_fallback"),
-    "AuditLlmCall": _log("llm_call", latency_ms=640, usage={"prompt_tokens": 812, "completion_tokens": 24}),
+    "AuditLlmCall": _log(
+        "llm_call", latency_ms=640, usage={"prompt_tokens": 812, "completion_tokens": 24}
+    ),
     # any of them
-    "CallStarted": _event("call_started", agent="airline", environment="production", goals="rebooking"),
+    "CallStarted": _event(
+        "call_started", agent="airline", environment="production", goals="rebooking"
+    ),
     "CallEnded": _event("call_ended", reason="goodbye"),
     "TurnDetails": _event(
         "turn_details",
@@ -138,11 +168,15 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     ),
     "UserTextUpdated": _event("user_text_updated", text="When does my flight leave?", turn_id=3),
 }
-"""Examples by the name of the model. Times: `timestamp` in milliseconds since 1970, those inside `data` in seconds."""
+"""Examples by the name of the model. Times: `timestamp` in milliseconds since 1970, those inside
+`data` in seconds.
+"""
 
 
 def with_examples(schema: dict[str, Any]) -> dict[str, Any]:
-    """Adds the examples to a JSON Schema and to its definitions, by their titles; returns the same schema."""
+    """Adds the examples to a JSON Schema and to its definitions, by their titles; returns the same
+    schema.
+    """
     for part in (schema, *schema.get("$defs", {}).values()):
         example = EXAMPLES.get(part.get("title", ""))
         if example is not None:

@@ -12,13 +12,16 @@ from schemas.scores.latency_stages import ServiceKind, service_kind
 from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_TIME_MS, JsonValue, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
-# One number of a pipecat `MetricsFrame`, in the shape in which EVA logs it (`pipecat_metrics.jsonl`).
+# One number of a pipecat `MetricsFrame`, in the shape in which EVA logs it
+# (`pipecat_metrics.jsonl`).
 
 
 class PipecatMetric(WireModel):
-    """A latency or usage that a service reports. `type` is the name of pipecat's class, which decides the unit.
+    """A latency or usage that a service reports. `type` is the name of pipecat's class, which
+    decides the unit.
 
-    `value` is a number, or the fields of a class with several. `stage` is EVA's own field of a `LatencyMetric`.
+    `value` is a number, or the fields of a class with several. `stage` is EVA's own field of a
+    `LatencyMetric`.
     """
 
     type: Literal[
@@ -43,13 +46,16 @@ class PipecatMetric(WireModel):
     conversation_id: Name | None = None
 
 
-# The events of a pipecat bot: the lines of EVA's pipecat log, and the entries of pipecat's own observers.
+# The events of a pipecat bot: the lines of EVA's pipecat log, and the entries of pipecat's own
+# observers.
 
 MAX_MESSAGE_MS: Final = 600_000
 """Longest turn of an assistant whose reported start is trusted: nobody listens for ten minutes."""
 
 MAX_DROPPED: Final = 10**9
-"""Most events that one record may report as dropped; a faulty producer can add no more to a counter."""
+"""Most events that one record may report as dropped; a faulty producer can add no more to a
+counter.
+"""
 
 
 class PipecatLine(WireModel):
@@ -90,7 +96,9 @@ class TtsText(PipecatLine):
 
 
 class LlmResponse(PipecatLine):
-    """A reply, whole or a token chunk with its own blanks; it counts only in a call without any `tts_text`."""
+    """A reply, whole or a token chunk with its own blanks; it counts only in a call without any
+    `tts_text`.
+    """
 
     type: Literal["llm_response"]
     data: Frame
@@ -118,8 +126,9 @@ class IgnoredLine(PipecatLine):
 
 
 class CallNote(PipecatLine):
-    """What a framework tells of a call: another agent has taken over (`old_agent`, `new_agent`), or what looked like an interruption
-    was none (`resumed`). It becomes a note in the record of the call.
+    """What a framework tells of a call: another agent has taken over (`old_agent`, `new_agent`), or
+    what looked like an interruption was none (`resumed`). It becomes a note in the record of the
+    call.
     """
 
     type: Literal["agent_handoff", "false_interruption"]
@@ -127,39 +136,49 @@ class CallNote(PipecatLine):
 
 
 class ProcessorFailed(PipecatLine):
-    """A processor of the bot reports an error, also one from which it recovers. It is counted, and its text is not kept."""
+    """A processor of the bot reports an error, also one from which it recovers. It is counted, and
+    its text is not kept.
+    """
 
     type: Literal["error"]
     data: Any = None
 
     @property
     def component(self) -> ServiceKind | None:
-        """The kind of service that failed, by the name of its processor; None for another, or without a name."""
+        """The kind of service that failed, by the name of its processor; None for another, or
+        without a name.
+        """
         name = self.data.get("processor") if isinstance(self.data, dict) else None
         return service_kind(name) if isinstance(name, str) else None
 
     @property
     def told_twice(self) -> tuple[str, str] | None:
-        """Of an error that its framework may tell in two ways: the framework's name of it (`cause`), and the way (`told_by`)."""
+        """Of an error that its framework may tell in two ways: the framework's name of it
+        (`cause`), and the way (`told_by`).
+        """
         known = self.data if isinstance(self.data, dict) else {}
         cause, told_by = known.get("cause"), known.get("told_by")
         return (cause, told_by) if isinstance(cause, str) and isinstance(told_by, str) else None
 
 
 class ToolLine(PipecatLine):
-    """The realtime frameworks' copy of a tool call. The audit log has it too, and only that one counts."""
+    """The realtime frameworks' copy of a tool call. The audit log has it too, and only that one
+    counts.
+    """
 
     type: Literal["tool_call"]
     data: ToolFrame
 
 
 class SpeechMoment(WireModel):
-    """pipecat's `SpeechEvent`: `timestamp` is when it happened, in epoch seconds, detector delay already taken out.
+    """pipecat's `SpeechEvent`: `timestamp` is when it happened, in epoch seconds, detector delay
+    already taken out.
 
-    `user_speech_*` is what the voice activity detector hears, `user_turn_*` the turn strategy's ruling. Of an end, `started_at`
-    is the start of the same stretch: with it, a start that was lost is known. Words with the same `sound_id` are of the sound that
-    begins with it. `cause` of an interruption is `user_speech`,
-    `user_turn` or `program`, where the framework tells it: it becomes a note in the record of the call.
+    `user_speech_*` is what the voice activity detector hears, `user_turn_*` the turn strategy's
+    ruling. Of an end, `started_at` is the start of the same stretch: with it, a start that was lost
+    is known. Words with the same `sound_id` are of the sound that begins with it. `cause` of an
+    interruption is `user_speech`, `user_turn` or `program`, where the framework tells it: it
+    becomes a note in the record of the call.
     """
 
     kind: Literal[
@@ -180,7 +199,8 @@ class SpeechMoment(WireModel):
 class SpeechEventRecord(PipecatLine):
     """A moment of pipecat's `SpeakingObserver`: who spoke, and the turn strategy's rulings.
 
-    `is_from_record` says that it was made from a record of the whole call: it counts only where no live event tells who spoke.
+    `is_from_record` says that it was made from a record of the whole call: it counts only where no
+    live event tells who spoke.
     """
 
     type: Literal["speech_event"]
@@ -189,9 +209,10 @@ class SpeechEventRecord(PipecatLine):
 
 
 class FunctionCall(WireModel):
-    """pipecat's `FunctionCallEvent`: `timestamp` is when it happened, in epoch seconds. A call is first requested, then in
-    progress, then settled. Its result is only there if the bot is configured to report it. `pipecat-callgauge` sends
-    `{"status": "success" | "error", "withheld": true}` in place of one that it keeps back.
+    """pipecat's `FunctionCallEvent`: `timestamp` is when it happened, in epoch seconds. A call is
+    first requested, then in progress, then settled. Its result is only there if the bot is
+    configured to report it. `pipecat-callgauge` sends `{"status": "success" | "error", "withheld":
+    true}` in place of one that it keeps back.
     """
 
     kind: Literal[
@@ -230,7 +251,9 @@ class FunctionCall(WireModel):
         """Whether the bot keeps the result back; it may send its status."""
         if self.error is not None:
             return False
-        return self.result is None or (isinstance(self.result, Mapping) and self.result.get("withheld") is True)
+        return self.result is None or (
+            isinstance(self.result, Mapping) and self.result.get("withheld") is True
+        )
 
     @property
     def is_over(self) -> bool:
@@ -252,9 +275,10 @@ class FunctionCallRecord(PipecatLine):
 
 
 class Message(WireModel):
-    """Words of one turn. `timestamp` is when the turn began, a text by ISO 8601 or seconds since 1970; of a caller's words any time
-    of their sound. `sound_id` names that sound, if its speech event has one. `interrupted` says whether the caller cut an answer
-    off; `content` is then the part that was heard.
+    """Words of one turn. `timestamp` is when the turn began, a text by ISO 8601 or seconds since
+    1970; of a caller's words any time of their sound. `sound_id` names that sound, if its speech
+    event has one. `interrupted` says whether the caller cut an answer off; `content` is then the
+    part that was heard.
     """
 
     content: Text | None = None
@@ -271,7 +295,8 @@ class Message(WireModel):
 class MessageRecord(PipecatLine):
     """The words of a turn as pipecat's aggregators put them together.
 
-    `is_from_record` says that they were taken from a record of the whole call: they count only where no live event has the words.
+    `is_from_record` says that they were taken from a record of the whole call: they count only
+    where no live event has the words.
     """
 
     type: Literal["user_message", "assistant_message"]
@@ -280,8 +305,9 @@ class MessageRecord(PipecatLine):
 
 
 class ObserverRecord(PipecatLine):
-    """Other entries of pipecat's observers: latencies of stages, usage. Of `data`, only numbers are kept, at most
-    `max_stage_values_per_call` of a call; its size is that of a record (`max_record_bytes`).
+    """Other entries of pipecat's observers: latencies of stages, usage. Of `data`, only numbers are
+    kept, at most `max_stage_values_per_call` of a call; its size is that of a record
+    (`max_record_bytes`).
     """
 
     type: Literal[
@@ -299,9 +325,11 @@ class ObserverRecord(PipecatLine):
 
 
 class EventsDropped(PipecatLine):
-    """Numbers of events that the bot's observer dropped because the broker did not take them in time, by their subject.
+    """Numbers of events that the bot's observer dropped because the broker did not take them in
+    time, by their subject.
 
-    Each record counts what no earlier one has counted. Subjects that this version does not know are left out.
+    Each record counts what no earlier one has counted. Subjects that this version does not know are
+    left out.
     """
 
     type: Literal["events_dropped"]
@@ -315,11 +343,13 @@ class EventsDropped(PipecatLine):
 
 
 def message_began_ms(stamp: object, time_ms: int) -> int:
-    """Returns when the turn of a pipecat message began. The message is written at the end of the turn, with the time of its start.
+    """Returns when the turn of a pipecat message began. The message is written at the end of the
+    turn, with the time of its start.
 
     Args:
         stamp: Start of the turn, a text by ISO 8601 or seconds since 1970.
-        time_ms: When it was written. This is the result if the message has no start, or an impossible one.
+        time_ms: When it was written. This is the result if the message has no start, or an
+            impossible one.
 
     Example:
         >>> message_began_ms("2026-09-21T14:13:20.666+00:00", 1_790_000_003_000)

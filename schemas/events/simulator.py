@@ -10,15 +10,19 @@ from schemas.events.elevenlabs import TypedAgentEvent
 from schemas.events.pipecat import PipecatEvent
 from schemas.wire import Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
-# The events of EVA's simulated caller on `elevenlabs.events`: two forms in one stream, with old and new names of
-# roles.
+# The events of EVA's simulated caller on `elevenlabs.events`: two forms in one stream, with old and
+# new names of roles.
 
-AudioRole = Literal["simulated_user", "elevenlabs_user", "assistant", "framework_agent", "pipecat_agent"]
+AudioRole = Literal[
+    "simulated_user", "elevenlabs_user", "assistant", "framework_agent", "pipecat_agent"
+]
 USER_ROLES = frozenset({"simulated_user", "elevenlabs_user"})
 
 
 class SimulatorEvent(WireModel):
-    """Base of both forms. EVA and callgauge skip an event without `timestamp`, the moment of logging."""
+    """Base of both forms. EVA and callgauge skip an event without `timestamp`, the moment of
+    logging.
+    """
 
     timestamp: WireTimeMs | None = None
     sequence: int | None = None
@@ -70,7 +74,9 @@ class ConnectionState(SimulatorEvent):
 
 
 class CarriedSimulatorEvent(SimulatorEvent):
-    """Events of the catalogue that no rule reads, except that they count as the last thing that happened."""
+    """Events of the catalogue that no rule reads, except that they count as the last thing that
+    happened.
+    """
 
     type: Literal[
         "user_speech_correction",
@@ -106,8 +112,9 @@ _TYPED_KINDS: Final = frozenset(
 
 
 def under_its_own_key(event: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns an event of the simulator whose kind is under the key of the other form, with its kind under its own key. EVA reads
-    `type`, and `event_type` where that is empty, for every kind. None if the event is no such one.
+    """Returns an event of the simulator whose kind is under the key of the other form, with its
+    kind under its own key. EVA reads `type`, and `event_type` where that is empty, for every kind.
+    None if the event is no such one.
 
     Example:
         >>> under_its_own_key({"type": "audio_start", "user": "assistant"})
@@ -132,10 +139,15 @@ Source = Literal["audit", "pipecat", "elevenlabs"]
 """An input topic."""
 Stream = Literal["pipecat", "audit", "elevenlabs", "user_sim"]
 STREAMS: Final[tuple[Stream, ...]] = get_args(Stream)
-"""The streams that a sender may name: a pipecat bot's, the agent framework's audit log, a real ElevenLabs agent's, and EVA's
-simulated caller's. `ce_type` has the same words."""
-CONTROL_EVENTS: Final = frozenset({"call_started", "call_ended", "user_text_updated", "turn_details"})
-"""Events that steer the evaluator and are no part of a call's history. We send them on the audit topic."""
+"""The streams that a sender may name: a pipecat bot's, the agent framework's audit log, a real
+ElevenLabs agent's, and EVA's simulated caller's. `ce_type` has the same words.
+"""
+CONTROL_EVENTS: Final = frozenset(
+    {"call_started", "call_ended", "user_text_updated", "turn_details"}
+)
+"""Events that steer the evaluator and are no part of a call's history. We send them on the audit
+topic.
+"""
 TYPE_KEYS: Final = ("type", "event_type", "message_type")
 """The fields in which events say what they are, by their stream."""
 _SOURCES: Final[Mapping[Stream, Source]] = {
@@ -149,7 +161,9 @@ _SOURCES: Final[Mapping[Stream, Source]] = {
 def _types_of(union: Any) -> frozenset[str]:
     """The words that the models of a union have for `type`."""
     models = get_args(get_args(union)[0])
-    return frozenset(word for model in models for word in get_args(model.model_fields["type"].annotation))
+    return frozenset(
+        word for model in models for word in get_args(model.model_fields["type"].annotation)
+    )
 
 
 TYPES_BY_STREAM: Final[Mapping[Stream, frozenset[str]]] = {
@@ -158,7 +172,9 @@ TYPES_BY_STREAM: Final[Mapping[Stream, frozenset[str]]] = {
     "elevenlabs": _types_of(TypedAgentEvent),
     "user_sim": _types_of(TypedSimulatorEvent),
 }
-"""Types by stream; the first stream with a type has it. `error` and `tool_call` are in several: pipecat's come first."""
+"""Types by stream; the first stream with a type has it. `error` and `tool_call` are in several:
+pipecat's come first.
+"""
 
 
 def is_control_event(event: Mapping[str, Any]) -> bool:
@@ -191,7 +207,8 @@ def stream_of(event: Mapping[str, Any]) -> Stream | None:
 
 
 def stream_of_type(event_type: str) -> Stream | None:
-    """The stream that a CloudEvents type names; None if it is not one of ours, `callgauge.<stream>.<event>.v1`.
+    """The stream that a CloudEvents type names; None if it is not one of ours,
+    `callgauge.<stream>.<event>.v1`.
 
     Example:
         >>> stream_of_type("callgauge.pipecat.tts_text.v1"), stream_of_type("callgauge.call.call_started.v1")
@@ -203,7 +220,9 @@ def stream_of_type(event_type: str) -> Stream | None:
     word = rest.partition(".")[0]
     if prefix != "callgauge":
         return None
-    return "audit" if word == "call" else next((stream for stream in STREAMS if stream == word), None)
+    return (
+        "audit" if word == "call" else next((stream for stream in STREAMS if stream == word), None)
+    )
 
 
 def source_of(stream: Stream) -> Source:
@@ -212,7 +231,8 @@ def source_of(stream: Stream) -> Source:
 
 
 def is_agent_record(event: Mapping[str, Any]) -> bool:
-    """Whether it is the record of a conversation with an ElevenLabs agent, or the webhook with one. A record has no type of its own.
+    """Whether it is the record of a conversation with an ElevenLabs agent, or the webhook with one.
+    A record has no type of its own.
 
     Example:
         >>> is_agent_record({"transcript": []}), is_agent_record({"data": {"transcript": []}})
@@ -222,12 +242,15 @@ def is_agent_record(event: Mapping[str, Any]) -> bool:
     """
     kind, data = event.get("type"), event.get("data")
     is_webhook = isinstance(kind, str) and kind.startswith("post_call_")
-    return "transcript" in event or (isinstance(data, Mapping) and (is_webhook or "transcript" in data))
+    return "transcript" in event or (
+        isinstance(data, Mapping) and (is_webhook or "transcript" in data)
+    )
 
 
 def has_type(event: Mapping[str, Any], stream: str) -> bool:
-    """Whether an event whose stream is known says what it is. One of a real ElevenLabs agent has a `type` of its own, unless it is the
-    record of a conversation: a type that is known elsewhere alone shows that its stream is wrong.
+    """Whether an event whose stream is known says what it is. One of a real ElevenLabs agent has a
+    `type` of its own, unless it is the record of a conversation: a type that is known elsewhere
+    alone shows that its stream is wrong.
 
     Example:
         >>> has_type({"type": "speech_event"}, "pipecat"), has_type({"foo": 1}, "pipecat")

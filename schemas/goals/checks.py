@@ -1,8 +1,8 @@
 """How a subgoal is checked: by code on words and tool calls, or by a judge who reads the call.
 
-A check by code is a tree. Its leaves look at one turn: the words of a side, a tool call, the answer of the tool.
-`all_of`, `any_of` and `not` combine them, `within` gives them a time. What each means, and when it is decided, stands with
-the evaluation in `consumers/engine/goals/checks.py`.
+A check by code is a tree. Its leaves look at one turn: the words of a side, a tool call, the answer
+of the tool. `all_of`, `any_of` and `not` combine them, `within` gives them a time. What each means,
+and when it is decided, stands with the evaluation in `consumers/engine/goals/checks.py`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,9 @@ NonEmptyName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAM
 
 
 class Equals(GoalModel):
-    """The value is this one, as JSON has it: `5` and `5.0` are equal, `5` and `"5"`, `1` and `true` are not."""
+    """The value is this one, as JSON has it: `5` and `5.0` are equal, `5` and `"5"`, `1` and `true`
+    are not.
+    """
 
     equals: JsonValue
 
@@ -122,13 +124,17 @@ Matcher = Annotated[
     Discriminator(
         _matcher_tag,
         custom_error_type="unknown_matcher",
-        custom_error_message="expected a value, or one of equals, one_of, matches, at_least, at_most, present",
+        custom_error_message=(
+            "expected a value, or one of equals, one_of, matches, at_least, at_most, present"
+        ),
     ),
 ]
 """Condition on a value. A bare value means `equals`."""
 
 Matchers = Annotated[dict[NonEmptyName, Matcher], Field(max_length=MAX_MATCHERS_PER_CHECK)]
-"""By name of an argument, or path into nested ones: `flight.date`, `seats.0`. All of them must hold."""
+"""By name of an argument, or path into nested ones: `flight.date`, `seats.0`. All of them must
+hold.
+"""
 
 
 class ToolCalled(GoalModel):
@@ -157,7 +163,8 @@ class ToolResult(GoalModel):
     def _says_which_answer(self) -> "ToolResult":
         if self.outcome is None and not self.result:
             raise ValueError(
-                "nothing is said of the answer; give outcome (success or error) or result, or use tool_called"
+                "nothing is said of the answer; give outcome (success or error) or result, or use "
+                "tool_called"
             )
         return self
 
@@ -189,7 +196,9 @@ class Within(GoalModel):
     @field_validator("seconds")
     @classmethod
     def _is_the_only_limit(cls, seconds: float | None, known: ValidationInfo) -> float | None:
-        """Looked at by itself, so that it is reported together with mistakes of the check inside."""
+        """Looked at by itself, so that it is reported together with mistakes of the
+        check inside.
+        """
         if seconds is not None and known.data.get("turns") is not None:
             raise ValueError(_ONE_LIMIT)
         return seconds
@@ -216,7 +225,9 @@ class AnyOf(GoalModel):
 
 
 class Not(GoalModel):
-    """The check does not come true: known when the call is over, or when the time of a `within` around it is."""
+    """The check does not come true: known when the call is over, or when the time of a `within`
+    around it is.
+    """
 
     kind: Literal["not"]
     check: "CodeCheck"
@@ -235,7 +246,8 @@ CodeCheck = Annotated[TurnCheck | Within | AllOf | AnyOf | Not, Field(discrimina
 
 AnyCheck = Annotated[TurnCheck | Within | AllOf | AnyOf | Not | Judge, Field(discriminator="kind")]
 CHECKS: Final[Mapping[str, type[GoalModel]]] = {
-    get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(AnyCheck)[0])
+    get_args(model.model_fields["kind"].annotation)[0]: model
+    for model in get_args(get_args(AnyCheck)[0])
 }
 """Every check by its kind."""
 
@@ -276,7 +288,10 @@ def patterns_of(check: AnyCheck) -> Iterator[str]:
             case Says():
                 yield each.pattern
             case ToolCalled() | ToolResult():
-                matchers = [*each.arguments.values(), *(each.result.values() if isinstance(each, ToolResult) else ())]
+                matchers = [
+                    *each.arguments.values(),
+                    *(each.result.values() if isinstance(each, ToolResult) else ()),
+                ]
                 yield from (matcher.matches for matcher in matchers if isinstance(matcher, Matches))
             case Within() | AllOf() | AnyOf() | Not() | Judge():
                 pass

@@ -41,11 +41,13 @@ from schemas.wire import is_none
 
 # Goal sets: the purpose of a call, as subgoals that can be checked and expected tool calls.
 #
-# A chosen set is published as a fact of its call, with its digest, so that the call and its replays keep it even if
-# the source changes. The checks of subgoals are in `checks`.
+# A chosen set is published as a fact of its call, with its digest, so that the call and its replays
+# keep it even if the source changes. The checks of subgoals are in `checks`.
 
 MAX_SUBGOALS: Final = 50
-"""Subgoals of one set. The largest published samples have eight; each one that a judge checks costs money per turn."""
+"""Subgoals of one set. The largest published samples have eight; each one that a judge checks costs
+money per turn.
+"""
 MAX_EXPECTED_TOOL_CALLS: Final = 100
 """Tool calls that one set expects; a long call makes some thirty."""
 MAX_EXPECTED_PARAMETERS: Final = 50
@@ -55,11 +57,17 @@ MAX_AGENTS: Final = 100
 MAX_DETAILS_CHARS: Final = 4_000
 """Longest text of one subgoal: it is part of every question about it."""
 MAX_INSTRUCTION_CHARS: Final = 20_000
-"""Longest instruction of the caller; part of every question too. Published ones have some 3,000 characters."""
+"""Longest instruction of the caller; part of every question too. Published ones have some 3,000
+characters.
+"""
 MAX_SET_BYTES: Final = 262_144
-"""Largest set as canonical JSON. It is written to `scores` with every call, in records of at most 1 MiB."""
+"""Largest set as canonical JSON. It is written to `scores` with every call, in records of at most 1
+MiB.
+"""
 MAX_SET_STEPS: Final = 20_000
-"""Steps that all patterns of a set may take at each character, at worst: some 1.5 s for the longest text that is searched."""
+"""Steps that all patterns of a set may take at each character, at worst: some 1.5 s for the longest
+text that is searched.
+"""
 MAX_TURNS: Final = 1_000
 """Most that `max_turns` may be: as many turns as a call may have."""
 DEFAULT_MAX_TURNS: Final = 20
@@ -67,7 +75,9 @@ DEFAULT_MAX_TURNS: Final = 20
 MISTAKES_ERROR: Final = "goal_mistakes"
 """Type of a pydantic error whose context has `mistakes`: pairs of a path below it and a text."""
 
-SubgoalId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+SubgoalId = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)
+]
 TurnOfSample = Annotated[int, Field(ge=-MAX_TURNS, le=MAX_TURNS)] | NonEmptyName | None
 """agent-inspect's `turn`: a 0-based index; texts, such as `all`, and None name no turn."""
 
@@ -77,10 +87,12 @@ class Subgoal(GoalModel):
 
     Attributes:
         id: Its name among the set's subgoals.
-        details: The goal in plain words. A judge gets exactly this text; for a check by code it is an explanation.
+        details: The goal in plain words. A judge gets exactly this text; for a check by code it is
+            an explanation.
         check: How it is checked.
-        turn: Used by agent-inspect's static scores of finished traces only. A call may reach the subgoal in any turn, as in
-            agent-inspect's progress over turns, so a set in our own format may not name one.
+        turn: Used by agent-inspect's static scores of finished traces only. A call may reach the
+            subgoal in any turn, as in agent-inspect's progress over turns, so a set in our own
+            format may not name one.
     """
 
     id: SubgoalId
@@ -95,7 +107,9 @@ class Subgoal(GoalModel):
 
 
 class ExpectedParameter(GoalModel):
-    """An argument of an expected call: equal to `value`, or as `check` says in plain words for a judge."""
+    """An argument of an expected call: equal to `value`, or as `check` says in plain words for a
+    judge.
+    """
 
     name: NonEmptyName
     value: JsonValue = None
@@ -108,7 +122,9 @@ class ExpectedParameter(GoalModel):
 
 
 class ExpectedOutput(GoalModel):
-    """The answer to an expected call: equal to `value` (null when neither is given), or as `check` says."""
+    """The answer to an expected call: equal to `value` (null when neither is given), or as `check`
+    says.
+    """
 
     value: JsonValue = None
     check: str | None = Field(None, min_length=1, max_length=MAX_DETAILS_CHARS)
@@ -126,34 +142,42 @@ class ExpectedToolCall(GoalModel):
         tool: Its name.
         expected_parameters: Arguments that must be so; others are free.
         expected_output: None takes any answer.
-        turn: The 0-based index of the turn it belongs to. agent-inspect leaves out calls that name no turn.
+        turn: The 0-based index of the turn it belongs to. agent-inspect leaves out calls that name
+            no turn.
     """
 
     tool: NonEmptyName
-    expected_parameters: tuple[ExpectedParameter, ...] = Field((), max_length=MAX_EXPECTED_PARAMETERS)
+    expected_parameters: tuple[ExpectedParameter, ...] = Field(
+        (), max_length=MAX_EXPECTED_PARAMETERS
+    )
     expected_output: ExpectedOutput | None = None
     turn: TurnOfSample = None
 
 
 class JudgeOptions(GoalModel):
-    """How a judge is asked about the subgoals of a set, under the names of agent-inspect's options. None leaves it to the settings.
+    """How a judge is asked about the subgoals of a set, under the names of agent-inspect's options.
+    None leaves it to the settings.
 
     Attributes:
         num_judge_trials: Most trials of a vote, odd.
         optimize_judge_trials: Whether asking ends once a majority is certain.
         max_retry_judge_trials: How often invalid answers are asked again when it does not.
-        include_judge_explanation: Whether the record of a subgoal has the trials of its verdict: grades, explanations and, if the
-            judge keeps them, whole answers.
-        template_subgoal: A prompt of one's own, with the places of `judging.PLACES`; `templates_subgoal` is another name of it, that of
-            agent-inspect's documentation.
+        include_judge_explanation: Whether the record of a subgoal has the trials of its verdict:
+            grades, explanations and, if the judge keeps them, whole answers.
+        template_subgoal: A prompt of one's own, with the places of `judging.PLACES`;
+            `templates_subgoal` is another name of it, that of agent-inspect's documentation.
     """
 
-    num_judge_trials: Annotated[int, AfterValidator(odd)] | None = Field(None, gt=0, le=MAX_TRIALS, exclude_if=is_none)
+    num_judge_trials: Annotated[int, AfterValidator(odd)] | None = Field(
+        None, gt=0, le=MAX_TRIALS, exclude_if=is_none
+    )
     optimize_judge_trials: bool | None = Field(None, exclude_if=is_none)
     max_retry_judge_trials: int | None = Field(None, ge=0, le=MAX_RETRY_WAVES, exclude_if=is_none)
     include_judge_explanation: bool | None = Field(None, exclude_if=is_none)
     template_subgoal: Annotated[str, AfterValidator(check_template)] | None = Field(
-        None, validation_alias=AliasChoices("template_subgoal", "templates_subgoal"), exclude_if=is_none
+        None,
+        validation_alias=AliasChoices("template_subgoal", "templates_subgoal"),
+        exclude_if=is_none,
     )
 
 
@@ -162,18 +186,23 @@ class GoalSet(JudgeOptions):
 
     Attributes:
         id: Its name in `call_started`, and the key on the topic `goals`.
-        agents: Agents whose calls get it if they name no set. Without agents, only calls that name it get it.
-        user_instruction: The caller's instruction or wish, for the judge; None when it is not known.
+        agents: Agents whose calls get it if they name no set. Without agents, only calls that name
+            it get it.
+        user_instruction: The caller's instruction or wish, for the judge; None when it is not
+            known.
         subgoals: Its subgoals, in the order in which they are shown and judged.
         expected_tool_calls: Tool calls that should be made, for tool correctness.
-        max_turns: Turns to which progress is padded, as agent-inspect does; later turns count for nothing.
+        max_turns: Turns to which progress is padded, as agent-inspect does; later turns count for
+            nothing.
     """
 
     id: NonEmptyName
     agents: tuple[NonEmptyName, ...] = Field((), max_length=MAX_AGENTS)
     user_instruction: str | None = Field(None, max_length=MAX_INSTRUCTION_CHARS)
     subgoals: tuple[Subgoal, ...] = Field(min_length=1, max_length=MAX_SUBGOALS)
-    expected_tool_calls: tuple[ExpectedToolCall, ...] = Field((), max_length=MAX_EXPECTED_TOOL_CALLS)
+    expected_tool_calls: tuple[ExpectedToolCall, ...] = Field(
+        (), max_length=MAX_EXPECTED_TOOL_CALLS
+    )
     max_turns: int = Field(DEFAULT_MAX_TURNS, ge=1, le=MAX_TURNS)
 
     @cached_property
@@ -183,7 +212,8 @@ class GoalSet(JudgeOptions):
 
     def canonical(self) -> bytes:
         """The set as JSON in one fixed form."""
-        # Without defaults, so that a field of a later version does not change the digest of sets that do not use it.
+        # Without defaults, so that a field of a later version does not change the digest of sets
+        # that do not use it.
         plain = self.model_dump(mode="json", exclude_defaults=True)
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
@@ -191,10 +221,17 @@ class GoalSet(JudgeOptions):
     def _keeps_the_bounds(self) -> "GoalSet":
         mistakes = [*self._doubled(), *self._too_large_checks(), *self._too_costly()]
         if not mistakes and (size := len(self.canonical())) > MAX_SET_BYTES:
-            mistakes = [((), f"has {size} bytes as JSON, and {MAX_SET_BYTES} are allowed; shorten its texts")]
+            mistakes = [
+                (
+                    (),
+                    f"has {size} bytes as JSON, and {MAX_SET_BYTES} are allowed; shorten its texts",
+                )
+            ]
         if mistakes:
             texts = "; ".join(text for _, text in mistakes)
-            raise PydanticCustomError(MISTAKES_ERROR, "{texts}", {"texts": texts, "mistakes": mistakes})
+            raise PydanticCustomError(
+                MISTAKES_ERROR, "{texts}", {"texts": texts, "mistakes": mistakes}
+            )
         return self
 
     def _doubled(self) -> Iterator["PlacedText"]:
@@ -203,7 +240,10 @@ class GoalSet(JudgeOptions):
         for index, subgoal in enumerate(self.subgoals):
             if subgoal.id in seen:
                 times = counts[subgoal.id]
-                yield ("subgoals", index, "id"), f"{subgoal.id!r} names {times} subgoals; give each one its own"
+                yield (
+                    ("subgoals", index, "id"),
+                    f"{subgoal.id!r} names {times} subgoals; give each one its own",
+                )
             seen.add(subgoal.id)
         for index, agent in enumerate(self.agents):
             if agent in self.agents[:index]:
@@ -213,11 +253,15 @@ class GoalSet(JudgeOptions):
         for index, subgoal in enumerate(self.subgoals):
             depths = [depth for _, depth in with_depths(subgoal.check)]
             if max(depths) > MAX_CHECK_DEPTH:
-                text = f"checks are nested {max(depths)} deep, and {MAX_CHECK_DEPTH} are allowed; make several subgoals"
+                text = (
+                    f"checks are nested {max(depths)} deep, and {MAX_CHECK_DEPTH} are allowed; "
+                    "make several subgoals"
+                )
                 yield ("subgoals", index, "check"), text
             elif len(depths) > MAX_CHECKS_PER_SUBGOAL:
                 text = (
-                    f"has {len(depths)} checks, and {MAX_CHECKS_PER_SUBGOAL} are allowed; make several subgoals of it"
+                    f"has {len(depths)} checks, and {MAX_CHECKS_PER_SUBGOAL} are allowed; make "
+                    "several subgoals of it"
                 )
                 yield ("subgoals", index, "check"), text
 
@@ -228,7 +272,8 @@ class GoalSet(JudgeOptions):
             if steps > MAX_SET_STEPS:
                 yield (
                     ("subgoals", index, "check"),
-                    f"with this one, the patterns of the set may take {steps:,} steps at each character, and "
+                    f"with this one, the patterns of the set may take {steps:,} steps at each "
+                    "character, and "
                     f"{MAX_SET_STEPS:,} are allowed; use fewer or shorter repetitions",
                 )
                 return
@@ -249,17 +294,21 @@ class ChoosesGoals(Protocol):
             agent: The call's agent; None when it is not known.
 
         Returns:
-            The named set, or the agent's set if the call names none; None when there is none. An unknown name gives None
-            instead of the agent's set, because progress towards other goals than the call's own would be wrong.
+            The named set, or the agent's set if the call names none; None when there is none. An
+            unknown name gives None instead of the agent's set, because progress towards other goals
+            than the call's own would be wrong.
         """
 
 
 def _require_value_or_check(expected: ExpectedParameter | ExpectedOutput) -> None:
     if expected.check is not None and expected.value is not None:
-        raise ValueError("has both value and check; give value for an exact match, or check for a judge")
+        raise ValueError(
+            "has both value and check; give value for an exact match, or check for a judge"
+        )
 
 
-# Tool calls as agent-inspect's data files write them: a list literal as text, with calls like `get_user(id=ada_1)`.
+# Tool calls as agent-inspect's data files write them: a list literal as text, with calls like
+# `get_user(id=ada_1)`.
 
 MAX_TOOL_STRING_CHARS: Final = 20_000
 """Longest text of one call; the published ones have a few hundred."""
@@ -285,8 +334,8 @@ class ToolStringError(ValueError):
 def calls_in(text: str) -> list[dict[str, Any]]:
     """The calls that a text holds, as fields of `ExpectedToolCall`.
 
-    All values are texts, as in agent-inspect: a number in an actual call never equals one of them. Unlike its own reader
-    this one keeps a value with commas whole.
+    All values are texts, as in agent-inspect: a number in an actual call never equals one of them.
+    Unlike its own reader this one keeps a value with commas whole.
 
     Raises:
         ToolStringError: It has none, or another text.
@@ -298,7 +347,9 @@ def calls_in(text: str) -> list[dict[str, Any]]:
         [{'tool': 'get_user', 'expected_parameters': [{'name': 'id', 'value': 'ada_1'}]}]
     """
     if len(text) > MAX_TOOL_STRING_CHARS:
-        raise ToolStringError(f"has {len(text)} characters, and {MAX_TOOL_STRING_CHARS} are allowed")
+        raise ToolStringError(
+            f"has {len(text)} characters, and {MAX_TOOL_STRING_CHARS} are allowed"
+        )
     if not text.lstrip().startswith(("[", "{")):
         return [_call(text)]
     try:
@@ -306,17 +357,19 @@ def calls_in(text: str) -> list[dict[str, Any]]:
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return _calls_between(text)
     listed = literal if isinstance(literal, list) else [literal]
-    if not listed or not all(isinstance(each, dict) and isinstance(each.get("tool_code"), str) for each in listed):
+    if not listed or not all(
+        isinstance(each, dict) and isinstance(each.get("tool_code"), str) for each in listed
+    ):
         raise ToolStringError(f"expected a list like {_EXAMPLE}")
     return [_call(each["tool_code"]) for each in listed]
 
 
 def _calls_between(text: str) -> list[dict[str, Any]]:
-    """The calls of a list that is no literal, because values in it have the quotes that end a text: what stands between `tool_code` and
-    `output`.
+    """The calls of a list that is no literal, because values in it have the quotes that end a text:
+    what stands between `tool_code` and `output`.
 
-    agent-inspect's own reader takes nothing but the tool of such a call. Lists and objects in it are read, so that they can equal those
-    of an actual call; other values are texts, as everywhere.
+    agent-inspect's own reader takes nothing but the tool of such a call. Lists and objects in it
+    are read, so that they can equal those of an actual call; other values are texts, as everywhere.
     """
     calls = [_call_or_tool(found["code"]) for found in _CODE.finditer(text)]
     if not calls:
@@ -356,7 +409,9 @@ def _call(code: str) -> dict[str, Any]:
 
 
 def _split(arguments: str) -> Iterator[str]:
-    """The parts between commas, but for commas in brackets and quotes; a bracket that nothing closes is a character."""
+    """The parts between commas, but for commas in brackets and quotes; a bracket that nothing
+    closes is a character.
+    """
     if not arguments.strip():
         return
     open_brackets: list[str] = []
@@ -364,10 +419,25 @@ def _split(arguments: str) -> Iterator[str]:
     start = 0
     for place, character in enumerate(arguments):
         if quote:
-            # An apostrophe inside a word closes nothing: the quoted text ends where an argument or a list item may.
-            if character == quote and arguments[place + 1 :].lstrip()[:1] in ("", ",", "]", "}", ")", ":"):
+            # An apostrophe inside a word closes nothing: the quoted text ends where an argument or
+            # a list item may.
+            if character == quote and arguments[place + 1 :].lstrip()[:1] in (
+                "",
+                ",",
+                "]",
+                "}",
+                ")",
+                ":",
+            ):
                 quote = ""
-        elif character in _QUOTES and arguments[:place].rstrip()[-1:] in ("=", ",", "[", "{", "(", ":"):
+        elif character in _QUOTES and arguments[:place].rstrip()[-1:] in (
+            "=",
+            ",",
+            "[",
+            "{",
+            "(",
+            ":",
+        ):
             quote = character
         elif character in _CLOSING and _CLOSING[character] in arguments[place:]:
             open_brackets.append(_CLOSING[character])
@@ -384,10 +454,11 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if is_quoted else value
 
 
-# Goals in other projects' formats, rewritten as ours: agent-inspect's samples in both shapes, and EVA's dataset
-# records.
+# Goals in other projects' formats, rewritten as ours: agent-inspect's samples in both shapes, and
+# EVA's dataset records.
 #
-# Fields that have nothing to do with goals are left alone. All subgoals of these formats are for a judge.
+# Fields that have nothing to do with goals are left alone. All subgoals of these formats are for a
+# judge.
 
 DocumentPath = tuple[str | int, ...]
 """A place in a document: names of fields and indexes of lists."""
@@ -427,7 +498,9 @@ class Rewritten:
 
 
 def rewritten(value: Mapping[str, Any]) -> Rewritten | None:
-    """A sample or record of another project's; None for a document in our own format, or in none."""
+    """A sample or record of another project's; None for a document in our own format,
+    or in none.
+    """
     if "user_goal" in value or "ground_truth" in value:
         return _eva_record(value)
     if "sub_goals" in value:
@@ -465,7 +538,12 @@ def _data_file_entry(value: Mapping[str, Any], metadata: Mapping[str, Any]) -> R
     result = Rewritten()
     _take_id(result, value)
     spoken = value.get("input")
-    if isinstance(spoken, list) and spoken and isinstance(spoken[0], Mapping) and "content" in spoken[0]:
+    if (
+        isinstance(spoken, list)
+        and spoken
+        and isinstance(spoken[0], Mapping)
+        and "content" in spoken[0]
+    ):
         result.take("user_instruction", spoken[0]["content"], ("input", 0, "content"))
     if "subgoals" in metadata:
         result.take("subgoals", _judged(metadata["subgoals"]), ("metadata", "subgoals"))
@@ -474,17 +552,23 @@ def _data_file_entry(value: Mapping[str, Any], metadata: Mapping[str, Any]) -> R
 
 
 def _eva_record(value: Mapping[str, Any]) -> Rewritten:
-    """A record of EVA's datasets: the results that the caller must get, and the tool calls of the expected trace."""
+    """A record of EVA's datasets: the results that the caller must get, and the tool calls of the
+    expected trace.
+    """
     result = Rewritten()
     _take_id(result, value)
     path: DocumentPath = ("user_goal", "decision_tree", "must_have_criteria")
     criteria = _at(value, path)
     if criteria is None:
-        result.mistakes.append((path[:1], "expected decision_tree.must_have_criteria in user_goal, a list of texts"))
+        result.mistakes.append(
+            (path[:1], "expected decision_tree.must_have_criteria in user_goal, a list of texts")
+        )
     else:
         result.take("subgoals", _judged(criteria, as_details=True), path)
         if isinstance(criteria, list):
-            result.origins |= {("subgoals", index, "details"): (*path, index) for index in range(len(criteria))}
+            result.origins |= {
+                ("subgoals", index, "details"): (*path, index) for index in range(len(criteria))
+            }
     instruction = _at(value, ("user_goal", "high_level_user_goal"))
     if instruction is not None:
         result.take("user_instruction", instruction, ("user_goal", "high_level_user_goal"))
@@ -501,12 +585,16 @@ def _eva_record(value: Mapping[str, Any]) -> Rewritten:
 
 
 def _eva_call(event: Mapping[str, Any]) -> dict[str, Any]:
-    """A call of the expected trace. EVA fills in names by language when a call begins, so a name that is not known yet matches any."""
+    """A call of the expected trace. EVA fills in names by language when a call begins, so a name
+    that is not known yet matches any.
+    """
     given = event.get("params") or {}
     if not isinstance(given, Mapping):
         raise ToolStringError(f"expected params by name, seen {seen(given)}")
     parameters = [
-        {"name": name, "value": value} for name, value in given.items() if not _PLACEHOLDER.search(json.dumps(value))
+        {"name": name, "value": value}
+        for name, value in given.items()
+        if not _PLACEHOLDER.search(json.dumps(value))
     ]
     return {"tool": event.get("tool_name"), "expected_parameters": parameters}
 
@@ -527,7 +615,9 @@ def _judged(raw: object, *, as_details: bool = False) -> object:
         if as_details:
             subgoals.append({**named, "details": each})
         elif isinstance(each, Mapping):
-            subgoals.append({**named, **{name: each[name] for name in ("details", "turn") if name in each}})
+            subgoals.append(
+                {**named, **{name: each[name] for name in ("details", "turn") if name in each}}
+            )
         else:
             subgoals.append(each)
     return subgoals
@@ -542,7 +632,9 @@ def _take_calls(result: Rewritten, holder: Mapping[str, Any], path: DocumentPath
         if isinstance(entries, list):
             _add_calls(result, enumerate(entries), (*path, key), tool_calls_of)
         else:
-            result.mistakes.append(((*path, key), f"expected a list of tool calls, seen {seen(entries)}"))
+            result.mistakes.append(
+                ((*path, key), f"expected a list of tool calls, seen {seen(entries)}")
+            )
 
 
 def _add_calls(
@@ -574,15 +666,23 @@ def tool_calls_of(entry: Any) -> list[dict[str, Any]]:
             return calls_in(code)
         case {"tool_name": name}:
             call: dict[str, Any] = {"tool": name, "turn": entry.get("turn")}
-            call["expected_parameters"] = [_with_mode(each) for each in _list(entry.get("tool_inputs"))]
+            call["expected_parameters"] = [
+                _with_mode(each) for each in _list(entry.get("tool_inputs"))
+            ]
             if entry.get("tool_output") is not None:
                 call["expected_output"] = _with_mode(entry["tool_output"])
             return [call]
         case {"tool": name}:
-            call = {"tool": name, "turn": entry.get("turn"), "expected_output": entry.get("expected_output")}
+            call = {
+                "tool": name,
+                "turn": entry.get("turn"),
+                "expected_output": entry.get("expected_output"),
+            }
             call["expected_parameters"] = _list(entry.get("expected_parameters"))
             return [call]
-    raise ToolStringError(f"expected a tool call with tool or tool_name, or a text with tool_code, seen {seen(entry)}")
+    raise ToolStringError(
+        f"expected a tool call with tool or tool_name, or a text with tool_code, seen {seen(entry)}"
+    )
 
 
 def _with_mode(given: Any) -> dict[str, Any]:
@@ -614,7 +714,8 @@ def _at(value: object, path: DocumentPath) -> Any:
     return value
 
 
-# Reads goal sets from plain values in any format. Every mistake has its place in the document and a remedy.
+# Reads goal sets from plain values in any format. Every mistake has its place in the document and a
+# remedy.
 
 
 @dataclass(frozen=True, slots=True)
@@ -659,15 +760,20 @@ def read_goals(document: object, *, fallback_id: str | None = None) -> ReadGoals
 
     Args:
         document: As JSON has it.
-        fallback_id: The id of a single set that has none in a format where it may be missing, such as a file's name.
+        fallback_id: The id of a single set that has none in a format where it may be missing, such
+            as a file's name.
     """
     found = ReadGoals()
     listed = enumerate(document) if isinstance(document, list) else [(None, document)]
     for index, value in listed:
-        _read_one(found, value, () if index is None else (index,), fallback_id if index is None else None)
+        _read_one(
+            found, value, () if index is None else (index,), fallback_id if index is None else None
+        )
     if not found.sets and not found.mistakes:
         found.mistakes.append(
-            GoalMistake((), "holds no goal set; expected a mapping with id and subgoals, or a list of them")
+            GoalMistake(
+                (), "holds no goal set; expected a mapping with id and subgoals, or a list of them"
+            )
         )
     _refuse_doubles(found)
     return found
@@ -675,7 +781,9 @@ def read_goals(document: object, *, fallback_id: str | None = None) -> ReadGoals
 
 def _read_one(found: ReadGoals, value: object, path: DocumentPath, fallback_id: str | None) -> None:
     if not isinstance(value, Mapping):
-        found.mistakes.append(GoalMistake(path, f"expected a goal set with id and subgoals, seen {seen(value)}"))
+        found.mistakes.append(
+            GoalMistake(path, f"expected a goal set with id and subgoals, seen {seen(value)}")
+        )
         return
     foreign = rewritten(value)
     read = foreign or Rewritten(plain=dict(value))
@@ -704,7 +812,8 @@ def _unread_turns(goals: GoalSet) -> Iterator["PlacedText"]:
     for index, subgoal in enumerate(goals.subgoals):
         if isinstance(subgoal.turn, int):
             text = (
-                f"no call is judged by it: a subgoal may be reached in any turn; seen {subgoal.turn}. Leave it out, or put the check "
+                "no call is judged by it: a subgoal may be reached in any turn; seen "
+                f"{subgoal.turn}. Leave it out, or put the check "
                 "into one of kind `within`"
             )
             yield ("subgoals", index, "turn"), text
@@ -717,7 +826,9 @@ def _refuse_doubles(found: ReadGoals) -> None:
     for path, goals in found.sets:
         if goals.id in ids:
             found.mistakes.append(
-                GoalMistake((*path, "id"), f"{goals.id!r} is there twice; give each goal set its own id")
+                GoalMistake(
+                    (*path, "id"), f"{goals.id!r} is there twice; give each goal set its own id"
+                )
             )
         ids.add(goals.id)
         for index, agent in enumerate(goals.agents):
@@ -750,7 +861,9 @@ _HINTS: Final[Mapping[str, str]] = {
 _ITS_KINDS: Final = re.compile(r"'(\w+)'")
 
 
-def _mistakes_in(details: Iterable[Mapping[str, Any]], plain: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
+def _mistakes_in(
+    details: Iterable[Mapping[str, Any]], plain: Mapping[str, Any]
+) -> Iterator[tuple[DocumentPath, str]]:
     """Every mistake with its path in `plain`."""
     for detail in details:
         path, current = _followed(detail["loc"], plain)
@@ -769,7 +882,9 @@ def _mistakes_in(details: Iterable[Mapping[str, Any]], plain: Mapping[str, Any])
 
 
 def _followed(loc: DocumentPath, plain: object) -> tuple[DocumentPath, Any]:
-    """The part of pydantic's path that is in the document, without the names of variants, and the value there."""
+    """The part of pydantic's path that is in the document, without the names of variants, and the
+    value there.
+    """
     path: list[str | int] = []
     current: Any = plain
     for part in loc:
@@ -786,9 +901,16 @@ def _followed(loc: DocumentPath, plain: object) -> tuple[DocumentPath, Any]:
 def _unknown_field(loc: DocumentPath) -> str:
     owner = next((str(part) for part in reversed(loc[:-1]) if isinstance(part, str)), "")
     if owner in _MATCHERS:
-        return f"there is a matcher already, and {str(loc[-1])!r} beside it is not taken; make two checks, in an all_of"
+        return (
+            f"there is a matcher already, and {str(loc[-1])!r} beside it is not taken; make two "
+            "checks, in an all_of"
+        )
     model = _MODEL_AT.get(owner)
-    known = [] if model is None else sorted(model.model_fields, key=lambda name: name in JudgeOptions.model_fields)
+    known = (
+        []
+        if model is None
+        else sorted(model.model_fields, key=lambda name: name in JudgeOptions.model_fields)
+    )
     close = difflib.get_close_matches(str(loc[-1]), known, n=1)
     hint = f"probably {close[0]!r} is meant" if close else f"there are {', '.join(known)}"
     return f"there is no field {str(loc[-1])!r} here; {hint}"
@@ -804,9 +926,16 @@ def _expected(detail: Mapping[str, Any]) -> str:
         case "union_tag_invalid":
             kinds = ", ".join(_ITS_KINDS.findall(context["expected_tags"]))
             if context["tag"] == "judge":
-                return f"a judge checks a whole subgoal, not a part of a check; expected one of {kinds}"
+                return (
+                    "a judge checks a whole subgoal, not a part of a check; expected one of "
+                    f"{kinds}"
+                )
             close = difflib.get_close_matches(str(context["tag"]), kinds.split(", "), n=1)
-            hint = f"probably {close[0]!r} is meant, one of {kinds}" if close else f"expected one of {kinds}"
+            hint = (
+                f"probably {close[0]!r} is meant, one of {kinds}"
+                if close
+                else f"expected one of {kinds}"
+            )
             return f"there is no check of kind {context['tag']!r}; {hint}"
         case "union_tag_not_found":
             kind = next((name for name in given if name in CHECKS), "tool_called")
@@ -815,7 +944,11 @@ def _expected(detail: Mapping[str, Any]) -> str:
             example = ", for example `kind: judge`;" if detail["loc"][-1] == "check" else ","
             return f"expected a mapping{example} seen {seen(given)}"
         case "tuple_type" | "list_type":
-            example = f", for example [{given}]," if detail["loc"][-1] == "agents" and isinstance(given, str) else ","
+            example = (
+                f", for example [{given}],"
+                if detail["loc"][-1] == "agents" and isinstance(given, str)
+                else ","
+            )
             return f"expected a list{example} seen {seen(given)}"
         case "string_type":
             hint = "; put it in quotes" if isinstance(given, int | float) else ""
@@ -827,12 +960,22 @@ def _expected(detail: Mapping[str, Any]) -> str:
         case "bool_type" | "bool_parsing":
             return f"expected true or false, seen {seen(given)}"
         case "string_pattern_mismatch":
-            return f"expected letters, digits, dot, dash and underscore, a letter or digit first; seen {seen(given)}"
+            return (
+                "expected letters, digits, dot, dash and underscore, a letter or digit first; "
+                f"seen {seen(given)}"
+            )
         case "string_too_short" | "too_short":
             return "must not be empty"
         case "string_too_long":
-            return f"has {len(given)} characters, and {context['max_length']} are allowed; shorten it"
+            return (
+                f"has {len(given)} characters, and {context['max_length']} are allowed; shorten it"
+            )
         case "too_long":
-            return f"has {context['actual_length']} entries, and {context['max_length']} are allowed; leave some out"
-    should_be = "must be" if "than" in detail["type"] else "expected"  # a bound of a number, or one of some values
+            return (
+                f"has {context['actual_length']} entries, and {context['max_length']} are allowed; "
+                "leave some out"
+            )
+    should_be = (
+        "must be" if "than" in detail["type"] else "expected"
+    )  # a bound of a number, or one of some values
     return f"{re.sub('^Input should be', should_be, message)}; seen {seen(given)}"

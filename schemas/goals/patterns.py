@@ -1,7 +1,8 @@
 """Patterns of goals: the part of regular expressions whose search is fast on any text.
 
-Every repetition has a bound, and the ways in which a pattern can fit at one place are counted when it is read. A pattern with too
-many is refused. Python's `re` searches the others, ignoring case. RE2 is no replacement: its words and borders of words are ASCII.
+Every repetition has a bound, and the ways in which a pattern can fit at one place are counted when
+it is read. A pattern with too many is refused. Python's `re` searches the others, ignoring case.
+RE2 is no replacement: its words and borders of words are ASCII.
 """
 
 import re
@@ -14,7 +15,9 @@ MAX_PATTERN_CHARS: Final = 500
 MAX_REPEATS: Final = 500
 """Most that one `{m,n}` may ask for: a long sentence."""
 MAX_PATTERN_STEPS: Final = 10_000
-"""Steps that a search may take at each character, at worst: two gaps of sixty characters have 8,000. See `MAX_SET_STEPS`."""
+"""Steps that a search may take at each character, at worst: two gaps of sixty characters have
+8,000. See `MAX_SET_STEPS`.
+"""
 MAX_GROUP_DEPTH: Final = 20
 """Groups inside groups; more is no pattern that a person wrote."""
 MAX_SEARCHED_CHARS: Final = 8_192
@@ -35,8 +38,8 @@ class PatternError(ValueError):
 class _Cost(NamedTuple):
     """Worst cost of a part at one place of a text.
 
-    `ways` are the different ways to fit, each of which what follows may have to try; `steps` are the characters looked at
-    until all of them were tried.
+    `ways` are the different ways to fit, each of which what follows may have to try; `steps` are
+    the characters looked at until all of them were tried.
     """
 
     ways: int
@@ -58,7 +61,8 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def is_found(pattern: re.Pattern[str], text: str) -> bool:
-    """Whether a compiled pattern fits anywhere in the first `MAX_SEARCHED_CHARS` characters of a text.
+    """Whether a compiled pattern fits anywhere in the first `MAX_SEARCHED_CHARS` characters of a
+    text.
 
     Example:
         >>> is_found(compiled(r"confirm(ed)?.{0,20}number"), "I CONFIRMED your number.")
@@ -89,7 +93,8 @@ def worst_steps(pattern: str) -> int:
     if cost.steps > MAX_PATTERN_STEPS:
         seen = "more than a billion" if cost.steps >= _TOO_MANY else f"{cost.steps:,}"
         raise PatternError(
-            f"fits in so many ways that a search may take {seen} steps at each character, and {MAX_PATTERN_STEPS:,} are "
+            f"fits in so many ways that a search may take {seen} steps at each character, and "
+            f"{MAX_PATTERN_STEPS:,} are "
             "allowed; use fewer or shorter repetitions, or make several checks of it"
         )
     return cost.steps
@@ -100,7 +105,9 @@ def _checked(pattern: str) -> str:
     return pattern
 
 
-PatternText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_CHARS), AfterValidator(_checked)]
+PatternText = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_PATTERN_CHARS), AfterValidator(_checked)
+]
 """A pattern that has been read and is not too costly."""
 
 
@@ -143,7 +150,8 @@ class _Reader:
             self._escape(_ESCAPED_SETS | _ESCAPED_PLACES | _ESCAPED_SPACES)
         elif character in _MEANINGFUL:
             raise self._error(
-                f"{character} has nothing before it to repeat or close; write \\{character} for the character"
+                f"{character} has nothing before it to repeat or close; write \\{character} for "
+                "the character"
             )
         else:
             self._at += 1
@@ -154,7 +162,10 @@ class _Reader:
         self._at += 1
         if self._next() == "?":
             if self._pattern[self._at : self._at + 2] != "?:":
-                raise self._error("of the groups that begin with (? only (?: is taken; case is ignored in any case")
+                raise self._error(
+                    "of the groups that begin with (? only (?: is taken; case is ignored in any "
+                    "case"
+                )
             self._at += 2
         self._depth += 1
         if self._depth > MAX_GROUP_DEPTH:
@@ -180,7 +191,12 @@ class _Reader:
                 self._escape(_ESCAPED_SETS | _ESCAPED_SPACES)
                 continue
             # Python warns that their meaning will change one day.
-            if character == "[" or self._pattern[self._at : self._at + 2] in ("--", "&&", "||", "~~"):
+            if character == "[" or self._pattern[self._at : self._at + 2] in (
+                "--",
+                "&&",
+                "||",
+                "~~",
+            ):
                 raise self._error(f"write \\{character} for this character in a set")
             self._at += 1
         self._at += 1
@@ -203,11 +219,16 @@ class _Reader:
                 counts = self._counts()
             case "*" | "+" as sign:
                 example = "{0,80}" if sign == "*" else "{1,80}"
-                raise self._error(f"{sign} repeats without a bound; say how often at most, for example {example}")
+                raise self._error(
+                    f"{sign} repeats without a bound; say how often at most, for example {example}"
+                )
             case _:
                 return one
         if self._next() in ("?", "+", "*", "{"):
-            raise self._error(f"{self._next()} behind a repetition is not taken; put the repetition in a group (?:...)")
+            raise self._error(
+                f"{self._next()} behind a repetition is not taken; put the repetition in a group "
+                "(?:...)"
+            )
         return _repeated(one, *counts)
 
     def _counts(self) -> tuple[int, int]:
@@ -216,12 +237,15 @@ class _Reader:
             raise self._error("{ is no repetition like {2} or {0,80}; write \\{ for the character")
         if found[2] and not found[3]:
             raise self._error(
-                f"{found[0]} repeats without a bound; say how often at most, for example {{{found[1]},80}}"
+                f"{found[0]} repeats without a bound; say how often at most, for example "
+                f"{{{found[1]},80}}"
             )
         least = int(found[1])
         most = int(found[3]) if found[2] else least
         if most < least or most > MAX_REPEATS:
-            raise self._error(f"{found[0]} must go from a smaller to a larger number, {MAX_REPEATS} at most")
+            raise self._error(
+                f"{found[0]} must go from a smaller to a larger number, {MAX_REPEATS} at most"
+            )
         self._at = found.end()
         return least, most
 
@@ -238,7 +262,9 @@ def _bounded(ways: int, steps: int) -> _Cost:
 
 
 def _repeated(one: _Cost, least: int, most: int) -> _Cost:
-    """As often as must be, each with all that may follow; and behind each one that may be there, the choice to stop."""
+    """As often as must be, each with all that may follow; and behind each one that may be there,
+    the choice to stop.
+    """
     cost = _NOTHING
     for _ in range(most - least):
         more = one.then(cost)

@@ -1,7 +1,9 @@
-"""Every Prometheus metric of callgauge, as data: the one table that code, rules, dashboards and documents read.
+"""Every Prometheus metric of callgauge, as data: the one table that code, rules, dashboards and
+documents read.
 
-Nothing here counts anything. The roles build their instruments from these rows, and the tests of `deploy/` hold every
-rule and every panel against them, so a metric cannot be renamed in one place only.
+Nothing here counts anything. The roles build their instruments from these rows, and the tests of
+`deploy/` hold every rule and every panel against them, so a metric cannot be renamed in one place
+only.
 """
 
 from typing import Final
@@ -11,7 +13,13 @@ from schemas.metrics.evaluator import EVALUATOR_METRICS
 from schemas.metrics.exporter import EXPORTER_METRICS, SPEECH_METRICS
 from schemas.metrics.judge import JUDGE_METRICS
 from schemas.metrics.measures import MEASURES_METRICS
-from schemas.metrics.process import CONSOLE_METRICS, HISTORY_METRICS, INGEST_METRICS, MONITOR_METRICS, PROCESS_METRICS
+from schemas.metrics.process import (
+    CONSOLE_METRICS,
+    HISTORY_METRICS,
+    INGEST_METRICS,
+    MONITOR_METRICS,
+    PROCESS_METRICS,
+)
 from schemas.metrics.sequencer import SEQUENCER_METRICS
 
 METRICS: Final[tuple[Metric, ...]] = (
@@ -41,5 +49,7 @@ def metric_named(name: str) -> Metric:
 
 
 def metrics_of(role: Role) -> tuple[Metric, ...]:
-    """The metrics that one role exposes, those of every role included, in the order of the table."""
+    """The metrics that one role exposes, those of every role included, in the order of
+    the table.
+    """
     return tuple(metric for metric in METRICS if metric.role in (role, "every"))

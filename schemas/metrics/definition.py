@@ -1,4 +1,6 @@
-"""The form of the rows of the metric catalogue: metrics and their labels, with the bounds of label values."""
+"""The form of the rows of the metric catalogue: metrics and their labels, with the bounds of label
+values.
+"""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -25,10 +27,13 @@ class Label:
         name: The label's name.
         meaning: Meaning of a value, one phrase.
         values: The closed set of values, empty if the set is not known beforehand.
-        cap: For values that arrive in events: how many distinct ones keep their name; later ones are `OVERFLOW_VALUE`.
-        yields: Whether it gives way to other labels: once half of the page is full, new combinations have `OVERFLOW_VALUE` for it.
+        cap: For values that arrive in events: how many distinct ones keep their name; later ones
+            are `OVERFLOW_VALUE`.
+        yields: Whether it gives way to other labels: once half of the page is full, new
+            combinations have `OVERFLOW_VALUE` for it.
 
-    A label with neither takes its values from the deployment (partitions, consumer groups), never from an event.
+    A label with neither takes its values from the deployment (partitions, consumer groups), never
+    from an event.
     """
 
     name: str
@@ -49,7 +54,8 @@ class Metric:
         help: A full sentence; for a duration or an event, from when to when or at which moment.
         role: The role whose `/metrics` shows it; `every` if each does.
         label_set: Its labels, in the order in which children are addressed.
-        edges: Upper edges of a histogram's buckets in its unit, ascending, without infinity; empty otherwise.
+        edges: Upper edges of a histogram's buckets in its unit, ascending, without infinity; empty
+            otherwise.
     """
 
     name: str
@@ -71,21 +77,31 @@ class Metric:
         names = frozenset[str](self.labels)
         if self.type != "histogram":
             return {self.name: names}
-        return {f"{self.name}_bucket": names | {"le"}, f"{self.name}_count": names, f"{self.name}_sum": names}
+        return {
+            f"{self.name}_bucket": names | {"le"},
+            f"{self.name}_count": names,
+            f"{self.name}_sum": names,
+        }
 
     @property
     def le_values(self) -> tuple[str, ...]:
-        """The texts that `le` takes on `/metrics`: one per edge, always with a decimal point, then `+Inf`."""
+        """The texts that `le` takes on `/metrics`: one per edge, always with a decimal point, then
+        `+Inf`.
+        """
         return (*(str(float(edge)) for edge in self.edges), "+Inf") if self.edges else ()
 
     @property
     def series_of_child(self) -> int:
-        """How many series one label combination has: of a histogram its edges, infinity, the count and the sum."""
+        """How many series one label combination has: of a histogram its edges, infinity, the count
+        and the sum.
+        """
         return len(self.edges) + 3 if self.type == "histogram" else 1
 
     @property
     def least_children(self) -> int:
-        """How many label combinations there can be if every capped label is `other`; labels of the deployment count as one."""
+        """How many label combinations there can be if every capped label is `other`; labels of the
+        deployment count as one.
+        """
         return math.prod(len(label.values) or 1 for label in self.label_set)
 
 
@@ -103,7 +119,9 @@ class MetricsOf:
         """Declares how much of something there is now."""
         return lambda meaning: Metric(name, "gauge", unit, meaning, self.role, labels)
 
-    def histogram(self, name: str, unit: str, edges: tuple[float, ...], *labels: Label) -> Callable[[str], Metric]:
+    def histogram(
+        self, name: str, unit: str, edges: tuple[float, ...], *labels: Label
+    ) -> Callable[[str], Metric]:
         """Declares how often a value fell between two edges."""
         return lambda meaning: Metric(name, "histogram", unit, meaning, self.role, labels, edges)
 
@@ -111,8 +129,12 @@ class MetricsOf:
 def words_of(
     words: type[StrEnum], *, only: Collection[StrEnum] | None = None, without: StrEnum | None = None
 ) -> tuple[str, ...]:
-    """Returns the label values of a closed set: all of its words, or a part of them, in its order."""
-    return tuple(word.value for word in words if word is not without and (only is None or word in only))
+    """Returns the label values of a closed set: all of its words, or a part of them, in
+    its order.
+    """
+    return tuple(
+        word.value for word in words if word is not without and (only is None or word in only)
+    )
 
 
 TENANT: Final = Label("tenant", "whose call it is", cap=20)

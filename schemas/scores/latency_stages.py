@@ -1,6 +1,7 @@
 """The stages of an answer's latency, and the tables that map reported numbers to them.
 
-Only these tables know a producer's name of a stage and its unit. A number that is not in a table belongs to no stage.
+Only these tables know a producer's name of a stage and its unit. A number that is not in a table
+belongs to no stage.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,9 @@ MS: Final = 0.001
 """Seconds in a millisecond, for the few numbers that are reported in milliseconds."""
 
 MAX_STAGE_SECONDS: Final = 600.0
-"""Longest stage that counts. A longer one is a fault of the producer: no caller waits ten minutes."""
+"""Longest stage that counts. A longer one is a fault of the producer: no caller waits
+ten minutes.
+"""
 
 
 class Stage(StrEnum):
@@ -20,9 +23,11 @@ class Stage(StrEnum):
 
     Services and frameworks of every kind measure the first group:
 
-    - `endpointing`: from the user's last sound to the ruling that the turn is over, with transcription and turn detection
+    - `endpointing`: from the user's last sound to the ruling that the turn is over, with
+      transcription and turn detection
     - `stt_trailing`: from the user's last sound to the final transcript
-    - `llm_first_token`, `llm_first_sentence`, `llm_last_sentence`: from the request to the model to that part of its answer
+    - `llm_first_token`, `llm_first_sentence`, `llm_last_sentence`: from the request to the model to
+      that part of its answer
     - `tool_request`: from the request to the model to its complete tool call
     - `tool_run`: from a tool call to its answer; of several tools the time in which any of them ran
     - `tts_first_byte`: from the text's arrival at speech synthesis to its first audio
@@ -30,9 +35,10 @@ class Stage(StrEnum):
     - `voice_to_voice`: from the user's last sound to the assistant's first sound
     - `first_speech`: from the client's connection to the first sound of the greeting
 
-    The second group is pipecat's own: the contributions of a latency breakdown, under their keys. They divide the time from the
-    user's last sound to the bot's first without gaps, so they add up to it. No contribution equals a stage of the first group,
-    because it begins or ends elsewhere: a transcription begins when the detector stops, function handlers overlap.
+    The second group is pipecat's own: the contributions of a latency breakdown, under their keys.
+    They divide the time from the user's last sound to the bot's first without gaps, so they add up
+    to it. No contribution equals a stage of the first group, because it begins or ends elsewhere: a
+    transcription begins when the detector stops, function handlers overlap.
     """
 
     ENDPOINTING = "endpointing"
@@ -66,12 +72,14 @@ class Stage(StrEnum):
 
 
 class StageSource(StrEnum):
-    """The source of a measured stage. If several sources measured it, the first in this order counts.
+    """The source of a measured stage. If several sources measured it, the first in this order
+    counts.
 
     - `pipecat`: pipecat and its services
     - `elevenlabs`: an ElevenLabs agent, in the record of its conversation
     - `audit`: the agent framework, in its audit log
-    - `run`: the run itself, in the `response_latencies_ms` of `call_ended`; EVA writes them to `response_latencies.json`
+    - `run`: the run itself, in the `response_latencies_ms` of `call_ended`; EVA writes them to
+      `response_latencies.json`
     - `speech`: callgauge, from the times at which speech began and ended
     """
 
@@ -93,7 +101,8 @@ class ServiceKind(StrEnum):
 
 
 def service_kind(processor: str) -> ServiceKind | None:
-    """Returns the kind of a processor by its name, which pipecat derives from its class; None for other processors.
+    """Returns the kind of a processor by its name, which pipecat derives from its class; None for
+    other processors.
 
     Example:
         >>> service_kind("DeepgramSTTService#0"), service_kind("SimliVideoService#1")
@@ -117,8 +126,9 @@ def provider_of(processor: str) -> str:
 
 
 class Several(StrEnum):
-    """How several measurements of a stage in one turn become one, in the order in which they began. A union is the time in which
-    any of them ran: the caller waits once for tools that run beside each other.
+    """How several measurements of a stage in one turn become one, in the order in which they began.
+    A union is the time in which any of them ran: the caller waits once for tools that run beside
+    each other.
     """
 
     FIRST = "first"
@@ -128,22 +138,30 @@ class Several(StrEnum):
 
 SEVERAL: Final[Mapping[Stage, Several]] = MappingProxyType(
     dict.fromkeys(Stage, Several.FIRST)
-    # When a user goes on talking after a pause, these stages are measured again, and only the last one precedes the answer. In
-    # a turn with tools, the assistant speaks the result of the last inference.
-    | dict.fromkeys((Stage.ENDPOINTING, Stage.STT_TRAILING, Stage.LLM_LAST_SENTENCE, Stage.TURN_ANALYZER), Several.LAST)
+    # When a user goes on talking after a pause, these stages are measured again, and only the last
+    # one precedes the answer. In a turn with tools, the assistant speaks the result of the last
+    # inference.
+    | dict.fromkeys(
+        (Stage.ENDPOINTING, Stage.STT_TRAILING, Stage.LLM_LAST_SENTENCE, Stage.TURN_ANALYZER),
+        Several.LAST,
+    )
     | {Stage.TOOL_RUN: Several.UNION}
 )
 
 FROM_USER_SILENCE: Final = frozenset(
     {Stage.ENDPOINTING, Stage.STT_TRAILING, Stage.VOICE_TO_VOICE, Stage.ENDPOINTING_WAIT}
 )
-"""Stages that begin at the user's last sound, so they have an anchor. All others begin inside the agent."""
+"""Stages that begin at the user's last sound, so they have an anchor. All others begin inside the
+agent.
+"""
 
 
 class PartOfWait(StrEnum):
-    """The part of a turn's wait, from the user's last sound to the assistant's first, in which a stage lies.
+    """The part of a turn's wait, from the user's last sound to the assistant's first, in which a
+    stage lies.
 
-    - `hearing`: it may begin before the ruling that the user's turn is over, so a wait from that ruling on has not all of it
+    - `hearing`: it may begin before the ruling that the user's turn is over, so a wait from that
+      ruling on has not all of it
     - `answering`: it begins when the user's turn is over
     """
 
@@ -154,28 +172,45 @@ class PartOfWait(StrEnum):
 PARTS_OF_WAIT: Final[Mapping[Stage, PartOfWait]] = MappingProxyType(
     dict.fromkeys(
         (
-            Stage.STT_TRAILING, Stage.TURN_ANALYZER, Stage.TRANSCRIPTION, Stage.TURN_DETECTION, Stage.TURN_COMPLETION, Stage.PIPELINE
+            Stage.STT_TRAILING,
+            Stage.TURN_ANALYZER,
+            Stage.TRANSCRIPTION,
+            Stage.TURN_DETECTION,
+            Stage.TURN_COMPLETION,
+            Stage.PIPELINE,
         ),
         PartOfWait.HEARING,
     )
     | dict.fromkeys(
         (
-            Stage.LLM_FIRST_TOKEN, Stage.LLM_FIRST_SENTENCE, Stage.TOOL_REQUEST, Stage.TTS_FIRST_BYTE, Stage.LLM_INFERENCE,
-            Stage.LLM_TOOL_CALL, Stage.FUNCTION_HANDLER, Stage.SENTENCE_AGGREGATION, Stage.SPEECH_SYNTHESIS,
-            Stage.OUTPUT_TRANSPORT, Stage.AWAITING_SPEAKABLE_TEXT,
+            Stage.LLM_FIRST_TOKEN,
+            Stage.LLM_FIRST_SENTENCE,
+            Stage.TOOL_REQUEST,
+            Stage.TTS_FIRST_BYTE,
+            Stage.LLM_INFERENCE,
+            Stage.LLM_TOOL_CALL,
+            Stage.FUNCTION_HANDLER,
+            Stage.SENTENCE_AGGREGATION,
+            Stage.SPEECH_SYNTHESIS,
+            Stage.OUTPUT_TRANSPORT,
+            Stage.AWAITING_SPEAKABLE_TEXT,
         ),
         PartOfWait.ANSWERING,
     )
-)  # fmt: skip
-"""Stages that are a part of the wait: a longer one contradicts the sounds, unless it began in the wait and went on after the first sound.
+)
+"""Stages that are a part of the wait: a longer one contradicts the sounds, unless it began in the
+wait and went on after the first sound.
 
-The others may be longer than the wait. Endpointing may begin before the user's last sound, when the user goes on after a pause;
-the last sentence and tools go on while the assistant speaks; the wait as another source measures it, and that for the greeting,
-are sums with other anchors; and pipecat may wait for the user to go on.
+The others may be longer than the wait. Endpointing may begin before the user's last sound, when the
+user goes on after a pause; the last sentence and tools go on while the assistant speaks; the wait
+as another source measures it, and that for the greeting, are sums with other anchors; and pipecat
+may wait for the user to go on.
 """
 
 RUNS_ON: Final = frozenset({Stage.TOOL_RUN, Stage.FIRST_SPEECH})
-"""Stages that neither the wait nor the next turn bounds: a tool may run behind the talk, and a call may be heard late."""
+"""Stages that neither the wait nor the next turn bounds: a tool may run behind the talk, and a call
+may be heard late.
+"""
 
 # Pipecat's MetricsFrame data, in the shape in which EVA logs it.
 
@@ -205,11 +240,14 @@ FIRST_BYTE_STAGES: Final[Mapping[ServiceKind, Stage]] = MappingProxyType(
 )
 """The stage that time to first byte measures, by service."""
 
-_TURN_ANALYZER = MetricReading(any_processor=Stage.TURN_ANALYZER, field="e2e_processing_time_ms", seconds=MS)
+_TURN_ANALYZER = MetricReading(
+    any_processor=Stage.TURN_ANALYZER, field="e2e_processing_time_ms", seconds=MS
+)
 PIPECAT_METRICS: Final[Mapping[str, MetricReading]] = MappingProxyType(
     {
         "TTFBMetricsData": MetricReading(FIRST_BYTE_STAGES),
-        # From the request to the end of the answer. For other services it is working time, which is no stage.
+        # From the request to the end of the answer. For other services it is working time, which is
+        # no stage.
         "ProcessingMetricsData": MetricReading({ServiceKind.LLM: Stage.LLM_LAST_SENTENCE}),
         "TextAggregationMetricsData": MetricReading(any_processor=Stage.SENTENCE_AGGREGATION),
         "TurnMetricsData": _TURN_ANALYZER,
@@ -219,7 +257,9 @@ PIPECAT_METRICS: Final[Mapping[str, MetricReading]] = MappingProxyType(
 """How each class of metrics is read, by its name."""
 
 BUSY_TIMES: Final = frozenset({"ProcessingMetricsData"})
-"""Classes that every processor reports. A report that matches no stage does not count as unmapped."""
+"""Classes that every processor reports. A report that matches no stage does not count
+as unmapped.
+"""
 
 TOKEN_METRICS: Final = frozenset({"LLMUsageMetricsData", "LLMTokenUsageMetricsData"})
 """Classes with a count of tokens. The second is EVA's name, for frameworks other than pipecat."""
@@ -261,7 +301,9 @@ CONTRIBUTIONS: Final[Mapping[str, Stage]] = MappingProxyType(
 
 
 class ConvaiMetric(NamedTuple):
-    """A turn metric of ElevenLabs' conversation record: its stage, and whether another name has priority over it."""
+    """A turn metric of ElevenLabs' conversation record: its stage, and whether another name has
+    priority over it.
+    """
 
     stage: Stage
     is_copy: bool = False
@@ -287,4 +329,6 @@ CONVAI_METRICS: Final[Mapping[str, ConvaiMetric]] = MappingProxyType(
 CONVAI_NAMES: Final[Mapping[Stage, str]] = MappingProxyType(
     {metric.stage: name for name, metric in CONVAI_METRICS.items() if not metric.is_copy}
 )
-"""Names of the stages in transcripts. Stages without a name are not in transcripts; the time of a tool is in its result."""
+"""Names of the stages in transcripts. Stages without a name are not in transcripts; the time of a
+tool is in its result.
+"""

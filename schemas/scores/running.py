@@ -1,6 +1,7 @@
 """The calls that run now: which there are, which of them a person asks for, and in which order.
 
-`top`, the demo and the page of running calls show this. Pure: rows of calls and the present time in, lists out.
+`top`, the demo and the page of running calls show this. Pure: rows of calls and the present time
+in, lists out.
 """
 
 import math
@@ -27,7 +28,9 @@ SHOWN_AFTER_BAD_END_MS: Final = 900_000
 
 
 class _Kept:
-    """A call of the table, and its troubles as they were shown last; None before, and when they may have changed."""
+    """A call of the table, and its troubles as they were shown last; None before, and when they may
+    have changed.
+    """
 
     __slots__ = ("call", "troubles")
 
@@ -37,10 +40,11 @@ class _Kept:
 
 
 class CallTable:
-    """The calls that run, and those that ended lately. Taking in a row takes constant time, however many calls there are.
+    """The calls that run, and those that ended lately. Taking in a row takes constant time, however
+    many calls there are.
 
-    When it is full, a call that ended makes room, otherwise the quietest call of the tenant with the most running ones: no tenant
-    pushes out the calls of another one.
+    When it is full, a call that ended makes room, otherwise the quietest call of the tenant with
+    the most running ones: no tenant pushes out the calls of another one.
 
     Attributes:
         calls_ended: Calls seen to close, since the table was made.
@@ -62,7 +66,9 @@ class CallTable:
         return None if kept is None else kept.call
 
     def take(self, call: CallRow) -> None:
-        """Takes in the newest row of a call. One that is older than that in the table changes nothing."""
+        """Takes in the newest row of a call. One that is older than that in the table changes
+        nothing.
+        """
         conversation_id = call.conversation_id
         kept = self._calls.get(conversation_id)
         if kept is not None and kept.call.revision > call.revision:
@@ -83,8 +89,8 @@ class CallTable:
             self.calls_ended += 1
 
     def shown(self, now_ms: int, known_ms: int) -> list["ShownCall"]:
-        """Returns the calls in the order in which they began, without those that closed a while ago. The troubles of a call without a new
-        row are kept, unless time alone changes them.
+        """Returns the calls in the order in which they began, without those that closed a while
+        ago. The troubles of a call without a new row are kept, unless time alone changes them.
 
         Args:
             now_ms: The present, in epoch ms.
@@ -93,7 +99,9 @@ class CallTable:
         return whole(self.showing(now_ms, known_ms))
 
     def showing(self, now_ms: int, known_ms: int) -> Generator[None, None, list["ShownCall"]]:
-        """As `shown`, in steps of one call, between which rows may be taken in: each call is as its step finds it."""
+        """As `shown`, in steps of one call, between which rows may be taken in: each call is as its
+        step finds it.
+        """
         calls = []
         for conversation_id, kept in list(self._calls.items()):
             call = kept.call
@@ -162,7 +170,9 @@ class ShownCall(NamedTuple):
 
 
 def _by_trouble(shown: ShownCall) -> tuple[float, int]:
-    """The worst first, then those that ended badly, the newest first, then the healthy ones, then those that are over."""
+    """The worst first, then those that ended badly, the newest first, then the healthy ones, then
+    those that are over.
+    """
     if shown.troubles:
         return -shown.troubles[0].rank, 0
     if shown.ending is not None:
@@ -184,7 +194,9 @@ _ORDERS: Final[dict[SortKey, Callable[[ShownCall], tuple[float, int] | float | s
 
 
 STALE_MS: Final = 15_000
-"""How far behind the present the rows may be that tell of it: a partition without events says every ten seconds how far it is."""
+"""How far behind the present the rows may be that tell of it: a partition without events says every
+ten seconds how far it is.
+"""
 
 
 class KnownTime:
@@ -208,12 +220,15 @@ class KnownTime:
 
     @property
     def reached_ms(self) -> int | None:
-        """Where the partition is that is furthest behind; where none has said it, the time of the newest row."""
+        """Where the partition is that is furthest behind; where none has said it, the time of the
+        newest row.
+        """
         return min(self._partitions.values(), default=self.newest_ms)
 
 
 def age_of_data(known: KnownTime, now_ms: int, calls_running: int) -> tuple[str, bool]:
-    """How old the newest score is, in words, and whether what is known is too old to say anything of the calls that run.
+    """How old the newest score is, in words, and whether what is known is too old to say anything
+    of the calls that run.
 
     Args:
         known: Up to when what happened is known.
@@ -242,8 +257,9 @@ class WantedCalls:
         environments: Names of environments; empty for all.
         text: Part of the id, of a label, or of what is wrong, in any case; empty for all.
         only_bad: Whether only calls in trouble are shown, and those that ended badly.
-        sort: `trouble`: the worst first, then the healthy ones in the order in which they began, then those that are over;
-            `quiet`: the longest without a record first; `latency`: the slowest newest answer first; `began`, `agent`.
+        sort: `trouble`: the worst first, then the healthy ones in the order in which they began,
+            then those that are over; `quiet`: the longest without a record first; `latency`: the
+            slowest newest answer first; `began`, `agent`.
     """
 
     agents: frozenset[str] = frozenset()
@@ -297,7 +313,8 @@ class ShownCalls:
 
 @dataclass(frozen=True, slots=True)
 class RunningCalls:
-    """All calls at one moment, without those that were over for a while. Several readers choose from it.
+    """All calls at one moment, without those that were over for a while. Several readers choose
+    from it.
 
     What all choices need is made once: the calls in each order, and the text that is searched.
 
@@ -311,7 +328,9 @@ class RunningCalls:
     age: str
     is_stale: bool
     _said: list[tuple[ShownCall, str]] = field(default_factory=list, compare=False, repr=False)
-    _ordered: dict[SortKey, list[tuple[ShownCall, str]]] = field(default_factory=dict, compare=False, repr=False)
+    _ordered: dict[SortKey, list[tuple[ShownCall, str]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def chosen(self, wanted: WantedCalls) -> ShownCalls:
         """The calls that are asked for, in their order."""
@@ -323,7 +342,9 @@ class RunningCalls:
             found = [each for each in found if text in each[1]]
         everything = [call for call, _ in found]
         return ShownCalls(
-            calls=[call for call in everything if call.is_bad or call.ending] if wanted.only_bad else everything,
+            calls=[call for call in everything if call.is_bad or call.ending]
+            if wanted.only_bad
+            else everything,
             running=sum(shown.call.state != "closed" for shown in everything),
             bad=sum(call.is_bad for call in everything),
             ended_badly=sum(call.ending is not None for call in everything),
@@ -337,22 +358,33 @@ class RunningCalls:
         ordered = self._ordered.get(sort)
         if ordered is None:
             if not self._said:
-                self._said[:] = [(call, _said_of(call)) for call in self.calls]  # at once: several threads may choose
+                self._said[:] = [
+                    (call, _said_of(call)) for call in self.calls
+                ]  # at once: several threads may choose
             order = _ORDERS[sort]
             ordered = self._ordered[sort] = sorted(self._said, key=lambda each: order(each[0]))
         return ordered
 
 
 def _said_of(shown: ShownCall) -> str:
-    """The texts of a call in a list, in which a person searches: its id, its labels, and what is wrong."""
+    """The texts of a call in a list, in which a person searches: its id, its labels, and what is
+    wrong.
+    """
     labels, ending = shown.call.labels, shown.ending
-    said = [shown.call.conversation_id, labels.agent, labels.version or "", labels.tenant, labels.environment]
+    said = [
+        shown.call.conversation_id,
+        labels.agent,
+        labels.version or "",
+        labels.tenant,
+        labels.environment,
+    ]
     wrong = [] if ending is None else [ending]
     return "\n".join([*said, *wrong, *(trouble.reason for trouble in shown.troubles)]).casefold()
 
 
 def running_now(table: CallTable, known: KnownTime, now_ms: int) -> RunningCalls:
-    """The calls as they are now. Waits are counted up to what is known, if that is too old: what has happened since is not known.
+    """The calls as they are now. Waits are counted up to what is known, if that is too old: what
+    has happened since is not known.
 
     Args:
         table: The calls.
@@ -366,7 +398,9 @@ def looking(table: CallTable, known: KnownTime, now_ms: int) -> Generator[None, 
     """As `running_now`, in steps of one call, between which records may be taken in."""
     age, is_stale = age_of_data(known, now_ms, table.calls_running)
     reached_ms = known.reached_ms
-    calls = yield from table.showing(now_ms, reached_ms if is_stale and reached_ms is not None else now_ms)
+    calls = yield from table.showing(
+        now_ms, reached_ms if is_stale and reached_ms is not None else now_ms
+    )
     return RunningCalls(calls, age, is_stale)
 
 
@@ -390,7 +424,8 @@ class ListedCall(Struct):
 
 
 class CallList(Struct):
-    """The calls that run now, and those that ended in the last seconds; times in epoch ms, null for unknown values.
+    """The calls that run now, and those that ended in the last seconds; times in epoch ms, null for
+    unknown values.
 
     Attributes:
         at_ms: The present.

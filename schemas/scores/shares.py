@@ -1,13 +1,16 @@
-"""Keys that several owners share room with, and which of them makes room: no owner pushes out what another one has. Pure."""
+"""Keys that several owners share room with, and which of them makes room: no owner pushes out what
+another one has. Pure.
+"""
 
 from collections import OrderedDict
 
 
 class Shares:
-    """Keys with their owners, each owner's in the order in which they were used last. Every method takes constant time.
+    """Keys with their owners, each owner's in the order in which they were used last. Every method
+    takes constant time.
 
-    When there is no room, the owner with the most keys loses the one that was not used for longest. So one that comes with ever new
-    keys pushes out its own, however many they are.
+    When there is no room, the owner with the most keys loses the one that was not used for longest.
+    So one that comes with ever new keys pushes out its own, however many they are.
     """
 
     def __init__(self) -> None:
@@ -47,7 +50,8 @@ class Shares:
         self._resize(owner, len(keys) + 1, len(keys))
 
     def make_room(self) -> str:
-        """Removes and returns the key that was not used for longest, of the owner with the most keys.
+        """Removes and returns the key that was not used for longest, of the owner with the most
+        keys.
 
         Raises:
             KeyError: There is no key.

@@ -1,7 +1,8 @@
-"""The troubles of a running call now, by its row alone: kinds of trouble, their rank, and the reason in words. And how a call ended badly.
+"""The troubles of a running call now, by its row alone: kinds of trouble, their rank, and the
+reason in words. And how a call ended badly.
 
-`top` sorts by it, and so does everything else that shows running calls. Pure: the row of a call and the present time in,
-troubles out.
+`top` sorts by it, and so does everything else that shows running calls. Pure: the row of a call and
+the present time in, troubles out.
 """
 
 from enum import StrEnum
@@ -20,10 +21,14 @@ SLOW_MS: Final = 1_500
 VERY_SLOW_MS: Final = 3_500
 """95 % of answers of usual voice agents are faster: one slower than this is a trouble by itself."""
 FRESH_MS: Final = 10_000
-"""The objective of callgauge is that 99 % of scores are known this soon. What is older than this says nothing of now."""
+"""The objective of callgauge is that 99 % of scores are known this soon. What is older than this
+says nothing of now.
+"""
 
 MANY_INTERRUPTIONS: Final = 3
-"""Interruptions in the newest turns from which a call is in trouble: one is a conversation, three are a struggle."""
+"""Interruptions in the newest turns from which a call is in trouble: one is a conversation, three
+are a struggle.
+"""
 RECENT_TURNS: Final = 5
 """How many turns back an interruption or a silence belongs to the present."""
 
@@ -33,9 +38,11 @@ ERROR_MS: Final = 60_000
 
 
 class TroubleKind(StrEnum):
-    """A kind of trouble. The worst comes first: what the caller suffers at this moment, then what will soon make him hang up.
+    """A kind of trouble. The worst comes first: what the caller suffers at this moment, then what
+    will soon make him hang up.
 
-    - `mute`: the agent has not answered although the caller spoke again: two or more silences in one wait
+    - `mute`: the agent has not answered although the caller spoke again: two or more silences in
+      one wait
     - `silent`: nobody speaks and the caller waits, for longer than the threshold of dead air
     - `agent_error`: the agent reported an error in the last `ERROR_MS`
     - `very_slow`: the newest answer took longer than `VERY_SLOW_MS`
@@ -58,7 +65,9 @@ class TroubleKind(StrEnum):
 
 
 _PLACES: Final = {kind: place for place, kind in enumerate(reversed(TroubleKind), 1)}
-URGENT: Final = frozenset({TroubleKind.MUTE, TroubleKind.SILENT, TroubleKind.AGENT_ERROR, TroubleKind.VERY_SLOW})
+URGENT: Final = frozenset(
+    {TroubleKind.MUTE, TroubleKind.SILENT, TroubleKind.AGENT_ERROR, TroubleKind.VERY_SLOW}
+)
 """Troubles that a caller hears at this moment."""
 
 
@@ -66,10 +75,11 @@ class Trouble(Struct, frozen=True, order=True):
     """One trouble of a call.
 
     Attributes:
-        rank: The higher, the worse: the place of its kind (`dead_air` 1, `mute` 9), and within the kind a part of 1 that grows
-            with its size.
+        rank: The higher, the worse: the place of its kind (`dead_air` 1, `mute` 9), and within the
+            kind a part of 1 that grows with its size.
         kind: Its kind.
-        reason: The trouble in words, for example "silent for 6 s"; names in it are as the call's records have them.
+        reason: The trouble in words, for example "silent for 6 s"; names in it are as the call's
+            records have them.
     """
 
     rank: float
@@ -83,22 +93,32 @@ class Trouble(Struct, frozen=True, order=True):
 
 
 def troubles_of(call: CallRow, now_ms: int) -> tuple[Trouble, ...]:
-    """Returns the troubles of the call, the worst first; empty for a healthy call, and for one that is over.
+    """Returns the troubles of the call, the worst first; empty for a healthy call, and for one that
+    is over.
 
     Args:
         call: The newest row of the call.
-        now_ms: The time up to which its rows are known, on the broker's clock, in epoch ms: waits are counted up to it.
+        now_ms: The time up to which its rows are known, on the broker's clock, in epoch ms: waits
+            are counted up to it.
     """
     if call.state != "running":
         return ()
-    found = [*_waits(call, now_ms), *_errors(call, now_ms), *_answers(call), *_tools(call), *_conversation(call)]
+    found = [
+        *_waits(call, now_ms),
+        *_errors(call, now_ms),
+        *_answers(call),
+        *_tools(call),
+        *_conversation(call),
+    ]
     return tuple(sorted(found, reverse=True))
 
 
 def bad_end(call: CallRow) -> str | None:
-    """Returns how a call that is over ended badly, in words; None for a call that runs, or ended well enough.
+    """Returns how a call that is over ended badly, in words; None for a call that runs, or ended
+    well enough.
 
-    A caller who gave up while he waited, and an agent that reported an error in its last moments, are what a person looks for first.
+    A caller who gave up while he waited, and an agent that reported an error in its last moments,
+    are what a person looks for first.
     """
     if call.state == "running":
         return None
@@ -151,7 +171,9 @@ def _answers(call: CallRow) -> list[Trouble]:
 def _tools(call: CallRow) -> list[Trouble]:
     times = {1: "", 2: " twice"}
     return [
-        _trouble(TroubleKind.TOOL_FAILS, failed, f"{tool} fails{times.get(failed, f' {failed} times')}")
+        _trouble(
+            TroubleKind.TOOL_FAILS, failed, f"{tool} fails{times.get(failed, f' {failed} times')}"
+        )
         for tool, failed in call.failing_tools.items()
     ]
 
@@ -165,7 +187,9 @@ def _conversation(call: CallRow) -> list[Trouble]:
         found.append(_trouble(TroubleKind.STALLED, turns, reason))
     if sum(turn > recent for turn in call.interrupted_turns) >= MANY_INTERRUPTIONS:
         count = len(call.interrupted_turns)
-        reason = f"{_ORDINALS[count]} interruption" if count in _ORDINALS else f"{count} interruptions"
+        reason = (
+            f"{_ORDINALS[count]} interruption" if count in _ORDINALS else f"{count} interruptions"
+        )
         found.append(_trouble(TroubleKind.INTERRUPTIONS, count, reason))
     slow_turn = None if call.answer is None or call.answer.wait_ms <= SLOW_MS else call.answer.turn
     silent = [turn for turn in call.dead_air_turns if turn > recent and turn != slow_turn]

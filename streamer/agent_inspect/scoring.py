@@ -56,7 +56,13 @@ from schemas.judging import (
     prompt_version,
 )
 from schemas.wire import MAX_TEXT_CHARS
-from streamer.agent_inspect.traces import TEMPLATE, TraceDocument, TraceFiles, read_samples, trace_in
+from streamer.agent_inspect.traces import (
+    TEMPLATE,
+    TraceDocument,
+    TraceFiles,
+    read_samples,
+    trace_in,
+)
 from streamer.facts import Scorer
 from streamer.offline.call_work import Done, Reading
 from streamer.offline.judge_in_process import JudgeInProcess, side_by_side
@@ -64,8 +70,8 @@ from streamer.recordings.elements import Element
 from streamer.recordings.files import RecordingError
 from streamer.settings.all_settings import Settings
 
-# Makes the questions to the judge about a trace: with callgauge's own prompt or the user's template, and without
-# personal data.
+# Makes the questions to the judge about a trace: with callgauge's own prompt or the user's
+# template, and without personal data.
 
 _BEFORE_ANY_DEADLINE_MS: Final = 0
 """Questions are asked when their turn comes; the judge counts their deadline from then on."""
@@ -86,7 +92,9 @@ class NotJudgedError(Exception):
 class TraceQuestions:
     """Makes the requests of one trace. Each turn is redacted once."""
 
-    def __init__(self, document: TraceDocument, agent: str, patience_ms: int, redactor: Redactor) -> None:
+    def __init__(
+        self, document: TraceDocument, agent: str, patience_ms: int, redactor: Redactor
+    ) -> None:
         self._document = document
         self._agent = agent
         self._patience_ms = patience_ms
@@ -100,37 +108,59 @@ class TraceQuestions:
             NotJudgedError: The question is larger than any judge of callgauge reads.
         """
         if ballot.trials > MAX_TRIALS or ballot.retry_waves > MAX_RETRY_WAVES:
-            raise NotJudgedError(f"at most {MAX_TRIALS} trials and {MAX_RETRY_WAVES} retry waves are possible")
+            raise NotJudgedError(
+                f"at most {MAX_TRIALS} trials and {MAX_RETRY_WAVES} retry waves are possible"
+            )
         instruction = self._document.user_instruction if ballot.reads_instruction else None
         # As in agent-inspect, a template is for subgoals of dynamic conversations.
         template = self._document.options.template_subgoal if ballot.reads_instruction else None
         try:
             request = JudgeRequest(
-                conversation_id=self._document.trace_id, kind=JudgeKind.SUBGOAL, turn=ballot.turn_index + 1,
-                subgoal_id=_id_of(ballot), subgoal=self._subgoal(ballot),
-                user_instruction=self._redacted(instruction) if instruction and instruction.strip() else None,
-                transcript=self._transcript(ballot), trials=ballot.trials, stops_early=ballot.stops_early,
-                retry_waves=ballot.retry_waves, prompt_version=prompt_version(template), template=template,
-                asked_at_ms=_BEFORE_ANY_DEADLINE_MS, deadline_ms=_BEFORE_ANY_DEADLINE_MS + self._patience_ms,
+                conversation_id=self._document.trace_id,
+                kind=JudgeKind.SUBGOAL,
+                turn=ballot.turn_index + 1,
+                subgoal_id=_id_of(ballot),
+                subgoal=self._subgoal(ballot),
+                user_instruction=self._redacted(instruction)
+                if instruction and instruction.strip()
+                else None,
+                transcript=self._transcript(ballot),
+                trials=ballot.trials,
+                stops_early=ballot.stops_early,
+                retry_waves=ballot.retry_waves,
+                prompt_version=prompt_version(template),
+                template=template,
+                asked_at_ms=_BEFORE_ANY_DEADLINE_MS,
+                deadline_ms=_BEFORE_ANY_DEADLINE_MS + self._patience_ms,
                 agent=self._agent,
-            )  # fmt: skip
-        except ValidationError as error:  # ids and options are checked: only bounds of length remain
+            )
+        except (
+            ValidationError
+        ) as error:  # ids and options are checked: only bounds of length remain
             raise NotJudgedError(UnjudgedReason.TOO_LONG) from error
         if request.is_too_large:
             raise NotJudgedError(UnjudgedReason.TOO_LONG)
         return request
 
     def prompt(self, ballot: Ballot, form: AnswerForm) -> str:
-        """The whole prompt of a ballot, rules and question, as the judge sends it. Raises as `request`."""
+        """The whole prompt of a ballot, rules and question, as the judge sends it. Raises as
+        `request`.
+        """
         question = question_of(self.request(ballot), form)
         return f"{question.system}\n\n{question.user}"
 
     def _subgoal(self, ballot: Ballot) -> str:
         about = ballot.about
-        return in_words(about, self._redactor) if isinstance(about, ToolQuestion) else self._redacted(about.details)
+        return (
+            in_words(about, self._redactor)
+            if isinstance(about, ToolQuestion)
+            else self._redacted(about.details)
+        )
 
     def _transcript(self, ballot: Ballot) -> tuple[TranscriptItem, ...]:
-        if isinstance(ballot.about, ToolQuestion):  # as in agent-inspect, the tool call is all that the judge reads
+        if isinstance(
+            ballot.about, ToolQuestion
+        ):  # as in agent-inspect, the tool call is all that the judge reads
             facts = TurnFacts("", "", (ballot.about.call,))
             return transcript_of(ballot.turn_index + 1, facts, self._redactor)
         turns = self._document.turns or ()
@@ -154,8 +184,8 @@ def _facts(turn: Turn) -> TurnFacts:
 
 # agent-inspect's scorers on one document. Their results are its dataclasses, here and as JSON.
 #
-# Each error that one of its scorers ends with is the result of that scorer. Progress over turns is judged once, for
-# all four scorers that need it; agent-inspect judges anew for each.
+# Each error that one of its scorers ends with is the result of that scorer. Progress over turns is
+# judged once, for all four scorers that need it; agent-inspect judges anew for each.
 
 Json = Any
 
@@ -168,7 +198,15 @@ _OBSERVED: Final[Mapping[Scorer, Callable[[Any], float]]] = {
     Scorer.TOKENS: lambda turns: observed.tokens(turns, "input", "output", "reasoning"),
     Scorer.TOOL_CALLS: observed.tool_call_count,
 }
-_ENDS = (EvaluationError, InvalidInputValueError, NotJudgedError, TypeError, IndexError, KeyError, ValueError)
+_ENDS = (
+    EvaluationError,
+    InvalidInputValueError,
+    NotJudgedError,
+    TypeError,
+    IndexError,
+    KeyError,
+    ValueError,
+)
 """Its own errors, and those that it lets through; and a question without a verdict."""
 
 PromptOf = Callable[[Ballot], str]
@@ -180,7 +218,9 @@ def is_static(document: TraceDocument) -> bool:
 
 
 class TraceScores:
-    """Asks for the verdicts on one trace, and gives the scores that follow. Each may end with one of agent-inspect's errors."""
+    """Asks for the verdicts on one trace, and gives the scores that follow. Each may end with one
+    of agent-inspect's errors.
+    """
 
     def __init__(self, document: TraceDocument, prompt_of: PromptOf) -> None:
         """Asks nothing yet.
@@ -194,27 +234,42 @@ class TraceScores:
         self._prompt_of = prompt_of
 
     def progress(self) -> Asking[list[NumericalScore]]:
-        """`ProgressScore`: each subgoal judged once, after the turn that it names; a list of one."""
+        """`ProgressScore`: each subgoal judged once, after the turn that it names; a
+        list of one.
+        """
         document = self._document
         found = yield from static_validations(self._turns, document.subgoals, document.options)
         verdicts = [self._verdict(each, is_dynamic=False) for each in found]
-        return [NumericalScore(progress_of(each.is_completed for each in found), None, _explanations(found), verdicts)]
+        return [
+            NumericalScore(
+                progress_of(each.is_completed for each in found),
+                None,
+                _explanations(found),
+                verdicts,
+            )
+        ]
 
     def progress_through_turns(self) -> Asking[list[NumericalScore]]:
         """`ProgressScoresThroughTurns`: the progress after each turn."""
         document, curve = self._document, []
         instruction = document.user_instruction
-        entries = yield from progress_through_turns(self._turns, document.subgoals, document.options, instruction)
+        entries = yield from progress_through_turns(
+            self._turns, document.subgoals, document.options, instruction
+        )
         for entry in entries:
             verdicts = None
             if entry.validations is not None:
                 verdicts = [self._verdict(each, is_dynamic=True) for each in entry.validations]
-            curve.append(NumericalScore(entry.progress, None, _explanations(entry.explained), verdicts))
+            curve.append(
+                NumericalScore(entry.progress, None, _explanations(entry.explained), verdicts)
+            )
         return curve
 
     def tools(self) -> Asking[list[NumericalScore]]:
         """`ToolCorrectnessMetric`; a list of one."""
-        expected: Any = self._document.expected_calls  # without any, it ends as agent-inspect's does
+        expected: Any = (
+            self._document.expected_calls
+        )  # without any, it ends as agent-inspect's does
         found = yield from tool_correctness(self._turns, expected, self._document.options)
         explained = [{each.expected.tool: list(each.explanations)} for each in found]
         return [NumericalScore(progress_of(each.is_made for each in found), None, explained)]
@@ -225,7 +280,13 @@ class TraceScores:
 
     def _verdict(self, each: Validation, *, is_dynamic: bool) -> SubGoalValidationResult:
         ballot = Ballot(
-            each.turn_index, each.place, each.subgoal, 1, stops_early=True, retry_waves=0, reads_instruction=is_dynamic
+            each.turn_index,
+            each.place,
+            each.subgoal,
+            1,
+            stops_early=True,
+            retry_waves=0,
+            reads_instruction=is_dynamic,
         )
         keeps_prompt = self._document.options.include_prompt_sent_to_llmj
         prompt = self._prompt_of(ballot) if keeps_prompt else None
@@ -233,7 +294,10 @@ class TraceScores:
 
 
 _OfJudged = Mapping[Scorer, Callable[[Sequence[NumericalScore]], Json]]
-_OF_STATIC: Final[_OfJudged] = {Scorer.PROGRESS: itemgetter(0), Scorer.SUCCESS: lambda judged: success_from(judged[0])}
+_OF_STATIC: Final[_OfJudged] = {
+    Scorer.PROGRESS: itemgetter(0),
+    Scorer.SUCCESS: lambda judged: success_from(judged[0]),
+}
 _OF_CURVE: Final[_OfJudged] = {
     Scorer.THROUGH_TURNS: list,
     Scorer.AUC: area_of,
@@ -244,13 +308,18 @@ _OF_TOOLS: Final[_OfJudged] = {Scorer.TOOLS: itemgetter(0)}
 
 
 def default_scorers(document: TraceDocument) -> tuple[Scorer, ...]:
-    """The scorers of a document for which none are named. Tool correctness is computed if calls are expected."""
+    """The scorers of a document for which none are named. Tool correctness is computed if calls are
+    expected.
+    """
     judged = _OF_STATIC if is_static(document) else _OF_CURVE
     return (*judged, *_OF_TOOLS) if document.expected_calls else (*judged,)
 
 
-def metrics_of(document: TraceDocument, scorers: Iterable[Scorer], prompt_of: PromptOf) -> Asking[dict[str, Json]]:
-    """The results of these scorers by class name; an error in place of a result that a scorer ends with.
+def metrics_of(
+    document: TraceDocument, scorers: Iterable[Scorer], prompt_of: PromptOf
+) -> Asking[dict[str, Json]]:
+    """The results of these scorers by class name; an error in place of a result that a scorer ends
+    with.
 
     Args:
         document: The trace with its sample.
@@ -259,7 +328,11 @@ def metrics_of(document: TraceDocument, scorers: Iterable[Scorer], prompt_of: Pr
     """
     scores = TraceScores(document, prompt_of)
     named = list(dict.fromkeys(scorers))
-    results = {scorer: _or_error(partial(scores.observed, scorer)) for scorer in named if scorer in _OBSERVED}
+    results = {
+        scorer: _or_error(partial(scores.observed, scorer))
+        for scorer in named
+        if scorer in _OBSERVED
+    }
     statistics: _OfJudged = {Scorer.STATISTICS: _statistics_of}
     of_static, of_curve = (statistics, {}) if is_static(document) else ({}, statistics)
     for results_of, judging in (
@@ -278,18 +351,24 @@ def metrics_of(document: TraceDocument, scorers: Iterable[Scorer], prompt_of: Pr
 
 
 def known_metrics_of(document: TraceDocument) -> dict[str, Json]:
-    """The results that follow from results, as agent-inspect's static helpers compute them; nobody is asked."""
+    """The results that follow from results, as agent-inspect's static helpers compute them; nobody
+    is asked.
+    """
     known, results = document.known, {}
     if "progress_scores" in known:
         values = known["progress_scores"]
         results["AUC"] = _or_error(lambda: NumericalScore(auc_of(values)))
         results["PPT"] = _or_error(lambda: NumericalScore(ppt_of(values)))
     if "progress_score" in known:
-        results["SuccessScore"] = _or_error(lambda: success_from(NumericalScore(known["progress_score"])))
+        results["SuccessScore"] = _or_error(
+            lambda: success_from(NumericalScore(known["progress_score"]))
+        )
     if "validation_results" in known:
         listed = known["validation_results"]
         results["ProgressScore"] = _or_error(lambda: NumericalScore(progress_of(_flags(listed))))
-        results["SuccessScore"] = _or_error(lambda: success_from(NumericalScore(progress_of(_flags(listed)))))
+        results["SuccessScore"] = _or_error(
+            lambda: success_from(NumericalScore(progress_of(_flags(listed))))
+        )
         if any("explanations" in each for each in listed if isinstance(each, Mapping)):
             results["StatisticAnalysis"] = _or_error(lambda: _statistics(listed))
     if "success_scores" in known:
@@ -300,7 +379,9 @@ def known_metrics_of(document: TraceDocument) -> dict[str, Json]:
 
 
 def encoded_error(error: Exception) -> Json:
-    """The error that a scorer ends with: class, agent-inspect's internal code or the reason if there is one, and our words."""
+    """The error that a scorer ends with: class, agent-inspect's internal code or the reason if
+    there is one, and our words.
+    """
     told: dict[str, Json] = {"error": type(error).__name__.replace("NotJudgedError", "NotJudged")}
     if isinstance(error, EvaluationError | InvalidInputValueError):
         told["internal_code"] = error.internal_code
@@ -324,12 +405,17 @@ def _encoded(value: object) -> Json:
 
 
 def _flags(validation_results: Iterable[Any]) -> list[bool]:
-    return [bool(each["is_completed"] if isinstance(each, Mapping) else each) for each in validation_results]
+    return [
+        bool(each["is_completed"] if isinstance(each, Mapping) else each)
+        for each in validation_results
+    ]
 
 
 def _statistics(validation_results: Iterable[Mapping[str, Any]]) -> Json:
     # The first explanation of a subgoal is a summary; the others are completions.
-    expectation, std = judge_statistics([list(each["explanations"])[1:] for each in validation_results], _grade_in)
+    expectation, std = judge_statistics(
+        [list(each["explanations"])[1:] for each in validation_results], _grade_in
+    )
     return {"judge_expectation": expectation, "judge_std": std}
 
 
@@ -344,7 +430,9 @@ def _grade_in(completion: str) -> bool | None:
 def _statistics_of(judged: Sequence[NumericalScore]) -> Json:
     """`StatisticAnalysis` of the verdicts behind the last of these."""
     explained = judged[-1].explanations or []
-    return _statistics([{"explanations": texts} for subgoal in explained for texts in subgoal.values()])
+    return _statistics(
+        [{"explanations": texts} for subgoal in explained for texts in subgoal.values()]
+    )
 
 
 def _explanations(validations: Iterable[Validation]) -> list[Json]:
@@ -353,13 +441,22 @@ def _explanations(validations: Iterable[Validation]) -> list[Json]:
 
 def _explained(each: Validation) -> list[str]:
     verdict = "is completed" if each.is_completed else "is not completed"
-    return [f"After turn {each.turn_index + 1} the subgoal {verdict}: {each.subgoal.details}", *each.completions]
+    return [
+        f"After turn {each.turn_index + 1} the subgoal {verdict}: {each.subgoal.details}",
+        *each.completions,
+    ]
 
 
-# Scores traces of agent-inspect side by side, with the judge role's machinery, in the order of the traces.
+# Scores traces of agent-inspect side by side, with the judge role's machinery, in the order of the
+# traces.
 
 _VOTE_FAILED: Final = frozenset(
-    {UnjudgedReason.INVALID_ANSWERS, UnjudgedReason.REFUSED, UnjudgedReason.REJECTED, UnjudgedReason.UNAVAILABLE}
+    {
+        UnjudgedReason.INVALID_ANSWERS,
+        UnjudgedReason.REFUSED,
+        UnjudgedReason.REJECTED,
+        UnjudgedReason.UNAVAILABLE,
+    }
 )
 """Answers that agent-inspect counts as invalid, until its vote fails."""
 
@@ -385,7 +482,9 @@ class TracePlan:
     options: Mapping[str, object] = field(default_factory=dict)
 
 
-def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, reading: Reading) -> None:
+def score_traces(
+    files: TraceFiles, samples_path: Path | None, plan: TracePlan, reading: Reading
+) -> None:
     """Scores all traces and prints each in its order.
 
     Args:
@@ -419,7 +518,9 @@ def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, 
             return Done(None, (str(error),), is_read=False)
         if document.known:
             return _output(document, known_metrics_of(document), ())
-        questions = TraceQuestions(document, plan.agent, settings.goals.verdict_deadline_ms, redactor)
+        questions = TraceQuestions(
+            document, plan.agent, settings.goals.verdict_deadline_ms, redactor
+        )
         asking = metrics_of(
             document,
             plan.scorers or default_scorers(document),
@@ -443,7 +544,14 @@ def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, 
     def show(done: Done[str]) -> None:
         reading.add(done, done.result or "")
 
-    side_by_side(iter(files), scored, show, settings, judge_settings if plan.asks_judge else None, plan.verdicts)
+    side_by_side(
+        iter(files),
+        scored,
+        show,
+        settings,
+        judge_settings if plan.asks_judge else None,
+        plan.verdicts,
+    )
 
 
 async def _verdict(judge: JudgeInProcess | None, request: JudgeRequest) -> JudgeVerdict:
@@ -462,9 +570,12 @@ def _vote(verdict: JudgeVerdict) -> Vote:
     return Vote(None, completions)
 
 
-def _output(document: TraceDocument, metrics: dict[str, Json], unjudged: Sequence[str]) -> Done[str]:
+def _output(
+    document: TraceDocument, metrics: dict[str, Json], unjudged: Sequence[str]
+) -> Done[str]:
     told = (
-        f"Trace {document.trace_id}: the judge gave no verdict ({', '.join(dict.fromkeys(unjudged))}), so scorers that need "
+        f"Trace {document.trace_id}: the judge gave no verdict "
+        f"({', '.join(dict.fromkeys(unjudged))}), so scorers that need "
         "it have none."
     )
     line = json.dumps({"id": document.trace_id, "metrics": metrics}, default=_encoded) + "\n"

@@ -31,7 +31,10 @@ OPTIONS: Final = Options.__struct_fields__
 """Options that scorers read."""
 TEMPLATE: Final = "template_subgoal"
 _OTHER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {"include_entire_prompt_in_validation_result": "include_prompt_sent_to_llmj", "templates_subgoal": TEMPLATE}
+    {
+        "include_entire_prompt_in_validation_result": "include_prompt_sent_to_llmj",
+        "templates_subgoal": TEMPLATE,
+    }
 )
 """Names in agent-inspect's documentation, by which its code knows nothing."""
 
@@ -51,12 +54,17 @@ def option_in(text: str) -> tuple[str, Any]:
     if not equals or name not in OPTIONS:
         raise ValueError(f"expected NAME=VALUE with one of {', '.join(OPTIONS)}; seen {text!r}")
     if name == TEMPLATE:
-        raise ValueError(f"a template has many lines: name its file in the setting goals.{TEMPLATE}, as file:PATH")
+        raise ValueError(
+            f"a template has many lines: name its file in the setting goals.{TEMPLATE}, as "
+            "file:PATH"
+        )
     try:
         option = {name: json.loads(value)}
         msgspec.convert(option, Options)
     except ValueError as error:  # msgspec's too
-        raise ValueError(f"expected a number, true, false or null for {name}; seen {value!r}") from error
+        raise ValueError(
+            f"expected a number, true, false or null for {name}; seen {value!r}"
+        ) from error
     return name, option[name]
 
 
@@ -90,10 +98,11 @@ def config_in(value: object, where: str) -> Mapping[str, Any]:
     return config
 
 
-# Reads agent-inspect's own objects from JSON: a trace, the sample it belongs to, and the options of its scorers.
+# Reads agent-inspect's own objects from JSON: a trace, the sample it belongs to, and the options of
+# its scorers.
 #
-# agent-inspect has no file format, so the form is that of its dataclasses as JSON, under the names of its parameters.
-# Only the shape is checked: our scorers fail where agent-inspect's fail.
+# agent-inspect has no file format, so the form is that of its dataclasses as JSON, under the names
+# of its parameters. Only the shape is checked: our scorers fail where agent-inspect's fail.
 
 KNOWN_RESULTS: Final = ("progress_scores", "progress_score", "validation_results", "success_scores")
 """Results that a line may have in place of a trace, as agent-inspect's static helpers take them."""
@@ -140,7 +149,9 @@ class Samples:
             if not isinstance(name, str | int) or name == "":
                 raise shape_error(where, '"id" of the sample as a text or a number', kind_of(name))
             if str(name) in self._by_id:
-                raise shape_error(where, "an id of its own for each sample", f"{shown(str(name))} twice")
+                raise shape_error(
+                    where, "an id of its own for each sample", f"{shown(str(name))} twice"
+                )
             self._by_id[str(name)] = sample
 
     def of(self, name: str, where: str) -> Mapping[str, Any]:
@@ -151,17 +162,26 @@ class Samples:
         """
         if name not in self._by_id:
             expected = '"evaluation_data_sample", or the id of a sample in --goals'
-            raise shape_error(where, expected, f"the id {shown(name)}, which names none of {len(self._by_id)} samples")
+            raise shape_error(
+                where,
+                expected,
+                f"the id {shown(name)}, which names none of {len(self._by_id)} samples",
+            )
         return self._by_id[name]
 
 
 def document_in(
-    line: Mapping[str, Any], where: str, fallback_id: str, samples: Samples, options: Mapping[str, Any]
+    line: Mapping[str, Any],
+    where: str,
+    fallback_id: str,
+    samples: Samples,
+    options: Mapping[str, Any],
 ) -> TraceDocument:
     """Reads one trace.
 
     Args:
-        line: `agent_trace`, or its `turns` themselves; `evaluation_data_sample`; perhaps `id` and `config`.
+        line: `agent_trace`, or its `turns` themselves; `evaluation_data_sample`; perhaps `id` and
+            `config`.
         where: Its place, for messages.
         fallback_id: Its id if neither it nor its sample has one.
         samples: For traces without a sample of their own.
@@ -202,19 +222,25 @@ def _id(value: object, where: str) -> str | None:
         return None
     name = str(value) if isinstance(value, str | int) else ""
     if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
-        raise shape_error(where, f'"id" of 1 to {MAX_NAME_CHARS} printable characters', shown(value))
+        raise shape_error(
+            where, f'"id" of 1 to {MAX_NAME_CHARS} printable characters', shown(value)
+        )
     return name
 
 
 def _parts_of(sample: Mapping[str, Any], where: str) -> tuple[str | None, tuple[Subgoal, ...], Any]:
-    """Instruction, subgoals and expected calls: of an `EvaluationSample`, or of an entry of the data files."""
+    """Instruction, subgoals and expected calls: of an `EvaluationSample`, or of an entry of the
+    data files.
+    """
     if "sub_goals" in sample:
         instruction, subgoals = sample.get("user_instruction"), sample["sub_goals"]
         calls = sample.get("expected_tool_calls")
     else:
         metadata = sample.get("metadata")
         if not isinstance(metadata, Mapping) or "subgoals" not in metadata:
-            raise shape_error(where, 'the list "sub_goals", or "metadata" with "subgoals"', "neither")
+            raise shape_error(
+                where, 'the list "sub_goals", or "metadata" with "subgoals"', "neither"
+            )
         spoken = sample.get("input")
         first = spoken[0] if isinstance(spoken, list) and spoken else None
         instruction = first.get("content") if isinstance(first, Mapping) else None
@@ -238,7 +264,9 @@ def _expected_calls(value: object, where: str) -> tuple[ExpectedCall, ...] | Non
         try:
             calls += tool_calls_of(each)
         except ToolStringError as error:
-            raise shape_error(where, "an expected tool call as agent-inspect writes it", str(error)) from error
+            raise shape_error(
+                where, "an expected tool call as agent-inspect writes it", str(error)
+            ) from error
     read: tuple[ExpectedCall, ...] = _read(tuple[ExpectedCall, ...], calls, where)
     return read
 
@@ -273,12 +301,16 @@ class TraceFiles:
         self._files = [file for path in paths for file in RecordedPath(path).files]
 
     def __iter__(self) -> Iterator[Element | RecordingError]:
-        """The traces in their order; an error for the rest of a file that cannot be read further."""
+        """The traces in their order; an error for the rest of a file that cannot be
+        read further.
+        """
         for file in self._files:
             try:
                 yield from _elements_of(file)
             except RecordingError as error:
-                error.consequence = f"The traces before it were read; the rest of {file} is left out."
+                error.consequence = (
+                    f"The traces before it were read; the rest of {file} is left out."
+                )
                 yield error
 
 
@@ -292,7 +324,9 @@ def trace_in(element: Element, samples: Samples, options: Mapping[str, Any]) -> 
     stem = name_of(at.path)
     try:
         line = _object_of(element, "a trace as an object")
-        return document_in(line, str(at), f"{stem}:{at.number}" if at.number else stem, samples, options)
+        return document_in(
+            line, str(at), f"{stem}:{at.number}" if at.number else stem, samples, options
+        )
     except RecordingError as error:
         error.consequence = "This trace is left out; the others are not concerned."
         error.remedy = REMEDY

@@ -1,4 +1,6 @@
-"""The past of a partition: its log, and the scores of its calls then; on Kafka, or in the folder of a `serve`."""
+"""The past of a partition: its log, and the scores of its calls then; on Kafka, or in the folder of
+a `serve`.
+"""
 
 import asyncio
 import zlib
@@ -27,14 +29,19 @@ from streamer.cluster.readers import records_so_far
 from streamer.history.comparison import Period
 from streamer.trials.calls import NewestRows
 
-# Reads `scores` of calls that closed in a past period: the newest row of each turn and of each call.
+# Reads `scores` of calls that closed in a past period: the newest row of each turn and of each
+# call.
 
 MAX_CALLS: Final = 50_000
-"""Calls of one partition number in one back-test, with those that are open at a time: some 150 MB of rows."""
+"""Calls of one partition number in one back-test, with those that are open at a time: some 150 MB
+of rows.
+"""
 MAX_HELD_BYTES: Final = 1_000_000_000
 """Bound of the rows of these calls; they contain goals, and a goal set may be large."""
 LATEST_MS: Final = DAY_MS
-"""How long after a call's end its scores may have been written; later ones are taken as never written."""
+"""How long after a call's end its scores may have been written; later ones are taken as never
+written.
+"""
 
 
 class BacktestError(OperatorError):
@@ -63,9 +70,11 @@ class PastCalls:
 
     Attributes:
         by_id: Each that closed once.
-        closed_twice: Conversation ids that were used again after their call had closed: no call to compare with.
+        closed_twice: Conversation ids that were used again after their call had closed: no call to
+            compare with.
         unreadable: Values that this version cannot read.
-        has_evicted: Whether one of them closed because too many were open: other calls decided that.
+        has_evicted: Whether one of them closed because too many were open: other calls decided
+            that.
     """
 
     period: Period
@@ -99,30 +108,42 @@ class PastCalls:
             self._close(conversation_id, row)
         if len(self.by_id) + len(self._open) > MAX_CALLS or self._held_bytes > MAX_HELD_BYTES:
             raise BacktestError(
-                f"Back-test: more than {MAX_CALLS} calls were open or closed in this time in one partition, or their rows take "
-                f"more than {MAX_HELD_BYTES} bytes. They are kept in memory for the comparison, so nothing more was evaluated. "
+                f"Back-test: more than {MAX_CALLS} calls were open or closed in this time in one "
+                "partition, or their rows take "
+                f"more than {MAX_HELD_BYTES} bytes. They are kept in memory for the comparison, so "
+                "nothing more was evaluated. "
                 "Take a shorter time between --since and --until."
             )
 
     def _close(self, conversation_id: str, closed: CallRow) -> None:
-        newest, goals_from = self._open.pop(conversation_id), self._goals_from.pop(conversation_id, None)
+        newest, goals_from = (
+            self._open.pop(conversation_id),
+            self._goals_from.pop(conversation_id, None),
+        )
         if closed.known_ms < self.period.since_ms:
             self._closed_before.add(conversation_id)
         if not self.period.has(closed.known_ms):
             return
-        if any(conversation_id in those for those in (self._closed_before, self.by_id, self.closed_twice)):
+        if any(
+            conversation_id in those
+            for those in (self._closed_before, self.by_id, self.closed_twice)
+        ):
             self.by_id.pop(conversation_id, None)
             self.closed_twice.add(conversation_id)
             return
         goals = () if newest.goals is None else (newest.goals,)
-        packed = zlib.compress(b"\n".join(map(encode, [*goals, *newest.turns.values(), closed])), level=1)
+        packed = zlib.compress(
+            b"\n".join(map(encode, [*goals, *newest.turns.values(), closed])), level=1
+        )
         self._held_bytes += len(packed)
         self.by_id[conversation_id] = PastCall(packed, goals_from)
         self.has_evicted |= closed.close_reason is CloseReason.LIMIT_OPEN_CALLS
 
 
 class Stretch(NamedTuple):
-    """What is read of a partition of the log: places from `start` to before `end`; what was before `cut_ms` is gone, 0 if nothing is."""
+    """What is read of a partition of the log: places from `start` to before `end`; what was before
+    `cut_ms` is gone, 0 if nothing is.
+    """
 
     start: int
     end: int
@@ -133,7 +154,8 @@ class Past(Protocol):
     """Where the past is kept.
 
     Attributes:
-        cut: By partition, the time of its oldest record of the log, where older ones were wanted and are gone.
+        cut: By partition, the time of its oldest record of the log, where older ones were wanted
+            and are gone.
     """
 
     cut: dict[str, int]
@@ -152,14 +174,18 @@ class Past(Protocol):
         """
 
     async def begin(self, number: int, since_ms: int) -> Stretch:
-        """Finds the place from which a partition of the log is read: what is before this time may be left out."""
+        """Finds the place from which a partition of the log is read: what is before this time may
+        be left out.
+        """
 
     def read(self, number: int, stretch: Stretch) -> AsyncIterator[Event | Tick]:
         """The events and ticks of a stretch."""
 
 
 class PastTopics:
-    """The past on Kafka, read without a group, one partition after the other. Its methods raise as `log_between`."""
+    """The past on Kafka, read without a group, one partition after the other. Its methods raise as
+    `log_between`.
+    """
 
     def __init__(self, consumer: AIOKafkaConsumer, kafka: KafkaSettings) -> None:
         self.cut: dict[str, int] = {}
@@ -183,12 +209,17 @@ class PastTopics:
     async def begin(self, number: int, since_ms: int) -> Stretch:
         """As of `Past`."""
         tp = TopicPartition(self._kafka.topic(EVENTS_TOPIC), number)
-        begin, end = (await self._consumer.beginning_offsets([tp]))[tp], (await self._consumer.end_offsets([tp]))[tp]
+        begin, end = (
+            (await self._consumer.beginning_offsets([tp]))[tp],
+            (await self._consumer.end_offsets([tp]))[tp],
+        )
         found = (await self._consumer.offsets_for_times({tp: max(0, since_ms)}))[tp]
         is_cut = found is not None and 0 < begin == found.offset and found.timestamp > since_ms
         if is_cut:
             self.cut[f"{tp.topic}[{number}]"] = found.timestamp
-        return Stretch(end if found is None else found.offset, end, found.timestamp if is_cut else 0)
+        return Stretch(
+            end if found is None else found.offset, end, found.timestamp if is_cut else 0
+        )
 
     def read(self, number: int, stretch: Stretch) -> AsyncIterator[Event | Tick]:
         """As of `Past`."""
@@ -197,14 +228,18 @@ class PastTopics:
 
 
 class PastFolder:
-    """The past in the folder of a `serve`, which may run: the rows of its history, and its log. It has one partition."""
+    """The past in the folder of a `serve`, which may run: the rows of its history, and its log. It
+    has one partition.
+    """
 
     def __init__(self, folder: Path, history: Path) -> None:
         self.cut: dict[str, int] = {}
         self._folder = folder
         self._history = history
 
-    async def calls(self, number: int, period: Period, longest_call_ms: int) -> PastCalls:  # as on Kafka
+    async def calls(
+        self, number: int, period: Period, longest_call_ms: int
+    ) -> PastCalls:  # as on Kafka
         """As of `Past`."""
         calls = PastCalls(period)
         lasted = [Condition("known_ms", ">=", period.since_ms)]

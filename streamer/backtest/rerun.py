@@ -31,11 +31,29 @@ from streamer.trials.versus import Flip, flips
 
 MAX_EXAMPLES: Final = 20
 MOST_MEASURED: Final = 100_000
-"""Calls whose measures are kept for the means, 2.5 kB each; the others are compared all the same."""
+"""Calls whose measures are kept for the means, 2.5 kB each; the others are compared all
+the same.
+"""
 _HOW_IT_IS_SAID: Final = frozenset(
     {
-        *("conversation_id", "revision", "known_ms", "status", "news", "left_out", "code_version", "partition"),
-        *("first_place", "last_place", "first_known_ms", "through_turn", "user_sounds", "assistant_sounds"),
+        *(
+            "conversation_id",
+            "revision",
+            "known_ms",
+            "status",
+            "news",
+            "left_out",
+            "code_version",
+            "partition",
+        ),
+        *(
+            "first_place",
+            "last_place",
+            "first_known_ms",
+            "through_turn",
+            "user_sounds",
+            "assistant_sounds",
+        ),
     }
 )
 """Columns that say when and by whom something was said, or what is no value."""
@@ -49,9 +67,13 @@ LastValues = Mapping[tuple[int | None, str], Flat]
 
 
 def last_values(newest: NewestRows) -> LastValues:
-    """What is known of a call by its newest rows. Withdrawn turns are left out: the call sums up what the caller sat through."""
+    """What is known of a call by its newest rows. Withdrawn turns are left out: the call sums up
+    what the caller sat through.
+    """
     rows: list[tuple[int | None, Sequence[Column], TurnRow | CallRow | None]] = [
-        (number, _OF_TURNS, row) for number, row in sorted(newest.turns.items()) if row.status != "withdrawn"
+        (number, _OF_TURNS, row)
+        for number, row in sorted(newest.turns.items())
+        if row.status != "withdrawn"
     ]
     rows.append((None, _OF_CALLS, newest.call))
     return {
@@ -63,7 +85,9 @@ def last_values(newest: NewestRows) -> LastValues:
 
 
 class Difference(NamedTuple):
-    """One value that differs; `then` and `now` are None where it is not known, or where there is no such call."""
+    """One value that differs; `then` and `now` are None where it is not known, or where there is no
+    such call.
+    """
 
     conversation_id: str
     turn: int | None
@@ -85,7 +109,9 @@ class Comparison:
         examples: The first differences, at most `MAX_EXAMPLES`.
     """
 
-    calls: Counter[str] = field(default_factory=lambda: Counter(equal=0, changed=0, only_then=0, only_now=0))
+    calls: Counter[str] = field(
+        default_factory=lambda: Counter(equal=0, changed=0, only_then=0, only_now=0)
+    )
     equal_values: int = 0
     differing: Counter[str] = field(default_factory=Counter)
     other_goals: int = 0
@@ -95,20 +121,30 @@ class Comparison:
     _own: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def add(
-        self, conversation_id: str, then: Iterable[Row], now: Iterable[Row], words: Iterable[WordsRow] = ()
+        self,
+        conversation_id: str,
+        then: Iterable[Row],
+        now: Iterable[Row],
+        words: Iterable[WordsRow] = (),
     ) -> None:
-        """One more call, by its rows in each evaluation, none where it does not exist; `words` are those of today."""
+        """One more call, by its rows in each evaluation, none where it does not exist; `words` are
+        those of today.
+        """
         was, became = NewestRows(then), NewestRows(now)
         if was.call is None and became.call is None:
             return
         before, after = last_values(was), last_values(became)
         if was.call is not None and became.call is not None:
-            differing = [each for each in {**before, **after} if before.get(each) != after.get(each)]
+            differing = [
+                each for each in {**before, **after} if before.get(each) != after.get(each)
+            ]
             self.calls["changed" if differing else "equal"] += 1
             self.equal_values += len(before.keys() | after.keys()) - len(differing)
             if len(self._measured) < MOST_MEASURED:
                 self._measured.append((_measures(was.call), _measures(became.call)))
-            self._add_goals(conversation_id, was.trial(""), became.trial(""), words_by_turn(words, became.turns))
+            self._add_goals(
+                conversation_id, was.trial(""), became.trial(""), words_by_turn(words, became.turns)
+            )
         else:
             differing = [(None, "state")]
             self.calls["only_now" if was.call is None else "only_then"] += 1
@@ -119,22 +155,32 @@ class Comparison:
         ]
 
     def _add_goals(
-        self, conversation_id: str, then: Trial | None, now: Trial | None, words: Mapping[int, Quote]
+        self,
+        conversation_id: str,
+        then: Trial | None,
+        now: Trial | None,
+        words: Mapping[int, Quote],
     ) -> None:
         self.other_goals += (then and then.version) != (now and now.version)
-        found = [] if then is None or now is None else flips(then.quoting(words), now.quoting(words))
+        found = (
+            [] if then is None or now is None else flips(then.quoting(words), now.quoting(words))
+        )
         if found:
             self.flipped[conversation_id] = found
 
     def add_own(self, then: Mapping[str, float], now: Mapping[str, float]) -> None:
-        """The values of one more call in measures of one's own: what today's functions say of its rows then, and of those of now."""
+        """The values of one more call in measures of one's own: what today's functions say of its
+        rows then, and of those of now.
+        """
         for name in {**then, **now}:
             pairs = self._own.setdefault(name, [])
             if len(pairs) < MOST_MEASURED:
                 pairs.append((then.get(name, math.nan), now.get(name, math.nan)))
 
     def changes(self) -> list[Change]:
-        """The measures of calls that differ, and those of one's own, each with the change of its mean."""
+        """The measures of calls that differ, and those of one's own, each with the change of its
+        mean.
+        """
         measured = {
             name: [(then[place], now[place]) for then, now in self._measured]
             for place, name in enumerate(MEASURES)
@@ -144,14 +190,23 @@ class Comparison:
         draws = draws_of_one(len(measured))
         found = []
         for name, pairs in measured.items():
-            before, after = ([value for value in lot if not math.isnan(value)] for lot in zip(*pairs, strict=True))
+            before, after = (
+                [value for value in lot if not math.isnan(value)]
+                for lot in zip(*pairs, strict=True)
+            )
             known = [pair for pair in pairs if not math.isnan(sum(pair))]
             found.append(change_of(name, before, after, known, draws))
         return found
 
 
 def _measures(call: CallRow) -> Sequence[float]:
-    return array("d", [math.nan if (value := each.of(call)) is None else float(value) for each in MEASURES.values()])
+    return array(
+        "d",
+        [
+            math.nan if (value := each.of(call)) is None else float(value)
+            for each in MEASURES.values()
+        ],
+    )
 
 
 # Evaluates past calls of one partition again. Pure: time is that of the log.
@@ -161,8 +216,9 @@ def _measures(call: CallRow) -> Sequence[float]:
 class Rerun:
     """A new evaluation: a fold of the log; and its differences from the rows of then.
 
-    With the facts of then, it evaluates the calls that closed in the period, and they have the goals that they had. Without them, it
-    evaluates the calls whose first event is in the period, and they choose.
+    With the facts of then, it evaluates the calls that closed in the period, and they have the
+    goals that they had. Without them, it evaluates the calls whose first event is in the period,
+    and they choose.
 
     Attributes:
         limits: Limits of today's settings.
@@ -171,16 +227,19 @@ class Rerun:
         past: Rows of the calls that closed in the period or later.
         obeys_facts: Whether calls and goals are those of then.
         comparison: Counts the differences.
-        folds_all: Whether the other calls of the partition are folded too, for the ones that had to give way to another.
+        folds_all: Whether the other calls of the partition are folded too, for the ones that had to
+            give way to another.
         partition: The partition of the log.
         cut_ms: The log has nothing before this time; 0 if it has.
         left_out: Calls without rows to compare with.
-        goals: Where calls get their goals that are not those of then, and how goals are judged. No judge is asked: verdicts are those
-            of the log.
+        goals: Where calls get their goals that are not those of then, and how goals are judged. No
+            judge is asked: verdicts are those of the log.
         own: Measures of one's own; those that ask for the context of a call are left out.
-        redactor: Goes over texts. With other rules than then questions are others, and their verdicts are not in the log.
-        counts: `refused_records` are records of the calls that today's code or settings refuse; `without_beginning` are calls that are
-            not evaluated, because the log does not have their beginning.
+        redactor: Goes over texts. With other rules than then questions are others, and their
+            verdicts are not in the log.
+        counts: `refused_records` are records of the calls that today's code or settings refuse;
+            `without_beginning` are calls that are not evaluated, because the log does not have
+            their beginning.
     """
 
     limits: Limits
@@ -208,11 +267,19 @@ class Rerun:
 
     def __post_init__(self) -> None:
         self._evaluator = PartitionEvaluator(
-            self.limits, self.code_version, self.goals, redactor=self.redactor, partition=self.partition
+            self.limits,
+            self.code_version,
+            self.goals,
+            redactor=self.redactor,
+            partition=self.partition,
         )
         if self.obeys_facts:
-            began = {name: _began_ms(call) for name, call in self.past.items()} if self.cut_ms else {}
-            self._awaited = {name for name in self.past if began.get(name, self.cut_ms) >= self.cut_ms}
+            began = (
+                {name: _began_ms(call) for name, call in self.past.items()} if self.cut_ms else {}
+            )
+            self._awaited = {
+                name for name in self.past if began.get(name, self.cut_ms) >= self.cut_ms
+            }
             self.counts["without_beginning"] = len(self.past) - len(self._awaited)
         self.goals.logged = self._goal_sets if self.obeys_facts else None
 
@@ -254,7 +321,9 @@ class Rerun:
         return self._written(effects)
 
     def finish(self, now_ms: int) -> list[Row]:
-        """Decides silences up to `now_ms`, or until every call has closed if the log says that it did."""
+        """Decides silences up to `now_ms`, or until every call has closed if the log says that it
+        did.
+        """
         effects: list[Effect] = []
         end_ms = math.inf if self.obeys_facts else now_ms
         while (wakeup_ms := self._evaluator.next_wakeup()) is not None and wakeup_ms <= end_ms:
@@ -268,7 +337,11 @@ class Rerun:
 
     def _look(self, conversation_id: str, event: Event) -> None:
         """Opens a call that is to be evaluated, at its first event. A verdict opens none."""
-        is_new = conversation_id in self._awaited if self.obeys_facts else conversation_id not in self._seen
+        is_new = (
+            conversation_id in self._awaited
+            if self.obeys_facts
+            else conversation_id not in self._seen
+        )
         if not is_new or (event.source is InputSource.JUDGE and self._is_verdict(event)):
             return
         if self.obeys_facts:
@@ -281,7 +354,9 @@ class Rerun:
                 self._open.add(conversation_id)
 
     def _is_verdict(self, event: Event) -> bool:
-        """Whether an event on the judges' input is no other: what is said of a call, as that it has started, may come on any."""
+        """Whether an event on the judges' input is no other: what is said of a call, as that it has
+        started, may come on any.
+        """
         arrival = admit(event.source, event, self.limits, self.redactor)
         return not isinstance(arrival, Arrival) or isinstance(arrival.event, JudgeVerdict)
 
@@ -289,7 +364,8 @@ class Rerun:
         self._begun += 1
         if self._begun > MAX_CALLS:
             raise BacktestError(
-                f"Back-test: more than {MAX_CALLS} calls began in this time in one partition, so the rest was not "
+                f"Back-test: more than {MAX_CALLS} calls began in this time in one partition, so "
+                "the rest was not "
                 "evaluated. Take a shorter time between --since and --until."
             )
 
@@ -325,10 +401,14 @@ class Rerun:
         then = [] if past is None else [*past.rows()]
         self.comparison.add(conversation_id, then, now, words)
         if self.own:
-            self.comparison.add_own(self._means(self.own, then, words), self._means(self.own, now, words))
+            self.comparison.add_own(
+                self._means(self.own, then, words), self._means(self.own, now, words)
+            )
 
     @staticmethod
-    def _means(own: OwnMeasures, rows: Iterable[Row], words: Sequence[WordsRow]) -> Mapping[str, float]:
+    def _means(
+        own: OwnMeasures, rows: Iterable[Row], words: Sequence[WordsRow]
+    ) -> Mapping[str, float]:
         newest = NewestRows(rows)
         of_call = [] if newest.call is None else [newest.call]
         return mean_values(own.of_rows([*newest.turns.values(), *of_call], words))

@@ -48,11 +48,15 @@ from streamer.trials.versus import by_subgoal, flips_in_words, quotes
 # Evaluates past traffic again with today's code and settings, and compares. Nothing is written.
 
 FETCH_WAIT_MS: Final = 20
-"""How long the broker keeps a fetch that has nothing: a client that goes on to the next partition waits for it."""
+"""How long the broker keeps a fetch that has nothing: a client that goes on to the next partition
+waits for it.
+"""
 _SHOWN_EVERY: Final = 500
 
 ShowProgress = Callable[[int, int, float], None]
-"""Gets the partition number, the number of partitions, and the finished share of this one's time."""
+"""Gets the partition number, the number of partitions, and the finished share of this
+one's time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,8 @@ class BacktestPlan:
 
     Attributes:
         period: The past, in broker time.
-        obeys_facts: Whether the calls are those that closed in the period, with the goals that they had; otherwise those that began in
-            it, and they choose.
+        obeys_facts: Whether the calls are those that closed in the period, with the goals that they
+            had; otherwise those that began in it, and they choose.
         now_ms: Start of the command: an open silence lasts until then.
         folder: The folder of a `serve` that has the past; None for Kafka.
     """
@@ -80,7 +84,8 @@ class BacktestResult:
     Attributes:
         comparison: The final scores of the log against the new ones.
         counts: What was left out, under the names of the report for programs.
-        cut: Time in ms of the oldest record of each partition of the log whose older records are deleted.
+        cut: Time in ms of the oldest record of each partition of the log whose older records are
+            deleted.
     """
 
     comparison: Comparison = field(default_factory=Comparison)
@@ -89,7 +94,8 @@ class BacktestResult:
 
 
 async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -> BacktestResult:
-    """Evaluates one partition after the other; each is read once, and no consumer group knows of it.
+    """Evaluates one partition after the other; each is read once, and no consumer group knows of
+    it.
 
     Args:
         settings: Today's settings; with a folder, as `served` has them.
@@ -112,7 +118,8 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
     ):
         for number in range(count):
             show(number, count, 0.0)
-            # Without the facts a call may close as late as the longest one that begins at the end of the period.
+            # Without the facts a call may close as late as the longest one that begins at the end
+            # of the period.
             longest_ms = settings.limits.max_call_duration_ms
             since_ms, until_ms = plan.period
             closing = plan.period if plan.obeys_facts else Period(since_ms, until_ms + longest_ms)
@@ -135,7 +142,9 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
                 own=own,
             )
             if not rerun.is_over(since_ms):
-                await _evaluate(rerun, there.read(number, stretch), plan, begin_ms, partial(show, number, count))
+                await _evaluate(
+                    rerun, there.read(number, stretch), plan, begin_ms, partial(show, number, count)
+                )
             result.counts += rerun.counts
             result.counts["not_over"] += rerun.open_calls
             result.counts["closed_twice"] += len(past.closed_twice)
@@ -174,7 +183,9 @@ async def _past(settings: Settings, plan: BacktestPlan) -> AsyncIterator[tuple[P
         yield PastFolder(plan.folder, history), 1
         return
     count = await _partitions(kafka)
-    async with onlooker(kafka, "backtest", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as consumer:
+    async with onlooker(
+        kafka, "backtest", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS
+    ) as consumer:
         yield PastTopics(consumer, kafka), count
 
 
@@ -186,8 +197,10 @@ async def _partitions(kafka: KafkaSettings) -> int:
     count = counts[EVENTS_TOPIC]
     if counts[SCORES_TOPIC] != count:
         raise BacktestError(
-            f"Back-test: {kafka.topic(SCORES_TOPIC)} must have as many partitions as {kafka.topic(EVENTS_TOPIC)}, but they have "
-            f"{counts[SCORES_TOPIC]} and {count}. Nothing was evaluated. `callgauge topics check` says more."
+            f"Back-test: {kafka.topic(SCORES_TOPIC)} must have as many partitions as "
+            f"{kafka.topic(EVENTS_TOPIC)}, but they have "
+            f"{counts[SCORES_TOPIC]} and {count}. Nothing was evaluated. `callgauge topics check` "
+            "says more."
         )
     return count
 
@@ -198,7 +211,9 @@ _NOT_THERE: Final = "-"
 
 
 def report(plan: BacktestPlan, result: BacktestResult) -> RenderableType:
-    """The comparison for people: how many calls and values differ, the measures of calls that do, and examples."""
+    """The comparison for people: how many calls and values differ, the measures of calls that do,
+    and examples.
+    """
     comparison = result.comparison
     parts: list[RenderableType] = [*_headlines(plan, comparison), *_goal_lines(comparison)]
     if changes := comparison.changes():
@@ -207,7 +222,11 @@ def report(plan: BacktestPlan, result: BacktestResult) -> RenderableType:
         parts += [text for text in [remark_on_chance(changes)] if text]
     if comparison.examples:
         counts = ", ".join(f"{name} {count}" for name, count in comparison.differing.most_common())
-        parts += ["", f"Values that differ: {counts}. The first of them:", _examples_table(comparison)]
+        parts += [
+            "",
+            f"Values that differ: {counts}. The first of them:",
+            _examples_table(comparison),
+        ]
     return Group(*parts)
 
 
@@ -224,7 +243,8 @@ def report_document(plan: BacktestPlan, result: BacktestResult) -> dict[str, Any
         "measures": changes_json(comparison.changes()),
         "calls_with_other_goals": comparison.other_goals,
         "subgoals": [
-            {"id": name, "won": won, "lost": lost} for name, won, lost in by_subgoal(comparison.flipped.values())
+            {"id": name, "won": won, "lost": lost}
+            for name, won, lost in by_subgoal(comparison.flipped.values())
         ],
         "flipped": [
             {"conversation_id": call, "subgoals": [each._asdict() for each in found]}
@@ -242,9 +262,15 @@ _REMARKS: Final = {
     "only_then": "{calls} of then: the log has no event of it any more, or it is refused today.",
     "refused_records": "{count} records of these calls are refused with today's code and settings.",
     "not_over": "{calls} not over yet, so not compared.",
-    "without_beginning": "{calls} left out: the log does not have the beginning any more. Take a later --since.",
-    "closed_twice": "{calls} left out: the conversation id was used again after the call had closed.",
-    "unreadable_scores": "{count} records of scores could not be read: not ours, or of a newer version.",
+    "without_beginning": (
+        "{calls} left out: the log does not have the beginning any more. Take a later --since."
+    ),
+    "closed_twice": (
+        "{calls} left out: the conversation id was used again after the call had closed."
+    ),
+    "unreadable_scores": (
+        "{count} records of scores could not be read: not ours, or of a newer version."
+    ),
 }
 
 
@@ -252,8 +278,10 @@ def remarks(result: BacktestResult) -> Iterator[str]:
     """Remarks beside the differences, each a sentence."""
     for partition, oldest_ms in sorted(result.cut.items()):
         yield (
-            f"{partition} has nothing before {shown_moment(oldest_ms)} UTC, and more was wanted: calls that began earlier "
-            "are left out or incomplete, and differences of incomplete ones say nothing of today's code. Take a later --since."
+            f"{partition} has nothing before {shown_moment(oldest_ms)} UTC, and more was wanted: "
+            "calls that began earlier "
+            "are left out or incomplete, and differences of incomplete ones say nothing of today's "
+            "code. Take a later --since."
         )
     counts = {"only_then": result.comparison.calls["only_then"], **result.counts}
     for name, remark in _REMARKS.items():
@@ -266,25 +294,38 @@ def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
     what = "closed" if plan.obeys_facts else "began"
     calls = comparison.calls
     compared = calls["equal"] + calls["changed"]
-    yield f"Calls that {what} from {since} to {until} UTC, evaluated again: {compared + calls['only_now']}"
+    yield (
+        f"Calls that {what} from {since} to {until} UTC, evaluated again: "
+        f"{compared + calls['only_now']}"
+    )
     if plan.obeys_facts:
         yield "The goals of calls are those that they had; --without-facts takes today's."
     if compared and not comparison.differing:
-        yield f"No difference: {comparison.equal_values} final values of {counted(compared, 'call')} are equal."
+        yield (
+            f"No difference: {comparison.equal_values} final values of {counted(compared, 'call')} "
+            "are equal."
+        )
     elif calls.total():
-        yield "Calls: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in calls.items() if count)
+        yield "Calls: " + ", ".join(
+            f"{count} {name.replace('_', ' ')}" for name, count in calls.items() if count
+        )
     else:
         yield "There is nothing to compare: no call in this time."
 
 
 def _goal_lines(comparison: Comparison) -> Iterator[str]:
-    """How many calls have other goals now, how often each subgoal flipped, and the first calls that did."""
+    """How many calls have other goals now, how often each subgoal flipped, and the first calls that
+    did.
+    """
     if comparison.other_goals:
         yield f"{counted(comparison.other_goals, 'call')} with other goals than then."
     flipped = comparison.flipped
     if flipped:
         yield f"Subgoals flipped in {counted(len(flipped), 'call')}:"
-    yield from (f"  {subgoal}: {won} won, {lost} lost" for subgoal, won, lost in by_subgoal(flipped.values()))
+    yield from (
+        f"  {subgoal}: {won} won, {lost} lost"
+        for subgoal, won, lost in by_subgoal(flipped.values())
+    )
     for call, found in islice(flipped.items(), MAX_EXAMPLES):
         yield f"  {call}: {flips_in_words(found)}"
         yield from quotes(found)
@@ -301,7 +342,8 @@ def _examples_table(comparison: Comparison) -> Table:
     return table
 
 
-# `callgauge replay --from-topics`: reads the times of the options, shows a progress bar, prints the differences.
+# `callgauge replay --from-topics`: reads the times of the options, shows a progress bar, prints the
+# differences.
 
 
 def run_backtest(
@@ -319,7 +361,8 @@ def run_backtest(
         settings: Today's settings.
         since: Start of the period, as typed.
         until: End of the period, as typed; None is now.
-        obeys_facts: Whether the calls are those that closed in the period, with the goals that they had.
+        obeys_facts: Whether the calls are those that closed in the period, with the goals that they
+            had.
         as_json: One JSON object instead of tables.
         folder: The folder of a `serve` that has the past, in place of Kafka.
 
@@ -332,7 +375,9 @@ def run_backtest(
     if folder is not None:
         settings, plan = served(settings, folder), replace(plan, folder=folder)
     redact = Redactor(settings.redaction).redact
-    configure_logging(settings.log_format, "warning", redact=redact)  # log lines of the goal sources are no results
+    configure_logging(
+        settings.log_format, "warning", redact=redact
+    )  # log lines of the goal sources are no results
     result = asyncio.run(_run(settings, plan))
     if result is None:
         say("Stopped.")
@@ -348,9 +393,13 @@ def run_backtest(
 def _plan(since: str | None, until: str | None, *, obeys_facts: bool) -> BacktestPlan:
     now_ms = wall_clock_ms()
     if since is None:
-        raise typer.BadParameter("--from-topics needs --since: from when on calls are evaluated again, for example 2h.")
+        raise typer.BadParameter(
+            "--from-topics needs --since: from when on calls are evaluated again, for example 2h."
+        )
     try:
-        period = Period(moment_ms(since, now_ms), now_ms if until is None else moment_ms(until, now_ms))
+        period = Period(
+            moment_ms(since, now_ms), now_ms if until is None else moment_ms(until, now_ms)
+        )
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from error
     if period.since_ms >= period.until_ms:
@@ -361,7 +410,12 @@ def _plan(since: str | None, until: str | None, *, obeys_facts: bool) -> Backtes
 async def _run(settings: Settings, plan: BacktestPlan) -> BacktestResult | None:
     """The result; None when a signal came first."""
     console = error_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
     bar = Progress(*columns, console=console)
     with bar if console.is_terminal else nullcontext(), stop_on_signals() as stop:
         task = bar.add_task("Back-test", total=1.0)

@@ -1,8 +1,9 @@
-"""The list of commands. A command's module is imported when the command is asked for, so `--help` stays quick.
+"""The list of commands. A command's module is imported when the command is asked for, so `--help`
+stays quick.
 
-Each command is the module of its name in this folder. The module has `app`, a Typer application; the docstrings of its
-functions are the help texts. It imports what options and help need. A function imports its work when it runs, so the help
-of a command is quick too.
+Each command is the module of its name in this folder. The module has `app`, a Typer application;
+the docstrings of its functions are the help texts. It imports what options and help need. A
+function imports its work when it runs, so the help of a command is quick too.
 """
 
 import os
@@ -52,7 +53,9 @@ GROUPS: Final = {
         "deploy-files": "Writes alert rules, dashboards, runbooks and the chart.",
     },
 }
-"""Commands by their purpose, each with the first sentence of its help. The list fits a terminal of 24 rows and 80 columns."""
+"""Commands by their purpose, each with the first sentence of its help. The list fits a terminal of
+24 rows and 80 columns.
+"""
 COMMANDS: Final = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 _HEAD: Final = "Usage: callgauge COMMAND [OPTIONS]; COMMAND --help explains it (--version, -h)\n"
 _NO_COMMAND: Final = 2
@@ -67,7 +70,9 @@ _FILES_OF_SHELLS: Final = (
 )
 """Below the home folder: what typer writes for bash, zsh and fish."""
 _KINDS: Final = {"str": "TEXT", "Path": "PATH", "int": "N", "float": "N"}
-"""What stands for a value in the help, by the type that the code gives it; an option can have a word of its own."""
+"""What stands for a value in the help, by the type that the code gives it; an option can have a
+word of its own.
+"""
 _EXAMPLES: Final = re.compile(r"Examples?:\n")
 
 
@@ -76,10 +81,14 @@ class _LazyCommands(TyperGroup):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.commands = {name: TyperCommand(name, help=summary) for name, summary in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name, help=summary) for name, summary in COMMANDS.items()
+        }
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Writes the list of commands: a line each, by purpose, so that it fits a terminal of 24 rows."""
+        """Writes the list of commands: a line each, by purpose, so that it fits a terminal of 24
+        rows.
+        """
         formatter.write(_HEAD)
         for group, commands in GROUPS.items():
             for place, (name, summary) in enumerate(commands.items()):
@@ -97,14 +106,17 @@ class _LazyCommands(TyperGroup):
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command; if the reader of its output goes away, as `head` does, it ends without a word."""
+        """Runs the command; if the reader of its output goes away, as `head` does, it ends without
+        a word.
+        """
         with _quiet_without_reader(), _told_visibly():
             return super().invoke(ctx)
 
 
 @contextmanager
 def _quiet_without_reader() -> Iterator[None]:
-    """Flushes the output at the end of the block, or ends the command quietly if nobody reads it any more.
+    """Flushes the output at the end of the block, or ends the command quietly if nobody reads it
+    any more.
 
     Raises:
         Exit: Nobody reads the output.
@@ -120,7 +132,9 @@ def _quiet_without_reader() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest of the buffer
         raise typer.Exit(READER_GONE) from None
     except SystemExit as ended:
-        if not isinstance(ended.__context__, BrokenPipeError):  # rich ends the process with 1 in its handler
+        if not isinstance(
+            ended.__context__, BrokenPipeError
+        ):  # rich ends the process with 1 in its handler
             raise
         raise typer.Exit(READER_GONE) from None
 
@@ -140,7 +154,9 @@ def _told_visibly() -> Iterator[None]:
 
 @contextmanager
 def _told_what_changed() -> Iterator[None]:
-    """Says after `--install-completion` which files it wrote, and what it added to those that were there; typer names the script only."""
+    """Says after `--install-completion` which files it wrote, and what it added to those that were
+    there; typer names the script only.
+    """
     if "--install-completion" not in sys.argv[1:2]:
         yield
         return
@@ -159,7 +175,9 @@ def _told_what_changed() -> Iterator[None]:
 def _lines_of_shells() -> dict[Path, list[str]]:
     """The lines of each file of a shell that completion may change, as far as it is there."""
     places = (Path.home() / name for name in _FILES_OF_SHELLS)
-    return {place: place.read_text(errors="replace").splitlines() for place in places if place.is_file()}
+    return {
+        place: place.read_text(errors="replace").splitlines() for place in places if place.is_file()
+    }
 
 
 def _reader_is_gone() -> bool:
@@ -170,8 +188,12 @@ def _reader_is_gone() -> bool:
 
 
 def loaded(name: str) -> Any:
-    """Imports a command; the docstrings of it and of its subcommands become their help texts, which name no type of Python."""
-    command: Any = typer.main.get_command(import_module(f"streamer.cli.{name.replace('-', '_')}").app)
+    """Imports a command; the docstrings of it and of its subcommands become their help texts, which
+    name no type of Python.
+    """
+    command: Any = typer.main.get_command(
+        import_module(f"streamer.cli.{name.replace('-', '_')}").app
+    )
     for each in (command, *getattr(command, "commands", {}).values()):
         each.help = help_text(each.help)
         each.get_params = partial(_with_kinds, each.get_params)
@@ -187,8 +209,8 @@ def _with_kinds(parameters: Callable[[Any], list[Any]], context: Any) -> list[An
 
 
 def _kind(parameter: Any, ctx: Any) -> str:
-    """`TEXT` for an option that takes one, the choices of one that has some, nothing for one that is there or not. The name of an
-    argument says enough.
+    """`TEXT` for an option that takes one, the choices of one that has some, nothing for one that
+    is there or not. The name of an argument says enough.
     """
     if parameter.param_type_name == "argument" or parameter.is_flag:
         return ""
@@ -197,9 +219,13 @@ def _kind(parameter: Any, ctx: Any) -> str:
 
 
 def help_text(docstring: str) -> str:
-    """A docstring as help: each paragraph is one line for the terminal to wrap; examples keep their lines."""
+    """A docstring as help: each paragraph is one line for the terminal to wrap; examples keep their
+    lines.
+    """
     paragraphs = docstring.split("\n\n")
-    return "\n\n".join(each if _EXAMPLES.match(each) else " ".join(each.split()) for each in paragraphs)
+    return "\n\n".join(
+        each if _EXAMPLES.match(each) else " ".join(each.split()) for each in paragraphs
+    )
 
 
 app = typer.Typer(
@@ -223,7 +249,10 @@ def callgauge(
     context: typer.Context,
     *,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and end.", is_eager=True, callback=_print_version
+        ),
     ] = False,
 ) -> None:
     """Evaluates voice-agent calls while they run. `callgauge demo` shows it without any set-up."""

@@ -23,25 +23,40 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def call(
     conversation: Annotated[
-        str, typer.Argument(metavar="ID", help=f"Conversation id, or its last characters, {LEAST_CHARS} or more.")
+        str,
+        typer.Argument(
+            metavar="ID", help=f"Conversation id, or its last characters, {LEAST_CHARS} or more."
+        ),
     ],
     *,
     since: SinceADayOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on until the call closes: print each line that is new.")
+        bool,
+        typer.Option("--follow", help="Go on until the call closes: print each line that is new."),
     ] = False,
     label: Annotated[
-        str | None, typer.Option("--label", metavar="LABEL", help="Give the call a label, in place of showing it.")
+        str | None,
+        typer.Option(
+            "--label", metavar="LABEL", help="Give the call a label, in place of showing it."
+        ),
     ] = None,
     note: Annotated[
         str | None,
-        typer.Option("--note", metavar="TEXT", help="A note about the label, or alone; empty takes yours back."),
+        typer.Option(
+            "--note",
+            metavar="TEXT",
+            help="A note about the label, or alone; empty takes yours back.",
+        ),
     ] = None,
     unlabel: Annotated[
-        str | None, typer.Option("--unlabel", metavar="LABEL", help="Take your label back, with its note.")
+        str | None,
+        typer.Option("--unlabel", metavar="LABEL", help="Take your label back, with its note."),
     ] = None,
     by: Annotated[
-        str | None, typer.Option("--by", metavar="NAME", help="Who says it; otherwise the user of this machine.")
+        str | None,
+        typer.Option(
+            "--by", metavar="NAME", help="Who says it; otherwise the user of this machine."
+        ),
     ] = None,
     as_json: JsonOption = False,
     folder: ServedOption = None,
@@ -51,20 +66,24 @@ def call(
 ) -> None:
     """Shows one call of the topics: turns, tools, words.
 
-    A turn has its wait and what is of note, the stages of the wait, and the arguments and answers of its tools. Texts are redacted
-    by the settings.
+    A turn has its wait and what is of note, the stages of the wait, and the arguments and answers
+    of its tools. Texts are redacted by the settings.
 
-    A whole id is looked for in its own partition. Without --since the last hour is searched first, then the last day; if a call of
-    the last hour has this ending, older ones are not looked for. A call that is still on is shown as far as it has come. No consumer
-    group is used. Words need the right to read the topic `words`.
+    A whole id is looked for in its own partition. Without --since the last hour is searched first,
+    then the last day; if a call of the last hour has this ending, older ones are not looked for. A
+    call that is still on is shown as far as it has come. No consumer group is used. Words need the
+    right to read the topic `words`.
 
-    Exit code 1 when there is no such call, or several ids end in this way; it says which of the possible reasons is true.
+    Exit code 1 when there is no such call, or several ids end in this way; it says which of the
+    possible reasons is true.
 
-    A label is one word, as in false-alarm. It goes to the topic annotations, with who gave it and when: the call shows it from then
-    on, and the role history keeps it. Of one person and label the last one counts. Notes are redacted as all texts are. With --folder
-    it goes through the `serve` that runs there, or into the folder itself.
+    A label is one word, as in false-alarm. It goes to the topic annotations, with who gave it and
+    when: the call shows it from then on, and the role history keeps it. Of one person and label the
+    last one counts. Notes are redacted as all texts are. With --folder it goes through the `serve`
+    that runs there, or into the folder itself.
 
-    --json prints the rows of the call, of its turns and of its words, its goals, and what people say of it.
+    --json prints the rows of the call, of its turns and of its words, its goals, and what people
+    say of it.
 
     Examples:
         callgauge call 9f2c41
@@ -80,11 +99,16 @@ def call(
 
     if follow and as_json:
         raise typer.BadParameter(
-            "--follow prints lines for a person: leave --json out, or read the topics scores and words."
+            "--follow prints lines for a person: leave --json out, or read the topics scores and "
+            "words."
         )
     says_something = not (label is None and note is None and unlabel is None)
-    if says_something and (follow or as_json or (unlabel is not None and (label is not None or note is not None))):
-        raise typer.BadParameter("Give --label, --note or both, or --unlabel; each without --follow and --json.")
+    if says_something and (
+        follow or as_json or (unlabel is not None and (label is not None or note is not None))
+    ):
+        raise typer.BadParameter(
+            "Give --label, --note or both, or --unlabel; each without --follow and --json."
+        )
     if by is not None and not says_something:
         raise typer.BadParameter("--by is who gives a --label or a --note.")
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
@@ -97,7 +121,12 @@ def call(
         if says_something:
             row = found.rows.call
             said = annotation(
-                by or this_user(), label or unlabel, note, row.labels, found.redactor, withdraws=unlabel is not None
+                by or this_user(),
+                label or unlabel,
+                note,
+                row.labels,
+                found.redactor,
+                withdraws=unlabel is not None,
             )
             record = row.conversation_id, said
             if folder is None:

@@ -39,14 +39,15 @@ def context(
 ) -> None:
     """Prints the metric context of calls, in EVA's fields.
 
-    The calls go through the engine event by event. Each gives one line of JSON,
-    {"id": ..., "turns_by": ..., "context": {...}}. Where a simulated caller hears the call, turns_by is `eva`, and the
-    context is that of EVA's own processor. Every other call has the turns that its bot heard, numbered as in its scores:
-    turn 0 is the greeting, turn 1 begins with the user's first words. turns_by is `bot` then, and `unknown` says why a
-    field is missing, or known in part.
+    The calls go through the engine event by event. Each gives one line of JSON, {"id": ...,
+    "turns_by": ..., "context": {...}}. Where a simulated caller hears the call, turns_by is `eva`,
+    and the context is that of EVA's own processor. Every other call has the turns that its bot
+    heard, numbered as in its scores: turn 0 is the greeting, turn 1 begins with the user's first
+    words. turns_by is `bot` then, and `unknown` says why a field is missing, or known in part.
 
-    A whole run of EVA is one PATH. Many calls are read on all cores; the lines are in the order of the calls, and the
-    same as from one core. A call that cannot be read is named and left out, and the exit code is 1.
+    A whole run of EVA is one PATH. Many calls are read on all cores; the lines are in the order of
+    the calls, and the same as from one core. A call that cannot be read is named and left out, and
+    the exit code is 1.
 
     With --from-topics it is a call of the topics as far as it has come, redacted by the settings.
 
@@ -70,4 +71,6 @@ def context(
     since_ms = None if since is None else moment_given(since)
     with quiet_libraries():
         for wanted in from_topics:
-            print_document(asyncio.run(context_of(settings, wanted, since_ms, since_in_words(since), folder)))
+            print_document(
+                asyncio.run(context_of(settings, wanted, since_ms, since_in_words(since), folder))
+            )

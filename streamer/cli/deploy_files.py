@@ -14,12 +14,15 @@ app = typer.Typer(add_completion=False)
 def deploy_files(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is missing.")],
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace files that you have changed.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace files that you have changed.")
+    ] = False,
 ) -> None:
     """Writes alert rules, dashboards, runbooks and the chart.
 
-    They are those of this version: Prometheus' rules, Grafana's dashboards, Alertmanager's routes and templates, a runbook
-    for each alert, and the Helm chart. A file that is there with another content stays, and nothing is written.
+    They are those of this version: Prometheus' rules, Grafana's dashboards, Alertmanager's routes
+    and templates, a runbook for each alert, and the Helm chart. A file that is there with another
+    content stays, and nothing is written.
 
     Examples:
         callgauge deploy-files monitoring

@@ -1,4 +1,6 @@
-"""The command `doctor`: faults of the settings, the sources, the broker or the folder, the topics and the groups, each with a remedy."""
+"""The command `doctor`: faults of the settings, the sources, the broker or the folder, the topics
+and the groups, each with a remedy.
+"""
 
 import asyncio
 from dataclasses import asdict
@@ -18,7 +20,11 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     roles_at: Annotated[
         list[str] | None,
-        typer.Option("--roles-at", metavar="HOST:PORT", help="Where roles serve /metrics; may be given several times."),
+        typer.Option(
+            "--roles-at",
+            metavar="HOST:PORT",
+            help="Where roles serve /metrics; may be given several times.",
+        ),
     ] = None,
     folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
@@ -27,18 +33,21 @@ def doctor(
 ) -> None:
     """Checks settings, broker, topics and consumer groups.
 
-    It asks the roles at the address of /metrics in the settings, or at each of --roles-at, what they know: what does not work,
-    their version, settings that differ from those here, how far they are behind, and what they have refused or not understood
-    since their start.
+    It asks the roles at the address of /metrics in the settings, or at each of --roles-at, what
+    they know: what does not work, their version, settings that differ from those here, how far they
+    are behind, and what they have refused or not understood since their start.
 
-    It also checks the files of goals, a judge without a key, how long topics keep records, the replicas, the clocks of this
-    machine and the brokers, which input has had no event for 10 minutes, the groups of the roles and their lag, and whether ingest
-    and monitor, if they are set up, may write to the input topics.
+    It also checks the files of goals, a judge without a key, how long topics keep records, the
+    replicas, the clocks of this machine and the brokers, which input has had no event for 10
+    minutes, the groups of the roles and their lag, and whether ingest and monitor, if they are set
+    up, may write to the input topics.
 
-    With the --folder of `callgauge serve` it asks the process that serves it, and looks at the folder itself: format, size and rights
-    of its files, room on its disk, an address that nobody has any more, and the newest event.
+    With the --folder of `callgauge serve` it asks the process that serves it, and looks at the
+    folder itself: format, size and rights of its files, room on its disk, an address that nobody
+    has any more, and the newest event.
 
-    Each line has a verdict (ok, warning, wrong or unknown), the finding and a remedy. Nothing is written.
+    Each line has a verdict (ok, warning, wrong or unknown), the finding and a remedy. Nothing is
+    written.
 
     Exit code 1 when a verdict is wrong.
 
@@ -60,7 +69,9 @@ def doctor(
             console.print(finding_line(finding))
 
     with quiet_libraries():
-        verdicts = asyncio.run(tell_all(findings_with(config, bootstrap, topic_prefix, folder, roles_at or ()), tell))
+        verdicts = asyncio.run(
+            tell_all(findings_with(config, bootstrap, topic_prefix, folder, roles_at or ()), tell)
+        )
     if not as_json:
         console.print(summary(verdicts))
     if verdicts[Verdict.WRONG]:

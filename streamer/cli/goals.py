@@ -15,8 +15,9 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 def goals() -> None:
     """Checks goal files.
 
-    A goal set says what a call is for, and how each subgoal is checked. Files are YAML or JSON; `callgauge schema goals`
-    prints the schema. agent-inspect's samples and EVA's dataset records are accepted too.
+    A goal set says what a call is for, and how each subgoal is checked. Files are YAML or JSON;
+    `callgauge schema goals` prints the schema. agent-inspect's samples and EVA's dataset records
+    are accepted too.
 
     Example:
         callgauge goals check goals/*.yaml
@@ -26,26 +27,31 @@ def goals() -> None:
 @app.command()
 def check(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Files (.yaml, .yml, .json, .jsonl), or folders of them.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Files (.yaml, .yml, .json, .jsonl), or folders of them."
+        ),
     ],
     *,
     call: Annotated[
         Path | None,
         typer.Option(
-            "--call", metavar="PATH", help="A recorded call, or `sample`: which subgoals it reaches, and when."
+            "--call",
+            metavar="PATH",
+            help="A recorded call, or `sample`: which subgoals it reaches, and when.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Reads goal files and prints their contents.
 
-    It prints the subgoals, whether code or a judge checks each, and the expected tool calls. The evaluator reads the
-    files in the same way. No broker is needed.
+    It prints the subgoals, whether code or a judge checks each, and the expected tool calls. The
+    evaluator reads the files in the same way. No broker is needed.
 
     Every mistake is printed with its line. Exit code 1 when there is one.
 
-    With --call a recorded call is scored against the goals, without a judge: each subgoal has the turn that reaches it, and each
-    expected tool call that was not made as expected the reason.
+    With --call a recorded call is scored against the goals, without a judge: each subgoal has the
+    turn that reaches it, and each expected tool call that was not made as expected the reason.
 
     Examples:
         callgauge goals check goals/
@@ -59,7 +65,11 @@ def check(
     files = [read_goal_file(path) for path in files_of(paths)]
     mistakes = [*(mistake for file in files for mistake in file.mistakes), *doubles_in(files)]
     if as_json:
-        tried = [] if call is None or mistakes else tried_on(call, [each.goals for file in files for each in file.sets])
+        tried = (
+            []
+            if call is None or mistakes
+            else tried_on(call, [each.goals for file in files for each in file.sets])
+        )
         print_document(set_document(files, mistakes, tried), indent=2)
         if mistakes or not files:
             raise typer.Exit(1)
@@ -71,7 +81,11 @@ def check(
     for mistake in mistakes:
         say(f"{mistake}.")
     if mistakes:
-        unused = " A file with a mistake in it is not used at all." if any(file.mistakes for file in files) else ""
+        unused = (
+            " A file with a mistake in it is not used at all."
+            if any(file.mistakes for file in files)
+            else ""
+        )
         say(f"{counted(len(mistakes), 'mistake')} in {counted(len(files), 'file')}.{unused}")
         raise typer.Exit(1)
     if not files:

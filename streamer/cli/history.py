@@ -40,11 +40,19 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 WhereOption = Annotated[
     list[str] | None,
-    typer.Option("--where", metavar="CONDITION", help="A column, a comparison and a value; several must all hold."),
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="A column, a comparison and a value; several must all hold.",
+    ),
 ]
 FolderOption = Annotated[
     Path | None,
-    typer.Option("--folder", metavar="DIR", help="The folder of history, or of `serve`; otherwise history.folder."),
+    typer.Option(
+        "--folder",
+        metavar="DIR",
+        help="The folder of history, or of `serve`; otherwise history.folder.",
+    ),
 ]
 
 
@@ -52,8 +60,9 @@ FolderOption = Annotated[
 def history() -> None:
     """Finds past calls by what happened in them.
 
-    The role `history` keeps them. It runs with `callgauge run` when `history.folder` is set, writes a file for each day, with every row
-    of every call, its words and its transcript, and deletes a file after `history.retention_days`.
+    The role `history` keeps them. It runs with `callgauge run` when `history.folder` is set, writes
+    a file for each day, with every row of every call, its words and its transcript, and deletes a
+    file after `history.retention_days`.
 
     Example:
         callgauge history find --since 7d --where "p95_ms > 3000"
@@ -64,23 +73,40 @@ def history() -> None:
 def find(
     *,
     since: Annotated[str, typer.Option(metavar="WHEN", help=SINCE_HELP)] = "24h",
-    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Calls that began before then.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Calls of this agent.")] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Calls of this tenant.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Calls that began before then.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="Calls of this agent.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="NAME", help="Calls of this tenant.")
+    ] = None,
     environment: Annotated[
         str | None, typer.Option("--environment", metavar="NAME", help="Calls of this environment.")
     ] = None,
     where: WhereOption = None,
     label: Annotated[
-        str | None, typer.Option("--label", metavar="LABEL", help="Calls that people gave this label.")
+        str | None,
+        typer.Option("--label", metavar="LABEL", help="Calls that people gave this label."),
     ] = None,
     words: Annotated[
-        str | None, typer.Option("--text", metavar="WORDS", help="Calls in which all of these words were said.")
+        str | None,
+        typer.Option(
+            "--text", metavar="WORDS", help="Calls in which all of these words were said."
+        ),
     ] = None,
     sort: Annotated[
-        str, typer.Option("--sort", metavar="COLUMN", help="The highest value of it comes first; rank: the worst call.")
+        str,
+        typer.Option(
+            "--sort",
+            metavar="COLUMN",
+            help="The highest value of it comes first; rank: the worst call.",
+        ),
     ] = "rank",
-    most: Annotated[int, typer.Option("--most", metavar="N", min=1, max=10_000, help="Most calls to print.")] = 50,
+    most: Annotated[
+        int, typer.Option("--most", metavar="N", min=1, max=10_000, help="Most calls to print.")
+    ] = 50,
     folder: FolderOption = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
@@ -90,16 +116,18 @@ def find(
 ) -> None:
     """Finds past calls and prints a row for each, the worst first.
 
-    A condition is a column, a comparison and a value, as in "p95_ms > 3000", "failed_tools ~ payment" (contains) or
-    "goals.progress.success = 0". A call whose value is unknown meets no condition. docs/tables.md lists the columns.
+    A condition is a column, a comparison and a value, as in "p95_ms > 3000", "failed_tools ~
+    payment" (contains) or "goals.progress.success = 0". A call whose value is unknown meets no
+    condition. docs/tables.md lists the columns.
 
-    --json has what people say of each call, and --csv their labels. Nothing is changed, and no broker is needed.
+    --json has what people say of each call, and --csv their labels. Nothing is changed, and no
+    broker is needed.
 
     Examples:
-        callgauge history find --since 7d --agent desk --where "p95_ms > 3000"
-        callgauge history find --where "failed_tools ~ payment" --text refund
-        callgauge history find --since 30d --most 10000 --csv > calls.csv
-        callgauge history find --where "goals.progress.success = 0" --rows turns --parquet turns.parquet
+        callgauge history find --since 7d --agent desk --where "p95_ms > 3000" callgauge history
+        find --where "failed_tools ~ payment" --text refund callgauge history find --since 30d
+        --most 10000 --csv > calls.csv callgauge history find --where "goals.progress.success = 0"
+        --rows turns --parquet turns.parquet
     """
     from consumers.history.search import MAX_ROWS, Question, require_column
     from consumers.runtime.process import wall_clock_ms
@@ -126,20 +154,41 @@ def find(
         if label is not None:
             ids = store.labelled(label)
             if len(ids) == MAX_ROWS:
-                say(f"Of the calls labelled {label}, the {MAX_ROWS} with the newest labels are looked at.")
+                say(
+                    f"Of the calls labelled {label}, the {MAX_ROWS} with the newest labels are "
+                    "looked at."
+                )
             question = question._replace(ids=ids)
         rows = store.find(question)
         people = store.annotations_of([str(row["conversation_id"]) for row in rows])
         others = "" if rows else where_others_are(store, question)
         if is_table and kind is not Rows.CALLS:
-            calls = [call for row in rows if (call := store.call(str(row["conversation_id"]))) is not None]
+            calls = [
+                call
+                for row in rows
+                if (call := store.call(str(row["conversation_id"]))) is not None
+            ]
             if kind is Rows.TURNS:
-                print_table(TURN_COLUMNS, (turn for call in calls for turn in turn_rows(call.turns)), parquet)
+                print_table(
+                    TURN_COLUMNS,
+                    (turn for call in calls for turn in turn_rows(call.turns)),
+                    parquet,
+                )
             else:
-                print_table(OWN_COLUMNS, (value for call in calls for value in own_rows(call.own)), parquet)
-    labels = {name: " ".join(sorted({each.label for each in said if each.label})) for name, said in people.items()}
+                print_table(
+                    OWN_COLUMNS, (value for call in calls for value in own_rows(call.own)), parquet
+                )
+    labels = {
+        name: " ".join(sorted({each.label for each in said if each.label}))
+        for name, said in people.items()
+    }
     if as_json:
-        print_document([row | {"annotations": _said(people.get(str(row["conversation_id"]), ()))} for row in rows])
+        print_document(
+            [
+                row | {"annotations": _said(people.get(str(row["conversation_id"]), ()))}
+                for row in rows
+            ]
+        )
     elif is_table:
         if kind is Rows.CALLS:
             table = ([*row.values(), labels.get(str(row["conversation_id"]))] for row in rows)
@@ -157,21 +206,32 @@ def compare(
     *,
     before: Annotated[
         str | None,
-        typer.Option("--before", metavar="DAY", help="A day in UTC, 2026-11-20, or a range, 2026-11-13..2026-11-20."),
+        typer.Option(
+            "--before",
+            metavar="DAY",
+            help="A day in UTC, 2026-11-20, or a range, 2026-11-13..2026-11-20.",
+        ),
     ] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="DAY", help="The day or range to compare with it.")
+        str | None,
+        typer.Option("--after", metavar="DAY", help="The day or range to compare with it."),
     ] = None,
     a: Annotated[
-        str | None, typer.Option("--a", metavar="CALLS", help='The calls of one side: "agent=desk, version=1".')
+        str | None,
+        typer.Option(
+            "--a", metavar="CALLS", help='The calls of one side: "agent=desk, version=1".'
+        ),
     ] = None,
-    b: Annotated[str | None, typer.Option("--b", metavar="CALLS", help="Those of the other side.")] = None,
+    b: Annotated[
+        str | None, typer.Option("--b", metavar="CALLS", help="Those of the other side.")
+    ] = None,
     by: Annotated[
         str | None,
         typer.Option(
             "--by",
             metavar="COLUMNS",
-            help="version alone: the two newest versions of each agent. With days, compare the calls of each agent, or of each "
+            help="version alone: the two newest versions of each agent. With days, compare the "
+            "calls of each agent, or of each "
             "agent,version.",
         ),
     ] = None,
@@ -180,39 +240,58 @@ def compare(
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Compares two versions, any two lots of calls, or the calls of two days: what changed, and whether that is more than chance.
+    """Compares two versions, any two lots of calls, or the calls of two days: what changed, and
+    whether that is more than chance.
 
-    --by version compares the newest version of each agent with the one before it; --a and --b any two lots, by agent, version, tenant,
-    environment, since and until (30 days if nothing is said). A sentence says whether B is better; then each measure has its change, what
-    can be said of it, or how many more calls are needed, and each subgoal the calls of B that came out otherwise than most of A.
+    --by version compares the newest version of each agent with the one before it; --a and --b any
+    two lots, by agent, version, tenant, environment, since and until (30 days if nothing is said).
+    A sentence says whether B is better; then each measure has its change, what can be said of it,
+    or how many more calls are needed, and each subgoal the calls of B that came out otherwise than
+    most of A.
 
-    A measure is the mean of a column over the calls that are over and whose value is known. Its change has a 95 % bootstrap
-    interval, the same each time for the same calls; it is more than chance if the interval does not contain 0.
+    A measure is the mean of a column over the calls that are over and whose value is known. Its
+    change has a 95 % bootstrap interval, the same each time for the same calls; it is more than
+    chance if the interval does not contain 0.
 
-    With --before and --after, --by splits the calls: agent, version, tenant, environment, labels.pipeline_type, code_version (that of
-    the evaluator), goals.goal_set or close_reason, or several of them. A group that only one period has shows its figures without a change.
+    With --before and --after, --by splits the calls: agent, version, tenant, environment,
+    labels.pipeline_type, code_version (that of the evaluator), goals.goal_set or close_reason, or
+    several of them. A group that only one period has shows its figures without a change.
 
     Nothing is changed, and no broker is needed.
 
     Examples:
-        callgauge history compare --by version
-        callgauge history compare --a "agent=desk, version=1" --b "agent=desk, version=2"
-        callgauge history compare --before 2026-11-20 --after 2026-11-21 --by agent,version
-        callgauge history compare --before 14d..7d --after 7d..0d --where "labels.agent = desk" --json
+        callgauge history compare --by version callgauge history compare --a "agent=desk, version=1"
+        --b "agent=desk, version=2" callgauge history compare --before 2026-11-20 --after 2026-11-21
+        --by agent,version callgauge history compare --before 14d..7d --after 7d..0d --where
+        "labels.agent = desk" --json
     """
-    from streamer.history.comparison import Period, groups_given, lot_given, print_lots, print_periods
+    from streamer.history.comparison import (
+        Period,
+        groups_given,
+        lot_given,
+        print_lots,
+        print_periods,
+    )
 
     periods = [Period.parse(each) for each in (before, after) if each is not None]
     lots = [lot_given(each) for each in (a, b) if each is not None]
     columns = groups_given(by)
     is_by_version = columns == ("labels.version",) and not periods
-    if len(periods) == 1 or len(lots) == 1 or bool(periods) + bool(lots) + is_by_version != 1 or (lots and by):
+    if (
+        len(periods) == 1
+        or len(lots) == 1
+        or bool(periods) + bool(lots) + is_by_version != 1
+        or (lots and by)
+    ):
         raise typer.BadParameter(
-            "Say what to compare: --by version, or both --a and --b, or both --before and --after, which take --by, too."
+            "Say what to compare: --by version, or both --a and --b, or both --before and --after, "
+            "which take --by, too."
         )
     with _opened(folder, config) as store:
         if periods:
-            print_periods(store, periods[0], periods[1], columns, _conditions(where), as_json=as_json)
+            print_periods(
+                store, periods[0], periods[1], columns, _conditions(where), as_json=as_json
+            )
         else:
             print_lots(store, lots, _conditions(where), as_json=as_json)
 
@@ -220,10 +299,19 @@ def compare(
 @app.command()
 def agreement(
     *,
-    yes: Annotated[str, typer.Option("--yes", metavar="LABEL", help="The label with which people say yes.")],
-    no: Annotated[str, typer.Option("--no", metavar="LABEL", help="The label with which people say no.")],
+    yes: Annotated[
+        str, typer.Option("--yes", metavar="LABEL", help="The label with which people say yes.")
+    ],
+    no: Annotated[
+        str, typer.Option("--no", metavar="LABEL", help="The label with which people say no.")
+    ],
     judge: Annotated[
-        str, typer.Option("--judge", metavar="CONDITION", help="The judge says yes where this holds, and no where not.")
+        str,
+        typer.Option(
+            "--judge",
+            metavar="CONDITION",
+            help="The judge says yes where this holds, and no where not.",
+        ),
     ] = "goals.progress.success = 1",
     since: Annotated[str, typer.Option(metavar="WHEN", help=SINCE_HELP)] = "30d",
     where: WhereOption = None,
@@ -233,14 +321,15 @@ def agreement(
 ) -> None:
     """Compares labels of people with what a judge says of the same calls.
 
-    It prints how often both say the same, Cohen's kappa, which is 0 where that is no more than chance, and how many calls there are
-    of each kind. A call without a label of people is not compared, nor one whose value is unknown, or that people gave both labels.
+    It prints how often both say the same, Cohen's kappa, which is 0 where that is no more than
+    chance, and how many calls there are of each kind. A call without a label of people is not
+    compared, nor one whose value is unknown, or that people gave both labels.
 
     Nothing is changed, and no broker is needed.
 
     Examples:
-        callgauge history agreement --yes solved --no unsolved
-        callgauge history agreement --yes annoying --no fine --judge "longest_wait_ms > 3000" --where "labels.agent = desk"
+        callgauge history agreement --yes solved --no unsolved callgauge history agreement --yes
+        annoying --no fine --judge "longest_wait_ms > 3000" --where "labels.agent = desk"
     """
     from consumers.console.page.drawing import counted, percent
     from consumers.history.search import Condition, Question
@@ -257,9 +346,14 @@ def agreement(
         print_document(agreement_json(found))
         return
     if found.share is not None:
-        kappa = f"unknown, because {found.why_no_kappa}" if found.kappa is None else f"{found.kappa:.2f}"
+        kappa = (
+            f"unknown, because {found.why_no_kappa}"
+            if found.kappa is None
+            else f"{found.kappa:.2f}"
+        )
         print_line(
-            f"People and judge agree on {percent(found.share)} of {counted(found.calls, 'call')}; kappa is {kappa}."
+            f"People and judge agree on {percent(found.share)} of {counted(found.calls, 'call')}; "
+            f"kappa is {kappa}."
         )
     output_console().print(agreement_table(found, yes, no))
     for name in found.different:
@@ -274,15 +368,26 @@ def agreement(
 def forget(
     *,
     conversation: Annotated[
-        list[str] | None, typer.Option("--conversation", metavar="ID", help="A call, by its whole id; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--conversation", metavar="ID", help="A call, by its whole id; may be repeated."
+        ),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", metavar="NAME", help="All calls of a tenant that began before now.")
+        str | None,
+        typer.Option(
+            "--tenant", metavar="NAME", help="All calls of a tenant that began before now."
+        ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before calls are deleted.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before calls are deleted.")
+    ] = False,
     without_topics: Annotated[
         bool,
-        typer.Option("--without-topics", help="Delete in the folder alone, for one that no role fills from topics."),
+        typer.Option(
+            "--without-topics",
+            help="Delete in the folder alone, for one that no role fills from topics.",
+        ),
     ] = False,
     folder: FolderOption = None,
     bootstrap: BootstrapOption = None,
@@ -291,15 +396,16 @@ def forget(
 ) -> None:
     """Deletes calls on request: from the files of history, and from what it reads later.
 
-    The topic annotations gets a record that says so, which every history obeys when it reads it, and when it is made anew. If
-    history.folder or --folder is there, the command returns when the calls are in no file of it any more: neither in a table nor in
-    the index of words nor in freed space.
+    The topic annotations gets a record that says so, which every history obeys when it reads it,
+    and when it is made anew. If history.folder or --folder is there, the command returns when the
+    calls are in no file of it any more: neither in a table nor in the index of words nor in freed
+    space.
 
-    What Kafka has of the calls, rows of words too, stays in its topics until their retention ends: single calls cannot be deleted
-    there. Backups of the folder stay as they are.
+    What Kafka has of the calls, rows of words too, stays in its topics until their retention ends:
+    single calls cannot be deleted there. Backups of the folder stay as they are.
 
-    With the --folder of `callgauge serve`, which may run, a call that has closed leaves its log of events, too. One that is still open
-    leaves the history at once, and the log when it closes.
+    With the --folder of `callgauge serve`, which may run, a call that has closed leaves its log of
+    events, too. One that is still open leaves the history at once, and the log when it closes.
 
     Examples:
         callgauge history forget --conversation call-9f2c41
@@ -310,7 +416,14 @@ def forget(
 
     from consumers.console.page.drawing import counted
     from consumers.runtime.process import wall_clock_ms
-    from streamer.history.people import Forgetting, calls_in, forget_in, left_in_topics, publish, require_consent
+    from streamer.history.people import (
+        Forgetting,
+        calls_in,
+        forget_in,
+        left_in_topics,
+        publish,
+        require_consent,
+    )
     from streamer.served_folder import is_served
     from streamer.settings.listing import settings_from
     from streamer.terminal import quiet_libraries, say
@@ -320,7 +433,8 @@ def forget(
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if folder is not None and is_served(folder.parent):
         raise typer.BadParameter(
-            f"{folder} is the history of `callgauge serve`, whose log has the events of the calls, too: give --folder {folder.parent}."
+            f"{folder} is the history of `callgauge serve`, whose log has the events of the calls, "
+            f"too: give --folder {folder.parent}."
         )
     if folder is not None and is_served(folder):
         from streamer.served_writes import forget_in_folder
@@ -329,21 +443,29 @@ def forget(
         done = forget_in_folder(settings, folder, what)
         say(f"{counted(done.calls, 'call')} deleted from the history and the log in {folder}.")
         for name in done.open:
-            say(f"Call {name} is still open: nothing more of it is kept, and its events leave the log when it closes.")
+            say(
+                f"Call {name} is still open: nothing more of it is kept, and its events leave the "
+                "log when it closes."
+            )
         _tell_set_aside(_folder(folder, settings))
         return
     there = _folder(folder, settings) if folder or without_topics else settings.history.folder
     if there is not None and not there.is_dir() and not without_topics:  # it is on another machine
         there = None
     require_consent(what.in_words, is_agreed=yes)
-    deleted = 0 if there is None else calls_in(there, what)  # a role that is told may be quicker than a look afterwards
+    deleted = (
+        0 if there is None else calls_in(there, what)
+    )  # a role that is told may be quicker than a look afterwards
     if not without_topics:
         with quiet_libraries():
             asyncio.run(publish(settings.kafka, what.records()))
         say(f"The topic annotations says that {what.in_words} are to be forgotten.")
         say(left_in_topics())
     if there is None:
-        say("There is no folder of history here: the role that has one deletes them when it reads that.")
+        say(
+            "There is no folder of history here: the role that has one deletes them when it reads "
+            "that."
+        )
         return
     forget_in(there, what, waits=not without_topics)
     say(f"{counted(deleted, 'call')} deleted from {there}.")
@@ -367,19 +489,23 @@ def import_calls(
     agent: AgentOption = None,
     processes: ProcessesOption = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace calls that history has; without it they stay as they are.")
+        bool,
+        typer.Option(
+            "--replace", help="Replace calls that history has; without it they stay as they are."
+        ),
     ] = False,
     folder: FolderOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Brings recorded calls into history.
 
-    The calls go through the evaluator's engine, as with `callgauge score`, and history gets the rows that the role `history`
-    would have made of them, each in the file of the day of its first event. A call that cannot be read is named and left out,
-    and the exit code is 1.
+    The calls go through the evaluator's engine, as with `callgauge score`, and history gets the
+    rows that the role `history` would have made of them, each in the file of the day of its first
+    event. A call that cannot be read is named and left out, and the exit code is 1.
 
-    One process writes the folder: stop the role `history` first, or give a folder of its own. When the role writes there next, it
-    deletes the days that are older than `history.retention_days`. No broker is needed.
+    One process writes the folder: stop the role `history` first, or give a folder of its own. When
+    the role writes there next, it deletes the days that are older than `history.retention_days`. No
+    broker is needed.
 
     Examples:
         callgauge history import output/my-run --folder history
@@ -400,11 +526,17 @@ def import_calls(
     there = _folder(folder, settings)
     sets = goals_for(paths, goals)
     plan = plan_from(
-        settings, sets, agent, asks_judge=judge is JudgeSwitch.ON, writes_transcripts=settings.history.words
+        settings,
+        sets,
+        agent,
+        asks_judge=judge is JudgeSwitch.ON,
+        writes_transcripts=settings.history.words,
     )
     found = found_calls(paths)
     # Old calls are deleted by the role, which knows the newest day, and not by each other.
-    store = SqliteHistory(there, writes=True, keeps_words=settings.history.words, retention_days=MAX_RETENTION_DAYS)
+    store = SqliteHistory(
+        there, writes=True, keeps_words=settings.history.words, retention_days=MAX_RETENTION_DAYS
+    )
     try:
         importing = Importing(store, replaces=replace)
         with reading(total_of(found), stopped="the calls before it are in history") as read:
@@ -416,7 +548,14 @@ def import_calls(
 
             try:
                 score_each(
-                    places_of(found), plan, imported, take, settings, read, processes=processes, verdicts=verdicts
+                    places_of(found),
+                    plan,
+                    imported,
+                    take,
+                    settings,
+                    read,
+                    processes=processes,
+                    verdicts=verdicts,
                 )
             finally:
                 importing.flush()
@@ -436,7 +575,8 @@ def _folder(folder: Path | None, settings: "Settings") -> Path:
 
     if (there := history_of(folder, settings) if folder else settings.history.folder) is None:
         raise HistoryFolderError(
-            "History: there is no folder. Set history.folder to that of the role `history`, or give it with --folder."
+            "History: there is no folder. Set history.folder to that of the role `history`, or "
+            "give it with --folder."
         )
     return there
 
@@ -459,10 +599,17 @@ def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Co
     from consumers.history.search import Condition
 
     return [
-        *(Condition(f"labels.{name}", "=", value) for name, value in labels.items() if value is not None),
+        *(
+            Condition(f"labels.{name}", "=", value)
+            for name, value in labels.items()
+            if value is not None
+        ),
         *(Condition.parse(text) for text in where or ()),
     ]
 
 
 def _said(annotations: "Sequence[Annotation]") -> list[dict[str, Any]]:
-    return [each.model_dump(mode="json", include={"by", "at_ms", "label", "note"}) for each in annotations]
+    return [
+        each.model_dump(mode="json", include={"by", "at_ms", "label", "note"})
+        for each in annotations
+    ]

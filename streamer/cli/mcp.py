@@ -17,13 +17,15 @@ def mcp(
 ) -> None:
     """Answers an assistant's questions about calls.
 
-    An assistant (Claude Desktop, Cursor, VS Code and others) starts it and asks by the Model Context Protocol, over standard
-    input and output: which calls run and which are in trouble, past calls, one call turn by turn, two calls or two days
-    beside each other, what is wrong now, and the alerts that fire. docs/mcp.md has the lines for three of them.
+    An assistant (Claude Desktop, Cursor, VS Code and others) starts it and asks by the Model
+    Context Protocol, over standard input and output: which calls run and which are in trouble, past
+    calls, one call turn by turn, two calls or two days beside each other, what is wrong now, and
+    the alerts that fire. docs/mcp.md has the lines for three of them.
 
-    It reads what top, call, history and doctor read, of the topics or of the --folder of `callgauge serve`, which may run or not.
-    Nothing is written. Answers are bounded, and say so where they are cut. Words are redacted as everywhere; they are hidden
-    where console.words or limits.words is false.
+    It reads what top, call, history and doctor read, of the topics or of the --folder of `callgauge
+    serve`, which may run or not. Nothing is written. Answers are bounded, and say so where they are
+    cut. Words are redacted as everywhere; they are hidden where console.words or limits.words is
+    false.
 
     It needs a package of its own: `pip install 'PATH_OF_THE_CHECKOUT[mcp]'`.
 

@@ -8,41 +8,62 @@ from typing import Annotated, Final
 import typer
 
 PATHS_HELP: Final = (
-    "Files of what callgauge reads live (events of any framework, spans by OTLP, records and webhooks of ElevenLabs agents) or of "
-    "whole calls, folders of such files, and EVA run and record directories; `sample` is a call that comes with callgauge."
+    "Files of what callgauge reads live (events of any framework, spans by OTLP, records and "
+    "webhooks of ElevenLabs agents) or of "
+    "whole calls, folders of such files, and EVA run and record directories; `sample` is a call "
+    "that comes with callgauge."
 )
 SINCE_HELP: Final = "From then on: 90s, 30m, 2h or 7d ago, or a UTC time, 2026-08-01T14:30."
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings file (TOML); otherwise the one CALLGAUGE_CONFIG names."),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Settings file (TOML); otherwise the one CALLGAUGE_CONFIG names.",
+    ),
 ]
 BootstrapOption = Annotated[
     str | None,
-    typer.Option("--bootstrap", metavar="HOST:PORT", help="Kafka brokers (127.0.0.1:9092 unless set)."),
+    typer.Option(
+        "--bootstrap", metavar="HOST:PORT", help="Kafka brokers (127.0.0.1:9092 unless set)."
+    ),
 ]
 PrefixOption = Annotated[
-    str | None, typer.Option("--topic-prefix", metavar="TEXT", help="Put before every topic name as it is.")
+    str | None,
+    typer.Option("--topic-prefix", metavar="TEXT", help="Put before every topic name as it is."),
 ]
 ServedOption = Annotated[
     Path | None,
-    typer.Option("--folder", metavar="PATH", help="The folder of `callgauge serve`, in place of Kafka."),
+    typer.Option(
+        "--folder", metavar="PATH", help="The folder of `callgauge serve`, in place of Kafka."
+    ),
 ]
 HttpPortOption = Annotated[
     int | None,
-    typer.Option("--http-port", metavar="N", help="Port of /metrics (8080 unless set); 0 takes a free one."),
+    typer.Option(
+        "--http-port", metavar="N", help="Port of /metrics (8080 unless set); 0 takes a free one."
+    ),
 ]
 ArrivalOption = Annotated[
     int | None,
     typer.Option(
-        "--arrival", metavar="SEED", help="Interleave the sources at random by this seed; each keeps its own order."
+        "--arrival",
+        metavar="SEED",
+        help="Interleave the sources at random by this seed; each keeps its own order.",
     ),
 ]
-AgentOption = Annotated[str | None, typer.Option("--agent", help="Agent name of calls whose recording has none.")]
+AgentOption = Annotated[
+    str | None, typer.Option("--agent", help="Agent name of calls whose recording has none.")
+]
 ProcessesOption = Annotated[
     int | None,
     typer.Option(
-        "--processes", metavar="N", min=1, max=256, help="Processes that read calls; one on each core unless given."
+        "--processes",
+        metavar="N",
+        min=1,
+        max=256,
+        help="Processes that read calls; one on each core unless given.",
     ),
 ]
 PathsArgument = Annotated[list[Path], typer.Argument(metavar="PATH", help=PATHS_HELP)]
@@ -51,13 +72,20 @@ GoalsOption = Annotated[
     typer.Option(
         "--goals",
         metavar="FILE",
-        help="Goal sets, a file or a folder. A call uses the set it names, the set with its id, that of its agent, or the only one.",
+        help=(
+            "Goal sets, a file or a folder. A call uses the set it names, the set with its id, "
+            "that of its agent, or the only one."
+        ),
     ),
 ]
 
 SinceADayOption = Annotated[
     str | None,
-    typer.Option("--since", metavar="WHEN", help=f"{SINCE_HELP} The last hour, then the last day, unless given."),
+    typer.Option(
+        "--since",
+        metavar="WHEN",
+        help=f"{SINCE_HELP} The last hour, then the last day, unless given.",
+    ),
 ]
 
 
@@ -84,11 +112,15 @@ def require_one_kind(
         BadParameter: Both are named or none, or an option does not fit.
     """
     if paths and ids:
-        raise typer.BadParameter("--from-topics reads live calls: leave the paths out, or leave --from-topics out.")
+        raise typer.BadParameter(
+            "--from-topics reads live calls: leave the paths out, or leave --from-topics out."
+        )
     if not paths and not ids:
         raise typer.BadParameter("Name recordings, or a call of the topics with --from-topics ID.")
     if not ids and (since or bootstrap or prefix):
-        raise typer.BadParameter("--since, --bootstrap and --topic-prefix are for --from-topics: leave them out.")
+        raise typer.BadParameter(
+            "--since, --bootstrap and --topic-prefix are for --from-topics: leave them out."
+        )
 
 
 def since_in_words(since: str | None) -> str:
@@ -96,13 +128,19 @@ def since_in_words(since: str | None) -> str:
     return "in the last day" if since is None else f"since {since}"
 
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document, for programs.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON document, for programs.")
+]
 
 CsvOption = Annotated[
-    bool, typer.Option("--csv", help="Print rows for programs, as CSV; docs/tables.md lists the columns.")
+    bool,
+    typer.Option(
+        "--csv", help="Print rows for programs, as CSV; docs/tables.md lists the columns."
+    ),
 ]
 ParquetOption = Annotated[
-    Path | None, typer.Option("--parquet", metavar="FILE", help="Write these rows to a Parquet file.")
+    Path | None,
+    typer.Option("--parquet", metavar="FILE", help="Write these rows to a Parquet file."),
 ]
 
 
@@ -115,7 +153,10 @@ class Rows(StrEnum):
 
 
 RowsOption = Annotated[
-    Rows, typer.Option("--rows", help="A row for each call, each turn, or each value of one's own measures.")
+    Rows,
+    typer.Option(
+        "--rows", help="A row for each call, each turn, or each value of one's own measures."
+    ),
 ]
 
 
@@ -127,7 +168,9 @@ def wants_table(as_csv: bool, parquet: Path | None, *others: object) -> bool:  #
     """
     wanted = as_csv or parquet is not None
     if wanted and as_csv + (parquet is not None) + any(others) > 1:
-        raise typer.BadParameter("--csv, --parquet and other forms of the result exclude each other: choose one.")
+        raise typer.BadParameter(
+            "--csv, --parquet and other forms of the result exclude each other: choose one."
+        )
     return wanted
 
 
@@ -138,7 +181,9 @@ class JudgeSwitch(StrEnum):
     ON = "on"
 
 
-JudgeOption = Annotated[JudgeSwitch, typer.Option("--judge", help="Whether a model judges what code cannot.")]
+JudgeOption = Annotated[
+    JudgeSwitch, typer.Option("--judge", help="Whether a model judges what code cannot.")
+]
 VerdictsOption = Annotated[
     Path | None,
     typer.Option(
@@ -156,4 +201,6 @@ def require_judge(verdicts: Path | None, judge: JudgeSwitch) -> None:
         BadParameter: There is one.
     """
     if verdicts is not None and judge is JudgeSwitch.OFF:
-        raise typer.BadParameter("--verdicts keeps the answers of a judge: add --judge on, or leave it out.")
+        raise typer.BadParameter(
+            "--verdicts keeps the answers of a judge: add --judge on, or leave it out."
+        )

@@ -50,7 +50,9 @@ def report(
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="The page; a file there is replaced."),
     ] = Path("callgauge-report.html"),
-    html: Annotated[Path | None, typer.Option("--html", hidden=True, help="The former name of --output.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", hidden=True, help="The former name of --output.")
+    ] = None,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
     verdicts: VerdictsOption = None,
@@ -59,15 +61,15 @@ def report(
 ) -> None:
     """Writes one HTML page about recorded calls.
 
-    It shows who spoke when, how long the user waited in each turn and why, progress, scores and the texts. Calls with goals
-    are compared with each other, as by `callgauge trials`. No broker is needed. The page is one file for any browser: it
-    loads nothing and runs no script.
+    It shows who spoke when, how long the user waited in each turn and why, progress, scores and the
+    texts. Calls with goals are compared with each other, as by `callgauge trials`. No broker is
+    needed. The page is one file for any browser: it loads nothing and runs no script.
 
-    Personal data is redacted in all texts, by the settings. Goals, judge and scores are those of `callgauge score`. A call that
-    cannot be read is named and left out, and the exit code is 1.
+    Personal data is redacted in all texts, by the settings. Goals, judge and scores are those of
+    `callgauge score`. A call that cannot be read is named and left out, and the exit code is 1.
 
-    With --from-topics the page is about calls of the topics, as far as they have come: their events are read there as `callgauge
-    call` does, and their scores are those of the evaluator.
+    With --from-topics the page is about calls of the topics, as far as they have come: their events
+    are read there as `callgauge call` does, and their scores are those of the evaluator.
 
     Examples:
         callgauge report sample
@@ -88,7 +90,9 @@ def report(
     require_judge(verdicts, judge)
     require_one_kind(paths, from_topics, since, bootstrap, topic_prefix)
     if from_topics and (goals is not None or judge is JudgeSwitch.ON or agent is not None):
-        raise typer.BadParameter("Calls of the topics are scored already: leave out --goals, --judge and --agent.")
+        raise typer.BadParameter(
+            "Calls of the topics are scored already: leave out --goals, --judge and --agent."
+        )
     place = html or output
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if from_topics:
@@ -119,7 +123,11 @@ def report(
         read.require_all()
         say("There is no call to report, so no page was written.")
         raise typer.Exit(1)
-    notes = [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."] if left_out else []
+    notes = (
+        [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."]
+        if left_out
+        else []
+    )
     _write(place, page(calls, notes, installed_version()), len(calls))
     read.require_all()
 

@@ -18,7 +18,9 @@ def run(
         typer.Option(
             "--roles",
             metavar="NAMES",
-            help=f"On Kafka, which of {', '.join(ROLE_NAMES)}, separated by commas. Without it all, but history, measures, ingest and "
+            help=f"On Kafka, which of {', '.join(ROLE_NAMES)}, separated "
+            "by commas. Without it all, "
+            "but history, measures, ingest and "
             "monitor only if they have a folder, a token, a secret or a key.",
         ),
     ] = None,
@@ -29,28 +31,32 @@ def run(
 ) -> None:
     """Runs the roles: sequencer, evaluator, console and others.
 
-    The roles are for Kafka, on one machine or on many. On one machine `callgauge serve` does all this without it.
+    The roles are for Kafka, on one machine or on many. On one machine `callgauge serve` does all
+    this without it.
 
-    The sequencer puts the events of all inputs into one order, the topic `events`; one is active, others stand by. The
-    evaluator rebuilds calls from there and writes scores. The exporter turns scores into metrics. The judge
-    asks a model the questions of the evaluator. Console serves the page of the calls that run; its address is printed.
-    History keeps past calls if CALLGAUGE_HISTORY__FOLDER names a folder; `callgauge history --help` explains it.
-    Ingest receives events over HTTP on port 8090: POST /events and OTLP with CALLGAUGE_INGEST__TOKEN, ElevenLabs' webhook with
-    CALLGAUGE_INGEST__ELEVENLABS_SECRET; CALLGAUGE_INGEST__TENANTS_FILE names a TOML file with a table for each tenant. 202 means
-    that Kafka has all events; 207 and 422 name the refused ones; after 429 and 503 send the same again later.
+    The sequencer puts the events of all inputs into one order, the topic `events`; one is active,
+    others stand by. The evaluator rebuilds calls from there and writes scores. The exporter turns
+    scores into metrics. The judge asks a model the questions of the evaluator. Console serves the
+    page of the calls that run; its address is printed. History keeps past calls if
+    CALLGAUGE_HISTORY__FOLDER names a folder; `callgauge history --help` explains it. Ingest
+    receives events over HTTP on port 8090: POST /events and OTLP with CALLGAUGE_INGEST__TOKEN,
+    ElevenLabs' webhook with CALLGAUGE_INGEST__ELEVENLABS_SECRET; CALLGAUGE_INGEST__TENANTS_FILE
+    names a TOML file with a table for each tenant. 202 means that Kafka has all events; 207 and 422
+    name the refused ones; after 429 and 503 send the same again later.
 
-    Monitor follows live calls of ElevenLabs
-    agents; it needs CALLGAUGE_MONITOR__API_KEY, and runs in one process only. All roles run in one process until Ctrl-C
-    or SIGTERM.
+    Monitor follows live calls of ElevenLabs agents; it needs CALLGAUGE_MONITOR__API_KEY, and runs
+    in one process only. All roles run in one process until Ctrl-C or SIGTERM.
 
-    /metrics has the metrics of all of them. /readyz says whether every role does its work, /healthz whether the process
-    needs a restart; a broker that is down needs none. A role that fails after it has worked is started again, and the
-    log says why.
+    /metrics has the metrics of all of them. /readyz says whether every role does its work, /healthz
+    whether the process needs a restart; a broker that is down needs none. A role that fails after
+    it has worked is started again, and the log says why.
 
-    The first signal lets the roles finish, which may take 10 s; a second one ends the process at once.
+    The first signal lets the roles finish, which may take 10 s; a second one ends the process at
+    once.
 
-    Every setting is an environment variable, CALLGAUGE_ and its name, and a line of a TOML file. The command line wins
-    over the environment, and the environment over the file. `callgauge settings` lists all of them.
+    Every setting is an environment variable, CALLGAUGE_ and its name, and a line of a TOML file.
+    The command line wins over the environment, and the environment over the file. `callgauge
+    settings` lists all of them.
 
     Examples:
         callgauge run --bootstrap kafka:9092
@@ -61,5 +67,7 @@ def run(
     from streamer.roles.running import roles_named, run_roles
     from streamer.settings.listing import settings_from
 
-    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix, http_port=http_port)
+    settings = settings_from(
+        config, bootstrap=bootstrap, topic_prefix=topic_prefix, http_port=http_port
+    )
     run_roles(settings, roles_named(roles, settings))

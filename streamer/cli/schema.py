@@ -11,14 +11,17 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def schema(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A record type, for example score.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A record type, for example score.")
+    ] = None,
 ) -> None:
     """Prints the JSON Schema of a record type.
 
     Without a name it lists the names.
 
-    The key of an input record is the conversation id, and its partition is murmur2 of the key, as Java and aiokafka
-    place it. With librdkafka (confluent-kafka, Go, Node) set partitioner=murmur2_random.
+    The key of an input record is the conversation id, and its partition is murmur2 of the key, as
+    Java and aiokafka place it. With librdkafka (confluent-kafka, Go, Node) set
+    partitioner=murmur2_random.
 
     Examples:
         callgauge schema
@@ -31,4 +34,6 @@ def schema(
     elif name in SCHEMA_NAMES:
         print_document(json_schema(name), indent=2)
     else:
-        raise typer.BadParameter(f"{name!r} is no record type; there are {', '.join(SCHEMA_NAMES)}.")
+        raise typer.BadParameter(
+            f"{name!r} is no record type; there are {', '.join(SCHEMA_NAMES)}."
+        )

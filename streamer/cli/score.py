@@ -54,7 +54,10 @@ def score(
     *,
     output: Annotated[
         ScoreFormat,
-        typer.Option("--format", help="Rows, a table for people, or results in the encoding of EVA or agent-inspect."),
+        typer.Option(
+            "--format",
+            help="Rows, a table for people, or results in the encoding of EVA or agent-inspect.",
+        ),
     ] = ScoreFormat.ROWS,
     as_csv: CsvOption = False,
     parquet: ParquetOption = None,
@@ -64,7 +67,11 @@ def score(
     all_rows: Annotated[
         bool,
         typer.Option(
-            "--all", help="Every row that the evaluator would write, not only the newest of each turn and call."
+            "--all",
+            help=(
+                "Every row that the evaluator would write, not only the newest of each turn and "
+                "call."
+            ),
         ),
     ] = False,
     arrival: ArrivalOption = None,
@@ -72,53 +79,60 @@ def score(
     processes: ProcessesOption = None,
     scorer: Annotated[
         list[Scorer] | None,
-        typer.Option(metavar="NAME", help="A scorer of agent-inspect; may be repeated. Those that fit unless given."),
+        typer.Option(
+            metavar="NAME",
+            help="A scorer of agent-inspect; may be repeated. Those that fit unless given.",
+        ),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of agent-inspect for traces without it; may be repeated."),
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="An option of agent-inspect for traces without it; may be repeated.",
+        ),
     ] = None,
     verdicts: VerdictsOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Scores recorded calls and prints their rows.
 
-    The calls go through the evaluator's engine. Each row, of a turn or of a call, is one line of JSON, as on the topic
-    `scores`. Without --all only the newest row of each turn and of each call is printed: what is known at the end of the
-    call. No broker is needed.
+    The calls go through the evaluator's engine. Each row, of a turn or of a call, is one line of
+    JSON, as on the topic `scores`. Without --all only the newest row of each turn and of each call
+    is printed: what is known at the end of the call. No broker is needed.
 
-    With --format table each call is one row: how long callers waited, which goals were reached, how it ended. Below it is
-    what stands out, turn by turn. --csv and --parquet are tables for programs, with a row for each call or, with
-    --rows turns, for each turn.
+    With --format table each call is one row: how long callers waited, which goals were reached, how
+    it ended. Below it is what stands out, turn by turn. --csv and --parquet are tables for
+    programs, with a row for each call or, with --rows turns, for each turn.
 
-    Time is the time of the events, and silence lasts as long as in the recording. Limits that would cut a recording off
-    do not apply; all other settings do.
+    Time is the time of the events, and silence lasts as long as in the recording. Limits that would
+    cut a recording off do not apply; all other settings do.
 
-    Without --goals there is no progress. Subgoals that need a judge are unscored (judge_disabled) unless
-    --judge is on. The judge sends the texts of the call to the endpoint of the settings. That costs money, at most what
-    the budgets of the settings allow. With --verdicts a run that was ended goes on where it was.
+    Without --goals there is no progress. Subgoals that need a judge are unscored (judge_disabled)
+    unless --judge is on. The judge sends the texts of the call to the endpoint of the settings.
+    That costs money, at most what the budgets of the settings allow. With --verdicts a run that was
+    ended goes on where it was.
 
-    With --format eva each call gives one line of EVA's own results, {"id": ..., "metrics": {...}}. It has the metrics
-    that need no judge; as in EVA, an unknown value is zero.
+    With --format eva each call gives one line of EVA's own results, {"id": ..., "metrics": {...}}.
+    It has the metrics that need no judge; as in EVA, an unknown value is zero.
 
-    With --format agent-inspect PATH holds traces of agent-inspect with their samples, one JSON object per line; --goals may
-    name a file of samples. Each trace gives one line, {"id": ..., "metrics": {...}}.
+    With --format agent-inspect PATH holds traces of agent-inspect with their samples, one JSON
+    object per line; --goals may name a file of samples. Each trace gives one line, {"id": ...,
+    "metrics": {...}}.
 
-    A whole run of EVA is one PATH. Many calls are read on all cores; the lines are in the order of the calls, and the
-    same as from one core. With --judge on one process asks about some calls at a time, so that budgets and rates hold for
-    all of them. A call that cannot be read is named and left out, and the exit code is 1.
+    A whole run of EVA is one PATH. Many calls are read on all cores; the lines are in the order of
+    the calls, and the same as from one core. With --judge on one process asks about some calls at a
+    time, so that budgets and rates hold for all of them. A call that cannot be read is named and
+    left out, and the exit code is 1.
 
-    With measures.folder set, the values of one's own measures follow the rows of a call, a row each. One process reads
-    the calls then.
+    With measures.folder set, the values of one's own measures follow the rows of a call, a row
+    each. One process reads the calls then.
 
     Examples:
-        callgauge score sample --format table
-        callgauge score output/my-run > scores.jsonl
-        callgauge score output/my-run --csv --rows turns > turns.csv
-        callgauge score records/1.1.2 --goals airline_dataset.jsonl > scores.jsonl
-        callgauge score calls.jsonl.gz --goals goals/ --all
-        callgauge score calls.jsonl.gz --format eva > metrics.jsonl
-        callgauge score traces.jsonl --format agent-inspect --judge on --verdicts verdicts.jsonl > results.jsonl
+        callgauge score sample --format table callgauge score output/my-run > scores.jsonl callgauge
+        score output/my-run --csv --rows turns > turns.csv callgauge score records/1.1.2 --goals
+        airline_dataset.jsonl > scores.jsonl callgauge score calls.jsonl.gz --goals goals/ --all
+        callgauge score calls.jsonl.gz --format eva > metrics.jsonl callgauge score traces.jsonl
+        --format agent-inspect --judge on --verdicts verdicts.jsonl > results.jsonl
         OPENAI_API_KEY=... callgauge score records/1.1.2 --goals airline_dataset.jsonl --judge on
     """
     from streamer.offline.call_work import found_calls, places_of, reading, score_each, total_of
@@ -132,7 +146,9 @@ def score(
     is_table = wants_table(as_csv, parquet, output is not ScoreFormat.ROWS, all_rows)
     if output is ScoreFormat.AGENT_INSPECT:
         if all_rows or arrival is not None or processes is not None:
-            raise typer.BadParameter("A trace has no events: leave out --all, --arrival and --processes.")
+            raise typer.BadParameter(
+                "A trace has no events: leave out --all, --arrival and --processes."
+            )
         from streamer.agent_inspect.scoring import TracePlan, score_traces
         from streamer.agent_inspect.traces import TraceFiles, options_in
 
@@ -141,22 +157,30 @@ def score(
         except ValueError as error:
             raise typer.BadParameter(f"--option: {error}.") from error
         files, settings = TraceFiles(paths), settings_from(config)
-        traces = TracePlan(settings, tuple(scorer or ()), asks_judge, verdicts, agent or "unknown", options)
+        traces = TracePlan(
+            settings, tuple(scorer or ()), asks_judge, verdicts, agent or "unknown", options
+        )
         with reading(counted="questions") as read:
             score_traces(files, goals, traces, read)
         read.require_all("read and printed")
         return
     if scorer or option:
-        raise typer.BadParameter("--scorer and --option are for --format agent-inspect: leave them out.")
+        raise typer.BadParameter(
+            "--scorer and --option are for --format agent-inspect: leave them out."
+        )
     if output is ScoreFormat.EVA:
         if goals is not None or asks_judge or all_rows or agent is not None:
-            raise typer.BadParameter("EVA's results have no goals, no judge and no agent: leave those options out.")
+            raise typer.BadParameter(
+                "EVA's results have no goals, no judge and no agent: leave those options out."
+            )
         print_eva(paths, "metrics", arrival, processes)
         return
     if output is ScoreFormat.TABLE and all_rows:
         raise typer.BadParameter("A table has no single rows: leave --all out.")
     settings = settings_from(config)
-    plan = plan_from(settings, goals_for(paths, goals), agent, asks_judge=asks_judge, arrival_seed=arrival)
+    plan = plan_from(
+        settings, goals_for(paths, goals), agent, asks_judge=asks_judge, arrival_seed=arrival
+    )
     found = found_calls(paths)
     if output is ScoreFormat.TABLE:
         _print_table(found, plan, settings, verdicts)
@@ -172,7 +196,16 @@ def score(
         own = OwnMeasures(settings.measures)
         processes = 1 if own else processes  # the bounds of a measure are those of one process
         shape = partial(_lines, own, all_rows=all_rows)
-        score_each(places_of(found), plan, shape, show, settings, read, processes=processes, verdicts=verdicts)
+        score_each(
+            places_of(found),
+            plan,
+            shape,
+            show,
+            settings,
+            read,
+            processes=processes,
+            verdicts=verdicts,
+        )
     read.require_all("read and printed")
 
 
@@ -193,16 +226,29 @@ def _write_rows(
     columns = {Rows.CALLS: CALL_COLUMNS, Rows.TURNS: TURN_COLUMNS, Rows.OWN: OWN_COLUMNS}[rows]
     with (
         table(columns, parquet) as put,
-        reading(total_of(found), stopped=None if parquet is None else "no file was written") as read,
+        reading(
+            total_of(found), stopped=None if parquet is None else "no file was written"
+        ) as read,
     ):
 
         def take(done: "Done[list[Row]]") -> None:
             read.add(done, put(done.result or ()))
 
         own = OwnMeasures(settings.measures) if rows is Rows.OWN else None
-        processes = processes if own is None else 1  # the bounds of a measure are those of one process
+        processes = (
+            processes if own is None else 1
+        )  # the bounds of a measure are those of one process
         shape = partial(_rows, rows, own)
-        score_each(places_of(found), plan, shape, take, settings, read, processes=processes, verdicts=verdicts)
+        score_each(
+            places_of(found),
+            plan,
+            shape,
+            take,
+            settings,
+            read,
+            processes=processes,
+            verdicts=verdicts,
+        )
     read.require_all("read and written")
 
 
@@ -221,7 +267,9 @@ def _lines(own: "OwnMeasures", scoring: "RecordedScoring", *, all_rows: bool) ->
     return "".join(encode(row).decode() + "\n" for row in rows)
 
 
-def _print_table(found: "list[Found]", plan: "ScoringPlan", settings: "Settings", verdicts: Path | None) -> None:
+def _print_table(
+    found: "list[Found]", plan: "ScoringPlan", settings: "Settings", verdicts: Path | None
+) -> None:
     from consumers.engine.redaction.redactor import Redactor
     from streamer.offline.call_work import places_of, reading, score_each
     from streamer.report import (
@@ -244,9 +292,14 @@ def _print_table(found: "list[Found]", plan: "ScoringPlan", settings: "Settings"
                 calls.append(done.result)
 
         score_each(
-            places_of(found), plan, lambda scoring: summary_of(reported_call(scoring, "", redactor)), take, settings, read,
+            places_of(found),
+            plan,
+            lambda scoring: summary_of(reported_call(scoring, "", redactor)),
+            take,
+            settings,
+            read,
             verdicts=verdicts,
-        )  # fmt: skip
+        )
     if calls or not read.unread:
         output_console().print(summary_table(calls))
         for line in unknown_lines(calls):

@@ -13,8 +13,12 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def settings(
     *,
-    changed: Annotated[bool, typer.Option("--changed", help="Only those that somebody has set.")] = False,
-    as_toml: Annotated[bool, typer.Option("--toml", help="A settings file, with the meaning of each.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only those that somebody has set.")
+    ] = False,
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="A settings file, with the meaning of each.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     http_port: HttpPortOption = None,
     bootstrap: BootstrapOption = None,
@@ -23,10 +27,12 @@ def settings(
 ) -> None:
     """Lists every setting, its value and its origin.
 
-    The command line wins over environment variables, these over the settings file, and that over the default. The variable
-    of a setting is CALLGAUGE_ and its name: goals.folder is CALLGAUGE_GOALS__FOLDER, with two underscores.
+    The command line wins over environment variables, these over the settings file, and that over
+    the default. The variable of a setting is CALLGAUGE_ and its name: goals.folder is
+    CALLGAUGE_GOALS__FOLDER, with two underscores.
 
-    Secrets are hidden. With --toml the secrets are left out too, so that the file can be shown to anybody.
+    Secrets are hidden. With --toml the secrets are left out too, so that the file can be shown to
+    anybody.
 
     Examples:
         callgauge settings --changed
@@ -34,7 +40,13 @@ def settings(
         callgauge settings --json | jq 'select(.setting == "goals.folder")'
     """
     from streamer.settings.all_settings import settings_of
-    from streamer.settings.listing import given_from, listed_settings, setting_document, settings_file, settings_table
+    from streamer.settings.listing import (
+        given_from,
+        listed_settings,
+        setting_document,
+        settings_file,
+        settings_table,
+    )
 
     if as_toml and as_json:
         raise typer.BadParameter("--toml and --json exclude each other: give one of them.")

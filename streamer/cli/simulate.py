@@ -10,7 +10,14 @@ import typer
 from consumers.runtime.process import wall_clock_ms
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption, ServedOption
 from streamer.facts import MAX_OPEN_CALLS
-from streamer.sources.simulator.profile import AGENTS, PROFILES, Incident, IncidentName, ProfileName, with_incidents
+from streamer.sources.simulator.profile import (
+    AGENTS,
+    PROFILES,
+    Incident,
+    IncidentName,
+    ProfileName,
+    with_incidents,
+)
 from streamer.terminal import error_console, print_line, say
 
 app = typer.Typer(add_completion=False)
@@ -19,29 +26,48 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def simulate(
     calls: Annotated[
-        int, typer.Option("--calls", metavar="N", min=1, max=MAX_OPEN_CALLS, help="Calls at the same time.")
+        int,
+        typer.Option(
+            "--calls", metavar="N", min=1, max=MAX_OPEN_CALLS, help="Calls at the same time."
+        ),
     ] = 5,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", metavar="N", min=0.1, help="End after this long; running calls are cut off."),
+        typer.Option(
+            "--seconds",
+            metavar="N",
+            min=0.1,
+            help="End after this long; running calls are cut off.",
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Decides the calls; printed when not given.")
+        int | None,
+        typer.Option("--seed", metavar="N", help="Decides the calls; printed when not given."),
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Tenant named in every call.")] = None,
-    environment: Annotated[str, typer.Option(help="Environment named in every call.")] = "simulated",
+    environment: Annotated[
+        str, typer.Option(help="Environment named in every call.")
+    ] = "simulated",
     profile: Annotated[
-        ProfileName, typer.Option(help="How well the agents do: as they should, or awkward on purpose.")
+        ProfileName,
+        typer.Option(help="How well the agents do: as they should, or awkward on purpose."),
     ] = "healthy",
     incident: Annotated[
         IncidentName | None,
-        typer.Option(help="A trouble that the agents have from the start, to see which alert fires."),
+        typer.Option(
+            help="A trouble that the agents have from the start, to see which alert fires."
+        ),
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="The agent that has the trouble; otherwise all of them.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="The agent that has the trouble; otherwise all of them.")
+    ] = None,
     *,
     prints: Annotated[
         bool,
-        typer.Option("--print", help="Print the events of N calls at once, one JSON object a line; nothing is sent."),
+        typer.Option(
+            "--print",
+            help="Print the events of N calls at once, one JSON object a line; nothing is sent.",
+        ),
     ] = False,
     folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
@@ -50,12 +76,15 @@ def simulate(
 ) -> None:
     """Sends simulated calls to the topics in real time.
 
-    The agents do well and meet the objectives. With the profile `awkward` most calls are difficult: interruptions, empty
-    sessions, late, missing and repeated events, slow tools. The same seed makes the same calls. Ctrl-C ends it.
+    The agents do well and meet the objectives. With the profile `awkward` most calls are difficult:
+    interruptions, empty sessions, late, missing and repeated events, slow tools. The same seed
+    makes the same calls. Ctrl-C ends it.
 
-    Calls name the goal set of their agent, which `run` brings; a set of yours with that id or for that agent counts instead.
+    Calls name the goal set of their agent, which `run` brings; a set of yours with that id or for
+    that agent counts instead.
 
-    With --print you see what good events look like, without a broker: each line is an event as POST /events takes it.
+    With --print you see what good events look like, without a broker: each line is an event as POST
+    /events takes it.
 
     Examples:
         callgauge simulate --calls 20 --seconds 60 --seed 7
@@ -78,9 +107,15 @@ def simulate(
 
     def traffic(limit: int | None = None) -> Iterable[PlayedCall]:
         return simulated_traffic(
-            chosen, concurrent_calls=calls, start_ms=wall_clock_ms(), limit=limit, tenant=tenant,
-            environment=environment, profile_of=with_incidents(PROFILES[profile], troubles), names_goals=True,
-        )  # fmt: skip
+            chosen,
+            concurrent_calls=calls,
+            start_ms=wall_clock_ms(),
+            limit=limit,
+            tenant=tenant,
+            environment=environment,
+            profile_of=with_incidents(PROFILES[profile], troubles),
+            names_goals=True,
+        )
 
     if prints:
         for line in event_lines(traffic(calls)):
@@ -93,6 +128,14 @@ def simulate(
             shown.update(traffic_text(progress))
 
         _, progress = asyncio.run(
-            publish_calls(settings, "callgauge.simulator", traffic, 1.0, show=show, seconds=seconds, folder=folder)
+            publish_calls(
+                settings,
+                "callgauge.simulator",
+                traffic,
+                1.0,
+                show=show,
+                seconds=seconds,
+                folder=folder,
+            )
         )
     say(f"Simulated: {traffic_text(progress)}.")

@@ -26,19 +26,27 @@ app = typer.Typer(add_completion=False)
 def top(
     *,
     once: Annotated[bool, typer.Option("--once", help="Print the table and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the calls as JSON and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the calls as JSON and end.")
+    ] = False,
     as_csv: CsvOption = False,
     parquet: ParquetOption = None,
     agent: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only calls of this agent; may be given several times.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only calls of this agent; may be given several times."),
     ] = None,
-    tenant: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only calls of this tenant.")] = None,
+    tenant: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only calls of this tenant.")
+    ] = None,
     environment: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only calls in this environment.")
     ] = None,
     bad: Annotated[bool, typer.Option("--bad", help="Only calls in trouble.")] = False,
     sort: Annotated[
-        SortKey, typer.Option(help="The order: the worst first, the longest quiet, the slowest, the oldest, by agent.")
+        SortKey,
+        typer.Option(
+            help="The order: the worst first, the longest quiet, the slowest, the oldest, by agent."
+        ),
     ] = "trouble",
     since: Annotated[str, typer.Option(metavar="WHEN", help=SINCE_HELP)] = "10m",
     folder: ServedOption = None,
@@ -48,12 +56,14 @@ def top(
 ) -> None:
     """Shows the running calls of your topics as a table.
 
-    The calls in trouble come first, the worst at the top, with the reason in words: the agent does not answer, the caller waits in
-    silence, slow answers, a tool that fails, no progress, interruptions. Healthy calls follow as far as there is room; the others
-    are counted by agent. The first line says how old the newest score is.
+    The calls in trouble come first, the worst at the top, with the reason in words: the agent does
+    not answer, the caller waits in silence, slow answers, a tool that fails, no progress,
+    interruptions. Healthy calls follow as far as there is room; the others are counted by agent.
+    The first line says how old the newest score is.
 
-    It reads the topic scores from --since on, then every new record. Calls that began earlier are in the table if they have a
-    record since then. A call that is over stays for 20 s. No consumer group is used. Ctrl-C ends it.
+    It reads the topic scores from --since on, then every new record. Calls that began earlier are
+    in the table if they have a record since then. A call that is over stays for 20 s. No consumer
+    group is used. Ctrl-C ends it.
 
     Without a terminal, a table is printed every 5 s.
 
@@ -80,7 +90,11 @@ def top(
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     since_ms = moment_given(since)
     wanted = WantedCalls(
-        frozenset(agent or ()), frozenset(tenant or ()), frozenset(environment or ()), only_bad=bad, sort=sort
+        frozenset(agent or ()),
+        frozenset(tenant or ()),
+        frozenset(environment or ()),
+        only_bad=bad,
+        sort=sort,
     )
     with quiet_libraries():
         asyncio.run(watch(settings, since_ms, wanted, show, folder))

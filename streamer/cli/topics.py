@@ -17,8 +17,9 @@ app = typer.Typer(add_completion=False, invoke_without_command=True)
 def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
     """Shows the topic table; creates and checks topics.
 
-    The table has every topic that is read or written, and its rules. Inputs may have any number of partitions, and
-    producers may place their records by any hash of the key. Topics are for Kafka: `callgauge serve` has none, and needs none.
+    The table has every topic that is read or written, and its rules. Inputs may have any number of
+    partitions, and producers may place their records by any hash of the key. Topics are for Kafka:
+    `callgauge serve` has none, and needs none.
 
     Without a command it needs no broker.
 
@@ -40,15 +41,26 @@ def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
     console = output_console()
     if console.width < _WIDE_COLUMNS:
         for topic in TOPICS:
-            console.print(Text(topic.name, style="bold").append(f": {topic.direction}, {topic.what}.", "not bold"))
             console.print(
-                f"    Key {topic.key}, value {topic.value}, partitions {topic.partitions}, kept {kept_text(topic)}."
+                Text(topic.name, style="bold").append(
+                    f": {topic.direction}, {topic.what}.", "not bold"
+                )
+            )
+            console.print(
+                f"    Key {topic.key}, value {topic.value}, partitions {topic.partitions}, kept "
+                f"{kept_text(topic)}."
             )
         return
     table = topic_table("topic", "for", "key", "value", "partitions", "kept", "what")
     for topic in TOPICS:
         table.add_row(
-            topic.name, topic.direction, topic.key, topic.value, topic.partitions, kept_text(topic), topic.what
+            topic.name,
+            topic.direction,
+            topic.key,
+            topic.value,
+            topic.partitions,
+            kept_text(topic),
+            topic.what,
         )
     console.print(table)
 
@@ -66,10 +78,20 @@ def create(
         ),
     ] = None,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", metavar="N", min=1, max=100, help="Brokers that hold each record.")
+        int,
+        typer.Option(
+            "--replication-factor",
+            metavar="N",
+            min=1,
+            max=100,
+            help="Brokers that hold each record.",
+        ),
     ] = 1,
     shards: Annotated[
-        int, typer.Option("--shards", metavar="N", min=1, max=1_000, help="Sequencers that are active at a time.")
+        int,
+        typer.Option(
+            "--shards", metavar="N", min=1, max=1_000, help="Sequencers that are active at a time."
+        ),
     ] = 1,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
@@ -77,9 +99,10 @@ def create(
 ) -> None:
     """Creates the topics that do not exist yet. Existing topics stay as they are.
 
-    scores has as many partitions as events, because the scores of a call are in the partition of its events. A later change
-    breaks that for the calls that run at that time: choose a generous number. If one of the two is there with another number,
-    no topic is made. One sequencer carries some 100,000 events a second; more of them share out the partitions of events.
+    scores has as many partitions as events, because the scores of a call are in the partition of
+    its events. A later change breaks that for the calls that run at that time: choose a generous
+    number. If one of the two is there with another number, no topic is made. One sequencer carries
+    some 100,000 events a second; more of them share out the partitions of events.
 
     Example:
         callgauge topics create --partitions 24 --replication-factor 3
@@ -113,8 +136,9 @@ def check(
 ) -> None:
     """Compares the topics on the broker with the topic table.
 
-    It checks that they exist, their partitions, retention, cleanup, timestamps and sizes. Records must be kept longer
-    than the longest call lasts (max_call_duration_ms and idle_ms of the settings).
+    It checks that they exist, their partitions, retention, cleanup, timestamps and sizes. Records
+    must be kept longer than the longest call lasts (max_call_duration_ms and idle_ms of the
+    settings).
 
     Exit code 1 when a topic breaks a rule; a warning alone gives 0. `callgauge doctor` checks more.
 
@@ -137,7 +161,10 @@ def check(
     faults = topic_faults(known, needs_of(settings.limits))
     rows = [(state, faults_of(state, faults)) for state in states]
     if as_json:
-        listed = [{"topic": state.name, "partitions": state.partitions, "faults": told} for state, told in rows]
+        listed = [
+            {"topic": state.name, "partitions": state.partitions, "faults": told}
+            for state, told in rows
+        ]
         print_document(listed, indent=2)
     else:
         table = topic_table("topic", "partitions", "state")
@@ -146,5 +173,10 @@ def check(
             table.add_row(state.name, partitions, Text("\n".join(told) or "ok"))
         output_console().print(table)
     if hidden := [kafka.topic(name) for name in existing if name not in known]:
-        say(f"Retention and cleanup not checked: this user may not DescribeConfigs on {', '.join(hidden)}.")
-    report_faults(states, [fault for fault in faults if fault.severity is not Severity.WARNING], kafka)
+        say(
+            "Retention and cleanup not checked: this user may not DescribeConfigs on "
+            f"{', '.join(hidden)}."
+        )
+    report_faults(
+        states, [fault for fault in faults if fault.severity is not Severity.WARNING], kafka
+    )

@@ -34,7 +34,10 @@ app = typer.Typer(add_completion=False)
 def trials(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATH", help=f"{PATHS_HELP} Files of rows, as `callgauge score` prints them, too."),
+        typer.Argument(
+            metavar="PATH",
+            help=f"{PATHS_HELP} Files of rows, as `callgauge score` prints them, too.",
+        ),
     ] = None,
     *,
     k: Annotated[
@@ -43,7 +46,10 @@ def trials(
             "--k",
             metavar="N",
             min=1,
-            help="k of pass@k and pass^k; may be repeated. 1, 3 and 5 unless given; the success is that of 1.",
+            help=(
+                "k of pass@k and pass^k; may be repeated. 1, 3 and 5 unless given; the success is "
+                "that of 1."
+            ),
         ),
     ] = None,
     compare: Annotated[
@@ -51,17 +57,25 @@ def trials(
         typer.Option(
             "--compare",
             metavar="A B",
-            help="Compare two lots call by call: each a PATH, a goal set's name or the beginning of a version.",
+            help=(
+                "Compare two lots call by call: each a PATH, a goal set's name or the beginning of "
+                "a version."
+            ),
         ),
     ] = None,
     causes: Annotated[
         bool,
         typer.Option(
             "--causes",
-            help="Why calls fail: their faults in groups, by a judge with --judge on, otherwise by subgoal, tool, turn and last words.",
+            help=(
+                "Why calls fail: their faults in groups, by a judge with --judge on, otherwise by "
+                "subgoal, tool, turn and last words."
+            ),
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of tables.")
+    ] = False,
     as_csv: CsvOption = False,
     parquet: ParquetOption = None,
     goals: GoalsOption = None,
@@ -70,12 +84,21 @@ def trials(
     agent: AgentOption = None,
     processes: ProcessesOption = None,
     from_topics: Annotated[
-        bool, typer.Option("--from-topics", help="Compare past live calls, as the topic scores has them.")
+        bool,
+        typer.Option(
+            "--from-topics", help="Compare past live calls, as the topic scores has them."
+        ),
     ] = False,
     history: Annotated[
-        bool, typer.Option("--history", help="Compare past calls of the history (history.folder); no broker is needed.")
+        bool,
+        typer.Option(
+            "--history",
+            help="Compare past calls of the history (history.folder); no broker is needed.",
+        ),
     ] = False,
-    since: Annotated[str | None, typer.Option(metavar="WHEN", help=f"{SINCE_HELP} {_SINCE} unless given.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help=f"{SINCE_HELP} {_SINCE} unless given.")
+    ] = None,
     folder: ServedOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
@@ -83,31 +106,37 @@ def trials(
 ) -> None:
     """Compares repeated calls: pass@k, judges, errors.
 
-    A trial is one call. Calls with the same goal set, in the same version, are compared with each other: how many succeed,
-    how far they get, pass@k (how likely one of k calls succeeds) and pass^k (how likely all of k calls succeed).
+    A trial is one call. Calls with the same goal set, in the same version, are compared with each
+    other: how many succeed, how far they get, pass@k (how likely one of k calls succeeds) and
+    pass^k (how likely all of k calls succeed).
 
-    Judges agree as often as a vote of the judge says what the majority of its verdict says. A call whose success nobody knows
-    is a trial without a score: it counts in neither.
+    Judges agree as often as a vote of the judge says what the majority of its verdict says. A call
+    whose success nobody knows is a trial without a score: it counts in neither.
 
-    Below the table are the errors: subgoals that are missed most, the turn in which calls stall (the first turn after their
-    last progress), and tools that fail up to that turn; each with calls to look at.
+    Below the table are the errors: subgoals that are missed most, the turn in which calls stall
+    (the first turn after their last progress), and tools that fail up to that turn; each with calls
+    to look at.
 
-    With --causes missed subgoals, tools that fail and bad endings are put into groups, each with the calls behind it. With --judge on a
-    judge makes the groups, with a sentence for each: it reads what was said in the turns of the faults, redacted, and the most that
-    it may cost is said before. --verdicts keeps its answers, so the same calls give the same groups and nothing is asked again.
+    With --causes missed subgoals, tools that fail and bad endings are put into groups, each with
+    the calls behind it. With --judge on a judge makes the groups, with a sentence for each: it
+    reads what was said in the turns of the faults, redacted, and the most that it may cost is said
+    before. --verdicts keeps its answers, so the same calls give the same groups and nothing is
+    asked again.
 
-    PATH holds recordings, which are scored as by `callgauge score`, or files of rows. With --from-topics, calls that closed
-    since then are read from the topic scores in no consumer group, and console_url makes the links to their pages. With --history
-    calls that began since then are read from the files of the role history, which keeps them longer than the topics, and with
+    PATH holds recordings, which are scored as by `callgauge score`, or files of rows. With
+    --from-topics, calls that closed since then are read from the topic scores in no consumer group,
+    and console_url makes the links to their pages. With --history calls that began since then are
+    read from the files of the role history, which keeps them longer than the topics, and with
     --from-topics --folder from those of `callgauge serve`.
 
-    With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of the agent: success, progress,
-    each measure of a call and each of one's own (its mean in a call), its change with a 95 % bootstrap interval (the same for the same
-    trials), and for the calls that both have, the subgoals that were won and lost, with the turn and, where recordings are compared, what
-    was said and done in it.
+    With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of
+    the agent: success, progress, each measure of a call and each of one's own (its mean in a call),
+    its change with a 95 % bootstrap interval (the same for the same trials), and for the calls that
+    both have, the subgoals that were won and lost, with the turn and, where recordings are
+    compared, what was said and done in it.
 
-    Exit code 1 when something could not be read or grouped, when k is above the number of trials, or when there is nothing to compare;
-    the other results are printed all the same.
+    Exit code 1 when something could not be read or grouped, when k is above the number of trials,
+    or when there is nothing to compare; the other results are printed all the same.
 
     --csv and --parquet have a row for each trial, instead of the comparison.
 
@@ -139,25 +168,43 @@ def trials(
 
         require_parquet(parquet)
     if compare is not None and k:
-        raise typer.BadParameter("--k is for trials of one goal set: leave it out, or leave --compare out.")
+        raise typer.BadParameter(
+            "--k is for trials of one goal set: leave it out, or leave --compare out."
+        )
     if compare is not None and causes:
         raise typer.BadParameter(
-            "--causes is of trials that are not compared in two lots: leave it out, or leave --compare out."
+            "--causes is of trials that are not compared in two lots: leave it out, or leave "
+            "--compare out."
         )
     if folder is not None and not from_topics:
-        raise typer.BadParameter("--folder is of use only with --from-topics: history.folder is for --history.")
+        raise typer.BadParameter(
+            "--folder is of use only with --from-topics: history.folder is for --history."
+        )
     if history and from_topics:
-        raise typer.BadParameter("--history and --from-topics both say where the calls are: leave one of them out.")
+        raise typer.BadParameter(
+            "--history and --from-topics both say where the calls are: leave one of them out."
+        )
     is_scored = from_topics or history
     if compare is not None and not is_scored:
         more = [Path(name) for name in compare if name and Path(name).exists()]
-        paths = [*(paths or ()), *(path for path in dict.fromkeys(more) if path not in (paths or ()))]
-    _require_fitting(paths, since, bootstrap, topic_prefix, from_topics=from_topics, history=history)
+        paths = [
+            *(paths or ()),
+            *(path for path in dict.fromkeys(more) if path not in (paths or ())),
+        ]
+    _require_fitting(
+        paths, since, bootstrap, topic_prefix, from_topics=from_topics, history=history
+    )
     require_judge(verdicts, judge)
     asks_judge = judge is JudgeSwitch.ON
-    if is_scored and (goals is not None or (asks_judge and not causes) or agent is not None or processes is not None):
+    if is_scored and (
+        goals is not None
+        or (asks_judge and not causes)
+        or agent is not None
+        or processes is not None
+    ):
         raise typer.BadParameter(
-            "Live calls are scored already: leave out --goals, --agent and --processes, and --judge unless it is for --causes."
+            "Live calls are scored already: leave out --goals, --agent and --processes, and "
+            "--judge unless it is for --causes."
         )
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if folder is not None:
@@ -189,9 +236,13 @@ def trials(
     else:
         causes_in = None
         if causes:
-            from streamer.trials.judged_causes import causes_of  # brings the judge, which most comparisons do not need
+            from streamer.trials.judged_causes import (
+                causes_of,
+            )  # brings the judge, which most comparisons do not need
 
-            causes_in = partial(causes_of, settings=settings, asks_judge=asks_judge, verdicts=verdicts)
+            causes_in = partial(
+                causes_of, settings=settings, asks_judge=asks_judge, verdicts=verdicts
+            )
         is_complete = print_comparison(gathered, k, causes_in, as_json=as_json)
     if unread or not is_complete:
         raise typer.Exit(1)
@@ -208,8 +259,14 @@ def _require_fitting(
 ) -> None:
     name = "--history" if history else "--from-topics"
     if (from_topics or history) and paths:
-        raise typer.BadParameter(f"{name} reads live calls: leave the paths out, or leave {name} out.")
+        raise typer.BadParameter(
+            f"{name} reads live calls: leave the paths out, or leave {name} out."
+        )
     if not from_topics and not history and not paths:
-        raise typer.BadParameter("Name recordings or files of rows, or use --from-topics or --history.")
+        raise typer.BadParameter(
+            "Name recordings or files of rows, or use --from-topics or --history."
+        )
     if not from_topics and (bootstrap or prefix or (since and not history)):
-        raise typer.BadParameter("--since, --bootstrap and --topic-prefix are for --from-topics: leave them out.")
+        raise typer.BadParameter(
+            "--since, --bootstrap and --topic-prefix are for --from-topics: leave them out."
+        )

@@ -40,7 +40,8 @@ from schemas.topics import (
 )
 from streamer.settings.all_settings import Settings
 
-# Facts of a broker, its topics and its consumer groups. Reading them writes nothing and joins no group.
+# Facts of a broker, its topics and its consumer groups. Reading them writes nothing and joins no
+# group.
 
 WATCH_SECONDS: Final = 2.0
 """How long to wait for a record to be written by somebody, to read the broker's clock from it."""
@@ -50,7 +51,9 @@ _LOOK_AGAIN_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """How a partition is replicated: whether it has a leader, how many copies it has, how many are up to date, and who leads it."""
+    """How a partition is replicated: whether it has a leader, how many copies it has, how many are
+    up to date, and who leads it.
+    """
 
     has_leader: bool
     replicas: int
@@ -83,8 +86,8 @@ class GroupFacts:
         state: In Kafka's words: `Stable`, `Empty`, `Dead` when it never was, or one of a rebalance.
         members: Number of members.
         assigned: The partitions of all members; a partition that two members have appears twice.
-        committed: How far it has read: the offsets at which a member that starts now begins, except an evaluator, which knows that
-            from the log.
+        committed: How far it has read: the offsets at which a member that starts now begins, except
+            an evaluator, which knows that from the log.
     """
 
     state: str
@@ -103,7 +106,9 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """By how much a broker's clock is ahead of this machine's, in ms: between these two; negative when it is behind."""
+    """By how much a broker's clock is ahead of this machine's, in ms: between these two; negative
+    when it is behind.
+    """
 
     least_ms: int
     most_ms: int
@@ -115,7 +120,9 @@ async def cluster_facts(admin: AIOKafkaAdminClient) -> ClusterFacts:
     brokers = [entry["node_id"] for entry in cluster["brokers"]]
     topics = {
         entry["topic"]: tuple(
-            PartitionState(part["leader"] >= 0, len(part["replicas"]), len(part["isr"]), part["leader"])
+            PartitionState(
+                part["leader"] >= 0, len(part["replicas"]), len(part["isr"]), part["leader"]
+            )
             for part in entry["partitions"]
         )
         for entry in await admin.describe_topics()
@@ -123,9 +130,13 @@ async def cluster_facts(admin: AIOKafkaAdminClient) -> ClusterFacts:
     }
     settings = await _settings(admin, brokers[0]) if brokers else {}
     # Brokers before 4.0 name the protocol they speak among their settings; later ones do not.
-    version = settings.get("inter.broker.protocol.version") or ("4.0 or newer" if settings else None)
+    version = settings.get("inter.broker.protocol.version") or (
+        "4.0 or newer" if settings else None
+    )
     max_transaction = settings.get("transaction.max.timeout.ms") or ""
-    return ClusterFacts(len(brokers), version, topics, int(max_transaction) if max_transaction.isdigit() else None)
+    return ClusterFacts(
+        len(brokers), version, topics, int(max_transaction) if max_transaction.isdigit() else None
+    )
 
 
 async def group_facts(admin: AIOKafkaAdminClient, group_id: str) -> GroupFacts:
@@ -139,13 +150,18 @@ async def group_facts(admin: AIOKafkaAdminClient, group_id: str) -> GroupFacts:
         while True:
             try:
                 return await _group_facts(admin, group_id)
-            except (GroupLoadInProgressError, NotCoordinatorForGroupError):  # a coordinator that begins takes a moment
+            except (
+                GroupLoadInProgressError,
+                NotCoordinatorForGroupError,
+            ):  # a coordinator that begins takes a moment
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
 
 async def _group_facts(admin: AIOKafkaAdminClient, group_id: str) -> GroupFacts:
     coordinator = await _coordinator(admin, group_id)
-    answers: list[Any] = await admin.describe_consumer_groups([group_id], group_coordinator_id=coordinator)
+    answers: list[Any] = await admin.describe_consumer_groups(
+        [group_id], group_coordinator_id=coordinator
+    )
     code, _, state, _, _, members, *_ = answers[0].groups[0]
     if code:
         raise for_code(code)(group_id)
@@ -179,7 +195,8 @@ async def log_bounds(
 async def clock_facts(
     consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, ClockFacts]:
-    """Compares the clocks by the first record that comes into each partition meanwhile; without those in which none comes.
+    """Compares the clocks by the first record that comes into each partition meanwhile; without
+    those in which none comes.
 
     Args:
         consumer: A started consumer without a group; its assignment changes.
@@ -195,7 +212,9 @@ async def clock_facts(
         for tp, records in (await consumer.getmany(timeout_ms=max(1, int(left * 1_000)))).items():
             for record in records:
                 if record.timestamp_type == _LOG_APPEND_TIME:
-                    clock = ClockFacts(record.timestamp - wall_clock_ms(), record.timestamp - since_ms)
+                    clock = ClockFacts(
+                        record.timestamp - wall_clock_ms(), record.timestamp - since_ms
+                    )
                     found.setdefault(tp, clock)
     return found
 
@@ -206,9 +225,13 @@ def partitions_of(counts: Mapping[str, int], names: Iterable[str]) -> list[Topic
 
 
 async def _settings(admin: AIOKafkaAdminClient, broker: int) -> Mapping[str, str | None]:
-    """The settings of a broker; none if it is too old for the question, or this user may not see them."""
+    """The settings of a broker; none if it is too old for the question, or this user may not see
+    them.
+    """
     try:
-        answers: list[Any] = await admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, str(broker))])
+        answers: list[Any] = await admin.describe_configs(
+            [ConfigResource(ConfigResourceType.BROKER, str(broker))]
+        )
     except IncompatibleBrokerVersion:
         return {}
     code, _, _, _, entries = answers[0].resources[0]
@@ -216,14 +239,18 @@ async def _settings(admin: AIOKafkaAdminClient, broker: int) -> Mapping[str, str
 
 
 async def _coordinator(admin: AIOKafkaAdminClient, group_id: str) -> int:
-    """Finds the coordinator of a group. A cluster without groups creates it at the first request, which takes a moment."""
+    """Finds the coordinator of a group. A cluster without groups creates it at the first request,
+    which takes a moment.
+    """
     async with asyncio.timeout(CONNECT_SECONDS):
         while True:
             try:
                 found: int = await admin.find_coordinator(group_id)
             except GroupCoordinatorNotAvailableError:
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-            except GroupAuthorizationFailedError as error:  # the library's has a sentence where the name should be
+            except (
+                GroupAuthorizationFailedError
+            ) as error:  # the library's has a sentence where the name should be
                 raise GroupAuthorizationFailedError(group_id) from error
             else:
                 return found
@@ -252,16 +279,22 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
     "history": {topic: {READ} for topic in (SCORES_TOPIC, ANNOTATIONS_TOPIC)},
     "measures": {SCORES_TOPIC: {READ}, OWN_TOPIC: {WRITE}},
     "console": {SCORES_TOPIC: {READ}},
-    "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
+    "monitor": {
+        TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)
+    },
     "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},
 }
 
-TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[source]: frozenset({WRITE}) for source in _TRAFFIC_SOURCES})
+TRAFFIC_NEEDS: Final = Needs(
+    {TOPIC_BY_SOURCE[source]: frozenset({WRITE}) for source in _TRAFFIC_SOURCES}
+)
 """The rights to put calls onto the topics."""
 
 
 PUT_BACK_NEEDS: Final = Needs(dict.fromkeys((QUARANTINE_TOPIC, SCORES_TOPIC), frozenset({READ})))
-"""The rights to put quarantined records of any topic back: `scores` says which calls have closed."""
+"""The rights to put quarantined records of any topic back: `scores` says which calls
+have closed.
+"""
 
 
 FILES_GROUP: Final = "evaluator-files"
@@ -275,7 +308,9 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
         for topic, needed in _ROLE_OPERATIONS[role].items():
             operations[topic] |= set(needed)
     groups = [
-        settings.group(role) for role in roles if role in ("sequencer", "evaluator", "exporter", "judge", "measures")
+        settings.group(role)
+        for role in roles
+        if role in ("sequencer", "evaluator", "exporter", "judge", "measures")
     ]
     if "evaluator" in roles:
         if settings.goals.reads_topic:

@@ -15,7 +15,9 @@ from streamer.cluster.topic_admin import topic_states
 # Records of some partitions, from a moment on.
 
 CLOCK_MARGIN_MS: Final = 3_600_000
-"""Largest difference between the clocks of a producer and the broker when records are searched by time."""
+"""Largest difference between the clocks of a producer and the broker when records are searched by
+time.
+"""
 POLL_MS: Final = 200
 
 
@@ -36,7 +38,9 @@ async def ranges_since(
     if since_ms is None:
         starts = await consumer.beginning_offsets(partitions)
     else:
-        found = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, since_ms - CLOCK_MARGIN_MS)))
+        found = await consumer.offsets_for_times(
+            dict.fromkeys(partitions, max(0, since_ms - CLOCK_MARGIN_MS))
+        )
         starts = {tp: at.offset if at else ends[tp] for tp, at in found.items()}
     return {tp: (starts[tp], ends[tp]) for tp in partitions}
 
@@ -44,13 +48,16 @@ async def ranges_since(
 async def records_so_far(
     consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition], since_ms: int | None
 ) -> AsyncIterator[Any]:
-    """The records of some partitions up to their present ends; those of one partition in order. As `ranges_since` and `records_between`.
+    """The records of some partitions up to their present ends; those of one partition in order. As
+    `ranges_since` and `records_between`.
 
     Raises:
         KafkaError: The broker refuses.
         TimeoutError: The broker delivers nothing although there are more records.
     """
-    async for record in records_between(consumer, await ranges_since(consumer, partitions, since_ms)):
+    async for record in records_between(
+        consumer, await ranges_since(consumer, partitions, since_ms)
+    ):
         yield record
 
 
@@ -78,7 +85,10 @@ class Coordinates(NamedTuple):
             Coordinates(topic='pipecat.events', partition=3, offset=17)
         """
         if not (found := _COORDINATES.fullmatch(text.strip())):
-            raise ValueError(f"{text!r} is no place of a record: give TOPIC[PARTITION]@OFFSET, as messages print it")
+            raise ValueError(
+                f"{text!r} is no place of a record: give TOPIC[PARTITION]@OFFSET, as messages "
+                "print it"
+            )
         return cls(found[1], int(found[2]), int(found[3]))
 
     @classmethod
@@ -97,7 +107,9 @@ _FETCH_BYTES: Final = 65_536
 
 
 class RecordGoneError(Exception):
-    """No record can be had at these coordinates; the text says why, as a sentence without a full stop."""
+    """No record can be had at these coordinates; the text says why, as a sentence without a full
+    stop.
+    """
 
 
 class RecordReader:
@@ -120,19 +132,27 @@ class RecordReader:
         start, end = await self._bounds_of(tp)
         if place.offset < start:
             raise RecordGoneError(
-                f"retention took it: the oldest record that {tp.topic}[{tp.partition}] has is @{start}"
+                f"retention took it: the oldest record that {tp.topic}[{tp.partition}] has is "
+                f"@{start}"
             )
         if place.offset >= end:
             raise RecordGoneError(
-                f"{tp.topic}[{tp.partition}] ends before @{end}: the topic was made anew, or this is another cluster"
+                f"{tp.topic}[{tp.partition}] ends before @{end}: the topic was made anew, or this "
+                "is another cluster"
             )
         async for record in records_between(self._consumer, {tp: (place.offset, place.offset + 1)}):
-            if isinstance(record, UndecodableRecord) and record.first_offset <= place.offset <= record.offset:
-                raise RecordGoneError(f"no client can decode it: {record.what}, {record.expected_and_seen}")
+            if (
+                isinstance(record, UndecodableRecord)
+                and record.first_offset <= place.offset <= record.offset
+            ):
+                raise RecordGoneError(
+                    f"no client can decode it: {record.what}, {record.expected_and_seen}"
+                )
             if record.offset == place.offset:
                 return record
         raise RecordGoneError(
-            "nothing readable is at this offset: it is the marker of a transaction, or the record was compacted away"
+            "nothing readable is at this offset: it is the marker of a transaction, or the record "
+            "was compacted away"
         )
 
     async def _bounds_of(self, tp: TopicPartition) -> tuple[int, int]:
@@ -140,7 +160,8 @@ class RecordReader:
         if tp not in self._bounds:
             if tp.partition >= self._partitions.get(tp.topic, 0):
                 raise RecordGoneError(
-                    f"{tp.topic}[{tp.partition}] is no partition of callgauge's topics here: check the topic prefix"
+                    f"{tp.topic}[{tp.partition}] is no partition of callgauge's topics here: check "
+                    "the topic prefix"
                 )
             starts = await self._consumer.beginning_offsets([tp])
             ends = await self._consumer.end_offsets([tp])

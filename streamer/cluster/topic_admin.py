@@ -30,7 +30,9 @@ from streamer.terminal import say
 DEFAULT_PARTITIONS: Final = 4
 """Partitions of each topic where nobody says another number."""
 IN_FORCE_SECONDS: Final = 10.0
-"""How long a broker may take to give new topics their leaders. A quiet one takes a tenth of a second."""
+"""How long a broker may take to give new topics their leaders. A quiet one takes a tenth of a
+second.
+"""
 _LOOK_AGAIN_SECONDS: Final = 0.1
 
 
@@ -61,33 +63,43 @@ async def create_topics(
 ) -> dict[str, bool]:
     """Creates every topic of the table that does not exist; existing topics stay as they are.
 
-    It looks first, and makes none if they would not fit those that are there. Inputs, `events` and `scores` take the broker's time:
-    idleness and dead air are judged by one clock, not by each producer's, and scores are found again by the same.
+    It looks first, and makes none if they would not fit those that are there. Inputs, `events` and
+    `scores` take the broker's time: idleness and dead air are judged by one clock, not by each
+    producer's, and scores are found again by the same.
 
     Args:
         kafka: The cluster, and the prefix of topic names.
-        partitions: Number for every topic but `sequencer`. None takes that of `events`, `scores` or `words` if one is there,
-            otherwise `DEFAULT_PARTITIONS`.
+        partitions: Number for every topic but `sequencer`. None takes that of `events`, `scores` or
+            `words` if one is there, otherwise `DEFAULT_PARTITIONS`.
         replication_factor: Number of brokers that hold each record.
         shards: Sequencers that are active at a time: the partitions of `sequencer`.
-        needs: The limits of calls: `events` must take the largest event. None is those of settings that say nothing of it.
+        needs: The limits of calls: `events` must take the largest event. None is those of settings
+            that say nothing of it.
 
     Returns:
         Whether each topic was created now, by full name.
 
     Raises:
         KafkaUnreachableError: No broker answers.
-        OperatorError: `events`, `scores` or `words` has another number, or the broker refused a topic; the topics before it exist.
+        OperatorError: `events`, `scores` or `words` has another number, or the broker refused a
+            topic; the topics before it exist.
     """
     count = _count_for(await topic_states(kafka), kafka, partitions)
     async with kafka.administration("topics") as admin:
         made: dict[str, bool] = {}
         for topic in TOPICS:
-            configs = {"cleanup.policy": topic.cleanup_policy, "retention.ms": str(topic.retention_ms)}
+            configs = {
+                "cleanup.policy": topic.cleanup_policy,
+                "retention.ms": str(topic.retention_ms),
+            }
             if topic.has_broker_time:
                 configs["message.timestamp.type"] = "LogAppendTime"
-            if topic.name == EVENTS_TOPIC:  # the default of brokers is for an event without what we add to it
-                configs["max.message.bytes"] = str(least_message_bytes(topic, needs or needs_of(Limits())))
+            if (
+                topic.name == EVENTS_TOPIC
+            ):  # the default of brokers is for an event without what we add to it
+                configs["max.message.bytes"] = str(
+                    least_message_bytes(topic, needs or needs_of(Limits()))
+                )
             name = kafka.topic(topic.name)
             number = shards if topic.name == SEQUENCER_TOPIC else count
             new = NewTopic(name, number, replication_factor, topic_configs=configs)
@@ -98,8 +110,10 @@ async def create_topics(
                 reason = text[0] if text and text[0] else error.__name__
                 raise OperatorError(
                     f"The topic {name} could not be made: {reason}\n"
-                    f"  Made before it: {', '.join(key for key, new in made.items() if new) or 'none'}.\n"
-                    "  Check the replication factor against the number of brokers, and the rights of this user."
+                    "  Made before it: "
+                    f"{', '.join(key for key, new in made.items() if new) or 'none'}.\n"
+                    "  Check the replication factor against the number of brokers, and the rights "
+                    "of this user."
                 )
             made[name] = not code
         await _until_in_force(admin, made)
@@ -107,12 +121,18 @@ async def create_topics(
 
 
 def _count_for(states: Iterable[TopicState], kafka: KafkaSettings, wanted: int | None) -> int:
-    """The number of partitions of `events`, `scores` and `words`, of which some may be there: a call has the same partition in all.
+    """The number of partitions of `events`, `scores` and `words`, of which some may be there: a
+    call has the same partition in all.
 
     Raises:
-        OperatorError: One is there with another number than the wanted one, and another one is to be made.
+        OperatorError: One is there with another number than the wanted one, and another one is to
+            be made.
     """
-    tied = [each for each in states if each.topic.name == EVENTS_TOPIC or each.topic.partitions == "same as events"]
+    tied = [
+        each
+        for each in states
+        if each.topic.name == EVENTS_TOPIC or each.topic.partitions == "same as events"
+    ]
     there = [each for each in tied if each.partitions]
     if not there:
         return wanted or DEFAULT_PARTITIONS
@@ -123,14 +143,17 @@ def _count_for(states: Iterable[TopicState], kafka: KafkaSettings, wanted: int |
     if len(there) == len(tied):  # none is made that could not fit
         return wanted or count
     raise OperatorError(
-        f"Topics on {kafka.bootstrap_servers}: expected {wanted} partitions, as --partitions says; seen {known.name} with {count}. "
+        f"Topics on {kafka.bootstrap_servers}: expected {wanted} partitions, as --partitions says; "
+        f"seen {known.name} with {count}. "
         "What is written of a call is in the partition of its events, so no topic was made.\n"
-        f"  Leave --partitions out, and all get {count}; or delete {known.name}, or set another topic prefix."
+        f"  Leave --partitions out, and all get {count}; or delete {known.name}, or set another "
+        "topic prefix."
     )
 
 
 async def topic_states(kafka: KafkaSettings) -> tuple[TopicState, ...]:
-    """Every topic of the table as it is on the broker: whether it exists and has the right number of partitions.
+    """Every topic of the table as it is on the broker: whether it exists and has the right number
+    of partitions.
 
     Raises:
         KafkaUnreachableError: No broker answers.
@@ -138,7 +161,11 @@ async def topic_states(kafka: KafkaSettings) -> tuple[TopicState, ...]:
     async with kafka.first_contact("topics") as connection:
         answer = await connection.send(TopicsRequest([kafka.topic(topic.name) for topic in TOPICS]))
     seen = answer.to_object()["topics"]
-    hidden = {entry["topic"] for entry in seen if entry["error_code"] == TopicAuthorizationFailedError.errno}
+    hidden = {
+        entry["topic"]
+        for entry in seen
+        if entry["error_code"] == TopicAuthorizationFailedError.errno
+    }
     counts = {entry["topic"]: len(entry["partitions"]) for entry in seen if not entry["error_code"]}
     return judged(counts, kafka, hidden)
 
@@ -161,7 +188,11 @@ def judged(
         partitions = partitions_by_name.get(name)
         problem = None
         if partitions is None:
-            problem = f"does not exist, or {kafka.security.who} may not see it" if name in hidden else "does not exist"
+            problem = (
+                f"does not exist, or {kafka.security.who} may not see it"
+                if name in hidden
+                else "does not exist"
+            )
         elif topic.partitions == "same as events" and needed is not None and partitions != needed:
             problem = f"has {partitions} partitions, not {needed} as {log}"
         states.append(TopicState(topic, name, partitions, problem))
@@ -169,18 +200,22 @@ def judged(
 
 
 async def _until_in_force(admin: AIOKafkaAdminClient, names: Collection[str]) -> None:
-    """Waits until every partition of the topics has a leader: the broker confirms a topic a little earlier.
+    """Waits until every partition of the topics has a leader: the broker confirms a topic a little
+    earlier.
 
     After `IN_FORCE_SECONDS` it goes on; the next check reports a missing topic.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(IN_FORCE_SECONDS):
-            while not set(names) <= await _led_topics(admin):  # noqa: ASYNC110  # Kafka sends no notice
+            # Kafka sends no notice
+            while not set(names) <= await _led_topics(admin):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
 
 async def _led_topics(admin: AIOKafkaAdminClient) -> set[str]:
-    """The topics of which every partition has a leader. All are asked for: to ask for a name could make the topic."""
+    """The topics of which every partition has a leader. All are asked for: to ask for a name could
+    make the topic.
+    """
     return {
         entry["topic"]
         for entry in await admin.describe_topics()
@@ -191,7 +226,9 @@ async def _led_topics(admin: AIOKafkaAdminClient) -> set[str]:
 # The work of the command `topics`: the topic table, and the faults of topics.
 
 
-def report_faults(states: tuple[TopicState, ...], faults: Sequence[TopicFault], kafka: KafkaSettings) -> None:
+def report_faults(
+    states: tuple[TopicState, ...], faults: Sequence[TopicFault], kafka: KafkaSettings
+) -> None:
     """Ends with exit code 1 when a topic is not as it must be."""
     faulty = [f"{state.name} {state.problem}" for state in states if state.problem]
     faulty += [f"{kafka.topic(fault.topic)} needs {fault.setting}" for fault in faults]

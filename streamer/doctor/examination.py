@@ -3,7 +3,16 @@
 import asyncio
 import http.client
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -74,30 +83,49 @@ ANSWERS_WITHIN_SECONDS: Final = 2.0
 MAX_STATE_BYTES: Final = 1_048_576
 """How much of an answer is read; a full state has 100 kB."""
 _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
-    "callgauge_sequencer_refused_total": ("records refused for their bytes", "See why: `callgauge quarantine list`."),
+    "callgauge_sequencer_refused_total": (
+        "records refused for their bytes",
+        "See why: `callgauge quarantine list`.",
+    ),
     "callgauge_quarantined_total": ("records refused", "See why: `callgauge quarantine list`."),
-    "callgauge_misread_records_total": ("records not understood", "What is not understood has a line of its own."),
-    "callgauge_agent_errors_total": ("records with an error of an agent", "The logs of the agents say what fails."),
+    "callgauge_misread_records_total": (
+        "records not understood",
+        "What is not understood has a line of its own.",
+    ),
+    "callgauge_agent_errors_total": (
+        "records with an error of an agent",
+        "The logs of the agents say what fails.",
+    ),
     "callgauge_ingest_events_refused_total": (
         "posted events refused",
         "The log of the ingest role names each kind once, with what to do: events_refused.",
     ),
-    "callgauge_ingest_requests_total": ("requests refused", "The log of the ingest role says more."),
+    "callgauge_ingest_requests_total": (
+        "requests refused",
+        "The log of the ingest role says more.",
+    ),
 }
 """Counters that show a fault of a producer: what they count, and the remedy."""
 _GAUGES: Final[Mapping[str, tuple[str, int, str]]] = {
     "callgauge_sequencer_known_behind_seconds": (
-        "seconds behind is what the log knows: no silence after that is decided yet", 60,
+        "seconds behind is what the log knows: no silence after that is decided yet",
+        60,
         "Its log says what it waits for; with a backlog it comes closer by itself.",
     ),
     "callgauge_sequencer_inputs_left_out": (
-        "input partitions give no answer", 0, "See to the brokers that lead them: silences are decided without them.",
+        "input partitions give no answer",
+        0,
+        "See to the brokers that lead them: silences are decided without them.",
     ),
     "callgauge_sequencer_lag_messages": (
-        "records to append to the log, of", 100_000, "Nothing if it comes closer; else see its log and its processor.",
+        "records to append to the log, of",
+        100_000,
+        "Nothing if it comes closer; else see its log and its processor.",
     ),
-}  # fmt: skip
-"""Gauges that show that a role is behind: what they count, the most that is well, and the remedy."""
+}
+"""Gauges that show that a role is behind: what they count, the most that is well, and
+the remedy.
+"""
 _REFUSED_REQUESTS: Final = ("unreadable", "unauthorized", "too_large", "limited", "too_slow")
 """Outcomes of requests of which nothing is accepted, and which come from the sender."""
 MAX_KINDS: Final = 16
@@ -117,16 +145,22 @@ def goals_and_finding(settings: Settings) -> tuple[list[GoalSet], Finding]:
     try:
         files = [read_goal_file(path) for path in goal_files_of(folder)]
     except GoalFolderError as error:
-        return [], Finding("goals", Verdict.WRONG, f"{error} The evaluator would not start", "Set goals.folder.")
+        return [], Finding(
+            "goals", Verdict.WRONG, f"{error} The evaluator would not start", "Set goals.folder."
+        )
     good = [file for file in files if not file.mistakes]
     sets = [placed.goals for file in good for placed in file.sets]
     broken = [str(file.path) for file in files if file.mistakes]
     seen = f"{counted(len(sets), 'goal set')} in {folder}"
     if broken or (doubles := [str(each) for each in doubles_in(good)]):
         fault = f"broken and not used: {', '.join(broken)}" if broken else "; ".join(doubles)
-        return sets, Finding("goals", Verdict.WARNING, f"{seen}; {fault}", f"See `callgauge goals check {folder}`.")
+        return sets, Finding(
+            "goals", Verdict.WARNING, f"{seen}; {fault}", f"See `callgauge goals check {folder}`."
+        )
     if not sets:
-        return sets, Finding("goals", Verdict.WARNING, f"no goal file in {folder}", "Put goal files there.")
+        return sets, Finding(
+            "goals", Verdict.WARNING, f"no goal file in {folder}", "Put goal files there."
+        )
     return sets, Finding("goals", Verdict.OK, seen)
 
 
@@ -149,7 +183,10 @@ def judge_finding(settings: Settings, sets: list[GoalSet]) -> Finding:
         return Finding(check, Verdict.WARNING, seen, what_to_do)
     if judged:
         return Finding(
-            check, Verdict.WARNING, f"{counted(judged, 'subgoal')} can only be judged by a model, and {why}", remedy
+            check,
+            Verdict.WARNING,
+            f"{counted(judged, 'subgoal')} can only be judged by a model, and {why}",
+            remedy,
         )
     return Finding(check, Verdict.OK, f"off: {why}")
 
@@ -165,12 +202,17 @@ async def process_findings(settings: Settings, address: str, *, is_named: bool) 
     answer = await asyncio.to_thread(answer_of, address, "/state", settings.http_token)
     if answer is None:
         seen = f"no role answers at {address}"
-        what_to_do = "Name where roles run to hear what they know: --roles-at HOST:PORT, with the port of /metrics."
+        what_to_do = (
+            "Name where roles run to hear what they know: --roles-at HOST:PORT, with the port of "
+            "/metrics."
+        )
         return [Finding("roles", Verdict.WRONG if is_named else Verdict.UNKNOWN, seen, what_to_do)]
     return list(state_findings(settings, address, *answer, wall_clock_ms()))
 
 
-def state_findings(settings: Settings, address: str, status: int, body: bytes, now_ms: int) -> Iterator[Finding]:
+def state_findings(
+    settings: Settings, address: str, status: int, body: bytes, now_ms: int
+) -> Iterator[Finding]:
     """What a process says of itself.
 
     Args:
@@ -182,44 +224,75 @@ def state_findings(settings: Settings, address: str, status: int, body: bytes, n
     """
     if status == http.HTTPStatus.UNAUTHORIZED:
         yield Finding(
-            "roles", Verdict.UNKNOWN, f"{address} wants another token", "Set http_token as the roles have it."
+            "roles",
+            Verdict.UNKNOWN,
+            f"{address} wants another token",
+            "Set http_token as the roles have it.",
         )
         return
     try:
         state = ProcessState.model_validate_json(body)
     except ValidationError:
-        what_to_do = "Set http_port, or end the program: `ss -ltnp` names it. Nothing, if no role is to run there."
+        what_to_do = (
+            "Set http_port, or end the program: `ss -ltnp` names it. Nothing, if no role is to run "
+            "there."
+        )
         yield Finding("roles", Verdict.WARNING, f"another program answers at {address}", what_to_do)
         return
     since = f"since it started {duration(max(0, now_ms - state.started_ms))} ago"
     who = f"{', '.join(state.roles)} at {address}"
     if state.problems:
-        yield Finding("roles", Verdict.WRONG, f"{who}: {'; '.join(state.problems)}", "Its log says more.")
+        yield Finding(
+            "roles", Verdict.WRONG, f"{who}: {'; '.join(state.problems)}", "Its log says more."
+        )
     else:
-        yield Finding("roles", Verdict.OK, f"{who}, version {state.version}: every part does its work, {since}")
+        yield Finding(
+            "roles",
+            Verdict.OK,
+            f"{who}, version {state.version}: every part does its work, {since}",
+        )
     if state.version != (ours := installed_version()):
         seen = f"{who} has version {state.version}, this command {ours}"
         yield Finding("version", Verdict.WARNING, seen, "Look with the version of the roles.")
     own = deciding_settings(settings)
     if differing := [name for name in own if state.settings.get(name, own[name]) != own[name]]:
-        told = ", ".join(f"{name} is {state.settings[name]}, here {own[name]}" for name in differing[:MAX_SHOWN])
+        told = ", ".join(
+            f"{name} is {state.settings[name]}, here {own[name]}" for name in differing[:MAX_SHOWN]
+        )
         what_to_do = "Give this command the settings of the roles, and all roles the same."
-        yield Finding("settings", Verdict.WARNING, f"at {address} {told}{_more(len(differing))}", what_to_do)
+        yield Finding(
+            "settings", Verdict.WARNING, f"at {address} {told}{_more(len(differing))}", what_to_do
+        )
     for name, (what, what_to_do) in _COUNTERS.items():
         counts = Counter(state.counts.get(name, {}))
         if name == "callgauge_ingest_requests_total":
-            counts = Counter({labels: count for labels, count in counts.items() if labels.endswith(_REFUSED_REQUESTS)})
+            counts = Counter(
+                {
+                    labels: count
+                    for labels, count in counts.items()
+                    if labels.endswith(_REFUSED_REQUESTS)
+                }
+            )
         if total := counts.total():
             most = ", ".join(
-                f"{labels.strip() or 'everybody'} {count}" for labels, count in counts.most_common(MAX_SHOWN)
+                f"{labels.strip() or 'everybody'} {count}"
+                for labels, count in counts.most_common(MAX_SHOWN)
             )
             yield Finding(
-                "counters", Verdict.WARNING, f"{total} {what} {since}: {most}{_more(len(counts))}", what_to_do
+                "counters",
+                Verdict.WARNING,
+                f"{total} {what} {since}: {most}{_more(len(counts))}",
+                what_to_do,
             )
     for name, (what, allowed, what_to_do) in _GAUGES.items():
         for labels, reading in state.gauges.get(name, {}).items():
             if reading > allowed:
-                yield Finding("log", Verdict.WARNING, f"{who}: {reading:.0f} {what} {labels}".rstrip(), what_to_do)
+                yield Finding(
+                    "log",
+                    Verdict.WARNING,
+                    f"{who}: {reading:.0f} {what} {labels}".rstrip(),
+                    what_to_do,
+                )
     for kind, what_to_do in list(state.not_understood.items())[:MAX_KINDS]:
         yield Finding("records", Verdict.WARNING, f"not understood {since}: {kind}", what_to_do)
 
@@ -229,7 +302,9 @@ def answer_of(address: str, path: str, token: SecretStr | None = None) -> tuple[
     place = urlsplit(address if "//" in address else f"//{address}").netloc
     headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
     try:
-        with closing(http.client.HTTPConnection(place, timeout=ANSWERS_WITHIN_SECONDS)) as connection:
+        with closing(
+            http.client.HTTPConnection(place, timeout=ANSWERS_WITHIN_SECONDS)
+        ) as connection:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
             return answer.status, answer.read(MAX_STATE_BYTES)
@@ -251,7 +326,8 @@ def group_findings(
     *,
     starts_at_end: bool,
 ) -> Iterator[Finding]:
-    """Checks whether a role reads all of its partitions, its lag, and whether records were deleted before it read them.
+    """Checks whether a role reads all of its partitions, its lag, and whether records were deleted
+    before it read them.
 
     Args:
         check: Names the group.
@@ -266,23 +342,37 @@ def group_findings(
         if group.committed.get(tp, found.start) < found.start
     }
     if lost:
-        seen = f"deleted before it was done with them: {counted(sum(lost.values()), 'record')}, {_shown(lost)}"
+        seen = (
+            f"deleted before it was done with them: {counted(sum(lost.values()), 'record')}, "
+            f"{_shown(lost)}"
+        )
         what_to_do = (
-            "They are lost; raise retention.ms so that it is longer than any outage. An evaluator that starts now goes on "
+            "They are lost; raise retention.ms so that it is longer than any outage. An evaluator "
+            "that starts now goes on "
             "with the oldest that are there."
         )
         yield Finding(check, Verdict.WRONG, seen, what_to_do)
-    moved = [tp for tp, offset in group.committed.items() if tp in bounds and offset > bounds[tp].end]
+    moved = [
+        tp for tp, offset in group.committed.items() if tp in bounds and offset > bounds[tp].end
+    ]
     if moved:
         seen = f"it committed offsets beyond the end of {_named(moved)}: they were made anew"
-        what_to_do = "Nothing, when you made them anew: an evaluator goes on from their beginning. Else see what deleted records."
+        what_to_do = (
+            "Nothing, when you made them anew: an evaluator goes on from their beginning. Else see "
+            "what deleted records."
+        )
         yield Finding(check, Verdict.WARNING, seen, what_to_do)
     begins = {tp: found.end if starts_at_end else found.start for tp, found in bounds.items()}
-    behind = {tp: found.end - max(group.committed.get(tp, begins[tp]), found.start) for tp, found in bounds.items()}
+    behind = {
+        tp: found.end - max(group.committed.get(tp, begins[tp]), found.start)
+        for tp, found in bounds.items()
+    }
     behind = {tp: count for tp, count in behind.items() if count > 0}
     lag = {f"{tp.topic}[{tp.partition}]": count for tp, count in sorted(behind.items())}
     waiting = (
-        f"{counted(sum(behind.values()), 'record')} to read: {_shown(behind)}" if behind else "nothing left to read"
+        f"{counted(sum(behind.values()), 'record')} to read: {_shown(behind)}"
+        if behind
+        else "nothing left to read"
     )
     start = f"Start `callgauge run --roles {role}`."
     if group.state == "Dead" and not group.committed:
@@ -292,28 +382,53 @@ def group_findings(
         )
         yield Finding(check, Verdict.WARNING, seen, what_to_do, lag)
     elif group.members == 0:
-        yield Finding(check, Verdict.WARNING, f"nobody reads ({group.state}); {waiting}", start, lag)
+        yield Finding(
+            check, Verdict.WARNING, f"nobody reads ({group.state}); {waiting}", start, lag
+        )
     elif group.state != "Stable":
-        seen = f"its {counted(group.members, 'member')} share out the partitions anew ({group.state}); {waiting}"
-        what_to_do = "Look again in half a minute; if it goes on, a member dies again and again: see its log."
+        seen = (
+            f"its {counted(group.members, 'member')} share out the partitions anew "
+            f"({group.state}); {waiting}"
+        )
+        what_to_do = (
+            "Look again in half a minute; if it goes on, a member dies again and again: see its "
+            "log."
+        )
         yield Finding(check, Verdict.WARNING, seen, what_to_do, lag)
     else:
         yield _assignment_finding(check, group, set(bounds), waiting, lag)
 
 
 def _assignment_finding(
-    check: str, group: GroupFacts, expected: set[TopicPartition], waiting: str, lag: Mapping[str, int]
+    check: str,
+    group: GroupFacts,
+    expected: set[TopicPartition],
+    waiting: str,
+    lag: Mapping[str, int],
 ) -> Finding:
     have = Counter(group.assigned)
-    seen = f"{counted(group.members, 'member')}, {len(have.keys() & expected)} of {len(expected)} partitions assigned; {waiting}"
+    seen = (
+        f"{counted(group.members, 'member')}, {len(have.keys() & expected)} of {len(expected)} "
+        f"partitions assigned; {waiting}"
+    )
     if foreign := have.keys() - expected:
         topics = ", ".join(sorted({tp.topic for tp in foreign})[:MAX_SHOWN])
         what_to_do = "Give this installation a group of its own, or check the topic prefix."
-        return Finding(check, Verdict.WRONG, f"{seen}; it also reads {topics}, so others use its name", what_to_do, lag)
+        return Finding(
+            check,
+            Verdict.WRONG,
+            f"{seen}; it also reads {topics}, so others use its name",
+            what_to_do,
+            lag,
+        )
     if missing := expected - have.keys():
         names = _named(sorted(missing))
         return Finding(
-            check, Verdict.WRONG, f"{seen}; nobody reads {names}", "Restart its members: they see the topics anew.", lag
+            check,
+            Verdict.WRONG,
+            f"{seen}; nobody reads {names}",
+            "Restart its members: they see the topics anew.",
+            lag,
         )
     return Finding(check, Verdict.OK, seen, lag=lag)
 
@@ -321,12 +436,16 @@ def _assignment_finding(
 def _shown(counts: Mapping[TopicPartition, int]) -> str:
     """The largest few, and how many more there are."""
     largest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    largest_lags = ", ".join(f"{tp.topic}[{tp.partition}] {count}" for tp, count in largest[:MAX_SHOWN])
+    largest_lags = ", ".join(
+        f"{tp.topic}[{tp.partition}] {count}" for tp, count in largest[:MAX_SHOWN]
+    )
     return largest_lags + _more(len(largest))
 
 
 def _named(partitions: Sequence[TopicPartition]) -> str:
-    return ", ".join(f"{tp.topic}[{tp.partition}]" for tp in partitions[:MAX_SHOWN]) + _more(len(partitions))
+    return ", ".join(f"{tp.topic}[{tp.partition}]" for tp in partitions[:MAX_SHOWN]) + _more(
+        len(partitions)
+    )
 
 
 def _more(count: int) -> str:
@@ -337,9 +456,13 @@ def _more(count: int) -> str:
 
 
 async def right_findings(settings: Settings, kafka: KafkaSettings) -> Sequence[Finding]:
-    """Checks by the broker's own answer, without a record, whether this user may write the topics of the two roles."""
+    """Checks by the broker's own answer, without a record, whether this user may write the topics
+    of the two roles.
+    """
     switches = {"ingest": settings.ingest.is_on, "monitor": settings.monitor.is_on}
-    return [await _right_finding(role, settings, kafka) for role, is_on in switches.items() if is_on]
+    return [
+        await _right_finding(role, settings, kafka) for role, is_on in switches.items() if is_on
+    ]
 
 
 async def _right_finding(role: str, settings: Settings, kafka: KafkaSettings) -> Finding:
@@ -349,7 +472,9 @@ async def _right_finding(role: str, settings: Settings, kafka: KafkaSettings) ->
     try:
         missing = await missing_rights(kafka, needs)
     except (KafkaError, KafkaUnreachableError, TimeoutError) as error:
-        return Finding(check, Verdict.UNKNOWN, f"the broker does not say what this user may do ({error})")
+        return Finding(
+            check, Verdict.UNKNOWN, f"the broker does not say what this user may do ({error})"
+        )
     if missing:
         seen = f"{kafka.security.who} lacks rights: {'; '.join(missing)}"
         what_to_do = f"Give it these, for example with `kafka-acls.sh --add`; {RIGHTS_PAGE}"
@@ -363,7 +488,9 @@ SILENT_MS: Final = 600_000
 """An input without an event for so long is told: its producers may be down, or no call runs."""
 
 
-def silence_finding(bounds: Mapping[TopicPartition, LogBounds], heard: Collection[TopicPartition]) -> Finding:
+def silence_finding(
+    bounds: Mapping[TopicPartition, LogBounds], heard: Collection[TopicPartition]
+) -> Finding:
     """Whether events come.
 
     Args:
@@ -374,18 +501,27 @@ def silence_finding(bounds: Mapping[TopicPartition, LogBounds], heard: Collectio
     used = {tp.topic for tp, found in bounds.items() if found.end > found.start}
     recent = {tp.topic for tp in heard}
     if not used:
-        seen = f"no event in {', '.join(sorted({tp.topic for tp in bounds}))}: none was sent, or retention took them"
+        seen = (
+            f"no event in {', '.join(sorted({tp.topic for tp in bounds}))}: none was sent, or "
+            "retention took them"
+        )
         what_to_do = (
-            "Start a producer, or `callgauge simulate`; check the address and topic prefix that producers have."
+            "Start a producer, or `callgauge simulate`; check the address and topic prefix that "
+            "producers have."
         )
         return Finding(check, Verdict.WARNING, seen, what_to_do)
     if silent := sorted(used - recent):
         seen = f"no event in {', '.join(silent)} for {duration(SILENT_MS)} or longer"
         what_to_do = (
-            "Nothing if no call runs that writes there. Else see the log, address and topic prefix of its producers."
+            "Nothing if no call runs that writes there. Else see the log, address and topic prefix "
+            "of its producers."
         )
         return Finding(check, Verdict.WARNING, seen, what_to_do)
-    return Finding(check, Verdict.OK, f"events came in the last {duration(SILENT_MS)} in {', '.join(sorted(recent))}")
+    return Finding(
+        check,
+        Verdict.OK,
+        f"events came in the last {duration(SILENT_MS)} in {', '.join(sorted(recent))}",
+    )
 
 
 # Checks everything that a running callgauge depends on. Reads only.
@@ -407,9 +543,13 @@ class _View(NamedTuple):
     cluster: ClusterFacts
 
     def partitions(self, *topics: str) -> Mapping[str, int]:
-        """By full name, how many partitions these topics of the topic table have; without those that are not there."""
+        """By full name, how many partitions these topics of the topic table have; without those
+        that are not there.
+        """
         names = map(self.settings.kafka.topic, topics)
-        return {name: len(self.cluster.topics[name]) for name in names if name in self.cluster.topics}
+        return {
+            name: len(self.cluster.topics[name]) for name in names if name in self.cluster.topics
+        }
 
 
 class _Check(NamedTuple):
@@ -428,7 +568,9 @@ class _Check(NamedTuple):
 
 async def _topic_settings(view: _View, _: Mapping[str, int]) -> Iterable[Finding]:
     kafka, topics = view.settings.kafka, view.cluster.topics
-    existing = {kafka.topic(topic.name): topic.name for topic in TOPICS if kafka.topic(topic.name) in topics}
+    existing = {
+        kafka.topic(topic.name): topic.name for topic in TOPICS if kafka.topic(topic.name) in topics
+    }
     known = await settings_of(view.admin, existing) if existing else {}
     of_settings = topic_setting_findings(known, list(existing.values()), view.settings)
     return [*of_settings, *replica_findings(topics, known, kafka)]
@@ -436,14 +578,18 @@ async def _topic_settings(view: _View, _: Mapping[str, int]) -> Iterable[Finding
 
 async def _clock(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
     clocks: defaultdict[int, list[ClockFacts]] = defaultdict(list)
-    for tp, clock in (await clock_facts(view.consumer, partitions_of(partitions, partitions))).items():
+    for tp, clock in (
+        await clock_facts(view.consumer, partitions_of(partitions, partitions))
+    ).items():
         clocks[view.cluster.topics[tp.topic][tp.partition].leader].append(clock)
     return clock_findings(clocks)
 
 
 async def _producers(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
     inputs = partitions_of(partitions, partitions)
-    found = await view.consumer.offsets_for_times(dict.fromkeys(inputs, wall_clock_ms() - SILENT_MS))
+    found = await view.consumer.offsets_for_times(
+        dict.fromkeys(inputs, wall_clock_ms() - SILENT_MS)
+    )
     heard = [tp for tp, at in found.items() if at is not None]
     return [silence_finding(await log_bounds(view.consumer, inputs), heard)]
 
@@ -472,12 +618,15 @@ def _checks(settings: Settings) -> Iterator[_Check]:
         yield _of_group("transcripts", group_id, (TRANSCRIPTS_TOPIC,), "evaluator")
 
 
-async def examine(settings: Settings, roles_at: Sequence[str] = ()) -> AsyncGenerator[Finding, None]:
+async def examine(
+    settings: Settings, roles_at: Sequence[str] = ()
+) -> AsyncGenerator[Finding, None]:
     """Runs every check, one after the other; a check that cannot run is a finding too.
 
     Args:
         settings: The settings of the roles.
-        roles_at: Where roles run: the addresses of their /metrics. Otherwise the one of the settings is asked.
+        roles_at: Where roles run: the addresses of their /metrics. Otherwise the one of the
+            settings is asked.
     """
     for finding in settings_findings(settings):
         yield finding
@@ -485,7 +634,9 @@ async def examine(settings: Settings, roles_at: Sequence[str] = ()) -> AsyncGene
     yield of_goals
     yield judge_finding(settings, sets)
     host, port = _ANY_ADDRESS.get(settings.http_host, settings.http_host), settings.http_port
-    ours = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"] if port else []  # 0 is another one at each start
+    ours = (
+        [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"] if port else []
+    )  # 0 is another one at each start
     for address in roles_at or ours:
         for finding in await process_findings(settings, address, is_named=bool(roles_at)):
             yield finding
@@ -512,7 +663,14 @@ async def _made(check: _Check, view: _View) -> Iterable[Finding]:
     partitions = view.partitions(*check.topics)
     if check.topics and not partitions:
         seen = f"not there: {', '.join(map(view.settings.kafka.topic, check.topics))}"
-        return [Finding(check.name, Verdict.UNKNOWN, seen, "`callgauge topics create` makes what is missing.")]
+        return [
+            Finding(
+                check.name,
+                Verdict.UNKNOWN,
+                seen,
+                "`callgauge topics create` makes what is missing.",
+            )
+        ]
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             return list(await check.look(view, partitions))
@@ -542,8 +700,8 @@ async def findings_with(
     folder: Path | None = None,
     roles_at: Sequence[str] = (),
 ) -> AsyncGenerator[Finding, None]:
-    """The findings with these settings, of Kafka or of the folder of a `serve`; mistakes in the settings are the only ones if there are
-    any.
+    """The findings with these settings, of Kafka or of the folder of a `serve`; mistakes in the
+    settings are the only ones if there are any.
     """
     try:
         settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
@@ -562,7 +720,9 @@ async def findings_with(
             yield finding
 
 
-async def tell_all(findings: AsyncGenerator[Finding, None], tell: Callable[[Finding], None]) -> Counter[Verdict]:
+async def tell_all(
+    findings: AsyncGenerator[Finding, None], tell: Callable[[Finding], None]
+) -> Counter[Verdict]:
     """Tells each finding as soon as it is there, and counts the verdicts."""
     verdicts: Counter[Verdict] = Counter()
     async with aclosing(findings):  # the reader of our output may go away in the middle of it
@@ -580,7 +740,11 @@ def finding_line(finding: Finding) -> Table:
     table.add_column(overflow="fold")
     text = finding.seen
     if finding.what_to_do:
-        text += f". {finding.what_to_do}" if not finding.seen.endswith((".", "?")) else f" {finding.what_to_do}"
+        text += (
+            f". {finding.what_to_do}"
+            if not finding.seen.endswith((".", "?"))
+            else f" {finding.what_to_do}"
+        )
     table.add_row(finding.verdict.value, finding.check, text)
     return table
 

@@ -69,7 +69,8 @@ def settings_findings(settings: Settings) -> Iterator[Finding]:
     yield Finding(
         "settings",
         Verdict.OK,
-        f"Kafka at {settings.bootstrap}, topic prefix {settings.topic_prefix or 'none'}; a call lasts {longest} at most "
+        f"Kafka at {settings.bootstrap}, topic prefix {settings.topic_prefix or 'none'}; a call "
+        f"lasts {longest} at most "
         f"and is over after {duration(limits.idle_ms)} of silence",
     )
     forgotten_ms = ExporterSettings().forget_after_ms
@@ -77,41 +78,59 @@ def settings_findings(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "settings",
             Verdict.WARNING,
-            f"a call may last {longest}, but the exporter forgets a silent one after {duration(forgotten_ms)}: the gauge "
+            f"a call may last {longest}, but the exporter forgets a silent one after "
+            f"{duration(forgotten_ms)}: the gauge "
             "of running calls would be too low",
             "Lower max_call_duration_ms.",
         )
 
 
 def broker_finding(cluster: ClusterFacts) -> Finding:
-    """The finding that the broker answers, with its version, and lets transactions take as long as ours may."""
+    """The finding that the broker answers, with its version, and lets transactions take as long as
+    ours may.
+    """
     version = "version not known" if cluster.version is None else f"version {cluster.version}"
     seen = f"{counted(cluster.brokers, 'broker')} in the cluster, {version}"
     most_ms = cluster.max_transaction_ms
     if most_ms is not None and most_ms < MAX_TRANSACTION_MS:
-        what_to_do = f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more. The evaluator does not start."
-        fault = f"transaction.max.timeout.ms is {most_ms}, expected at least {MAX_TRANSACTION_MS}: the evaluator's transactions"
+        what_to_do = (
+            f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more. The "
+            "evaluator does not start."
+        )
+        fault = (
+            f"transaction.max.timeout.ms is {most_ms}, expected at least {MAX_TRANSACTION_MS}: the "
+            "evaluator's transactions"
+        )
         return Finding("broker", Verdict.WRONG, f"{seen}; {fault} are refused", what_to_do)
     return Finding("broker", Verdict.OK, seen)
 
 
 def topic_findings(cluster: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:
-    """Checks that every topic of the topic table exists, and that `scores` has as many partitions as `events`."""
+    """Checks that every topic of the topic table exists, and that `scores` has as many partitions
+    as `events`.
+    """
     states = judged({name: len(parts) for name, parts in cluster.topics.items()}, kafka)
     if missing := [state.name for state in states if state.partitions is None]:
         seen = f"not there: {', '.join(missing)}"
-        what_to_do = "`callgauge topics create` makes them; or check the topic prefix, and the right of this user to Describe them."
+        what_to_do = (
+            "`callgauge topics create` makes them; or check the topic prefix, and the right of "
+            "this user to Describe them."
+        )
         yield Finding("topics", Verdict.WRONG, seen, what_to_do)
     for state in states:
         if state.problem and state.partitions is not None:
-            what_to_do = "Make it again with the same number, or add partitions to the smaller one while no call runs."
+            what_to_do = (
+                "Make it again with the same number, or add partitions to the smaller one while no "
+                "call runs."
+            )
             yield Finding(state.name, Verdict.WRONG, state.problem, what_to_do)
     if not any(state.problem for state in states):
         log = next(state for state in states if state.topic.name == EVENTS_TOPIC)
         yield Finding(
             "topics",
             Verdict.OK,
-            f"all {len(states)} are there; events and scores have {counted(log.partitions or 0, 'partition')}",
+            f"all {len(states)} are there; events and scores have "
+            f"{counted(log.partitions or 0, 'partition')}",
         )
 
 
@@ -142,19 +161,29 @@ def topic_setting_findings(
         }
         inputs = sorted({kept[name] for name in INPUT_TOPICS if name in kept})
         seen = (
-            f"inputs are kept for {' and '.join(inputs)}, events for {kept.get(EVENTS_TOPIC, 'a time that is not known')}, scores for "
-            f"{kept.get(SCORES_TOPIC, 'a time that is not known')}; a call needs {duration(needs.least_kept_ms)}; cleanup, timestamps and "
+            f"inputs are kept for {' and '.join(inputs)}, events for "
+            f"{kept.get(EVENTS_TOPIC, 'a time that is not known')}, scores for "
+            f"{kept.get(SCORES_TOPIC, 'a time that is not known')}; a call needs "
+            f"{duration(needs.least_kept_ms)}; cleanup, timestamps and "
             "sizes are right"
         )
         yield Finding("topic settings", Verdict.OK, seen)
 
 
 def replica_findings(
-    topics: Mapping[str, Sequence[PartitionState]], known: Mapping[str, TopicSettings], kafka: KafkaSettings
+    topics: Mapping[str, Sequence[PartitionState]],
+    known: Mapping[str, TopicSettings],
+    kafka: KafkaSettings,
 ) -> Iterator[Finding]:
-    """Whether the death of one broker loses records or stops writing; topics with the same fault in one line."""
+    """Whether the death of one broker loses records or stops writing; topics with the same fault in
+    one line.
+    """
     faults: dict[tuple[Verdict, str, str], list[str]] = defaultdict(list)
-    present = {topic.name: topics[kafka.topic(topic.name)] for topic in TOPICS if kafka.topic(topic.name) in topics}
+    present = {
+        topic.name: topics[kafka.topic(topic.name)]
+        for topic in TOPICS
+        if kafka.topic(topic.name) in topics
+    }
     for name, partitions in present.items():
         for fault in _replica_faults(partitions, known.get(name, {})):
             faults[fault].append(kafka.topic(name))
@@ -163,7 +192,9 @@ def replica_findings(
         yield Finding("replicas", verdict, f"{named}: {seen}", what_to_do)
     if present and not faults:
         least = min(state.replicas for partitions in present.values() for state in partitions)
-        yield Finding("replicas", Verdict.OK, f"at least {least} copies of every partition, all up to date")
+        yield Finding(
+            "replicas", Verdict.OK, f"at least {least} copies of every partition, all up to date"
+        )
 
 
 def clock_findings(clocks: Mapping[int, Sequence[ClockFacts]]) -> Iterator[Finding]:
@@ -178,19 +209,26 @@ def clock_findings(clocks: Mapping[int, Sequence[ClockFacts]]) -> Iterator[Findi
         return
     are_wrong = False
     for broker, seen_of_it in sorted(clocks.items()):
-        least_ms, most_ms = max(each.least_ms for each in seen_of_it), min(each.most_ms for each in seen_of_it)
+        least_ms, most_ms = (
+            max(each.least_ms for each in seen_of_it),
+            min(each.most_ms for each in seen_of_it),
+        )
         if most_ms >= -MAX_CLOCK_DIFFERENCE_MS and least_ms <= MAX_CLOCK_DIFFERENCE_MS:
             continue
         are_wrong, is_ahead = True, least_ms > 0
         seen = (
-            f"the clock of broker {broker} is {duration(least_ms if is_ahead else -most_ms)} or more "
-            f"{'ahead of' if is_ahead else 'behind'} this machine's: with a sequencer here, dead air and idle calls would be "
+            f"the clock of broker {broker} is {duration(least_ms if is_ahead else -most_ms)} or "
+            "more "
+            f"{'ahead of' if is_ahead else 'behind'} this machine's: with a sequencer here, dead "
+            "air and idle calls would be "
             f"decided too {'late' if is_ahead else 'early'}"
         )
         yield Finding("clock", Verdict.WRONG, seen, "Set all clocks by NTP.")
     if not are_wrong:
         yield Finding(
-            "clock", Verdict.OK, f"this machine and {counted(len(clocks), 'broker')} agree to within a second"
+            "clock",
+            Verdict.OK,
+            f"this machine and {counted(len(clocks), 'broker')} agree to within a second",
         )
 
 
@@ -201,26 +239,46 @@ def _replica_faults(
     in_sync = min((state.in_sync for state in partitions), default=0)
     needed = int(settings.get("min.insync.replicas", "1"))
     if not all(state.has_leader for state in partitions):
-        yield Verdict.WRONG, "a partition has no leader: it can be neither read nor written", "Start its brokers."
+        yield (
+            Verdict.WRONG,
+            "a partition has no leader: it can be neither read nor written",
+            "Start its brokers.",
+        )
     elif in_sync < needed:
-        seen = f"{in_sync} copies are up to date, min.insync.replicas is {needed}: nothing can be written"
+        seen = (
+            f"{in_sync} copies are up to date, min.insync.replicas is {needed}: nothing can be "
+            "written"
+        )
         yield Verdict.WRONG, seen, "Start the brokers that are down."
     elif in_sync < replicas:
-        yield Verdict.WARNING, f"{in_sync} of {replicas} copies are up to date", "See why a broker is away or slow."
+        yield (
+            Verdict.WARNING,
+            f"{in_sync} of {replicas} copies are up to date",
+            "See why a broker is away or slow.",
+        )
     if replicas == 1:
         yield (
             Verdict.WARNING,
-            "one copy: while its broker is away nothing goes on, and with its disk everything is lost",
-            "Enough to try things out; else make topics with --replication-factor 3 and set min.insync.replicas=2.",
+            "one copy: while its broker is away nothing goes on, and with its disk everything is "
+            "lost",
+            "Enough to try things out; else make topics with --replication-factor 3 and set "
+            "min.insync.replicas=2.",
         )
     elif replicas and needed >= replicas:
-        seen = f"min.insync.replicas is {needed} of {replicas} copies: one broker away stops all writing"
+        seen = (
+            f"min.insync.replicas is {needed} of {replicas} copies: one broker away stops all "
+            "writing"
+        )
         yield Verdict.WARNING, seen, f"Set min.insync.replicas={max(1, replicas - 1)}."
     elif needed == 1 and "min.insync.replicas" in settings:
-        seen = "min.insync.replicas is 1: what only one broker has counts as written, and is lost with it"
+        seen = (
+            "min.insync.replicas is 1: what only one broker has counts as written, and is lost "
+            "with it"
+        )
         yield Verdict.WARNING, seen, "Set min.insync.replicas=2."
     if replicas > 1 and settings.get("unclean.leader.election.enable") == "true":
         seen = (
-            "unclean.leader.election.enable is true: a broker that is behind may take over, without the newest records"
+            "unclean.leader.election.enable is true: a broker that is behind may take over, "
+            "without the newest records"
         )
         yield Verdict.WARNING, seen, "Set unclean.leader.election.enable=false."

@@ -1,4 +1,6 @@
-"""Examines the folder of a `serve`, and the process that serves it, for what keeps calls from being taken, judged and kept."""
+"""Examines the folder of a `serve`, and the process that serves it, for what keeps calls from being
+taken, judged and kept.
+"""
 
 import asyncio
 import os
@@ -27,7 +29,9 @@ from streamer.served_folder import history_of, is_served
 from streamer.settings.all_settings import Settings
 
 LEAST_FREE_BYTES: Final = 2**30
-"""Free space below which a person is told: an hour of a hundred calls at a time takes a third of it."""
+"""Free space below which a person is told: an hour of a hundred calls at a time takes a third of
+it.
+"""
 
 
 async def examine_folder(settings: Settings, folder: Path) -> AsyncGenerator[Finding, None]:
@@ -46,10 +50,17 @@ def _findings(settings: Settings, folder: Path) -> Iterator[Finding]:
     yield of_goals
     yield judge_finding(settings, sets)
     for remark in settings.left_out_by_serve():
-        yield Finding("settings", Verdict.WARNING, remark, "Leave it out, or see docs/serve.md for Kafka.")
+        yield Finding(
+            "settings", Verdict.WARNING, remark, "Leave it out, or see docs/serve.md for Kafka."
+        )
     if not is_served(folder):
         seen = f"{folder}: no `callgauge serve` has kept calls here: there is no {FILE_NAME}"
-        yield Finding("folder", Verdict.WRONG, seen, "Name the folder that `serve` has, or start it with this one.")
+        yield Finding(
+            "folder",
+            Verdict.WRONG,
+            seen,
+            "Name the folder that `serve` has, or start it with this one.",
+        )
         return
     yield from _folder_findings(folder)
     is_served_now = is_locked(folder)
@@ -59,7 +70,10 @@ def _findings(settings: Settings, folder: Path) -> Iterator[Finding]:
             state = log.state()
     except LogFileError as error:
         yield Finding(
-            "log", Verdict.WRONG, str(error).rstrip("."), "See to the disk; docs/serve.md says what is lost without it."
+            "log",
+            Verdict.WRONG,
+            str(error).rstrip("."),
+            "See to the disk; docs/serve.md says what is lost without it.",
         )
         return
     yield _log_finding(state)
@@ -69,10 +83,17 @@ def _findings(settings: Settings, folder: Path) -> Iterator[Finding]:
 
 def _folder_findings(folder: Path) -> Iterator[Finding]:
     check = "folder"
-    closed = [path for path in (folder, *folder.glob(f"{FILE_NAME}*")) if not os.access(path, os.W_OK)]
+    closed = [
+        path for path in (folder, *folder.glob(f"{FILE_NAME}*")) if not os.access(path, os.W_OK)
+    ]
     if closed:
-        seen = f"this user may not write {', '.join(map(str, closed))}, so `serve` takes no events as this user"
-        yield Finding(check, Verdict.WRONG, seen, "Give it the right, or run this as the user of `serve`.")
+        seen = (
+            f"this user may not write {', '.join(map(str, closed))}, so `serve` takes no events as "
+            "this user"
+        )
+        yield Finding(
+            check, Verdict.WRONG, seen, "Give it the right, or run this as the user of `serve`."
+        )
     if os.name == "posix" and folder.stat().st_mode & 0o077:
         seen = f"others than its user may look into {folder}, which has what people said"
         yield Finding(check, Verdict.WARNING, seen, f"Take the rights away: chmod go-rwx {folder}")
@@ -81,23 +102,39 @@ def _folder_findings(folder: Path) -> Iterator[Finding]:
         seen = f"{_megabytes(free)} free on its disk: when it is full, senders get 503"
         yield Finding(check, Verdict.WARNING, seen, "Make room.")
     elif not closed:
-        yield Finding(check, Verdict.OK, f"{folder} can be written, {_megabytes(free)} free on its disk")
+        yield Finding(
+            check, Verdict.OK, f"{folder} can be written, {_megabytes(free)} free on its disk"
+        )
 
 
-def _process_findings(settings: Settings, folder: Path, *, is_served_now: bool) -> Iterator[Finding]:
+def _process_findings(
+    settings: Settings, folder: Path, *, is_served_now: bool
+) -> Iterator[Finding]:
     check, place = "serve", folder / ADDRESS_FILE
     address = place.read_text(encoding="utf-8").strip() if place.exists() else None
     if not is_served_now:
         start = f"Start `callgauge serve --folder {folder}`."
         if address is None:
-            yield Finding(check, Verdict.WARNING, "nobody serves this folder, so senders wait", start)
+            yield Finding(
+                check, Verdict.WARNING, "nobody serves this folder, so senders wait", start
+            )
             return
-        seen = f"nobody serves this folder, though {place} says {address}: the process was killed, or its machine went down"
-        yield Finding(check, Verdict.WARNING, seen, f"{start} It goes on with what was acknowledged.")
+        seen = (
+            f"nobody serves this folder, though {place} says {address}: the process was killed, or "
+            "its machine went down"
+        )
+        yield Finding(
+            check, Verdict.WARNING, seen, f"{start} It goes on with what was acknowledged."
+        )
         return
     if address is None:
-        seen = "a process writes this folder, and does not say yet where it listens: it starts or ends, or is a command that writes"
-        yield Finding(check, Verdict.WARNING, seen, "Look again in some seconds; if it stays so, see its log.")
+        seen = (
+            "a process writes this folder, and does not say yet where it listens: it starts or "
+            "ends, or is a command that writes"
+        )
+        yield Finding(
+            check, Verdict.WARNING, seen, "Look again in some seconds; if it stays so, see its log."
+        )
         return
     token = settings.http_token or settings.console.token
     if token is None and (place := folder / TOKEN_FILE).exists():
@@ -105,7 +142,12 @@ def _process_findings(settings: Settings, folder: Path, *, is_served_now: bool) 
     answer = answer_of(address, "/state", token)
     if answer is None:
         seen = f"the process that serves this folder does not answer at {address}"
-        yield Finding(check, Verdict.WRONG, seen, "See its log, and end and start it again if that says nothing.")
+        yield Finding(
+            check,
+            Verdict.WRONG,
+            seen,
+            "See its log, and end and start it again if that says nothing.",
+        )
     else:
         yield from state_findings(settings, address, *answer, wall_clock_ms())
 
@@ -114,9 +156,12 @@ def _log_finding(state: FileState) -> Finding:
     seen = f"{FILE_NAME} has {_megabytes(state.bytes)} of {_megabytes(MAX_BYTES)}"
     if state.bytes > NEARLY_FULL * MAX_BYTES:
         what_to_do = (
-            "Nothing, unless events of the last days must be evaluated again. More calls than this are for Kafka."
+            "Nothing, unless events of the last days must be evaluated again. More calls than this "
+            "are for Kafka."
         )
-        return Finding("log", Verdict.WARNING, f"{seen}; the oldest events go before their 7 days", what_to_do)
+        return Finding(
+            "log", Verdict.WARNING, f"{seen}; the oldest events go before their 7 days", what_to_do
+        )
     return Finding("log", Verdict.OK, f"{seen}; {counted(state.open_calls, 'call')} open")
 
 
@@ -124,10 +169,14 @@ def _newest_finding(state: FileState, now_ms: int) -> Finding:
     check = "producers"
     if state.newest_ms is None:
         what_to_do = (
-            "Start a sender, or `callgauge simulate --folder`; the line that `serve` prints sends a first call."
+            "Start a sender, or `callgauge simulate --folder`; the line that `serve` prints sends "
+            "a first call."
         )
         return Finding(
-            check, Verdict.WARNING, "no event is in the log: none was sent, or retention took them", what_to_do
+            check,
+            Verdict.WARNING,
+            "no event is in the log: none was sent, or retention took them",
+            what_to_do,
         )
     age_ms = max(0, now_ms - state.newest_ms)
     seen = f"the last event came {duration(age_ms - age_ms % 1_000)} ago"
@@ -145,11 +194,18 @@ def _history_findings(history: Path) -> Iterator[Finding]:
     broken = sorted(path.name for path in history.glob("*.broken-*"))
     if broken:
         seen = f"set aside in {history} as damaged: {', '.join(broken)}; their calls are not found"
-        yield Finding("history", Verdict.WARNING, seen, "See to the disk. Delete them when you do not miss them.")
+        yield Finding(
+            "history",
+            Verdict.WARNING,
+            seen,
+            "See to the disk. Delete them when you do not miss them.",
+        )
         return
     days = sorted(path.stem.removeprefix("calls-") for path in history.glob("calls-*.sqlite"))
     since = f" since {days[0]}" if days else ""
-    yield Finding("history", Verdict.OK, f"{counted(len(days), 'day')} of past calls in {history}{since}")
+    yield Finding(
+        "history", Verdict.OK, f"{counted(len(days), 'day')} of past calls in {history}{since}"
+    )
 
 
 def _megabytes(size: int) -> str:

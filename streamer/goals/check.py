@@ -27,7 +27,13 @@ from schemas.goals.checks import (
     ToolResult,
     Within,
 )
-from schemas.goals.goal_set import ExpectedOutput, ExpectedParameter, ExpectedToolCall, GoalSet, seen
+from schemas.goals.goal_set import (
+    ExpectedOutput,
+    ExpectedParameter,
+    ExpectedToolCall,
+    GoalSet,
+    seen,
+)
 from schemas.rows import CallRow, ExpectedTool, Goals, Subgoal, Unscored
 from streamer.goals.files import FileMistake, GoalFile, GoalFolderError, goal_files_of
 from streamer.terminal import say
@@ -45,10 +51,17 @@ def set_in_words(goals: GoalSet) -> Iterator[str]:
     yield f"{goals.id}: {agents}, up to {goals.max_turns} turns, digest {goals.digest}"
     width = max(len(subgoal.id) for subgoal in goals.subgoals)
     for subgoal in goals.subgoals:
-        how = f"by a judge: {subgoal.details}" if subgoal.is_judged else f"by code: {check_in_words(subgoal.check)}"
+        how = (
+            f"by a judge: {subgoal.details}"
+            if subgoal.is_judged
+            else f"by code: {check_in_words(subgoal.check)}"
+        )
         yield f"  {subgoal.id:<{width}}  {how}"
         if isinstance(subgoal.turn, int):
-            yield f"  {'':<{width}}  turn {subgoal.turn} is for scores of traces; a call may reach it in any turn"
+            yield (
+                f"  {'':<{width}}  turn {subgoal.turn} is for scores of traces; a call may reach "
+                "it in any turn"
+            )
     for call in goals.expected_tool_calls:
         yield f"  expected tool call: {_call_in_words(call)}"
 
@@ -107,16 +120,25 @@ def _matcher_in_words(path: str, matcher: Matcher) -> str:
 
 
 def _call_in_words(call: ExpectedToolCall) -> str:
-    arguments = ", ".join(f"{each.name}{_value_in_words(each)}" for each in call.expected_parameters)
-    output = "" if call.expected_output is None else f", output{_value_in_words(call.expected_output)}"
-    # Files count turns as agent-inspect does, from 0; everything that people read has the greeting as turn 0.
+    arguments = ", ".join(
+        f"{each.name}{_value_in_words(each)}" for each in call.expected_parameters
+    )
+    output = (
+        "" if call.expected_output is None else f", output{_value_in_words(call.expected_output)}"
+    )
+    # Files count turns as agent-inspect does, from 0; everything that people read has the greeting
+    # as turn 0.
     if isinstance(call.turn, int) and call.turn >= 0:
         return f"{call.tool}({arguments}){output}, in turn {call.turn + 1} (index {call.turn})"
     return f"{call.tool}({arguments}){output}, left out, because it names no turn"
 
 
 def _value_in_words(expected: ExpectedParameter | ExpectedOutput) -> str:
-    return f"={seen(expected.value)}" if expected.check is None else f" as a judge sees it: {expected.check}"
+    return (
+        f"={seen(expected.value)}"
+        if expected.check is None
+        else f" as a judge sees it: {expected.check}"
+    )
 
 
 # The work of the command `goals`: reads goal files, tries them on calls, and shows them.
@@ -133,14 +155,23 @@ def tried_on(path: Path, sets: Sequence[GoalSet]) -> "list[RecordedScoring]":
     tried = [scored(recorded, plan) for recorded in read_recordings(path)]
     for sentence in chain.from_iterable(scoring.lacks for scoring in tried):
         say(sentence)
-    return [scoring for scoring in tried if scoring.goal_set is not None]  # a sentence has named the others
+    return [
+        scoring for scoring in tried if scoring.goal_set is not None
+    ]  # a sentence has named the others
 
 
 def tried_lines(scoring: "RecordedScoring") -> Iterator[str]:
-    """How far a recorded call comes in its goal set: a line for each subgoal and each expected tool call."""
-    yield f"call {scoring.call.conversation_id}, goals {'' if scoring.goal_set is None else scoring.goal_set.id}:"
+    """How far a recorded call comes in its goal set: a line for each subgoal and each expected tool
+    call.
+    """
+    yield (
+        f"call {scoring.call.conversation_id}, goals "
+        f"{'' if scoring.goal_set is None else scoring.goal_set.id}:"
+    )
     yield from (f"  {name}: {_state(subgoal)}" for name, subgoal in _subgoals(scoring))
-    yield from (f"  expected tool call {expected_call(found)}" for found in _expected_tools(scoring))
+    yield from (
+        f"  expected tool call {expected_call(found)}" for found in _expected_tools(scoring)
+    )
 
 
 def _goals(scoring: "RecordedScoring") -> Goals | None:
@@ -169,10 +200,15 @@ def set_document(
     """The result for a program; a file with a mistake in it has no goal set."""
     return {
         "files": [
-            {"path": str(file.path), "goal_sets": [placed.goals.model_dump(mode="json") for placed in file.sets]}
+            {
+                "path": str(file.path),
+                "goal_sets": [placed.goals.model_dump(mode="json") for placed in file.sets],
+            }
             for file in files
         ],
-        "mistakes": [{"path": str(each.path), "line": each.line, "text": each.text} for each in mistakes],
+        "mistakes": [
+            {"path": str(each.path), "line": each.line, "text": each.text} for each in mistakes
+        ],
         "calls": [
             {
                 "conversation_id": scoring.call.conversation_id,
@@ -185,7 +221,9 @@ def set_document(
                     }
                     for name, subgoal in _subgoals(scoring)
                 ],
-                "expected_tool_calls": [to_builtins(structs.asdict(found)) for found in _expected_tools(scoring)],
+                "expected_tool_calls": [
+                    to_builtins(structs.asdict(found)) for found in _expected_tools(scoring)
+                ],
             }
             for scoring in tried
         ],
@@ -197,7 +235,11 @@ def _state(subgoal: Subgoal | None) -> str:
         return "not looked at: the call has no turn with an answer"
     if subgoal.reached_turn is not None:
         return f"reached in turn {subgoal.reached_turn}"
-    return f"not known ({subgoal.result.reason.value})" if isinstance(subgoal.result, Unscored) else "not reached"
+    return (
+        f"not known ({subgoal.result.reason.value})"
+        if isinstance(subgoal.result, Unscored)
+        else "not reached"
+    )
 
 
 def files_of(paths: Sequence[Path]) -> Iterator[Path]:

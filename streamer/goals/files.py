@@ -16,10 +16,11 @@ from schemas.goals.goal_set import DocumentPath, GoalMistake, GoalSet, read_goal
 
 # Reads YAML, JSON and JSON lines into plain values, and keeps the line number of each value.
 #
-# YAML is read with few surprises: a value without quotes is a number only if JSON would read it as one, `true`,
-# `false` and `null` in the usual spellings keep their meaning, and every other value is a text: dates, times of day,
-# `yes`, `no`, `0042`. Anchors and tags are refused, since a short file with them can expand to a huge one. Several
-# YAML documents, and several lines of JSON lines, are a list.
+# YAML is read with few surprises: a value without quotes is a number only if JSON would read it as
+# one, `true`, `false` and `null` in the usual spellings keep their meaning, and every other value
+# is a text: dates, times of day, `yes`, `no`, `0042`. Anchors and tags are refused, since a short
+# file with them can expand to a huge one. Several YAML documents, and several lines of JSON lines,
+# are a list.
 
 MAX_DEPTH: Final = 40
 """Values inside values; EVA's records have 12."""
@@ -60,7 +61,11 @@ class Document:
 
     def line_of(self, path: DocumentPath) -> int:
         """The line of a part, counted from 1; of the nearest part around it that there is."""
-        return next(self._lines[path[:length]] for length in range(len(path), -1, -1) if path[:length] in self._lines)
+        return next(
+            self._lines[path[:length]]
+            for length in range(len(path), -1, -1)
+            if path[:length] in self._lines
+        )
 
 
 def read_yaml(text: str) -> Document:
@@ -139,7 +144,8 @@ class _Builder:
         if name in fields:
             first = self._lines[*path, name]
             raise DocumentError(
-                line, f"{name[:MAX_SHOWN_CHARS]!r} is there twice, first on line {first}; leave one out"
+                line,
+                f"{name[:MAX_SHOWN_CHARS]!r} is there twice, first on line {first}; leave one out",
             )
         self._lines[*path, name] = line
         self._name = name
@@ -149,7 +155,9 @@ class _Builder:
         if isinstance(value, str):
             _require_unicode(value, line)
         elif isinstance(value, float) and not math.isfinite(value):
-            raise DocumentError(line, "not a number that JSON has; leave the field out or give a smaller one")
+            raise DocumentError(
+                line, "not a number that JSON has; leave the field out or give a smaller one"
+            )
         holder, path = self._open[-1]
         if isinstance(holder, list):
             path = (*path, len(holder))
@@ -183,7 +191,9 @@ class _Builder:
 def _take_event(builder: _Builder, event: yaml.Event) -> None:
     line = 1 if event.start_mark is None else event.start_mark.line + 1
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-        raise DocumentError(line, "anchors and aliases (& and *) are not taken; write the value out")
+        raise DocumentError(
+            line, "anchors and aliases (& and *) are not taken; write the value out"
+        )
     if (tag := getattr(event, "tag", None)) is not None:
         raise DocumentError(line, f"tags such as {tag} are not taken; put a text in quotes instead")
     match event:
@@ -213,16 +223,22 @@ def _plain_scalar(text: str) -> str | int | float | bool | None:
 
 
 def _take_json(builder: _Builder, text: str, first_line: int) -> None:
-    """One JSON value: checked as a whole, then taken part by part, since the parser does not say where parts are."""
+    """One JSON value: checked as a whole, then taken part by part, since the parser does not say
+    where parts are.
+    """
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
         line = first_line + error.lineno - 1
-        raise DocumentError(line, f"not JSON: {_json_problem(error)} at column {error.colno}") from error
+        raise DocumentError(
+            line, f"not JSON: {_json_problem(error)} at column {error.colno}"
+        ) from error
     except RecursionError as error:
         raise DocumentError(first_line, f"values are nested deeper than {MAX_DEPTH}") from error
     except ValueError as error:
-        raise DocumentError(first_line, "a number has thousands of digits; put it in quotes") from error
+        raise DocumentError(
+            first_line, "a number has thousands of digits; put it in quotes"
+        ) from error
     line = first_line
     for found in _TOKEN.finditer(text):
         match found[0]:
@@ -254,10 +270,13 @@ def _require_unicode(text: str, line: int) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DocumentError(line, "half a character (a lone surrogate) in a text; write it whole") from error
+        raise DocumentError(
+            line, "half a character (a lone surrogate) in a text; write it whole"
+        ) from error
 
 
-# Goal sets in files: the contents of a file, every mistake with its line, and the changed files of a folder.
+# Goal sets in files: the contents of a file, every mistake with its line, and the changed files of
+# a folder.
 
 MAX_FILE_BYTES: Final = 16 * 1_048_576
 """Largest file that is read. EVA's data sets have 2 MB."""
@@ -293,7 +312,8 @@ class FileMistake:
     Attributes:
         path: The file.
         line: Line number from 1; None for the file as a whole.
-        text: The place in the goal set, the expected and the seen value, and the remedy: a sentence without a full stop.
+        text: The place in the goal set, the expected and the seen value, and the remedy: a sentence
+            without a full stop.
     """
 
     path: Path
@@ -301,12 +321,17 @@ class FileMistake:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.text}" if self.line is None else f"{self.path}:{self.line}: {self.text}"
+        return (
+            f"{self.path}: {self.text}"
+            if self.line is None
+            else f"{self.path}:{self.line}: {self.text}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class GoalFile:
-    """The contents of a file. A file with a mistake is not used at all: half a file could judge calls wrongly.
+    """The contents of a file. A file with a mistake is not used at all: half a file could judge
+    calls wrongly.
 
     Attributes:
         path: The file.
@@ -337,10 +362,16 @@ def read_goal_file(path: Path) -> GoalFile:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        return _unusable(path, f"the file cannot be read ({error.strerror or type(error).__name__})")
+        return _unusable(
+            path, f"the file cannot be read ({error.strerror or type(error).__name__})"
+        )
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        return _unusable(path, f"its name ends with none of {', '.join(GOAL_SUFFIXES)}, so nobody knows how to read it")
+        return _unusable(
+            path,
+            f"its name ends with none of {', '.join(GOAL_SUFFIXES)}, so nobody knows how to read "
+            "it",
+        )
     if len(raw) > MAX_FILE_BYTES:
         return _unusable(path, f"has more than {MAX_FILE_BYTES} bytes; make several files of it")
     try:
@@ -351,28 +382,37 @@ def read_goal_file(path: Path) -> GoalFile:
     except DocumentError as error:
         return _unusable(path, error.text, error.line)
     found = read_goals(document.value, fallback_id=path.stem)
-    mistakes = sorted(_placed(path, document, found.mistakes), key=lambda mistake: mistake.line or 0)
+    mistakes = sorted(
+        _placed(path, document, found.mistakes), key=lambda mistake: mistake.line or 0
+    )
     sets = tuple(PlacedSet(document.line_of(place), goals) for place, goals in found.sets)
     return GoalFile(path, sets, tuple(mistakes))
 
 
 def goal_files_of(folder: Path) -> dict[Path, FileState]:
-    """The goal files that are directly in a folder, in the order of their names; hidden ones are left out.
+    """The goal files that are directly in a folder, in the order of their names; hidden ones are
+    left out.
 
     Raises:
         GoalFolderError: There is no such folder, or it has too many files.
     """
     try:
-        found = {Path(entry.path): _state_of(entry) for entry in os.scandir(folder) if _is_goal_file(entry)}
+        found = {
+            Path(entry.path): _state_of(entry)
+            for entry in os.scandir(folder)
+            if _is_goal_file(entry)
+        }
     except OSError as error:
         raise GoalFolderError(
-            f"{folder}: the folder of goals cannot be read ({error.strerror or type(error).__name__}). No goals come from it. "
+            f"{folder}: the folder of goals cannot be read "
+            f"({error.strerror or type(error).__name__}). No goals come from it. "
             "Check the path and its rights."
         ) from error
     states = {path: state for path, state in sorted(found.items()) if state is not None}
     if len(states) > MAX_FILES:
         raise GoalFolderError(
-            f"{folder}: has {len(states)} goal files, and {MAX_FILES} are read at most, so none is. Put several goal sets into "
+            f"{folder}: has {len(states)} goal files, and {MAX_FILES} are read at most, so none "
+            "is. Put several goal sets into "
             "one file."
         )
     return states
@@ -386,17 +426,27 @@ def doubles_in(files: Iterable[GoalFile]) -> Iterator[FileMistake]:
         for line, goals in file.sets:
             other = ids.setdefault(goals.id, file.path)
             if other != file.path:
-                text = f"goal set {goals.id!r} is in {other} too; the first file's is used. Give one of them another id"
+                text = (
+                    f"goal set {goals.id!r} is in {other} too; the first file's is used. Give one "
+                    "of them another id"
+                )
                 yield FileMistake(file.path, line, text)
             for agent in goals.agents:
                 other = agents.setdefault(agent, file.path)
                 if other != file.path:
-                    text = f"agent {agent!r} is in {other} too; the first file's set is used. Leave it to one goal set"
+                    text = (
+                        f"agent {agent!r} is in {other} too; the first file's set is used. Leave "
+                        "it to one goal set"
+                    )
                     yield FileMistake(file.path, line, text)
 
 
 def _is_goal_file(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith(".") and entry.name.lower().endswith(GOAL_SUFFIXES) and entry.is_file()
+    return (
+        not entry.name.startswith(".")
+        and entry.name.lower().endswith(GOAL_SUFFIXES)
+        and entry.is_file()
+    )
 
 
 def _state_of(entry: os.DirEntry[str]) -> FileState | None:
@@ -419,7 +469,9 @@ def _unusable(path: Path, text: str, line: int | None = None) -> GoalFile:
 
 
 def sample_sets() -> Iterator[GoalSet]:
-    """The goal sets of the sample call and of simulated calls. It reads the files that callgauge brings."""
+    """The goal sets of the sample call and of simulated calls. It reads the files that callgauge
+    brings.
+    """
     for path in (SAMPLE_GOALS, *goal_files_of(SIMULATED_GOALS)):
         yield from (placed.goals for placed in read_goal_file(path).sets)
 
@@ -428,7 +480,9 @@ def sample_sets() -> Iterator[GoalSet]:
 
 
 class GoalIndex:
-    """Goal sets at one moment. While the source changes, a reader has the old index or the new one."""
+    """Goal sets at one moment. While the source changes, a reader has the old index or
+    the new one.
+    """
 
     def __init__(self, goals: Iterable[GoalSet] = ()) -> None:
         """The first set with an id has it, and the first one with an agent has the agent."""

@@ -1,4 +1,6 @@
-"""Where an evaluator gets goal sets from: a folder that is watched, and whatever else gives some."""
+"""Where an evaluator gets goal sets from: a folder that is watched, and whatever else
+gives some.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -42,8 +44,8 @@ class FollowedSets(Protocol):
 class GoalFolder:
     """The goal sets of a folder.
 
-    If a file becomes broken, the log reports it and its last valid sets stay. The sets of a deleted file go. A call keeps
-    its set in every case.
+    If a file becomes broken, the log reports it and its last valid sets stay. The sets of a deleted
+    file go. A call keeps its set in every case.
 
     Attributes:
         index: The present goal sets; replaced as a whole.
@@ -67,7 +69,9 @@ class GoalFolder:
         self._read(goal_files_of(self._folder))
 
     def reload(self) -> None:
-        """Reads the files that changed since the last time. It waits for the disk, so call it in a thread."""
+        """Reads the files that changed since the last time. It waits for the disk, so call it in a
+        thread.
+        """
         try:
             states = goal_files_of(self._folder)
         except GoalFolderError as error:
@@ -93,7 +97,11 @@ class GoalFolder:
         if not file.mistakes:
             self.broken.pop(file.path, None)
             self._good[file.path] = file
-            log.info("goal_file_read", file=str(file.path), goal_sets=[placed.goals.id for placed in file.sets][:20])
+            log.info(
+                "goal_file_read",
+                file=str(file.path),
+                goal_sets=[placed.goals.id for placed in file.sets][:20],
+            )
             return
         self.broken[file.path] = file.mistakes
         log.error(
@@ -101,7 +109,9 @@ class GoalFolder:
             file=str(file.path),
             mistakes=len(file.mistakes),
             first=f"{file.mistakes[0]}.",
-            now="its earlier content stays in use" if file.path in self._good else "no goals come from it",
+            now="its earlier content stays in use"
+            if file.path in self._good
+            else "no goals come from it",
             remedy=f"callgauge goals check {file.path}",
         )
 
@@ -116,23 +126,31 @@ class GoalFolder:
 # The sources of goal sets: a folder of files, the topic `goals`, both, or none.
 
 POLL_SECONDS: Final = 2.0
-"""Interval of the folder checks: a saved file is in use before a person has placed the next call."""
+"""Interval of the folder checks: a saved file is in use before a person has placed the
+next call.
+"""
 MAX_NAMES_TOLD: Final = 100
 """Bound of logged unknown goal sets, each logged once; the first ones show the fault."""
 
 
 class GoalSources:
-    """Chooses the goals of calls; a `schemas.goals.goal_set.ChoosesGoals`. The folder is asked first, then the topic.
+    """Chooses the goals of calls; a `schemas.goals.goal_set.ChoosesGoals`. The folder is asked
+    first, then the topic.
 
-    The sample call and simulated calls name sets that callgauge brings. They count only where neither has that set nor one
-    for the agent.
+    The sample call and simulated calls name sets that callgauge brings. They count only where
+    neither has that set nor one for the agent.
 
     Attributes:
-        ready: Set when every source was read once, or could not be; calls that begin before may miss their goals.
+        ready: Set when every source was read once, or could not be; calls that begin before may
+            miss their goals.
     """
 
     def __init__(
-        self, folder: GoalFolder | None, topic: FollowedSets | None, *, poll_seconds: float = POLL_SECONDS
+        self,
+        folder: GoalFolder | None,
+        topic: FollowedSets | None,
+        *,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         """Nothing is read before `run`; the folder is looked at every `poll_seconds`."""
         self.ready = asyncio.Event()
@@ -147,7 +165,9 @@ class GoalSources:
         indexes = [source.index for source in (self._folder, self._topic) if source is not None]
         sample = None
         if goals_id is not None:
-            found = next((goals for index in indexes if (goals := index.named(goals_id)) is not None), None)
+            found = next(
+                (goals for index in indexes if (goals := index.named(goals_id)) is not None), None
+            )
             if found is not None:
                 return found
             sample = self._samples.named(goals_id)
@@ -156,7 +176,9 @@ class GoalSources:
                 return None
         if agent is None:
             return sample
-        return next((goals for index in indexes if (goals := index.of_agent(agent)) is not None), sample)
+        return next(
+            (goals for index in indexes if (goals := index.of_agent(agent)) is not None), sample
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Reads the sources and follows their changes until `stop` is set.
@@ -184,4 +206,6 @@ class GoalSources:
         """A call named a set that nobody knows: once for each name."""
         if goals_id not in self._unknown and len(self._unknown) < MAX_NAMES_TOLD:
             self._unknown.add(goals_id)
-            log.warning("goal_set_unknown", goal_set=goals_id, now="calls that name it have no goals")
+            log.warning(
+                "goal_set_unknown", goal_set=goals_id, now="calls that name it have no goals"
+            )

@@ -8,7 +8,12 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
+from consumers.runtime.kafka.connection import (
+    KafkaSettings,
+    KafkaUnreachableError,
+    TopicsUnfitError,
+    partition_counts,
+)
 from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import finish_unless, pause_unless
@@ -22,11 +27,11 @@ from streamer.goals.files import (
     read_json,
 )
 
-# The topic `goals`: one record for each goal set. The newest record of a key counts; a record without a value deletes
-# the set.
+# The topic `goals`: one record for each goal set. The newest record of a key counts; a record
+# without a value deletes the set.
 #
-# It is read from its beginning, in no consumer group and beside the subscription of the inputs, by each process for
-# itself.
+# It is read from its beginning, in no consumer group and beside the subscription of the inputs, by
+# each process for itself.
 
 RETRY_SECONDS: Final = 10.0
 """How long until the topic is tried again that was not there, or whose broker was away."""
@@ -47,12 +52,12 @@ class GoalRecordError(Exception):
 class GoalsTopic:
     """The goal sets on the topic `goals`, followed for as long as the process runs.
 
-    A record that is no goal set is logged, counted and ignored. A missing topic or an unreachable broker is logged too: calls
-    go on without goals, or with the goals that were read before.
+    A record that is no goal set is logged, counted and ignored. A missing topic or an unreachable
+    broker is logged too: calls go on without goals, or with the goals that were read before.
 
     Attributes:
-        index: The present goal sets; replaced as a whole. Of two sets for one agent, the one whose id comes
-            first in the alphabet is found.
+        index: The present goal sets; replaced as a whole. Of two sets for one agent, the one whose
+            id comes first in the alphabet is found.
         refused: Number of records that were no goal sets.
         tried: Set when the topic was read to its end, or could not be read.
     """
@@ -82,8 +87,15 @@ class GoalsTopic:
         count = await finish_unless(stop, partition_counts(self._kafka, [GOALS_TOPIC]))
         if count is None:
             return
-        partitions = [TopicPartition(self._kafka.topic(GOALS_TOPIC), number) for number in range(count[GOALS_TOPIC])]
-        options = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "metadata_max_age_ms": METADATA_MS}
+        partitions = [
+            TopicPartition(self._kafka.topic(GOALS_TOPIC), number)
+            for number in range(count[GOALS_TOPIC])
+        ]
+        options = {
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "metadata_max_age_ms": METADATA_MS,
+        }
         async with onlooker(self._kafka, "goals", **options) as consumer:
             consumer.assign(partitions)
             await consumer.seek_to_beginning(*partitions)
@@ -93,17 +105,23 @@ class GoalsTopic:
                 if await self._take_batch(consumer, sets):
                     self._use(sets)
 
-    async def _catch_up(self, consumer: AIOKafkaConsumer, sets: dict[str, GoalSet], stop: asyncio.Event) -> None:
+    async def _catch_up(
+        self, consumer: AIOKafkaConsumer, sets: dict[str, GoalSet], stop: asyncio.Event
+    ) -> None:
         """Reads to the present end of the topic. Until then the earlier goal sets count."""
         clock = asyncio.get_running_loop().time
         ends = await consumer.end_offsets(consumer.assignment())
         patience = clock() + STALL_SECONDS
         # By position, not by record: a transaction's marker has an offset and is no record.
-        while not stop.is_set() and any([await consumer.position(tp) < end for tp, end in ends.items()]):
+        while not stop.is_set() and any(
+            [await consumer.position(tp) < end for tp, end in ends.items()]
+        ):
             if await self._take_batch(consumer, sets):
                 patience = clock() + STALL_SECONDS
             elif clock() > patience:
-                raise TimeoutError(f"nothing more of {self._kafka.topic(GOALS_TOPIC)} for {STALL_SECONDS:.0f} s")
+                raise TimeoutError(
+                    f"nothing more of {self._kafka.topic(GOALS_TOPIC)} for {STALL_SECONDS:.0f} s"
+                )
         if not stop.is_set():
             self._use(sets)
             self._warned_of = ""
@@ -128,7 +146,11 @@ class GoalsTopic:
             _require_room(sets, goals_id)
         except GoalRecordError as error:
             self.refused += 1
-            where = {name: value for name, value in about_record(record).items() if name != "conversation_id"}
+            where = {
+                name: value
+                for name, value in about_record(record).items()
+                if name != "conversation_id"
+            }
             now = "the record before it with the same key counts, as long as the topic has it"
             log.warning("goal_record_refused", error=f"{error}.", now=now, **where)
             return
@@ -161,7 +183,9 @@ def _id_of(record: Any) -> str:
 
 def _require_room(sets: Mapping[str, GoalSet], goals_id: str) -> None:
     if len(sets) >= MAX_SETS and goals_id not in sets:
-        raise GoalRecordError(f"there are {MAX_SETS} goal sets already; take some away with records without a value")
+        raise GoalRecordError(
+            f"there are {MAX_SETS} goal sets already; take some away with records without a value"
+        )
 
 
 def _goals_in(goals_id: str, value: bytes) -> GoalSet:
@@ -178,11 +202,16 @@ def _goals_in(goals_id: str, value: bytes) -> GoalSet:
         more = f" (and {len(found.mistakes) - 1} more mistakes)" if len(found.mistakes) > 1 else ""
         raise GoalRecordError(f"{first.place or 'goal set'}: {first.text}{more}")
     if len(found.sets) != 1:
-        raise GoalRecordError(f"it holds {len(found.sets)} goal sets; write each one to a record of its own")
+        raise GoalRecordError(
+            f"it holds {len(found.sets)} goal sets; write each one to a record of its own"
+        )
     goals = found.sets[0][1]
     if goals.id != goals_id:
-        raise GoalRecordError(f"its key is {goals_id!r} and its id {goals.id!r}; they must be the same")
+        raise GoalRecordError(
+            f"its key is {goals_id!r} and its id {goals.id!r}; they must be the same"
+        )
     return goals
 
 
-# A folder of goal files that may change at any time: changed files are read again, broken files are not used.
+# A folder of goal files that may change at any time: changed files are read again, broken files are
+# not used.

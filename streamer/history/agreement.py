@@ -1,4 +1,6 @@
-"""How far a judge agrees with people: what people said of calls by two labels, against what a condition says of the same calls."""
+"""How far a judge agrees with people: what people said of calls by two labels, against what a
+condition says of the same calls.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +25,8 @@ class Agreement(NamedTuple):
         unknown_yes: People say yes, and the judge nothing: its value is unknown.
         unknown_no: The same where people say no.
         disputed: Calls of which people say both, so nobody knows what the judge should say.
-        different: Ids of calls of which people and the judge say different things, the first `MOST_NAMED`.
+        different: Ids of calls of which people and the judge say different things, the first
+            `MOST_NAMED`.
     """
 
     both_yes: int
@@ -47,7 +50,8 @@ class Agreement(NamedTuple):
 
     @property
     def kappa(self) -> float | None:
-        """Cohen's kappa: the agreement beyond what chance gives, 1 at most. None where chance alone gives it all, or without calls.
+        """Cohen's kappa: the agreement beyond what chance gives, 1 at most. None where chance alone
+        gives it all, or without calls.
 
         >>> Agreement(20, 15, 10, 5, 0, 0, 0).kappa
         0.4
@@ -58,7 +62,9 @@ class Agreement(NamedTuple):
         if share is None:
             return None
         people_yes, judge_yes = self.both_yes + self.people_alone, self.both_yes + self.judge_alone
-        both_by_chance = people_yes * judge_yes + (self.calls - people_yes) * (self.calls - judge_yes)
+        both_by_chance = people_yes * judge_yes + (self.calls - people_yes) * (
+            self.calls - judge_yes
+        )
         rest = self.calls**2 - both_by_chance
         return None if not rest else (share * self.calls**2 - both_by_chance) / rest
 
@@ -70,15 +76,19 @@ class Agreement(NamedTuple):
         return "people and judge say the same of every call" if self.kappa is None else None
 
 
-def agreement(store: HistoryStore, question: Question, yes: str, no: str, judge: Condition) -> Agreement:
+def agreement(
+    store: HistoryStore, question: Question, yes: str, no: str, judge: Condition
+) -> Agreement:
     """Compares people with a judge.
 
     Args:
         store: The calls, with what people said of them.
         question: Which calls.
         yes: The label with which people say yes.
-        no: The label with which they say no. A call without a label is unknown, and is not compared.
-        judge: What the judge says: yes where the condition holds, no where it does not, nothing where its value is unknown.
+        no: The label with which they say no. A call without a label is unknown, and is not
+            compared.
+        judge: What the judge says: yes where the condition holds, no where it does not, nothing
+            where its value is unknown.
     """
     labelled = {label: store.labelled(label) for label in (yes, no)}
     disputed = {*labelled[yes]} & {*labelled[no]}
@@ -92,9 +102,15 @@ def agreement(store: HistoryStore, question: Question, yes: str, no: str, judge:
         if says is not None and says is not is_yes and len(different) < MOST_NAMED:
             different.append(name)
     return Agreement(
-        seen[True, True], seen[False, False], seen[True, False], seen[False, True], seen[True, None], seen[False, None],
-        seen["disputed"], tuple(different),
-    )  # fmt: skip
+        seen[True, True],
+        seen[False, False],
+        seen[True, False],
+        seen[False, True],
+        seen[True, None],
+        seen[False, None],
+        seen["disputed"],
+        tuple(different),
+    )
 
 
 def _said(

@@ -1,4 +1,6 @@
-"""Compares the calls of two periods, or of two lots: each measure with its change, and whether the change is more than chance."""
+"""Compares the calls of two periods, or of two lots: each measure with its change, and whether the
+change is more than chance.
+"""
 
 import re
 from array import array
@@ -33,7 +35,13 @@ from streamer.terminal import output_console, print_document, print_line, say
 from streamer.time_bounds import moment_given, moment_ms
 
 GROUPS: Final = (
-    *("labels.agent", "labels.version", "labels.tenant", "labels.environment", "labels.pipeline_type"),
+    *(
+        "labels.agent",
+        "labels.version",
+        "labels.tenant",
+        "labels.environment",
+        "labels.pipeline_type",
+    ),
     *("code_version", "goals.goal_set", "close_reason"),
 )
 """Columns by which calls can be compared: those with few values."""
@@ -56,7 +64,8 @@ class Period(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Period":
-        """Reads a day in UTC, as `2026-11-20`, or a range, as `2026-11-13..2026-11-20`, whose last day is part of it.
+        """Reads a day in UTC, as `2026-11-20`, or a range, as `2026-11-13..2026-11-20`, whose last
+        day is part of it.
 
         The ends of a range may be moments, too: `7d..2026-11-20T12:00`.
 
@@ -65,11 +74,14 @@ class Period(NamedTuple):
         """
         first, dots, last = text.partition(_RANGE)
         try:
-            end_ms = moment_given((date.fromisoformat(last if dots else first) + timedelta(days=1)).isoformat())
+            end_ms = moment_given(
+                (date.fromisoformat(last if dots else first) + timedelta(days=1)).isoformat()
+            )
         except (ValueError, OverflowError):
             if not dots:
                 raise typer.BadParameter(
-                    f"{text!r} is no day: give a day in UTC, for example 2026-11-20, or a range, 2026-11-13..2026-11-20."
+                    f"{text!r} is no day: give a day in UTC, for example 2026-11-20, or a range, "
+                    "2026-11-13..2026-11-20."
                 ) from None
             end_ms = moment_given(last)
         period = cls(moment_given(first), end_ms)
@@ -111,12 +123,19 @@ def groups_given(text: str | None) -> Group:
     names = tuple(f"labels.{name}" if f"labels.{name}" in GROUPS else name for name in names)
     for name in names:
         if name not in GROUPS:
-            raise SetupError(f"--by {name!r}: calls can be compared by {', '.join(GROUPS)}. Nothing was compared.")
+            raise SetupError(
+                f"--by {name!r}: calls can be compared by {', '.join(GROUPS)}. Nothing was "
+                "compared."
+            )
     return names
 
 
 def compared(
-    store: HistoryStore, before: Period, after: Period, by: Group = (), conditions: Sequence[Condition] = ()
+    store: HistoryStore,
+    before: Period,
+    after: Period,
+    by: Group = (),
+    conditions: Sequence[Condition] = (),
 ) -> list[Compared]:
     """Compares the closed calls of two periods.
 
@@ -136,21 +155,27 @@ def compared(
     lots: dict[Group, tuple[_Lot, _Lot]] = {}
     for place, period in enumerate((before, after)):
         question = Question(
-            period.since_ms, period.until_ms, [Condition("state", "=", "closed"), *conditions], most=None
+            period.since_ms,
+            period.until_ms,
+            [Condition("state", "=", "closed"), *conditions],
+            most=None,
         )
         for row in store.values(question, [*by, *MEASURES]):
             group = tuple("" if value is None else str(value) for value in row[: len(by)])
             if group not in lots:
                 if len(lots) == MOST_GROUPS:
                     raise SetupError(
-                        f"--by {','.join(by)}: there are more than {MOST_GROUPS} groups. Nothing was compared. Compare by fewer "
+                        f"--by {','.join(by)}: there are more than {MOST_GROUPS} groups. Nothing "
+                        "was compared. Compare by fewer "
                         "columns, or only the calls of one agent."
                     )
                 lots[group] = (_Lot(), _Lot())
             lots[group][place].add(row[len(by) :])
     draws = draws_of_one(len(MEASURES) * len(lots))
     found = [
-        Compared(group, was.calls, now.calls, [_change(measure, was, now, draws) for measure in MEASURES])
+        Compared(
+            group, was.calls, now.calls, [_change(measure, was, now, draws) for measure in MEASURES]
+        )
         for group, (was, now) in lots.items()
     ]
     return sorted(found, key=lambda each: (-each.calls_before - each.calls_after, each.group))
@@ -197,7 +222,8 @@ def lot_given(text: str) -> Lot:
     parts = dict(_PARTS.findall(text))
     if not parts or _PARTS.sub("", text).strip():
         raise SetupError(
-            f"{text!r} names no calls: expected some of {', '.join(Lot._fields)}, as in 'agent=desk, version=2' or "
+            f"{text!r} names no calls: expected some of {', '.join(Lot._fields)}, as in "
+            "'agent=desk, version=2' or "
             "'since=2026-11-20, until=2026-11-21'. Nothing was compared."
         )
     return Lot(**parts)
@@ -210,7 +236,10 @@ def calls_of(lot: Lot, now_ms: int) -> Question:
         SetupError: A moment of it is none.
     """
     try:
-        since_ms, until_ms = moment_ms(lot.since or USUAL_SINCE, now_ms), moment_ms(lot.until or "0s", now_ms) + 1
+        since_ms, until_ms = (
+            moment_ms(lot.since or USUAL_SINCE, now_ms),
+            moment_ms(lot.until or "0s", now_ms) + 1,
+        )
     except (ValueError, OverflowError) as error:
         raise SetupError(f"{error}. Nothing was compared.") from error
     conditions = [Condition(f"labels.{name}", "=", value) for name, value in lot.labels.items()]
@@ -223,7 +252,8 @@ _GOALS: Final = ("conversation_id", "goals.goal_set", "goals.digest", "goals.sub
 def lots_compared(
     store: HistoryStore, lots: tuple[Lot, Lot], now_ms: int, conditions: Sequence[Condition] = ()
 ) -> Comparison:
-    """Compares two lots of calls by the measures that people compare versions by, and subgoal by subgoal.
+    """Compares two lots of calls by the measures that people compare versions by, and subgoal by
+    subgoal.
 
     Raises:
         SetupError: A moment is none.
@@ -237,7 +267,8 @@ def lots_compared(
         question = question._replace(conditions=[*question.conditions, *conditions])
         rows = list(store.values(question, [*names, *_GOALS]))
         known = [
-            [float(value) for value in column if isinstance(value, int | float)] for column in zip(*rows, strict=True)
+            [float(value) for value in column if isinstance(value, int | float)]
+            for column in zip(*rows, strict=True)
         ]
         values.append(dict(zip(names, known, strict=False)) | {"": [0.0] * len(rows)})
         found = defaultdict(list)
@@ -252,7 +283,15 @@ def lots_compared(
     a, b = values
     draws = dict.fromkeys([SUCCESS.name, PROGRESS.name], SHARE_DRAWS)
     changes = [
-        (measure, change_of(measure.name, was, now, most_draws=draws.get(measure.name, draws_of_one(len(MEASURES)))))
+        (
+            measure,
+            change_of(
+                measure.name,
+                was,
+                now,
+                most_draws=draws.get(measure.name, draws_of_one(len(MEASURES))),
+            ),
+        )
         for measure in COMPARED
         if (was := a.get(measure.name, [])) or b.get(measure.name)
         for now in [b.get(measure.name, [])]
@@ -277,17 +316,29 @@ def _subgoal_changes(
         change = change_of(key[1], before, after, most_draws=draws_of_one(len(MEASURES)))
         usual = round(change.before) if change.before is not None else None
         flipped = [call for call, value in now.get(key, ()) if usual is not None and value != usual]
-        found.append(SubgoalChange(*key, change, flipped[:MOST_FLIPPED], max(0, len(flipped) - MOST_FLIPPED)))
-    found.sort(key=lambda each: (not each.change.is_more_than_chance, -abs(each.change.change or 0)))
+        found.append(
+            SubgoalChange(*key, change, flipped[:MOST_FLIPPED], max(0, len(flipped) - MOST_FLIPPED))
+        )
+    found.sort(
+        key=lambda each: (not each.change.is_more_than_chance, -abs(each.change.change or 0))
+    )
     return found[:MOST_SUBGOALS]
 
 
-def versions_in(store: HistoryStore, since_ms: int, until_ms: int) -> dict[str, list[tuple[str, int]]]:
-    """The versions of each agent with their calls that are over, the newest version last; the agent with most calls first."""
-    question = Question(since_ms, until_ms, [Condition("state", "=", "closed")], most=None, counts=True)
+def versions_in(
+    store: HistoryStore, since_ms: int, until_ms: int
+) -> dict[str, list[tuple[str, int]]]:
+    """The versions of each agent with their calls that are over, the newest version last; the agent
+    with most calls first.
+    """
+    question = Question(
+        since_ms, until_ms, [Condition("state", "=", "closed")], most=None, counts=True
+    )
     calls: dict[str, Counter[str]] = defaultdict(Counter)
     first_ms: dict[tuple[str, str], float] = {}
-    for agent, version, day_ms, number in store.values(question, ["labels.agent", "labels.version", "day_ms"]):
+    for agent, version, day_ms, number in store.values(
+        question, ["labels.agent", "labels.version", "day_ms"]
+    ):
         if version is not None and isinstance(number, int) and isinstance(day_ms, int):
             key = str(agent), str(version)
             calls[key[0]][key[1]] += number
@@ -308,14 +359,20 @@ def newest_pairs(versions: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[
 
 def _in_order(version: str) -> list[tuple[int, str]]:
     """Numbers in a version count as numbers: 10 is behind 9."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", version)]
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", version)
+    ]
 
 
 # The work of the command.
 
 
 def print_lots(
-    store: HistoryStore, lots: Sequence[Lot], conditions: Sequence[Condition] = (), *, as_json: bool = False
+    store: HistoryStore,
+    lots: Sequence[Lot],
+    conditions: Sequence[Condition] = (),
+    *,
+    as_json: bool = False,
 ) -> None:
     """Prints the comparison of two lots; without any, of the two newest versions of each agent.
 
@@ -327,7 +384,8 @@ def print_lots(
     pairs = [(lots[0], lots[1])] if lots else list(newest_pairs(versions))[:MOST_GROUPS]
     if not pairs:
         say(
-            f"No agent in {store.place} has calls of two versions in {USUAL_SINCE}, as `call_started` says them. Nothing was compared. "
+            f"No agent in {store.place} has calls of two versions in {USUAL_SINCE}, as "
+            "`call_started` says them. Nothing was compared. "
             "Compare two lots with --a and --b, or two days with --before and --after."
         )
     found = [lots_compared(store, pair, now_ms, conditions) for pair in pairs]
@@ -362,8 +420,15 @@ def print_periods(
         say(f"No call in {store.place} is over and in one of the periods.")
     for each in groups:
         if by:
-            print_line(", ".join(f"{name} {value or 'unknown'}" for name, value in zip(by, each.group, strict=True)))
-        output_console().print(changes_table(each.changes, (each.calls_before, each.calls_after), ("before", "after")))
+            print_line(
+                ", ".join(
+                    f"{name} {value or 'unknown'}"
+                    for name, value in zip(by, each.group, strict=True)
+                )
+            )
+        output_console().print(
+            changes_table(each.changes, (each.calls_before, each.calls_after), ("before", "after"))
+        )
         print_line()
     _tell_of_chance(change for each in groups for change in each.changes)
 

@@ -26,11 +26,14 @@ class Importing:
         written: Calls that were written.
         there: Calls that history had already and kept as they were.
         forgotten: Calls that were deleted on request, and are left out.
-        first_ms: When the oldest written call was known first, in epoch ms; None before one was written.
+        first_ms: When the oldest written call was known first, in epoch ms; None before one was
+            written.
     """
 
     def __init__(self, store: SqliteHistory, *, replaces: bool = False) -> None:
-        """Takes a store that this process writes. `replaces`: whether a call that is there is deleted first."""
+        """Takes a store that this process writes. `replaces`: whether a call that is there is
+        deleted first.
+        """
         self.written = 0
         self.there = 0
         self.forgotten = 0

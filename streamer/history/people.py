@@ -1,4 +1,6 @@
-"""Labels and notes of people, and deletion on request, as commands write them to the topic `annotations`."""
+"""Labels and notes of people, and deletion on request, as commands write them to the topic
+`annotations`.
+"""
 
 import sys
 import time
@@ -53,7 +55,8 @@ async def annotate(
 
 
 async def publish(kafka: KafkaSettings, said: Sequence[tuple[str, AnyAnnotation | None]]) -> None:
-    """Writes records to the topic, each with its key; None is a call that is to be forgotten. Returns when the broker has them.
+    """Writes records to the topic, each with its key; None is a call that is to be forgotten.
+    Returns when the broker has them.
 
     Raises:
         KafkaUnreachableError: No broker answers, or a right is missing.
@@ -84,7 +87,9 @@ def require_consent(what: str, *, is_agreed: bool) -> None:
     if is_agreed:
         return
     if not sys.stdin.isatty():
-        raise SetupError(f"This deletes {what} for good; nothing was: give --yes to delete without being asked.")
+        raise SetupError(
+            f"This deletes {what} for good; nothing was: give --yes to delete without being asked."
+        )
     if not typer.confirm(f"Delete {what} for good?", err=True):
         raise SetupError("Nothing was deleted.")
 
@@ -109,10 +114,13 @@ class Forgetting(NamedTuple):
             SetupError: There is nothing to forget, an id is empty, or the tenant is none.
         """
         if not self.conversations and self.tenant is None:
-            raise SetupError("Give --conversation ID or --tenant NAME: without one there is nothing to forget.")
+            raise SetupError(
+                "Give --conversation ID or --tenant NAME: without one there is nothing to forget."
+            )
         if "" in self.conversations or self.tenant in {"", "unknown"}:
             raise SetupError(
-                "A call needs its whole id, and a tenant its name: `unknown` stands for all calls that name none. Nothing was deleted."
+                "A call needs its whole id, and a tenant its name: `unknown` stands for all calls "
+                "that name none. Nothing was deleted."
             )
 
     @property
@@ -124,18 +132,25 @@ class Forgetting(NamedTuple):
 
     def records(self) -> list[tuple[str, ForgottenTenant | None]]:
         """The records of `annotations` that say so."""
-        return [*((each, None) for each in self.conversations), *((each.tenant, each) for each in self._tenants())]
+        return [
+            *((each, None) for each in self.conversations),
+            *((each.tenant, each) for each in self._tenants()),
+        ]
 
     def calls_in(self, store: SqliteHistory) -> Iterator[str]:
         """The calls of these that a store has."""
         yield from (each for each in self.conversations if store.has(each))
         if self.tenant is not None:
-            of_tenant = Question(0, self.at_ms, [Condition("labels.tenant", "=", self.tenant)], most=None)
+            of_tenant = Question(
+                0, self.at_ms, [Condition("labels.tenant", "=", self.tenant)], most=None
+            )
             yield from (str(name) for (name,) in store.values(of_tenant, ["conversation_id"]))
 
     def delete_in(self, store: SqliteHistory) -> None:
         """Deletes them in a store that this process writes."""
-        store.write(Batch([], [], {}, FromPeople(forgotten=self.conversations, tenants=self._tenants())))
+        store.write(
+            Batch([], [], {}, FromPeople(forgotten=self.conversations, tenants=self._tenants()))
+        )
 
     def _tenants(self) -> list[ForgottenTenant]:
         if self.tenant is None:
@@ -147,8 +162,10 @@ def left_in_topics() -> str:
     """How far topics allow a deletion, for a person: Kafka deletes by age, and no single record."""
     days = {topic.name: topic.retention_ms // DAY_MS for topic in TOPICS}
     return (
-        "Kafka cannot delete single records: what its topics have of the calls goes when it is old enough, if `callgauge topics create` "
-        f"made them after {days[WORDS_TOPIC]} days of {WORDS_TOPIC} and after {days[SCORES_TOPIC]} of {SCORES_TOPIC} and "
+        "Kafka cannot delete single records: what its topics have of the calls goes when it is old "
+        "enough, if `callgauge topics create` "
+        f"made them after {days[WORDS_TOPIC]} days of {WORDS_TOPIC} and after {days[SCORES_TOPIC]} "
+        f"of {SCORES_TOPIC} and "
         f"{TRANSCRIPTS_TOPIC}."
     )
 
@@ -196,7 +213,9 @@ def _wait_for_the_role(folder: Path, what: Forgetting) -> None:
     while there := calls_in(folder, what):
         if time.monotonic() > until:
             raise OperatorError(
-                f"History: the process that writes {folder} has not deleted {there} calls after {WAIT_SECONDS:.0f} s. The topic says that "
-                "they are to be forgotten, so it will when it reads that: see its log, and callgauge_history_lag_messages."
+                f"History: the process that writes {folder} has not deleted {there} calls after "
+                f"{WAIT_SECONDS:.0f} s. The topic says that "
+                "they are to be forgotten, so it will when it reads that: see its log, and "
+                "callgauge_history_lag_messages."
             )
         time.sleep(LOOK_SECONDS)

@@ -27,12 +27,22 @@ def this_user() -> str:
 
 
 def record_in_log(key: str, said: AnyAnnotation | None) -> DecidedRecord:
-    """What a person says of a call, as the log in a file has it; None is a call that is to be forgotten."""
-    return DecidedRecord(ANNOTATIONS_TOPIC, key.encode(), b"" if said is None else said.model_dump_json().encode())
+    """What a person says of a call, as the log in a file has it; None is a call that is to be
+    forgotten.
+    """
+    return DecidedRecord(
+        ANNOTATIONS_TOPIC, key.encode(), b"" if said is None else said.model_dump_json().encode()
+    )
 
 
 def annotation(
-    by: str, label: str | None, note: str | None, labels: Labels, redactor: Redactor, *, withdraws: bool = False
+    by: str,
+    label: str | None,
+    note: str | None,
+    labels: Labels,
+    redactor: Redactor,
+    *,
+    withdraws: bool = False,
 ) -> Annotation:
     """What a person says of a call now, without personal data of the caller.
 
@@ -42,12 +52,19 @@ def annotation(
     redacted = redactor.redact(note or "")
     try:
         return Annotation(
-            by=by, at_ms=wall_clock_ms(), label=label, note=redacted, is_withdrawn=withdraws or (note == "" and label is None),
-            agent=labels.agent, tenant=labels.tenant,
-        )  # fmt: skip
+            by=by,
+            at_ms=wall_clock_ms(),
+            label=label,
+            note=redacted,
+            is_withdrawn=withdraws or (note == "" and label is None),
+            agent=labels.agent,
+            tenant=labels.tenant,
+        )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         raise SetupError(
-            f"{'.'.join(map(str, first['loc'])) or 'annotation'}: {first['msg']}. A label is one word of lower-case letters, digits, - and "
-            f"_, as in false-alarm; a note has at most {MAX_NOTE_CHARS} characters. Nothing was written."
+            f"{'.'.join(map(str, first['loc'])) or 'annotation'}: {first['msg']}. A label is one "
+            "word of lower-case letters, digits, - and "
+            f"_, as in false-alarm; a note has at most {MAX_NOTE_CHARS} characters. Nothing was "
+            "written."
         ) from None

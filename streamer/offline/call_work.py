@@ -1,4 +1,6 @@
-"""Reads the recorded calls below some paths: on all cores, in order, with progress on the screen, whatever happens to one of them."""
+"""Reads the recorded calls below some paths: on all cores, in order, with progress on the screen,
+whatever happens to one of them.
+"""
 
 import re
 import signal
@@ -33,8 +35,8 @@ from streamer.recordings.reader import NoCallError, read_call
 from streamer.settings.all_settings import Settings
 from streamer.terminal import error_console, say, visible_json
 
-# The places of calls, and the work on each as a function of its place. A call that cannot be read gives no result; its error is one of
-# the sentences, and the others are not concerned.
+# The places of calls, and the work on each as a function of its place. A call that cannot be read
+# gives no result; its error is one of the sentences, and the others are not concerned.
 
 LEFT_OUT: Final = "This call is left out; the others are not concerned."
 
@@ -97,7 +99,8 @@ def found_calls(paths: Sequence[Path]) -> list[Found]:
         found.append(recorded)
         if recorded.discarded:
             say(
-                f"{path}: {recorded.discarded} folders of discarded attempts are left out, as in EVA. Name such a folder to read it."
+                f"{path}: {recorded.discarded} folders of discarded attempts are left out, as in "
+                "EVA. Name such a folder to read it."
             )
     if first is not None and not any(isinstance(each, RecordedPath) for each in found):
         raise first
@@ -107,11 +110,15 @@ def found_calls(paths: Sequence[Path]) -> list[Found]:
 def total_of(found: Sequence[Found]) -> int | None:
     """The number of calls; None where they are counted only by reading them."""
     recorded = [path for path in found if isinstance(path, RecordedPath)]
-    return sum(len(path.known) for path in recorded) if all(path.known for path in recorded) else None
+    return (
+        sum(len(path.known) for path in recorded) if all(path.known for path in recorded) else None
+    )
 
 
 def places_of(found: Iterable[Found]) -> Iterator[Place | BrokenOff]:
-    """The places of several paths, one after the other; a file that cannot be read further does not end it."""
+    """The places of several paths, one after the other; a file that cannot be read further does not
+    end it.
+    """
     files = RecordedFiles()
     for path in found:
         if isinstance(path, BrokenOff):
@@ -120,13 +127,17 @@ def places_of(found: Iterable[Found]) -> Iterator[Place | BrokenOff]:
         try:
             yield from path.places(files)
         except RecordingError as error:
-            error.consequence = f"The calls before it were read; the rest of {path.path} is left out."
+            error.consequence = (
+                f"The calls before it were read; the rest of {path.path} is left out."
+            )
             yield BrokenOff(str(error))
     yield from files.of_spans()
 
 
 def place_text(place: Place) -> str:
-    """The file or folder of a call; with the line, or the name of the call, where there are several in one file."""
+    """The file or folder of a call; with the line, or the name of the call, where there are several
+    in one file.
+    """
     match place:
         case WholeCall():
             return str(place.at)
@@ -136,7 +147,9 @@ def place_text(place: Place) -> str:
             return str(place.path)
 
 
-def _done(work: Callable[[RecordedCall], tuple[Result, Iterable[str]]], place: Place | BrokenOff) -> Done[Result]:
+def _done(
+    work: Callable[[RecordedCall], tuple[Result, Iterable[str]]], place: Place | BrokenOff
+) -> Done[Result]:
     if isinstance(place, BrokenOff):
         return Done(None, (place.sentences,), is_read=False)
     try:
@@ -149,13 +162,16 @@ def _done(work: Callable[[RecordedCall], tuple[Result, Iterable[str]]], place: P
 
 
 def each_call(
-    places: Places, work: Callable[[RecordedCall], tuple[Result, Iterable[str]]], processes: int | None = 1
+    places: Places,
+    work: Callable[[RecordedCall], tuple[Result, Iterable[str]]],
+    processes: int | None = 1,
 ) -> Iterator[Done[Result]]:
     """Does the work on each call, in the order of the places.
 
     Args:
         places: Read as they are needed.
-        work: Gives the result, and sentences for a person; it and its results are sent between processes.
+        work: Gives the result, and sentences for a person; it and its results are sent between
+            processes.
         processes: How many work at the same time; None is one on each core.
     """
     return results_in_order(places, partial(_done, work), processes)
@@ -174,7 +190,8 @@ def score_each(
 ) -> None:
     """Scores each call, and takes what `shape` makes of it, in the order of the places.
 
-    If a judge is asked, one process asks: its calls wait for the model, not for a core, and budgets and rates hold for all of them.
+    If a judge is asked, one process asks: its calls wait for the model, not for a core, and budgets
+    and rates hold for all of them.
 
     Args:
         places: Read as they are needed.
@@ -227,7 +244,9 @@ _MANY: Final = frozenset({EVENTS, RECORDS})
 MOST_NAMED: Final = 3
 """Calls that are named for one thing that they lack; further ones are counted."""
 _LACK: Final = re.compile(r"Call .*: (no .+)", re.DOTALL)
-"""A sentence about what a call lacks: a goal set, an input of EVA's rules. Behind the call it is the same for every call."""
+"""A sentence about what a call lacks: a goal set, an input of EVA's rules. Behind the call it is
+the same for every call.
+"""
 _REFRESH_EVENTS: Final = 500
 _REFRESH_SECONDS: Final = 0.1
 
@@ -264,7 +283,8 @@ class Reading:
 
     def add(self, done: Done[Result], text: str = "") -> None:
         """Prints the text of one more call, and says the sentences."""
-        # Writing and counting are one step of the interpreter, so that no signal comes between them.
+        # Writing and counting are one step of the interpreter, so that no signal comes between
+        # them.
         (self._read if done.is_read else []).extend(map(sys.stdout.write, (visible_json(text),)))
         for sentence in done.sentences:
             lack = _LACK.fullmatch(sentence) if done.is_read else None
@@ -277,7 +297,9 @@ class Reading:
 
     def _show(self) -> None:
         self._bar.update(
-            self._task, completed=self.calls, description=f"{self.calls} calls, {self.events} {self._counted}"
+            self._task,
+            completed=self.calls,
+            description=f"{self.calls} calls, {self.events} {self._counted}",
         )
         if (now := time.monotonic()) - self._shown_at >= _REFRESH_SECONDS:
             self._shown_at = now
@@ -287,17 +309,24 @@ class Reading:
         """Ends the command with 1 if something could not be read."""
         if self.unread:
             counted = "1 place" if self.unread == 1 else f"{self.unread} places"
-            say(f"{counted} could not be read, see above; the {self.calls} other calls were {what_was_done}.")
+            say(
+                f"{counted} could not be read, see above; the {self.calls} other calls were "
+                f"{what_was_done}."
+            )
             raise typer.Exit(1)
 
 
 @contextmanager
-def reading(total: int | None = None, counted: str = EVENTS, *, stopped: str | None = None) -> Iterator[Reading]:
-    """A bar on standard error while calls are read, where it can be seen and disturbs nothing; a signal ends the command in plain words.
+def reading(
+    total: int | None = None, counted: str = EVENTS, *, stopped: str | None = None
+) -> Iterator[Reading]:
+    """A bar on standard error while calls are read, where it can be seen and disturbs nothing; a
+    signal ends the command in plain words.
 
     Args:
         total: The number of calls; None while nobody knows it.
-        counted: Name of the things that are counted beside calls. Events and records are many, so not each of them is shown.
+        counted: Name of the things that are counted beside calls. Events and records are many, so
+            not each of them is shown.
         stopped: What a signal leaves; None where each call is printed as soon as it is done.
 
     Raises:
@@ -310,10 +339,15 @@ def reading(total: int | None = None, counted: str = EVENTS, *, stopped: str | N
     columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn()]
     if total is not None:
         columns += [MofNCompleteColumn(), TimeRemainingColumn()]
-    # Without redirect_stdout=False results would go where the bar is, not to standard output. With auto_refresh the bar would
-    # have a thread, and a process with threads cannot be copied to work on several cores.
+    # Without redirect_stdout=False results would go where the bar is, not to standard output. With
+    # auto_refresh the bar would have a thread, and a process with threads cannot be copied to work
+    # on several cores.
     with Progress(
-        *columns, console=console, disable=not shows_progress, redirect_stdout=False, auto_refresh=False
+        *columns,
+        console=console,
+        disable=not shows_progress,
+        redirect_stdout=False,
+        auto_refresh=False,
     ) as bar:
         calls = Reading(bar, bar.add_task("", total=total), counted)
         try:
@@ -322,7 +356,11 @@ def reading(total: int | None = None, counted: str = EVENTS, *, stopped: str | N
             sys.stdout.flush()
             of_all = "" if total is None else f" of {total}"
             printed = f"Stopped: {calls.calls}{of_all} calls were printed, each of them whole."
-            say(f"Stopped after {calls.events} {counted}: {stopped}." if stopped is not None else printed)
+            say(
+                f"Stopped after {calls.events} {counted}: {stopped}."
+                if stopped is not None
+                else printed
+            )
             raise typer.Exit(STOPPED_BY_SIGNAL) from None
     for lack, count in calls.lacking.items():
         if count > MOST_NAMED:

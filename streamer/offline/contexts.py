@@ -22,15 +22,19 @@ from streamer.recordings.eva import RecordedState, state_of_record
 from streamer.recordings.files import MAX_DOCUMENT_BYTES, RecordedCall, without_trial
 from streamer.sources.replay import WireEvent, in_random_order, in_time_order
 
-# The events of a recorded call as the evaluator gets them from Kafka: the same checks apply, but no limit of
-# duration.
+# The events of a recorded call as the evaluator gets them from Kafka: the same checks apply, but no
+# limit of duration.
 
-_INTAKE_LIMITS: Final[Limits] = NO_LIMITS.model_copy(update={"max_record_bytes": MAX_DOCUMENT_BYTES})
+_INTAKE_LIMITS: Final[Limits] = NO_LIMITS.model_copy(
+    update={"max_record_bytes": MAX_DOCUMENT_BYTES}
+)
 
 
 @dataclass(slots=True)
 class _FiledRecord:
-    """An event of a recording in the shape of a Kafka record; the broker took it when it was produced."""
+    """An event of a recording in the shape of a Kafka record; the broker took it when it was
+    produced.
+    """
 
     topic: str
     offset: int
@@ -42,7 +46,9 @@ class _FiledRecord:
 
 
 class LeftOut(NamedTuple):
-    """An event that the evaluator would quarantine: where it stands, and the record with the reason."""
+    """An event that the evaluator would quarantine: where it stands, and the record with the
+    reason.
+    """
 
     place: str
     record: QuarantineRecord
@@ -51,7 +57,10 @@ class LeftOut(NamedTuple):
         """The sentence about it."""
         record = self.record
         remedy = record.what_to_do.replace(", then put the record back", "")
-        return f"{self.place}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator would. {remedy}"
+        return (
+            f"{self.place}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator "
+            f"would. {remedy}"
+        )
 
 
 def arrivals_of(
@@ -75,10 +84,20 @@ def arrivals_of(
     key = conversation_id.encode()
     for event in events:
         source = InputSource(event.source)
-        # The engine recognises events of a real agent by the envelope; the rest of the envelope is not needed.
-        headers = ((TYPE_HEADER, agent_event_type(event.event_name).encode()),) if event.is_agent_event else ()
+        # The engine recognises events of a real agent by the envelope; the rest of the envelope is
+        # not needed.
+        headers = (
+            ((TYPE_HEADER, agent_event_type(event.event_name).encode()),)
+            if event.is_agent_event
+            else ()
+        )
         record = _FiledRecord(
-            TOPIC_BY_SOURCE[source], next(offsets[source]), event.arrival_ms, key, event.value, headers=headers
+            TOPIC_BY_SOURCE[source],
+            next(offsets[source]),
+            event.arrival_ms,
+            key,
+            event.value,
+            headers=headers,
         )
         match admit(source, record, _INTAKE_LIMITS, redactor):
             case QuarantineRecord() as refusal:
@@ -100,8 +119,8 @@ def about_refused(conversation_id: str, refused: Sequence[LeftOut]) -> list[str]
     return sentences
 
 
-# Recorded calls through the engine without a broker, for `callgauge context` and `callgauge score --format eva`. A recording is
-# complete, so none of the engine's limits applies to it.
+# Recorded calls through the engine without a broker, for `callgauge context` and `callgauge score
+# --format eva`. A recording is complete, so none of the engine's limits applies to it.
 
 _SOUND_FILES: Final = ("audio_assistant_path", "audio_user_path", "audio_mixed_path")
 
@@ -110,9 +129,10 @@ class EvaResult(NamedTuple):
     """What EVA's metrics read of a recorded call, or what they give.
 
     Attributes:
-        values: The context in its JSON encoding; or the metrics by name, in the encoding of EVA's result files: its own zeros, errors
-            and skips.
-        refused: Events that the evaluator would have quarantined, in the order of arrival; they are not in the values.
+        values: The context in its JSON encoding; or the metrics by name, in the encoding of EVA's
+            result files: its own zeros, errors and skips.
+        refused: Events that the evaluator would have quarantined, in the order of arrival; they are
+            not in the values.
         turns_by: Whose turns they are.
     """
 
@@ -122,7 +142,9 @@ class EvaResult(NamedTuple):
 
 
 def context_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaResult:
-    """The metric context of a call at its end, in its JSON encoding. Arguments and errors are those of `recorded_context`."""
+    """The metric context of a call at its end, in its JSON encoding. Arguments and errors are those
+    of `recorded_context`.
+    """
     context, refused = recorded_context(recorded, arrival_seed)
     # The folder of a record says which facts there could be.
     plain = context.to_dict(with_unset=recorded.directory is not None)
@@ -132,11 +154,13 @@ def context_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaRe
 def recorded_context(
     recorded: RecordedCall, arrival_seed: int | None = None
 ) -> tuple[MetricContext, tuple[LeftOut, ...]]:
-    """The metric context of a call at its end, and the events that the evaluator would have quarantined.
+    """The metric context of a call at its end, and the events that the evaluator would have
+    quarantined.
 
     Args:
         recorded: The call. One of a folder is EVA's, whatever is missing in it.
-        arrival_seed: Decides in which order events of different sources arrive; None is by their times.
+        arrival_seed: Decides in which order events of different sources arrive; None is by their
+            times.
 
     Raises:
         RecordingError: A file of the record cannot be read.
@@ -157,7 +181,8 @@ def eva_metrics_of(recorded: RecordedCall, arrival_seed: int | None = None) -> E
 
 
 def whole_context(recorded: RecordedCall, call: Call, state: RecordedState) -> MetricContext:
-    """EVA's own context of a call with the facts that EVA's runner adds, as far as its files or its events have them.
+    """EVA's own context of a call with the facts that EVA's runner adds, as far as its files or its
+    events have them.
 
     Args:
         recorded: The call.
@@ -171,7 +196,9 @@ def whole_context(recorded: RecordedCall, call: Call, state: RecordedState) -> M
     of_files = _of_files(recorded.conversation_id, recorded.directory, state)
     if context.tools_called is not None:
         del of_files["tools_called"]
-    return context.model_copy(update={name: value for name, value in of_files.items() if value is not None})
+    return context.model_copy(
+        update={name: value for name, value in of_files.items() if value is not None}
+    )
 
 
 def _of_files(conversation_id: str, directory: Path, state: RecordedState) -> dict[str, Any]:
@@ -202,15 +229,23 @@ def _hash_of(state: Mapping[str, Any] | None) -> str | None:
 
 
 def _sound_file(result: Mapping[str, Any], name: str, directory: Path) -> str | None:
-    """The file of that name beside the other files: the run may have been moved since EVA wrote the path."""
+    """The file of that name beside the other files: the run may have been moved since EVA wrote the
+    path.
+    """
     stored = _known(result, name, str)
     path = None if stored is None else directory.resolve() / PurePath(stored).name
     return str(path) if path is not None and path.is_file() else None
 
 
-def folded_recording(recorded: RecordedCall, arrival_seed: int | None = None) -> tuple[Call, list[LeftOut]]:
-    """Feeds one recorded call to the engine; gives the call after its last event, and the refused events."""
-    events = in_time_order(recorded) if arrival_seed is None else in_random_order(recorded, arrival_seed)
+def folded_recording(
+    recorded: RecordedCall, arrival_seed: int | None = None
+) -> tuple[Call, list[LeftOut]]:
+    """Feeds one recorded call to the engine; gives the call after its last event, and the refused
+    events.
+    """
+    events = (
+        in_time_order(recorded) if arrival_seed is None else in_random_order(recorded, arrival_seed)
+    )
     refused: list[LeftOut] = []
     arrivals = filter(None, arrivals_of(recorded.conversation_id, events, refused))
     return folded(arrivals, recorded.pipeline_type, recorded.conversation_ended_reason), refused

@@ -23,19 +23,24 @@ from streamer.settings.all_settings import Settings
 from streamer.terminal import say
 
 FINISH_SECONDS: Final = 5.0
-"""A request that is cut off may be charged, and leaves its connection open; one that hangs is not waited for."""
+"""A request that is cut off may be charged, and leaves its connection open; one that hangs is not
+waited for.
+"""
 MOST_ASKINGS: Final = 1_200
 """Times that a question is put while others leave no place for it: ten minutes at least."""
 PAUSE_SECONDS: Final = 0.5
 """Pause before a question is put again."""
 AHEAD: Final = 4
-"""Things that are begun, or done and not yet shown, for each that may wait for the judge: a slow one in front must not keep the others
-from asking. It bounds the memory."""
+"""Things that are begun, or done and not yet shown, for each that may wait for the judge: a slow
+one in front must not keep the others from asking. It bounds the memory.
+"""
 _SOME: Final = 3
 MOST_EXAMPLE_CHARS: Final = 300
 """Characters of an answer that cannot be read, in the error about it."""
 _FORMS: Final = {
-    "structured": "one JSON object by the schema that the request names (judge.answer_form is structured)",
+    "structured": (
+        "one JSON object by the schema that the request names (judge.answer_form is structured)"
+    ),
     "grade": "a last line GRADE: C or GRADE: I (judge.answer_form is grade)",
 }
 _NOBODY_ANSWERS: Final = frozenset({UnjudgedReason.REJECTED, UnjudgedReason.UNAVAILABLE})
@@ -46,7 +51,9 @@ Result = TypeVar("Result")
 
 
 class JudgeInProcess:
-    """Asks the configured model within its limits and budgets, and counts questions, tokens and costs."""
+    """Asks the configured model within its limits and budgets, and counts questions, tokens and
+    costs.
+    """
 
     def __init__(
         self,
@@ -62,7 +69,8 @@ class JudgeInProcess:
             settings: Model, endpoint, rates and budgets.
             endpoint: Replaces the endpoint of the settings, in tests.
             redactor: Redacts the explanations of the model; None uses the default rules.
-            kept: Verdicts and answers of earlier runs, which are not asked for again; None keeps none.
+            kept: Verdicts and answers of earlier runs, which are not asked for again; None keeps
+                none.
 
         Raises:
             SetupError: The settings name no key, or switch the judge off.
@@ -90,17 +98,20 @@ class JudgeInProcess:
                 await self._judge.finish()
 
     async def answer_whatever_the_rate(self, request: JudgeRequest) -> JudgeVerdict:
-        """The verdict on a question; while `run` runs. It is put again while there is no place for its first request.
+        """The verdict on a question; while `run` runs. It is put again while there is no place for
+        its first request.
 
         Raises:
             VerdictFileError: The verdict cannot be kept.
-            OperatorError: The very first questions failed at the endpoint, or later ones for so long that it was left alone.
+            OperatorError: The very first questions failed at the endpoint, or later ones for so
+                long that it was left alone.
         """
         if self._kept is not None and (known := self._kept.verdict_on(request)) is not None:
             self._recalled += 1
             return known
         for _ in range(MOST_ASKINGS):
-            # Shielded: the promises are the judge's to keep, also when nobody waits for them any more.
+            # Shielded: the promises are the judge's to keep, also when nobody waits for them any
+            # more.
             verdict = await asyncio.shield(self._judge.ask(_asked_now(request)))
             if verdict.requests or verdict.result != Unjudged(reason=UnjudgedReason.DEADLINE):
                 break
@@ -113,11 +124,16 @@ class JudgeInProcess:
     def _take(self, verdict: JudgeVerdict) -> None:
         result = verdict.result
         reason = result.reason if isinstance(result, Unjudged) else None
-        if reason is UnjudgedReason.CIRCUIT_OPEN or (reason in _NOBODY_ANSWERS and not self._outcomes[None]):
+        if reason is UnjudgedReason.CIRCUIT_OPEN or (
+            reason in _NOBODY_ANSWERS and not self._outcomes[None]
+        ):
             raise OperatorError(
-                f"Judge: the model {self._settings.model} at {self._settings.base_url} answers nothing ({reason}), so "
-                "scoring ends here; calls that are complete were printed. Check the key, the model's name and the address "
-                "(judge.api_key, judge.model, judge.base_url), and what the endpoint says of its own state."
+                f"Judge: the model {self._settings.model} at {self._settings.base_url} answers "
+                f"nothing ({reason}), so "
+                "scoring ends here; calls that are complete were printed. Check the key, the "
+                "model's name and the address "
+                "(judge.api_key, judge.model, judge.base_url), and what the endpoint says of its "
+                "own state."
             )
         self._outcomes[reason] += 1
         self._requests += verdict.requests
@@ -125,7 +141,8 @@ class JudgeInProcess:
         self._cost += verdict.cost
 
     def require_answers(self) -> None:
-        """Fails if there were questions and the model answered none of them in a form that can be read.
+        """Fails if there were questions and the model answered none of them in a form that can be
+        read.
 
         Raises:
             OperatorError: So it is; the text has one of its answers.
@@ -135,9 +152,12 @@ class JudgeInProcess:
             return
         example = self._judge.invalid[0] if self._judge.invalid else ""
         raise OperatorError(
-            f"Judge: no answer of {self._settings.model} to {invalid} questions can be read, so what they ask stays unscored "
-            f"(invalid_answers); the rest was printed. Expected {_FORMS[self._settings.answer_form]}; seen, for example: "
-            f"{example[:MOST_EXAMPLE_CHARS]!r}. Ask a model that keeps to this form, or set judge.answer_form to the other one."
+            f"Judge: no answer of {self._settings.model} to {invalid} questions can be read, so "
+            "what they ask stays unscored "
+            "(invalid_answers); the rest was printed. Expected "
+            f"{_FORMS[self._settings.answer_form]}; seen, for example: "
+            f"{example[:MOST_EXAMPLE_CHARS]!r}. Ask a model that keeps to this form, or set "
+            "judge.answer_form to the other one."
         )
 
     def summary(self) -> str:
@@ -146,10 +166,16 @@ class JudgeInProcess:
         without = {reason: count for reason, count in self._outcomes.most_common() if reason}
         reasons = ", ".join(f"{reason} {count}" for reason, count in list(without.items())[:_SOME])
         tokens = self._tokens.prompt + self._tokens.answer
-        recalled = f" {self._recalled} further questions have verdicts of an earlier run." if self._recalled else ""
+        recalled = (
+            f" {self._recalled} further questions have verdicts of an earlier run."
+            if self._recalled
+            else ""
+        )
         return (
-            f"Judge: {questions} questions, {sum(without.values())} without a verdict{f' ({reasons})' if reasons else ''}; "
-            f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f} by judge.price_*.{recalled}"
+            f"Judge: {questions} questions, {sum(without.values())} without a "
+            f"verdict{f' ({reasons})' if reasons else ''}; "
+            f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f} by "
+            f"judge.price_*.{recalled}"
         )
 
 
@@ -160,10 +186,14 @@ def require_on(settings: JudgeSettings) -> None:
         SetupError: The settings name no key, or switch the judge off.
     """
     if not settings.is_on:
-        missing = "it is switched off (judge.enabled)" if not settings.enabled else "there is no key"
+        missing = (
+            "it is switched off (judge.enabled)" if not settings.enabled else "there is no key"
+        )
         raise SetupError(
-            f"--judge on: nobody can be asked, because {missing}. Nothing was scored. Set OPENAI_API_KEY, or "
-            "CALLGAUGE_JUDGE__API_KEY and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave --judge off: "
+            f"--judge on: nobody can be asked, because {missing}. Nothing was scored. Set "
+            "OPENAI_API_KEY, or "
+            "CALLGAUGE_JUDGE__API_KEY and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave "
+            "--judge off: "
             "subgoals for a judge are then unscored (judge_disabled)."
         )
 
@@ -183,7 +213,8 @@ def side_by_side(
     judge_settings: JudgeSettings | None,
     verdicts: Path | None = None,
 ) -> None:
-    """Works on many things that wait for the judge most of their time, and shows the results in the order of the things.
+    """Works on many things that wait for the judge most of their time, and shows the results in the
+    order of the things.
 
     Args:
         items: Taken as there is a place for them.
@@ -199,7 +230,9 @@ def side_by_side(
         OperatorError: The judge answers nothing.
     """
     redactor = Redactor(settings.redaction)
-    configure_logging(settings.log_format, "warning", redact=redactor.redact)  # log lines of the judge are no results
+    configure_logging(
+        settings.log_format, "warning", redact=redactor.redact
+    )  # log lines of the judge are no results
     # Fewer at a time would leave places of the judge empty.
     at_a_time = settings.judge.max_concurrent_requests
 

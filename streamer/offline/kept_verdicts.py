@@ -1,4 +1,6 @@
-"""A file of verdicts and answers: a killed run that starts again asks only the missing questions, and a finished one asks none."""
+"""A file of verdicts and answers: a killed run that starts again asks only the missing questions,
+and a finished one asks none.
+"""
 
 import fcntl
 import hashlib
@@ -32,7 +34,9 @@ class VerdictFileError(SetupError):
 
 @contextmanager
 def keeping(path: Path | None, settings: JudgeSettings) -> "Iterator[KeptVerdicts | None]":
-    """Opens the file for one run; without a path gives None, and nothing is kept. Raises as `KeptVerdicts`."""
+    """Opens the file for one run; without a path gives None, and nothing is kept. Raises as
+    `KeptVerdicts`.
+    """
     if path is None:
         yield None
         return
@@ -48,7 +52,8 @@ def _about(request: JudgeRequest) -> dict[str, Any]:
         "subgoal": request.subgoal_id or request.kind,
         "question": request.subgoal or f"EVA's {request.kind}",
         "evidence": [
-            f"{item.kind}{f' {item.tool}' if item.tool else ''}: {shortened(item.text, MOST_EVIDENCE_CHARS)}"
+            f"{item.kind}{f' {item.tool}' if item.tool else ''}: "
+            f"{shortened(item.text, MOST_EVIDENCE_CHARS)}"
             for item in request.transcript
             if item.turn == request.turn
         ],
@@ -56,17 +61,21 @@ def _about(request: JudgeRequest) -> dict[str, Any]:
 
 
 class KeptVerdicts:
-    """The verdicts of one judge in one file, and its answers to questions that have none, or none yet. In memory are their places."""
+    """The verdicts of one judge in one file, and its answers to questions that have none, or none
+    yet. In memory are their places.
+    """
 
     def __init__(self, path: Path, settings: JudgeSettings) -> None:
-        """Opens the file, or makes one. A last line that was cut off by the end of a process is removed.
+        """Opens the file, or makes one. A last line that was cut off by the end of a process is
+        removed.
 
         Args:
             path: The file.
             settings: Model and form of the answers; answers of another judge are not used.
 
         Raises:
-            VerdictFileError: It cannot be written, another run writes it, or it is another kind of file.
+            VerdictFileError: It cannot be written, another run writes it, or it is another kind of
+                file.
         """
         self._path = path
         self._settings = settings
@@ -77,24 +86,31 @@ class KeptVerdicts:
             ensure_file(path)
             self._file: IO[bytes] = path.open("a+b")
         except OSError as error:
-            raise self._unusable(error.strerror or type(error).__name__, "Name a file that can be written.") from error
+            raise self._unusable(
+                error.strerror or type(error).__name__, "Name a file that can be written."
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._read_places()
         except BlockingIOError as error:
             self.close()
-            raise self._unusable("another run is writing it", "Wait for that run, or name another file.") from error
+            raise self._unusable(
+                "another run is writing it", "Wait for that run, or name another file."
+            ) from error
         except VerdictFileError:
             self.close()
             raise
 
     def verdict_on(self, request: JudgeRequest) -> JudgeVerdict | None:
-        """Returns the verdict on a question by the same model, asked in the same way; None if there is none."""
+        """Returns the verdict on a question by the same model, asked in the same way; None if there
+        is none.
+        """
         place = self._verdicts.get(self._key(request))
         if place is None:
             return None
         verdict = JudgeVerdict.model_validate(self._read(place)["verdict"])
-        # The same words may be asked about for another version of the goals, on another agent's budget.
+        # The same words may be asked about for another version of the goals, on another agent's
+        # budget.
         return verdict.model_copy(update={"goal_set": request.goal_set, "agent": request.agent})
 
     def answers_to(self, request: JudgeRequest) -> Sequence[TrialAnswer]:
@@ -122,12 +138,16 @@ class KeptVerdicts:
         self._answers.setdefault(key, []).append(place)
 
     def text_for(self, question: Question) -> str | None:
-        """Returns the text with which the same model answered the same prompt; None if there is none."""
+        """Returns the text with which the same model answered the same prompt; None if there is
+        none.
+        """
         place = self._texts.get(self._key_of(question.system, question.user))
         return None if place is None else str(self._read(place)["text"])
 
     def keep_text(self, question: Question, text: str) -> None:
-        """Writes the answer to a question that has no verdict, as the one about causes. Raises as `keep_verdict`."""
+        """Writes the answer to a question that has no verdict, as the one about causes. Raises as
+        `keep_verdict`.
+        """
         key = self._key_of(question.system, question.user)
         self._texts[key] = self._write({"key": key, "text": text})
 
@@ -146,8 +166,13 @@ class KeptVerdicts:
             try:
                 self._note(json.loads(line), place)
             except (ValueError, KeyError, TypeError, ValidationError) as error:
-                seen = f"line {number} is no verdict or answer, so this is another file or it was changed"
-                raise self._unusable(seen, "Name a new file, or the one of an earlier run.") from error
+                seen = (
+                    f"line {number} is no verdict or answer, so this is another file or it was "
+                    "changed"
+                )
+                raise self._unusable(
+                    seen, "Name a new file, or the one of an earlier run."
+                ) from error
             place += len(line)
 
     def _note(self, record: dict[str, Any], place: int) -> None:
@@ -174,12 +199,16 @@ class KeptVerdicts:
             self._file.write(json.dumps(record).encode() + b"\n")
             self._file.flush()
         except OSError as error:
-            raise self._unusable(error.strerror or type(error).__name__, "Make room, and start again.") from error
+            raise self._unusable(
+                error.strerror or type(error).__name__, "Make room, and start again."
+            ) from error
         return place
 
     def _key(self, request: JudgeRequest) -> str:
         """The question, and everything that decides how it is answered."""
-        return self._key_of(request.request_id, request.trials, request.stops_early, request.retry_waves)
+        return self._key_of(
+            request.request_id, request.trials, request.stops_early, request.retry_waves
+        )
 
     def _key_of(self, *about: object) -> str:
         settings = self._settings

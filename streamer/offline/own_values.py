@@ -16,7 +16,9 @@ from streamer.terminal import say
 class OwnMeasures:
     """Measures that are called on the newest rows of recorded calls, in this process."""
 
-    def __init__(self, settings: MeasureSettings, measures: Iterable[Measure] | None = None) -> None:
+    def __init__(
+        self, settings: MeasureSettings, measures: Iterable[Measure] | None = None
+    ) -> None:
         """Takes these measures, or reads those of the settings and says what cannot be used.
 
         Raises:
@@ -30,7 +32,10 @@ class OwnMeasures:
         measures = [*measures]
         for each in measures:
             if not isinstance(each, Measure):
-                raise SetupError(f"{each!r} is no measure: put @measure in front of its function. Nothing was scored.")
+                raise SetupError(
+                    f"{each!r} is no measure: put @measure in front of its function. Nothing was "
+                    "scored."
+                )
         self._calls = [Calls(each, settings.seconds) for each in measures]
 
     def __bool__(self) -> bool:
@@ -43,9 +48,14 @@ class OwnMeasures:
         return self.of_rows(scoring.newest_rows(), scoring.words, context)
 
     def of_rows(
-        self, newest: Iterable[Row], words: Iterable[WordsRow], context: Callable[[], MetricContext] | None = None
+        self,
+        newest: Iterable[Row],
+        words: Iterable[WordsRow],
+        context: Callable[[], MetricContext] | None = None,
     ) -> list[OwnRow]:
-        """Their values of a call whose newest rows these are. Without a context, those that ask for one are left out."""
+        """Their values of a call whose newest rows these are. Without a context, those that ask for
+        one are left out.
+        """
         rows = [*newest]
         by_turn = {row.turn: row for row in words}
         turns = [row for row in rows if isinstance(row, TurnRow) and row.status != "withdrawn"]

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import Effect, PublishRow, PublishTranscript, PublishWords, RequestVerdict
+from consumers.engine.effects import (
+    Effect,
+    PublishRow,
+    PublishTranscript,
+    PublishWords,
+    RequestVerdict,
+)
 from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
@@ -49,7 +55,8 @@ class ScoringPlan:
         limits: Limits of the evaluator. Limits that would cut a recording off do not apply.
         rules: How goals are judged, and whether a judge is asked.
         code_version: Written into the rows of calls.
-        arrival_seed: Decides in which order events of different sources are read; None is by their times.
+        arrival_seed: Decides in which order events of different sources are read; None is by their
+            times.
         writes_transcripts: Whether the call gets a transcript.
         redaction: Rules of the redaction of its texts.
         sets: Goal sets to choose from; None for no goals.
@@ -75,10 +82,23 @@ def plan_from(
     arrival_seed: int | None = None,
     writes_transcripts: bool = False,
 ) -> ScoringPlan:
-    """The plan by the evaluator's limits, goals and redaction; a judge is asked as `asks_judge` says, whatever the settings say."""
-    rules = settings.goals.rules(settings.judge, has_judge=False).model_copy(update={"asks_judge": asks_judge})
+    """The plan by the evaluator's limits, goals and redaction; a judge is asked as `asks_judge`
+    says, whatever the settings say.
+    """
+    rules = settings.goals.rules(settings.judge, has_judge=False).model_copy(
+        update={"asks_judge": asks_judge}
+    )
     version, redaction = installed_version(), settings.redaction
-    return ScoringPlan(settings.all_limits, rules, version, arrival_seed, writes_transcripts, redaction, sets, agent)
+    return ScoringPlan(
+        settings.all_limits,
+        rules,
+        version,
+        arrival_seed,
+        writes_transcripts,
+        redaction,
+        sets,
+        agent,
+    )
 
 
 class _Given:
@@ -102,8 +122,8 @@ class RecordedScoring:
         rows: Rows that the evaluator would have written so far, in that order.
         words: Rows of words that it would have written so far, in that order.
         refused: Events that it would have quarantined; they are not in the scores.
-        transcript: The JSON array for the topic `transcripts`; None before the end of the call, if the plan wants none, and
-            if it would be too large.
+        transcript: The JSON array for the topic `transcripts`; None before the end of the call, if
+            the plan wants none, and if it would be too large.
         lacks: Sentences about what the recording does not have.
     """
 
@@ -120,14 +140,18 @@ class RecordedScoring:
     def run(self, on_event: Callable[[], None] = _not_counted) -> Asking:
         """Folds the call event by event and lets silence pass between them, to the call's end.
 
-        Questions are answered at the very moment at which they are asked, so that the same answers give the same records,
-        however long a judge took.
+        Questions are answered at the very moment at which they are asked, so that the same answers
+        give the same records, however long a judge took.
 
         Args:
             on_event: Called after each event.
         """
         plan, call = self.plan, self.call
-        events = in_time_order(call) if plan.arrival_seed is None else in_random_order(call, plan.arrival_seed)
+        events = (
+            in_time_order(call)
+            if plan.arrival_seed is None
+            else in_random_order(call, plan.arrival_seed)
+        )
         redactor = Redactor(plan.redaction)
         arrivals = list(arrivals_of(call.conversation_id, events, self.refused, redactor))
         goals = ChosenGoals(_Given(self.goal_set), plan.rules)
@@ -141,7 +165,9 @@ class RecordedScoring:
         )
         for arrival, known_ms in zip(arrivals, _known_until(arrivals), strict=True):
             while (wakeup_ms := evaluator.next_wakeup()) is not None and wakeup_ms <= known_ms:
-                yield from self._written(evaluator, evaluator.advance(wakeup_ms, self._next_place()))
+                yield from self._written(
+                    evaluator, evaluator.advance(wakeup_ms, self._next_place())
+                )
             if arrival is not None:
                 arrival.offset = self._next_place()
                 yield from self._written(evaluator, evaluator.receive(arrival))
@@ -150,12 +176,16 @@ class RecordedScoring:
             yield from self._written(evaluator, evaluator.advance(wakeup_ms, self._next_place()))
 
     def _next_place(self) -> int:
-        """The number of the next step, as if there were a log: an event, a verdict, or time that passes."""
+        """The number of the next step, as if there were a log: an event, a verdict, or time that
+        passes.
+        """
         self._place += 1
         return self._place
 
     def newest_rows(self) -> list[Row]:
-        """The newest row of each turn and of the call, with its goals, in the order of turns; the row of the call is the last."""
+        """The newest row of each turn and of the call, with its goals, in the order of turns; the
+        row of the call is the last.
+        """
         goals = [row for row in self.rows if isinstance(row, GoalsRow)]
         turns = {row.turn: row for row in self.rows if isinstance(row, TurnRow)}
         calls = [row for row in self.rows if isinstance(row, CallRow)]
@@ -163,7 +193,9 @@ class RecordedScoring:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences for a person: what the recording lacks, and the events that are not in the scores."""
+        """Sentences for a person: what the recording lacks, and the events that are not in the
+        scores.
+        """
         return (*self.lacks, *about_refused(self.call.conversation_id, self.refused))
 
     def _written(self, evaluator: PartitionEvaluator, effects: Iterable[Effect]) -> Asking:
@@ -195,7 +227,15 @@ class RecordedScoring:
     def _arrival(self, request: JudgeRequest, verdict: JudgeVerdict) -> Arrival:
         asked_ms = request.asked_at_ms
         answer = verdict.model_copy(update={"timestamp": asked_ms})
-        return Arrival(InputSource.JUDGE, self._next_place(), asked_ms, request.conversation_id, answer, b"", None)
+        return Arrival(
+            InputSource.JUDGE,
+            self._next_place(),
+            asked_ms,
+            request.conversation_id,
+            answer,
+            b"",
+            None,
+        )
 
 
 NO_GOAL_SET: Final = "no goal set is for it, by name, id or agent. It has no progress."
@@ -229,7 +269,8 @@ def score_judged(
     on_event: Callable[[], None] = _not_counted,
     verdicts: Path | None = None,
 ) -> None:
-    """Scores calls with a judge: many side by side, because each waits for the judge most of its time; shows them in their order.
+    """Scores calls with a judge: many side by side, because each waits for the judge most of its
+    time; shows them in their order.
 
     Args:
         scorings: The calls before they are scored.
@@ -254,7 +295,9 @@ def score_judged(
         requests = next(asking, None)
         while requests is not None:
             try:
-                requests = asking.send([*await asyncio.gather(*map(judge.answer_whatever_the_rate, requests))])
+                requests = asking.send(
+                    [*await asyncio.gather(*map(judge.answer_whatever_the_rate, requests))]
+                )
             except StopIteration:
                 requests = None
         return scoring
@@ -263,7 +306,9 @@ def score_judged(
 
 
 def _known_until(arrivals: Sequence[Arrival | None]) -> list[int]:
-    """For each event up to when all is known before it is read: nothing that is still unread came sooner."""
+    """For each event up to when all is known before it is read: nothing that is still unread came
+    sooner.
+    """
     known: list[int] = []
     earliest_ms = _FOR_EVER_MS
     for arrival in reversed(arrivals):
@@ -274,7 +319,9 @@ def _known_until(arrivals: Sequence[Arrival | None]) -> list[int]:
 
 
 def _limits_for(arrivals: Iterable[Arrival | None], limits: Limits) -> Limits:
-    """The limits with which no event of the call comes after its end: a recording is complete, so a pause in it is no end."""
+    """The limits with which no event of the call comes after its end: a recording is complete, so a
+    pause in it is no end.
+    """
     there = [arrival for arrival in arrivals if arrival is not None]
     ends_ms = [arrival.broker_time_ms for arrival in there if _is_end(arrival.event)]
     last_ms = max((arrival.broker_time_ms for arrival in there), default=0)
@@ -283,7 +330,9 @@ def _limits_for(arrivals: Iterable[Arrival | None], limits: Limits) -> Limits:
     times = {
         "closing_grace_ms": grace_ms,
         "idle_ms": max(limits.idle_ms, whole_ms),
-        "max_call_duration_ms": max(limits.max_call_duration_ms, 2 * whole_ms + limits.idle_ms + grace_ms),
+        "max_call_duration_ms": max(
+            limits.max_call_duration_ms, 2 * whole_ms + limits.idle_ms + grace_ms
+        ),
     }
     return limits.model_copy(update=_NEVER_CUT_OFF | times)
 

@@ -1,7 +1,9 @@
-"""Does the same work on many recorded calls on all cores, and gives the results in the order of the calls.
+"""Does the same work on many recorded calls on all cores, and gives the results in the order of the
+calls.
 
-A few calls are done in this process: starting others takes longer. The work is a function of its place alone, so the results
-are the same, whichever process has done it. Only a few results and places are in memory at a time.
+A few calls are done in this process: starting others takes longer. The work is a function of its
+place alone, so the results are the same, whichever process has done it. Only a few results and
+places are in memory at a time.
 """
 
 import multiprocessing
@@ -20,8 +22,9 @@ from typing import Any, Final, TypeVar
 from consumers.runtime.process import OperatorError
 
 PLACES_AHEAD: Final = 4
-"""Calls of each process that are begun, or done and not yet printed: a long call in front must not leave the others idle. It
-bounds the memory, together with the longest line of a file."""
+"""Calls of each process that are begun, or done and not yet printed: a long call in front must not
+leave the others idle. It bounds the memory, together with the longest line of a file.
+"""
 ALONE_SECONDS: Final = 0.3
 """Time for which this process works alone: to start and end others takes a part of it."""
 
@@ -36,8 +39,10 @@ class WorkerLostError(OperatorError):
 
     def __init__(self) -> None:
         super().__init__(
-            "One of the processes that read the calls ended without a word, so reading stops here; results before it were "
-            "printed. The system may have ended it because memory was short: try again with --processes 1."
+            "One of the processes that read the calls ended without a word, so reading stops here; "
+            "results before it were "
+            "printed. The system may have ended it because memory was short: try again with "
+            "--processes 1."
         )
 
 
@@ -53,9 +58,10 @@ def results_in_order(
 
     Args:
         places: Read as they are needed.
-        work: Done for each; it and its results are sent between processes. Its errors end everything.
-        processes: How many work at the same time; 1 is this one alone. None is one on each core, once the work has
-            taken longer than it takes to start them.
+        work: Done for each; it and its results are sent between processes. Its errors end
+            everything.
+        processes: How many work at the same time; 1 is this one alone. None is one on each core,
+            once the work has taken longer than it takes to start them.
 
     Raises:
         WorkerLostError: One of the processes was ended from outside.
@@ -73,11 +79,15 @@ def results_in_order(
     yield from _beside_each_other(waiting, work, count)
 
 
-def _beside_each_other(places: Iterator[Place], work: Callable[[Place], Result], count: int) -> Iterator[Result]:
+def _beside_each_other(
+    places: Iterator[Place], work: Callable[[Place], Result], count: int
+) -> Iterator[Result]:
     first = next(places, None)
     if first is None:
         return
-    pool = ProcessPoolExecutor(count, mp_context=_context(work), initializer=_begin, initargs=(work,))
+    pool = ProcessPoolExecutor(
+        count, mp_context=_context(work), initializer=_begin, initargs=(work,)
+    )
     # A copy has our handlers of signals until it has its own.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -102,9 +112,11 @@ def _beside_each_other(places: Iterator[Place], work: Callable[[Place], Result],
 
 
 def _context(work: Callable[[Any], Any]) -> multiprocessing.context.BaseContext:
-    """How processes begin: as copies of this one if it has a single thread, because a lock of another one would stay locked.
+    """How processes begin: as copies of this one if it has a single thread, because a lock of
+    another one would stay locked.
 
-    Otherwise as copies of a process that has loaded the work, which takes as long as some fifty calls.
+    Otherwise as copies of a process that has loaded the work, which takes as long as some fifty
+    calls.
     """
     if _threads() == 1:
         return multiprocessing.get_context("fork")
@@ -116,7 +128,9 @@ def _context(work: Callable[[Any], Any]) -> multiprocessing.context.BaseContext:
 
 
 def _threads() -> int | None:
-    """The threads of this process, those of libraries included; None where the system does not say, as on macOS."""
+    """The threads of this process, those of libraries included; None where the system does not say,
+    as on macOS.
+    """
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir())
     except OSError:
@@ -124,7 +138,9 @@ def _threads() -> int | None:
 
 
 def _end_now(pool: ProcessPoolExecutor) -> None:
-    """Nobody waits for the results of the calls that are under way: Ctrl-C must not take as long as the longest of them."""
+    """Nobody waits for the results of the calls that are under way: Ctrl-C must not take as long as
+    the longest of them.
+    """
     for process in list((pool._processes or {}).values()):  # noqa: SLF001 - `terminate_workers` comes with Python 3.14
         process.terminate()
 
@@ -133,7 +149,9 @@ _work: Callable[[Any], Any] | None = None
 
 
 def _begin(work: Callable[[Any], Any]) -> None:
-    """Makes a process ready: Ctrl-C is for its parent, without which it ends. SIGTERM ends it without a word."""
+    """Makes a process ready: Ctrl-C is for its parent, without which it ends. SIGTERM ends it
+    without a word.
+    """
     global _work  # noqa: PLW0603 - sent once to each process, not with each of its calls
     _work = work
     signal.signal(signal.SIGINT, signal.SIG_IGN)

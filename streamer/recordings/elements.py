@@ -1,7 +1,9 @@
-"""The elements of a file: which form each of them has, and what it says of calls. This decides it for every command that reads files.
+"""The elements of a file: which form each of them has, and what it says of calls. This decides it
+for every command that reads files.
 
-An element is a line, an element of an array, or the whole file. An element may be an event in any of the forms in which ingest takes
-events, spans by OTLP, the record of a conversation with an ElevenLabs agent, or a whole call in the wire-level form.
+An element is a line, an element of an array, or the whole file. An element may be an event in any
+of the forms in which ingest takes events, spans by OTLP, the record of a conversation with an
+ElevenLabs agent, or a whole call in the wire-level form.
 """
 
 import json
@@ -31,7 +33,14 @@ from streamer.recordings.files import (
     shape_error,
     value_in,
 )
-from streamer.sources.http.body import WHICH_EVENTS, Posted, UnreadableBodyError, in_our_words, stream_in, structured
+from streamer.sources.http.body import (
+    WHICH_EVENTS,
+    Posted,
+    UnreadableBodyError,
+    in_our_words,
+    stream_in,
+    structured,
+)
 from streamer.sources.http.traces import posted_spans
 
 # A file as elements.
@@ -43,7 +52,8 @@ class Element(NamedTuple):
     Attributes:
         at: Its place.
         text: Its bytes.
-        value: What they say as JSON; the error if they are no JSON; None if they are spans in protobuf.
+        value: What they say as JSON; the error if they are no JSON; None if they are spans in
+            protobuf.
     """
 
     at: At
@@ -74,7 +84,9 @@ def elements_in(file: IO[bytes], path: Path) -> Iterator[Element]:
     has_lines = Path(path.name.removesuffix(".gz")).suffix in _OF_LINES
     if isinstance(element_at(At(path), first).value, dict):
         second = next(lines, b"")
-        yield from _lines(chain((first, second), lines), At(path, number if second or has_lines else 0))
+        yield from _lines(
+            chain((first, second), lines), At(path, number if second or has_lines else 0)
+        )
         return
     content = head + first + file.read(max(0, MAX_DOCUMENT_BYTES + 1 - len(first)))
     if len(content) > MAX_DOCUMENT_BYTES:
@@ -87,7 +99,9 @@ def elements_in(file: IO[bytes], path: Path) -> Iterator[Element]:
         yield whole
     elif _is_protobuf(content):
         yield whole._replace(value=None)
-    elif has_lines or (first.lstrip()[:1] == b"{" and first.rstrip()[-1:] == b"}"):  # the first line is broken
+    elif has_lines or (
+        first.lstrip()[:1] == b"{" and first.rstrip()[-1:] == b"}"
+    ):  # the first line is broken
         yield from _lines(content.splitlines(keepends=True), At(path, 1))
     else:
         raise whole.value
@@ -99,14 +113,18 @@ _OF_LINES: Final = (".jsonl", ".ndjson")
 def _lines(lines: Iterable[bytes], at: At) -> Iterator[Element]:
     for line in lines:
         if len(line) > MAX_LINE_BYTES:
-            raise shape_error(str(at), f"a line of at most {MAX_LINE_BYTES:,} bytes", "a longer one")
+            raise shape_error(
+                str(at), f"a line of at most {MAX_LINE_BYTES:,} bytes", "a longer one"
+            )
         if line.strip():
             yield element_at(at, line)
         at = at._replace(number=at.number + 1)
 
 
 def _is_protobuf(content: bytes) -> bool:
-    """Whether it is an export request: its first field has the number 1, and its fields end where it ends."""
+    """Whether it is an export request: its first field has the number 1, and its fields end where
+    it ends.
+    """
     try:
         deque(spans_in_protobuf(content, MAX_DOCUMENT_BYTES), maxlen=0)
     except UnreadableSpansError:
@@ -140,20 +158,28 @@ ROW_FIELDS: Final = frozenset({"row", "conversation_id"})
 """Fields that every row has, and no recorded call."""
 _OTHERS: Final = (
     _Other(
-        frozenset({"agent_trace"}), "this is a trace of agent-inspect, and no recording", "the events of a call", '"agent_trace"',
+        frozenset({"agent_trace"}),
+        "this is a trace of agent-inspect, and no recording",
+        "the events of a call",
+        '"agent_trace"',
         "`callgauge score FILE --format agent-inspect` scores traces.",
     ),
     _Other(
-        frozenset({"conversation_id", "records", "transcript"}), "these are the scores of a call, and no recording of it",
-        "the events of a call", "what `callgauge call --json` prints, which has no events",
+        frozenset({"conversation_id", "records", "transcript"}),
+        "these are the scores of a call, and no recording of it",
+        "the events of a call",
+        "what `callgauge call --json` prints, which has no events",
         "`callgauge report --from-topics ID` makes the page of a call that the topics have.",
     ),
     _Other(
-        ROW_FIELDS, "these are rows of turns and calls, and no recording", "events of calls",
+        ROW_FIELDS,
+        "these are rows of turns and calls, and no recording",
+        "events of calls",
         "what `callgauge score` prints, which has no events",
-        "`callgauge trials` compares calls by their rows; give the recording that they were made from.",
+        "`callgauge trials` compares calls by their rows; give the recording that they were made "
+        "from.",
     ),
-)  # fmt: skip
+)
 
 
 _OF_EVENTS: Final = (*TYPE_KEYS, "stream", "timestamp")
@@ -174,7 +200,11 @@ def form_of(element: Element) -> Form:
     for other in _OTHERS:
         if isinstance(value, dict) and value.keys() >= other.fields:
             raise RecordingError(
-                what=other.what, where=str(at), expected=other.expected, seen=other.seen, remedy=other.remedy
+                what=other.what,
+                where=str(at),
+                expected=other.expected,
+                seen=other.seen,
+                remedy=other.remedy,
             )
     if is_record(value):
         return Form.RECORD
@@ -184,7 +214,10 @@ def form_of(element: Element) -> Form:
         return Form.SPANS
     if any(isinstance(value.get(name), list) for name in WIRE_STREAMS):
         return Form.CALL
-    has_type = any(key in value for key in (*_OF_EVENTS, "specversion")) or translated(value, 0) is not None
+    has_type = (
+        any(key in value for key in (*_OF_EVENTS, "specversion"))
+        or translated(value, 0) is not None
+    )
     return Form.CALL if not has_type and value.keys() & {"id", *WIRE_STREAMS} else Form.EVENT
 
 
@@ -218,7 +251,9 @@ class WholeCall(NamedTuple):
 
 
 def told(element: Element) -> Iterator[Said | WholeCall | RecordingError | None]:
-    """What an element says: events, a whole call, why something in it cannot be read, and None for something that no rule reads."""
+    """What an element says: events, a whole call, why something in it cannot be read, and None for
+    something that no rule reads.
+    """
     try:
         form = form_of(element)
         if form is Form.CALL:
@@ -231,7 +266,9 @@ def told(element: Element) -> Iterator[Said | WholeCall | RecordingError | None]
                 found = list(in_our_words(posted, 0))
                 for each in found:
                     has_no_time = each is not posted and not each.event["timestamp"]
-                    yield _said(each._replace(fault=_NO_TIME) if has_no_time else each, element.at, form)
+                    yield _said(
+                        each._replace(fault=_NO_TIME) if has_no_time else each, element.at, form
+                    )
                 if not found:
                     yield None
     except RecordingError as error:
@@ -262,29 +299,46 @@ def _posted(element: Element, form: Form) -> Iterator[Posted]:
 def _said(posted: Posted, at: At, form: Form) -> Said | RecordingError:
     if posted.fault is not None:
         expected = _READABLE.get(posted.fault) or _READABLE[form]
-        return _refused("it cannot be read", at, expected, posted.fault, "Compare with docs/sources/recordings.md.")
+        return _refused(
+            "it cannot be read",
+            at,
+            expected,
+            posted.fault,
+            "Compare with docs/sources/recordings.md.",
+        )
     if not isinstance(posted.event, Mapping):
         return shape_error(str(at), "a JSON object", kind_of(posted.event))
     event, attributes = FiledEvent(posted.event, at), posted.attributes or {}
     named = event.pop("conversation_id", None)
-    named = attributes.get("subject") or attributes.get("partitionkey") or (str(named) if type(named) is int else named)
+    named = (
+        attributes.get("subject")
+        or attributes.get("partitionkey")
+        or (str(named) if type(named) is int else named)
+    )
     if named is not None and not _is_name(named):
         expected = f'"conversation_id" as a text of 1 to {MAX_NAME_CHARS} printable characters'
         return shape_error(str(at), expected, kind_of(named))
     try:
-        # The record of a conversation has no type either; what looks like one and is none is not an event.
+        # The record of a conversation has no type either; what looks like one and is none is not an
+        # event.
         if event.keys().isdisjoint(_OF_EVENTS) and "type" not in attributes:
             raise refused_type(event)
         stream = stream_in(event, attributes)
     except RefusedRecordError as error:
         seen = Redactor().beginning(error.seen, 2 * MAX_SHOWN_CHARS)
-        return _refused(error.what, at, error.expected.removeprefix("expected "), seen, WHICH_EVENTS)
+        return _refused(
+            error.what, at, error.expected.removeprefix("expected "), seen, WHICH_EVENTS
+        )
     identity = (attributes["source"], attributes["id"]) if "id" in attributes else None
-    return Said(named, None if is_control_event(event) else stream, event, identity, form is Form.SPANS)
+    return Said(
+        named, None if is_control_event(event) else stream, event, identity, form is Form.SPANS
+    )
 
 
 def _is_name(named: object) -> bool:
-    return isinstance(named, str) and named.isprintable() and 0 < len(named.encode()) <= MAX_NAME_CHARS
+    return (
+        isinstance(named, str) and named.isprintable() and 0 < len(named.encode()) <= MAX_NAME_CHARS
+    )
 
 
 def _refused(what: str, at: At, expected: str, seen: str, remedy: str) -> RecordingError:

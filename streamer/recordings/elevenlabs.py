@@ -1,8 +1,10 @@
-"""Turns the record of a conversation with an ElevenLabs agent into the events that its call would have produced. Pure.
+"""Turns the record of a conversation with an ElevenLabs agent into the events that its call would
+have produced. Pure.
 
-Records of the newest releases have the time of each entry in milliseconds. Others have whole seconds: then the events are
-in the right order and no latency is estimated from them. ElevenLabs' own measurements come with the record, which is the
-last event. A record may come as spans in place of entries (`otlp_traces`): then the entries are made from them.
+Records of the newest releases have the time of each entry in milliseconds. Others have whole
+seconds: then the events are in the right order and no latency is estimated from them. ElevenLabs'
+own measurements come with the record, which is the last event. A record may come as spans in place
+of entries (`otlp_traces`): then the entries are made from them.
 """
 
 import ast
@@ -16,17 +18,30 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, from_json
 
 from consumers.engine.sources.otlp import Span, spans_in_json
-from schemas.events.elevenlabs import ConversationRecord, RecordedToolCall, RecordedToolResult, RecordEntry
+from schemas.events.elevenlabs import (
+    ConversationRecord,
+    RecordedToolCall,
+    RecordedToolResult,
+    RecordEntry,
+)
 from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_INSTRUCTIONS_CHARS, without_infinity
 from streamer.recordings.files import shown
 
 Event = dict[str, Any]
 _ROLES: Final = ("user", "agent")
-RECORD_WEBHOOKS: Final = frozenset({"post_call_transcription", "post_call_transcription_otel", "unredacted_transcript"})
+RECORD_WEBHOOKS: Final = frozenset(
+    {"post_call_transcription", "post_call_transcription_otel", "unredacted_transcript"}
+)
 """Types of webhooks whose `data` is the record of a conversation."""
-WEBHOOKS: Final = RECORD_WEBHOOKS | {"post_call_audio", "unredacted_audio", "call_initiation_failure"}
-_OF_EVENTS: Final = frozenset({"type", "message_type", "event_type", "stream", "timestamp", "specversion", "message"})
+WEBHOOKS: Final = RECORD_WEBHOOKS | {
+    "post_call_audio",
+    "unredacted_audio",
+    "call_initiation_failure",
+}
+_OF_EVENTS: Final = frozenset(
+    {"type", "message_type", "event_type", "stream", "timestamp", "specversion", "message"}
+)
 """Fields of an event; a record has none of them."""
 
 
@@ -37,10 +52,12 @@ class AgentCall(NamedTuple):
         conversation_id: ElevenLabs' id; None if the record has none.
         agent: Name of the agent, otherwise its id; None if the record has neither.
         ended_reason: Why the call ended.
-        started: The start of the call, with the agent, its instructions and the span of the call as far as the record has them.
-        events: Events of the agent by time, and last the record itself. The evaluator leaves all but the record out of a call that has
-            live events.
-        left_out: What of the record is not read, a sentence for each entry: the rest of the call is.
+        started: The start of the call, with the agent, its instructions and the span of the call as
+            far as the record has them.
+        events: Events of the agent by time, and last the record itself. The evaluator leaves all
+            but the record out of a call that has live events.
+        left_out: What of the record is not read, a sentence for each entry: the rest of the call
+            is.
     """
 
     conversation_id: str | None
@@ -52,36 +69,54 @@ class AgentCall(NamedTuple):
 
 
 def is_record(document: object) -> bool:
-    """Whether a document is the record of a conversation, lists its entries, or is the body of a webhook, which may hold one.
+    """Whether a document is the record of a conversation, lists its entries, or is the body of a
+    webhook, which may hold one.
 
-    A record without entries is one of a call without turns: nobody spoke, or the webhook leaves the transcript out
-    (`exclude_transcript`). A record with a type or a time of ours is an event, as `POST /events` takes it.
+    A record without entries is one of a call without turns: nobody spoke, or the webhook leaves the
+    transcript out (`exclude_transcript`). A record with a type or a time of ours is an event, as
+    `POST /events` takes it.
     """
     if isinstance(document, list):
-        return bool(document) and all(isinstance(each, Mapping) and each.get("role") in _ROLES for each in document)
+        return bool(document) and all(
+            isinstance(each, Mapping) and each.get("role") in _ROLES for each in document
+        )
     if not isinstance(document, Mapping):
         return False
     if isinstance(data := document.get("data"), Mapping):
         kind = document.get("type")
-        return "event_timestamp" in document or (is_record(data) if kind is None else kind in WEBHOOKS)
+        return "event_timestamp" in document or (
+            is_record(data) if kind is None else kind in WEBHOOKS
+        )
     if not document.keys().isdisjoint(_OF_EVENTS):
         return False
     record = unwrapped(document)
     has_subject = "agent_id" in record or isinstance(record.get("metadata"), Mapping)
-    if isinstance(record.get("conversation_id"), str) and has_subject and "full_audio" not in record:
-        # Of somebody's conversation a role of tomorrow costs its entry; entries without a name may be another format altogether.
+    if (
+        isinstance(record.get("conversation_id"), str)
+        and has_subject
+        and "full_audio" not in record
+    ):
+        # Of somebody's conversation a role of tomorrow costs its entry; entries without a name may
+        # be another format altogether.
         return True
     return is_record(record.get("transcript"))
 
 
 def other_webhook(document: object) -> str | None:
-    """The type of a webhook's body that holds no record: recorded sound, a call that never began, or a type of tomorrow."""
-    kind = document.get("type") if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping) else None
+    """The type of a webhook's body that holds no record: recorded sound, a call that never began,
+    or a type of tomorrow.
+    """
+    kind = (
+        document.get("type")
+        if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping)
+        else None
+    )
     return kind if isinstance(kind, str) and kind not in RECORD_WEBHOOKS else None
 
 
 def call_in(document: Mapping[str, Any] | Sequence[Any]) -> AgentCall:
-    """The call of a document that is a record, holds one as the body of a webhook, or lists the entries of one.
+    """The call of a document that is a record, holds one as the body of a webhook, or lists the
+    entries of one.
 
     Raises:
         UnreadableSpansError: Its entries are spans that cannot be read.
@@ -93,8 +128,8 @@ def call_in(document: Mapping[str, Any] | Sequence[Any]) -> AgentCall:
 
 
 def unwrapped(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The record that a document is, or has as the body of a webhook, with the names of ElevenLabs' API: their package for JavaScript
-    writes `timeInCallSecs` for `time_in_call_secs`.
+    """The record that a document is, or has as the body of a webhook, with the names of ElevenLabs'
+    API: their package for JavaScript writes `timeInCallSecs` for `time_in_call_secs`.
     """
     data = document.get("data")
     record = dict(data if isinstance(data, Mapping) else document)
@@ -105,8 +140,11 @@ def unwrapped(document: Mapping[str, Any]) -> dict[str, Any]:
     return record
 
 
-def agent_call(record: Mapping[str, Any], span: Mapping[str, str] = MappingProxyType({})) -> AgentCall:
-    """The call that a record is of; `span` is the field of its start that names the span of the call.
+def agent_call(
+    record: Mapping[str, Any], span: Mapping[str, str] = MappingProxyType({})
+) -> AgentCall:
+    """The call that a record is of; `span` is the field of its start that names the span of the
+    call.
 
     Raises:
         ValidationError: Something that a rule reads is of another type.
@@ -118,7 +156,9 @@ def agent_call(record: Mapping[str, Any], span: Mapping[str, str] = MappingProxy
         if entry.role in _ROLES:
             events.add(entry)
         else:
-            left_out.append(f"transcript[{place}].role: expected user or agent, saw {shown(entry.role)}")
+            left_out.append(
+                f"transcript[{place}].role: expected user or agent, saw {shown(entry.role)}"
+            )
     played = sorted(events.finished(typed.conversation_id), key=lambda event: event["timestamp"])
     duration_s = typed.metadata.call_duration_secs or 0.0
     end_ms = max(played[-1]["timestamp"], int(events.start_ms + duration_s * MS_PER_SECOND))
@@ -131,15 +171,26 @@ def agent_call(record: Mapping[str, Any], span: Mapping[str, str] = MappingProxy
         typed.metadata.termination_reason,
         {**started, **{name: value for name, value in known.items() if value is not None}},
         # A record is known by its transcript, also where nobody spoke.
-        (*({**event, "is_from_record": True} for event in played), {"transcript": (), **record, "timestamp": end_ms}),
+        (
+            *({**event, "is_from_record": True} for event in played),
+            {"transcript": (), **record, "timestamp": end_ms},
+        ),
         tuple(left_out),
     )
 
 
 def _instructions_in(record: Mapping[str, Any]) -> str | None:
-    """The prompt with which the call was begun, if it replaced the agent's own; the record has no other."""
+    """The prompt with which the call was begun, if it replaced the agent's own; the record has no
+    other.
+    """
     found: Any = record
-    for name in ("conversation_initiation_client_data", "conversation_config_override", "agent", "prompt", "prompt"):
+    for name in (
+        "conversation_initiation_client_data",
+        "conversation_config_override",
+        "agent",
+        "prompt",
+        "prompt",
+    ):
         found = found.get(name) if isinstance(found, Mapping) else None
     return found if isinstance(found, str) and 0 < len(found) <= MAX_INSTRUCTIONS_CHARS else None
 
@@ -178,12 +229,16 @@ def _in_their_names(value: Any, levels: int) -> Any:
 
 
 def _typed(record: Mapping[str, Any]) -> ConversationRecord:
-    """The record, checked entry by entry: one check of 40,000 entries keeps every thread waiting for a tenth of a second."""
+    """The record, checked entry by entry: one check of 40,000 entries keeps every thread waiting
+    for a tenth of a second.
+    """
     entries = record.get("transcript")
     if not isinstance(entries, list):
         return ConversationRecord.model_validate(record)
     whole = ConversationRecord.model_validate({**record, "transcript": ()})
-    return whole.model_copy(update={"transcript": tuple(map(_checked, range(len(entries)), entries))})
+    return whole.model_copy(
+        update={"transcript": tuple(map(_checked, range(len(entries)), entries))}
+    )
 
 
 def _checked(place: int, entry: Any) -> RecordEntry:
@@ -203,8 +258,9 @@ def _checked(place: int, entry: Any) -> RecordEntry:
         raise ValidationError.from_exception_data(error.title, faults) from None
 
 
-# The record as spans: `elevenlabs.conversation`, and in it a span of each entry and of each tool, with attributes in ElevenLabs'
-# names. They have no more than a record's entries have, but ids, and a rule for their names is all that is needed to read them.
+# The record as spans: `elevenlabs.conversation`, and in it a span of each entry and of each tool,
+# with attributes in ElevenLabs' names. They have no more than a record's entries have, but ids, and
+# a rule for their names is all that is needed to read them.
 
 _CONVERSATION: Final = "elevenlabs.conversation"
 _TOOL: Final = "elevenlabs.tool."
@@ -215,7 +271,8 @@ _MAX_USAGE_CHARS: Final = 2_048
 
 
 def _without_spans(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The record without `otlp_traces`, with entries made from them where it has no others, and the span of the call as a field.
+    """The record without `otlp_traces`, with entries made from them where it has no others, and the
+    span of the call as a field.
 
     Raises:
         UnreadableSpansError: They are no spans.
@@ -229,8 +286,11 @@ def _without_spans(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     if not record.get("transcript"):
         record["transcript"] = _entries(root, spans)
         length_s = (root.end_ms - root.start_ms) / MS_PER_SECOND
-        told = {"start_time_unix_secs": root.start_ms / MS_PER_SECOND, "call_duration_secs": length_s,
-                "termination_reason": root.first("elevenlabs.termination_reason")}  # fmt: skip
+        told = {
+            "start_time_unix_secs": root.start_ms / MS_PER_SECOND,
+            "call_duration_secs": length_s,
+            "termination_reason": root.first("elevenlabs.termination_reason"),
+        }
         record["metadata"] = {**told, **(record.get("metadata") or {})}
         record.setdefault("status", "done")
     return record, root.as_parent(root.span_id)
@@ -238,7 +298,9 @@ def _without_spans(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 def _entries(root: Span, spans: Sequence[Span]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for span in sorted(spans, key=lambda each: (each.start_ms, each.first("elevenlabs.turn.index") or 0)):
+    for span in sorted(
+        spans, key=lambda each: (each.start_ms, each.first("elevenlabs.turn.index") or 0)
+    ):
         user, agent = span.first("elevenlabs.user.text"), span.first("elevenlabs.agent.text")
         if span.name.startswith(_TOOL):
             entry = found.setdefault(span.parent_id, _entry(root, span, "agent", None))
@@ -270,7 +332,9 @@ def _entry(root: Span, span: Span, role: str, words: object) -> dict[str, Any]:
 
 
 def _amounts(value: object) -> object:
-    """Tokens and their price, which ElevenLabs writes as Python does: `{'tokens': 12, 'price': 0.1}`."""
+    """Tokens and their price, which ElevenLabs writes as Python does: `{'tokens': 12, 'price':
+    0.1}`.
+    """
     try:
         return ast.literal_eval(value[:_MAX_USAGE_CHARS]) if isinstance(value, str) else value
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -279,7 +343,8 @@ def _amounts(value: object) -> object:
 
 def _tool(span: Span) -> tuple[dict[str, Any], dict[str, Any]]:
     named = {
-        "request_id": span.first("elevenlabs.tool.request_id", "elevenlabs.tool.call_id") or span.span_id,
+        "request_id": span.first("elevenlabs.tool.request_id", "elevenlabs.tool.call_id")
+        or span.span_id,
         "tool_name": span.first("elevenlabs.tool.name") or span.name.removeprefix(_TOOL),
     }
     arguments = span.first("elevenlabs.tool.parameters", "elevenlabs.tool.arguments")
@@ -290,11 +355,16 @@ def _tool(span: Span) -> tuple[dict[str, Any], dict[str, Any]]:
         "is_error": span.has_failed,
         "tool_latency_secs": max(0.0, took_ms / MS_PER_SECOND),
     }
-    return {**named, "params_as_json": arguments if isinstance(arguments, str) else None}, {**named, **result}
+    return {**named, "params_as_json": arguments if isinstance(arguments, str) else None}, {
+        **named,
+        **result,
+    }
 
 
 class _Events:
-    """Collects the events of a call, entry by entry. Every one is later than the one before it, so that their order is kept."""
+    """Collects the events of a call, entry by entry. Every one is later than the one before it, so
+    that their order is kept.
+    """
 
     def __init__(self, start_ms: int) -> None:
         self.start_ms = start_ms
@@ -323,14 +393,23 @@ class _Events:
             self._put_result(result, time_ms, is_exact=is_exact)
 
     def finished(self, conversation_id: str | None) -> list[Event]:
-        """All events. A user who interrupted the agent and hung up said nothing after it: that is no turn, and so no interruption."""
+        """All events. A user who interrupted the agent and hung up said nothing after it: that is
+        no turn, and so no interruption.
+        """
         metadata = {"conversation_id": conversation_id}
         first = {"type": "conversation_initiation_metadata", "timestamp": self.start_ms}
         return [{**first, "conversation_initiation_metadata_event": metadata}, *self._events]
 
     def _end_cut_off(self) -> None:
-        """Ends an interrupted answer. The record has no time of the interruption: it was just before the user finished."""
-        self._put({"type": "interruption", "interruption_event": {}}, None, is_exact=False, event_id=self._cut_off_id)
+        """Ends an interrupted answer. The record has no time of the interruption: it was just
+        before the user finished.
+        """
+        self._put(
+            {"type": "interruption", "interruption_event": {}},
+            None,
+            is_exact=False,
+            event_id=self._cut_off_id,
+        )
         self._is_cut_off, self._cut_off_id = False, None
 
     def _time_of(self, entry: RecordEntry) -> tuple[int, bool]:
@@ -338,7 +417,9 @@ class _Events:
             return int(entry.created_at_unix_ms), True
         return self.start_ms + int((entry.time_in_call_secs or 0.0) * MS_PER_SECOND), False
 
-    def _put(self, event: Event, time_ms: int | None, *, is_exact: bool, event_id: int | None) -> None:
+    def _put(
+        self, event: Event, time_ms: int | None, *, is_exact: bool, event_id: int | None
+    ) -> None:
         self._latest_ms = max(self._latest_ms + 1, time_ms or 0)
         event["timestamp"] = self._latest_ms
         if not is_exact:
@@ -350,7 +431,9 @@ class _Events:
         self._events.append(event)
 
     def _call_id(self, tool: RecordedToolCall | RecordedToolResult) -> str:
-        """The request's id; without one, the first result of a tool belongs to the first call of it, and so on."""
+        """The request's id; without one, the first result of a tool belongs to the first call of
+        it, and so on.
+        """
         if tool.request_id is not None:
             return tool.request_id
         place = type(tool), tool.tool_name
@@ -358,7 +441,9 @@ class _Events:
         return f"{tool.tool_name} {self._without_id[place]}"
 
     def _put_result(self, result: RecordedToolResult, time_ms: int, *, is_exact: bool) -> None:
-        """A tool's answer; where its call is known and how long it took, it came that long after the call."""
+        """A tool's answer; where its call is known and how long it took, it came that long after
+        the call.
+        """
         call_id = self._call_id(result)
         event = _tool_replied(result, call_id)
         called_ms = self._called_ms.get(call_id)
@@ -390,10 +475,17 @@ def _said(entry: RecordEntry) -> list[Event]:
     words = entry.agent_words
     if not words:
         return []
-    events: list[Event] = [{"type": "agent_response", "agent_response_event": {"agent_response": words}}]
+    events: list[Event] = [
+        {"type": "agent_response", "agent_response_event": {"agent_response": words}}
+    ]
     if entry.interrupted and entry.original_message:
-        data = {"original_agent_response": words, "corrected_agent_response": (entry.message or "").strip()}
-        events.append({"type": "agent_response_correction", "agent_response_correction_event": data})
+        data = {
+            "original_agent_response": words,
+            "corrected_agent_response": (entry.message or "").strip(),
+        }
+        events.append(
+            {"type": "agent_response_correction", "agent_response_correction_event": data}
+        )
     return events
 
 

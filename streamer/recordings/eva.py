@@ -30,36 +30,46 @@ from streamer.recordings.files import (
 )
 from streamer.recordings.reader import run_configs
 
-# Reads the agent of an EVA run: its role, instructions and tools, from the YAML file that the run's `config.json`
-# names.
+# Reads the agent of an EVA run: its role, instructions and tools, from the YAML file that the run's
+# `config.json` names.
 #
-# The run names the file by a path inside EVA's own folder. So it is known while the run is where EVA wrote it, below
-# that folder, or if the file was copied with the run under the same path.
+# The run names the file by a path inside EVA's own folder. So it is known while the run is where
+# EVA wrote it, below that folder, or if the file was copied with the run under the same path.
 
 MAX_AGENT_BYTES: Final = 2_000_000
 """Largest file of an agent that is read; EVA's have some 80 kB."""
 _LEVELS_ABOVE: Final = MAX_DIRECTORY_DEPTH + 2
-"""How far above a record EVA's folder is: record or trial, `records`, run, `output`, and EVA's folder."""
+"""How far above a record EVA's folder is: record or trial, `records`, run, `output`, and EVA's
+folder.
+"""
 _KEPT_AGENTS: Final = 8
 """The records of a run have one agent; several runs at a time may have several."""
 
 # EVA takes Python's names of types too.
 _TYPES: Final[Mapping[str, str]] = {
-    "list": "array", "dict": "object", "str": "string", "int": "integer", "float": "number", "bool": "boolean",
-}  # fmt: skip
+    "list": "array",
+    "dict": "object",
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+}
 Facts = Mapping[str, Any]
 _SCHEMA_PARTS: Final = ("enum", "items", "properties", "additionalProperties")
 
 
 class RunAgent(NamedTuple):
-    """The agent of a run: the facts that its file has, under EVA's names, and its tools as `call_started` carries them."""
+    """The agent of a run: the facts that its file has, under EVA's names, and its tools as
+    `call_started` carries them.
+    """
 
     facts: Facts
     event_tools: list[dict[str, Any]] | None = None
 
 
 def agent_of_run(record_directory: Path) -> RunAgent:
-    """The agent of the run that a record belongs to. Its instructions lack the paragraph that EVA adds for other languages than English.
+    """The agent of the run that a record belongs to. Its instructions lack the paragraph that EVA
+    adds for other languages than English.
 
     Raises:
         RecordingError: The file of the agent cannot be read, or has another shape.
@@ -91,17 +101,25 @@ def _agent(path: Path, _changed_ns: int, size_bytes: int) -> RunAgent:
     if not isinstance(document, dict):
         raise _wrong(path, "an agent with id, role, instructions and tools", kind_of(document))
     facts: dict[str, Any] = {
-        f"agent_{key}": text for key in ("id", "role", "instructions") if isinstance(text := document.get(key), str)
+        f"agent_{key}": text
+        for key in ("id", "role", "instructions")
+        if isinstance(text := document.get(key), str)
     }
     tools = document.get("tools")
     if tools is None:
         return RunAgent(facts)
     checked = _checked(tools, path)
-    return RunAgent({**facts, "agent_tools": checked}, [_event_tool(tool, path) for tool in checked])
+    return RunAgent(
+        {**facts, "agent_tools": checked}, [_event_tool(tool, path) for tool in checked]
+    )
 
 
 def _checked(tools: object, path: Path) -> list[dict[str, Any]]:
-    if not isinstance(tools, list) or len(tools) > MAX_TOOLS or not all(isinstance(tool, dict) for tool in tools):
+    if (
+        not isinstance(tools, list)
+        or len(tools) > MAX_TOOLS
+        or not all(isinstance(tool, dict) for tool in tools)
+    ):
         raise _wrong(path, f'"tools" as a list of at most {MAX_TOOLS} objects', kind_of(tools))
     return tools
 
@@ -117,10 +135,14 @@ def _event_tool(tool: Mapping[str, Any], path: Path) -> dict[str, Any]:
         "required": [_name(each) for each in required],
     }
     try:
-        described = AgentTool(name=tool.get("name"), parameters=schema, tool_type=tool.get("tool_type"))
+        described = AgentTool(
+            name=tool.get("name"), parameters=schema, tool_type=tool.get("tool_type")
+        )
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        raise _wrong(path, f'each of "tools" with "{fault["loc"][0]}" as a short text', fault["msg"]) from error
+        raise _wrong(
+            path, f'each of "tools" with "{fault["loc"][0]}" as a short text', fault["msg"]
+        ) from error
     return described.model_dump(exclude_none=True)
 
 
@@ -142,14 +164,18 @@ def _wrong(path: Path, expected: str, seen: str) -> RecordingError:
         where=str(path),
         expected=expected,
         seen=seen,
-        remedy="Repair it, or take it away: then the role, the instructions and the tools of the agent are not known.",
+        remedy=(
+            "Repair it, or take it away: then the role, the instructions and the tools of the "
+            "agent are not known."
+        ),
     )
 
 
-# Reads the record of EVA's data set from which a call was made, in the language of the run: the user's goal and
-# persona, and the state that the call should produce.
+# Reads the record of EVA's data set from which a call was made, in the language of the run: the
+# user's goal and persona, and the state that the call should produce.
 #
-# The texts of a data set have placeholders for the names of people; the record has these names for each language.
+# The texts of a data set have placeholders for the names of people; the record has these names for
+# each language.
 
 _PLACEHOLDER: Final = re.compile(r"<([A-Z_]+)>")
 _PLACE: Final = re.compile(r"<LOC:([^>]+)>")
@@ -158,7 +184,8 @@ _ROMANIZED: Final = "_ROMANIZED"
 
 
 def data_record(path: Path, language: str) -> Facts:
-    """The facts that a record has, with the names of this language in place of placeholders. A placeholder without a name stays.
+    """The facts that a record has, with the names of this language in place of placeholders. A
+    placeholder without a name stays.
 
     Args:
         path: The record as a file; nothing is known where there is none.
@@ -186,7 +213,9 @@ def _known(facts: Facts) -> Facts:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _expected_state(data: Mapping[str, Any], names: Mapping[str, str], path: Path) -> Mapping[str, Any] | None:
+def _expected_state(
+    data: Mapping[str, Any], names: Mapping[str, str], path: Path
+) -> Mapping[str, Any] | None:
     expected = _mapping(data, "ground_truth").get("expected_scenario_db")
     if expected is None:
         return None
@@ -196,16 +225,26 @@ def _expected_state(data: Mapping[str, Any], names: Mapping[str, str], path: Pat
             where=str(path),
             expected='"ground_truth" with "expected_scenario_db" as an object',
             seen=type(expected).__name__,
-            remedy="Compare with EVA's data sets, or take the file away: then the final state is not judged.",
+            remedy=(
+                "Compare with EVA's data sets, or take the file away: then the final state is not "
+                "judged."
+            ),
         )
     filled: Mapping[str, Any] = _filled(expected, names)
     return filled
 
 
-def _goal(data: Mapping[str, Any], names: Mapping[str, str], language: str) -> Mapping[str, Any] | str | None:
-    """The goal as the simulated caller got it: EVA puts the opening words of the language into it."""
+def _goal(
+    data: Mapping[str, Any], names: Mapping[str, str], language: str
+) -> Mapping[str, Any] | str | None:
+    """The goal as the simulated caller got it: EVA puts the opening words of the
+    language into it.
+    """
     goal = data.get("user_goal")
-    if isinstance(goal, dict) and (opening := _text(_mapping(data, "starting_utterances"), language)) is not None:
+    if (
+        isinstance(goal, dict)
+        and (opening := _text(_mapping(data, "starting_utterances"), language)) is not None
+    ):
         goal = {**goal, "starting_utterance": opening}
     if not isinstance(goal, dict | str):
         return None
@@ -216,8 +255,8 @@ def _goal(data: Mapping[str, Any], names: Mapping[str, str], language: str) -> M
 def _names(data: Mapping[str, Any], language: str) -> dict[str, str]:
     """The texts of the placeholders in this language, by the placeholder without its brackets.
 
-    Romanized names are for parts of addresses: EVA writes them in small letters, and takes the plain names where a language has
-    no others.
+    Romanized names are for parts of addresses: EVA writes them in small letters, and takes the
+    plain names where a language has no others.
     """
     plain = _mapping(_mapping(data, "culture_overrides"), language)
     romanized = _mapping(_mapping(data, "romanized_culture_overrides"), language) or plain
@@ -242,8 +281,8 @@ def _filled(value: Any, names: Mapping[str, str], *, is_english: bool = False) -
     Args:
         value: A JSON value.
         names: Texts by placeholder.
-        is_english: Whether a place is called by the name in its placeholder. Other languages have names that only EVA's own
-            files know.
+        is_english: Whether a place is called by the name in its placeholder. Other languages have
+            names that only EVA's own files know.
     """
     if isinstance(value, dict):
         return {
@@ -268,14 +307,17 @@ def _text(holder: Mapping[str, Any], key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# Reads the files beside the events of an EVA record: the states before and after, the expected state, and the
-# latencies.
+# Reads the files beside the events of an EVA record: the states before and after, the expected
+# state, and the latencies.
 #
-# The files are `result.json`, `initial_scenario_db.json`, `final_scenario_db.json`, `agent_perf_stats.csv`,
-# `response_latencies.json` and, if somebody put it there, the record of the data set as `dataset_record.json`. Each
-# may be missing. The agent is the one of the run.
+# The files are `result.json`, `initial_scenario_db.json`, `final_scenario_db.json`,
+# `agent_perf_stats.csv`, `response_latencies.json` and, if somebody put it there, the record of the
+# data set as `dataset_record.json`. Each may be missing. The agent is the one of the run.
 
-_TOKEN_COLUMNS: Final = {"mean_output_tokens": "output_tokens", "mean_reasoning_tokens": "reasoning_tokens"}
+_TOKEN_COLUMNS: Final = {
+    "mean_output_tokens": "output_tokens",
+    "mean_reasoning_tokens": "reasoning_tokens",
+}
 _TOKEN_DIGITS: Final = 3
 _MS_DIGITS: Final = 3
 
@@ -285,8 +327,9 @@ class RecordedState:
     """What the files of a record say.
 
     Attributes:
-        facts: The facts that they have, under EVA's names: of the run, its agent and the record of the data set, with the states
-            `initial_scenario_db`, `final_scenario_db` and `expected_scenario_db`.
+        facts: The facts that they have, under EVA's names: of the run, its agent and the record of
+            the data set, with the states `initial_scenario_db`, `final_scenario_db` and
+            `expected_scenario_db`.
         result: EVA's result of the whole call; empty without one.
         final_hash: Hash of the final state as the run computed it.
         event_tools: The tools of the agent as `call_started` carries them.
@@ -306,7 +349,8 @@ def state_of_record(directory: Path | None) -> RecordedState:
     """Reads the files of a record.
 
     Args:
-        directory: Directory of the record; None for a call without one, whose facts are all unknown.
+        directory: Directory of the record; None for a call without one, whose facts are all
+            unknown.
 
     Raises:
         RecordingError: A file has another shape.
@@ -316,7 +360,10 @@ def state_of_record(directory: Path | None) -> RecordedState:
     result = _document(directory / RESULT_FILE) or {}
     final_hash = result.get("final_scenario_db_hash")
     language = language_of_run(directory)
-    states = {f"{name}_scenario_db": _document(directory / f"{name}_scenario_db.json") for name in ("initial", "final")}
+    states = {
+        f"{name}_scenario_db": _document(directory / f"{name}_scenario_db.json")
+        for name in ("initial", "final")
+    }
     data = data_record(directory / "dataset_record.json", language or DEFAULT_LANGUAGE)
     agent = agent_of_run(directory)
     return RecordedState(
@@ -324,7 +371,11 @@ def state_of_record(directory: Path | None) -> RecordedState:
         result=result,
         final_hash=final_hash if isinstance(final_hash, str) else None,
         event_tools=agent.event_tools,
-        stage_mean_ms={stage: mean_ms for stage in STAGES if (mean_ms := _mean_ms(result.get(stage))) is not None},
+        stage_mean_ms={
+            stage: mean_ms
+            for stage in STAGES
+            if (mean_ms := _mean_ms(result.get(stage))) is not None
+        },
         mean_tokens=_mean_tokens(directory / "agent_perf_stats.csv"),
     )
 
@@ -336,7 +387,9 @@ def language_of_run(directory: Path) -> str | None:
         RecordingError: The configuration has another shape.
     """
     named = (config.get("language") for config in run_configs(directory))
-    return next((text for text in named if isinstance(text, str) and 0 < len(text) <= MAX_NAME_CHARS), None)
+    return next(
+        (text for text in named if isinstance(text, str) and 0 < len(text) <= MAX_NAME_CHARS), None
+    )
 
 
 def _document(path: Path) -> dict[str, Any] | None:
@@ -367,7 +420,9 @@ def _mean_tokens(path: Path) -> dict[str, float]:
 
 
 def _count_in(cell: str | None) -> float | None:
-    """The number in a cell, also as `12.0`, which pandas writes; None where there is none, or an infinite one."""
+    """The number in a cell, also as `12.0`, which pandas writes; None where there is none, or an
+    infinite one.
+    """
     try:
         count = float(cell or "")
     except ValueError:
@@ -377,11 +432,17 @@ def _count_in(cell: str | None) -> float | None:
 
 def _mean_ms(stage: object) -> float | None:
     mean_ms = stage.get("mean_ms") if isinstance(stage, dict) else None
-    return float(mean_ms) if isinstance(mean_ms, int | float) and not isinstance(mean_ms, bool) else None
+    return (
+        float(mean_ms)
+        if isinstance(mean_ms, int | float) and not isinstance(mean_ms, bool)
+        else None
+    )
 
 
 def _latencies_ms(path: Path) -> list[float] | None:
-    """The waits for the assistant that EVA measured itself. EVA's metrics do not read them, so only `with_state` does."""
+    """The waits for the assistant that EVA measured itself. EVA's metrics do not read them, so only
+    `with_state` does.
+    """
     if not path.is_file():
         return None
     latencies_s = read_document(path).get("latencies")
@@ -401,11 +462,16 @@ def _latencies_ms(path: Path) -> list[float] | None:
 
 
 def _is_length_s(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_STAGE_SECONDS
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= MAX_STAGE_SECONDS
+    )
 
 
 def with_state(call: RecordedCall) -> RecordedCall:
-    """The call with its known states, and EVA's own latencies, added to the control events that can carry them.
+    """The call with its known states, and EVA's own latencies, added to the control events that can
+    carry them.
 
     Raises:
         RecordingError: A file has another shape.
@@ -418,13 +484,17 @@ def with_state(call: RecordedCall) -> RecordedCall:
             "expected_state": facts.get("expected_scenario_db"),
             "tools": state.event_tools,
             "role": facts.get("agent_role"),
-            "instructions": instructions if 0 < len(instructions) <= MAX_INSTRUCTIONS_CHARS else None,
+            "instructions": instructions
+            if 0 < len(instructions) <= MAX_INSTRUCTIONS_CHARS
+            else None,
             "current_date_time": facts.get("current_date_time"),
             "language": facts.get("language"),
         },
         "call_ended": {
             "final_state": facts.get("final_scenario_db"),
-            "response_latencies_ms": None if call.directory is None else _latencies_ms(call.directory / LATENCIES_FILE),
+            "response_latencies_ms": None
+            if call.directory is None
+            else _latencies_ms(call.directory / LATENCIES_FILE),
         },
     }
     control = []

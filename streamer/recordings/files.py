@@ -18,7 +18,9 @@ from consumers.runtime.process import OperatorError
 # JSON in files of recordings: whole documents, lines, and the errors for other content.
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Longest line that is read; a wire-level line is a whole call, and an hour of speech is about 2 MB."""
+"""Longest line that is read; a wire-level line is a whole call, and an hour of speech is about 2
+MB.
+"""
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 """Largest JSON document that is read; an audit log carries every prompt of its call."""
 
@@ -35,13 +37,21 @@ class RecordingError(OperatorError):
         what: The step that failed.
         where: File, and line where there is one.
         expected: The expected content.
-        seen: The found content without personal data: a reader of the message may have no right to read the call.
+        seen: The found content without personal data: a reader of the message may have no right to
+            read the call.
         consequence: The consequence.
         remedy: The remedy.
     """
 
     def __init__(
-        self, *, what: str, where: str, expected: str, seen: str, remedy: str, consequence: str = _NOT_READ
+        self,
+        *,
+        what: str,
+        where: str,
+        expected: str,
+        seen: str,
+        remedy: str,
+        consequence: str = _NOT_READ,
     ) -> None:
         seen = Redactor().redact(seen)
         super().__init__()
@@ -54,7 +64,10 @@ class RecordingError(OperatorError):
 
     def __str__(self) -> str:
         """The five parts."""
-        return f"{self.where}: {self.what}:\n  expected {self.expected}; seen {self.seen}.\n  {self.consequence}\n  {self.remedy}"
+        return (
+            f"{self.where}: {self.what}:\n  expected {self.expected}; seen {self.seen}.\n  "
+            f"{self.consequence}\n  {self.remedy}"
+        )
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -81,7 +94,11 @@ def raw_lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
             while text := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(text) > MAX_LINE_BYTES:
-                    raise shape_error(f"{path}:{number}", f"a line of at most {MAX_LINE_BYTES:,} bytes", "a longer one")
+                    raise shape_error(
+                        f"{path}:{number}",
+                        f"a line of at most {MAX_LINE_BYTES:,} bytes",
+                        "a longer one",
+                    )
                 yield number, text
     except UNREADABLE as error:
         raise unreadable_file(path, f"{path}:{number + 1}", error) from error
@@ -89,10 +106,13 @@ def raw_lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[IO[bytes]]:
-    """The content of a file, unpacked if its name or its first bytes say that it is packed. Reading it may raise `UNREADABLE`."""
+    """The content of a file, unpacked if its name or its first bytes say that it is packed. Reading
+    it may raise `UNREADABLE`.
+    """
     with path.open("rb") as stored:
         is_packed = path.name.endswith(".gz") or stored.peek(len(_GZIP)).startswith(_GZIP)
-        # A gzip file is no IO[bytes] to the type checker; both read bytes, which is all that is used.
+        # A gzip file is no IO[bytes] to the type checker; both read bytes, which is all that is
+        # used.
         yield cast("IO[bytes]", gzip.GzipFile(fileobj=stored)) if is_packed else stored
 
 
@@ -120,7 +140,9 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         size_bytes = path.stat().st_size
         if size_bytes > MAX_DOCUMENT_BYTES:
-            raise shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", f"{size_bytes:,} bytes")
+            raise shape_error(
+                str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", f"{size_bytes:,} bytes"
+            )
         with unpacked(path) as file:
             text = file.read(MAX_DOCUMENT_BYTES + 1)  # a small packed file can hold a large one
     except UNREADABLE as error:
@@ -150,24 +172,34 @@ def value_in(text: bytes, where: str) -> object:
     """
     try:
         value: object = json.loads(text, parse_constant=_nothing, parse_float=_finite)
-    except (ValueError, RecursionError) as error:  # bad UTF-8 and bad JSON are ValueErrors; deep nesting is the other
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # bad UTF-8 and bad JSON are ValueErrors; deep nesting is the other
         raise RecordingError(
             what="this is not JSON",
             where=where,
             expected="a JSON object",
             seen=str(error),
-            remedy="Repair or remove the line yourself: leaving it out silently would play a different call.",
+            remedy=(
+                "Repair or remove the line yourself: leaving it out silently would play a "
+                "different call."
+            ),
         ) from error
     return value
 
 
 def _nothing(_word: str) -> None:
-    """NaN and infinity, which Python's own writer puts into JSON, are no values; the intake reads them in the same way."""
+    """NaN and infinity, which Python's own writer puts into JSON, are no values; the intake reads
+    them in the same way.
+    """
 
 
 def _finite(digits: str) -> float | None:
     number = float(digits)
-    return number if math.isfinite(number) else None  # 1e999 would read as infinity, which JSON cannot write again
+    return (
+        number if math.isfinite(number) else None
+    )  # 1e999 would read as infinity, which JSON cannot write again
 
 
 def kind_of(value: object) -> str:
@@ -194,7 +226,8 @@ def shown(value: object, key: str = "") -> str:
     """
     redactor = Redactor()
     if isinstance(value, dict) and value:
-        # Names of keys and no values. They are cut only when redacted: half a number is not known for one.
+        # Names of keys and no values. They are cut only when redacted: half a number is not known
+        # for one.
         return "an object with " + redactor.beginning(", ".join(value), MAX_SHOWN_CHARS)
     if isinstance(value, dict | list) or value is None:
         return kind_of(value)
@@ -215,7 +248,9 @@ def shape_error(where: str, expected: str, seen: str) -> RecordingError:
 
 
 class At(NamedTuple):
-    """The place of an element of a file: its line, or its place in the array, from 1; 0 is the whole file."""
+    """The place of an element of a file: its line, or its place in the array, from 1; 0 is the
+    whole file.
+    """
 
     path: Path
     number: int = 0
@@ -244,9 +279,10 @@ WIRE_STREAMS: Final = ("audit", "pipecat", "user_sim", "agent")
 """Lists of events in a whole call in the wire-level form."""
 
 
-# EVA nests the folders of a run as `records/<record>` or, with several trials, `records/<record>/trial_<n>`. Older runs
-# have `records/<record>_trial_<n>`. The folder of an attempt that EVA discarded has a suffix; it is left out below a run,
-# as EVA leaves it out, and read when it is named itself.
+# EVA nests the folders of a run as `records/<record>` or, with several trials,
+# `records/<record>/trial_<n>`. Older runs have `records/<record>_trial_<n>`. The folder of an
+# attempt that EVA discarded has a suffix; it is left out below a run, as EVA leaves it out, and
+# read when it is named itself.
 
 MAX_DIRECTORY_DEPTH = 3
 """How far below the given directory records are looked for: run, `records`, record, trial."""
@@ -290,7 +326,8 @@ def is_discarded(directory: Path) -> bool:
 
 
 def conversation_id_of(directory: Path, record_id: str | None) -> str:
-    """The id of a record's call: the id of the record, and the trial if there are several, because they share that id.
+    """The id of a record's call: the id of the record, and the trial if there are several, because
+    they share that id.
 
     Args:
         directory: Folder of the record.
@@ -325,24 +362,31 @@ def without_trial(conversation_id: str) -> str:
     return record if slash and found is not None and found["record"] is None else conversation_id
 
 
-# Moves the measurements that EVA stores beside the events of a call to the places where a running bot would send
-# them. Pure.
+# Moves the measurements that EVA stores beside the events of a call to the places where a running
+# bot would send them. Pure.
 #
-# The metrics of `pipecat_metrics.jsonl` are events of the pipecat stream: the log keeps its order, and each metric
-# goes in behind everything of its time or earlier. Latencies of the model are in the audit log's `llm_prompts`: each
-# goes to the `llm_call` entry of the same step, in fields that no rule of EVA's reads.
+# The metrics of `pipecat_metrics.jsonl` are events of the pipecat stream: the log keeps its order,
+# and each metric goes in behind everything of its time or earlier. Latencies of the model are in
+# the audit log's `llm_prompts`: each goes to the `llm_call` entry of the same step, in fields that
+# no rule of EVA's reads.
 
 Events = tuple[Mapping[str, Any], ...]
 
 _SINCE_START_BELOW: Final = 10**8
-"""Old recordings have seconds since the pipeline started, new ones epoch milliseconds; a call of three years is neither."""
+"""Old recordings have seconds since the pipeline started, new ones epoch milliseconds; a call of
+three years is neither.
+"""
 
 _SAME_STEP_MS: Final = 1_000
-"""An entry is written as soon as the model has answered; two steps of one call are further apart than that."""
+"""An entry is written as soon as the model has answered; two steps of one call are further apart
+than that.
+"""
 
 
 class UnplacedMetricsError(ValueError):
-    """The metrics count from a start that the log of the call does not have; the text names the missing part."""
+    """The metrics count from a start that the log of the call does not have; the text names the
+    missing part.
+    """
 
 
 class _Placed(NamedTuple):
@@ -360,14 +404,15 @@ def with_metrics(log: Events | None, metrics: Events) -> Events:
         metrics: Lines of the file of metrics, in its order.
 
     Raises:
-        UnplacedMetricsError: Metrics have times since the start of the pipeline, and no line of the log has a time: its first
-            one is the start.
+        UnplacedMetricsError: Metrics have times since the start of the pipeline, and no line of the
+            log has a time: its first one is the start.
     """
     lines = list(_placed(log or (), is_metric=False))
     start_ms = next((line.time_ms for line in lines if line.time_ms > 0), None)
     events = tuple(dated(event, start_ms) for event in metrics)
     return tuple(
-        placed.event for placed in heapq.merge(lines, _placed(events, is_metric=True), key=lambda each: each[:3])
+        placed.event
+        for placed in heapq.merge(lines, _placed(events, is_metric=True), key=lambda each: each[:3])
     )
 
 
@@ -386,35 +431,56 @@ def dated(event: Mapping[str, Any], start_ms: float | None) -> Mapping[str, Any]
 
     Args:
         event: A line of the file of metrics.
-        start_ms: Start of the pipeline, which is the first time in the log of the call; None when it is not known.
+        start_ms: Start of the pipeline, which is the first time in the log of the call; None when
+            it is not known.
 
     Raises:
         UnplacedMetricsError: Its time counts from the start, which is not known.
     """
     stamp = event.get("timestamp")
-    if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not 0 <= stamp < _SINCE_START_BELOW:
+    if (
+        isinstance(stamp, bool)
+        or not isinstance(stamp, int | float)
+        or not 0 <= stamp < _SINCE_START_BELOW
+    ):
         return event
     if start_ms is None:
-        raise UnplacedMetricsError("a pipecat or framework log whose first line says when the pipeline started")
+        raise UnplacedMetricsError(
+            "a pipecat or framework log whose first line says when the pipeline started"
+        )
     return {**event, "timestamp": int(start_ms + stamp * 1000)}
 
 
 def with_llm_latencies(entries: Events, prompts: object) -> Events:
-    """The entries of the audit log; entries of model steps get `latency_ms` and `model` if `llm_prompts` has the step.
+    """The entries of the audit log; entries of model steps get `latency_ms` and `model` if
+    `llm_prompts` has the step.
 
     Steps are in the same order in both. A failed step, or a step without an entry, is skipped.
     """
-    steps = [each for each in prompts if isinstance(each, Mapping)] if isinstance(prompts, list) else []
+    steps = (
+        [each for each in prompts if isinstance(each, Mapping)] if isinstance(prompts, list) else []
+    )
     completed = []
     at = 0
     for entry in entries:
         written_ms = _digits(entry.get("timestamp"))
-        if entry.get("message_type") == "llm_call" and "latency_ms" not in entry and written_ms is not None:
-            while at < len(steps) and (_digits(steps[at].get("end_time")) or 0) < written_ms - _SAME_STEP_MS:
+        if (
+            entry.get("message_type") == "llm_call"
+            and "latency_ms" not in entry
+            and written_ms is not None
+        ):
+            while (
+                at < len(steps)
+                and (_digits(steps[at].get("end_time")) or 0) < written_ms - _SAME_STEP_MS
+            ):
                 at += 1
             ended_ms = _digits(steps[at].get("end_time")) if at < len(steps) else None
             if ended_ms is not None and ended_ms <= written_ms + _SAME_STEP_MS:
-                of_step = {key: steps[at][key] for key in ("latency_ms", "model") if steps[at].get(key) is not None}
+                of_step = {
+                    key: steps[at][key]
+                    for key in ("latency_ms", "model")
+                    if steps[at].get(key) is not None
+                }
                 entry = {**entry, **of_step}
                 at += 1
         completed.append(entry)
@@ -422,7 +488,11 @@ def with_llm_latencies(entries: Events, prompts: object) -> Events:
 
 
 def _digits(value: object) -> int | None:
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 18 else None
+    return (
+        int(value)
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 18
+        else None
+    )
 
 
 # A recorded call, whatever its format was.
@@ -440,12 +510,15 @@ class RecordedCall:
         conversation_ended_reason: Why the call ended, or None where the recording does not say.
         audit: Entries of the audit log, or None when the call has no such source.
         pipecat: Lines of the pipecat or framework log, or None when absent.
-        elevenlabs: Events of the simulated caller, or None when absent (a real phone line has none).
-        control: `call_started`, `call_ended`, `user_text_updated` and `turn_details`, in time order. Empty for most recordings.
+        elevenlabs: Events of the simulated caller, or None when absent (a real phone line has
+            none).
+        control: `call_started`, `call_ended`, `user_text_updated` and `turn_details`, in time
+            order. Empty for most recordings.
         directory: Where the rest of an EVA record is; None for a wire-level call.
-        agent: Events of a real ElevenLabs agent and the record of the conversation, or None when it is no such agent.
-        names_pipeline_type: Whether the run or `call_started` says the type; otherwise the call counts as a cascade. In the line of
-            a whole call a missing one means a cascade.
+        agent: Events of a real ElevenLabs agent and the record of the conversation, or None when it
+            is no such agent.
+        names_pipeline_type: Whether the run or `call_started` says the type; otherwise the call
+            counts as a cascade. In the line of a whole call a missing one means a cascade.
     """
 
     conversation_id: str
@@ -462,4 +535,7 @@ class RecordedCall:
     @property
     def events(self) -> int:
         """The number of its events."""
-        return sum(len(each or ()) for each in (self.audit, self.pipecat, self.elevenlabs, self.agent, self.control))
+        return sum(
+            len(each or ())
+            for each in (self.audit, self.pipecat, self.elevenlabs, self.agent, self.control)
+        )

@@ -40,7 +40,8 @@ class FiledEvents:
     Attributes:
         path: The file; of spans in several files the first one.
         conversation_id: The name of the call.
-        control: Events that steer the evaluator: `call_started`, `call_ended`, `user_text_updated` and `turn_details`.
+        control: Events that steer the evaluator: `call_started`, `call_ended`, `user_text_updated`
+            and `turn_details`.
         streams: All other events.
     """
 
@@ -54,7 +55,9 @@ Place = RecordFolder | WholeCall | FiledEvents
 Refuse = Callable[[RecordingError], None]
 """Takes the reason why an element cannot be read. What it raises ends the reading of the file."""
 _SUFFIXES: Final = (".json", ".jsonl", ".ndjson", ".pb", ".bin")
-"""Files that are read in a folder, packed ones too. A file that is named itself is read whatever its name."""
+"""Files that are read in a folder, packed ones too. A file that is named itself is read whatever
+its name.
+"""
 
 
 def raising(error: RecordingError) -> None:
@@ -63,7 +66,8 @@ def raising(error: RecordingError) -> None:
 
 
 class RecordedFiles:
-    """The calls in the files of a command. Spans of one trace may be in several files: they are sent in batches.
+    """The calls in the files of a command. Spans of one trace may be in several files: they are
+    sent in batches.
 
     Attributes:
         left_out: Elements and spans that no rule reads.
@@ -83,7 +87,8 @@ class RecordedFiles:
         """The calls of a file, but for those that spans tell.
 
         Raises:
-            RecordingError: It cannot be read any further, or no rule reads anything of it; or by `refuse`.
+            RecordingError: It cannot be read any further, or no rule reads anything of it; or by
+                `refuse`.
         """
         try:
             with unpacked(path) as file:
@@ -124,27 +129,35 @@ class RecordedFiles:
             self._span_bytes += len(element.text) if self._traces else 0
             if max(event_bytes, self._span_bytes) > MAX_DOCUMENT_BYTES:
                 raise shape_error(
-                    str(element.at), f"at most {MAX_DOCUMENT_BYTES:,} bytes of events in one file", "more"
+                    str(element.at),
+                    f"at most {MAX_DOCUMENT_BYTES:,} bytes of events in one file",
+                    "more",
                 )
         for fault, _ in faults:
             self._refuse(fault)
         if not taken:
             expected = "events, spans or calls that a rule reads"
-            raise shape_error(str(path), expected, f"{self.left_out} others" if self.left_out else "an empty list")
+            raise shape_error(
+                str(path), expected, f"{self.left_out} others" if self.left_out else "an empty list"
+            )
         yield from calls.values()
 
     def of_spans(self) -> Iterator[Place]:
         """The calls that the spans of all files tell."""
         yield from self._traces.values()
 
-    def _take(self, said: Said, path: Path, calls: dict[str, FiledEvents], seen: set[tuple[str, ...]]) -> None:
+    def _take(
+        self, said: Said, path: Path, calls: dict[str, FiledEvents], seen: set[tuple[str, ...]]
+    ) -> None:
         self.unnamed += said.call is None
         name = name_of(path) if said.call is None else said.call
         if said.identity is not None and (name, *said.identity) in seen:
             return  # the same event again
         seen.update(() if said.identity is None else ((name, *said.identity),))
         call = calls.setdefault(name, FiledEvents(path, name))
-        (call.control if said.stream is None else call.streams.setdefault(said.stream, [])).append(said.event)
+        (call.control if said.stream is None else call.streams.setdefault(said.stream, [])).append(
+            said.event
+        )
 
 
 def name_of(path: Path) -> str:
@@ -158,7 +171,8 @@ class RecordedPath:
 
     Attributes:
         path: The path.
-        known: The folders of EVA's records below it, in name order; empty for files, whose calls are known by reading them.
+        known: The folders of EVA's records below it, in name order; empty for files, whose calls
+            are known by reading them.
         files: The files with calls, in name order; empty where there are folders of records.
         discarded: Number of folders of discarded attempts, which are left out.
     """
@@ -168,7 +182,8 @@ class RecordedPath:
 
         Args:
             path: A file, an EVA record or run directory, a directory of files, or `SAMPLE`.
-            may_be_empty: Whether a directory may have nothing to read, because somebody will write there.
+            may_be_empty: Whether a directory may have nothing to read, because somebody will write
+                there.
 
         Raises:
             RecordingError: There is nothing to read.
@@ -181,8 +196,11 @@ class RecordedPath:
         self.files = [path]
         if path.is_dir():
             try:
-                # Beside EVA's records there are other documents, so files count where there is nothing of EVA's.
-                self.known = tuple(map(RecordFolder, self._record_folders(path, MAX_DIRECTORY_DEPTH)))
+                # Beside EVA's records there are other documents, so files count where there is
+                # nothing of EVA's.
+                self.known = tuple(
+                    map(RecordFolder, self._record_folders(path, MAX_DIRECTORY_DEPTH))
+                )
                 self.files = [] if self.known else sorted(filter(_is_read, path.iterdir()))
             except OSError as error:
                 raise _unreadable(path, error) from error
@@ -195,7 +213,10 @@ class RecordedPath:
                 expected="a file, or a directory of recorded calls",
                 seen="no such file or directory",
                 consequence="Nothing is read from it.",
-                remedy=f"Check the spelling of the path; `{SAMPLE}` is a call that comes with callgauge.",
+                remedy=(
+                    f"Check the spelling of the path; `{SAMPLE}` is a call that comes with "
+                    "callgauge."
+                ),
             )
 
     def places(self, files: RecordedFiles) -> Iterator[Place]:
@@ -222,7 +243,9 @@ class RecordedPath:
 def _is_read(child: Path) -> bool:
     """Whether a file of a folder is read; hidden ones are of the file system."""
     return (
-        child.is_file() and not child.name.startswith(".") and Path(child.name.removesuffix(".gz")).suffix in _SUFFIXES
+        child.is_file()
+        and not child.name.startswith(".")
+        and Path(child.name.removesuffix(".gz")).suffix in _SUFFIXES
     )
 
 
@@ -230,7 +253,9 @@ def _nothing_in(path: Path) -> RecordingError:
     return RecordingError(
         what="there is no recorded call",
         where=str(path),
-        expected=f"{AUDIT_FILE} in it or in a directory up to {MAX_DIRECTORY_DEPTH} levels down, or files "
+        expected=f"{AUDIT_FILE} in it or in a directory up to "
+        f"{MAX_DIRECTORY_DEPTH} levels down, or "
+        "files "
         f"({', '.join(_SUFFIXES)}) in it",
         seen="none",
         remedy="Name an EVA record or run directory, a directory of such files, or a file.",

@@ -39,14 +39,21 @@ from streamer.recordings.files import (
     with_metrics,
     without_trial,
 )
-from streamer.recordings.places import FiledEvents, Place, RecordedFiles, RecordedPath, RecordFolder, name_of
+from streamer.recordings.places import (
+    FiledEvents,
+    Place,
+    RecordedFiles,
+    RecordedPath,
+    RecordFolder,
+    name_of,
+)
 from streamer.terminal import say
 
 # Reads recorded calls, one at a time.
 #
-# Nothing is repaired and no line is skipped: without a broken line a recording would be a different call, so the line
-# raises `RecordingError` with its file and number. Measurements that EVA stores beside the events go to the places
-# where a running bot would send them.
+# Nothing is repaired and no line is skipped: without a broken line a recording would be a different
+# call, so the line raises `RecordingError` with its file and number. Measurements that EVA stores
+# beside the events go to the places where a running bot would send them.
 
 _RUN_CONFIG_FILE = "config.json"
 MAX_SAID_ENTRIES: Final = 5
@@ -54,11 +61,14 @@ MAX_SAID_ENTRIES: Final = 5
 
 
 class NoCallError(RecordingError):
-    """A webhook of an ElevenLabs agent that holds no call; among others in a folder it is left out."""
+    """A webhook of an ElevenLabs agent that holds no call; among others in a folder it
+    is left out.
+    """
 
 
 def read_recordings(*paths: Path) -> Iterator[RecordedCall]:
-    """Reads the calls of paths one after the other; only the current call is in memory, or the events of a file.
+    """Reads the calls of paths one after the other; only the current call is in memory, or the
+    events of a file.
 
     Args:
         paths: Files, EVA record or run directories, directories of files, or `SAMPLE`.
@@ -110,7 +120,10 @@ def _read_record_directory(directory: Path) -> RecordedCall:
             where=str(audit_path),
             expected="a JSON document that EVA writes at the end of each call",
             seen="no such file",
-            remedy='The recorded call probably crashed; as a wire-level line with "audit": null it can be played.',
+            remedy=(
+                'The recorded call probably crashed; as a wire-level line with "audit": null it '
+                "can be played."
+            ),
         )
     audit_log = read_document(audit_path)
     if "transcript" not in audit_log:
@@ -125,9 +138,12 @@ def _read_record_directory(directory: Path) -> RecordedCall:
     return RecordedCall(
         conversation_id=conversation_id_of(directory, record_id),
         pipeline_type=pipeline_type,
-        conversation_ended_reason=_optional_text(result, "conversation_ended_reason", str(result_path)),
+        conversation_ended_reason=_optional_text(
+            result, "conversation_ended_reason", str(result_path)
+        ),
         audit=with_llm_latencies(
-            _events(audit_log["transcript"], f"{audit_path}: transcript"), audit_log.get("llm_prompts")
+            _events(audit_log["transcript"], f"{audit_path}: transcript"),
+            audit_log.get("llm_prompts"),
         ),
         pipecat=_pipecat_stream(directory, pipeline_type),
         elevenlabs=_first_event_file(directory, SIMULATOR_FILES),
@@ -137,7 +153,9 @@ def _read_record_directory(directory: Path) -> RecordedCall:
 
 
 def run_configs(record_directory: Path) -> Iterator[dict[str, Any]]:
-    """EVA keeps the settings of a run in its `config.json`, above the record: those there are, the nearest first."""
+    """EVA keeps the settings of a run in its `config.json`, above the record: those there are, the
+    nearest first.
+    """
     directory = record_directory.resolve()
     for above in (directory, *directory.parents[:MAX_DIRECTORY_DEPTH]):
         path = above / _RUN_CONFIG_FILE
@@ -178,14 +196,17 @@ def _pipecat_stream(directory: Path, pipeline_type: str) -> Events | None:
 
 
 def _framework_log(directory: Path, *, is_optional: bool) -> Events | None:
-    """The framework's log. No turn of a speech-to-speech call needs it, and EVA does not open it there."""
+    """The framework's log. No turn of a speech-to-speech call needs it, and EVA does not open it
+    there.
+    """
     try:
         return _first_event_file(directory, PIPECAT_FILES)
     except RecordingError as error:
         if not is_optional:
             raise
         error.consequence = (
-            "The file is left out: no turn of a speech-to-speech call needs it. The rest of the call is read."
+            "The file is left out: no turn of a speech-to-speech call needs it. The rest of the "
+            "call is read."
         )
         error.remedy = "Repair it for what only the framework tells, as latencies by stage."
         say(str(error))
@@ -204,15 +225,22 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
     conversation_id = line.get("id")
     if not isinstance(conversation_id, str) or not conversation_id:
         raise shape_error(where, '"id" as a text that is not empty', kind_of(conversation_id))
-    if not conversation_id.isprintable():  # it becomes a Kafka key and a part of messages; half a surrogate pair cannot
+    if (
+        not conversation_id.isprintable()
+    ):  # it becomes a Kafka key and a part of messages; half a surrogate pair cannot
         raise shape_error(where, '"id" of printable characters', ascii(conversation_id)[:80])
     pipeline_type = line.get("pipeline_type", "cascade")
     if pipeline_type not in PIPELINE_TYPES:
-        raise shape_error(where, f'"pipeline_type" as one of {", ".join(PIPELINE_TYPES)}', shown(pipeline_type))
+        raise shape_error(
+            where, f'"pipeline_type" as one of {", ".join(PIPELINE_TYPES)}', shown(pipeline_type)
+        )
     if not any(name in line for name in WIRE_STREAMS):
-        raise shape_error(where, f"at least one of the lists {', '.join(WIRE_STREAMS)}", "none of them")
+        raise shape_error(
+            where, f"at least one of the lists {', '.join(WIRE_STREAMS)}", "none of them"
+        )
     streams = {
-        name: None if line.get(name) is None else _events(line[name], f"{where}: {name}") for name in WIRE_STREAMS
+        name: None if line.get(name) is None else _events(line[name], f"{where}: {name}")
+        for name in WIRE_STREAMS
     }
     return RecordedCall(
         conversation_id=conversation_id,
@@ -227,7 +255,10 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
 
 
 def _call_of_events(filed: FiledEvents) -> RecordedCall:
-    named = next((event.get("pipeline_type") for event in filed.control if event["type"] == "call_started"), None)
+    named = next(
+        (event.get("pipeline_type") for event in filed.control if event["type"] == "call_started"),
+        None,
+    )
     named_type = named if isinstance(named, str) and named in PIPELINE_TYPES else None
     streams = filed.streams
     return RecordedCall(
@@ -261,7 +292,9 @@ def _agent_call(element: Element) -> RecordedCall:
     try:
         call = call_in(document)
     except UnreadableSpansError as error:
-        raise shape_error(f"{at}: otlp_traces", "an export request of traces in JSON", str(error)) from error
+        raise shape_error(
+            f"{at}: otlp_traces", "an export request of traces in JSON", str(error)
+        ) from error
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         part = ".".join(map(str, detail["loc"]))
@@ -273,7 +306,9 @@ def _agent_call(element: Element) -> RecordedCall:
         say(f"{at}: {more} more entries of other roles are left out.")
     conversation_id = call.conversation_id or name_of(at.path)
     if not conversation_id.isprintable():
-        raise shape_error(str(at), '"conversation_id" of printable characters', ascii(conversation_id)[:80])
+        raise shape_error(
+            str(at), '"conversation_id" of printable characters', ascii(conversation_id)[:80]
+        )
     return RecordedCall(
         conversation_id=conversation_id,
         pipeline_type="cascade",
@@ -317,12 +352,16 @@ class RecordedGoals:
         self._only = kept[0] if len(kept) == 1 else None
 
     def of(self, call: RecordedCall) -> GoalSet | None:
-        """The set that the recording names; otherwise the set with the call's id, that of its agent, or the only one."""
+        """The set that the recording names; otherwise the set with the call's id, that of its
+        agent, or the only one.
+        """
         started = next((event for event in call.control if event.get("type") == "call_started"), {})
         named, agent = started.get("goals"), started.get("agent")
         if isinstance(named, str):
             return self._index.named(named)
-        found = self._index.named(call.conversation_id) or self._index.named(without_trial(call.conversation_id))
+        found = self._index.named(call.conversation_id) or self._index.named(
+            without_trial(call.conversation_id)
+        )
         if found is None and isinstance(agent, str):
             found = self._index.of_agent(agent)
         return found or self._only
@@ -357,7 +396,8 @@ def read_recorded_goals(path: Path) -> RecordedGoals:
     sets = [placed.goals for file in files for placed in file.sets]
     if not sets:
         raise OperatorError(
-            f"{path}: there is no goal file in this folder: expected one that ends with .yaml, .yml, .json or .jsonl. No "
+            f"{path}: there is no goal file in this folder: expected one that ends with .yaml, "
+            ".yml, .json or .jsonl. No "
             "call was scored."
         )
     return RecordedGoals(sets)

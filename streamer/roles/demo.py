@@ -31,14 +31,18 @@ from streamer.sources.simulator.profile import HEALTHY, LLM_SLOW_MS, Incident, w
 from streamer.sources.simulator.traffic import simulated_traffic
 from streamer.terminal import Screen
 
-# A head start of the demo: the past of calls that are under way, written before any role reads, so that the first
-# screen is full.
+# A head start of the demo: the past of calls that are under way, written before any role reads, so
+# that the first screen is full.
 
 HEAD_START_MS: Final = 60_000
-"""Age of the oldest call at the first screen: it has had answers, a goal and an interruption by then."""
+"""Age of the oldest call at the first screen: it has had answers, a goal and an interruption by
+then.
+"""
 
 
-def split_at(traffic: Iterator[PlayedCall], head_ms: int) -> tuple[list[tuple[str, WireEvent]], Iterator[PlayedCall]]:
+def split_at(
+    traffic: Iterator[PlayedCall], head_ms: int
+) -> tuple[list[tuple[str, WireEvent]], Iterator[PlayedCall]]:
     """Splits traffic at a moment.
 
     Args:
@@ -46,8 +50,9 @@ def split_at(traffic: Iterator[PlayedCall], head_ms: int) -> tuple[list[tuple[st
         head_ms: The moment, in milliseconds since the traffic began.
 
     Returns:
-        The events before it, each with its conversation id, in the order of their arrival; and the calls from then on,
-        with starts that count from the moment. Calls that are under way come first, with the rest of their events.
+        The events before it, each with its conversation id, in the order of their arrival; and the
+        calls from then on, with starts that count from the moment. Calls that are under way come
+        first, with the rest of their events.
     """
     past: list[tuple[int, int, str, WireEvent]] = []
     under_way: list[PlayedCall] = []
@@ -71,12 +76,16 @@ def split_at(traffic: Iterator[PlayedCall], head_ms: int) -> tuple[list[tuple[st
 
 
 async def write_past(past: Sequence[tuple[str, WireEvent]], folder: Path, began_ms: int) -> None:
-    """Writes events into a log as their producers had sent them then: each stands there at the time of its arrival, among ticks."""
+    """Writes events into a log as their producers had sent them then: each stands there at the time
+    of its arrival, among ticks.
+    """
     now_ms = began_ms
     written = FileLog(folder, clock_ms=lambda: now_ms)
     written.open()
     try:
-        for until_ms, events in groupby(past, key=lambda each: each[1].arrival_ms // PAST_TICK_MS * PAST_TICK_MS):
+        for until_ms, events in groupby(
+            past, key=lambda each: each[1].arrival_ms // PAST_TICK_MS * PAST_TICK_MS
+        ):
             now_ms = until_ms
             await written.append([record_of(call, event, CE_SOURCE) for call, event in events])
             await written.tick()
@@ -107,16 +116,20 @@ class LogPublisher:
 
 # The demo: `serve` in a temporary folder, simulated calls in real time, and a table of the calls.
 #
-# The first calls are a minute old when it begins, so that there is something to see at once. One agent is in trouble
-# on purpose.
+# The first calls are a minute old when it begins, so that there is something to see at once. One
+# agent is in trouble on purpose.
 
 IN_TROUBLE: Final = "internet-outage"
-"""The agent whose model is slow on purpose, so that a trouble is seen beside three agents without one."""
+"""The agent whose model is slow on purpose, so that a trouble is seen beside three agents without
+one.
+"""
 TROUBLES: Final = (Incident("llm_slow", IN_TROUBLE),)
 TROUBLE: Final = f"its model is {LLM_SLOW_MS // 1000} s late, on purpose"
 PORTS_TRIED: Final = 20
 """Ports from the given one on, of which the first free one is taken: 8080 is often in use."""
-KEEPS_NOTHING: Final = "Calls are kept in a temporary folder: when the program ends, all of it is gone."
+KEEPS_NOTHING: Final = (
+    "Calls are kept in a temporary folder: when the program ends, all of it is gone."
+)
 PAST_TICK_MS: Final = 500
 """Between two ticks of the head start."""
 MAX_WAITING: Final = 500
@@ -134,7 +147,9 @@ CE_SOURCE: Final = "callgauge.demo"
 class Demo:
     """One showing, from the broker to the table."""
 
-    def __init__(self, settings: Settings, console: Screen, *, concurrent_calls: int, seed: int) -> None:
+    def __init__(
+        self, settings: Settings, console: Screen, *, concurrent_calls: int, seed: int
+    ) -> None:
         """The broker of the settings is not used; the seed decides the calls."""
         self._settings = _with_goals(settings)
         self._console = console
@@ -160,14 +175,17 @@ class Demo:
         if self._settings.judge.is_on:
             judge = self._settings.judge
             self._say(
-                f"A key is set, so the judge is on: {judge.model} at {judge.base_url} judges a subgoal of each call."
+                f"A key is set, so the judge is on: {judge.model} at {judge.base_url} judges a "
+                "subgoal of each call."
             )
         self._take_a_free_port()
         with TemporaryDirectory(prefix="callgauge-demo-", ignore_cleanup_errors=True) as place:
             folder = Path(place)
             calls = await self._write_the_past(folder, wall_clock_ms())
             http = self._settings.http
-            machine = OneMachine(self._settings, folder, http.host, http.port, watch=self._watched.take)
+            machine = OneMachine(
+                self._settings, folder, http.host, http.port, watch=self._watched.take
+            )
             await first_of(machine.run(asyncio.Event()), self._show(machine, calls, seconds))
 
     def _say(self, text: str) -> None:
@@ -177,7 +195,12 @@ class Demo:
         """Moves on to the next free port if the given one is taken, and says so."""
         host, wanted = self._settings.http_host, self._settings.http_port
         free = next(
-            (port for port in range(wanted, wanted + PORTS_TRIED) if not wanted or _is_free(host, port)), wanted
+            (
+                port
+                for port in range(wanted, wanted + PORTS_TRIED)
+                if not wanted or _is_free(host, port)
+            ),
+            wanted,
         )
         if free != wanted:
             self._say(f"Port {wanted} is taken, so /metrics is on port {free}.")
@@ -187,16 +210,23 @@ class Demo:
         """Writes the events of the head start, and returns the calls from now on."""
         began_ms = now_ms - HEAD_START_MS
         traffic = simulated_traffic(
-            self._seed, concurrent_calls=self._concurrent_calls, start_ms=began_ms, environment="demo",
+            self._seed,
+            concurrent_calls=self._concurrent_calls,
+            start_ms=began_ms,
+            environment="demo",
             profile_of=with_incidents(HEALTHY, TROUBLES),
-        )  # fmt: skip
+        )
         past, calls = split_at(traffic, HEAD_START_MS)
         await write_past(past, folder, began_ms)
         self._past_events = self._events_published = len(past)
         return calls
 
-    async def _show(self, machine: OneMachine, calls: Iterator[PlayedCall], seconds: float | None) -> None:
-        playing = asyncio.create_task(self._play(machine, calls))  # the calls go on while the roles start
+    async def _show(
+        self, machine: OneMachine, calls: Iterator[PlayedCall], seconds: float | None
+    ) -> None:
+        playing = asyncio.create_task(
+            self._play(machine, calls)
+        )  # the calls go on while the roles start
         try:
             await machine.ready.wait()
             self._page_url = f"{machine.address}/"
@@ -217,14 +247,19 @@ class Demo:
 
     def _sum_up(self) -> None:
         ended, running = self._watched.totals.ends.total(), self._watched.table.calls_running
-        self._say(f"Over: {ended} calls ended, {running} were running, {self._events_published} events were sent.")
+        self._say(
+            f"Over: {ended} calls ended, {running} were running, {self._events_published} events "
+            "were sent."
+        )
         self._console.print(self._watched.totals.by_agent(IN_TROUBLE))
         self._say(f"{IN_TROUBLE}: {TROUBLE}.")
         self._console.print(Text(NEXT_STEPS.format(place_of_command())), soft_wrap=True, end="")
 
 
 def place_of_command() -> str:
-    """Returns a remark about the place of the command where a shell does not find it by its name, as after `make demo`."""
+    """Returns a remark about the place of the command where a shell does not find it by its name,
+    as after `make demo`.
+    """
     program = Path(sys.argv[0])
     if program.name != COMMAND_NAME or shutil.which(COMMAND_NAME):
         return ""
@@ -254,8 +289,12 @@ def _with_goals(settings: Settings) -> Settings:
 # The work of the command `demo`: runs it until a signal.
 
 
-async def run_demo(settings: Settings, console: Screen, seconds: float | None, calls: int, seed: int) -> None:
+async def run_demo(
+    settings: Settings, console: Screen, seconds: float | None, calls: int, seed: int
+) -> None:
     """Runs the demo for some seconds; None means until a signal."""
     configure_logging(settings.log_format, "warning", redact=Redactor(settings.redaction).redact)
     with stop_on_signals() as stop:
-        await first_of(stop.wait(), Demo(settings, console, concurrent_calls=calls, seed=seed).run(seconds))
+        await first_of(
+            stop.wait(), Demo(settings, console, concurrent_calls=calls, seed=seed).run(seconds)
+        )

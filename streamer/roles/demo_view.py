@@ -28,7 +28,9 @@ MOST_NEWS: Final = 50
 MOST_GOAL_SETS: Final = 200
 """Goal sets whose subgoals are known by name; a fleet of agents has some tens."""
 NOTABLE, URGENT = "magenta", "bold red"
-"""Colours that can be read on a dark and on a light background; a mark stands beside each in the table."""
+"""Colours that can be read on a dark and on a light background; a mark stands beside each in the
+table.
+"""
 
 
 _STYLES: Final = {"": "", "bad": NOTABLE, "urgent": URGENT}
@@ -61,7 +63,9 @@ class News:
                 self._add(row, self._news_of_call(row))
 
     def newest(self, count: int) -> list[NewsLine]:
-        """The newest lines, at most so many, in the order of their times: partitions are read one after the other."""
+        """The newest lines, at most so many, in the order of their times: partitions are read one
+        after the other.
+        """
         return sorted(self._lines, key=lambda line: line.time_ms)[-count:] if count > 0 else []
 
     def _add(self, row: TurnRow | CallRow, news: Iterable[tuple[str, str]]) -> None:
@@ -74,7 +78,9 @@ class News:
         """Notes the names of the subgoals of a goal set."""
         if row.digest not in self._subgoals and len(self._subgoals) >= MOST_GOAL_SETS:
             del self._subgoals[next(iter(self._subgoals))]
-        self._subgoals[row.digest] = [str(each.get("id", "")) for each in row.goal_set.get("subgoals", [])]
+        self._subgoals[row.digest] = [
+            str(each.get("id", "")) for each in row.goal_set.get("subgoals", [])
+        ]
 
     def _news_of_call(self, row: CallRow) -> Iterator[tuple[str, str]]:
         for name in row.news:
@@ -82,7 +88,10 @@ class News:
             if kind == "subgoal" and row.goals is not None:
                 names, place = self._subgoals.get(row.goals.digest, []), int(rest)
                 named = names[place] if place < len(names) else f"number {place + 1}"
-                yield f"turn {row.goals.subgoals[place].reached_turn} reached the subgoal {named}", "green"
+                yield (
+                    f"turn {row.goals.subgoals[place].reached_turn} reached the subgoal {named}",
+                    "green",
+                )
             elif kind == "stall" and row.goals is not None:
                 yield f"no subgoal reached since turn {row.goals.stalls[-1].since_turn}", NOTABLE
             elif kind == "closed" and row.close_reason is not None:
@@ -94,7 +103,11 @@ class News:
 def _news_of_turn(row: TurnRow) -> Iterator[tuple[str, str]]:
     for name in row.news:
         kind, _, rest = name.partition(".")
-        if kind == "wait" and row.wait_ms is not None and (level := wait_level(number(row.wait_ms))):
+        if (
+            kind == "wait"
+            and row.wait_ms is not None
+            and (level := wait_level(number(row.wait_ms)))
+        ):
             yield f"turn {row.turn} {wait_in_words(row.wait_ms, row.anchor)}", _STYLES[level]
         elif kind == "interruption":
             yield f"turn {row.turn} {INTERRUPTIONS[Speaker(rest)]}", NOTABLE
@@ -110,9 +123,12 @@ _NEWS_FROM_ROWS, _LEGEND_FROM_ROWS = 16, 20
 """Height of a terminal from which there are lines of news, and a legend."""
 _FEWEST_NEWS_LINES: Final = 4
 PLAIN_LINES: Final = 6
-"""Lines beside the rows: headline, space, two lines of column names, the line of left-out calls, the cursor's line."""
+"""Lines beside the rows: headline, space, two lines of column names, the line of left-out calls,
+the cursor's line.
+"""
 LEGEND: Final = (
-    f"!! the caller suffers now, ! trouble; latency: the newest answer, ! over {SLOW_MS / MS_PER_SECOND:g} s",
+    "!! the caller suffers now, ! trouble; latency: the newest answer, ! over "
+    f"{SLOW_MS / MS_PER_SECOND:g} s",
     "quiet for: since the newest score; goals: reached of all, ? verdicts missing",
 )
 _WIDE_LEGEND: Final = ("; cut in: by user/agent", "; anchor: how the end of speech is known")
@@ -153,11 +169,13 @@ def screen(
     news: Sequence[NewsLine] = (),
     is_stale: bool = False,
 ) -> RenderableType:
-    """The headline, the totals, the table of calls, and below it news and a legend, as far as `height` lines have room.
+    """The headline, the totals, the table of calls, and below it news and a legend, as far as
+    `height` lines have room.
 
     Args:
         headline: The first line.
-        calls: All calls in their order; of those that do not fit, the healthy ones are counted by agent.
+        calls: All calls in their order; of those that do not fit, the healthy ones are counted by
+            agent.
         now_ms: Epoch milliseconds, for the ages of calls.
         width: Columns of the terminal.
         height: Lines of the terminal.
@@ -167,7 +185,10 @@ def screen(
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     columns = [column for column in _COLUMNS if width >= column.from_columns]
-    chars = [column.wide_chars if column.wide_chars and width >= _WIDE else column.chars for column in columns]
+    chars = [
+        column.wide_chars if column.wide_chars and width >= _WIDE else column.chars
+        for column in columns
+    ]
     left = width - sum(each + 1 for each in chars if each is not None)
     for column, wide in zip(columns, chars, strict=True):
         table.add_column(
@@ -206,14 +227,18 @@ def _line(text: str, style: str) -> Text:
 
 
 def _left_out(calls: Sequence[ShownCall]) -> str:
-    """The calls for which there is no row: how many are in trouble, and the healthy ones by agent."""
+    """The calls for which there is no row: how many are in trouble, and the healthy
+    ones by agent.
+    """
     bad = sum(call.is_bad for call in calls)
     healthy = Counter(each.call.labels.agent for each in calls if not each.is_bad)
     named = [f"{agent} {count}" for agent, count in healthy.most_common(_MOST_AGENTS_COUNTED)]
     others = healthy.total() - sum(count for _, count in healthy.most_common(_MOST_AGENTS_COUNTED))
     named += [f"others {others}"] if others else []
     parts = [f"and {bad} more calls in trouble"] if bad else []
-    parts += [f"and {healthy.total()} more calls without trouble: {', '.join(named)}"] if named else []
+    parts += (
+        [f"and {healthy.total()} more calls without trouble: {', '.join(named)}"] if named else []
+    )
     return "; ".join(parts)
 
 
@@ -221,7 +246,11 @@ _MARKS: Final = {"": "", "bad": "!", "urgent": "!!"}
 
 
 def _goals(call: CallRow, line: RunningLine) -> Text:
-    style = "green" if (found := call.goals and call.goals.progress) and found.reached == found.subgoals else ""
+    style = (
+        "green"
+        if (found := call.goals and call.goals.progress) and found.reached == found.subgoals
+        else ""
+    )
     if call.goals is not None and call.goals.is_stalled:
         style = NOTABLE
     return Text(line.goals.replace(" of ", "/"), style=style)
@@ -243,33 +272,47 @@ def _clock(duration_ms: float) -> str:
 
 
 _COLUMNS: Final = (
-    _Column("", 2, lambda _, line, __: Text(_MARKS[line.level], style=_STYLES[line.level]), is_left=True),
+    _Column(
+        "", 2, lambda _, line, __: Text(_MARKS[line.level], style=_STYLES[line.level]), is_left=True
+    ),
     _Column("call", ID_CHARS, lambda _, line, __: line.short_id, is_left=True),
     _Column("agent", 10, lambda _, line, __: line.agent, is_left=True, wide_chars=20),
     _Column("tenant", 12, lambda call, *_: call.labels.tenant, _VERY_WIDE, is_left=True),
     _Column("environment", 12, lambda call, *_: call.labels.environment, _VERY_WIDE, is_left=True),
     _Column(
-        "time", 5,
-        lambda _, line, now_ms: _clock(now_ms - line.first_ms if line.length_ms is None else line.length_ms),
+        "time",
+        5,
+        lambda _, line, now_ms: _clock(
+            now_ms - line.first_ms if line.length_ms is None else line.length_ms
+        ),
     ),
     _Column("turn", 4, lambda _, line, __: line.turn),
     _Column("quiet\nfor", 5, lambda _, line, now_ms: _clock(now_ms - line.changed_ms)),
     _Column("goals", 5, lambda call, line, _: _goals(call, line)),
     _Column(
-        "latency", 8,
-        lambda _, line, __: Text(line.latency + _MARKS[line.latency_level][:1], style=_STYLES[line.latency_level]),
+        "latency",
+        8,
+        lambda _, line, __: Text(
+            line.latency + _MARKS[line.latency_level][:1], style=_STYLES[line.latency_level]
+        ),
     ),
-    _Column("anchor", max(map(len, Anchor)), lambda call, *_: (call.answer and call.answer.anchor) or "", _WIDE, is_left=True),
+    _Column(
+        "anchor",
+        max(map(len, Anchor)),
+        lambda call, *_: (call.answer and call.answer.anchor) or "",
+        _WIDE,
+        is_left=True,
+    ),
     _Column("cut in\nu/a", 6, lambda call, *_: _cut_in(call), _WIDE),
     _Column("dead\nair", 4, lambda call, *_: str(call.dead_airs or ""), _WIDE),
     _Column("tool\ncalls", 5, lambda call, *_: str(call.tool_calls or ""), _WIDE),
     _Column("status", None, lambda _, line, __: _status(line), is_left=True),
-)  # fmt: skip
+)
 """The columns of the table from left to right; a new one is a line here."""
 
 
-# Totals of all calls since the demo began: answers, interruptions, dead air, subgoals, ends; of all and by agent.
-# Pure.
+# Totals of all calls since the demo began: answers, interruptions, dead air, subgoals, ends; of all
+# and by agent. Pure.
 
 MAX_ANSWERS: Final = 10_000
 """Latencies kept of one agent; percentiles are of the newest ones."""
@@ -321,7 +364,11 @@ class Totals:
             totals.interruptions += kind == "interruption"
             totals.dead_airs += kind == "dead_air"
             totals.subgoals += kind == "subgoal"
-            if name == "wait" and isinstance(row, TurnRow) and (wait_ms := number(row.wait_ms)) is not None:
+            if (
+                name == "wait"
+                and isinstance(row, TurnRow)
+                and (wait_ms := number(row.wait_ms)) is not None
+            ):
                 totals.latencies_ms.append(wait_ms)
         # Also of a call that lacks records, of which nothing is news.
         if isinstance(row, CallRow) and row.close_reason is not None:
@@ -332,10 +379,14 @@ class Totals:
         """The totals of all agents as one line."""
         every = self._agents.values()
         latencies_ms = [latency_ms for each in every for latency_ms in each.latencies_ms]
-        ends = ", ".join(f"{reason} {count}" for reason, count in self.ends.most_common(3)) or "none"
+        ends = (
+            ", ".join(f"{reason} {count}" for reason, count in self.ends.most_common(3)) or "none"
+        )
         return (
-            f"answers {len(latencies_ms)} (p50 {_percentile(latencies_ms, 50)}, p95 {_percentile(latencies_ms, 95)})  "
-            f"subgoals {sum(each.subgoals for each in every)}  cut in {sum(each.interruptions for each in every)}  "
+            f"answers {len(latencies_ms)} (p50 {_percentile(latencies_ms, 50)}, p95 "
+            f"{_percentile(latencies_ms, 95)})  "
+            f"subgoals {sum(each.subgoals for each in every)}  cut in "
+            f"{sum(each.interruptions for each in every)}  "
             f"dead air {sum(each.dead_airs for each in every)}  ended: {ends}"
         )
 
@@ -347,10 +398,16 @@ class Totals:
             table.add_column(column, justify="right", no_wrap=True)
         for agent, totals in sorted(self._agents.items()):
             table.add_row(
-                agent, str(totals.ended), str(len(totals.latencies_ms)), _percentile(totals.latencies_ms, 50),
-                _percentile(totals.latencies_ms, 95), str(totals.subgoals), str(totals.interruptions),
-                str(totals.dead_airs), style=NOTABLE if agent == marked else "",
-            )  # fmt: skip
+                agent,
+                str(totals.ended),
+                str(len(totals.latencies_ms)),
+                _percentile(totals.latencies_ms, 50),
+                _percentile(totals.latencies_ms, 95),
+                str(totals.subgoals),
+                str(totals.interruptions),
+                str(totals.dead_airs),
+                style=NOTABLE if agent == marked else "",
+            )
         return table
 
 

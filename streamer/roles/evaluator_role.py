@@ -1,4 +1,6 @@
-"""The evaluator role of `callgauge run`: the evaluator, the sources of goals, and the transcript files."""
+"""The evaluator role of `callgauge run`: the evaluator, the sources of goals, and the transcript
+files.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -19,13 +21,16 @@ from streamer.settings.all_settings import Settings
 
 
 class EvaluatorRole:
-    """Reads the goal sets, then evaluates calls and follows changes of the sets for as long as it does.
+    """Reads the goal sets, then evaluates calls and follows changes of the sets for as long as it
+    does.
 
     Attributes:
         ready: Set while calls are read.
     """
 
-    def __init__(self, kafka: KafkaSettings, settings: Settings, instruments: Instruments, rules: GoalRules) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, settings: Settings, instruments: Instruments, rules: GoalRules
+    ) -> None:
         """Nothing is read before `run`."""
         self._folder, self._topic = _folder_and_topic(kafka, settings)
         self._sources = GoalSources(self._folder, self._topic)
@@ -57,11 +62,15 @@ class EvaluatorRole:
             OperatorError: The folder of transcripts cannot be written to.
             Exception: The failure of the evaluator.
         """
-        working = [asyncio.create_task(self._sources.run(stop)), asyncio.create_task(self._evaluate(stop))]
+        working = [
+            asyncio.create_task(self._sources.run(stop)),
+            asyncio.create_task(self._evaluate(stop)),
+        ]
         if self._filer is not None:
             working.append(asyncio.create_task(self._filer.follow(stop)))
         try:
-            # Both end when `stop` is set. The evaluator has something to finish then, so it is not cancelled.
+            # Both end when `stop` is set. The evaluator has something to finish then, so it is not
+            # cancelled.
             done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             await end_tasks(working)
@@ -70,7 +79,11 @@ class EvaluatorRole:
 
     def problems(self) -> Sequence[str]:
         """Why the role is not ready, for `/readyz`."""
-        return self._evaluator.problems() if self._sources.ready.is_set() else ("evaluator: reading the goal sets",)
+        return (
+            self._evaluator.problems()
+            if self._sources.ready.is_set()
+            else ("evaluator: reading the goal sets",)
+        )
 
     def stalled(self) -> Sequence[str]:
         """The stuck parts of a running process, for `/healthz`."""
@@ -81,7 +94,9 @@ class EvaluatorRole:
 
     def _count_refused(self) -> None:
         refused = 0 if self._topic is None else self._topic.refused
-        self._instruments.inc("callgauge_goal_records_refused_total", (), refused - self._refused_counted)
+        self._instruments.inc(
+            "callgauge_goal_records_refused_total", (), refused - self._refused_counted
+        )
         self._refused_counted = refused
 
     async def _evaluate(self, stop: asyncio.Event) -> None:
@@ -110,6 +125,10 @@ async def goals_of_now(kafka: KafkaSettings, settings: Settings) -> AsyncIterato
         await end_tasks([following, reading])
 
 
-def _folder_and_topic(kafka: KafkaSettings, settings: Settings) -> tuple[GoalFolder | None, GoalsTopic | None]:
+def _folder_and_topic(
+    kafka: KafkaSettings, settings: Settings
+) -> tuple[GoalFolder | None, GoalsTopic | None]:
     goals = settings.goals
-    return None if goals.folder is None else GoalFolder(goals.folder), GoalsTopic(kafka) if goals.reads_topic else None
+    return None if goals.folder is None else GoalFolder(goals.folder), GoalsTopic(
+        kafka
+    ) if goals.reads_topic else None

@@ -1,6 +1,8 @@
-"""What commands write through the process that serves a folder: labels and notes, deletions, and refused events once more.
+"""What commands write through the process that serves a folder: labels and notes, deletions, and
+refused events once more.
 
-They show the key that the process puts into the folder at its start: who may read the folder may write so, and no sender of events may.
+They show the key that the process puts into the folder at its start: who may read the folder may
+write so, and no sender of events may.
 """
 
 import secrets
@@ -25,7 +27,9 @@ MAX_BODY_BYTES: Final = 8 * 2**20
 
 _Key = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 _Said = Annotated[list[tuple[_Key, AnyAnnotation | None]], Field(max_length=MAX_COMMAND_RECORDS)]
-_Refused = Annotated[list[tuple[Annotated[int, Field(ge=0)], _Key]], Field(max_length=MAX_COMMAND_RECORDS)]
+_Refused = Annotated[
+    list[tuple[Annotated[int, Field(ge=0)], _Key]], Field(max_length=MAX_COMMAND_RECORDS)
+]
 _SAID: Final[TypeAdapter[list[tuple[str, AnyAnnotation | None]]]] = TypeAdapter(_Said)
 _REFUSED: Final[TypeAdapter[list[tuple[int, str]]]] = TypeAdapter(_Refused)
 
@@ -45,7 +49,9 @@ class FolderCommands:
         self.key = secrets.token_urlsafe(24)
         self._log = log_file
         self.routes: Sequence[BaseRoute] = [
-            Route(ANNOTATIONS_PATH, self._answering(_SAID, self._take_annotations), methods=["POST"]),
+            Route(
+                ANNOTATIONS_PATH, self._answering(_SAID, self._take_annotations), methods=["POST"]
+            ),
             Route(PUT_BACK_PATH, self._answering(_REFUSED, self._log.put_back), methods=["POST"]),
         ]
 
@@ -60,7 +66,9 @@ class FolderCommands:
             async for piece in request.stream():
                 content += piece
                 if len(content) > MAX_BODY_BYTES:
-                    return PlainTextResponse(f"More than {MAX_BODY_BYTES} bytes; nothing was written.", 413)
+                    return PlainTextResponse(
+                        f"More than {MAX_BODY_BYTES} bytes; nothing was written.", 413
+                    )
             try:
                 return JSONResponse(await take(body.validate_json(bytes(content))))
             except ValidationError as error:

@@ -6,7 +6,15 @@ from datetime import UTC, date, datetime
 from statistics import median
 
 from consumers.console.page.drawing import counted
-from consumers.console.past import ASKED_COLUMNS, FACETS, ROWS, LotsQuery, PastFound, PastQuery, Versions
+from consumers.console.past import (
+    ASKED_COLUMNS,
+    FACETS,
+    ROWS,
+    LotsQuery,
+    PastFound,
+    PastQuery,
+    Versions,
+)
 from consumers.history.opening import opened
 from consumers.history.search import (
     MAX_ROWS,
@@ -29,7 +37,9 @@ from streamer.tables import csv_text
 from streamer.time_bounds import moment_ms
 
 MAX_SECONDS = 5.0
-"""How long a question of a page may take. A search for a word over 200,000 calls takes half of one; who asks more gets no page."""
+"""How long a question of a page may take. A search for a word over 200,000 calls takes half of one;
+who asks more gets no page.
+"""
 USUAL_HOURS = "24h"
 """How far back past calls go where nothing is said."""
 MOST_PAIRS = 8
@@ -38,8 +48,19 @@ MOST_NAMES = 200
 """Names of one kind that are offered."""
 SNIPPET_CHARS = 160
 """Characters of what was said that are shown around the words that were found."""
-_TABLE_COLUMNS = ("conversation_id", *(name for name in ASKED_COLUMNS if name != "conversation_id"), "known_ms")
-_WITH_MEDIANS = ("turns", "p50_ms", "p95_ms", "longest_wait_ms", "dead_airs", "goals.progress.result")
+_TABLE_COLUMNS = (
+    "conversation_id",
+    *(name for name in ASKED_COLUMNS if name != "conversation_id"),
+    "known_ms",
+)
+_WITH_MEDIANS = (
+    "turns",
+    "p50_ms",
+    "p95_ms",
+    "longest_wait_ms",
+    "dead_airs",
+    "goals.progress.result",
+)
 """Columns of the comparison that have a median."""
 
 
@@ -56,7 +77,9 @@ def moment_of(text: str, now_ms: int) -> int:
 
 
 class StoredCalls:
-    """Past calls where the settings say, opened anew for each question: what writes them may run elsewhere or not at all."""
+    """Past calls where the settings say, opened anew for each question: what writes them may run
+    elsewhere or not at all.
+    """
 
     def __init__(self, settings: HistorySettings) -> None:
         self._settings = settings
@@ -65,14 +88,17 @@ class StoredCalls:
         """The calls of a page, with counts of what all that are asked for have in common.
 
         Raises:
-            OperatorError: A part of the question cannot be understood, there is no folder, or it takes too long.
+            OperatorError: A part of the question cannot be understood, there is no folder, or it
+                takes too long.
         """
         every, question = self._questions(asked)
         with opened(self._settings, MAX_SECONDS) as store:
             labels = store.labels()
             every, question = (_labelled(each, asked.label, labels) for each in (every, question))
             counts = list(
-                store.values(every._replace(counts=True), [column for _, column in FACETS.values() if column])
+                store.values(
+                    every._replace(counts=True), [column for _, column in FACETS.values() if column]
+                )
             )
             rows = store.find(question, ASKED_COLUMNS)
             ids = [str(row["conversation_id"]) for row in rows]
@@ -91,10 +117,14 @@ class StoredCalls:
         chosen = asked.outcome.split(",") if asked.outcome else OUTCOMES[:-1]
         outcomes = dict(facets["outcome"])
         total = sum(calls for name, calls in outcomes.items() if name in chosen)
-        return PastFound(rows, total, outcomes.get("running", 0), facets | {"label": of_label}, said, people)
+        return PastFound(
+            rows, total, outcomes.get("running", 0), facets | {"label": of_label}, said, people
+        )
 
     def _questions(self, asked: PastQuery) -> tuple[Question, Question]:
-        """The calls that the facets count, and those of the page: facets count beside what they choose."""
+        """The calls that the facets count, and those of the page: facets count beside what they
+        choose.
+        """
         now_ms = wall_clock_ms()
         until_ms = moment_of(asked.until, now_ms) if asked.until else now_ms + 1
         where = [Condition.parse(asked.where)] if asked.where else []
@@ -108,7 +138,11 @@ class StoredCalls:
         outcomes = asked.outcome.split(",") if asked.outcome else OUTCOMES[:-1]
         chosen = [Condition("outcome", "!=", each) for each in OUTCOMES if each not in outcomes]
         plain = ("agent", "version", "tenant", "environment", "goal_set")
-        chosen += [Condition(FACETS[name][1], "=", value) for name in plain if (value := getattr(asked, name))]
+        chosen += [
+            Condition(FACETS[name][1], "=", value)
+            for name in plain
+            if (value := getattr(asked, name))
+        ]
         if asked.trouble:
             chosen.append(Condition("troubles", "~", f" {asked.trouble} "))
         if asked.day:
@@ -142,12 +176,15 @@ class StoredCalls:
         """
         _, question = self._questions(asked)
         with opened(self._settings, MAX_SECONDS) as store:
-            question = _labelled(question._replace(most=MAX_ROWS, skip=0), asked.label, store.labels())
+            question = _labelled(
+                question._replace(most=MAX_ROWS, skip=0), asked.label, store.labels()
+            )
             rows = store.find(question, _TABLE_COLUMNS)
         return csv_text([_TABLE_COLUMNS, *(list(row.values()) for row in rows)]).encode()
 
     def versions(self, asked: LotsQuery) -> Versions:
-        """Two lots of calls compared: those that are asked for, otherwise the newest versions of the agent with most calls.
+        """Two lots of calls compared: those that are asked for, otherwise the newest versions of
+        the agent with most calls.
 
         Raises:
             OperatorError: As `find`.
@@ -158,28 +195,41 @@ class StoredCalls:
         with opened(self._settings, MAX_SECONDS) as store:
             pairs = list(newest_pairs(versions_in(store, since_ms, now_ms + 1)))[:MOST_PAIRS]
             question = Question(since_ms, now_ms + 1, most=None, counts=True)
-            seen = [row[:-1] for row in store.values(question, [f"labels.{name}" for name in labels])]
+            seen = [
+                row[:-1] for row in store.values(question, [f"labels.{name}" for name in labels])
+            ]
             names = {
-                name: sorted({str(row[place]) for row in seen if row[place] is not None})[:MOST_NAMES]
+                name: sorted({str(row[place]) for row in seen if row[place] is not None})[
+                    :MOST_NAMES
+                ]
                 for place, name in enumerate(labels)
             }
             lots = asked.lots() or next(iter(pairs), None)
-            return Versions(None if lots is None else lots_compared(store, lots, now_ms), names, pairs)
+            return Versions(
+                None if lots is None else lots_compared(store, lots, now_ms), names, pairs
+            )
 
     def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, Mapping[str, object]]]:
-        """The values of two calls with their ids, or of one and the medians of its agent's calls of the day before its end.
+        """The values of two calls with their ids, or of one and the medians of its agent's calls of
+        the day before its end.
 
         Only calls that history has are among them.
         """
         with opened(self._settings, MAX_SECONDS) as store:
             found = [row for name in ids for row in store.find(_of_call(name), _TABLE_COLUMNS)]
-            columns: list[tuple[str, Mapping[str, object]]] = [(str(row["conversation_id"]), row) for row in found]
+            columns: list[tuple[str, Mapping[str, object]]] = [
+                (str(row["conversation_id"]), row) for row in found
+            ]
             if len(found) == 1:
                 until_ms = int(found[0]["known_ms"] or 0) + 1
                 agent = str(found[0]["labels.agent"])
                 same = [Condition("labels.agent", "=", agent)]
-                rows = store.find(Question(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS), _WITH_MEDIANS)
-                columns.append((f"median of {agent}, {counted(len(rows), 'call')} of a day", _medians(rows)))
+                rows = store.find(
+                    Question(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS), _WITH_MEDIANS
+                )
+                columns.append(
+                    (f"median of {agent}, {counted(len(rows), 'call')} of a day", _medians(rows))
+                )
         return columns
 
     def call(self, conversation_id: str, at_ms: int | None = None) -> StoredCall | None:
@@ -198,7 +248,9 @@ class StoredCalls:
 
 
 def _of_call(conversation_id: str) -> Question:
-    return Question(0, 2**53, [Condition("conversation_id", "=", conversation_id[:MAX_TEXT_CHARS])], most=1)
+    return Question(
+        0, 2**53, [Condition("conversation_id", "=", conversation_id[:MAX_TEXT_CHARS])], most=1
+    )
 
 
 def _medians(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
@@ -212,20 +264,30 @@ def _medians(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 
 def _labelled(question: Question, label: str, labels: Iterable[tuple[str, str]]) -> Question:
-    return question._replace(ids={name for each, name in labels if each == label}) if label else question
+    return (
+        question._replace(ids={name for each, name in labels if each == label})
+        if label
+        else question
+    )
 
 
 def _day_ms(text: str) -> int:
     try:
-        return int(datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC).timestamp() * 1_000)
+        return int(
+            datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC).timestamp() * 1_000
+        )
     except ValueError:
         raise SetupError(
             f"day {text!r}: expected a day in UTC, for example 2026-11-20. Nothing was searched."
         ) from None
 
 
-def _counts_of(counts: Iterable[Sequence[Flat]], asked: PastQuery, facet: str) -> list[tuple[str, int]]:
-    """The values of one facet with the number of calls, as all other facets choose them; days newest first."""
+def _counts_of(
+    counts: Iterable[Sequence[Flat]], asked: PastQuery, facet: str
+) -> list[tuple[str, int]]:
+    """The values of one facet with the number of calls, as all other facets choose them; days
+    newest first.
+    """
     columns = [name for name, (_, column) in FACETS.items() if column]
     found: Counter[str] = Counter()
     for *values, calls in counts:
@@ -252,19 +314,28 @@ def _is_in(values: Sequence[str], asked: PastQuery, name: str) -> bool:
 
 
 def _said_in(words: Sequence[WordsRow], sought: Sequence[str]) -> tuple[int, str] | None:
-    """The turn with most of the words and what was said around them; without words, the last that the caller said."""
+    """The turn with most of the words and what was said around them; without words, the last that
+    the caller said.
+    """
     texts = [
-        (row.turn, text) for row in words for text in ((row.user, row.assistant) if sought else (row.user,)) if text
+        (row.turn, text)
+        for row in words
+        for text in ((row.user, row.assistant) if sought else (row.user,))
+        if text
     ]
     if not texts:
         return None
     if not sought:
         turn, text = texts[-1]
         return turn, text[-SNIPPET_CHARS:]
-    turn, text = max(texts, key=lambda each: sum(word.casefold() in each[1].casefold() for word in sought))
+    turn, text = max(
+        texts, key=lambda each: sum(word.casefold() in each[1].casefold() for word in sought)
+    )
     place = max(
         0,
-        min((at for word in sought if (at := text.casefold().find(word.casefold())) >= 0), default=0)
+        min(
+            (at for word in sought if (at := text.casefold().find(word.casefold())) >= 0), default=0
+        )
         - SNIPPET_CHARS // 2,
     )
     return turn, text[place : place + SNIPPET_CHARS]

@@ -24,7 +24,13 @@ from consumers.runtime.kafka.connection import (
     require_access,
 )
 from consumers.runtime.logs import configure_logging, is_json
-from consumers.runtime.process import OperatorError, end_tasks, finish_unless, wall_clock_ms, watch_loop
+from consumers.runtime.process import (
+    OperatorError,
+    end_tasks,
+    finish_unless,
+    wall_clock_ms,
+    watch_loop,
+)
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import ROLE_NAMES, RoleName
 from schemas.metrics.process import LOOP_METRIC
@@ -38,10 +44,11 @@ from streamer.terminal import say
 
 # Keeps one role running: a failed role is started again after a pause, and the log says once why.
 #
-# A supervisor that restarts the process would do the same. A bare machine has no supervisor, and the end of one role
-# would end the other roles and the HTTP pages. So a role that has worked before is started again here: as a new
-# member of its group with nothing in memory, like in a new process. A role that has never worked ends the process at
-# once, unless its error passes by itself, and so does a role that fails again and again: a person has to see that.
+# A supervisor that restarts the process would do the same. A bare machine has no supervisor, and
+# the end of one role would end the other roles and the HTTP pages. So a role that has worked before
+# is started again here: as a new member of its group with nothing in memory, like in a new process.
+# A role that has never worked ends the process at once, unless its error passes by itself, and so
+# does a role that fails again and again: a person has to see that.
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 """From the end of a role to its next start; twice as long after each failure of a row."""
@@ -50,7 +57,9 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 QUIET_SECONDS: Final = 60.0
 """A role that has worked for this long has recovered: its next failure begins a new row."""
 MOST_RESTARTS: Final = 10
-"""Restarts of one row, some 5 minutes of pauses, after which the process ends and its supervisor sees it."""
+"""Restarts of one row, some 5 minutes of pauses, after which the process ends and its supervisor
+sees it.
+"""
 
 _DIGITS: Final = re.compile(r"\d+")
 
@@ -70,10 +79,14 @@ class RunsUntilStopped(Protocol):
         """Works until `stop` is set; then finishes, commits and returns. Raises its failure."""
 
     def problems(self) -> Sequence[str]:
-        """The reasons why the role does not work now, a sentence each, for `/readyz`; waiting for the broker is one."""
+        """The reasons why the role does not work now, a sentence each, for `/readyz`; waiting for
+        the broker is one.
+        """
 
     def stalled(self) -> Sequence[str]:
-        """The faults that only a restart repairs, a sentence each, for `/healthz`; waiting for the broker is none."""
+        """The faults that only a restart repairs, a sentence each, for `/healthz`; waiting for the
+        broker is none.
+        """
 
 
 class RoleRunner:
@@ -119,7 +132,8 @@ class RoleRunner:
         """Runs the role until `stop` is set, again and again if need be.
 
         Raises:
-            Exception: The failure of the role: before it ever worked, while it stopped, or too often in a row.
+            Exception: The failure of the role: before it ever worked, while it stopped, or too
+                often in a row.
         """
         while True:
             try:
@@ -127,7 +141,9 @@ class RoleRunner:
                     await finish_unless(stop, self._asked())
                 if not stop.is_set():
                     await self._run_once(stop)
-            except Exception as error:  # every kind of error: a new start has none of the state that led to it
+            except (
+                Exception
+            ) as error:  # every kind of error: a new start has none of the state that led to it
                 if stop.is_set() or not self._may_go_on(error):
                     raise
                 self._failure = error
@@ -137,17 +153,28 @@ class RoleRunner:
             await self._pause(stop)
 
     def problems(self) -> Sequence[str]:
-        """The reasons why the role does not work now, for `/readyz`. An error is named by its class: its text may be confidential."""
+        """The reasons why the role does not work now, for `/readyz`. An error is named by its
+        class: its text may be confidential.
+        """
         if self._role.ready.is_set() or self._failure is None:
-            return self._role.problems() or (() if self._role.ready.is_set() else (f"{self._name}: not ready yet",))
-        when = "now" if self._starts_at is None else f"in {max(0.0, self._starts_at - time.monotonic()):.0f} s"
+            return self._role.problems() or (
+                () if self._role.ready.is_set() else (f"{self._name}: not ready yet",)
+            )
+        when = (
+            "now"
+            if self._starts_at is None
+            else f"in {max(0.0, self._starts_at - time.monotonic()):.0f} s"
+        )
         return (
-            f"{self._name}: ended with {type(self._failure).__name__} and starts again {when} (restart {self._restarts} of "
+            f"{self._name}: ended with {type(self._failure).__name__} and starts again {when} "
+            f"(restart {self._restarts} of "
             f"{MOST_RESTARTS}); the log says why: role_failed",
         )
 
     def stalled(self) -> Sequence[str]:
-        """The faults that only a restart of the process repairs, for `/healthz`; waiting for the next start is none."""
+        """The faults that only a restart of the process repairs, for `/healthz`; waiting for the
+        next start is none.
+        """
         return () if self._starts_at is not None else self._role.stalled()
 
     def _made(self) -> RunsUntilStopped:
@@ -182,7 +209,9 @@ class RoleRunner:
             log.error(
                 "out_of_memory",
                 role=self._name,
-                what_happens_now="The process ends; a supervisor starts it again, and nothing is lost.",
+                what_happens_now=(
+                    "The process ends; a supervisor starts it again, and nothing is lost."
+                ),
                 what_to_do="Give it more memory: deploy/sizing.md says how much open calls need.",
             )
             return False
@@ -190,24 +219,35 @@ class RoleRunner:
         if ready_at is not None and time.monotonic() - ready_at >= QUIET_SECONDS:
             self._restarts, self._shown = 0, ""
         if self._restarts >= MOST_RESTARTS:
-            log.error("role_given_up", role=self._name, restarts=self._restarts, what_happens_now="The process ends.")
+            log.error(
+                "role_given_up",
+                role=self._name,
+                restarts=self._restarts,
+                what_happens_now="The process ends.",
+            )
             return False
         self._restarts += 1
         self._instruments.inc("callgauge_role_restarts_total", (self._name,))
         reason = f"{type(error).__name__}: {error}"
-        # Numbers of partitions and offsets differ from one try to the next, and the reason is the same.
+        # Numbers of partitions and offsets differ from one try to the next, and the reason is the
+        # same.
         if (shown := _DIGITS.sub("", reason)) != self._shown:
             self._shown = shown
             log.error(
                 "role_failed",
                 role=self._name,
                 error=reason,
-                what_happens_now=f"It is started again after a pause of {self._pause_seconds():.0f} s, {MOST_RESTARTS} times "
+                what_happens_now="It is started again after a pause of "
+                f"{self._pause_seconds():.0f} s, "
+                f"{MOST_RESTARTS} times "
                 "at most, with longer and longer pauses; other roles of this process go on.",
-                what_to_do="Repair what the error says. The line comes again only when the reason changes; /readyz and "
+                what_to_do="Repair what the error says. The line comes again only when the reason "
+                "changes; /readyz and "
                 "callgauge_role_restarts_total say how it goes on.",
                 # Our own errors say all there is to know.
-                exc_info=None if type(error).__module__.startswith(("consumers.", "streamer.")) else error,
+                exc_info=None
+                if type(error).__module__.startswith(("consumers.", "streamer."))
+                else error,
             )
         return True
 
@@ -224,28 +264,35 @@ class RoleRunner:
 # Roles in one process with one page of metrics, for `callgauge run` and the demo.
 
 STOP_SECONDS: Final = 10.0
-"""Longest time from the signal or the failure to the end of the process. Each step of a role has a shorter deadline of
-its own, some 5 s together; a supervisor should wait longer than this before it kills (Kubernetes: 30 s)."""
+"""Longest time from the signal or the failure to the end of the process. Each step of a role has a
+shorter deadline of its own, some 5 s together; a supervisor should wait longer than this before it
+kills (Kubernetes: 30 s).
+"""
 
 
 class Service:
     """Some roles and the HTTP server that shows their metrics; they begin and end together.
 
-    A role that fails after it has worked is started again (`RoleRunner`); the others go on meanwhile.
+    A role that fails after it has worked is started again (`RoleRunner`); the others go on
+    meanwhile.
 
     Attributes:
         ready: Set when every role is.
         stopping: Set when the end begins; from then on `/readyz` says no.
     """
 
-    def __init__(self, settings: Settings, kafka: KafkaSettings, roles: Collection[RoleName]) -> None:
+    def __init__(
+        self, settings: Settings, kafka: KafkaSettings, roles: Collection[RoleName]
+    ) -> None:
         """Nothing is connected before `run`. Call it inside a running event loop."""
         self.ready = asyncio.Event()
         self.stopping = asyncio.Event()
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)  # memory, processor time, start: `process_*`
         instruments = self._instruments = Instruments(registry, roles, settings.max_series)
-        build: dict[tuple[str, ...], float] = {(installed_version(),): 1.0}  # read once: it is in a file
+        build: dict[tuple[str, ...], float] = {
+            (installed_version(),): 1.0
+        }  # read once: it is in a file
         instruments.read_gauge("callgauge_build_info", lambda: build)
         self._kafka = kafka
         self._needs = needs_of(roles, settings)
@@ -263,9 +310,12 @@ class Service:
         self._login = LoginWatch(kafka, instruments)
         told = partial(state_of, settings, roles, instruments, wall_clock_ms())
         self._server = MetricsServer(
-            settings.http, instruments, stalled=self._stalled, not_ready=self._not_ready,
+            settings.http,
+            instruments,
+            stalled=self._stalled,
+            not_ready=self._not_ready,
             state=lambda: told(problems=[*self._stalled(), *self._not_ready()]).model_dump_json(),
-        )  # fmt: skip
+        )
 
     @property
     def metrics_url(self) -> str:
@@ -274,17 +324,22 @@ class Service:
 
     @property
     def page_url(self) -> str | None:
-        """The address of the page of calls, right once `ready` is set; None if this process does not serve it."""
+        """The address of the page of calls, right once `ready` is set; None if this process does
+        not serve it.
+        """
         return self._roles["console"].address if "console" in self._roles else None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Runs every role until `stop` is set, a role fails for good, or the task is cancelled; then all roles finish.
+        """Runs every role until `stop` is set, a role fails for good, or the task is cancelled;
+        then all roles finish.
 
         Raises:
             AddressInUseError: The HTTP address is taken; no role was started.
-            KafkaUnreachableError: No broker answers, or a right of a role is missing; no role was started.
+            KafkaUnreachableError: No broker answers, or a right of a role is missing; no role was
+                started.
             TopicsUnfitError: Topics are missing or do not fit together.
-            Exception: The final failure of a role; if several failed, the first one, and the others are in the log.
+            Exception: The final failure of a role; if several failed, the first one, and the others
+                are in the log.
         """
         await self._server.start()
         try:
@@ -296,15 +351,22 @@ class Service:
             await self._server.stop()
 
     async def _run_roles(self, stop: asyncio.Event) -> None:
-        self._running = {name: asyncio.create_task(role.run(self.stopping)) for name, role in self._roles.items()}
-        announcing, stopped = asyncio.create_task(self._announce()), asyncio.create_task(stop.wait())
+        self._running = {
+            name: asyncio.create_task(role.run(self.stopping)) for name, role in self._roles.items()
+        }
+        announcing, stopped = (
+            asyncio.create_task(self._announce()),
+            asyncio.create_task(stop.wait()),
+        )
         watching = asyncio.create_task(self._login.follow(self.stopping))
         watching_loop = asyncio.create_task(
             watch_loop(lambda seconds: self._instruments.observe(LOOP_METRIC, (), seconds))
         )
         failed: list[RoleName] = []
         try:
-            await asyncio.wait([*self._running.values(), stopped], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [*self._running.values(), stopped], return_when=asyncio.FIRST_COMPLETED
+            )
             failed += (name for name in self._running if self._has_failed(name))
         finally:
             began_seconds = time.monotonic()
@@ -340,16 +402,27 @@ class Service:
         return [*self._login.problems(), *roles]
 
     def _stalled(self) -> list[str]:
-        """The faults for `/healthz`. A stopping role reports none: stopping has a deadline of its own."""
+        """The faults for `/healthz`. A stopping role reports none: stopping has a deadline of its
+        own.
+        """
         if self.stopping.is_set():
-            return [f"{name}: its work has ended with an error" for name in self._running if self._has_failed(name)]
+            return [
+                f"{name}: its work has ended with an error"
+                for name in self._running
+                if self._has_failed(name)
+            ]
         return [sentence for role in self._roles.values() for sentence in role.stalled()]
 
 
 def _maker(
-    name: RoleName, settings: Settings, kafka: KafkaSettings, instruments: Instruments, roles: Collection[RoleName]
+    name: RoleName,
+    settings: Settings,
+    kafka: KafkaSettings,
+    instruments: Instruments,
+    roles: Collection[RoleName],
 ) -> Callable[[], RunsUntilStopped]:
-    """Imports a role; gives the function that makes it. A process pays only for the roles that it runs.
+    """Imports a role; gives the function that makes it. A process pays only for the roles that it
+    runs.
 
     Args:
         name: The role.
@@ -377,29 +450,42 @@ def _maker(
             from consumers.exporter.settings import ExporterSettings
 
             exporter = ExporterSettings(
-                group_id=settings.group("exporter"), otlp=settings.otlp, code_version=installed_version()
+                group_id=settings.group("exporter"),
+                otlp=settings.otlp,
+                code_version=installed_version(),
             )
             return partial(Exporter, kafka, exporter, instruments)
         case "judge":
             from consumers.judge.service import JudgeWorker
 
             group, redactor = settings.group("judge"), Redactor(settings.redaction)
-            return partial(JudgeWorker, kafka, settings.judge, instruments, group_id=group, redactor=redactor)
+            return partial(
+                JudgeWorker, kafka, settings.judge, instruments, group_id=group, redactor=redactor
+            )
         case "history":
             from consumers.history.service import HistoryRole
 
             return partial(
-                HistoryRole, kafka, settings.history, instruments, Redactor(settings.redaction),
+                HistoryRole,
+                kafka,
+                settings.history,
+                instruments,
+                Redactor(settings.redaction),
                 reads_own=settings.measures.is_on,
-            )  # fmt: skip
+            )
         case "measures":
             from consumers.measures.service import MeasuresRole
             from streamer.one_call import context_in_topics
 
             return partial(
-                MeasuresRole, kafka, settings.measures, instruments, group_id=settings.group("measures"),
-                redactor=Redactor(settings.redaction), context_of=partial(context_in_topics, settings),
-            )  # fmt: skip
+                MeasuresRole,
+                kafka,
+                settings.measures,
+                instruments,
+                group_id=settings.group("measures"),
+                redactor=Redactor(settings.redaction),
+                context_of=partial(context_in_topics, settings),
+            )
         case "console":
             from consumers.console.service import ConsoleRole
             from streamer.history.people import annotate
@@ -407,11 +493,17 @@ def _maker(
 
             redactor = Redactor(settings.redaction)
             return partial(
-                ConsoleRole, kafka, settings.console, redactor, instruments,
+                ConsoleRole,
+                kafka,
+                settings.console,
+                redactor,
+                instruments,
                 annotate=partial(annotate, kafka, redactor),
-                past=StoredCalls(settings.history) if settings.history.is_read else None, version=installed_version(),
-                names=settings.http_names, reads_own=settings.measures.is_on,
-            )  # fmt: skip
+                past=StoredCalls(settings.history) if settings.history.is_read else None,
+                version=installed_version(),
+                names=settings.http_names,
+                reads_own=settings.measures.is_on,
+            )
         case "monitor":
             from streamer.sources.monitor import MonitorRole
 
@@ -420,18 +512,26 @@ def _maker(
             from streamer.sources.http.role import IngestRole
 
             return partial(
-                IngestRole, kafka, settings.ingest, settings.all_limits, instruments, Redactor(settings.redaction),
+                IngestRole,
+                kafka,
+                settings.ingest,
+                settings.all_limits,
+                instruments,
+                Redactor(settings.redaction),
                 names=settings.http_names,
-            )  # fmt: skip
+            )
 
 
-# The facts that `callgauge run` states at its start: goals, judge, transcripts and redaction, each as one phrase.
+# The facts that `callgauge run` states at its start: goals, judge, transcripts and redaction, each
+# as one phrase.
 
 _KEY_REMEDY = "set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY"
 
 
 def start_facts(settings: Settings, roles: Collection[RoleName]) -> dict[str, str]:
-    """A phrase for each subject that concerns one of the roles, by subject. It reads the files of goals."""
+    """A phrase for each subject that concerns one of the roles, by subject. It reads the files of
+    goals.
+    """
     facts = {}
     if "evaluator" in roles:
         facts["goals"] = _goals(settings)
@@ -450,12 +550,17 @@ def _goals(settings: Settings) -> str:
     if settings.goals.reads_topic:
         sources.append(f"the topic {settings.kafka.topic(GOALS_TOPIC)}")
     return (
-        " and ".join(sources) or "only those of simulated calls and the sample (set goals.folder or goals.reads_topic)"
+        " and ".join(sources)
+        or "only those of simulated calls and the sample (set goals.folder or goals.reads_topic)"
     )
 
 
 def _counted_sets(folder: Path) -> str:
-    from streamer.goals.files import GoalFolderError, goal_files_of, read_goal_file  # bring YAML, which few roles need
+    from streamer.goals.files import (
+        GoalFolderError,
+        goal_files_of,
+        read_goal_file,
+    )  # bring YAML, which few roles need
 
     try:
         files = [read_goal_file(path) for path in goal_files_of(folder)]
@@ -466,13 +571,18 @@ def _counted_sets(folder: Path) -> str:
         sum(bool(file.mistakes) for file in files),
     )
     counted = "1 set" if sets == 1 else f"{sets} sets"
-    return f"{counted} ({broken} broken, see `callgauge goals check {folder}`)" if broken else counted
+    return (
+        f"{counted} ({broken} broken, see `callgauge goals check {folder}`)" if broken else counted
+    )
 
 
 def _judge(settings: Settings, roles: Collection[RoleName]) -> str:
     if "judge" not in roles:
         if settings.goals.asks_judge:
-            return f"in another process: questions go to the topic {settings.kafka.topic(JUDGE_REQUESTS_TOPIC)}"
+            return (
+                "in another process: questions go to the topic "
+                f"{settings.kafka.topic(JUDGE_REQUESTS_TOPIC)}"
+            )
         return "off (no role judge in this process, and goals.asks_judge is false)"
     if not settings.judge.enabled:
         return "off (judge.enabled is false)"
@@ -492,7 +602,10 @@ def _transcripts(settings: Settings) -> str:
 def _redaction(settings: Settings) -> str:
     if not settings.redaction.enabled:
         return "off (redaction.enabled is false): texts of calls are written as they are"
-    found = [*settings.redaction.detectors, *(f"pattern {name}" for name in settings.redaction.patterns)]
+    found = [
+        *settings.redaction.detectors,
+        *(f"pattern {name}" for name in settings.redaction.patterns),
+    ]
     return f"on ({', '.join(found) or 'nothing is looked for'})"
 
 
@@ -512,7 +625,9 @@ def roles_named(text: str | None, settings: Settings) -> tuple[RoleName, ...]:
     names = [name.strip() for name in text.split(",")]
     roles = tuple(role for role in ROLE_NAMES if role in names)
     if unknown := [name for name in names if name not in ROLE_NAMES]:
-        raise typer.BadParameter(f"{unknown[0]!r} is no role: give one or more of {','.join(ROLE_NAMES)}.")
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is no role: give one or more of {','.join(ROLE_NAMES)}."
+        )
     return roles
 
 
@@ -523,7 +638,9 @@ def run_roles(settings: Settings, chosen: tuple[RoleName, ...]) -> None:
         settings: The settings of all of them.
         chosen: The roles.
     """
-    configure_logging(settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact)
+    configure_logging(
+        settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact
+    )
     try:
         asyncio.run(_run(settings, chosen))
     except KafkaUnreachableError as error:
@@ -535,7 +652,10 @@ def run_roles(settings: Settings, chosen: tuple[RoleName, ...]) -> None:
 async def _run(settings: Settings, roles: tuple[RoleName, ...]) -> None:
     with stop_on_signals() as stop:
         service = Service(settings, settings.kafka, roles)
-        beside = [asyncio.create_task(_announce(service, settings, roles)), asyncio.create_task(_end_in_time(service))]
+        beside = [
+            asyncio.create_task(_announce(service, settings, roles)),
+            asyncio.create_task(_end_in_time(service)),
+        ]
         try:
             await service.run(stop)
         finally:
@@ -548,11 +668,18 @@ async def _announce(service: Service, settings: Settings, roles: tuple[RoleName,
     facts = await asyncio.to_thread(start_facts, settings, roles)
     if is_json(settings.log_format):  # a plain sentence would be no log line
         log.info(
-            "service_ready", roles=roles, bootstrap=settings.bootstrap, metrics_url=service.metrics_url,
-            page_url=service.page_url, **facts,
-        )  # fmt: skip
+            "service_ready",
+            roles=roles,
+            bootstrap=settings.bootstrap,
+            metrics_url=service.metrics_url,
+            page_url=service.page_url,
+            **facts,
+        )
         return
-    say(f"callgauge runs {' and '.join(roles)} on {settings.bootstrap}; metrics: {service.metrics_url}")
+    say(
+        f"callgauge runs {' and '.join(roles)} on {settings.bootstrap}; metrics: "
+        f"{service.metrics_url}"
+    )
     if service.page_url is not None:
         say(f"  {'calls:':<13}{service.page_url}")
     for subject, fact in facts.items():
@@ -560,16 +687,22 @@ async def _announce(service: Service, settings: Settings, roles: tuple[RoleName,
 
 
 async def _end_in_time(service: Service) -> None:
-    """Sets the deadline once stopping begins. A thread keeps it: a task that hangs could keep the loop from it."""
+    """Sets the deadline once stopping begins. A thread keeps it: a task that hangs could keep the
+    loop from it.
+    """
     await service.stopping.wait()
     deadline = threading.Timer(STOP_SECONDS, _end_overdue, [service])
-    deadline.daemon = True  # the end of the process does not wait for it, and it runs while the loop shuts down
+    deadline.daemon = (
+        True  # the end of the process does not wait for it, and it runs while the loop shuts down
+    )
     deadline.start()
 
 
 def _end_overdue(service: Service) -> None:
     log.error(
-        "stop_overdue", unfinished=service.unfinished(), seconds=STOP_SECONDS,
+        "stop_overdue",
+        unfinished=service.unfinished(),
+        seconds=STOP_SECONDS,
         detail="ended nevertheless; the next evaluator reads the uncommitted records again",
-    )  # fmt: skip
+    )
     os._exit(STOP_OVERDUE)

@@ -1,4 +1,6 @@
-"""Everything on one machine, for `serve` and for the demo: the log in a file, every role in this process, one address."""
+"""Everything on one machine, for `serve` and for the demo: the log in a file, every role in this
+process, one address.
+"""
 
 import asyncio
 import contextlib
@@ -24,7 +26,13 @@ from consumers.history.sqlite import SqliteHistory
 from consumers.log.commits import NotWrittenError
 from consumers.log.file import Decided, DecidedRecord, FileLog
 from consumers.measures.on_file import FileMeasures
-from consumers.runtime.http import ConnectionBounds, HttpLimit, HttpListener, MetricsRoutes, is_loopback
+from consumers.runtime.http import (
+    ConnectionBounds,
+    HttpLimit,
+    HttpListener,
+    MetricsRoutes,
+    is_loopback,
+)
 from consumers.runtime.private_files import network_kind, write_secret
 from consumers.runtime.process import OperatorError, end_tasks, wall_clock_ms, watch_loop
 from consumers.runtime.received import Place
@@ -109,7 +117,13 @@ class OneMachine:
     """
 
     def __init__(
-        self, settings: Settings, folder: Path, host: str, port: int, *, watch: Callable[[bytes], None] | None = None
+        self,
+        settings: Settings,
+        folder: Path,
+        host: str,
+        port: int,
+        *,
+        watch: Callable[[bytes], None] | None = None,
     ) -> None:
         """Opens the log. Call it inside a running event loop.
 
@@ -128,10 +142,15 @@ class OneMachine:
         self.log.open()
         if (kind := network_kind(folder)) is not None:
             log.warning(
-                "folder_on_a_network", folder=str(folder), kind=kind,
-                what_happens_now="It works while one process alone uses the folder; locks may not hold there, and two can damage the log.",
+                "folder_on_a_network",
+                folder=str(folder),
+                kind=kind,
+                what_happens_now=(
+                    "It works while one process alone uses the folder; locks may not hold there, "
+                    "and two can damage the log."
+                ),
                 what_to_do="Choose a --folder on a disk of this machine.",
-            )  # fmt: skip
+            )
         self.token = token_of(folder, settings)
         self._folder = folder
         self._watch = watch
@@ -148,9 +167,13 @@ class OneMachine:
         build: dict[tuple[str, ...], float] = {(installed_version(),): 1.0}
         instruments.read_gauge("callgauge_build_info", lambda: build)
         redactor = Redactor(settings.redaction)
-        self._goals = GoalSources(None if settings.goals.folder is None else GoalFolder(settings.goals.folder), None)
+        self._goals = GoalSources(
+            None if settings.goals.folder is None else GoalFolder(settings.goals.folder), None
+        )
         with instruments.registering("evaluator"):
-            self._evaluator = FileEvaluator(self.log, _evaluator_settings(settings, roles), instruments, self._goals)
+            self._evaluator = FileEvaluator(
+                self.log, _evaluator_settings(settings, roles), instruments, self._goals
+            )
         with instruments.registering("exporter"):
             exporter = ExporterSettings(otlp=settings.otlp, code_version=installed_version())
             self._counts = RowCounts(exporter, instruments)
@@ -158,17 +181,26 @@ class OneMachine:
             self._history = FileHistory(self.log, self._open_history, instruments, self._shown)
         with instruments.registering("console"):
             self.console = CallPages(
-                settings.console, redactor, instruments, annotate=partial(self._annotate, redactor),
-                past=StoredCalls(settings.history), version=installed_version(), max_bytes=MAX_KEPT_BYTES,
-            )  # fmt: skip
+                settings.console,
+                redactor,
+                instruments,
+                annotate=partial(self._annotate, redactor),
+                past=StoredCalls(settings.history),
+                version=installed_version(),
+                max_bytes=MAX_KEPT_BYTES,
+            )
         with instruments.registering("ingest"):
-            self._receiver = Receiver(settings.ingest, settings.all_limits, FileWriter(self.log), instruments, redactor)
+            self._receiver = Receiver(
+                settings.ingest, settings.all_limits, FileWriter(self.log), instruments, redactor
+            )
         self._roles: list[_Role] = [self._evaluator, self._history]
         if settings.judge.is_on:
             from consumers.judge.on_file import FileJudge
 
             with instruments.registering("judge"):
-                self._roles.append(FileJudge(self.log, settings.judge, instruments, Redactor(settings.redaction)))
+                self._roles.append(
+                    FileJudge(self.log, settings.judge, instruments, Redactor(settings.redaction))
+                )
         self._filer: _Filer | None = None
         if settings.transcripts.folder is not None:
             from streamer.roles.transcript_files import FileFiler, TranscriptFiles
@@ -180,22 +212,37 @@ class OneMachine:
         if settings.measures.is_on:
             with instruments.registering("measures"):
                 self._measures = FileMeasures(
-                    self.log, settings.measures, instruments, Redactor(settings.redaction), self._context_of
-                )  # fmt: skip
+                    self.log,
+                    settings.measures,
+                    instruments,
+                    Redactor(settings.redaction),
+                    self._context_of,
+                )
             self._roles.append(self._measures)
         self._offsets = dict.fromkeys(DECODED, 0)
         self._has_shown = asyncio.Event()
         self._commands = FolderCommands(self.log)
         told = partial(state_of, settings, roles, instruments, wall_clock_ms())
         self._metrics = MetricsRoutes(
-            _token_of_metrics(settings, host), instruments, not_ready=self._problems,
+            _token_of_metrics(settings, host),
+            instruments,
+            not_ready=self._problems,
             state=lambda: told(problems=self._problems()).model_dump_json(),
-        )  # fmt: skip
+        )
         self._listener = HttpListener(
-            host, port, [*self._receiver.routes, *self._metrics.routes, *self._commands.routes, *self.console.routes()],
-            partial(_count, instruments), bounds=_bounds(self.console.bounds), without_it="Nothing can be received or shown",
+            host,
+            port,
+            [
+                *self._receiver.routes,
+                *self._metrics.routes,
+                *self._commands.routes,
+                *self.console.routes(),
+            ],
+            partial(_count, instruments),
+            bounds=_bounds(self.console.bounds),
+            without_it="Nothing can be received or shown",
             names=settings.http_names,
-        )  # fmt: skip
+        )
 
     @property
     def address(self) -> str:
@@ -218,10 +265,17 @@ class OneMachine:
             working.append(goals)
             await _either(self._goals.ready.wait(), goals)
             await self._show_open_calls()
-            working += [asyncio.create_task(role.run(ending), name=type(role).__name__) for role in self._roles]
+            working += [
+                asyncio.create_task(role.run(ending), name=type(role).__name__)
+                for role in self._roles
+            ]
             self.console.start()
-            beside = [asyncio.create_task(each) for each in (self._show_for_ever(), self._announce())]
-            beside.append(asyncio.create_task(watch_loop(partial(self._instruments.observe, LOOP_METRIC, ()))))
+            beside = [
+                asyncio.create_task(each) for each in (self._show_for_ever(), self._announce())
+            ]
+            beside.append(
+                asyncio.create_task(watch_loop(partial(self._instruments.observe, LOOP_METRIC, ())))
+            )
             stopped = asyncio.create_task(stop.wait())
             beside.append(stopped)
             done, _ = await asyncio.wait([*working, *beside], return_when=asyncio.FIRST_COMPLETED)
@@ -266,7 +320,10 @@ class OneMachine:
     def _open_history(self) -> SqliteHistory:
         history = self._settings.history
         return SqliteHistory(
-            self._history_folder, writes=True, keeps_words=history.words, retention_days=history.retention_days
+            self._history_folder,
+            writes=True,
+            keeps_words=history.words,
+            retention_days=history.retention_days,
         )
 
     @property
@@ -279,18 +336,24 @@ class OneMachine:
         if topic == TRANSCRIPTS_TOPIC and self._filer is not None:
             return self._filer.next
         shown = self._offsets.get(topic, 2**62)
-        return shown if self._measures is None else min(shown, self._measures.next.get(topic, shown))
+        return (
+            shown if self._measures is None else min(shown, self._measures.next.get(topic, shown))
+        )
 
     async def _show_open_calls(self) -> None:
         """Shows the calls that were open when the process before this one ended."""
-        rows = await self._history.open_calls(() if self._measures is None else self._measures.uncounted())
+        rows = await self._history.open_calls(
+            () if self._measures is None else self._measures.uncounted()
+        )
         await self.console.take(rows, [], {}, are_new=False)
         if self._measures is not None:
             self._measures.know(rows)
         now_ms = wall_clock_ms()
         for row in rows:
             if not isinstance(row, WordsRow | OwnRow):
-                self._counts.take(Place(SCORES_TOPIC, 0, 0, now_ms, None), row, now_ms, has_counted=True)
+                self._counts.take(
+                    Place(SCORES_TOPIC, 0, 0, now_ms, None), row, now_ms, has_counted=True
+                )
         await self._show(has_counted=True)
 
     async def _show_for_ever(self) -> Never:
@@ -325,7 +388,9 @@ class OneMachine:
             rows.append(row)
             if not isinstance(row, WordsRow | OwnRow):
                 values.append(value)
-                self._counts.take(Place(topic, 0, offset, at_ms, key), row, now_ms, has_counted=has_counted)
+                self._counts.take(
+                    Place(topic, 0, offset, at_ms, key), row, now_ms, has_counted=has_counted
+                )
         self._counts.refusals.end_batch()
         if self._watch is not None:
             for value in values:
@@ -338,9 +403,16 @@ class OneMachine:
         return await asyncio.to_thread(context_in, self._settings, self._folder, call)
 
     async def _annotate(
-        self, redactor: Redactor, conversation_id: str, by: str, label: str | None, note: str | None, labels: Labels,
-        *, withdraws: bool,
-    ) -> Annotation:  # fmt: skip
+        self,
+        redactor: Redactor,
+        conversation_id: str,
+        by: str,
+        label: str | None,
+        note: str | None,
+        labels: Labels,
+        *,
+        withdraws: bool,
+    ) -> Annotation:
         said = annotation(by, label, note, labels, redactor, withdraws=withdraws)
         try:
             await self.log.publish(Decided([record_in_log(conversation_id, said)]))
@@ -362,7 +434,9 @@ class DiskError(OperatorError):
 
 
 def token_of(folder: Path, settings: Settings) -> str:
-    """The token of senders: that of the settings, or the one of the folder, which is made at the first start."""
+    """The token of senders: that of the settings, or the one of the folder, which is made at the
+    first start.
+    """
     if settings.ingest.token is not None:
         return settings.ingest.token.get_secret_value()
     place = folder / TOKEN_FILE
@@ -372,15 +446,17 @@ def token_of(folder: Path, settings: Settings) -> str:
 
 
 def _on_one_machine(settings: Settings, folder: Path, host: str, port: int, token: str) -> Settings:
-    """The settings with what a folder and one address decide. Where others can reach pages, these need the token of senders unless they
-    have one.
+    """The settings with what a folder and one address decide. Where others can reach pages, these
+    need the token of senders unless they have one.
     """
     secret, is_reached = SecretStr(token), _is_reached_by_others(settings, host)
     if is_reached and len(token) < MIN_TOKEN_CHARS:
         name = ", ".join(settings.http_names) or host
         raise WeakTokenError(
-            f"The token of senders has {len(token)} characters, and at {name} it opens the pages of calls: expected {MIN_TOKEN_CHARS} or "
-            "more. Take one from `openssl rand -hex 16`, or leave the setting out: then one is made."
+            f"The token of senders has {len(token)} characters, and at {name} it opens the pages "
+            f"of calls: expected {MIN_TOKEN_CHARS} or "
+            "more. Take one from `openssl rand -hex 16`, or leave the setting out: then one is "
+            "made."
         )
     console: dict[str, Any] = {"host": host, "port": port}
     if is_reached and settings.console.token is None and not settings.console.is_public:
@@ -390,20 +466,26 @@ def _on_one_machine(settings: Settings, folder: Path, host: str, port: int, toke
     return settings.model_copy(
         update={
             "console": settings.console.model_copy(update=console),
-            "ingest": settings.ingest.model_copy(update={"host": host, "port": port, "token": secret}),
+            "ingest": settings.ingest.model_copy(
+                update={"host": host, "port": port, "token": secret}
+            ),
             "history": history,
         }
     )
 
 
 def _is_reached_by_others(settings: Settings, host: str) -> bool:
-    """Whether more than this machine reaches the address: itself, or by a proxy or a tunnel, whose name is set."""
+    """Whether more than this machine reaches the address: itself, or by a proxy or a tunnel, whose
+    name is set.
+    """
     return not is_loopback(host) or bool(settings.http_names)
 
 
 def _token_of_metrics(settings: Settings, host: str) -> SecretStr | None:
     """Of `/metrics`: where others can reach it, it needs a token as the pages do."""
-    return settings.http_token or (settings.console.token if _is_reached_by_others(settings, host) else None)
+    return settings.http_token or (
+        settings.console.token if _is_reached_by_others(settings, host) else None
+    )
 
 
 def _evaluator_settings(settings: Settings, roles: Sequence[RoleName]) -> EvaluatorSettings:
@@ -419,9 +501,11 @@ def _evaluator_settings(settings: Settings, roles: Sequence[RoleName]) -> Evalua
 def _bounds(of_pages: ConnectionBounds) -> ConnectionBounds:
     """Those of the pages, with the time that a large body needs."""
     return ConnectionBounds(
-        BOUNDS.request_seconds, of_pages.answer_seconds, max(BOUNDS.most_connections, of_pages.most_connections),
+        BOUNDS.request_seconds,
+        of_pages.answer_seconds,
+        max(BOUNDS.most_connections, of_pages.most_connections),
         of_pages.unread_seconds,
-    )  # fmt: skip
+    )
 
 
 async def _either(ready: Awaitable[Any], working: "asyncio.Task[Any]") -> None:

@@ -16,7 +16,9 @@ from streamer.signals import stop_on_signals
 from streamer.terminal import say
 
 _HEARD: Final = (("user_speech_started", 4), ("user_speech_stopped", 2), ("bot_speech_started", 1))
-"""A caller speaks, and the agent answers after a second: what was heard, and how many seconds ago."""
+"""A caller speaks, and the agent answers after a second: what was heard, and how many
+seconds ago.
+"""
 
 log = structlog.get_logger()
 
@@ -30,11 +32,15 @@ def run_serve(settings: Settings, folder: Path | None, host: str | None, port: i
         host: Address to listen on; None for that of the settings, `http_host`.
         port: Port to listen on; None for that of the settings, `console.port`.
     """
-    configure_logging(settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact)
+    configure_logging(
+        settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact
+    )
     host, port = host or settings.http_host, settings.console.port if port is None else port
     for remark in settings.left_out_by_serve():
         log.warning(
-            "setting_left_out", problem=f"{remark}.", what_to_do="Leave it out, or see docs/serve.md for Kafka."
+            "setting_left_out",
+            problem=f"{remark}.",
+            what_to_do="Leave it out, or see docs/serve.md for Kafka.",
         )
     asyncio.run(_serve(settings, folder or data_folder(), host, port))
 
@@ -50,7 +56,10 @@ def first_call(address: str, token: str) -> str:
         data = f'"data":{{"kind":"{kind}","timestamp":$((t-{ago}))}}'
         events.append(_event(f"$((t-{ago}))", "speech_event", data))
     body = ",".join(events).replace('"', '\\"')
-    return f"t=$(date +%s); curl {address}/events -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' -d \"[{body}]\""
+    return (
+        f"t=$(date +%s); curl {address}/events -H 'Authorization: Bearer {token}' -H "
+        f"'Content-Type: application/json' -d \"[{body}]\""
+    )
 
 
 def _event(at_seconds: str, kind: str, rest: str) -> str:
@@ -76,13 +85,23 @@ async def _serve(settings: Settings, folder: Path, host: str, port: int) -> None
 
 async def _announce(machine: OneMachine, settings: Settings, folder: Path) -> None:
     await machine.ready.wait()
-    if is_json(settings.log_format):  # a plain sentence would be no log line, and a log is no place for a token
+    if is_json(
+        settings.log_format
+    ):  # a plain sentence would be no log line, and a log is no place for a token
         token_file = str(folder / TOKEN_FILE) if settings.ingest.token is None else None
-        log.info("service_ready", page_url=f"{machine.address}/", folder=str(folder), token_file=token_file)
+        log.info(
+            "service_ready",
+            page_url=f"{machine.address}/",
+            folder=str(folder),
+            token_file=token_file,
+        )
         return
     say(f"callgauge serves {machine.address}/   Ctrl-C ends it; calls are kept in {folder}")
     if machine.opens_pages:
-        say("  Others than this machine reach it: its pages ask for the token that is in the next line.")
+        say(
+            "  Others than this machine reach it: its pages ask for the token that is in the next "
+            "line."
+        )
     say("  A first call:")
     sends = (
         first_call(machine.address, machine.token)

@@ -65,13 +65,22 @@ def state_of(
 ) -> ProcessState:
     """The state of this process."""
     return ProcessState(
-        version=installed_version(), roles=sorted(roles), started_ms=started_ms, problems=problems,
-        settings=deciding_settings(settings), counts=instruments.counted(COUNTERS),
-        gauges=instruments.read(GAUGES), not_understood=instruments.not_understood,
-    )  # fmt: skip
+        version=installed_version(),
+        roles=sorted(roles),
+        started_ms=started_ms,
+        problems=problems,
+        settings=deciding_settings(settings),
+        counts=instruments.counted(COUNTERS),
+        gauges=instruments.read(GAUGES),
+        not_understood=instruments.not_understood,
+    )
 
 
 def deciding_settings(settings: Settings) -> dict[str, Any]:
     """The settings that decide what is said of calls, by name; they are no secrets."""
     blocks = settings.model_dump(mode="json", include=set(_DECIDING))
-    return {f"{block}.{name}": value for block, values in blocks.items() for name, value in values.items()}
+    return {
+        f"{block}.{name}": value
+        for block, values in blocks.items()
+        for name, value in values.items()
+    }

@@ -18,7 +18,12 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.log.file import FileLog
-from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
+from consumers.runtime.kafka.connection import (
+    KafkaSettings,
+    KafkaUnreachableError,
+    TopicsUnfitError,
+    partition_counts,
+)
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, GroupReader
 from consumers.runtime.private_files import FILE_MODE, make_folder
 from consumers.runtime.process import OperatorError, finish_unless, first_of, pause_unless
@@ -29,18 +34,23 @@ from schemas.transcript import TranscriptTurn
 from streamer.offline.scoring import RecordedScoring
 from streamer.terminal import print_json, say
 
-# Transcripts as files: one per conversation, always whole, with a safe name for every conversation id.
+# Transcripts as files: one per conversation, always whole, with a safe name for every conversation
+# id.
 #
-# They contain the words of people, so only the user of the process may read them, whatever the umask.
+# They contain the words of people, so only the user of the process may read them, whatever the
+# umask.
 
 MAX_NAME_CHARS: Final = 100
 """Bound of the conversation id in a file name; file systems accept 255 bytes, some of them 143."""
 _PART_SUFFIX: Final = ".part"
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]|^[.-]")  # a leading dot hides a file, a leading dash makes it an option
+_UNSAFE: Final = re.compile(
+    r"[^A-Za-z0-9._-]|^[.-]"
+)  # a leading dot hides a file, a leading dash makes it an option
 
 
 class TranscriptFiles:
-    """A folder of transcripts. A file appears as a whole or not at all; an existing file is replaced.
+    """A folder of transcripts. A file appears as a whole or not at all; an existing file is
+    replaced.
 
     Attributes:
         folder: The folder of the files.
@@ -69,7 +79,8 @@ class TranscriptFiles:
                 return bool(self.folder.stat().st_mode & stat.S_IRWXO)
         except OSError as error:
             raise OperatorError(
-                f"Transcripts: the folder {self.folder} cannot be written to ({error.strerror or error}), so nothing was "
+                f"Transcripts: the folder {self.folder} cannot be written to "
+                f"({error.strerror or error}), so nothing was "
                 "started. Make it, give this user the right to write there, or choose another one."
             ) from error
 
@@ -88,7 +99,9 @@ class TranscriptFiles:
         """
         path = self.path_of(conversation_id)
         # A new file under a name that nobody can know: a link that waits there is not followed.
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART_SUFFIX, dir=self.folder)
+        descriptor, name = tempfile.mkstemp(
+            prefix=f".{path.name}.", suffix=_PART_SUFFIX, dir=self.folder
+        )
         part = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -96,7 +109,9 @@ class TranscriptFiles:
                 # Without the time of packing the same transcript is the same file.
                 file.write(gzip.compress(value, mtime=0) if self._packs else value)
                 file.flush()
-                os.fsync(file.fileno())  # otherwise the name could survive a power cut and the content not
+                os.fsync(
+                    file.fileno()
+                )  # otherwise the name could survive a power cut and the content not
             part.replace(path)
         except OSError:
             part.unlink(missing_ok=True)
@@ -105,7 +120,8 @@ class TranscriptFiles:
 
 
 def file_stem(conversation_id: str) -> str:
-    """The name of a conversation's file without its ending: a safe id, or the safe part of the id and a hash.
+    """The name of a conversation's file without its ending: a safe id, or the safe part of the id
+    and a hash.
 
     Example:
         >>> file_stem("conv-12.a")
@@ -119,10 +135,12 @@ def file_stem(conversation_id: str) -> str:
     return f"{safe}-{hashlib.blake2b(conversation_id.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
 
-# Writes the transcripts of the topic to files, apart from the evaluator: a full disk delays no score.
+# Writes the transcripts of the topic to files, apart from the evaluator: a full disk delays no
+# score.
 #
-# Its position is committed when the files exist, so each transcript becomes a file at least once, also after a crash;
-# a second time it becomes the same file. A transcript that cannot be written waits in the topic and is tried again.
+# Its position is committed when the files exist, so each transcript becomes a file at least once,
+# also after a crash; a second time it becomes the same file. A transcript that cannot be written
+# waits in the topic and is tried again.
 
 MAX_BATCH_RECORDS: Final = 50
 """Transcripts of one poll: their files take a tenth of a second."""
@@ -153,7 +171,9 @@ class _Filing:
                 "transcripts_folder_is_open",
                 folder=str(self._files.folder),
                 problem="Every user of this machine may look into the folder of transcripts.",
-                what_happens_now="New files can be read by callgauge's user only; their names, which hold the calls' ids, "
+                what_happens_now="New files can be read by callgauge's user only; "
+                "their names, which hold the "
+                "calls' ids, "
                 "and files of an older version are open to all.",
                 what_to_do="Take the rights away: chmod o-rwx for the folder and the files in it.",
             )
@@ -177,7 +197,9 @@ class _Filing:
             log.error(
                 "transcript_files_wait",
                 problem=problem,
-                what_happens_now=f"It is tried again every {RETRY_SECONDS:.0f} s; transcripts wait in their topic, and calls are "
+                what_happens_now=f"It is tried again every {RETRY_SECONDS:.0f} s; "
+                "transcripts wait in their "
+                "topic, and calls are "
                 "evaluated as ever.",
                 what_to_do="See to the disk and the rights of the folder, or to the broker.",
             )
@@ -224,8 +246,12 @@ class FileFiler(_Filing):
 class TranscriptFiler(_Filing):
     """One member of the group that writes transcript files."""
 
-    def __init__(self, kafka: KafkaSettings, group_id: str, files: TranscriptFiles, instruments: Instruments) -> None:
-        """Nothing is connected before `follow`. A new group begins with the oldest transcripts there are."""
+    def __init__(
+        self, kafka: KafkaSettings, group_id: str, files: TranscriptFiles, instruments: Instruments
+    ) -> None:
+        """Nothing is connected before `follow`. A new group begins with the oldest transcripts
+        there are.
+        """
         super().__init__(files, instruments)
         self._kafka = kafka
         self._group_id = group_id
@@ -272,7 +298,9 @@ class TranscriptFiler(_Filing):
 
     async def handle(self, batch: Batch[bytes]) -> None:
         """Writes the files of transcripts; waits after one that cannot be written."""
-        for partition, run in itertools.groupby(batch, lambda each: TopicPartition(*each.place[:2])):
+        for partition, run in itertools.groupby(
+            batch, lambda each: TopicPartition(*each.place[:2])
+        ):
             await self._file(partition, list(run))
 
     async def _file(self, partition: TopicPartition, batch: Batch[bytes]) -> None:
@@ -281,9 +309,11 @@ class TranscriptFiler(_Filing):
             if isinstance(value, Unreadable):
                 self._instruments.inc("callgauge_transcript_files_total", ("undecodable",))
                 log.warning(
-                    "transcript_undecodable", record=value.reason, what_happens_now="There is no file of it.",
+                    "transcript_undecodable",
+                    record=value.reason,
+                    what_happens_now="There is no file of it.",
                     what_to_do=value.what_to_do,
-                )  # fmt: skip
+                )
                 continue
             if not place.key or value is None:
                 continue  # none of ours
@@ -298,8 +328,13 @@ class TranscriptFiler(_Filing):
     async def _commit(self, partition: TopicPartition, offset: int) -> None:
         try:
             await self.reader.commit({partition: OffsetAndMetadata(offset, "")}, COMMIT_SECONDS)
-        except (KafkaError, TimeoutError) as error:  # costs writing the same files again, if anything
-            log.warning("commit_failed", role="transcript files", error=str(error) or type(error).__name__)
+        except (
+            KafkaError,
+            TimeoutError,
+        ) as error:  # costs writing the same files again, if anything
+            log.warning(
+                "commit_failed", role="transcript files", error=str(error) or type(error).__name__
+            )
 
 
 # The work of the command `transcript`: writes transcripts to files or prints them.
@@ -309,7 +344,10 @@ def write_transcript(scoring: RecordedScoring, write: Callable[[str, bytes], Non
     """Writes the transcript of a call, or says why it has none."""
     conversation_id = scoring.call.conversation_id
     if scoring.transcript is None:
-        say(f"Call {conversation_id}: it has no transcript, because it is empty or its transcript would be too large.")
+        say(
+            f"Call {conversation_id}: it has no transcript, because it is empty or its transcript "
+            "would be too large."
+        )
     else:
         write(conversation_id, scoring.transcript)
 
@@ -325,7 +363,10 @@ class FolderWriter:
     def __init__(self, folder: Path, *, packs: bool) -> None:
         self._files = TranscriptFiles(folder, packs=packs)
         if self._files.prepare():
-            say(f"The folder {folder} can be looked into by every user of this machine; the files in it only by you.")
+            say(
+                f"The folder {folder} can be looked into by every user of this machine; the files "
+                "in it only by you."
+            )
         self._written: set[Path] = set()
 
     def write(self, conversation_id: str, value: bytes) -> None:
@@ -333,10 +374,15 @@ class FolderWriter:
             path = self._files.write(conversation_id, value)
         except OSError as error:
             raise OperatorError(
-                f"Call {conversation_id}: its transcript could not be written to {self._files.path_of(conversation_id)} "
-                f"({error.strerror or error}). It ends here; the files written before are whole. Make room, or choose another "
+                f"Call {conversation_id}: its transcript could not be written to "
+                f"{self._files.path_of(conversation_id)} "
+                f"({error.strerror or error}). It ends here; the files written before are whole. "
+                "Make room, or choose another "
                 "folder, and run it again."
             ) from error
         if path in self._written:
-            say(f"Call {conversation_id}: its transcript replaces that of an earlier call of the same id, in {path}.")
+            say(
+                f"Call {conversation_id}: its transcript replaces that of an earlier call of the "
+                f"same id, in {path}."
+            )
         self._written.add(path)

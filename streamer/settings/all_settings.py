@@ -63,30 +63,41 @@ if TYPE_CHECKING:
 
 
 class GoalSettings(GoalOptions):
-    """The engine's options as settings, and the sources of goal sets. Without a source calls have no goals."""
+    """The engine's options as settings, and the sources of goal sets. Without a source calls have
+    no goals.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     folder: Path | None = Field(
         None,
         examples=["goals"],
-        description="folder of goal files (.yaml, .yml, .json, .jsonl), read again when one changes",
+        description=(
+            "folder of goal files (.yaml, .yml, .json, .jsonl), read again when one changes"
+        ),
     )
     template_subgoal: Annotated[str, FromFile, AfterValidator(check_template)] | None = Field(
         None,
         examples=["file:/etc/callgauge/judge-prompt.txt"],
-        description="prompt of your own for subgoals, with the places {call} and {subgoal}; goal sets with one of their own have that",
+        description=(
+            "prompt of your own for subgoals, with the places {call} and {subgoal}; goal sets with "
+            "one of their own have that"
+        ),
     )
     reads_topic: bool = Field(default=False, description="whether the topic `goals` is read too")
     asks_judge: bool = Field(
         default=False,
-        description="whether the evaluator puts questions to the judge role; one that runs in the same process with a key "
+        description="whether the evaluator puts questions to the judge "
+        "role; one that runs in the same "
+        "process with a key "
         "is asked in any case",
     )
     text_judges: Annotated[tuple[JudgeKind, ...], NoDecode, names_of(TEXT_JUDGES)] = Field(
         (),
         examples=["conciseness,speakability"],
-        description=f"EVA's metrics to be judged too, separated by commas: {', '.join(TEXT_JUDGES)}",
+        description=(
+            f"EVA's metrics to be judged too, separated by commas: {', '.join(TEXT_JUDGES)}"
+        ),
     )
 
     def rules(self, judge: JudgeSettings, *, has_judge: bool) -> GoalRules:
@@ -100,7 +111,8 @@ class GoalSettings(GoalOptions):
         return GoalRules(**{**given, "asks_judge": self.asks_judge or (has_judge and judge.is_on)})
 
 
-# Settings of the role `ingest`: the address for senders, their tokens, and ElevenLabs' webhook secret.
+# Settings of the role `ingest`: the address for senders, their tokens, and ElevenLabs' webhook
+# secret.
 
 MAX_TENANTS: Final = 100
 """Each tenant is a value of a label."""
@@ -116,7 +128,9 @@ WebhookSecret = Annotated[SecretStr, FromFile, AfterValidator(_not_empty)]
 
 
 class SenderSettings(BaseModel):
-    """The rights and limits of one sender of events: a tenant, or everybody if there are no tenants."""
+    """The rights and limits of one sender of events: a tenant, or everybody if there are no
+    tenants.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -131,7 +145,10 @@ class SenderSettings(BaseModel):
         description="secret of ElevenLabs' post-call webhook; without one, it is switched off",
     )
     events_per_second: int = Field(
-        2_000, gt=0, le=1_000_000, description="events that a sender may post, over ten seconds on average"
+        2_000,
+        gt=0,
+        le=1_000_000,
+        description="events that a sender may post, over ten seconds on average",
     )
 
     @property
@@ -148,11 +165,14 @@ class IngestSettings(SenderSettings):
         min_length=1,
         description="address to listen on for events; 0.0.0.0 is every network of the machine",
     )
-    port: int = Field(8090, ge=0, le=65_535, description="port to listen on for events; 0 takes a free one")
+    port: int = Field(
+        8090, ge=0, le=65_535, description="port to listen on for events; 0 takes a free one"
+    )
     tenants_file: Path | None = Field(
         None,
         examples=["/run/secrets/tenants.toml"],
-        description="TOML file with a table for each tenant, which has the tenant's own token, elevenlabs_secret and "
+        description="TOML file with a table for each tenant, which has the tenant's own token, "
+        "elevenlabs_secret and "
         "events_per_second",
     )
 
@@ -172,7 +192,8 @@ class IngestSettings(SenderSettings):
         """All senders by tenant; the one without a tenant is under the empty name.
 
         Raises:
-            ValueError: The file of tenants has changed since the start, and cannot be used any more.
+            ValueError: The file of tenants has changed since the start, and cannot be used any
+                more.
         """
         tenants = {} if self.tenants_file is None else tenants_in(self.tenants_file)
         return {"": self, **tenants} if self.has_access else tenants
@@ -193,7 +214,9 @@ def tenants_in(path: Path) -> Mapping[str, SenderSettings]:
     except tomllib.TOMLDecodeError:  # its text may repeat a secret
         raise ValueError("the file is not TOML") from None
     if not 0 < len(tables) <= MAX_TENANTS:
-        raise ValueError(f"expected 1 to {MAX_TENANTS} tenants, each a table [name]; the file has {len(tables)}")
+        raise ValueError(
+            f"expected 1 to {MAX_TENANTS} tenants, each a table [name]; the file has {len(tables)}"
+        )
     tenants = {}
     for name, table in tables.items():
         try:
@@ -203,14 +226,19 @@ def tenants_in(path: Path) -> Mapping[str, SenderSettings]:
             where = ".".join([name, *map(str, detail["loc"])])
             raise ValueError(f"{where}: {detail['msg'].removeprefix('Value error, ')}") from None
         if not tenants[name].has_access:
-            raise ValueError(f"{name}: expected a token or an elevenlabs_secret, otherwise it can send nothing")
-    tokens = [sender.token.get_secret_value() for sender in tenants.values() if sender.token is not None]
+            raise ValueError(
+                f"{name}: expected a token or an elevenlabs_secret, otherwise it can send nothing"
+            )
+    tokens = [
+        sender.token.get_secret_value() for sender in tenants.values() if sender.token is not None
+    ]
     if len(set(tokens)) < len(tokens):
         raise ValueError("two tenants have the same token")
     return tenants
 
 
-# Settings of the role `monitor`: the key of ElevenLabs' API, and the agents whose calls are followed.
+# Settings of the role `monitor`: the key of ElevenLabs' API, and the agents whose calls are
+# followed.
 
 
 class MonitorSettings(BaseModel):
@@ -221,15 +249,22 @@ class MonitorSettings(BaseModel):
     api_key: HeaderSecret | None = Field(
         None,
         examples=["file:/run/secrets/elevenlabs-api-key"],
-        description="key of ElevenLabs' API that may write agents; without one, no live call is followed",
+        description=(
+            "key of ElevenLabs' API that may write agents; without one, no live call is followed"
+        ),
     )
     agents: Annotated[tuple[str, ...], NoDecode, BeforeValidator(names_in)] = Field(
-        (), examples=["agent_1,agent_2"], description="ids of the agents to follow, separated by commas; none means all"
+        (),
+        examples=["agent_1,agent_2"],
+        description="ids of the agents to follow, separated by commas; none means all",
     )
     base_url: str = Field(
         "https://api.elevenlabs.io",
         pattern=r"^https?://[^/\s?#]+$",
-        description="address of ElevenLabs' API, without a path; another one where data must stay in a region",
+        description=(
+            "address of ElevenLabs' API, without a path; another one where data must stay in a "
+            "region"
+        ),
     )
 
     @property
@@ -238,7 +273,8 @@ class MonitorSettings(BaseModel):
         return self.api_key is not None
 
 
-# Settings of redaction: the personal data that is removed from texts before they are written or shown.
+# Settings of redaction: the personal data that is removed from texts before they are written or
+# shown.
 
 _NAMES: Final = ", ".join(Detector)
 
@@ -250,16 +286,23 @@ class RedactionSettings(RedactionRules):
 
     enabled: bool = Field(
         default=True,
-        description="whether personal data is taken out of transcripts, questions to the judge, explanations, logs and pages",
+        description=(
+            "whether personal data is taken out of transcripts, questions to the judge, "
+            "explanations, logs and pages"
+        ),
     )
     detectors: Annotated[tuple[Detector, ...], NoDecode, names_of(Detector)] = Field(
-        tuple(Detector), examples=["card,iban,email"], description=f"what is looked for, separated by commas: {_NAMES}"
+        tuple(Detector),
+        examples=["card,iban,email"],
+        description=f"what is looked for, separated by commas: {_NAMES}",
     )
     phone_regions: Annotated[tuple[Region, ...], NoDecode] = Field(
         ("US",),
         max_length=MAX_PHONE_REGIONS,
         examples=["US,GB,DE"],
-        description="countries whose telephone numbers are known without their country code, two letters each, separated by "
+        description="countries whose telephone numbers are known without "
+        "their country code, two letters "
+        "each, separated by "
         "commas",
     )
 
@@ -269,10 +312,14 @@ class RedactionSettings(RedactionRules):
         names = names_in(value)
         if not isinstance(names, list) or not names:
             return names
-        from phonenumbers import SUPPORTED_REGIONS  # brings tables of the world, which without a country nobody needs
+        from phonenumbers import (
+            SUPPORTED_REGIONS,
+        )  # brings tables of the world, which without a country nobody needs
 
         if unknown := [name for name in names if name not in SUPPORTED_REGIONS]:
-            raise ValueError(f"{unknown[0]!r} is no country with a telephone plan, written like US or DE")
+            raise ValueError(
+                f"{unknown[0]!r} is no country with a telephone plan, written like US or DE"
+            )
         return names
 
 
@@ -284,28 +331,39 @@ class TranscriptSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    enabled: bool = Field(default=True, description="whether a call that closes is written to the topic `transcripts`")
+    enabled: bool = Field(
+        default=True, description="whether a call that closes is written to the topic `transcripts`"
+    )
     folder: Path | None = Field(
         None,
         examples=["transcripts"],
-        description="folder that gets a file of each transcript too, named after its conversation; nothing is deleted there",
+        description=(
+            "folder that gets a file of each transcript too, named after its conversation; nothing "
+            "is deleted there"
+        ),
     )
 
     @field_validator("folder")
     @classmethod
     def _needs_transcripts(cls, folder: Path | None, info: ValidationInfo) -> Path | None:
         if folder is not None and info.data.get("enabled") is False:
-            raise ValueError("there is nothing to put there while transcripts.enabled is false; leave one of them out")
+            raise ValueError(
+                "there is nothing to put there while transcripts.enabled is false; leave one of "
+                "them out"
+            )
         return folder
 
 
-# The values that a person gave for settings, the place of each, and environment variables that nearly name a setting.
+# The values that a person gave for settings, the place of each, and environment variables that
+# nearly name a setting.
 
 ENV_PREFIX: Final = "CALLGAUGE_"
 CONFIG_VARIABLE: Final = "CALLGAUGE_CONFIG"
 NESTING: Final = "__"
 _NEARLY: Final = 0.85
-"""Share of equal letters from which a name is a slip of another one: `GOAL_FOLDER`, but not `TEST_BOOTSTRAP`."""
+"""Share of equal letters from which a name is a slip of another one: `GOAL_FOLDER`, but not
+`TEST_BOOTSTRAP`.
+"""
 _MOST_MEANT: Final = 5
 """Settings that are offered for one wrong name; more would be a list and no answer."""
 _OF_KUBERNETES: Final = re.compile(
@@ -324,7 +382,8 @@ def variable_of(names: Names) -> str:
 
 @dataclass(frozen=True)
 class Given:
-    """The values of the command line, the environment and the settings file, before anybody has checked them.
+    """The values of the command line, the environment and the settings file, before anybody has
+    checked them.
 
     Attributes:
         options: Of the command line, by setting.
@@ -339,7 +398,9 @@ class Given:
     path: Path | None
 
     def place(self, names: Names) -> str:
-        """The place to change a setting: `--http-port`, `CALLGAUGE_HTTP_PORT` or `http_port in callgauge.toml`."""
+        """The place to change a setting: `--http-port`, `CALLGAUGE_HTTP_PORT` or `http_port in
+        callgauge.toml`.
+        """
         if names[0] in self.options:
             return "--" + names[0].replace("_", "-")
         variable = variable_of(names)
@@ -367,7 +428,9 @@ class Given:
         return None
 
     def of_openai(self) -> dict[str, str]:
-        """Key and endpoint from the variables of OpenAI's own client, for people who have set them already. Ours win."""
+        """Key and endpoint from the variables of OpenAI's own client, for people who have set them
+        already. Ours win.
+        """
         names = {"api_key": "OPENAI_API_KEY", "base_url": "OPENAI_BASE_URL"}
         found = {name: self.environment.get(variable, "") for name, variable in names.items()}
         return {name: value for name, value in found.items() if value}
@@ -384,8 +447,9 @@ OF_SENDERS: Final = ("CALLGAUGE_URL", "CALLGAUGE_TOKEN")
 def near_misses(environment: Mapping[str, str], settings: Collection[Names]) -> tuple[str, ...]:
     """Variables that look like a misspelt setting, each as a sentence.
 
-    Others that begin with CALLGAUGE_ are left alone: Kubernetes sets some for every service of that name. Wrong names in
-    a block that exists are left to the reading of settings, which refuses them.
+    Others that begin with CALLGAUGE_ are left alone: Kubernetes sets some for every service of that
+    name. Wrong names in a block that exists are left to the reading of settings, which refuses
+    them.
 
     Args:
         environment: All variables of the process.
@@ -409,11 +473,15 @@ def _is_of_kubernetes(name: str, value: str) -> bool:
     """Whether Kubernetes sets such a variable for a service whose name begins with `callgauge`."""
     rest = name.removeprefix(ENV_PREFIX)
     is_address = rest == "PORT" or rest.endswith("_PORT")
-    return bool(_OF_KUBERNETES.fullmatch(rest)) or (is_address and bool(_ADDRESS_OF_KUBERNETES.match(value)))
+    return bool(_OF_KUBERNETES.fullmatch(rest)) or (
+        is_address and bool(_ADDRESS_OF_KUBERNETES.match(value))
+    )
 
 
 def _meant(variable: str, known: Iterable[str]) -> list[str]:
-    """The settings that a name may mean: without regard to underscores, by its last part, or by most of its letters."""
+    """The settings that a name may mean: without regard to underscores, by its last part, or by
+    most of its letters.
+    """
     rest = _plain(variable)
     by_plain_name = {_plain(name): name for name in known}
     if rest in by_plain_name:
@@ -421,18 +489,24 @@ def _meant(variable: str, known: Iterable[str]) -> list[str]:
     ends = sorted(name for plain, name in by_plain_name.items() if plain.endswith(f"_{rest}"))
     if 0 < len(ends) <= _MOST_MEANT:
         return ends
-    return [by_plain_name[name] for name in difflib.get_close_matches(rest, by_plain_name, n=1, cutoff=_NEARLY)]
+    return [
+        by_plain_name[name]
+        for name in difflib.get_close_matches(rest, by_plain_name, n=1, cutoff=_NEARLY)
+    ]
 
 
 def _plain(variable: str) -> str:
     return re.sub("_+", "_", variable.removeprefix(ENV_PREFIX))
 
 
-# pydantic-settings reads the environment. Its own TOML source says neither where a value is from nor which name was meant.
+# pydantic-settings reads the environment. Its own TOML source says neither where a value is from
+# nor which name was meant.
 #
-# Settings of every command: defaults, then a TOML file, then the environment, then the command line; the later wins.
+# Settings of every command: defaults, then a TOML file, then the environment, then the command
+# line; the later wins.
 #
-# All mistakes are found before anything is started and reported together, each with its name and a valid example.
+# All mistakes are found before anything is started and reported together, each with its name and a
+# valid example.
 
 _MAX_PORT: Final = 65_535
 _MAX_SHOWN_CHARS: Final = 60
@@ -447,15 +521,23 @@ class SettingsError(SetupError):
 
     def __init__(self, mistakes: Iterable[str]) -> None:
         self.mistakes = tuple(mistakes)
-        count = "One setting is" if len(self.mistakes) == 1 else f"{len(self.mistakes)} settings are"
-        super().__init__("\n".join([f"{count} wrong; nothing was started.", *(f"  {each}" for each in self.mistakes)]))
+        count = (
+            "One setting is" if len(self.mistakes) == 1 else f"{len(self.mistakes)} settings are"
+        )
+        super().__init__(
+            "\n".join(
+                [f"{count} wrong; nothing was started.", *(f"  {each}" for each in self.mistakes)]
+            )
+        )
 
 
 def _bootstrap(value: str) -> str:
     addresses = [address.strip() for address in value.split(",")]
     for address in addresses:
         host, colon, port = address.rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) <= _MAX_PORT):
+        if not (
+            host and colon and port.isascii() and port.isdigit() and 0 < int(port) <= _MAX_PORT
+        ):
             raise ValueError("expected host:port, several separated by commas")
     return ",".join(addresses)
 
@@ -469,7 +551,9 @@ def _are_host_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-_HostNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(names_in), AfterValidator(_are_host_names)]
+_HostNames = Annotated[
+    tuple[str, ...], NoDecode, BeforeValidator(names_in), AfterValidator(_are_host_names)
+]
 
 
 class Settings(BaseSettings):
@@ -491,19 +575,29 @@ class Settings(BaseSettings):
         pattern=r"^[A-Za-z0-9._-]*$",
         max_length=100,
         examples=["staging."],
-        description="text put before the name of every topic and group as it is: letters, digits, dot, dash and underscore",
+        description=(
+            "text put before the name of every topic and group as it is: letters, digits, dot, "
+            "dash and underscore"
+        ),
     )
     evaluator_instance: str | None = Field(
         None,
         min_length=1,
         max_length=200,
         examples=["evaluator-0"],
-        description="name of this evaluator that outlives its restart, so that one causes no rebalance; each has its own",
+        description=(
+            "name of this evaluator that outlives its restart, so that one causes no rebalance; "
+            "each has its own"
+        ),
     )
     http_host: str = Field(
-        "127.0.0.1", min_length=1, description="address to serve /metrics on; 0.0.0.0 is every network of the machine"
+        "127.0.0.1",
+        min_length=1,
+        description="address to serve /metrics on; 0.0.0.0 is every network of the machine",
     )
-    http_port: int = Field(8080, ge=0, le=_MAX_PORT, description="port of /metrics, 0 to 65535; 0 takes a free one")
+    http_port: int = Field(
+        8080, ge=0, le=_MAX_PORT, description="port of /metrics, 0 to 65535; 0 takes a free one"
+    )
     http_token: HeaderSecret | None = Field(
         None,
         examples=["file:/run/secrets/http-token"],
@@ -513,7 +607,9 @@ class Settings(BaseSettings):
         (),
         max_length=100,
         examples=["calls.example.com"],
-        description="names by which a proxy or a tunnel on this machine asks, separated by commas; a request for another one is refused "
+        description="names by which a proxy or a tunnel on this machine "
+        "asks, separated by commas; a "
+        "request for another one is refused "
         "at every address of this machine alone",
     )
     console_url: str | None = Field(
@@ -521,20 +617,34 @@ class Settings(BaseSettings):
         pattern=r"^https?://[^\s@]+$",
         max_length=500,
         examples=["https://example.com/callgauge"],
-        description="address of the console; the page of a call is at /calls/{id} below it. Without it, links are left out",
+        description=(
+            "address of the console; the page of a call is at /calls/{id} below it. Without it, "
+            "links are left out"
+        ),
     )
     max_series: int = Field(
         MAX_SERIES,
         ge=5_000,
-        description="most series on /metrics; beyond it, further names of agents and tools are `other`",
+        description=(
+            "most series on /metrics; beyond it, further names of agents and tools are `other`"
+        ),
     )
     log_format: LogFormat = Field(
         "auto",
-        description="log lines for people (console) or for machines (json); auto takes console on a terminal, otherwise json",
+        description=(
+            "log lines for people (console) or for machines (json); auto takes console on a "
+            "terminal, otherwise json"
+        ),
     )
-    log_level: LogLevel = Field("info", description="least level of our own log lines; libraries' start at warning")
-    limits: LimitSettings = Field(LimitSettings(), description="bounds of the engine, each with its unit in its name")
-    goals: GoalSettings = Field(GoalSettings(), description="what calls are for, and how that is judged")
+    log_level: LogLevel = Field(
+        "info", description="least level of our own log lines; libraries' start at warning"
+    )
+    limits: LimitSettings = Field(
+        LimitSettings(), description="bounds of the engine, each with its unit in its name"
+    )
+    goals: GoalSettings = Field(
+        GoalSettings(), description="what calls are for, and how that is judged"
+    )
     judge: JudgeSettings = Field(
         JudgeSettings(), description="the model that judges calls: where, how fast, for how much"
     )
@@ -542,23 +652,31 @@ class Settings(BaseSettings):
         IngestSettings(), description="receiving events over HTTP: who may send what, and where to"
     )
     monitor: MonitorSettings = Field(
-        MonitorSettings(), description="following live calls of ElevenLabs agents: the key, and which agents"
+        MonitorSettings(),
+        description="following live calls of ElevenLabs agents: the key, and which agents",
     )
     redaction: RedactionSettings = Field(
         RedactionSettings(), description="what is taken out of every text that is written or shown"
     )
     transcripts: TranscriptSettings = Field(
-        TranscriptSettings(), description="whether calls that close get a transcript, and where it goes"
+        TranscriptSettings(),
+        description="whether calls that close get a transcript, and where it goes",
     )
-    history: HistorySettings = Field(HistorySettings(), description="past calls: where they are kept, and for how long")
+    history: HistorySettings = Field(
+        HistorySettings(), description="past calls: where they are kept, and for how long"
+    )
     measures: MeasureSettings = Field(MeasureSettings(), description="measures of one's own")
     console: ConsoleSettings = Field(
         ConsoleSettings(), description="the page of calls: where it is served, and to whom"
     )
-    otlp: OtlpSettings = Field(OtlpSettings(), description="final scores as OpenTelemetry log events")
+    otlp: OtlpSettings = Field(
+        OtlpSettings(), description="final scores as OpenTelemetry log events"
+    )
     security: SecuritySettings = Field(
         SecuritySettings(),
-        description="how to get in at Kafka: TLS, and a login; secrets from the environment or files",
+        description=(
+            "how to get in at Kafka: TLS, and a login; secrets from the environment or files"
+        ),
     )
 
     def group(self, role: str) -> str:
@@ -581,26 +699,42 @@ class Settings(BaseSettings):
                 self.history.clickhouse_url,
                 "past calls are kept in files here, ClickHouse reads topics",
             ),
-            "goals.reads_topic": (self.goals.reads_topic, "goals are those of goals.folder, there is no topic"),
-            "monitor.api_key": (self.monitor.is_on, "the role that follows calls of ElevenLabs agents writes to Kafka"),
+            "goals.reads_topic": (
+                self.goals.reads_topic,
+                "goals are those of goals.folder, there is no topic",
+            ),
+            "monitor.api_key": (
+                self.monitor.is_on,
+                "the role that follows calls of ElevenLabs agents writes to Kafka",
+            ),
         }
-        return [f"{name} is set and does not count in `serve`: {why}" for name, (value, why) in given.items() if value]
+        return [
+            f"{name} is set and does not count in `serve`: {why}"
+            for name, (value, why) in given.items()
+            if value
+        ]
 
     @property
     def kafka(self) -> "KafkaSettings":
         """The Kafka cluster."""
         from consumers.runtime.kafka.connection import KafkaSettings
 
-        return KafkaSettings(bootstrap_servers=self.bootstrap, topic_prefix=self.topic_prefix, security=self.security)
+        return KafkaSettings(
+            bootstrap_servers=self.bootstrap, topic_prefix=self.topic_prefix, security=self.security
+        )
 
     @property
     def http(self) -> HttpSettings:
         """Address and token of /metrics."""
-        return HttpSettings(host=self.http_host, port=self.http_port, token=self.http_token, names=self.http_names)
+        return HttpSettings(
+            host=self.http_host, port=self.http_port, token=self.http_token, names=self.http_names
+        )
 
 
 def load_settings(
-    config_file: Path | None, options: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    config_file: Path | None,
+    options: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
 ) -> Settings:
     """Gathers the settings.
 
@@ -616,7 +750,9 @@ def load_settings(
 
 
 def given_values(
-    config_file: Path | None, options: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    config_file: Path | None,
+    options: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
 ) -> Given:
     """Collects the values that were given for settings. The arguments are those of `load_settings`.
 
@@ -627,7 +763,9 @@ def given_values(
     named = env.get(CONFIG_VARIABLE)
     path = config_file or (Path(named) if named else None)
     in_file = {} if path is None else _read_toml(path)
-    return Given({name: value for name, value in options.items() if value is not None}, env, in_file, path)
+    return Given(
+        {name: value for name, value in options.items() if value is not None}, env, in_file, path
+    )
 
 
 def settings_of(given: Given) -> Settings:
@@ -649,14 +787,22 @@ def settings_of(given: Given) -> Settings:
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             variables = EnvSettingsSource(settings_cls)
             variables.env_vars = {name.lower(): value for name, value in given.environment.items()}
-            sources = init_settings, variables, InitSettingsSource(settings_cls, dict(given.in_file))
+            sources = (
+                init_settings,
+                variables,
+                InitSettingsSource(settings_cls, dict(given.in_file)),
+            )
             return (*sources, InitSettingsSource(settings_cls, {"judge": given.of_openai()}))
 
     try:
         return Gathered(**given.options)
     except UnreadableSettingError as error:
-        example = next((_example_of((block,)) for block in BLOCKS if f'"{block}"' in str(error)), "")
-        raise SettingsError([f"{error}: expected JSON. Set its parts one by one, for example {example}"]) from None
+        example = next(
+            (_example_of((block,)) for block in BLOCKS if f'"{block}"' in str(error)), ""
+        )
+        raise SettingsError(
+            [f"{error}: expected JSON. Set its parts one by one, for example {example}"]
+        ) from None
     except ValidationError as error:
         mistakes = _mistakes(error.errors(include_url=False), given)
         raise SettingsError(mistakes) from None  # its text holds the values, secrets included
@@ -665,14 +811,22 @@ def settings_of(given: Given) -> Settings:
 def setting_names() -> tuple[Names, ...]:
     """Every setting: first those without a block, then block by block."""
     alone = tuple((name,) for name in Settings.model_fields if name not in BLOCKS)
-    return alone + tuple((block, name) for block, model in BLOCKS.items() for name in model.model_fields)
+    return alone + tuple(
+        (block, name) for block, model in BLOCKS.items() for name in model.model_fields
+    )
 
 
 def _example_of(names: Names) -> str:
-    """A variable with a value that works; of a block, that of its first setting that has a short example."""
+    """A variable with a value that works; of a block, that of its first setting that has a short
+    example.
+    """
     if names[0] in BLOCKS and len(names) == 1:
         fields = BLOCKS[names[0]].model_fields
-        short = (name for name, field in fields.items() if field.examples and " " not in str(field.examples[0]))
+        short = (
+            name
+            for name, field in fields.items()
+            if field.examples and " " not in str(field.examples[0])
+        )
         names = names[0], next(short, next(iter(fields)))
     field = _fields_beside(names)[names[-1]]
     value = field.examples[0] if field.examples else field.get_default(call_default_factory=True)
@@ -685,7 +839,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise SettingsError(
-            [f"{path}: the settings file cannot be read ({reason}). Check --config and {CONFIG_VARIABLE}."]
+            [
+                f"{path}: the settings file cannot be read ({reason}). Check --config and "
+                f"{CONFIG_VARIABLE}."
+            ]
         ) from error
     except ValueError as error:  # TOML's own error and bad UTF-8 are both of this kind
         raise SettingsError(
@@ -696,21 +853,31 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _mistakes(details: Iterable[Mapping[str, Any]], given: Given) -> Iterator[str]:
     for detail in details:
         names = tuple(str(part) for part in detail["loc"] if part != "[key]")
-        if detail["type"] == MISTAKES_ERROR:  # several values that do not fit together, found by their owner
+        if (
+            detail["type"] == MISTAKES_ERROR
+        ):  # several values that do not fit together, found by their owner
             values = detail["input"] if isinstance(detail["input"], Mapping) else {}
             for each in detail["ctx"]["mistakes"]:
                 value = values.get(each.field)
-                yield _mistake((*names, each.field), value, each.text, given, shows_example=value is None)
+                yield _mistake(
+                    (*names, each.field), value, each.text, given, shows_example=value is None
+                )
         elif detail["type"] == "extra_forbidden":
             known = (f"{'.'.join((*names[:-1], name))}" for name in _fields_beside(names))
             close = difflib.get_close_matches(".".join(names), list(known), n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_fields_beside(names))}."
+            hint = (
+                f"did you mean {close[0]}?"
+                if close
+                else f"known are {', '.join(_fields_beside(names))}."
+            )
             yield f"{given.place(names)}: there is no such setting; {hint}"
         else:
             yield _mistake(names, detail["input"], _expected(detail), given)
 
 
-def _mistake(names: tuple[str, ...], value: object, text: str, given: Given, *, shows_example: bool = True) -> str:
+def _mistake(
+    names: tuple[str, ...], value: object, text: str, given: Given, *, shows_example: bool = True
+) -> str:
     where = given.place(names)
     field = _fields_beside(names).get(names[-1])
     if field is None:
@@ -719,7 +886,11 @@ def _mistake(names: tuple[str, ...], value: object, text: str, given: Given, *, 
         where += f" is {_seen(value, field)}"
     meaning = (field.description or "").rstrip(".")
     told = f"{where}: {text} ({meaning})."
-    return f"{told} For example {_example_of(names)}" if shows_example and not is_secret(field.annotation) else told
+    return (
+        f"{told} For example {_example_of(names)}"
+        if shows_example and not is_secret(field.annotation)
+        else told
+    )
 
 
 def _expected(detail: Mapping[str, Any]) -> str:

@@ -23,7 +23,8 @@ from streamer.settings.all_settings import (
 )
 from streamer.terminal import say
 
-# Every setting with its default, its value and the origin of the value: for people, and as a settings file.
+# Every setting with its default, its value and the origin of the value: for people, and as a
+# settings file.
 
 HIDDEN: Final = "(hidden)"
 """Shown in the place of a secret."""
@@ -46,7 +47,8 @@ class ListedSetting:
         variable: Its environment variable.
         value: Its value as JSON; `HIDDEN` instead of a secret.
         default: The value that it has if nobody sets it.
-        origin: The option, variable, file or setting that the value is from; `BY_DEFAULT` otherwise.
+        origin: The option, variable, file or setting that the value is from; `BY_DEFAULT`
+            otherwise.
         description: Its meaning.
         example: A value to be set, as text, if the default is none; otherwise None.
         is_secret: Whether its value is hidden.
@@ -80,7 +82,10 @@ def listed_settings(settings: Settings, given: Given) -> tuple[ListedSetting, ..
         settings: The settings of the given values.
         given: The values that somebody has set.
     """
-    values, defaults = settings.model_dump(mode="json"), Settings.model_construct().model_dump(mode="json")
+    values, defaults = (
+        settings.model_dump(mode="json"),
+        Settings.model_construct().model_dump(mode="json"),
+    )
     listed = []
     for names in setting_names():
         block, name = names if len(names) > 1 else ("", names[0])
@@ -93,15 +98,24 @@ def listed_settings(settings: Settings, given: Given) -> tuple[ListedSetting, ..
         example = None if not field.examples else str(field.examples[0])
         listed.append(
             ListedSetting(
-                block, name, variable_of(names), value, default, origin or BY_DEFAULT,
-                (field.description or "").rstrip("."), example, hides,
+                block,
+                name,
+                variable_of(names),
+                value,
+                default,
+                origin or BY_DEFAULT,
+                (field.description or "").rstrip("."),
+                example,
+                hides,
             )
-        )  # fmt: skip
+        )
     return tuple(listed)
 
 
 def settings_file(listed: Sequence[ListedSetting]) -> str:
-    """The settings as a file in TOML: those that are set as lines, defaults behind a `#`, and no secret."""
+    """The settings as a file in TOML: those that are set as lines, defaults behind a `#`, and no
+    secret.
+    """
     lines = [*_commented(_HEAD, wraps=False)]
     block = ""
     for each in listed:
@@ -149,7 +163,9 @@ def _commented(text: str, *, wraps: bool = True) -> Iterator[str]:
 
 
 def _toml(value: Any) -> str:
-    """A JSON value in TOML; none is `default`, which the one setting with a default and without a value reads as none."""
+    """A JSON value in TOML; none is `default`, which the one setting with a default and without a
+    value reads as none.
+    """
     if value is None:
         return '"default"'
     if isinstance(value, dict):
@@ -167,13 +183,19 @@ def _toml(value: Any) -> str:
 def setting_document(setting: ListedSetting) -> dict[str, object]:
     """A setting for a program."""
     return {
-        "setting": setting.full_name, "value": setting.value, "default": setting.default, "from": setting.origin,
-        "variable": setting.variable, "description": setting.description,
-    }  # fmt: skip
+        "setting": setting.full_name,
+        "value": setting.value,
+        "default": setting.default,
+        "from": setting.origin,
+        "variable": setting.variable,
+        "description": setting.description,
+    }
 
 
 def settings_table(listed: tuple[ListedSetting, ...]) -> Table:
-    """A line for each setting; the values that somebody has set are bold, with their defaults beside them."""
+    """A line for each setting; the values that somebody has set are bold, with their defaults
+    beside them.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("setting", no_wrap=True)
     for column in ("value", "from", "default"):
@@ -206,7 +228,8 @@ def settings_from(config: Path | None, **options: Any) -> Settings:
 
 
 def given_from(config: Path | None, **options: Any) -> Given:
-    """The values that were given for settings, unchecked, after the same warnings. The arguments are the same.
+    """The values that were given for settings, unchecked, after the same warnings. The arguments
+    are the same.
 
     Raises:
         SettingsError: The settings file cannot be read.

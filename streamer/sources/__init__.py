@@ -1,4 +1,5 @@
-"""Adapters, which bring events to the input topics. What each posts is made by `writer.outgoing`: topic, key, value, headers.
+"""Adapters, which bring events to the input topics. What each posts is made by `writer.outgoing`:
+topic, key, value, headers.
 
 | module | takes | writes to | an event that is sent again |
 |---|---|---|---|
@@ -11,5 +12,6 @@
 | the same | messages of a framework of `engine/sources/frameworks` | by its type | has their id, or is known by its content |
 | `http/traces` | spans of LiveKit's agents, pipecat's bots and `gen_ai.*` | by its type | has an id made of the span's |
 
-`publisher` sends without waiting, as fast as the broker takes it; `AcknowledgedWriter` returns when Kafka has what was posted.
+`publisher` sends without waiting, as fast as the broker takes it; `AcknowledgedWriter` returns when
+Kafka has what was posted.
 """

@@ -15,7 +15,12 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK, InvalidHandshake, InvalidStatus
+from websockets.exceptions import (
+    ConnectionClosedError,
+    ConnectionClosedOK,
+    InvalidHandshake,
+    InvalidStatus,
+)
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import SetupError, end_tasks, finish_unless, first_of, wall_clock_ms
@@ -31,26 +36,31 @@ from streamer.sources.writer import AcknowledgedWriter
 
 # Separates the past of a call from its present in the messages of ElevenLabs' monitor. Pure.
 #
-# A monitor that joins a call is first sent its last hundred messages, all at once, and nothing marks the end of them.
-# They have no times, so their arrival says nothing of when they happened. The same is true after a reconnect, also of
-# the messages that were missed meanwhile.
+# A monitor that joins a call is first sent its last hundred messages, all at once, and nothing
+# marks the end of them. They have no times, so their arrival says nothing of when they happened.
+# The same is true after a reconnect, also of the messages that were missed meanwhile.
 
 QUIET_SECONDS: Final = 0.25
-"""Pause after which a message is of the present. The past arrives in one piece; people take turns more slowly."""
+"""Pause after which a message is of the present. The past arrives in one piece; people take turns
+more slowly.
+"""
 PAST_MESSAGES: Final = 100
 """Messages of the past that ElevenLabs sends to a monitor that joins."""
 MAX_REMEMBERED_PAST: Final = 2 * PAST_MESSAGES
-"""Messages that are recognised when they come again: as many as ElevenLabs repeats, and those that it adds meanwhile."""
+"""Messages that are recognised when they come again: as many as ElevenLabs repeats, and those that
+it adds meanwhile.
+"""
 
 
 class Judgement(NamedTuple):
     """One message, judged.
 
     Attributes:
-        is_exact: Whether it is of the present, so that the time of its arrival is the time of the event.
+        is_exact: Whether it is of the present, so that the time of its arrival is the time of the
+            event.
         is_repeat: Whether an earlier connection delivered it already.
-        number: Its number among the equal messages of the call, from 1: another bridge of the same call comes to the same one.
-            None where earlier messages may be unknown.
+        number: Its number among the equal messages of the call, from 1: another bridge of the same
+            call comes to the same one. None where earlier messages may be unknown.
     """
 
     is_exact: bool
@@ -61,9 +71,10 @@ class Judgement(NamedTuple):
 class JoinedCall:
     """The messages of one call, over all connections to it.
 
-    Repeats are recognised by their bytes, because not every message has an id: each message of an earlier connection can come
-    again once in the past of the next one. A caller who says the same words twice says them in the present. What an earlier
-    bridge of the call has sent, before it was started again, is recognised by its `number`.
+    Repeats are recognised by their bytes, because not every message has an id: each message of an
+    earlier connection can come again once in the past of the next one. A caller who says the same
+    words twice says them in the present. What an earlier bridge of the call has sent, before it was
+    started again, is recognised by its `number`.
     """
 
     def __init__(self) -> None:
@@ -88,12 +99,14 @@ class JoinedCall:
         """Counts a message that says nothing of the call, because ElevenLabs counts it too."""
         if self._in_past:
             self._past_messages += 1
-            # Before as many messages as ElevenLabs keeps, there may have been others, unless we know one of these.
+            # Before as many messages as ElevenLabs keeps, there may have been others, unless we
+            # know one of these.
             if self._past_messages >= PAST_MESSAGES and not self._is_linked:
                 self._is_whole = False
 
     def judge(self, text: bytes, at_seconds: float) -> Judgement:
-        """Judges the next message that says something of the call: pings and sound come all the time, and are no pause.
+        """Judges the next message that says something of the call: pings and sound come all the
+        time, and are no pause.
 
         Args:
             text: The message as it came.
@@ -114,7 +127,8 @@ class JoinedCall:
         return Judgement(is_exact=not self._in_past, is_repeat=False, number=number)
 
 
-# Follows one live call over ElevenLabs' monitor: its messages become records of `elevenlabs.events`.
+# Follows one live call over ElevenLabs' monitor: its messages become records of
+# `elevenlabs.events`.
 
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 8.0
@@ -124,15 +138,18 @@ OPEN_SECONDS: Final = 10.0
 MAX_MESSAGE_BYTES: Final = 1_048_576
 """Largest message. A full tool result has 64 KB; sound, which is left out, some 100 KB."""
 MAX_WAITING: Final = 1_000
-"""Messages of a call that wait for Kafka: some minutes of it. Later ones are dropped and counted, because ElevenLabs would
-otherwise wait for us."""
+"""Messages of a call that wait for Kafka: some minutes of it. Later ones are dropped and counted,
+because ElevenLabs would otherwise wait for us.
+"""
 CE_SOURCE: Final = "callgauge.elevenlabs.monitor"
 
 _CARRIED: Final = frozenset(get_args(CarriedAgentEvent.model_fields["type"].annotation))
 _FOR_GOOD: Final = frozenset({401, 403, 404, 410, 422})
 """Answers that a second try does not improve: no right, no such call, a call that is over."""
 _REFUSING_CLOSES: Final = frozenset({1008, 3000, 3003})
-"""Codes of a close that a second try does not improve: against the rules, not logged in, not allowed."""
+"""Codes of a close that a second try does not improve: against the rules, not logged in, not
+allowed.
+"""
 _HowItEnded = Literal["ended", "lost", "refused"]
 
 log = structlog.get_logger()
@@ -154,10 +171,17 @@ class CallBridge:
     """One call, until it is over."""
 
     def __init__(
-        self, call: LiveCall, settings: MonitorSettings, writer: AcknowledgedWriter, instruments: Instruments,
-        clock_ms: Callable[[], int], monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        """Nothing is connected before `run`; `clock_ms` is epoch time, which events get as the time of their arrival."""
+        self,
+        call: LiveCall,
+        settings: MonitorSettings,
+        writer: AcknowledgedWriter,
+        instruments: Instruments,
+        clock_ms: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is connected before `run`; `clock_ms` is epoch time, which events get as the time
+        of their arrival.
+        """
         self._call = call
         self._settings = settings
         self._writer = writer
@@ -172,7 +196,9 @@ class CallBridge:
         self._fault = ""
 
     async def run(self) -> None:
-        """Follows the call until ElevenLabs ends the connection, refuses it, or cannot be reached any more."""
+        """Follows the call until ElevenLabs ends the connection, refuses it, or cannot be reached
+        any more.
+        """
         writing = asyncio.create_task(self._write())
         try:
             await self._follow()
@@ -192,23 +218,40 @@ class CallBridge:
                 return
             if ended == "refused":
                 log.error(
-                    "monitor_refused", conversation=self._call.conversation_id, seen=self._fault,
+                    "monitor_refused",
+                    conversation=self._call.conversation_id,
+                    seen=self._fault,
                     what_happens_now="The call is not followed.",
-                    what_to_do="Switch monitoring on for the agent, and give the key the right to write agents; the call may be over.",
-                )  # fmt: skip
+                    what_to_do=(
+                        "Switch monitoring on for the agent, and give the key the right to write "
+                        "agents; the call may be over."
+                    ),
+                )
                 return
             tries = 1 if self._messages > before else tries + 1
             if tries == 1:
                 log.warning(
-                    "monitor_connection_lost", conversation=self._call.conversation_id, seen=self._fault,
-                    what_happens_now=f"It is joined again, {MOST_TRIES} times at most without a message.",
-                )  # fmt: skip
-            await asyncio.sleep(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1)))
+                    "monitor_connection_lost",
+                    conversation=self._call.conversation_id,
+                    seen=self._fault,
+                    what_happens_now=(
+                        f"It is joined again, {MOST_TRIES} times at most without a message."
+                    ),
+                )
+            await asyncio.sleep(
+                min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1))
+            )
         log.error(
-            "monitor_lost", conversation=self._call.conversation_id, tries=tries, seen=self._fault,
+            "monitor_lost",
+            conversation=self._call.conversation_id,
+            tries=tries,
+            seen=self._fault,
             what_happens_now="The call is not followed any more.",
-            what_to_do="Where nothing answers, check the network to ElevenLabs; the code of a close is ElevenLabs' own reason.",
-        )  # fmt: skip
+            what_to_do=(
+                "Where nothing answers, check the network to ElevenLabs; the code of a close is "
+                "ElevenLabs' own reason."
+            ),
+        )
 
     async def _connection(self) -> _HowItEnded:
         """One connection, from its start to its end."""
@@ -218,7 +261,11 @@ class CallBridge:
         headers = {} if key is None else {"xi-api-key": key.get_secret_value()}
         try:
             async with connect(
-                url, additional_headers=headers, open_timeout=OPEN_SECONDS, max_size=MAX_MESSAGE_BYTES, close_timeout=1
+                url,
+                additional_headers=headers,
+                open_timeout=OPEN_SECONDS,
+                max_size=MAX_MESSAGE_BYTES,
+                close_timeout=1,
             ) as socket:
                 self._joined.connected()
                 return await self._read(socket)
@@ -228,7 +275,11 @@ class CallBridge:
             return "refused" if status in _FOR_GOOD else "lost"
         except ConnectionClosedError as error:
             close = error.rcvd
-            self._fault = "a break without a close" if close is None else f"close {close.code} {close.reason!r}"
+            self._fault = (
+                "a break without a close"
+                if close is None
+                else f"close {close.code} {close.reason!r}"
+            )
             return "refused" if close is not None and close.code in _REFUSING_CLOSES else "lost"
         except (OSError, TimeoutError, InvalidHandshake) as error:
             self._fault = f"no connection ({type(error).__name__})"
@@ -248,9 +299,12 @@ class CallBridge:
             if outcome is MonitorOutcome.UNREADABLE and not self._is_misread:
                 self._is_misread = True
                 log.warning(
-                    "monitor_message_unreadable", conversation=self._call.conversation_id, bytes=len(text),
-                    expected="a JSON object with a `type`", what_happens_now="It is left out; further ones of this call are counted.",
-                )  # fmt: skip
+                    "monitor_message_unreadable",
+                    conversation=self._call.conversation_id,
+                    bytes=len(text),
+                    expected="a JSON object with a `type`",
+                    what_happens_now="It is left out; further ones of this call are counted.",
+                )
             self._instruments.inc("callgauge_monitor_messages_total", (outcome.value,))
 
     def _take(self, text: bytes, at_seconds: float) -> MonitorOutcome:
@@ -275,7 +329,11 @@ class CallBridge:
         if len(value) > MAX_VALUE_BYTES:
             return MonitorOutcome.DROPPED
         content = hashlib.blake2b(text, digest_size=8).hexdigest()
-        event_id = f"{content}/{judged.number}" if judged.number is not None else f"{self._run_id}/{self._messages}"
+        event_id = (
+            f"{content}/{judged.number}"
+            if judged.number is not None
+            else f"{self._run_id}/{self._messages}"
+        )
         if not self._put(kind, event["timestamp"], value, event_id):
             return MonitorOutcome.DROPPED
         return MonitorOutcome.SENT if judged.is_exact else MonitorOutcome.PAST
@@ -286,13 +344,15 @@ class CallBridge:
         return kind, now_ms, compact_json({"type": kind, "timestamp": now_ms, **known})
 
     def _put(self, kind: str, time_ms: int, value: bytes, event_id: str | None = None) -> bool:
-        """Queues an agent's event, or without an id an event of our own; whether there was room for it.
+        """Queues an agent's event, or without an id an event of our own; whether there was room for
+        it.
 
         After a restart a bridge gives the same ids again, so that the evaluator sees repeats.
         """
         conversation_id, is_agent_event = self._call.conversation_id, event_id is not None
         record = outgoing(
-            "elevenlabs",  # start and end too: in one topic the labels come before what counts under them
+            # start and end too: in one topic the labels come before what counts under them
+            "elevenlabs",
             conversation_id,
             value,
             name=kind,
@@ -307,7 +367,9 @@ class CallBridge:
         return False
 
     async def _write(self) -> None:
-        """Writes record after record, each until it is acknowledged: its id makes a second copy a repeat."""
+        """Writes record after record, each until it is acknowledged: its id makes a second copy a
+        repeat.
+        """
         while True:
             record = await self._waiting.get()
             while True:
@@ -373,7 +435,10 @@ class LiveCalls:
         return [call for agent in agents async for call in self._of(agent, now_seconds)]
 
     async def _of(self, agent: str | None, now_seconds: float) -> AsyncIterator[LiveCall]:
-        asked: dict[str, Any] = {"page_size": PAGE_SIZE, "call_start_after_unix": int(now_seconds) - MAX_AGE_SECONDS}
+        asked: dict[str, Any] = {
+            "page_size": PAGE_SIZE,
+            "call_start_after_unix": int(now_seconds) - MAX_AGE_SECONDS,
+        }
         if agent is not None:
             asked["agent_id"] = agent
         for _ in range(MAX_PAGES):
@@ -390,7 +455,9 @@ class LiveCalls:
         headers = {} if key is None else {"xi-api-key": key.get_secret_value()}
         url = f"{self._settings.base_url}/v1/convai/conversations"
         try:
-            response = await self._client.get(url, params=asked, headers=headers, timeout=ANSWER_SECONDS)
+            response = await self._client.get(
+                url, params=asked, headers=headers, timeout=ANSWER_SECONDS
+            )
             response.raise_for_status()
             return _Page.model_validate_json(response.content)
         except httpx2.HTTPStatusError as error:
@@ -414,13 +481,16 @@ MAX_REMEMBERED: Final = 10_000
 
 
 class MonitorRole:
-    """Follows live calls until it is stopped. One process at a time: two would send each event twice.
+    """Follows live calls until it is stopped. One process at a time: two would send each event
+    twice.
 
     Attributes:
         ready: Set after the first look for live calls.
     """
 
-    def __init__(self, kafka: KafkaSettings, settings: MonitorSettings, instruments: Instruments) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, settings: MonitorSettings, instruments: Instruments
+    ) -> None:
         """Creates the role; nothing is connected before `run`. Call it inside a running event loop.
 
         Args:
@@ -433,8 +503,10 @@ class MonitorRole:
         """
         if not settings.is_on:
             raise SetupError(
-                "Monitor: there is no key of ElevenLabs' API, so no call can be followed and it does not start. "
-                "Set CALLGAUGE_MONITOR__API_KEY, to the key or to file: and the path of a file with it."
+                "Monitor: there is no key of ElevenLabs' API, so no call can be followed and it "
+                "does not start. "
+                "Set CALLGAUGE_MONITOR__API_KEY, to the key or to file: and the path of a file "
+                "with it."
             )
         self.ready = asyncio.Event()
         self._settings = settings
@@ -457,7 +529,9 @@ class MonitorRole:
         try:
             async with httpx2.AsyncClient() as client:
                 await first_of(
-                    stop.wait(), self._writer.broken.wait(), self._look(LiveCalls(self._settings, client), stop)
+                    stop.wait(),
+                    self._writer.broken.wait(),
+                    self._look(LiveCalls(self._settings, client), stop),
                 )
             if self._writer.broken.is_set():
                 raise self._writer.failure()
@@ -469,7 +543,9 @@ class MonitorRole:
 
     def problems(self) -> Sequence[str]:
         """The reasons why it does not follow calls now, for `/readyz`."""
-        away = ("monitor: Kafka did not acknowledge the last records",) if self._writer.is_away else ()
+        away = (
+            ("monitor: Kafka did not acknowledge the last records",) if self._writer.is_away else ()
+        )
         return (*away, *(() if self._fault is None else (f"monitor: {self._fault}",)))
 
     def stalled(self) -> Sequence[str]:
@@ -495,10 +571,12 @@ class MonitorRole:
         if self._fault != fault or self._failed_looks % TOLD_LOOKS == 0:
             self._fault = fault
             log.error(
-                "monitor_look_failed", error=fault, failures=self._failed_looks,
+                "monitor_look_failed",
+                error=fault,
+                failures=self._failed_looks,
                 what_happens_now="It is tried again; calls that are followed go on.",
                 what_to_do="Check monitor.api_key, its rights, and the network.",
-            )  # fmt: skip
+            )
 
     def _follow(self, call: LiveCall) -> None:
         conversation_id = call.conversation_id
@@ -515,5 +593,9 @@ class MonitorRole:
     def _ended(self, conversation_id: str, done: "asyncio.Task[None]") -> None:
         self._followed.pop(conversation_id, None)
         if not done.cancelled() and (error := done.exception()) is not None:
-            log.error("monitor_failed", conversation=conversation_id, exc_info=error,
-                      what_happens_now="The call is not followed any more; others are.")  # fmt: skip
+            log.error(
+                "monitor_failed",
+                conversation=conversation_id,
+                exc_info=error,
+                what_happens_now="The call is not followed any more; others are.",
+            )

@@ -12,15 +12,22 @@ from schemas.log import OutgoingRecord
 from schemas.topics import MAX_BATCH_BYTES
 
 ACKNOWLEDGE_SECONDS: Final = 5.0
-"""How long an acknowledgement may take before the sender is asked to come again. A broker that is there takes milliseconds."""
+"""How long an acknowledgement may take before the sender is asked to come again. A broker that is
+there takes milliseconds.
+"""
 HEADROOM_BYTES: Final = 16_384
 """Room for key, headers and the batch around the value of a record."""
 MAX_VALUE_BYTES: Final = MAX_BATCH_BYTES - HEADROOM_BYTES
 """Largest value of a record: it and its headers are one batch."""
 
 
-# Events on elevenlabs.events are of EVA's simulated caller, unless the event is of a real ElevenLabs agent.
-_CE_SOURCE_NAMES: Final[Mapping[Source, str]] = {"pipecat": "pipecat", "elevenlabs": "user_sim", "audit": "audit"}
+# Events on elevenlabs.events are of EVA's simulated caller, unless the event is of a real
+# ElevenLabs agent.
+_CE_SOURCE_NAMES: Final[Mapping[Source, str]] = {
+    "pipecat": "pipecat",
+    "elevenlabs": "user_sim",
+    "audit": "audit",
+}
 
 
 def outgoing(
@@ -35,7 +42,8 @@ def outgoing(
     sequence: int | None = None,
     is_agent_event: bool = False,
 ) -> OutgoingRecord:
-    """What every adapter posts: the topic, the key, the event, and its CloudEvents attributes as headers (binary mode).
+    """What every adapter posts: the topic, the key, the event, and its CloudEvents attributes as
+    headers (binary mode).
 
     Args:
         source: The input topic.
@@ -46,7 +54,8 @@ def outgoing(
         ce_source: The adapter; with `event_id` it identifies the event.
         time_ms: Of the event, in epoch milliseconds.
         sequence: Number of the event within its source.
-        is_agent_event: Whether it is of a real ElevenLabs agent, which shares a topic with the simulated caller.
+        is_agent_event: Whether it is of a real ElevenLabs agent, which shares a topic with the
+            simulated caller.
     """
     kind = "call" if name in CONTROL_EVENTS else _CE_SOURCE_NAMES[source]
     headers = envelope_headers(
@@ -61,7 +70,9 @@ def outgoing(
 
 
 class NotAcknowledgedError(Exception):
-    """Not all records were acknowledged in time. Some of them may be written, now or later; send all of them again."""
+    """Not all records were acknowledged in time. Some of them may be written, now or later; send
+    all of them again.
+    """
 
 
 class ProducerBrokenError(OperatorError):

@@ -38,7 +38,8 @@ class ServeAwayError(OperatorError):
 
 
 def served_at(folder: Path, token: SecretStr | None) -> tuple[str, str]:
-    """The address of the process that serves a folder, and its token: that of the settings, otherwise the one in the folder.
+    """The address of the process that serves a folder, and its token: that of the settings,
+    otherwise the one in the folder.
 
     Raises:
         ServeAwayError: There is none.
@@ -48,7 +49,9 @@ def served_at(folder: Path, token: SecretStr | None) -> tuple[str, str]:
 
 
 def _line_of(folder: Path, name: str) -> str:
-    """What stands in a file of a folder that is served: a process that was killed leaves its address there."""
+    """What stands in a file of a folder that is served: a process that was killed leaves its
+    address there.
+    """
     try:
         if not is_locked(folder):
             raise FileNotFoundError(0, "nobody writes the folder")
@@ -56,13 +59,15 @@ def _line_of(folder: Path, name: str) -> str:
     except (OSError, sqlite3.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ServeAwayError(
-            f"{folder}: no `callgauge serve` runs here ({why}), so nothing was sent. Start it with --folder {folder}, or "
+            f"{folder}: no `callgauge serve` runs here ({why}), so nothing was sent. Start it with "
+            f"--folder {folder}, or "
             "send to Kafka with --bootstrap."
         ) from error
 
 
 async def post_command(folder: Path, path: str, records: Sequence[Any]) -> list[Any]:
-    """Has the process that serves a folder write records; returns its answers when they are on its disk.
+    """Has the process that serves a folder write records; returns its answers when they are on its
+    disk.
 
     Raises:
         ServeAwayError: Nothing serves the folder.
@@ -74,13 +79,18 @@ async def post_command(folder: Path, path: str, records: Sequence[Any]) -> list[
         async with httpx.AsyncClient(base_url=address, timeout=ANSWER_SECONDS) as client:
             for begin in range(0, len(records), MAX_COMMAND_RECORDS):
                 body = to_json(records[begin : begin + MAX_COMMAND_RECORDS])
-                answer = await client.post(path, content=body, headers={"authorization": f"Bearer {key}"})
+                answer = await client.post(
+                    path, content=body, headers={"authorization": f"Bearer {key}"}
+                )
                 if not answer.is_success:
-                    raise PublishError(f"{address} did not take it ({answer.status_code}): {answer.text[:200]}")
+                    raise PublishError(
+                        f"{address} did not take it ({answer.status_code}): {answer.text[:200]}"
+                    )
                 answers += answer.json() or ()
     except httpx.HTTPError as error:
         raise ServeAwayError(
-            f"{folder}: the process that serves it does not answer at {address} ({type(error).__name__}). If it is about to start or to "
+            f"{folder}: the process that serves it does not answer at {address} "
+            f"({type(error).__name__}). If it is about to start or to "
             "end, try again; what it has taken is written."
         ) from error
     return answers
@@ -90,7 +100,9 @@ class EventPoster:
     """Posts events in order, in requests that are sent again until they are acknowledged."""
 
     def __init__(self, folder: Path, *, ce_source: str, token: SecretStr | None = None) -> None:
-        """Connected inside `async with`; `ce_source` names the producer, and `token` is in the place of the folder's."""
+        """Connected inside `async with`; `ce_source` names the producer, and `token` is in the
+        place of the folder's.
+        """
         self._folder = folder
         self._token = token
         self._ce_source = ce_source
@@ -106,25 +118,34 @@ class EventPoster:
             ServeAwayError: Nothing serves the folder.
         """
         address, token = served_at(self._folder, self._token)
-        headers = {"authorization": f"Bearer {token}", "content-type": "application/cloudevents-batch+json"}
+        headers = {
+            "authorization": f"Bearer {token}",
+            "content-type": "application/cloudevents-batch+json",
+        }
         self._client = httpx.AsyncClient(base_url=address, headers=headers, timeout=ANSWER_SECONDS)
         self._sending = asyncio.create_task(self._send_for_ever())
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Sends the rest, for at most `CLOSE_SECONDS`, and disconnects.
 
         Raises:
-            PublishError: Something was not acknowledged. An error that is already on its way says more.
+            PublishError: Something was not acknowledged. An error that is already on its way says
+                more.
         """
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.flush()
         except (TimeoutError, PublishError) as failure:
             if error is None:
-                raise PublishError(f"The last events were not acknowledged by {self._client.base_url}.") from failure
+                raise PublishError(
+                    f"The last events were not acknowledged by {self._client.base_url}."
+                ) from failure
         finally:
             await end_tasks([self._sending])
             await self._client.aclose()
@@ -140,7 +161,11 @@ class EventPoster:
             await self._sent.wait()
         self._require_no_failure()
         _, _, value, headers = record_of(conversation_id, event, self._ce_source)
-        attributes = {name.removeprefix("ce_"): text.decode() for name, text in headers if name.startswith("ce_")}
+        attributes = {
+            name.removeprefix("ce_"): text.decode()
+            for name, text in headers
+            if name.startswith("ce_")
+        }
         self._waiting.append({**attributes, "data": json.loads(value)})
         self._grown.set()
 
@@ -186,8 +211,14 @@ class EventPoster:
                     raise
             else:
                 if answer.status_code not in {429, 503}:
-                    if answer.status_code not in {202, 207, 422}:  # refused events are counted and named there
+                    if answer.status_code not in {
+                        202,
+                        207,
+                        422,
+                    }:  # refused events are counted and named there
                         raise PublishError(f"{answer.status_code}: {answer.text[:200]}")
                     return
             await asyncio.sleep(RETRY_SECONDS)
-        raise PublishError(f"{self._client.base_url} took no events for {MAX_TRIES * RETRY_SECONDS:.0f} s")
+        raise PublishError(
+            f"{self._client.base_url} took no events for {MAX_TRIES * RETRY_SECONDS:.0f} s"
+        )

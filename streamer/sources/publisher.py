@@ -46,13 +46,16 @@ class Publishes(Protocol):
 
 
 class EventPublisher:
-    """Sends wire events to Kafka: idempotent, in order for each call, with a bounded number on their way.
+    """Sends wire events to Kafka: idempotent, in order for each call, with a bounded number on
+    their way.
 
     The record's own timestamp is left to the client: it says when the record was sent.
     """
 
     def __init__(self, kafka: KafkaSettings, *, ce_source: str) -> None:
-        """Connected inside `async with`; `ce_source` names the producer, for example `callgauge.replay`."""
+        """Connected inside `async with`; `ce_source` names the producer, for example
+        `callgauge.replay`.
+        """
         self._kafka = kafka
         self._ce_source = ce_source
         self._topics = {source: kafka.topic(topic) for source, topic in TOPIC_BY_SOURCE.items()}
@@ -69,12 +72,16 @@ class EventPublisher:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Sends the remaining events, for at most `CLOSE_SECONDS`, and disconnects.
 
         Raises:
-            PublishError: Something was not acknowledged, now or before. An error that is already on its way says more.
+            PublishError: Something was not acknowledged, now or before. An error that is already on
+                its way says more.
         """
         try:
             await in_time(CLOSE_SECONDS, self._producer.stop())  # flushes first
@@ -83,8 +90,11 @@ class EventPublisher:
         if error is None:
             self._require_no_failure()
 
-    async def publish(self, conversation_id: str, event: WireEvent, *, sent_ms: int | None = None) -> None:
-        """Hands one event to the client, in order; waits while `MAX_UNACKNOWLEDGED_SENDS` are on their way.
+    async def publish(
+        self, conversation_id: str, event: WireEvent, *, sent_ms: int | None = None
+    ) -> None:
+        """Hands one event to the client, in order; waits while `MAX_UNACKNOWLEDGED_SENDS` are on
+        their way.
 
         Args:
             conversation_id: The key.
@@ -117,7 +127,9 @@ class EventPublisher:
         """
         self._require_no_failure()
         await self._producer.flush()
-        await asyncio.sleep(0)  # the callbacks of the last acknowledgements run in the next round of the loop
+        await asyncio.sleep(
+            0
+        )  # the callbacks of the last acknowledgements run in the next round of the loop
         self._require_no_failure()
 
     def _on_acknowledged(self, acknowledged: "asyncio.Future[Any]") -> None:
@@ -127,7 +139,9 @@ class EventPublisher:
 
     def _require_no_failure(self) -> None:
         if self._failure is not None:
-            seen = str(self._failure) or type(self._failure).__name__  # Kafka's errors name their class in their text
+            seen = (
+                str(self._failure) or type(self._failure).__name__
+            )  # Kafka's errors name their class in their text
             raise PublishError(
                 f"Events could not be sent to Kafka at {self._kafka.bootstrap_servers}:\n"
                 f"  expected every record to be acknowledged; seen {seen}.\n"
@@ -137,7 +151,9 @@ class EventPublisher:
 
 
 def record_of(conversation_id: str, event: WireEvent, ce_source: str) -> OutgoingRecord:
-    """The record of an event; its id comes from the call, the source and the number only, so a repeat has the same one."""
+    """The record of an event; its id comes from the call, the source and the number only, so a
+    repeat has the same one.
+    """
     return outgoing(
         event.source,
         conversation_id,
@@ -178,11 +194,12 @@ async def play(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     max_open_calls: int = MAX_OPEN_CALLS,
 ) -> PlayProgress:
-    """Publishes the events of many calls side by side, each when it is due, and waits for the acknowledgements.
+    """Publishes the events of many calls side by side, each when it is due, and waits for the
+    acknowledgements.
 
-    Calls are taken from `calls` as they start, so an endless iterator and one that shifts each call to the present are
-    fine. Events that are late because sending is slow follow at once. After a cancellation the publisher still has the
-    sent events, and delivers them when it is closed.
+    Calls are taken from `calls` as they start, so an endless iterator and one that shifts each call
+    to the present are fine. Events that are late because sending is slow follow at once. After a
+    cancellation the publisher still has the sent events, and delivers them when it is closed.
 
     Args:
         calls: In the order of their start.
@@ -201,13 +218,17 @@ async def play(
         PublishError: Events could not be sent.
     """
     if speed is not None and not 0 < speed < float("inf"):
-        raise ValueError(f"speed is {speed}, expected a number above 0, or None for as fast as possible")
+        raise ValueError(
+            f"speed is {speed}, expected a number above 0, or None for as fast as possible"
+        )
     ticks_per_second = None if speed is None else 1000 * speed
     began_seconds = clock()
     waiting = iter(calls)
     upcoming: PlayedCall | None = None
     exhausted = False
-    open_calls: list[tuple[int, int, int, int, PlayedCall]] = []  # due ms, tie break, start ms, index of event, call
+    open_calls: list[
+        tuple[int, int, int, int, PlayedCall]
+    ] = []  # due ms, tie break, start ms, index of event, call
     progress = PlayProgress(0, 0, 0, 0)
     numbers = itertools.count()
 
@@ -219,7 +240,9 @@ async def play(
             if upcoming is None:
                 upcoming = next(waiting, None)
                 exhausted = upcoming is None
-            if upcoming is None or (open_calls and upcoming.start_offset_ms > max(position_ms, open_calls[0][0])):
+            if upcoming is None or (
+                open_calls and upcoming.start_offset_ms > max(position_ms, open_calls[0][0])
+            ):
                 break
             if upcoming.events:
                 starts_ms = max(upcoming.start_offset_ms, position_ms)
@@ -238,7 +261,9 @@ async def play(
             heapq.heappop(open_calls)
         else:
             next_ms = starts_ms + call.events[index + 1].arrival_ms - call.events[0].arrival_ms
-            heapq.heapreplace(open_calls, (max(due_ms, next_ms), number, starts_ms, index + 1, call))
+            heapq.heapreplace(
+                open_calls, (max(due_ms, next_ms), number, starts_ms, index + 1, call)
+            )
         progress = PlayProgress(
             calls_started=progress.calls_started + (index == 0),
             calls_finished=progress.calls_finished + finished,
@@ -251,7 +276,8 @@ async def play(
     return progress
 
 
-# Puts calls onto the topics until they end, time is over or a signal comes: for `replay` and `simulate`.
+# Puts calls onto the topics until they end, time is over or a signal comes: for `replay` and
+# `simulate`.
 
 _REFRESH_SECONDS: Final = 0.1
 
@@ -298,8 +324,16 @@ async def publish_calls(
 
     async def work() -> None:
         async with await publisher_to(settings, ce_source, folder) as publisher:
-            playing = play(calls(), publisher, speed=speed, on_progress=on_progress, max_open_calls=max_open_calls)
-            await first_of(over_after(seconds), playing)  # closing the publisher has a deadline of its own
+            playing = play(
+                calls(),
+                publisher,
+                speed=speed,
+                on_progress=on_progress,
+                max_open_calls=max_open_calls,
+            )
+            await first_of(
+                over_after(seconds), playing
+            )  # closing the publisher has a deadline of its own
 
     with stop_on_signals() as stop:
         await first_of(stop.wait(), work())

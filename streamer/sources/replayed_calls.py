@@ -9,11 +9,20 @@ from streamer.recordings.eva import with_state
 from streamer.recordings.eva_needs import miss_sentences
 from streamer.recordings.files import RecordedCall, without_trial
 from streamer.recordings.reader import read_recordings
-from streamer.sources.replay import PlayedCall, in_time_order, renamed, seconds_to_now, shifted, with_control_events
+from streamer.sources.replay import (
+    PlayedCall,
+    in_time_order,
+    renamed,
+    seconds_to_now,
+    shifted,
+    with_control_events,
+)
 from streamer.terminal import say
 
 MAX_ID_BYTES_KEPT = 200
-"""Length of the part of a recorded id in the new one; the rest must fit into the longest key too."""
+"""Length of the part of a recorded id in the new one; the rest must fit into the
+longest key too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +30,8 @@ class ReplayPlan:
     """How recorded calls are played.
 
     Attributes:
-        paths: Record directories, wire-level files and records of ElevenLabs agents, played in this order.
+        paths: Record directories, wire-level files and records of ElevenLabs agents, played in this
+            order.
         speed: Factor against the recording; None is as fast as possible.
         run_name: Part of the new conversation ids of this run; None keeps the recorded ids.
         keeps_times: Whether the recorded times are kept instead of moved to the present.
@@ -74,12 +84,16 @@ def calls_to_play(plan: ReplayPlan, now_ms: Callable[[], int]) -> Iterator[Playe
         if not plan.keeps_times:
             call = shifted(call, seconds_to_now(call, now_ms(), plan.speed))
         goals = goals_named(plan.goals, recorded.conversation_id)
-        call = with_state(with_control_events(call, agent=plan.agent, environment="replay", goals=goals))
+        call = with_state(
+            with_control_events(call, agent=plan.agent, environment="replay", goals=goals)
+        )
         yield PlayedCall(call.conversation_id, tuple(in_time_order(call)))
 
 
 def goals_named(goals: str | None, recorded_id: str) -> str | None:
-    """The goal set of a call, with the recorded id in the place of `ID_MARK`; goals are for records, so it is without the trial."""
+    """The goal set of a call, with the recorded id in the place of `ID_MARK`; goals are for
+    records, so it is without the trial.
+    """
     return None if goals is None else goals.replace(ID_MARK, without_trial(recorded_id))
 
 

@@ -1,4 +1,6 @@
-"""Sends recorded calls while they are written: those of a run of EVA, of a folder of files, of a file that grows."""
+"""Sends recorded calls while they are written: those of a run of EVA, of a folder of files, of a
+file that grows.
+"""
 
 import asyncio
 import hashlib
@@ -40,27 +42,38 @@ from streamer.terminal import error_console, say
 from streamer.time_bounds import shown_moment
 
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at the files. They are looked at again and again, because a notice of the system about changes does not reach every
-kind of file system."""
+"""Between two looks at the files. They are looked at again and again, because a notice of the
+system about changes does not reach every kind of file system.
+"""
 SETTLE_SECONDS: Final = 2.0
-"""For how long nothing may change in a record with a result, or in a file without lines, before it counts as whole."""
+"""For how long nothing may change in a record with a result, or in a file without lines, before it
+counts as whole.
+"""
 MISSING_SECONDS: Final = 30.0
 """For how long a record that cannot be read may still become whole."""
 SILENT_SECONDS: Final = 600.0
 """A record without a result in which nothing changes for so long belongs to a call that crashed."""
 MAX_PLACES: Final = 20_000
-"""Records and files that are watched. The largest data sets of EVA with all trials have some 1,000 records."""
+"""Records and files that are watched. The largest data sets of EVA with all trials have some 1,000
+records.
+"""
 LINES_AT_A_TIME: Final = 500
-"""Lines of one file between two looks at the others. It bounds the memory and the events that a crash repeats."""
+"""Lines of one file between two looks at the others. It bounds the memory and the events that a
+crash repeats.
+"""
 HEAD_BYTES: Final = 256
 """Bytes by which a file is recognised: they contain the time of its first line."""
 SUMMARY_FILE: Final = "evaluation_summary.json"
 """EVA writes it when the run is over."""
 _MARKS_OF_A_RUN: Final = ("records", "config.json")
-"""One of them stands in the folder of a run before its first record does. Other files there are no recordings."""
+"""One of them stands in the folder of a run before its first record does. Other files there are no
+recordings.
+"""
 _LINE_SUFFIXES: Final = (".jsonl", ".ndjson")
 _MOST_IN_A_LINE: Final = 100_000
-"""Numbers that belong to one line: a line of spans has many events, and a number is an event's identity."""
+"""Numbers that belong to one line: a line of spans has many events, and a number is an event's
+identity.
+"""
 _MOST_REMARKS: Final = 3
 _TOO_MANY: Final = "..."
 _SHOW_SECONDS: Final = 0.5
@@ -70,8 +83,8 @@ Say = Callable[[object], None]
 
 # How far a path was sent, in a file that a restart continues from.
 #
-# It is written after the events before it were acknowledged. So a crash repeats at most the events since then, with the
-# same ids, and the evaluator drops them.
+# It is written after the events before it were acknowledged. So a crash repeats at most the events
+# since then, with the same ids, and the evaluator drops them.
 
 
 class Sent(BaseModel):
@@ -79,7 +92,8 @@ class Sent(BaseModel):
 
     Attributes:
         seen: Digest of the sizes and times of its files when all of it was sent; empty before.
-        attempts_ms: When each attempt began of which the record was sent. By it an attempt is recognised.
+        attempts_ms: When each attempt began of which the record was sent. By it an attempt is
+            recognised.
         lines: Lines that were sent of a file, those of earlier files of that name too.
         offset: Bytes read of the present file.
         head: Digest of the first bytes of the present file.
@@ -95,7 +109,9 @@ class Sent(BaseModel):
 
 
 class PositionError(OperatorError):
-    """The position cannot be read or written, is in use, or is of another target; the text says what to do."""
+    """The position cannot be read or written, is in use, or is of another target; the text says
+    what to do.
+    """
 
 
 class Position:
@@ -118,10 +134,14 @@ class Position:
         self._path = path
         try:
             ensure_file(path)
-            self._file = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+            self._file = sqlite3.connect(
+                path, timeout=0, isolation_level=None, check_same_thread=False
+            )
             self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._file.execute("BEGIN EXCLUSIVE")
-            self._file.execute("CREATE TABLE IF NOT EXISTS sent (place TEXT PRIMARY KEY, sent TEXT NOT NULL)")
+            self._file.execute(
+                "CREATE TABLE IF NOT EXISTS sent (place TEXT PRIMARY KEY, sent TEXT NOT NULL)"
+            )
             self._file.execute("COMMIT")
             self._texts = {"": target, **dict(self._file.execute("SELECT place, sent FROM sent"))}
         except (OSError, sqlite3.Error) as error:
@@ -130,7 +150,8 @@ class Position:
         if self._texts[""] != target:
             self._file.close()
             raise PositionError(
-                f"{path}: the calls were sent to {self._texts['']}, and now they would go to {target}. Nothing was sent. Give --position "
+                f"{path}: the calls were sent to {self._texts['']}, and now they would go to "
+                f"{target}. Nothing was sent. Give --position "
                 "FILE, which is then the position for this target."
             )
 
@@ -163,7 +184,9 @@ class Position:
             return
         try:
             # The target is kept with the first place: before, nothing was sent there.
-            self._file.execute("INSERT OR REPLACE INTO sent VALUES ('', ?), (?, ?)", (self._texts[""], place, text))
+            self._file.execute(
+                "INSERT OR REPLACE INTO sent VALUES ('', ?), (?, ?)", (self._texts[""], place, text)
+            )
         except sqlite3.Error as error:
             raise self._unusable(error) from error
         self._texts[place] = text
@@ -171,17 +194,21 @@ class Position:
     def _unusable(self, error: Exception) -> PositionError:
         if "locked" in str(error):
             return PositionError(
-                f"{self._path}: another `callgauge replay --watch` sends these calls already. Nothing was sent. End it first; to send them "
+                f"{self._path}: another `callgauge replay --watch` sends these calls already. "
+                "Nothing was sent. End it first; to send them "
                 "to another target at the same time, give --position FILE."
             )
         return PositionError(
-            f"{self._path}: the position cannot be kept here ({error}), so a restart would send events again. Sending stops. Give "
-            "--position FILE in a folder that this user may write to. If the file is damaged, delete it to send everything again; calls "
+            f"{self._path}: the position cannot be kept here ({error}), so a restart would send "
+            "events again. Sending stops. Give "
+            "--position FILE in a folder that this user may write to. If the file is damaged, "
+            "delete it to send everything again; calls "
             "that closed stay as they are."
         )
 
 
-# One record of EVA, which is sent when it is whole; and one file, whose lines are sent as they come.
+# One record of EVA, which is sent when it is whole; and one file, whose lines are sent as they
+# come.
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +235,9 @@ class WatchedFacts:
         parts = [call.conversation_id, *([f"attempt_{attempt}"] if attempt > 1 else [])]
         name = "/".join(parts) if self.run_name is None else f"{'/'.join(parts)}-{self.run_name}"
         call = call if name == call.conversation_id else renamed(call, name)
-        call = with_state(with_control_events(call, agent=self.agent, goals=goals, is_whole=is_whole))
+        call = with_state(
+            with_control_events(call, agent=self.agent, goals=goals, is_whole=is_whole)
+        )
         return PlayedCall(name, tuple(in_time_order(call)))
 
 
@@ -252,21 +281,31 @@ class WatchedRecord:
             OSError: The folder is not there, or cannot be read.
         """
         with os.scandir(self._folder) as entries:
-            state = _state_of(entry for entry in entries if entry.is_file() and not entry.name.startswith("."))
+            state = _state_of(
+                entry for entry in entries if entry.is_file() and not entry.name.startswith(".")
+            )
         still_seconds = self._still.seconds(state)
         self.is_done = state == self.sent.seen
-        has_ended = is_over or (self._folder / RESULT_FILE).is_file() or still_seconds >= SILENT_SECONDS
+        has_ended = (
+            is_over or (self._folder / RESULT_FILE).is_file() or still_seconds >= SILENT_SECONDS
+        )
         if self.is_done or not has_ended or still_seconds < SETTLE_SECONDS:
             return []
         try:
             call = read_call(RecordFolder(self._folder))
             began_ms = _began_ms(call)
             is_known = began_ms in self.sent.attempts_ms
-            found = [] if is_known else [self._facts.played(call, attempt=len(self.sent.attempts_ms) + 1)]
+            found = (
+                []
+                if is_known
+                else [self._facts.played(call, attempt=len(self.sent.attempts_ms) + 1)]
+            )
         except RecordingError as error:
             if still_seconds < MISSING_SECONDS:
                 return []
-            error.consequence = "The call is left out until something in its folder changes; the others go on."
+            error.consequence = (
+                "The call is left out until something in its folder changes; the others go on."
+            )
             self._say(error)
             found = []
         else:
@@ -280,11 +319,15 @@ class WatchedRecord:
 
 def _began_ms(call: RecordedCall) -> int:
     """The first time in its audit log; files that come late do not change it."""
-    return next((time_ms for time_ms in map(event_time_ms, call.audit or ()) if time_ms is not None), 0)
+    return next(
+        (time_ms for time_ms in map(event_time_ms, call.audit or ()) if time_ms is not None), 0
+    )
 
 
 def _state_of(entries: Iterable[os.DirEntry[str] | Path]) -> str:
-    stats = sorted((entry.name, (found := entry.stat()).st_size, found.st_mtime_ns) for entry in entries)
+    stats = sorted(
+        (entry.name, (found := entry.stat()).st_size, found.st_mtime_ns) for entry in entries
+    )
     return _digest(repr(stats).encode())
 
 
@@ -293,7 +336,9 @@ def _digest(content: bytes) -> str:
 
 
 class WatchedFile:
-    """One file: of lines the new ones are sent, another one is sent when it is whole. Attributes as those of a record."""
+    """One file: of lines the new ones are sent, another one is sent when it is whole. Attributes as
+    those of a record.
+    """
 
     def __init__(self, path: Path, sent: Sent, facts: WatchedFacts, say: Say) -> None:
         """Reads nothing."""
@@ -332,17 +377,23 @@ class WatchedFile:
             if sent.head_bytes and _digest(head := _start(file, sent.head_bytes)) != sent.head:
                 if len(head) < sent.head_bytes and not is_still:
                     return []  # it is written again, and short for a moment
-                self._say(f"{self._path}: another file has taken its place. It is read from its beginning.")
+                self._say(
+                    f"{self._path}: another file has taken its place. It is read from its "
+                    "beginning."
+                )
                 sent.offset, sent.head, sent.head_bytes = 0, "", 0
             file.seek(sent.offset)
             for _ in range(LINES_AT_A_TIME):
                 text = file.readline(MAX_LINE_BYTES + 1)
                 element = element_at(At(self._path, sent.lines + 1), text)
-                is_whole = text.endswith(b"\n") or (is_still and not isinstance(element.value, RecordingError))
+                is_whole = text.endswith(b"\n") or (
+                    is_still and not isinstance(element.value, RecordingError)
+                )
                 if not is_whole:
                     if is_still and not found and len(text) > MAX_LINE_BYTES:
                         self._say(
-                            f"{element.at}: a line of more than {MAX_LINE_BYTES:,} bytes. The file is read no further."
+                            f"{element.at}: a line of more than {MAX_LINE_BYTES:,} bytes. The file "
+                            "is read no further."
                         )
                     break
                 sent.offset, sent.lines = file.tell(), sent.lines + 1
@@ -370,7 +421,11 @@ class WatchedFile:
         for sentence in miss_sentences(call) if is_whole else ():
             self._say(sentence)
         played = self._facts.played(call, is_whole=is_whole)
-        return replace(played, events=tuple(_numbered(played.events))) if isinstance(place, FiledEvents) else played
+        return (
+            replace(played, events=tuple(_numbered(played.events)))
+            if isinstance(place, FiledEvents)
+            else played
+        )
 
     def _refuse(self, error: RecordingError) -> None:
         error.consequence = "It is left out; the rest goes on."
@@ -383,7 +438,9 @@ def _start(file: IO[bytes], size: int) -> bytes:
 
 
 def _numbered(events: Iterable[WireEvent]) -> Iterator[WireEvent]:
-    """The events with numbers of their lines: these are the same whatever part of the file is read at a time."""
+    """The events with numbers of their lines: these are the same whatever part of the file is read
+    at a time.
+    """
     counts: Counter[tuple[str, int]] = Counter()
     for event in events:
         line = 0 if event.at is None else event.at.number + 1
@@ -413,7 +470,11 @@ class WatchProgress(NamedTuple):
 
     def __str__(self) -> str:
         """In words."""
-        past = f", {self.past_calls} calls of the past left out: use `callgauge replay`" if self.past_calls else ""
+        past = (
+            f", {self.past_calls} calls of the past left out: use `callgauge replay`"
+            if self.past_calls
+            else ""
+        )
         return f"{self.events} events sent, {self.waiting} records are being written{past}"
 
 
@@ -424,8 +485,12 @@ class Watch:
         progress: How far it is.
     """
 
-    def __init__(self, path: Path, position: Position, facts: WatchedFacts, say: Say, skew_ms: int = 0) -> None:
-        """Reads nothing. Calls with events older than `skew_ms`, if it is not 0, are left out: the evaluator would refuse these events."""
+    def __init__(
+        self, path: Path, position: Position, facts: WatchedFacts, say: Say, skew_ms: int = 0
+    ) -> None:
+        """Reads nothing. Calls with events older than `skew_ms`, if it is not 0, are left out: the
+        evaluator would refuse these events.
+        """
         self.progress = WatchProgress()
         self._path = path
         self._position = position
@@ -437,7 +502,8 @@ class Watch:
         self._is_over = False
 
     async def send(self, publisher: Publishes) -> None:
-        """Sends calls until the run is over and everything of it was sent. Anything else than a run of EVA is never over.
+        """Sends calls until the run is over and everything of it was sent. Anything else than a run
+        of EVA is never over.
 
         Raises:
             PublishError: Events could not be sent; a restart sends them again.
@@ -452,15 +518,25 @@ class Watch:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self, publisher: Publishes) -> int:
-        """Sends what is new since the last look, and gives the number of its events. Raises as `send`."""
-        self._is_over = (self._path / SUMMARY_FILE).is_file()  # before the last record is looked for
+        """Sends what is new since the last look, and gives the number of its events. Raises as
+        `send`.
+        """
+        self._is_over = (
+            self._path / SUMMARY_FILE
+        ).is_file()  # before the last record is looked for
         await asyncio.to_thread(self._find)
-        sent = sum([await self._send_news(publisher, *place) for place in list(self._watched.items())])
-        waiting = sum(isinstance(each, WatchedRecord) and not each.is_done for each in self._watched.values())
+        sent = sum(
+            [await self._send_news(publisher, *place) for place in list(self._watched.items())]
+        )
+        waiting = sum(
+            isinstance(each, WatchedRecord) and not each.is_done for each in self._watched.values()
+        )
         self.progress = self.progress._replace(waiting=waiting)
         return sent
 
-    async def _send_news(self, publisher: Publishes, place: str, watched: WatchedRecord | WatchedFile) -> int:
+    async def _send_news(
+        self, publisher: Publishes, place: str, watched: WatchedRecord | WatchedFile
+    ) -> int:
         """Sends what is new at one place; gives the number of events."""
         try:
             found = await asyncio.to_thread(watched.news, is_over=self._is_over)
@@ -469,7 +545,9 @@ class Watch:
             return 0
         except OSError as error:
             named = error.filename or self._path / place
-            self._remark(place, f"{named}: it cannot be read ({error.strerror}). It is tried again.")
+            self._remark(
+                place, f"{named}: it cannot be read ({error.strerror}). It is tried again."
+            )
             return 0
         calls = [call for call in found if not self._is_past(place, call)]
         if found and not calls:
@@ -486,15 +564,19 @@ class Watch:
 
     def _is_past(self, place: str, call: PlayedCall) -> bool:
         """Whether the evaluator would refuse these events for their age; then it says so."""
-        newest_ms = max((event.time_ms for event in call.events), default=0)  # 0: no event of them has a time
+        newest_ms = max(
+            (event.time_ms for event in call.events), default=0
+        )  # 0: no event of them has a time
         if not self._skew_ms or newest_ms <= 0 or wall_clock_ms() - newest_ms <= self._skew_ms:
             return False
         self.progress = self.progress._replace(past_calls=self.progress.past_calls + 1)
         path = self._path / place
         self._remark(
             "",
-            f"{path}: the events of {call.conversation_id} are of {shown_moment(newest_ms)} UTC, and the evaluator takes none that is more "
-            f"than {duration(self._skew_ms)} old (limits.max_event_time_skew_ms). Nothing of this call is sent. `callgauge replay {path}` "
+            f"{path}: the events of {call.conversation_id} are of {shown_moment(newest_ms)} UTC, "
+            "and the evaluator takes none that is more "
+            f"than {duration(self._skew_ms)} old (limits.max_event_time_skew_ms). Nothing of this "
+            f"call is sent. `callgauge replay {path}` "
             "plays it now.",
         )
         return True
@@ -502,7 +584,9 @@ class Watch:
     def _find(self) -> None:
         """Takes up the records and files that have appeared."""
         if not self._path.exists():
-            raise WatchError(f"{self._path}: it is not there any more. What was written before was sent.")
+            raise WatchError(
+                f"{self._path}: it is not there any more. What was written before was sent."
+            )
         try:
             found = RecordedPath(self._path, may_be_empty=True)
         except RecordingError as error:
@@ -517,13 +601,16 @@ class Watch:
                 self._say_too_many()
                 return
             kind = WatchedRecord if found.known else WatchedFile
-            self._watched[place] = kind(path, self._position.of(place), self._facts, partial(self._remark, place))
+            self._watched[place] = kind(
+                path, self._position.of(place), self._facts, partial(self._remark, place)
+            )
 
     def _say_too_many(self) -> None:
         if not self._remarks[_TOO_MANY]:
             self._remark(
                 _TOO_MANY,
-                f"{self._path}: there are more than {MAX_PLACES:,} records or files. Further ones are not sent.",
+                f"{self._path}: there are more than {MAX_PLACES:,} records or files. Further ones "
+                "are not sent.",
             )
 
     def _remark(self, place: str, said: object) -> None:
@@ -536,7 +623,8 @@ class Watch:
 
 
 _ONCE: Final = (
-    "The conversation ids are those of the recordings, and a call closes once: if calls with these ids were sent before, no event of these "
+    "The conversation ids are those of the recordings, and a call closes once: if calls with these "
+    "ids were sent before, no event of these "
     "counts. Then stop it, delete the position, and start it with --run-name NAME."
 )
 
@@ -544,7 +632,8 @@ _ONCE: Final = (
 async def watch(
     settings: Settings, path: Path, position_file: Path, facts: WatchedFacts, folder: Path | None
 ) -> tuple[bool, WatchProgress]:
-    """Sends until the run is over or a signal comes; gives whether it is over, and how far it was sent.
+    """Sends until the run is over or a signal comes; gives whether it is over, and how far it was
+    sent.
 
     Args:
         settings: Where Kafka is, and the age of events that is allowed.
@@ -554,7 +643,8 @@ async def watch(
         folder: The folder of a running `serve`, which takes the calls; None for Kafka.
 
     Raises:
-        OperatorError: The path, the position or the target cannot be used; the text says what to do.
+        OperatorError: The path, the position or the target cannot be used; the text says what to
+            do.
     """
     target = _target(settings, folder)
     with Position(position_file, target) as position, stop_on_signals() as stop:
@@ -562,7 +652,10 @@ async def watch(
 
         async def work() -> None:
             async with await publisher_to(settings, "callgauge.replay", folder) as publisher:
-                say(f"Watching {path} for {target}; the position is in {position_file}. Ctrl-C ends it.")
+                say(
+                    f"Watching {path} for {target}; the position is in {position_file}. Ctrl-C "
+                    "ends it."
+                )
                 if position.is_new and facts.run_name is None:
                     say(_ONCE)
                 await sending.send(publisher)

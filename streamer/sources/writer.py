@@ -1,4 +1,6 @@
-"""Records as every source writes them to the input topics, and a writer that returns when Kafka has acknowledged them."""
+"""Records as every source writes them to the input topics, and a writer that returns when Kafka has
+acknowledged them.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +32,9 @@ async def connected(kafka: KafkaSettings, role: str) -> AIOKafkaProducer:
     try:
         await producer.start()
     except BaseException as error:
-        await producer.stop()  # also when cancelled: a producer that is dropped half started leaves its sockets
+        await (
+            producer.stop()
+        )  # also when cancelled: a producer that is dropped half started leaves its sockets
         if isinstance(error, KafkaError):
             raise kafka.unreachable(error) from error
         raise
@@ -38,10 +42,12 @@ async def connected(kafka: KafkaSettings, role: str) -> AIOKafkaProducer:
 
 
 class AcknowledgedWriter:
-    """One idempotent producer. Records of a call keep their order, and a record is written once however often it is retried.
+    """One idempotent producer. Records of a call keep their order, and a record is written once
+    however often it is retried.
 
-    Records that are not acknowledged in time stay in the client, a batch for each partition at most, and are written when the broker
-    is back. A sender that comes again gives the same ids, so the evaluator recognises the second copy.
+    Records that are not acknowledged in time stay in the client, a batch for each partition at
+    most, and are written when the broker is back. A sender that comes again gives the same ids, so
+    the evaluator recognises the second copy.
 
     Attributes:
         broken: Set when the producer can write nothing any more.
@@ -98,7 +104,10 @@ class AcknowledgedWriter:
                     if number % RECORDS_A_TURN == 0:
                         await asyncio.sleep(0)  # the client waits only when its buffers are full
                     sent = await self._producer.send(
-                        self._topics[record.source], value=record.value, key=record.key, headers=list(record.headers)
+                        self._topics[record.source],
+                        value=record.value,
+                        key=record.key,
+                        headers=list(record.headers),
                     )
                     sent.add_done_callback(_read)
                     waiting.append(sent)
@@ -121,6 +130,8 @@ class AcknowledgedWriter:
 
 
 def _read(sent: "asyncio.Future[Any]") -> None:
-    """Takes the error of a record for which nobody waits any more, so that it is not reported as forgotten."""
+    """Takes the error of a record for which nobody waits any more, so that it is not reported as
+    forgotten.
+    """
     if not sent.cancelled():
         sent.exception()

@@ -46,7 +46,8 @@ class SubgoalOutcome:
         subgoal_id: Its name in the goal set.
         finding: Whether it was reached, or why nobody knows.
         reached_turn: The turn that reached it.
-        votes_complete: Votes of the judge for "reached", in the verdict that decided; 0 for a check by code.
+        votes_complete: Votes of the judge for "reached", in the verdict that decided; 0 for a check
+            by code.
         votes_incomplete: Votes against it in the same verdict.
     """
 
@@ -59,7 +60,9 @@ class SubgoalOutcome:
 
 @dataclass(frozen=True, slots=True)
 class FailedTool:
-    """A tool that answered with an error, or not at all, and the turn in which it was called; None if no turn is known."""
+    """A tool that answered with an error, or not at all, and the turn in which it was called; None
+    if no turn is known.
+    """
 
     tool: str
     turn: int | None
@@ -74,8 +77,8 @@ class Fault(NamedTuple):
     Attributes:
         kind: What it is.
         what: The id of the subgoal, the name of the tool, or how the call ended in words.
-        turn: The turn in which it shows: of a subgoal the one after those in front of it in the set were reached, in which it was due;
-            None if no turn is known.
+        turn: The turn in which it shows: of a subgoal the one after those in front of it in the set
+            were reached, in which it was due; None if no turn is known.
     """
 
     kind: FaultKind
@@ -101,21 +104,26 @@ class Trial:
 
     Attributes:
         conversation_id: Its id.
-        place: Where a person finds the call: a file, or the address of its page; empty if neither is known.
+        place: Where a person finds the call: a file, or the address of its page; empty if neither
+            is known.
         goal_set: Its goals.
         version: Digest of the goals: sets of one name and two contents have two.
-        success: Whether every subgoal was reached by the last turn that counts, or why nobody knows.
+        success: Whether every subgoal was reached by the last turn that counts, or why nobody
+            knows.
         progress: Share of the subgoals that were reached, or why nobody knows.
         subgoals: In the order of the goal set.
-        stall_turn: In a call without success, the first turn after its last progress; None if there is no such turn.
+        stall_turn: In a call without success, the first turn after its last progress; None if there
+            is no such turn.
         failed_tools: In the order of writing.
-        expected_tools: The expected tool calls, as far as they are known, in the order of the goal set.
+        expected_tools: The expected tool calls, as far as they are known, in the order of the goal
+            set.
         closed_at_ms: Broker time at which the call closed.
-        words: What was said and done in the turns that reached a subgoal, or have a fault; empty where only scores are there.
+        words: What was said and done in the turns that reached a subgoal, or have a fault; empty
+            where only scores are there.
         measures: The values of `MEASURES` in the row of the call; None for one that is not known.
         last_turn: Its newest turn; None without one.
-        ending: How it ended, where that is a fault: the caller had no answer, or the agent an error; without success also any
-            other end than a goodbye. None otherwise.
+        ending: How it ended, where that is a fault: the caller had no answer, or the agent an
+            error; without success also any other end than a goodbye. None otherwise.
         own: By measure of one's own that gave numbers, its mean in the call.
     """
 
@@ -152,22 +160,35 @@ class Trial:
 
     @property
     def failed_before_stall(self) -> Iterator[FailedTool]:
-        """The tools that failed up to the turn in which the call stalls, that turn included; all if it does not stall."""
+        """The tools that failed up to the turn in which the call stalls, that turn included; all if
+        it does not stall.
+        """
         last = self.stall_turn
-        return (each for each in self.failed_tools if last is None or (each.turn is not None and each.turn <= last))
+        return (
+            each
+            for each in self.failed_tools
+            if last is None or (each.turn is not None and each.turn <= last)
+        )
 
     @property
     def faults(self) -> Iterator[Fault]:
-        """What went wrong: the missed subgoals, without success the tools that failed up to the stall, and how the call ended."""
+        """What went wrong: the missed subgoals, without success the tools that failed up to the
+        stall, and how the call ended.
+        """
         due = 1
         for each in self.subgoals:
             if each.finding is False:
                 yield Fault(
-                    "missed_subgoal", each.subgoal_id, None if self.last_turn is None else min(due, self.last_turn)
+                    "missed_subgoal",
+                    each.subgoal_id,
+                    None if self.last_turn is None else min(due, self.last_turn),
                 )
             due = max(due, 1 + (each.reached_turn or 0))
         if self.success is not True:
-            yield from (Fault("failed_tool", each.tool, each.turn) for each in dict.fromkeys(self.failed_before_stall))
+            yield from (
+                Fault("failed_tool", each.tool, each.turn)
+                for each in dict.fromkeys(self.failed_before_stall)
+            )
         if self.ending is not None:
             yield Fault("ending", self.ending, self.last_turn)
 
@@ -189,10 +210,15 @@ def words_by_turn(words: Iterable[WordsRow], turns: Mapping[int, TurnRow]) -> di
     found = {}
     for number, row in {each.turn: each for each in words}.items():
         said = [
-            f'{side}: "{_shortened(text)}"' for side, text in (("user", row.user), ("assistant", row.assistant)) if text
+            f'{side}: "{_shortened(text)}"'
+            for side, text in (("user", row.user), ("assistant", row.assistant))
+            if text
         ]
         uses = turns[number].tools if number in turns else ()
-        tools = [f"{use.tool}: {'unanswered' if use.outcome is None else use.outcome.value}" for use in uses]
+        tools = [
+            f"{use.tool}: {'unanswered' if use.outcome is None else use.outcome.value}"
+            for use in uses
+        ]
         text = "; ".join([*said[:1], *tools, *said[1:]] if row.user else [*tools, *said])
         last = _WORD.findall((row.assistant or row.user or "").casefold())[-LAST_WORDS:]
         found[number] = Quote(text, " ".join(last))
@@ -249,7 +275,10 @@ class NewestRows:
             success = goals.progress.success
         known = finding_of(success)
         found = dict(enumerate(goals.subgoals))
-        subgoals = tuple(_outcome(subgoal.id, found.get(place)) for place, subgoal in enumerate(goal_set.subgoals))
+        subgoals = tuple(
+            _outcome(subgoal.id, found.get(place))
+            for place, subgoal in enumerate(goal_set.subgoals)
+        )
         return Trial(
             conversation_id=self.call.conversation_id,
             place=place,
@@ -271,7 +300,9 @@ class NewestRows:
         for number in sorted(self.turns):
             row = self.turns[number]
             if row.status != "withdrawn":
-                yield from (FailedTool(use.tool, number) for use in row.tools if use.outcome in FAILED_USES)
+                yield from (
+                    FailedTool(use.tool, number) for use in row.tools if use.outcome in FAILED_USES
+                )
 
 
 _USUAL_ENDINGS: Final = frozenset({"goodbye", CloseReason.ENDED, CloseReason.SESSION_ENDED})
@@ -281,7 +312,9 @@ def _ending(call: CallRow, *, is_failure: bool) -> str | None:
     if (bad := bad_end(call)) is not None:
         return bad.removeprefix("ended: ")
     reason = call.ended_reason or call.close_reason
-    return str(reason) if is_failure and reason is not None and reason not in _USUAL_ENDINGS else None
+    return (
+        str(reason) if is_failure and reason is not None and reason not in _USUAL_ENDINGS else None
+    )
 
 
 def _known(value: Flat) -> float | None:
@@ -316,16 +349,21 @@ def _outcome(subgoal_id: str, subgoal: Subgoal | None) -> SubgoalOutcome:
 
 def _stall_turn(subgoals: Iterable[SubgoalOutcome], last_turn: int) -> int | None:
     """The turn after the last one that reached a subgoal, if the call has such a turn."""
-    after = 1 + max((each.reached_turn for each in subgoals if each.reached_turn is not None), default=0)
+    after = 1 + max(
+        (each.reached_turn for each in subgoals if each.reached_turn is not None), default=0
+    )
     return after if after <= last_turn else None
 
 
-# Keeps the newest rows of many calls at once, and makes a trial of each call that closes. Pure, and bounded.
+# Keeps the newest rows of many calls at once, and makes a trial of each call that closes. Pure, and
+# bounded.
 
 MAX_TRIALS: Final = 50_000
 """Trials that are compared at once, some 3 kB each; further calls are left out and counted."""
 MAX_OPEN_CALLS: Final = 20_000
-"""Calls that are followed at once until they close, some 20 kB each; further ones are left out and counted."""
+"""Calls that are followed at once until they close, some 20 kB each; further ones are left out and
+counted.
+"""
 
 NO_GOALS: Final = "without goals"
 NOT_CLOSED: Final = "not over"
@@ -354,7 +392,9 @@ class Trials:
         elif len(self.found) == MAX_TRIALS:
             self.left_out[TOO_MANY] += 1
         else:
-            self.found.append(replace(trial, goal_set=self._sets.setdefault(trial.version, trial.goal_set)))
+            self.found.append(
+                replace(trial, goal_set=self._sets.setdefault(trial.version, trial.goal_set))
+            )
 
 
 class OpenCalls:
@@ -366,7 +406,8 @@ class OpenCalls:
         Args:
             trials: Gets the trial of each call that closes.
             place_of: The place of a call by its id, as `Trial.place`.
-            since_ms: Calls that closed before this are no trials, and rows before it may be missing; 0 for neither.
+            since_ms: Calls that closed before this are no trials, and rows before it may be
+                missing; 0 for neither.
         """
         self._trials = trials
         self._place_of = place_of
@@ -402,11 +443,15 @@ class OpenCalls:
             return
         try:
             self._trials.add(rows.trial(self._place_of(conversation_id)))
-        except ValidationError:  # goals of another version, with a check that this one does not know
+        except (
+            ValidationError
+        ):  # goals of another version, with a check that this one does not know
             self._trials.left_out[DAMAGED] += 1
 
     def damage(self, conversation_id: str) -> None:
-        """Notes that a row of this call cannot be read: without it the call would be another one."""
+        """Notes that a row of this call cannot be read: without it the call would be
+        another one.
+        """
         if len(self._damaged) < MAX_OPEN_CALLS:
             self._damaged.add(conversation_id)
 
@@ -422,7 +467,8 @@ class OpenCalls:
         self._calls.clear()
 
 
-# Reads the trials in files of rows, as `callgauge score` prints them or a reader of `scores` keeps them.
+# Reads the trials in files of rows, as `callgauge score` prints them or a reader of `scores` keeps
+# them.
 
 _SUFFIXES: Final = (".jsonl", ".jsonl.gz")
 MOST_MISTAKES: Final = 5
@@ -430,7 +476,9 @@ MOST_MISTAKES: Final = 5
 
 
 def holds_rows(path: Path) -> bool:
-    """Whether the first line of a file is a row. A file that cannot be read is left to the reader of recordings."""
+    """Whether the first line of a file is a row. A file that cannot be read is left to the reader
+    of recordings.
+    """
     if not (path.is_file() and path.name.endswith(_SUFFIXES)):
         return False
     try:
@@ -441,7 +489,8 @@ def holds_rows(path: Path) -> bool:
 
 
 def read_rows_file(path: Path, trials: Trials) -> Iterator[str]:
-    """Adds the calls of a file. A call with a line that cannot be read is left out; the others are not concerned.
+    """Adds the calls of a file. A call with a line that cannot be read is left out; the others are
+    not concerned.
 
     Yields:
         A sentence for each of the first lines that cannot be read, and one for the others together.
@@ -455,8 +504,10 @@ def read_rows_file(path: Path, trials: Trials) -> Iterator[str]:
             mistakes += 1
             if mistakes <= MOST_MISTAKES:
                 yield (
-                    f"{path}:{number}: this line cannot be read: expected a row of this version; seen {seen}. Its "
-                    "call is left out; the others are not concerned. Write the file again with `callgauge score`."
+                    f"{path}:{number}: this line cannot be read: expected a row of this version; "
+                    f"seen {seen}. Its "
+                    "call is left out; the others are not concerned. Write the file again with "
+                    "`callgauge score`."
                 )
     except RecordingError as error:
         error.consequence = "The calls before it are compared; the rest of the file is left out."
@@ -467,7 +518,8 @@ def read_rows_file(path: Path, trials: Trials) -> Iterator[str]:
 
 
 def take_line(text: bytes, calls: OpenCalls, call: str | None = None) -> str | None:
-    """Takes a row; returns the fault if it cannot be read. `call` is its call where the key of the record says it.
+    """Takes a row; returns the fault if it cannot be read. `call` is its call where the key of the
+    record says it.
 
     Values of one's own measures are passed over.
     """

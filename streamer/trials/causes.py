@@ -1,4 +1,6 @@
-"""Why trials fail: their faults in groups, each with a sentence and the calls behind it, by code or by a judge. Pure."""
+"""Why trials fail: their faults in groups, each with a sentence and the calls behind it, by code or
+by a judge. Pure.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -32,7 +34,8 @@ class Cause:
     """Faults with one cause.
 
     Attributes:
-        sentence: The cause, in a sentence of the judge without personal data, or in words that code puts together.
+        sentence: The cause, in a sentence of the judge without personal data, or in words that code
+            puts together.
         faults: At least one, in the order of the trials.
         is_grouped: Whether it is a group; False for what is left over.
     """
@@ -50,7 +53,9 @@ class Cause:
     def kinds(self) -> str:
         """How many faults of each kind it has, in words."""
         counts = Counter(each.fault.kind for each in self.faults)
-        return ", ".join(counted(counts[kind], words) for kind, words in _KINDS.items() if counts[kind])
+        return ", ".join(
+            counted(counts[kind], words) for kind, words in _KINDS.items() if counts[kind]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class Causes:
     Attributes:
         by: Who grouped them: the name of a model, or `BY_CODE`.
         groups: Most calls first; what is not grouped is the last.
-        is_complete: Whether every question to the judge was asked and has an answer that can be used.
+        is_complete: Whether every question to the judge was asked and has an answer that can be
+            used.
     """
 
     by: str
@@ -74,22 +80,38 @@ def faults_of(trials: Iterable[Trial]) -> list[FaultOfCall]:
 
 
 def grouped_by_code(trials: Iterable[Trial], redactor: Redactor) -> Causes:
-    """Groups faults of one kind, of one subgoal, tool or ending, in one turn, after the same last words. The same trials give the same."""
+    """Groups faults of one kind, of one subgoal, tool or ending, in one turn, after the same last
+    words. The same trials give the same.
+    """
     found: defaultdict[str, list[FaultOfCall]] = defaultdict(list)
     for each in faults_of(trials):
         kind, what, turn = each.fault
         where = "" if turn is None else f" in turn {turn}"
-        said = "" if turn is None or turn not in each.trial.words else each.trial.words[turn].last_words
+        said = (
+            ""
+            if turn is None or turn not in each.trial.words
+            else each.trial.words[turn].last_words
+        )
         of = f" of {each.trial.goal_set.id}" if kind == "missed_subgoal" else ""
         after = f', after "{said}"' if said else ""
         found[redactor.redact(f"{_KINDS[kind]} {what}{of}{where}{after}")].append(each)
-    return Causes(BY_CODE, in_order(Cause(sentence, tuple(faults)) for sentence, faults in found.items()))
+    return Causes(
+        BY_CODE, in_order(Cause(sentence, tuple(faults)) for sentence, faults in found.items())
+    )
 
 
 def in_order(causes: Iterable[Cause]) -> tuple[Cause, ...]:
     """Most calls first; what is not grouped is the last."""
     return tuple(
-        sorted(causes, key=lambda each: (not each.is_grouped, -len(each.calls), -len(each.faults), each.sentence))
+        sorted(
+            causes,
+            key=lambda each: (
+                not each.is_grouped,
+                -len(each.calls),
+                -len(each.faults),
+                each.sentence,
+            ),
+        )
     )
 
 
@@ -123,7 +145,8 @@ def causes_json(causes: Causes) -> dict[str, Any]:
                 "cause": each.sentence if each.is_grouped else None,
                 "calls": [trial.place or trial.conversation_id for trial in each.calls],
                 "faults": [
-                    {"conversation_id": trial.conversation_id, **fault._asdict()} for trial, fault in each.faults
+                    {"conversation_id": trial.conversation_id, **fault._asdict()}
+                    for trial, fault in each.faults
                 ],
             }
             for each in causes.groups

@@ -34,7 +34,15 @@ from schemas.quarantine import UndecodableRecord
 from schemas.topics import SCORES_TOPIC
 from streamer.changes import changes_table
 from streamer.cluster.readers import records_so_far
-from streamer.offline.call_work import RECORDS, Done, found_calls, places_of, reading, score_each, total_of
+from streamer.offline.call_work import (
+    RECORDS,
+    Done,
+    found_calls,
+    places_of,
+    reading,
+    score_each,
+    total_of,
+)
 from streamer.offline.own_values import OwnMeasures
 from streamer.offline.scoring import RecordedScoring, plan_from
 from streamer.recordings.reader import goals_for
@@ -59,11 +67,12 @@ from streamer.trials.calls import (
 from streamer.trials.causes import Causes, causes_json, causes_lines
 from streamer.trials.versus import SHARES, Versus, versus_json, versus_lines
 
-# Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the judge, and errors.
-# Pure.
+# Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the
+# judge, and errors. Pure.
 #
-# A trial is one call. All figures are over the trials of one version of one goal set. A trial whose success nobody
-# knows counts as a trial and in no figure that needs its success: unknown is not zero.
+# A trial is one call. All figures are over the trials of one version of one goal set. A trial whose
+# success nobody knows counts as a trial and in no figure that needs its success: unknown is not
+# zero.
 
 _QUANTILE: Final = 1.959964
 """Of the normal distribution, for 95 %."""
@@ -71,10 +80,12 @@ _NOT_JUDGED: Final = frozenset(reason.value for reason in UnjudgedReason)
 
 
 class Passes(NamedTuple):
-    """How likely one, and all, of k trials succeed; both None where there are fewer than k trials with a known success.
+    """How likely one, and all, of k trials succeed; both None where there are fewer than k trials
+    with a known success.
 
-    With n trials, of which c succeed: pass@k = 1 - C(n-c, k) / C(n, k), the unbiased estimate of "Evaluating Large Language
-    Models Trained on Code" (Chen et al., 2021); pass^k = C(c, k) / C(n, k), the estimate of "tau-bench" (Yao et al., 2024).
+    With n trials, of which c succeed: pass@k = 1 - C(n-c, k) / C(n, k), the unbiased estimate of
+    "Evaluating Large Language Models Trained on Code" (Chen et al., 2021); pass^k = C(c, k) / C(n,
+    k), the estimate of "tau-bench" (Yao et al., 2024).
     """
 
     k: int
@@ -86,7 +97,8 @@ class Judging(NamedTuple):
     """Work of the judge on the subgoals that a model checks.
 
     Attributes:
-        agreement: Share of the votes that agree with the majority of their verdict; None without a vote.
+        agreement: Share of the votes that agree with the majority of their verdict; None without a
+            vote.
         votes: Votes on them, in the verdicts that decided.
         verdicts: Subgoals with at least one vote, over all trials.
         unanimous: Those of them whose votes are all the same.
@@ -103,7 +115,9 @@ class Judging(NamedTuple):
 
 
 class SubgoalErrors(NamedTuple):
-    """One subgoal over all trials; `calls` did not reach it, `unknown` counts the others by reason."""
+    """One subgoal over all trials; `calls` did not reach it, `unknown` counts the
+    others by reason.
+    """
 
     id: str
     details: str
@@ -114,7 +128,9 @@ class SubgoalErrors(NamedTuple):
 
 
 class Stalled(NamedTuple):
-    """The trials without success, with a known progress that ends in the same turn. With None they progress to their last turn."""
+    """The trials without success, with a known progress that ends in the same turn. With None they
+    progress to their last turn.
+    """
 
     turn: int | None
     calls: tuple[Trial, ...]
@@ -137,7 +153,8 @@ class ExpectedToolErrors(NamedTuple):
         turn: The turn in which it is expected; None if it names none.
         made: In how many trials it was made as expected.
         missed: In how many it was not.
-        why: How often what was not as expected: `name` (not called in the turn), `arguments`, `output`.
+        why: How often what was not as expected: `name` (not called in the turn), `arguments`,
+            `output`.
         unknown: The other trials, by reason.
         calls: The trials in which it was not.
     """
@@ -183,7 +200,8 @@ class GoalSetTrials:
 
     @property
     def success_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the success rate (Wilson, 1927), which few trials make wide; None without a known success.
+        """The 95 % interval of the success rate (Wilson, 1927), which few trials make wide; None
+        without a known success.
 
         It holds where all trials succeed, too: two of two are no proof.
         """
@@ -194,7 +212,9 @@ class GoalSetTrials:
             rate + squared / (2 * of),
             _QUANTILE * math.sqrt(rate * (1 - rate) / of + squared / (4 * of**2)),
         )
-        return max(0.0, (middle - spread) / (1 + squared / of)), min(1.0, (middle + spread) / (1 + squared / of))
+        return max(0.0, (middle - spread) / (1 + squared / of)), min(
+            1.0, (middle + spread) / (1 + squared / of)
+        )
 
     def passes(self, k: int) -> Passes:
         """The two estimates for one k, 1 or more."""
@@ -218,19 +238,25 @@ class GoalSetTrials:
 
     @cached_property
     def subgoals(self) -> list[SubgoalErrors]:
-        """The subgoals; those that are missed most come first, otherwise in the order of the set."""
+        """The subgoals; those that are missed most come first, otherwise in the order
+        of the set.
+        """
         found = []
         for index, subgoal in enumerate(self.goal_set.subgoals):
             findings = [(trial, trial.subgoals[index].finding) for trial in self.trials]
             missed = tuple(trial for trial, finding in findings if finding is False)
             unknown = Counter(finding for _, finding in findings if isinstance(finding, str))
             reached = sum(finding is True for _, finding in findings)
-            found.append(SubgoalErrors(subgoal.id, subgoal.details, reached, len(missed), unknown, missed))
+            found.append(
+                SubgoalErrors(subgoal.id, subgoal.details, reached, len(missed), unknown, missed)
+            )
         return sorted(found, key=lambda each: -each.missed)
 
     @cached_property
     def expected_tools(self) -> list[ExpectedToolErrors]:
-        """The expected tool calls; those that are missed most come first, otherwise in the order of the set."""
+        """The expected tool calls; those that are missed most come first, otherwise in the order of
+        the set.
+        """
         found = []
         for index, call in enumerate(self.goal_set.expected_tool_calls):
             of_call = [
@@ -245,7 +271,9 @@ class GoalSetTrials:
             why = Counter[str](part for _, each in missed for part in each.missed)
             unknown = Counter(finding for *_, finding in of_call if isinstance(finding, str))
             calls = tuple(trial for trial, _ in missed)
-            found.append(ExpectedToolErrors(index, call.tool, turn, made, len(missed), why, unknown, calls))
+            found.append(
+                ExpectedToolErrors(index, call.tool, turn, made, len(missed), why, unknown, calls)
+            )
         return sorted(found, key=lambda each: -each.missed)
 
     @cached_property
@@ -255,11 +283,15 @@ class GoalSetTrials:
         for trial in self._without_success():
             by_turn[trial.stall_turn].append(trial)
         stalls = [Stalled(turn, tuple(trials)) for turn, trials in by_turn.items()]
-        return sorted(stalls, key=lambda each: (-len(each.calls), each.turn is None, each.turn or 0))
+        return sorted(
+            stalls, key=lambda each: (-len(each.calls), each.turn is None, each.turn or 0)
+        )
 
     @cached_property
     def failed_tools(self) -> list[ToolErrors]:
-        """By tool, the trials without success in which it fails up to the stall; most trials first."""
+        """By tool, the trials without success in which it fails up to the stall; most
+        trials first.
+        """
         failures: Counter[str] = Counter()
         by_tool: defaultdict[str, list[Trial]] = defaultdict(list)
         for trial in self._without_success():
@@ -267,23 +299,36 @@ class GoalSetTrials:
             failures += counts
             for tool in counts:
                 by_tool[tool].append(trial)
-        tools = [ToolErrors(tool, failures[tool], tuple(trials)) for tool, trials in by_tool.items()]
+        tools = [
+            ToolErrors(tool, failures[tool], tuple(trials)) for tool, trials in by_tool.items()
+        ]
         return sorted(tools, key=lambda each: (-len(each.calls), -each.failures, each.tool))
 
     def _without_success(self) -> Iterator[Trial]:
-        """Trials that failed and whose progress is known. A subgoal without a verdict may have been reached later."""
-        return (trial for trial in self.trials if trial.success is False and not isinstance(trial.progress, str))
+        """Trials that failed and whose progress is known. A subgoal without a verdict may have been
+        reached later.
+        """
+        return (
+            trial
+            for trial in self.trials
+            if trial.success is False and not isinstance(trial.progress, str)
+        )
 
     def _outcomes(self) -> Iterator[SubgoalOutcome]:
         return (subgoal for trial in self.trials for subgoal in trial.subgoals)
 
 
 def compared(trials: Iterable[Trial]) -> list[GoalSetTrials]:
-    """The trials by goal set and version: sets by name, versions of a set in the order of their first trials."""
+    """The trials by goal set and version: sets by name, versions of a set in the order of their
+    first trials.
+    """
     by_version: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         by_version.setdefault((trial.goal_set.id, trial.version), []).append(trial)
-    groups = [GoalSetTrials(own[0].goal_set, version, tuple(own)) for (_, version), own in by_version.items()]
+    groups = [
+        GoalSetTrials(own[0].goal_set, version, tuple(own))
+        for (_, version), own in by_version.items()
+    ]
     return sorted(groups, key=lambda each: each.goal_set.id)
 
 
@@ -308,12 +353,18 @@ def differences(before: GoalSet, after: GoalSet) -> list[str]:
         phrases.append("the order of the subgoals")
     if before.max_turns != after.max_turns:
         phrases.append(f"max_turns {before.max_turns} to {after.max_turns}")
-    others = {"user_instruction": "the user's instruction", "expected_tool_calls": "expected tool calls"}
-    phrases += [text for name, text in others.items() if getattr(before, name) != getattr(after, name)]
+    others = {
+        "user_instruction": "the user's instruction",
+        "expected_tool_calls": "expected tool calls",
+    }
+    phrases += [
+        text for name, text in others.items() if getattr(before, name) != getattr(after, name)
+    ]
     return phrases or ["the agents that it is for"]
 
 
-# Results of compared trials: a table with the errors below it for people, and one JSON object for programs. Pure.
+# Results of compared trials: a table with the errors below it for people, and one JSON object for
+# programs. Pure.
 
 USUAL_K: Final = (1, 3, 5)
 """The k of pass@k and pass^k unless others are asked for, as far as there are so many trials."""
@@ -330,12 +381,16 @@ _MISSED: Final = {"name": "not called", "arguments": "other arguments", "output"
 
 
 def trials_table(groups: Sequence[GoalSetTrials], ks: Sequence[int]) -> Table:
-    """A row for each version of a goal set; `-` is a value that nobody knows. With two k it fits a terminal of 80 columns."""
+    """A row for each version of a goal set; `-` is a value that nobody knows. With two k it fits a
+    terminal of 80 columns.
+    """
     left_out = set() if any(group.unscored for group in groups) else {UNSCORED}
     rows = [(group.goal_set.id, dict(figures(group, ks))) for group in groups]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("Goal set", overflow="fold")
-    for head in dict.fromkeys(head for _, values in rows for head in values if head not in left_out):
+    for head in dict.fromkeys(
+        head for _, values in rows for head in values if head not in left_out
+    ):
         table.add_column(head, justify="right", overflow="fold")
     for name, values in rows:
         table.add_row(name, *(text for head, text in values.items() if head not in left_out))
@@ -356,8 +411,8 @@ def figures(group: GoalSetTrials, ks: Sequence[int]) -> Iterator[tuple[str, str]
 
 
 def error_lines(groups: Iterable[GoalSetTrials]) -> Iterator[str]:
-    """The errors of each goal set: missed subgoals and expected tool calls, stalls, tools that fail, and the judge's errors; with the
-    calls to look at.
+    """The errors of each goal set: missed subgoals and expected tool calls, stalls, tools that
+    fail, and the judge's errors; with the calls to look at.
     """
     for group in groups:
         lines = list(_errors(group))
@@ -391,15 +446,21 @@ def judge_errors(group: GoalSetTrials) -> str | None:
     parts = []
     if judging.verdicts:
         split = judging.verdicts - judging.unanimous
-        parts.append(f"{judging.with_majority} of {judging.votes} votes with the majority, {split} of "
-                     f"{counted(judging.verdicts, 'verdict')} split")  # fmt: skip
+        parts.append(
+            f"{judging.with_majority} of {judging.votes} votes with the majority, {split} of "
+            f"{counted(judging.verdicts, 'verdict')} split"
+        )
     if judging.unscored:
-        parts.append(f"{counted(judging.unscored.total(), 'subgoal')} without a verdict ({_reasons(judging.unscored)})")
+        parts.append(
+            f"{counted(judging.unscored.total(), 'subgoal')} without a verdict "
+            f"({_reasons(judging.unscored)})"
+        )
     return f"judge: {'; '.join(parts)}" if parts else None
 
 
 def remarks(groups: Sequence[GoalSetTrials], ks: Sequence[int] | None) -> Iterator[str]:
-    """Sentences about goal sets that changed, and about a wanted k that is above the number of trials.
+    """Sentences about goal sets that changed, and about a wanted k that is above the number of
+    trials.
 
     Args:
         groups: The compared trials.
@@ -407,25 +468,33 @@ def remarks(groups: Sequence[GoalSetTrials], ks: Sequence[int] | None) -> Iterat
     """
     for versions in changed_sets(groups):
         counts = ", ".join(
-            f"{each.version[:VERSION_CHARS]} of {counted(len(each.trials), 'trial')}" for each in versions
+            f"{each.version[:VERSION_CHARS]} of {counted(len(each.trials), 'trial')}"
+            for each in versions
         )
         changes = "; ".join(differences(versions[0].goal_set, versions[-1].goal_set))
         yield (
-            f"Goal set {versions[0].goal_set.id} changed between its trials: expected one version, seen {len(versions)} ({counts}). "
-            f"From the first to the last differ: {changes}. Each version is compared by itself; to compare all, score the "
+            f"Goal set {versions[0].goal_set.id} changed between its trials: expected one version, "
+            f"seen {len(versions)} ({counts}). "
+            f"From the first to the last differ: {changes}. Each version is compared by itself; to "
+            "compare all, score the "
             "recordings again with one version (--goals)."
         )
     for group in groups:
         if too_large := [k for k in ks or () if k > len(group.known)]:
             yield (
-                f"Goal set {group.goal_set.id} {group.version[:VERSION_CHARS]}: expected k from 1 to the number of trials with a "
-                f"known success, {len(group.known)} of {len(group.trials)}; seen --k {', '.join(map(str, too_large))}. It has no "
-                "pass@k and pass^k for that; the other figures are complete. Make more calls, or take a smaller k."
+                f"Goal set {group.goal_set.id} {group.version[:VERSION_CHARS]}: expected k from 1 "
+                "to the number of trials with a "
+                f"known success, {len(group.known)} of {len(group.trials)}; seen --k "
+                f"{', '.join(map(str, too_large))}. It has no "
+                "pass@k and pass^k for that; the other figures are complete. Make more calls, or "
+                "take a smaller k."
             )
 
 
 def fitting(groups: Iterable[GoalSetTrials], ks: Sequence[int] | None) -> tuple[int, ...]:
-    """The k to show: those that were asked for, otherwise the usual ones that at least one goal set has trials for."""
+    """The k to show: those that were asked for, otherwise the usual ones that at least one goal set
+    has trials for.
+    """
     if ks is not None:
         return tuple(dict.fromkeys(ks))
     most = max((len(group.known) for group in groups), default=0)
@@ -433,11 +502,15 @@ def fitting(groups: Iterable[GoalSetTrials], ks: Sequence[int] | None) -> tuple[
 
 
 def shown(ks: Sequence[int], wanted: Sequence[int] | None) -> tuple[int, ...]:
-    """The k of a table: without 1 unless somebody asked for it, because pass@1 and pass^1 are the success."""
+    """The k of a table: without 1 unless somebody asked for it, because pass@1 and pass^1 are the
+    success.
+    """
     return tuple(k for k in ks if k > 1 or wanted is not None)
 
 
-def trials_json(groups: Iterable[GoalSetTrials], ks: Sequence[int], left_out: Mapping[str, int]) -> dict[str, Any]:
+def trials_json(
+    groups: Iterable[GoalSetTrials], ks: Sequence[int], left_out: Mapping[str, int]
+) -> dict[str, Any]:
     """Everything as plain values; an unknown value is null.
 
     Args:
@@ -491,7 +564,9 @@ def _plain_trial(trial: Trial) -> dict[str, Any]:
 
 
 def _statistics(trial: Trial) -> dict[str, float | str | None]:
-    """agent-inspect's `StatisticAnalysis` of the votes that decided the subgoals of one call; null with the reason if there is none."""
+    """agent-inspect's `StatisticAnalysis` of the votes that decided the subgoals of one call; null
+    with the reason if there is none.
+    """
     judged = {subgoal.id for subgoal in trial.goal_set.subgoals if subgoal.is_judged}
     votes = [
         [True] * each.votes_complete + [False] * each.votes_incomplete
@@ -544,21 +619,29 @@ def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
     """Reads live calls; gives the number of records that could not be read."""
     since_ms = moment_given(since)
     with quiet_libraries(), reading(None, RECORDS, stopped=_STOPPED) as read:
-        past = _read_past_trials(settings.kafka, since_ms, settings.console_url, gathered, read.event)
+        past = _read_past_trials(
+            settings.kafka, since_ms, settings.console_url, gathered, read.event
+        )
         unreadable = asyncio.run(past)
     if unreadable:
-        say(f"{unreadable} records of a newer version, or of another program, were left out with their calls.")
+        say(
+            f"{unreadable} records of a newer version, or of another program, were left out with "
+            "their calls."
+        )
     return unreadable
 
 
 def from_history(settings: Settings, since: str, gathered: Trials) -> int:
-    """Adds the calls of the history that began since then, with words; gives 0, because a record that is kept there can be read.
+    """Adds the calls of the history that began since then, with words; gives 0, because a record
+    that is kept there can be read.
 
     Raises:
         HistoryFolderError: There is no folder of history, or it cannot be read.
     """
     with opened(settings.history) as store, reading(None, RECORDS, stopped=_STOPPED) as read:
-        question = Question(moment_given(since), wall_clock_ms() + 1, order_by="first_known_ms", most=MAX_TRIALS + 1)
+        question = Question(
+            moment_given(since), wall_clock_ms() + 1, order_by="first_known_ms", most=MAX_TRIALS + 1
+        )
         for row in reversed(store.find(question)):
             call = str(row["conversation_id"])
             stored = store.call(call)
@@ -569,16 +652,24 @@ def from_history(settings: Settings, since: str, gathered: Trials) -> int:
             goals = () if stored.goals is None else (stored.goals,)
             rows = NewestRows([*goals, *stored.turns, stored.call])
             trial = rows.trial(_call_page(settings.console_url, call))
-            gathered.add(trial and trial.measuring(stored.own).quoting(words_by_turn(stored.words, rows.turns)))
+            gathered.add(
+                trial
+                and trial.measuring(stored.own).quoting(words_by_turn(stored.words, rows.turns))
+            )
     return 0
 
 
 async def _read_past_trials(
-    kafka: KafkaSettings, since_ms: int, console_url: str | None, trials: Trials, on_record: Callable[[], None]
+    kafka: KafkaSettings,
+    since_ms: int,
+    console_url: str | None,
+    trials: Trials,
+    on_record: Callable[[], None],
 ) -> int:
     """Adds the calls that closed since a moment, in the order in which they closed.
 
-    Returns the number of records of a newer version, or of another program. Their calls are left out.
+    Returns the number of records of a newer version, or of another program. Their calls are left
+    out.
 
     Raises:
         KafkaUnreachableError: No broker answers, or it refuses.
@@ -596,14 +687,19 @@ async def _read_past_trials(
                 calls.damage_open_calls()  # it is of one of them
                 unreadable += 1
             elif isinstance(record.key, bytes) and record.value is not None:
-                unreadable += take_line(record.value, calls, record.key.decode("utf-8", "replace")) is not None
+                unreadable += (
+                    take_line(record.value, calls, record.key.decode("utf-8", "replace"))
+                    is not None
+                )
     calls.end()
     trials.found.sort(key=lambda trial: (trial.closed_at_ms, trial.conversation_id))
     return unreadable
 
 
 def _call_page(console_url: str | None, conversation_id: str) -> str:
-    return f"{console_url.rstrip('/')}/calls/{quote(conversation_id, safe='')}" if console_url else ""
+    return (
+        f"{console_url.rstrip('/')}/calls/{quote(conversation_id, safe='')}" if console_url else ""
+    )
 
 
 def from_files(
@@ -618,17 +714,23 @@ def from_files(
     asks_judge: bool,
     quotes: bool = False,
 ) -> int:
-    """Scores recordings and reads rows; gives the number of places that could not be read. With `quotes` trials have words."""
+    """Scores recordings and reads rows; gives the number of places that could not be read. With
+    `quotes` trials have words.
+    """
     files = [path for path in paths if holds_rows(path)]
     recorded = [path for path in paths if path not in files]
     found = found_calls(recorded)
-    plan = plan_from(settings, goals_for(recorded, goals), agent, asks_judge=asks_judge and bool(found))
+    plan = plan_from(
+        settings, goals_for(recorded, goals), agent, asks_judge=asks_judge and bool(found)
+    )
     with reading(total_of(found), stopped=_STOPPED) as read:
 
         def take(done: Done[Trial | None]) -> None:
             read.add(done)
             if done.place is not None:
-                gathered.add(None if done.result is None else replace(done.result, place=done.place))
+                gathered.add(
+                    None if done.result is None else replace(done.result, place=done.place)
+                )
 
         for file in files:
             for sentence in read_rows_file(file, gathered):
@@ -637,13 +739,24 @@ def from_files(
         own = OwnMeasures(settings.measures)
         processes = 1 if own else processes  # the bounds of a measure are those of one process
         shape = partial(trial_of, own=own if own else None, quotes=quotes)
-        score_each(places_of(found), plan, shape, take, settings, read, processes=processes, verdicts=verdicts)
+        score_each(
+            places_of(found),
+            plan,
+            shape,
+            take,
+            settings,
+            read,
+            processes=processes,
+            verdicts=verdicts,
+        )
     return read.unread
 
 
-def trial_of(scoring: RecordedScoring, *, own: OwnMeasures | None = None, quotes: bool = False) -> Trial | None:
-    """A recorded call after it was scored, with values of one's own measures, and with its words if they are wanted; None if it has no
-    goals.
+def trial_of(
+    scoring: RecordedScoring, *, own: OwnMeasures | None = None, quotes: bool = False
+) -> Trial | None:
+    """A recorded call after it was scored, with values of one's own measures, and with its words if
+    they are wanted; None if it has no goals.
     """
     rows = NewestRows(scoring.rows)
     trial = rows.trial("")
@@ -661,7 +774,9 @@ def print_comparison(
     *,
     as_json: bool,
 ) -> bool:
-    """Prints the comparison, with causes if they are looked for; returns whether it has everything requested."""
+    """Prints the comparison, with causes if they are looked for; returns whether it has everything
+    requested.
+    """
     if not gathered.found:
         raise OperatorError(_nothing(gathered))
     causes = None if causes_in is None else causes_in(gathered.found)
@@ -708,7 +823,9 @@ def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> 
         print_document({**versus_json(versus, names), "left_out": dict(gathered.left_out)})
     else:
         changes = versus.changes()
-        output_console().print(changes_table(changes, (len(versus.a), len(versus.b)), ("A", "B"), SHARES))
+        output_console().print(
+            changes_table(changes, (len(versus.a), len(versus.b)), ("A", "B"), SHARES)
+        )
         for line in versus_lines(versus, names):
             print_line(line)
         if (remark := remark_on_chance(changes)) is not None:
@@ -718,7 +835,9 @@ def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> 
 
 
 def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
-    if name and Path(name).exists():  # a file, or a folder of records; behind its name is the place in it
+    if (
+        name and Path(name).exists()
+    ):  # a file, or a folder of records; behind its name is the place in it
         path = str(Path(name))
         lot = [
             each
@@ -730,13 +849,17 @@ def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
         begin_so = [each for each in trials if name and each.version.startswith(name)]
         if not lot and len({each.version for each in begin_so}) > 1:
             raise OperatorError(
-                f"--compare {name}: several versions begin so, and mixed they would be no lot. Nothing was compared. Give more of it."
+                f"--compare {name}: several versions begin so, and mixed they would be no lot. "
+                "Nothing was compared. Give more of it."
             )
         lot = lot or begin_so
     if not lot:
-        groups = ", ".join(f"{each.goal_set.id} {each.version[:VERSION_CHARS]}" for each in compared(trials))
+        groups = ", ".join(
+            f"{each.goal_set.id} {each.version[:VERSION_CHARS]}" for each in compared(trials)
+        )
         raise OperatorError(
-            f"--compare {name}: expected a path with calls that have goals, the name of a goal set or the beginning of a version; seen "
+            f"--compare {name}: expected a path with calls that have goals, the name of a goal set "
+            "or the beginning of a version; seen "
             f"no such trial among {groups}. Nothing was compared. Name one of these."
         )
     return lot
@@ -745,10 +868,14 @@ def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
 def _nothing(gathered: Trials) -> str:
     seen = _left_out(gathered) or "no call at all"
     return (
-        f"There is nothing to compare: expected closed calls with goals; seen: {seen}. Nothing was printed. Give recordings their "
-        "goals with --goals, live calls with goals.folder or goals.reads_topic; with --from-topics look further back with --since."
+        f"There is nothing to compare: expected closed calls with goals; seen: {seen}. Nothing was "
+        "printed. Give recordings their "
+        "goals with --goals, live calls with goals.folder or goals.reads_topic; with --from-topics "
+        "look further back with --since."
     )
 
 
 def _left_out(gathered: Trials) -> str:
-    return ", ".join(f"{counted(count, 'call')} {reason}" for reason, count in gathered.left_out.items())
+    return ", ".join(
+        f"{counted(count, 'call')} {reason}" for reason, count in gathered.left_out.items()
+    )

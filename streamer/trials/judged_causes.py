@@ -1,4 +1,6 @@
-"""The judge that groups the faults of trials: what it is asked, within which bounds, and what of its answers counts."""
+"""The judge that groups the faults of trials: what it is asked, within which bounds, and what of
+its answers counts.
+"""
 
 import asyncio
 import json
@@ -10,7 +12,14 @@ from typing import Final
 
 from consumers.console.page.drawing import counted, in_words
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.prompts import CHARS_PER_TOKEN, MAX_CAUSE_CHARS, Case, Question, causes_question, read_causes
+from consumers.judge.prompts import (
+    CHARS_PER_TOKEN,
+    MAX_CAUSE_CHARS,
+    Case,
+    Question,
+    causes_question,
+    read_causes,
+)
 from consumers.judge.reply import Asks, Delivery, Reply
 from schemas.closed_sets import TrialOutcome
 from schemas.judging import TokenUse
@@ -21,19 +30,29 @@ from streamer.offline.kept_verdicts import KeptVerdicts, keeping
 from streamer.settings.all_settings import Settings
 from streamer.terminal import say
 from streamer.trials.calls import Trial
-from streamer.trials.causes import MOST_NAMED, NOT_GROUPED, Cause, Causes, FaultOfCall, grouped_by_code, in_order
+from streamer.trials.causes import (
+    MOST_NAMED,
+    NOT_GROUPED,
+    Cause,
+    Causes,
+    FaultOfCall,
+    grouped_by_code,
+    in_order,
+)
 
 # The questions, and what their answers decide. Pure.
 #
-# Calls that went the same way are one case. The cases are in the order of their texts, so the same calls make the same
-# questions in whatever order they come, and a kept answer serves again.
+# Calls that went the same way are one case. The cases are in the order of their texts, so the same
+# calls make the same questions in whatever order they come, and a kept answer serves again.
 
 MOST_QUESTIONS: Final = 10
 """Questions to a judge: 1,000 faults. Faults of further cases are not grouped."""
 MOST_FAULTS_ASKED: Final = 100
 """Faults of one question: their numbers and some sentences fit an answer of 1,000 tokens."""
 MOST_CHARS_ASKED: Final = 40_000
-"""Characters of the evidence of one question, some 10,000 tokens; a case that is longer by itself is asked about alone."""
+"""Characters of the evidence of one question, some 10,000 tokens; a case that is longer by itself
+is asked about alone.
+"""
 MOST_CAUSES: Final = 20
 """Causes of all calls: more are no groups. What a judge puts into further ones is not grouped."""
 _MOST_KNOWN_TOKENS: Final = MOST_CAUSES * (2 * MAX_CAUSE_CHARS) // CHARS_PER_TOKEN
@@ -86,7 +105,8 @@ Numbered = Sequence[Sequence[FaultOfCall]]
 
 @dataclass(slots=True)
 class Groups:
-    """The groups that a judge makes, question by question. Every fault that none of its answers places stays, as not grouped.
+    """The groups that a judge makes, question by question. Every fault that none of its answers
+    places stays, as not grouped.
 
     Attributes:
         by_sentence: The faults of each cause.
@@ -99,7 +119,8 @@ class Groups:
     remarks: list[str] = field(default_factory=list)
 
     def take(self, name: str, numbered: Numbered, answer: Iterable[tuple[str, list[int]]]) -> None:
-        """Takes an answer. A number that was not asked about is refused, and of two groups with one number the first counts.
+        """Takes an answer. A number that was not asked about is refused, and of two groups with one
+        number the first counts.
 
         Args:
             name: The question, for sentences about its answer.
@@ -110,12 +131,16 @@ class Groups:
         odd: defaultdict[str, set[int]] = defaultdict(set)
         for sentence, numbers in answer:
             is_one_more = sentence not in self.by_sentence
-            is_refused = sentence in ("", NOT_GROUPED) or (is_one_more and len(self.by_sentence) == MOST_CAUSES)
+            is_refused = sentence in ("", NOT_GROUPED) or (
+                is_one_more and len(self.by_sentence) == MOST_CAUSES
+            )
             for number in numbers:
                 if not 1 <= number <= len(numbered):
                     odd[f"not in the question, which has 1 to {len(numbered)}: refused"].add(number)
                 elif is_refused:
-                    odd[f"without a sentence, or beyond {MOST_CAUSES} causes: not grouped"].add(number)
+                    odd[f"without a sentence, or beyond {MOST_CAUSES} causes: not grouped"].add(
+                        number
+                    )
                 elif number not in free:
                     odd["in a second group, too: the first counts"].add(number)
                 else:
@@ -124,7 +149,8 @@ class Groups:
         for what, found in odd.items():
             some = ", ".join(map(str, sorted(found)[:MOST_NAMED]))
             self.remarks.append(
-                f"{name}: expected each of its faults in one group; seen {counted(len(found), 'number')} {what} (for example {some}). "
+                f"{name}: expected each of its faults in one group; seen "
+                f"{counted(len(found), 'number')} {what} (for example {some}). "
                 "The rest of the answer counts."
             )
 
@@ -137,21 +163,33 @@ class Groups:
         places = {id(trial): place for place, trial in enumerate(trials)}
         left = {NOT_GROUPED: self.left} if self.left else {}
         groups = (
-            Cause(sentence, tuple(sorted(faults, key=lambda each: places[id(each.trial)])), sentence != NOT_GROUPED)
+            Cause(
+                sentence,
+                tuple(sorted(faults, key=lambda each: places[id(each.trial)])),
+                sentence != NOT_GROUPED,
+            )
             for sentence, faults in (self.by_sentence | left).items()
         )
         return Causes(model, in_order(groups), is_complete)
 
 
-# Asks the judge, one question after the other, because each names the causes that are known by then.
+# Asks the judge, one question after the other, because each names the causes that are known by
+# then.
 
 _ENDPOINT_FAILED: Final = frozenset(
-    {TrialOutcome.RATE_LIMITED, TrialOutcome.REJECTED, TrialOutcome.UNAVAILABLE, TrialOutcome.TIMED_OUT}
+    {
+        TrialOutcome.RATE_LIMITED,
+        TrialOutcome.REJECTED,
+        TrialOutcome.UNAVAILABLE,
+        TrialOutcome.TIMED_OUT,
+    }
 )
 _UNPAID: Final = _ENDPOINT_FAILED - {TrialOutcome.TIMED_OUT}
 
 
-def causes_of(trials: Sequence[Trial], settings: Settings, *, asks_judge: bool, verdicts: Path | None = None) -> Causes:
+def causes_of(
+    trials: Sequence[Trial], settings: Settings, *, asks_judge: bool, verdicts: Path | None = None
+) -> Causes:
     """Groups the faults of trials. What a judge may cost is said before it is asked.
 
     Args:
@@ -182,7 +220,9 @@ def causes_of(trials: Sequence[Trial], settings: Settings, *, asks_judge: bool, 
 class _Asking:
     """One run of questions about causes, within its bounds."""
 
-    def __init__(self, settings: Settings, redactor: Redactor, cases: Mapping[Case, Sequence[Trial]]) -> None:
+    def __init__(
+        self, settings: Settings, redactor: Redactor, cases: Mapping[Case, Sequence[Trial]]
+    ) -> None:
         self.groups = Groups()
         self.is_complete = True
         self._settings = settings.judge
@@ -195,7 +235,9 @@ class _Asking:
 
     async def ask_all(self, kept: KeptVerdicts | None) -> None:
         """Asks question by question, up to the bounds, and no more once the endpoint fails."""
-        from consumers.judge.endpoint import Endpoint  # brings the client, which nobody needs who asks no judge
+        from consumers.judge.endpoint import (
+            Endpoint,
+        )  # brings the client, which nobody needs who asks no judge
 
         assert self._settings.api_key is not None, "the judge is on"  # noqa: S101 - so it is
         endpoint = Endpoint(self._settings, self._settings.api_key.get_secret_value())
@@ -215,32 +257,53 @@ class _Asking:
         finally:
             await endpoint.close()
         if unasked:
-            self._leave(unasked, f"Judge: not every fault was asked about, because {ending}.", "Compare fewer calls.")
+            self._leave(
+                unasked,
+                f"Judge: not every fault was asked about, because {ending}.",
+                "Compare fewer calls.",
+            )
         elif len(self.groups.by_sentence) == 1 and not self.groups.left and len(self._cases) > 1:
             self.groups.remarks.append(
-                "The judge put all faults of all calls into one group, so it tells nothing apart. If that cannot be, ask another model, or "
+                "The judge put all faults of all calls into one group, so it tells nothing apart. "
+                "If that cannot be, ask another model, or "
                 "leave --judge off: then code groups them."
             )
         self._say_cost()
 
     def _numbered(self, case: Case) -> Iterator[list[FaultOfCall]]:
         calls = [(trial, tuple(trial.faults)) for trial in self._cases[case]]
-        return ([FaultOfCall(trial, faults[place]) for trial, faults in calls] for place in range(len(case.faults)))
+        return (
+            [FaultOfCall(trial, faults[place]) for trial, faults in calls]
+            for place in range(len(case.faults))
+        )
 
     async def _ask(
-        self, name: str, cases: Sequence[Case], numbered: Numbered, kept: KeptVerdicts | None, endpoint: Asks
+        self,
+        name: str,
+        cases: Sequence[Case],
+        numbered: Numbered,
+        kept: KeptVerdicts | None,
+        endpoint: Asks,
     ) -> str | None:
-        """Asks one question, or recalls its answer; returns why no further one is of use, None if it is."""
+        """Asks one question, or recalls its answer; returns why no further one is of use, None if
+        it is.
+        """
         settings = self._settings
         known = [*self.groups.by_sentence]
-        question = causes_question([(case, len(self._cases[case])) for case in cases], known, settings.answer_form)
+        question = causes_question(
+            [(case, len(self._cases[case])) for case in cases], known, settings.answer_form
+        )
         if kept is not None and (text := kept.text_for(question)) is not None:
             self._recalled += 1
             self.groups.take(name, numbered, read_causes(text, self._redactor) or [])
             return None
         most = TokenUse(prompt=question.most_tokens, answer=settings.max_answer_tokens)
         if self._cost + settings.prices.cost_of(most) > settings.budget_per_hour:
-            self._leave(numbered, f"{name} was not asked.", "Raise judge.budget_per_hour, or compare fewer calls.")
+            self._leave(
+                numbered,
+                f"{name} was not asked.",
+                "Raise judge.budget_per_hour, or compare fewer calls.",
+            )
             return "the money is spent (judge.budget_per_hour)"
         if self._tokens + most.prompt + most.answer > self._most_tokens:
             self._leave(
@@ -250,7 +313,9 @@ class _Asking:
             )
             return "the tokens that were said are spent"
         reply = await self._reply(question, endpoint)
-        used = reply.believed_tokens(question.chars) or (TokenUse() if reply.outcome in _UNPAID else most)
+        used = reply.believed_tokens(question.chars) or (
+            TokenUse() if reply.outcome in _UNPAID else most
+        )
         self._requests += reply.requests
         self._tokens += used.prompt + used.answer
         self._cost += settings.prices.cost_of(used)
@@ -263,14 +328,20 @@ class _Asking:
             return None
         if reply.outcome in _ENDPOINT_FAILED:
             why = f"the endpoint gives no answer ({in_words(reply.outcome)})"
-            self._leave(numbered, f"{name}: {why}.", "Check judge.model, judge.base_url and the key, and start again.")
+            self._leave(
+                numbered,
+                f"{name}: {why}.",
+                "Check judge.model, judge.base_url and the key, and start again.",
+            )
             return why
         seen = self._redactor.beginning(reply.text or "", MOST_EXAMPLE_CHARS)
         self._leave(
             numbered,
-            f"{name}: the answer of {settings.model} cannot be read ({in_words(reply.outcome)}): expected one JSON object with groups of "
+            f"{name}: the answer of {settings.model} cannot be read ({in_words(reply.outcome)}): "
+            "expected one JSON object with groups of "
             f"numbers; seen, for example: {seen!r}.",
-            "Ask a model that keeps to this form, raise judge.max_answer_tokens for one that is cut off, or leave --judge off.",
+            "Ask a model that keeps to this form, raise judge.max_answer_tokens for one that is "
+            "cut off, or leave --judge off.",
         )
         return None
 
@@ -278,7 +349,9 @@ class _Asking:
         delivery = Delivery()
         try:
             async with asyncio.timeout(self._patience_seconds):
-                return await endpoint.ask(question, to_seconds(self._settings.request_timeout_ms), delivery)
+                return await endpoint.ask(
+                    question, to_seconds(self._settings.request_timeout_ms), delivery
+                )
         except TimeoutError:
             return Reply(TrialOutcome.TIMED_OUT, requests=max(1, delivery.tries))
 
@@ -288,26 +361,34 @@ class _Asking:
         calls = {id(each.trial) for faults in numbered for each in faults}
         count = sum(map(len, numbered))
         self.groups.remarks.append(
-            f'{what} Its {counted(count, "fault")} of {counted(len(calls), "call")} are under "{NOT_GROUPED}". {to_do}'
+            f"{what} Its {counted(count, 'fault')} of {counted(len(calls), 'call')} are under "
+            f'"{NOT_GROUPED}". {to_do}'
         )
 
     def _say_bounds(self) -> None:
         settings, cost = self._settings, 0.0
         asked = self._questions[:MOST_QUESTIONS]
         for number, cases in enumerate(asked):
-            question = causes_question([(case, len(self._cases[case])) for case in cases], (), settings.answer_form)
+            question = causes_question(
+                [(case, len(self._cases[case])) for case in cases], (), settings.answer_form
+            )
             prompt = question.most_tokens + (_MOST_KNOWN_TOKENS if number else 0)
             most = TokenUse(prompt=prompt, answer=settings.max_answer_tokens)
             self._most_tokens += most.prompt + most.answer
             cost += settings.prices.cost_of(most)
         say(
-            f"Judge: at most {counted(len(asked), 'question')} about causes and {self._most_tokens:,} tokens, cost {cost:.4f} by "
-            f"judge.price_*; one that fails at the endpoint is sent again, {settings.max_retries} times at most."
+            f"Judge: at most {counted(len(asked), 'question')} about causes and "
+            f"{self._most_tokens:,} tokens, cost {cost:.4f} by "
+            f"judge.price_*; one that fails at the endpoint is sent again, {settings.max_retries} "
+            "times at most."
         )
 
     def _say_cost(self) -> None:
-        recalled = f" {counted(self._recalled, 'answer')} of an earlier run." if self._recalled else ""
+        recalled = (
+            f" {counted(self._recalled, 'answer')} of an earlier run." if self._recalled else ""
+        )
         say(
-            f"Judge: {counted(self._requests, 'request')} about causes, {self._tokens:,} tokens, cost {self._cost:.4f} by "
+            f"Judge: {counted(self._requests, 'request')} about causes, {self._tokens:,} tokens, "
+            f"cost {self._cost:.4f} by "
             f"judge.price_*.{recalled}"
         )

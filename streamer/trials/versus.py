@@ -1,4 +1,6 @@
-"""Compares two lots of trials, as of two goal sets, prompts or versions: how far apart they are, and which calls flipped. Pure."""
+"""Compares two lots of trials, as of two goal sets, prompts or versions: how far apart they are,
+and which calls flipped. Pure.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -7,7 +9,14 @@ from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 from consumers.console.page.drawing import counted
-from consumers.store.changes import MEASURES, MOST_DRAWS, Change, change_of, changes_json, draws_of_one
+from consumers.store.changes import (
+    MEASURES,
+    MOST_DRAWS,
+    Change,
+    change_of,
+    changes_json,
+    draws_of_one,
+)
 from streamer.trials.calls import Trial
 
 SHARES: Final[Mapping[str, Callable[[Trial], float | bool | str]]] = {
@@ -24,7 +33,8 @@ class Flip(NamedTuple):
         subgoal_id: Its name, the same in both.
         is_won: Whether it is the second that reached it.
         turn: The turn that reached it.
-        quote: What was said and done in that turn, redacted; None where the words of the call are not there.
+        quote: What was said and done in that turn, redacted; None where the words of the call are
+            not there.
     """
 
     subgoal_id: str
@@ -34,7 +44,9 @@ class Flip(NamedTuple):
 
 
 def flips(before: Trial, after: Trial) -> list[Flip]:
-    """The subgoals of one call that flipped. One that only one of the two has, or whose finding is not known, did not flip."""
+    """The subgoals of one call that flipped. One that only one of the two has, or whose finding is
+    not known, did not flip.
+    """
     then = {each.subgoal_id: each for each in before.subgoals}
     found = []
     for now in after.subgoals:
@@ -60,7 +72,9 @@ class Versus:
         """The calls whose id is once in each lot, in the order of the second."""
         counts = [Counter(trial.conversation_id for trial in lot) for lot in (self.a, self.b)]
         first = {trial.conversation_id: trial for trial in self.a}
-        both = [trial for trial in self.b if all(count[trial.conversation_id] == 1 for count in counts)]
+        both = [
+            trial for trial in self.b if all(count[trial.conversation_id] == 1 for count in counts)
+        ]
         return [(first[trial.conversation_id], trial) for trial in both]
 
     def changes(self) -> list[Change]:
@@ -70,20 +84,28 @@ class Versus:
         own = dict.fromkeys(name for trial in (*self.a, *self.b) for name in trial.own)
         return [
             *shares,
-            *(self._change(name, partial(_measured, place), draws) for place, name in enumerate(MEASURES)),
+            *(
+                self._change(name, partial(_measured, place), draws)
+                for place, name in enumerate(MEASURES)
+            ),
             *(self._change(name, partial(_own, name), draws) for name in own),
         ]
 
-    def _change(self, name: str, of: Callable[[Trial], float | bool | str | None], draws: int) -> Change:
+    def _change(
+        self, name: str, of: Callable[[Trial], float | bool | str | None], draws: int
+    ) -> Change:
         before, after = (
-            [float(known) for trial in lot if (known := _known(of(trial))) is not None] for lot in (self.a, self.b)
+            [float(known) for trial in lot if (known := _known(of(trial))) is not None]
+            for lot in (self.a, self.b)
         )
         both = [(_known(of(then)), _known(of(now))) for then, now in self.pairs]
         pairs = [(then, now) for then, now in both if then is not None and now is not None]
         return change_of(name, before, after, pairs, draws)
 
     def flipped(self) -> Iterator[tuple[str, list[Flip], bool | str, bool | str]]:
-        """The calls with a subgoal that flipped or with another success: id, flips, success before and after."""
+        """The calls with a subgoal that flipped or with another success: id, flips, success before
+        and after.
+        """
         for before, after in self.pairs:
             found = flips(before, after)
             if found or before.success != after.success:
@@ -95,7 +117,10 @@ def versus_lines(versus: Versus, names: tuple[str, str]) -> Iterator[str]:
     yield f"A: {names[0]}. B: {names[1]}."
     pairs, flipped = versus.pairs, list(versus.flipped())
     if not pairs:
-        yield "No call is once in both, so flips are not known, and the interval is that of two independent lots."
+        yield (
+            "No call is once in both, so flips are not known, and the interval is that of two "
+            "independent lots."
+        )
         return
     yield f"{counted(len(pairs), 'call')} in both, {len(flipped)} with another result."
     for subgoal, won, lost in by_subgoal(found for _, found, *_ in flipped):
@@ -130,7 +155,10 @@ def versus_json(versus: Versus, names: tuple[str, str]) -> dict[str, Any]:
 def by_subgoal(flipped: Iterable[Iterable[Flip]]) -> list[tuple[str, int, int]]:
     """Each subgoal that flipped with how often it was won and lost; most flips first."""
     counts = Counter((each.subgoal_id, each.is_won) for found in flipped for each in found)
-    rows = [(name, counts[name, True], counts[name, False]) for name in dict.fromkeys(name for name, _ in counts)]
+    rows = [
+        (name, counts[name, True], counts[name, False])
+        for name in dict.fromkeys(name for name, _ in counts)
+    ]
     return sorted(rows, key=lambda row: -row[1] - row[2])
 
 
@@ -142,7 +170,8 @@ def flips_in_words(found: Iterable[Flip]) -> str:
         'agreed lost (turn 1), booked won'
     """
     return ", ".join(
-        f"{each.subgoal_id} {'won' if each.is_won else 'lost'}{'' if each.turn is None else f' (turn {each.turn})'}"
+        f"{each.subgoal_id} "
+        f"{'won' if each.is_won else 'lost'}{'' if each.turn is None else f' (turn {each.turn})'}"
         for each in found
     )
 

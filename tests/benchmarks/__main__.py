@@ -1,7 +1,8 @@
 """`make bench` measures the cost of callgauge beside a bare baseline of the same run.
 
-The baseline is the unavoidable work: reading the same bytes into the same pydantic models. Ratios to it carry over
-to other machines, microseconds do not, so the goals are ratios. The parts that need a broker start a real one.
+The baseline is the unavoidable work: reading the same bytes into the same pydantic models. Ratios
+to it carry over to other machines, microseconds do not, so the goals are ratios. The parts that
+need a broker start a real one.
 """
 
 import argparse
@@ -14,7 +15,12 @@ from typing import Final
 
 from consumers.runtime.process import tune_python
 from tests.benchmarks.console_load import measure_console, measure_console_process
-from tests.benchmarks.engine_cost import measure_engine, measure_memory, measure_recomputing, measure_scaling
+from tests.benchmarks.engine_cost import (
+    measure_engine,
+    measure_memory,
+    measure_recomputing,
+    measure_scaling,
+)
 from tests.benchmarks.evaluator_cost import measure_backlog, measure_start
 from tests.benchmarks.figures import Figures, interpreter, say
 from tests.benchmarks.ingest_cost import measure_ingest
@@ -42,7 +48,10 @@ ON_KAFKA: Final[dict[str, Callable[[Figures, str, Path], None]]] = {
     "observer": measure_observer,
     "pages": measure_console_process,
 }
-ON_ITS_OWN: Final[dict[str, Callable[[Figures, Path], None]]] = {"runs": measure_runs, "recovery": measure_recovery}
+ON_ITS_OWN: Final[dict[str, Callable[[Figures, Path], None]]] = {
+    "runs": measure_runs,
+    "recovery": measure_recovery,
+}
 """Each has a folder of its own, and the last one a broker that it may break."""
 ALL: Final = (*IN_PROCESS, *ON_KAFKA, *ON_ITS_OWN)
 
@@ -51,11 +60,16 @@ def main() -> None:
     """Measures everything, or the parts that are named."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=ALL, help="measure these parts alone")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures by name into this file too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures by name into this file too"
+    )
     arguments = parser.parse_args()
     wanted = arguments.only or ALL
     figures = Figures()
-    say(f"callgauge {version('callgauge')}, {interpreter()}, {machine()}; processor time, best of several runs")
+    say(
+        f"callgauge {version('callgauge')}, {interpreter()}, {machine()}; processor time, best of "
+        "several runs"
+    )
     tune_python()  # as the evaluator does
     for name, measure in IN_PROCESS.items():
         if name in wanted:

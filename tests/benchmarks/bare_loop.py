@@ -1,7 +1,8 @@
-"""`python -m tests.benchmarks.bare_loop`: aiokafka and pydantic alone on the topics that an evaluator reads.
+"""`python -m tests.benchmarks.bare_loop`: aiokafka and pydantic alone on the topics that an
+evaluator reads.
 
-No Python reader of these topics can do less, so an evaluator is compared to it. It prints the number of events
-that it read and the processor time from the first poll to the last event, as JSON.
+No Python reader of these topics can do less, so an evaluator is compared to it. It prints the
+number of events that it read and the processor time from the first poll to the last event, as JSON.
 """
 
 import argparse
@@ -22,17 +23,24 @@ async def read_all(bootstrap: str, prefix: str, events: int) -> dict[str, float]
     """Reads and decodes this many events."""
     sources = {prefix + topic: source for topic, source in SOURCE_BY_TOPIC.items()}
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest", client_id="bare-loop"
+        bootstrap_servers=bootstrap,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        client_id="bare-loop",
     )
     await consumer.start()
     try:
         partitions = [
-            TopicPartition(topic, number) for topic in sources for number in await _numbers_of(consumer, topic)
+            TopicPartition(topic, number)
+            for topic in sources
+            for number in await _numbers_of(consumer, topic)
         ]
         consumer.assign(partitions)
         read, begin = 0, time.process_time()
         while read < events:
-            for tp, records in (await consumer.getmany(timeout_ms=POLL_MS, max_records=POLL_RECORDS)).items():
+            for tp, records in (
+                await consumer.getmany(timeout_ms=POLL_MS, max_records=POLL_RECORDS)
+            ).items():
                 source = sources[tp.topic]
                 for record in records:
                     decode(source, record.value)
@@ -57,7 +65,9 @@ def main() -> None:
     parser.add_argument("prefix")
     parser.add_argument("events", type=int)
     arguments = parser.parse_args()
-    print(json.dumps(asyncio.run(read_all(arguments.bootstrap, arguments.prefix, arguments.events))))
+    print(
+        json.dumps(asyncio.run(read_all(arguments.bootstrap, arguments.prefix, arguments.events)))
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What the console costs: 5,000 running calls, 300 pages of them, 100 pages of calls that go on, and the end with all open."""
+"""What the console costs: 5,000 running calls, 300 pages of them, 100 pages of calls that go on,
+and the end with all open.
+"""
 
 import asyncio
 import multiprocessing
@@ -54,7 +56,9 @@ WARM_SECONDS: Final = 15.0
 WINDOW_SECONDS: Final = 8.0
 """How long one cost is measured: the load goes on, and there is nothing to wait for."""
 WINDOWS: Final = 12
-"""With and without a console each. The mean of so many differs by 2 % from run to run on a quiet machine."""
+"""With and without a console each. The mean of so many differs by 2 % from run to run on a quiet
+machine.
+"""
 STEP_SECONDS: Final = 0.1
 REPEATS: Final = 5
 
@@ -70,10 +74,13 @@ def measure_console(figures: Figures) -> None:
 
 
 def measure_console_process(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Measures a console as a process of its own on a real Kafka, and what an evaluator costs with and without one."""
+    """Measures a console as a process of its own on a real Kafka, and what an evaluator costs with
+    and without one.
+    """
     say()
     say(
-        f"A console as a process: {CALLS:,} running calls, {PAGES} pages of them; {WATCHED} pages of calls; processor time of the kernel"
+        f"A console as a process: {CALLS:,} running calls, {PAGES} pages of them; {WATCHED} pages "
+        "of calls; processor time of the kernel"
     )
     _measure_pages(figures, environment(bootstrap, "pages."), folder)
     _measure_watched(figures, environment(bootstrap, "watched."), folder)
@@ -102,13 +109,27 @@ def _measure_pages(figures: Figures, variables: dict[str, str], folder: Path) ->
                 goal=500,
             )
             with _readers(address, ["/live/now"] * PAGES):
-                wait_for("the pages", lambda: total(process.metrics(), "callgauge_console_pages_open") == PAGES, 60)
+                wait_for(
+                    "the pages",
+                    lambda: total(process.metrics(), "callgauge_console_pages_open") == PAGES,
+                    60,
+                )
                 figures.add(
-                    "console_now_core_share", _share(process), f"{PAGES} pages of running calls too", "%", goal=10
+                    "console_now_core_share",
+                    _share(process),
+                    f"{PAGES} pages of running calls too",
+                    "%",
+                    goal=10,
                 )
                 code, seconds = process.signalled(signal.SIGTERM)
         assert code == 0, process.text
-        figures.add("console_stop_seconds", seconds, f"end with {PAGES} streams open, wall clock", "s", goal=2)
+        figures.add(
+            "console_stop_seconds",
+            seconds,
+            f"end with {PAGES} streams open, wall clock",
+            "s",
+            goal=2,
+        )
 
 
 def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) -> None:
@@ -117,7 +138,13 @@ def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) 
     with started(folder / "evaluator.log", "run", "--roles", "evaluator", **variables) as evaluator:
         page_of_evaluator = evaluator.metrics(60)
         load = LoadProcess(
-            bootstrap, prefix, partitions=PARTITIONS, lines=2 * WATCHED, ramp_seconds=5, seed=7, poison=()
+            bootstrap,
+            prefix,
+            partitions=PARTITIONS,
+            lines=2 * WATCHED,
+            ramp_seconds=5,
+            seed=7,
+            poison=(),
         )
         with ExitStack() as running_load:
             running_load.callback(load.stop)
@@ -127,17 +154,24 @@ def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) 
             def event_us() -> float:
                 began, spent = folded_of(page_of_evaluator)[0], evaluator.processor_seconds
                 time.sleep(WINDOW_SECONDS)
-                return 1e6 * (evaluator.processor_seconds - spent) / (folded_of(page_of_evaluator)[0] - began)
+                return (
+                    1e6
+                    * (evaluator.processor_seconds - spent)
+                    / (folded_of(page_of_evaluator)[0] - began)
+                )
 
             with console_process(folder, variables) as (process, address):
                 running = [
-                    each["conversation_id"] for each in _asked(f"{address}/api/v1/calls?limit=1000&sort=began")["calls"]
+                    each["conversation_id"]
+                    for each in _asked(f"{address}/api/v1/calls?limit=1000&sort=began")["calls"]
                 ]
                 names = [name for name in running[::-1] if not name.startswith("probe")][:WATCHED]
                 with _readers(address, [f"/live/calls/{name}" for name in names]):
                     wait_for(
                         "the calls",
-                        lambda: total(process.metrics(), "callgauge_console_pages_open") == len(names),
+                        lambda: (
+                            total(process.metrics(), "callgauge_console_pages_open") == len(names)
+                        ),
                         60,
                     )
                     figures.add(
@@ -147,7 +181,10 @@ def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) 
                         "%",
                         goal=50,
                     )
-                    spent_us: dict[signal.Signals, list[float]] = {signal.SIGSTOP: [], signal.SIGCONT: []}
+                    spent_us: dict[signal.Signals, list[float]] = {
+                        signal.SIGSTOP: [],
+                        signal.SIGCONT: [],
+                    }
                     for number in range(2 * WINDOWS):
                         # Each comes first in half of the pairs, because the load is never the same.
                         change = signal.SIGSTOP if number % 4 in {0, 3} else signal.SIGCONT
@@ -156,7 +193,10 @@ def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) 
                     process.send(signal.SIGCONT)
             alone_us, beside_us = (sum(each) / WINDOWS for each in spent_us.values())
             figures.add(
-                "evaluator_alone_us", alone_us, "an event costs the evaluator while the console is stopped", "us"
+                "evaluator_alone_us",
+                alone_us,
+                "an event costs the evaluator while the console is stopped",
+                "us",
             )
             figures.add(
                 "evaluator_beside_console_ratio",
@@ -194,7 +234,9 @@ class Feed:
                 for _ in range(int(CHANGES_PER_SECOND * STEP_SECONDS)):
                     record = changes.popleft()
                     changes.append(record)
-                    self.put(structs.replace(record, known_ms=wall_clock_ms(), revision=2 * revision))
+                    self.put(
+                        structs.replace(record, known_ms=wall_clock_ms(), revision=2 * revision)
+                    )
                 if ended.wait(STEP_SECONDS):
                     return
 
@@ -213,7 +255,9 @@ def running_calls() -> tuple[list[Row], deque[CallRow]]:
     for seed in range(KINDS):
         arrivals = [each for each in _arrivals(seed) if isinstance(each, Arrival)]
         rows = rows_in_steps(arrivals[: len(arrivals) * 2 // 3])
-        kinds.append([row for row in rows if not (isinstance(row, CallRow) and row.state == "closed")])
+        kinds.append(
+            [row for row in rows if not (isinstance(row, CallRow) and row.state == "closed")]
+        )
     all_records, changes, now_ms = list[Row](), deque[CallRow](), wall_clock_ms()
     for number in range(CALLS):
         rows_of_kind = kinds[number % KINDS]
@@ -229,17 +273,23 @@ def running_calls() -> tuple[list[Row], deque[CallRow]]:
 
 
 def _arrivals(seed: int) -> Iterable[object]:
-    return (admit(source, record, NO_LIMITS) for source, record in interleaved([simulated_events(seed)]))
+    return (
+        admit(source, record, NO_LIMITS) for source, record in interleaved([simulated_events(seed)])
+    )
 
 
 def _measure_list(figures: Figures, fleet: Fleet) -> None:
     now_ms = wall_clock_ms()
     now = fleet.now(now_ms)
-    site = ConsoleSite(ConsoleSettings(), fleet, HeldCalls(), None, None, Redactor(), _instruments(), "1")
+    site = ConsoleSite(
+        ConsoleSettings(), fleet, HeldCalls(), None, None, Redactor(), _instruments(), "1"
+    )
     tick_ms = 1_000 * min(_spent(lambda: fleet.now(now_ms)) for _ in range(REPEATS))
     figures.add("console_fold_ms", tick_ms, f"state of {CALLS:,} calls", "ms", goal=100)
     for name, wanted in (("every", EVERY_CALL), ("filtered", WantedCalls(text="0123"))):
-        boxes_ms = 1_000 * min(_spent(partial(_boxes, site, now, wanted, fleet)) for _ in range(REPEATS))
+        boxes_ms = 1_000 * min(
+            _spent(partial(_boxes, site, now, wanted, fleet)) for _ in range(REPEATS)
+        )
         figures.add(f"console_boxes_{name}_ms", boxes_ms, f"page of them, {name}", "ms", goal=100)
 
 
@@ -260,9 +310,16 @@ def _instruments() -> Instruments:
 @contextmanager
 def console_process(folder: Path, variables: dict[str, str]) -> Iterator[tuple[Process, str]]:
     with started(
-        folder / "console.log", "run", "--roles", "console", CALLGAUGE_CONSOLE__PORT="0", **variables
+        folder / "console.log",
+        "run",
+        "--roles",
+        "console",
+        CALLGAUGE_CONSOLE__PORT="0",
+        **variables,
     ) as process:
-        found = wait_for("the console", lambda: re.search(r"console_listens.*?address=(\S+)/", process.text), 60)
+        found = wait_for(
+            "the console", lambda: re.search(r"console_listens.*?address=(\S+)/", process.text), 60
+        )
         ready = process.metrics(60).replace("/metrics", "/readyz")
         wait_for("rows that are read", lambda: answer_of(ready).status_code == 200, 120)
         yield process, found[1]
@@ -293,7 +350,9 @@ def _share(process: Process) -> float:
 @contextmanager
 def _readers(address: str, paths: list[str]) -> Iterator[BaseProcess]:
     host, _, port = address.removeprefix("http://").partition(":")
-    process = multiprocessing.get_context("spawn").Process(target=_read, args=(host, int(port), paths), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(
+        target=_read, args=(host, int(port), paths), daemon=True
+    )
     process.start()
     try:
         yield process

@@ -1,4 +1,5 @@
-"""The cost of the engine from wire bytes to encoded records: decoding, folding, closing, transcripts and JSON.
+"""The cost of the engine from wire bytes to encoded records: decoding, folding, closing,
+transcripts and JSON.
 
 Time passes between the records as in the evaluator, so calls close as they do in production.
 """
@@ -20,7 +21,13 @@ from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.rows import encode
 from tests.benchmarks.figures import Figures, say
-from tests.benchmarks.traffic import Traffic, interleaved, long_call, recorded_events, simulated_events
+from tests.benchmarks.traffic import (
+    Traffic,
+    interleaved,
+    long_call,
+    recorded_events,
+    simulated_events,
+)
 from tests.reference.oracle import batch_context
 
 SIMULATED_CALLS: Final = 100
@@ -28,7 +35,10 @@ RECORDED_COPIES: Final = 25
 ROUNDS: Final = 5
 LIMITS: Final = Limits(max_event_time_skew_ms=10**12)
 STAYS_OPEN: Final = Limits(
-    closing_grace_ms=10**12, max_events_per_call=2**31, max_open_calls=10**6, max_event_time_skew_ms=10**12
+    closing_grace_ms=10**12,
+    max_events_per_call=2**31,
+    max_open_calls=10**6,
+    max_event_time_skew_ms=10**12,
 )
 LATER_MS: Final = 3_600_000
 TURNS: Final = 10
@@ -62,13 +72,20 @@ def processor_seconds(run: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 def simulated() -> Traffic:
     """Calls of the simulator that run beside each other."""
-    return interleaved([simulated_events(seed, 1_790_000_000_000 + 40 * seed) for seed in range(SIMULATED_CALLS)])
+    return interleaved(
+        [simulated_events(seed, 1_790_000_000_000 + 40 * seed) for seed in range(SIMULATED_CALLS)]
+    )
 
 
 def recorded() -> Traffic:
-    """Copies of the recorded call that run beside each other; empty without the conformance data."""
+    """Copies of the recorded call that run beside each other; empty without the
+    conformance data.
+    """
     recording = recorded_events()
-    copies = [[(at_ms + 100 * n, source, value) for at_ms, source, value in recording] for n in range(RECORDED_COPIES)]
+    copies = [
+        [(at_ms + 100 * n, source, value) for at_ms, source, value in recording]
+        for n in range(RECORDED_COPIES)
+    ]
     return interleaved(copies) if recording else []
 
 
@@ -84,7 +101,9 @@ def fold(traffic: Traffic, limits: Limits = LIMITS) -> tuple[PartitionEvaluator,
     return evaluator, Written(records, closed, size_bytes)
 
 
-def _steps(evaluator: PartitionEvaluator, traffic: Traffic, limits: Limits) -> Iterator[Iterable[Effect]]:
+def _steps(
+    evaluator: PartitionEvaluator, traffic: Traffic, limits: Limits
+) -> Iterator[Iterable[Effect]]:
     receive, next_wakeup = evaluator.receive, evaluator.next_wakeup
     for source, record in traffic:
         wakeup_ms = next_wakeup()
@@ -108,29 +127,49 @@ def _encoded(effects: Iterable[Effect]) -> Iterator[tuple[bool, bytes]]:
 
 def measure_engine(figures: Figures) -> None:
     """Measures simulated and recorded calls, each beside decoding alone."""
-    for name, traffic, goal, record_goal in (("simulated", simulated(), 6, 50), ("recorded", recorded(), 5.5, 90)):
+    for name, traffic, goal, record_goal in (
+        ("simulated", simulated(), 6, 50),
+        ("recorded", recorded(), 5.5, 90),
+    ):
         if not traffic:
             say(f"the {name} call is not here (CONFORMANCE_DIR): not measured")
             continue
         events = len(traffic)
         say(f"engine, {name} calls, {events:,} events")
-        decoding = processor_seconds(lambda t=traffic: [decode(source, record.value) for source, record in t])  # type: ignore[misc]  # the default binds the loop's value
+        decoding = processor_seconds(
+            # the default binds the loop's value
+            lambda t=traffic: [decode(source, record.value) for source, record in t]  # type: ignore[misc]
+        )
         ours = processor_seconds(lambda t=traffic: fold(t))  # type: ignore[misc]  # as above
         _, written = fold(traffic)
-        figures.add(f"decode_us_per_event_{name}", decoding / events * 1e6, "decode only (pydantic)", "us/event")
+        figures.add(
+            f"decode_us_per_event_{name}",
+            decoding / events * 1e6,
+            "decode only (pydantic)",
+            "us/event",
+        )
         what = "decode, fold, close, transcript, encode"
         figures.add(f"engine_us_per_event_{name}", ours / events * 1e6, what, "us/event")
-        figures.add(f"engine_of_decode_{name}", ours / decoding, "the same, times decoding", "x", goal=goal)
+        figures.add(
+            f"engine_of_decode_{name}", ours / decoding, "the same, times decoding", "x", goal=goal
+        )
         per_call = written.records / written.closed
         figures.add(f"records_per_call_{name}", per_call, "rows per call", "rows", goal=record_goal)
         out = written.size_bytes / written.closed
-        figures.add(f"written_bytes_per_call_{name}", out, "written per call, transcript included", "bytes")
+        figures.add(
+            f"written_bytes_per_call_{name}", out, "written per call, transcript included", "bytes"
+        )
 
 
 def measure_memory(figures: Figures) -> None:
-    """Python memory of an open call by number of turns, among others in one evaluator, without parts that all calls share."""
+    """Python memory of an open call by number of turns, among others in one evaluator, without
+    parts that all calls share.
+    """
     fold(interleaved([long_call(1, 0)]))
-    by_turns = [_open_calls([long_call(minutes, seed) for seed in range(OPEN_CALLS)]) for minutes in (1, 2.2, 4)]
+    by_turns = [
+        _open_calls([long_call(minutes, seed) for seed in range(OPEN_CALLS)])
+        for minutes in (1, 2.2, 4)
+    ]
     slope, fixed = linear_regression(*zip(*by_turns, strict=True))
     say(f"memory of an open call: {fixed / 1000:.1f} kB + {slope / 1000:.1f} kB per turn")
     what = f"an open call of {TURNS} turns"
@@ -153,7 +192,9 @@ def _open_calls(calls: list[list[tuple[int, InputSource, bytes]]]) -> tuple[floa
 
 
 def _empty_shared_caches() -> None:
-    """Empties the bounded caches of the process: they keep words of the newest calls, but belong to no call."""
+    """Empties the bounded caches of the process: they keep words of the newest calls, but belong to
+    no call.
+    """
     gc.collect()
     for each in gc.get_objects():
         is_ours = isinstance(each, _lru_cache_wrapper) and each.__module__.startswith("consumers.")
@@ -162,9 +203,15 @@ def _empty_shared_caches() -> None:
 
 
 def measure_recomputing(figures: Figures) -> None:
-    """Applies the batch rules to all events so far at each event of a 5-minute call, as a batch tool has to."""
+    """Applies the batch rules to all events so far at each event of a 5-minute call, as a batch
+    tool has to.
+    """
     streams: dict[str, list[dict[str, object]]] = {"audit": [], "pipecat": [], "user_sim": []}
-    names = {InputSource.AUDIT: "audit", InputSource.PIPECAT: "pipecat", InputSource.ELEVENLABS: "user_sim"}
+    names = {
+        InputSource.AUDIT: "audit",
+        InputSource.PIPECAT: "pipecat",
+        InputSource.ELEVENLABS: "user_sim",
+    }
     events = [(names[source], json.loads(value)) for _, source, value in long_call(5)]
     begin = time.process_time()
     for name, event in events:
@@ -172,28 +219,51 @@ def measure_recomputing(figures: Figures) -> None:
         batch_context({"pipeline_type": "cascade", **streams})
     seconds = (time.process_time() - begin) / len(events)
     say("the whole call again for each event, as a batch tool would have to")
-    figures.add("recompute_us_per_event", seconds * 1e6, "EVA's context alone, of a 5-minute call", "us/event")
+    figures.add(
+        "recompute_us_per_event",
+        seconds * 1e6,
+        "EVA's context alone, of a 5-minute call",
+        "us/event",
+    )
 
 
 def measure_scaling(figures: Figures) -> None:
-    """Measures how the cost of an event grows with the number of open calls, and with the length of a call."""
+    """Measures how the cost of an event grows with the number of open calls, and with the length of
+    a call.
+    """
     say("engine, cost of an event as calls become more, and longer")
     first = 0.0
     for count in (1, 100, 10_000):
         distinct = [simulated_events(seed) for seed in range(min(count, 50))]
-        seconds = _per_event(interleaved([distinct[number % len(distinct)][:60] for number in range(count)]), 20_000)
+        seconds = _per_event(
+            interleaved([distinct[number % len(distinct)][:60] for number in range(count)]), 20_000
+        )
         first = first or seconds
         if count > 1:
-            figures.add(f"ratio_{count}_open_calls", seconds / first, f"{count:,} open calls, of one", "x", goal=1.5)
+            figures.add(
+                f"ratio_{count}_open_calls",
+                seconds / first,
+                f"{count:,} open calls, of one",
+                "x",
+                goal=1.5,
+            )
     first = 0.0
     for minutes in (1, 10, 120):
         seconds = _per_event(interleaved([long_call(minutes)]), 5_000)
         first = first or seconds
         if minutes > 1:
-            figures.add(f"ratio_{minutes}_minutes", seconds / first, f"{minutes} minutes, of one", "x", goal=1.5)
+            figures.add(
+                f"ratio_{minutes}_minutes",
+                seconds / first,
+                f"{minutes} minutes, of one",
+                "x",
+                goal=1.5,
+            )
 
 
 def _per_event(traffic: Traffic, at_least: int) -> float:
     rounds = max(1, at_least // len(traffic))
-    seconds = processor_seconds(lambda: [fold(traffic, STAYS_OPEN) for _ in range(rounds)], rounds=3)
+    seconds = processor_seconds(
+        lambda: [fold(traffic, STAYS_OPEN) for _ in range(rounds)], rounds=3
+    )
     return seconds / (len(traffic) * rounds)

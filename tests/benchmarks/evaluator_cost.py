@@ -1,7 +1,8 @@
-"""The cost of an evaluator on a real Kafka: of its start, and of a backlog beside a bare loop and beside a second evaluator.
+"""The cost of an evaluator on a real Kafka: of its start, and of a backlog beside a bare loop and
+beside a second evaluator.
 
-Processor time is that of the evaluator's own process, taken from the kernel, so the broker, the load and the loop that
-looks at them do not count, though they take turns on the same cores.
+Processor time is that of the evaluator's own process, taken from the kernel, so the broker, the
+load and the loop that looks at them do not count, though they take turns on the same cores.
 """
 
 import json
@@ -34,7 +35,9 @@ READY_SECONDS: Final = 60.0
 MOST_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 0.25
 """Each look renders a page, which costs the evaluator some milliseconds."""
-_FOLDED = re.compile(r'^callgauge_events_total\{.*source="(?:audit|pipecat|elevenlabs)".*\} (\S+)$', re.MULTILINE)
+_FOLDED = re.compile(
+    r'^callgauge_events_total\{.*source="(?:audit|pipecat|elevenlabs)".*\} (\S+)$', re.MULTILINE
+)
 _READS = re.compile(r'^callgauge_consumer_lag_messages\{.*partition="(\d+)"', re.MULTILINE)
 _UNWRITTEN = re.compile(r"^callgauge_scores_unwritten (\S+)$", re.MULTILINE)
 
@@ -53,7 +56,13 @@ def create_topics(bootstrap: str, prefix: str, partitions: int = PARTITIONS) -> 
 
     def are_there() -> bool:
         try:
-            ran("topics", "create", "--partitions", str(partitions), **environment(bootstrap, prefix))
+            ran(
+                "topics",
+                "create",
+                "--partitions",
+                str(partitions),
+                **environment(bootstrap, prefix),
+            )
         except AssertionError:  # a broker on a busy machine shows a new topic seconds later
             return False
         return True
@@ -67,7 +76,9 @@ def address_of(process: Process) -> str:
 
 
 def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Measures calls that are all over, read as fast as one evaluator can, and two beside each other; and the bare loop on them."""
+    """Measures calls that are all over, read as fast as one evaluator can, and two beside each
+    other; and the bare loop on them.
+    """
     start_ms = time.time_ns() // 1_000_000 - BACKLOG_CALLS * CALLS_APART_MS - 600_000
     records = sorted(
         (
@@ -77,16 +88,37 @@ def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
         ),
         key=lambda record: record.at_ms,
     )
-    say(f"on Kafka, a backlog of {BACKLOG_CALLS} simulated calls, {len(records):,} events, {PARTITIONS} partitions")
-    ours_us, events_per_second = _evaluated(bootstrap, "bench.backlog.", folder, records, evaluators=1)
-    command = [sys.executable, "-m", "tests.benchmarks.bare_loop", bootstrap, "bench.backlog.", str(len(records))]
+    say(
+        f"on Kafka, a backlog of {BACKLOG_CALLS} simulated calls, {len(records):,} events, "
+        f"{PARTITIONS} partitions"
+    )
+    ours_us, events_per_second = _evaluated(
+        bootstrap, "bench.backlog.", folder, records, evaluators=1
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.bare_loop",
+        bootstrap,
+        "bench.backlog.",
+        str(len(records)),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     bare = json.loads(done.stdout)
     bare_us = bare["processor_seconds"] / bare["events"] * 1e6
     figures.add(BARE, bare_us, "bare loop: aiokafka and pydantic", "us/event")
-    figures.add("evaluator_us_per_event_backlog", ours_us, "evaluator, everything written", "us/event")
-    figures.add("evaluator_backlog_of_bare", ours_us / bare_us, "the same, times the bare loop", "x", goal=6)
-    figures.add("backlog_seconds_per_100k", 1e5 / events_per_second, "100,000 events, by the wall clock", "s")
+    figures.add(
+        "evaluator_us_per_event_backlog", ours_us, "evaluator, everything written", "us/event"
+    )
+    figures.add(
+        "evaluator_backlog_of_bare", ours_us / bare_us, "the same, times the bare loop", "x", goal=6
+    )
+    figures.add(
+        "backlog_seconds_per_100k",
+        1e5 / events_per_second,
+        "100,000 events, by the wall clock",
+        "s",
+    )
     _, of_two = _evaluated(bootstrap, "bench.two.", folder, records, evaluators=2)
     what = "two evaluators beside each other, times the events of one"
     figures.add("two_evaluators_of_one", of_two / events_per_second, what, "x", at_least=1.8)
@@ -95,14 +127,22 @@ def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
 def _evaluated(
     bootstrap: str, prefix: str, folder: Path, records: Sequence[Sent], *, evaluators: int
 ) -> tuple[float, float]:
-    """Processor time of an event in us, and events per second, of evaluators that find the backlog when they begin to read."""
+    """Processor time of an event in us, and events per second, of evaluators that find the backlog
+    when they begin to read.
+    """
     create_topics(bootstrap, prefix)
     with ExitStack() as running:
-        running.enter_context(sequencer(folder / f"{prefix}sequencer.log", bootstrap, prefix)).term()
+        running.enter_context(
+            sequencer(folder / f"{prefix}sequencer.log", bootstrap, prefix)
+        ).term()
         processes = [
             running.enter_context(
                 started(
-                    folder / f"{prefix}{number}.log", "run", "--roles", "evaluator", **environment(bootstrap, prefix)
+                    folder / f"{prefix}{number}.log",
+                    "run",
+                    "--roles",
+                    "evaluator",
+                    **environment(bootstrap, prefix),
                 )
             )
             for number in range(evaluators)
@@ -110,11 +150,20 @@ def _evaluated(
         for process in processes:
             address = address_of(process)
             share = "its share of the partitions"
-            wait_for(share, lambda at=address: len(_partitions(at)) == PARTITIONS // evaluators, READY_SECONDS)  # type: ignore[misc]  # the default binds the loop's value
+            wait_for(
+                share,
+                # the default binds the loop's value
+                lambda at=address: len(_partitions(at)) == PARTITIONS // evaluators,  # type: ignore[misc]
+                READY_SECONDS,
+            )
         for process in processes:  # frozen for less than the session timeout
             process.send(signal.SIGSTOP)
         put_backlog(bootstrap, prefix, records)
-        wait_for("the backlog in the log", lambda: appended(bootstrap, prefix) >= len(records), MOST_SECONDS)
+        wait_for(
+            "the backlog in the log",
+            lambda: appended(bootstrap, prefix) >= len(records),
+            MOST_SECONDS,
+        )
         for process in processes:
             process.send(signal.SIGCONT)
         return until_all_is_folded(processes, len(records))
@@ -141,7 +190,9 @@ def _partitions(address: str) -> set[str]:
 def until_all_is_folded(
     evaluators: Sequence[Process], events: int, look_seconds: float = LOOK_SECONDS
 ) -> tuple[float, float]:
-    """Processor time of an event in us, and events per second, between the first events and the last score."""
+    """Processor time of an event in us, and events per second, between the first events and the
+    last score.
+    """
     addresses = [address_of(each) for each in evaluators]
     deadline = time.monotonic() + MOST_SECONDS
     first: tuple[float, float, int] | None = None
@@ -154,8 +205,12 @@ def until_all_is_folded(
         if first is not None and folded >= events and not unwritten:
             counted = now[2] - first[2]
             return (now[1] - first[1]) / counted * 1e6, counted / (now[0] - first[0])
-        assert all(each.is_running for each in evaluators), "\n".join(each.text for each in evaluators)
-        assert now[0] < deadline, f"{folded} of {events} events are folded after {MOST_SECONDS:.0f} s"
+        assert all(each.is_running for each in evaluators), "\n".join(
+            each.text for each in evaluators
+        )
+        assert now[0] < deadline, (
+            f"{folded} of {events} events are folded after {MOST_SECONDS:.0f} s"
+        )
         time.sleep(look_seconds)
 
 
@@ -166,7 +221,9 @@ def folded_of(address: str) -> tuple[int, int]:
 
 
 def measure_start(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Times the installed command to its first poll, and to its help; nothing is imported before."""
+    """Times the installed command to its first poll, and to its help; nothing is
+    imported before.
+    """
     prefix = "bench.start."
     create_topics(bootstrap, prefix)
     begin = time.monotonic()

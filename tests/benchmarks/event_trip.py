@@ -1,7 +1,8 @@
-"""How far one event travels in our code: files that it enters and stays in them, over the events of the sample call.
+"""How far one event travels in our code: files that it enters and stays in them, over the events of
+the sample call.
 
-A stay is a stretch of calls and returns within one file; going back to a file is another stay. The trip begins where a record
-is folded and ends when its decision is in the outbox.
+A stay is a stretch of calls and returns within one file; going back to a file is another stay. The
+trip begins where a record is folded and ends when its decision is in the outbox.
 
     python -m tests.benchmarks.event_trip
 """
@@ -41,14 +42,18 @@ class Trip:
         sys.setprofile(None)
 
     def _seen(self, frame: FrameType, event: str, _: Any) -> None:
-        there: FrameType | None = frame if event == "call" else frame.f_back if event == "return" else None
+        there: FrameType | None = (
+            frame if event == "call" else frame.f_back if event == "return" else None
+        )
         file = "" if there is None else there.f_code.co_filename
         if file.startswith(FOLDERS) and (not self.files or self.files[-1] != file):
             self.files.append(file)
 
 
 def trips() -> tuple[list[int], list[int]]:
-    """For each event of the sample call the number of files that it enters, and of stays in them."""
+    """For each event of the sample call the number of files that it enters, and of
+    stays in them.
+    """
     (call,) = read_recordings(SAMPLE)
     limits = Limits()
     goals = ChosenGoals(EveryCall(), GoalRules(asks_judge=True))

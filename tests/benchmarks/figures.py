@@ -1,4 +1,6 @@
-"""The figures of one run of the benchmark: shown as they come, and written by name for people who compare runs."""
+"""The figures of one run of the benchmark: shown as they come, and written by name for people who
+compare runs.
+"""
 
 import json
 import platform
@@ -18,12 +20,16 @@ def say(text: str = "") -> None:
 
 
 def interpreter() -> str:
-    """Which Python is measured: its version, and whether its configuration names PGO, which is worth a tenth of the time and more.
+    """Which Python is measured: its version, and whether its configuration names PGO, which is
+    worth a tenth of the time and more.
 
     A distribution can build with PGO and not say so in the configuration, as Debian does.
     """
     has_pgo = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
-    return f"Python {platform.python_version()}, {'built with PGO' if has_pgo else 'PGO not in its configuration'}"
+    return (
+        f"Python {platform.python_version()}, "
+        f"{'built with PGO' if has_pgo else 'PGO not in its configuration'}"
+    )
 
 
 class Figures:
@@ -65,6 +71,12 @@ class Figures:
         say(f"  {what:<{WIDTH}} {'none':>10}   {why}")
 
     def write(self, file: Path) -> None:
-        """Writes the figures as one JSON object, with the versions and the machine of the measurement."""
-        about = {"python": interpreter(), "machine": platform.machine(), "callgauge": version("callgauge")}
+        """Writes the figures as one JSON object, with the versions and the machine of the
+        measurement.
+        """
+        about = {
+            "python": interpreter(),
+            "machine": platform.machine(),
+            "callgauge": version("callgauge"),
+        }
         file.write_text(json.dumps({**about, **self.by_name}, indent=2) + "\n")

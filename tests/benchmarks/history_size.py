@@ -1,8 +1,10 @@
-"""History with a million calls: how fast it is written, how large it is, and how long a person waits for an answer.
+"""History with a million calls: how fast it is written, how large it is, and how long a person
+waits for an answer.
 
-The calls are recorded ones, each with an id, a time, an agent, hashes and waits of its own, because these are what does not pack well.
-`python -m tests.benchmarks.history_size FOLDER` takes a quarter of an hour and 13 GB; `--calls 50000` some minutes, and fewer have no call
-with the rare word. A day that is there is not written again.
+The calls are recorded ones, each with an id, a time, an agent, hashes and waits of its own, because
+these are what does not pack well. `python -m tests.benchmarks.history_size FOLDER` takes a quarter
+of an hour and 13 GB; `--calls 50000` some minutes, and fewer have no call with the rare word. A day
+that is there is not written again.
 """
 
 import argparse
@@ -39,16 +41,22 @@ from tests.support.patience import unserved_seconds
 
 DAYS: Final = 10
 WRITTEN_DAYS: Final = 2
-"""Days whose calls are written; the files of the others are copies of these, in which every call has an id and a time of its own."""
+"""Days whose calls are written; the files of the others are copies of these, in which every call
+has an id and a time of its own.
+"""
 FIRST_DAY: Final = 20_700
 """The first day, in days since 1970."""
 COPIES: Final = 9
-"""Calls that are copied, in the file, from each that the store writes: reading and size are the same, and an hour becomes ten minutes."""
+"""Calls that are copied, in the file, from each that the store writes: reading and size are the
+same, and an hour becomes ten minutes.
+"""
 AGENTS: Final = 10
 LEAST_TURNS: Final = 8
 """Simulated calls with fewer are left out."""
 REAL: Final = 10
-"""How often EVA's recording of a real call is among the calls, so that one has ten turns on average."""
+"""How often EVA's recording of a real call is among the calls, so that one has ten turns on
+average.
+"""
 PROCESSES: Final = 2
 RUNNING: Final = 1_000
 """Calls that run at the same time while it is measured how fast they are written."""
@@ -84,7 +92,10 @@ def recorded_calls() -> list[Recorded]:
     """The recorded calls with enough turns."""
     plan = ScoringPlan(Limits(), GoalRules(asks_judge=False), "0.1.0", writes_transcripts=True)
     found = []
-    for recorded in [*list(read_recordings(RECORD)) * REAL, *read_recordings(place_of("calls.jsonl.gz"))]:
+    for recorded in [
+        *list(read_recordings(RECORD)) * REAL,
+        *read_recordings(place_of("calls.jsonl.gz")),
+    ]:
         scoring = scored(recorded, plan)
         (*_, closed) = [row for row in scoring.rows if isinstance(row, CallRow)]
         turns = len({row.turn for row in scoring.rows if isinstance(row, TurnRow)})
@@ -92,12 +103,16 @@ def recorded_calls() -> list[Recorded]:
             continue
         said = json.loads(scoring.transcript)
         said.append(said[-1] | {"message": "My number is @number@."})
-        found.append(Recorded([*scoring.rows, *scoring.words], json.dumps(said), closed.events, turns))
+        found.append(
+            Recorded([*scoring.rows, *scoring.words], json.dumps(said), closed.events, turns)
+        )
     return found
 
 
 def id_of(number: int) -> str:
-    """The id of a written call. Ids are as random as those of real calls, so that indexes are filled in no order."""
+    """The id of a written call. Ids are as random as those of real calls, so that indexes are
+    filled in no order.
+    """
     return f"{Random(number).getrandbits(128):032x}"  # noqa: S311  # no secret
 
 
@@ -134,7 +149,9 @@ def batches(calls: Sequence[Recorded], numbers: range, day_ms: int) -> Iterator[
     rows: list[Row | WordsRow] = []
     transcripts: list[tuple[str, int, bytes]] = []
     for place, number in enumerate(numbers):
-        of_call, transcript = generated(calls[number % len(calls)], number, day_ms + place * 80_000_000 // len(numbers))
+        of_call, transcript = generated(
+            calls[number % len(calls)], number, day_ms + place * 80_000_000 // len(numbers)
+        )
         rows += of_call
         transcripts.append(transcript)
         if len(rows) > BATCH or place == len(numbers) - 1:
@@ -147,7 +164,9 @@ def write_day(folder: Path, day: int, calls: int, recorded: Sequence[Recorded]) 
     tune_python()
     store = SqliteHistory(folder / f"day-{day}", writes=True, retention_days=3_660)
     number = calls // (COPIES + 1)
-    for batch in batches(recorded, range(day * number, (day + 1) * number), (FIRST_DAY + day) * DAY_MS):
+    for batch in batches(
+        recorded, range(day * number, (day + 1) * number), (FIRST_DAY + day) * DAY_MS
+    ):
         store.write(batch)
     store.close()
     (file,) = store.folder.glob("calls-*.sqlite")
@@ -156,7 +175,9 @@ def write_day(folder: Path, day: int, calls: int, recorded: Sequence[Recorded]) 
 
 
 def _copy(file: Path, day_ms: int) -> None:
-    """Gives each call of a file copies with ids, times and waits of their own, and the same records in all tables and the index."""
+    """Gives each call of a file copies with ids, times and waits of their own, and the same records
+    in all tables and the index.
+    """
     connection = sqlite3.connect(file)
     connection.execute("PRAGMA synchronous = OFF")
     calls = connection.execute("SELECT max(id) FROM call").fetchone()[0]
@@ -168,13 +189,23 @@ def _copy(file: Path, day_ms: int) -> None:
         for each in ("first_known_ms", "known_ms"):
             columns[each] = f"({each} - {day_ms} + {copy} * 8000000) % 86000000 + {day_ms}"
         for statement in (
-            f"INSERT INTO call SELECT id + {copy * calls}, {name}, revision, known_ms, is_closed, bytes, row, packed "  # noqa: S608
+            f"INSERT INTO call SELECT id + {copy * calls}, {name}, revision, known_ms, is_closed, "  # noqa: S608
+            "bytes, row, packed "
             f"FROM call WHERE id <= {calls}",
-            f"INSERT INTO calls SELECT call + {copy * calls}, {', '.join(columns.values())} FROM calls WHERE call <= {calls}",  # noqa: S608
-            f"INSERT INTO transcript SELECT call + {copy * calls}, value FROM transcript WHERE call <= {calls}",  # noqa: S608
+            (
+                f"INSERT INTO calls SELECT call + {copy * calls}, {', '.join(columns.values())} "  # noqa: S608
+                "FROM "
+                f"calls WHERE call <= {calls}"
+            ),
+            (
+                f"INSERT INTO transcript SELECT call + {copy * calls}, value FROM transcript WHERE "  # noqa: S608
+                f"call <= {calls}"
+            ),
         ):
             connection.execute(statement)
-    for call, value in connection.execute("SELECT call, value FROM transcript WHERE call <= ?", [calls]).fetchall():
+    for call, value in connection.execute(
+        "SELECT call, value FROM transcript WHERE call <= ?", [calls]
+    ).fetchall():
         text = words_of(zlib.decompress(value))
         rows = [(call + copy * calls, text) for copy in range(1, COPIES + 1)]
         connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
@@ -195,7 +226,10 @@ def _copy_day(folder: Path, written: int, day: int) -> None:
     new.chmod(FILE_MODE)
     later_ms = (day - written) * DAY_MS
     connection = sqlite3.connect(new)
-    name = f"conversation_id = '{day:02x}' || substr(conversation_id, 3), known_ms = known_ms + {later_ms}"
+    name = (
+        f"conversation_id = '{day:02x}' || substr(conversation_id, 3), known_ms = known_ms + "
+        f"{later_ms}"
+    )
     connection.execute(f"UPDATE call SET {name}")  # noqa: S608
     connection.execute(f"UPDATE calls SET {name}, first_known_ms = first_known_ms + {later_ms}")  # noqa: S608
     connection.commit()
@@ -207,7 +241,10 @@ def _copy_day(folder: Path, written: int, day: int) -> None:
 def measure_writing(figures: Figures, folder: Path, recorded: Sequence[Recorded]) -> None:
     """Writes calls that run at the same time, so that each batch has parts of all of them."""
     store = SqliteHistory(folder / "running", writes=True)
-    calls = [generated(recorded[number % len(recorded)], number, FIRST_DAY * DAY_MS) for number in range(RUNNING)]
+    calls = [
+        generated(recorded[number % len(recorded)], number, FIRST_DAY * DAY_MS)
+        for number in range(RUNNING)
+    ]
     rows = [row for place in zip_longest(*(rows for rows, _ in calls)) for row in place if row]
     seconds, records = 0.0, len(rows) + len(calls)
     transcripts = [transcript for _, transcript in calls]
@@ -220,20 +257,33 @@ def measure_writing(figures: Figures, folder: Path, recorded: Sequence[Recorded]
     store.close()
     of_a_call = mean(len(call.rows) + 1 for call in recorded)
     published = EVALUATOR_EVENTS * of_a_call / mean(call.events for call in recorded)
-    figures.add("history_write_us", seconds / records * 1e6, "processor time of a record that is written", "us")
-    figures.add("history_published", published, "records that one evaluator publishes in a second", "")
-    figures.add("history_write_times", records / seconds / published, "times that, written", "", at_least=5)
+    figures.add(
+        "history_write_us",
+        seconds / records * 1e6,
+        "processor time of a record that is written",
+        "us",
+    )
+    figures.add(
+        "history_published", published, "records that one evaluator publishes in a second", ""
+    )
+    figures.add(
+        "history_write_times", records / seconds / published, "times that, written", "", at_least=5
+    )
 
 
 def write_days(figures: Figures, folder: Path, calls: int, recorded: Sequence[Recorded]) -> None:
     """Writes the days that are not there, by several processes."""
     wanted = [day for day in range(WRITTEN_DAYS) if not _file(folder, day).exists()]
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
-        pool.starmap(write_day, [(folder, day, calls // DAYS, recorded) for day in wanted], chunksize=1)
+        pool.starmap(
+            write_day, [(folder, day, calls // DAYS, recorded) for day in wanted], chunksize=1
+        )
     for day in range(WRITTEN_DAYS, DAYS):
         _copy_day(folder, day % WRITTEN_DAYS, day)
     size = sum(file.stat().st_size for file in folder.glob("calls-*"))
-    figures.add("history_turn_rows", calls * mean(call.turns for call in recorded), "rows of turns", "")
+    figures.add(
+        "history_turn_rows", calls * mean(call.turns for call in recorded), "rows of turns", ""
+    )
     figures.add("history_call_bytes", size / calls, "bytes of a call", "B")
 
 
@@ -268,18 +318,46 @@ WORST: Final = Question(*_days(DAYS - 2, DAYS - 1), [Condition("labels.agent", "
 
 def measure_reading(figures: Figures, folder: Path, calls: int) -> None:
     """Asks as people do."""
-    numbers = [Random(place).randrange(written(calls)) for place in range(LOOKS)]  # noqa: S311  # no secret
-    looks = [took_ms(lambda n=n: _found(folder, n)) for n in numbers]  # type: ignore[misc]  # a lambda with a default
+    # no secret
+    numbers = [Random(place).randrange(written(calls)) for place in range(LOOKS)]  # noqa: S311
+    # a lambda with a default
+    looks = [took_ms(lambda n=n: _found(folder, n)) for n in numbers]  # type: ignore[misc]
     figures.add("history_id_p50_ms", median(looks), "a call by its id, p50", "ms", goal=50)
-    figures.add("history_id_worst_ms", max(looks), f"a call by its id, the slowest of {LOOKS}", "ms", goal=50)
+    figures.add(
+        "history_id_worst_ms",
+        max(looks),
+        f"a call by its id, the slowest of {LOOKS}",
+        "ms",
+        goal=50,
+    )
     ever = Question(*_days(-1, DAYS + 1))
     for name, what, goal, ask in (
         ("worst", "a day's worst 50 of an agent", 500, lambda store: store.find(WORST)),
-        ("rare_word", "a word of few calls", 2_000, lambda store: store.find(ever._replace(words=[RARE]))),
-        ("common_word", "a word of many calls", 2_000, lambda store: store.find(ever._replace(words=[COMMON]))),
-        ("compare", "two days compared", 5_000, lambda store: compared(store, _days(1, 2), _days(2, 3))),
-        ("where", "the worst 50 with a condition", None, lambda store: store.find(ever._replace(conditions=SLOW))),
-    ):  # fmt: skip
+        (
+            "rare_word",
+            "a word of few calls",
+            2_000,
+            lambda store: store.find(ever._replace(words=[RARE])),
+        ),
+        (
+            "common_word",
+            "a word of many calls",
+            2_000,
+            lambda store: store.find(ever._replace(words=[COMMON])),
+        ),
+        (
+            "compare",
+            "two days compared",
+            5_000,
+            lambda store: compared(store, _days(1, 2), _days(2, 3)),
+        ),
+        (
+            "where",
+            "the worst 50 with a condition",
+            None,
+            lambda store: store.find(ever._replace(conditions=SLOW)),
+        ),
+    ):
         assert answers(folder, ask), name
         best = min(took_ms(lambda ask=ask: answers(folder, ask)) for _ in range(3))  # type: ignore[misc]
         figures.add(f"history_{name}_ms", best, f"{what}, best of 3", "ms", goal=goal)
@@ -290,7 +368,9 @@ def _found(folder: Path, number: int) -> None:
 
 
 def reads(folder: Path, seed: int, calls: int, ready: Any, stop: Any, answered: Any) -> None:
-    """Asks for calls, four in a second, until told to stop; gives how long each answer took, then without waits for a processor."""
+    """Asks for calls, four in a second, until told to stop; gives how long each answer took, then
+    without waits for a processor.
+    """
     random = Random(seed)  # noqa: S311  # no secret
     store = SqliteHistory(folder)
     waits: list[tuple[float, float]] = []
@@ -305,14 +385,17 @@ def reads(folder: Path, seed: int, calls: int, ready: Any, stop: Any, answered: 
     answered.put(waits)
 
 
-def measure_readers(figures: Figures, folder: Path, calls: int, recorded: Sequence[Recorded]) -> None:
+def measure_readers(
+    figures: Figures, folder: Path, calls: int, recorded: Sequence[Recorded]
+) -> None:
     """Writes into the newest day while readers ask."""
     more = batches(recorded, range(calls, 2 * calls), (FIRST_DAY + DAYS - 1) * DAY_MS)
     store = SqliteHistory(folder, writes=True, retention_days=3_660)
     context = multiprocessing.get_context("spawn")
     ready, stop, answered = context.Semaphore(0), context.Event(), context.Queue()
     readers = [
-        context.Process(target=reads, args=(folder, seed, calls, ready, stop, answered)) for seed in range(READERS)
+        context.Process(target=reads, args=(folder, seed, calls, ready, stop, answered))
+        for seed in range(READERS)
     ]
     for reader in readers:
         reader.start()
@@ -333,7 +416,11 @@ def measure_readers(figures: Figures, folder: Path, calls: int, recorded: Sequen
     what = f"{READERS} readers while it is written, {len(waits)} answers, p50"
     figures.add("history_readers_p50_ms", median(waits), what, "ms")
     figures.add(
-        "history_readers_worst_ms", waits[-1], f"the slowest of them ({records:,} records written)", "ms", goal=200
+        "history_readers_worst_ms",
+        waits[-1],
+        f"the slowest of them ({records:,} records written)",
+        "ms",
+        goal=200,
     )
     what = f"the slowest without waits for a processor (load {os.getloadavg()[0]:.0f})"
     figures.add("history_readers_own_ms", own[-1], what, "ms", goal=200)
@@ -347,7 +434,8 @@ def main() -> None:
     arguments = parser.parse_args()
     figures = Figures()
     say(
-        f"{arguments.calls:,} calls on {DAYS} days from {datetime.fromtimestamp(FIRST_DAY * DAY_MS / 1_000, UTC).date()}"
+        f"{arguments.calls:,} calls on {DAYS} days from "
+        f"{datetime.fromtimestamp(FIRST_DAY * DAY_MS / 1_000, UTC).date()}"
     )
     recorded = recorded_calls()
     arguments.folder.mkdir(exist_ok=True)

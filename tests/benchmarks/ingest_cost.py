@@ -1,7 +1,8 @@
-"""The cost of events over HTTP, on a real Kafka: the wait of a webhook for its answer, and events/s of one core.
+"""The cost of events over HTTP, on a real Kafka: the wait of a webhook for its answer, and events/s
+of one core.
 
-Processor time is that of the ingest process alone, taken from the kernel. The answer of a webhook is timed by its sender, so
-the broker and the sender take turns with it on the same cores.
+Processor time is that of the ingest process alone, taken from the kernel. The answer of a webhook
+is timed by its sender, so the broker and the sender take turns with it on the same cores.
 """
 
 import re
@@ -34,21 +35,40 @@ SETTINGS: Final = {
 def measure_ingest(figures: Figures, bootstrap: str, folder: Path) -> None:
     """Measures webhooks one after the other, then batches of events one after the other."""
     create_topics(bootstrap, PREFIX)
-    say(f"over HTTP, {WEBHOOKS} webhooks of {TURNS_OF_A_CALL} turns; {BATCHES} batches of {EVENTS_A_BATCH} events")
-    with started(folder / "ingest.log", "ingest", **environment(bootstrap, PREFIX), **SETTINGS) as process:
-        address = wait_for(lambda: f"its address in:\n{process.text}", lambda: _address_in(process), READY_SECONDS)
+    say(
+        f"over HTTP, {WEBHOOKS} webhooks of {TURNS_OF_A_CALL} turns; {BATCHES} batches of "
+        f"{EVENTS_A_BATCH} events"
+    )
+    with started(
+        folder / "ingest.log", "ingest", **environment(bootstrap, PREFIX), **SETTINGS
+    ) as process:
+        address = wait_for(
+            lambda: f"its address in:\n{process.text}", lambda: _address_in(process), READY_SECONDS
+        )
         with httpx.Client(base_url=address, timeout=READY_SECONDS) as client:
             _send_webhook(client, -1)  # connects, and finds the partitions
             waits_ms = sorted(_send_webhook(client, number) for number in range(WEBHOOKS))
-            figures.add("webhook_ms_p50", waits_ms[len(waits_ms) // 2], "webhook to acknowledgement, median", "ms")
-            figures.add("webhook_ms_p99", waits_ms[len(waits_ms) * 99 // 100], "webhook to acknowledgement, p99", "ms")
+            figures.add(
+                "webhook_ms_p50",
+                waits_ms[len(waits_ms) // 2],
+                "webhook to acknowledgement, median",
+                "ms",
+            )
+            figures.add(
+                "webhook_ms_p99",
+                waits_ms[len(waits_ms) * 99 // 100],
+                "webhook to acknowledgement, p99",
+                "ms",
+            )
             _send_batch(client, -1)
             before_seconds = process.processor_seconds
             for number in range(BATCHES):
                 _send_batch(client, number)
             seconds = process.processor_seconds - before_seconds
     events = BATCHES * EVENTS_A_BATCH
-    figures.add("ingest_us_per_event", seconds / events * 1e6, "POST /events, processor time", "us/event")
+    figures.add(
+        "ingest_us_per_event", seconds / events * 1e6, "POST /events, processor time", "us/event"
+    )
     say(f"  {events / seconds:,.0f} events/s of one core")
 
 
@@ -65,7 +85,9 @@ def _send_webhook(client: httpx.Client, number: int) -> float:
         for turn in range(TURNS_OF_A_CALL)
         for role, offset, waited in (("user", 0, None), ("agent", 2, 1.5))
     ]
-    body = delivery("post_call_transcription", record_of_a_call(f"conv_{number}", now_s - 60, *talk), now_s)
+    body = delivery(
+        "post_call_transcription", record_of_a_call(f"conv_{number}", now_s - 60, *talk), now_s
+    )
     header = {"elevenlabs-signature": signature_header(body, now_s)}
     begin = time.perf_counter()
     answer = client.post("/webhooks/elevenlabs", content=body, headers=header)
@@ -76,11 +98,20 @@ def _send_webhook(client: httpx.Client, number: int) -> float:
 
 def _send_batch(client: httpx.Client, number: int) -> None:
     now_ms = time.time_ns() // 1_000_000
-    kinds = ("user_speech_started", "user_speech_stopped", "bot_speech_started", "bot_speech_stopped")
+    kinds = (
+        "user_speech_started",
+        "user_speech_stopped",
+        "bot_speech_started",
+        "bot_speech_stopped",
+    )
     events = [
-        {"conversation_id": f"c{(number + place) % CALLS}", "type": "speech_event", "timestamp": now_ms,
-         "data": {"kind": kinds[place % 4], "timestamp": now_ms / 1_000}}
+        {
+            "conversation_id": f"c{(number + place) % CALLS}",
+            "type": "speech_event",
+            "timestamp": now_ms,
+            "data": {"kind": kinds[place % 4], "timestamp": now_ms / 1_000},
+        }
         for place in range(EVENTS_A_BATCH)
-    ]  # fmt: skip
+    ]
     answer = client.post("/events", json=events, headers={"authorization": f"Bearer {TOKEN}"})
     assert answer.status_code == 202, answer.text

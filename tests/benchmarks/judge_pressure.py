@@ -1,8 +1,10 @@
-"""`make pressure`: the cost to the evaluator of a saturated judge that fails, as a ratio within one run.
+"""`make pressure`: the cost to the evaluator of a saturated judge that fails, as a ratio within one
+run.
 
-A backlog of calls with goals is folded from a real broker into scores, again and again: once without questions, once with
-every question sent to a judge process whose endpoint answers 500, 429 or nothing at all. Processor time is that of the
-evaluator alone: on a machine with few cores the judge and the broker take part of the wall-clock time.
+A backlog of calls with goals is folded from a real broker into scores, again and again: once
+without questions, once with every question sent to a judge process whose endpoint answers 500, 429
+or nothing at all. Processor time is that of the evaluator alone: on a machine with few cores the
+judge and the broker take part of the wall-clock time.
 """
 
 import hashlib
@@ -50,9 +52,21 @@ GOALS: Final = {
             }
             for place in range(3)
         ),
-        {"id": "named", "details": "d", "check": {"kind": "says", "speaker": "assistant", "pattern": "number|name"}},
-        {"id": "thanked", "details": "d", "check": {"kind": "says", "speaker": "user", "pattern": "thank"}},
-        {"id": "looked", "details": "d", "check": {"kind": "tool_result", "tool": "list_loans", "outcome": "success"}},
+        {
+            "id": "named",
+            "details": "d",
+            "check": {"kind": "says", "speaker": "assistant", "pattern": "number|name"},
+        },
+        {
+            "id": "thanked",
+            "details": "d",
+            "check": {"kind": "says", "speaker": "user", "pattern": "thank"},
+        },
+        {
+            "id": "looked",
+            "details": "d",
+            "check": {"kind": "tool_result", "tool": "list_loans", "outcome": "success"},
+        },
     ],
 }
 
@@ -61,7 +75,8 @@ class Measured(NamedTuple):
     """The figures of one round.
 
     Attributes:
-        events_per_second: Rate by the wall clock, from the first event seen folded to the last score written.
+        events_per_second: Rate by the wall clock, from the first event seen folded to the last
+            score written.
         cpu_us: Processor time of the evaluator for each event.
         questions: Questions written to `judge.requests`.
     """
@@ -89,7 +104,13 @@ def troubled(asked: Asked) -> Does:
 
 
 def measured(
-    bootstrap: str, name: str, load: Sequence[Sent], folder: Path, server: ScriptedOpenAI, *, asks: bool
+    bootstrap: str,
+    name: str,
+    load: Sequence[Sent],
+    folder: Path,
+    server: ScriptedOpenAI,
+    *,
+    asks: bool,
 ) -> Measured:
     """Folds the backlog once, with topics and processes of its own."""
     prefix = f"pressure.{name}."
@@ -103,10 +124,14 @@ def measured(
     ran("topics", "create", "--partitions", str(PARTITIONS), **environment)
     put_backlog(bootstrap, prefix, load)
     with ExitStack() as running:
-        judge = running.enter_context(started(folder / f"judge-{name}.log", "run", "--roles", "judge", **environment))
+        judge = running.enter_context(
+            started(folder / f"judge-{name}.log", "run", "--roles", "judge", **environment)
+        )
         wait_for("the judge", lambda: "judge_ready" in judge.text, READY_SECONDS)
         log = folder / f"evaluator-{name}.log"
-        evaluator = running.enter_context(started(log, "run", "--roles", "evaluator", **environment))
+        evaluator = running.enter_context(
+            started(log, "run", "--roles", "evaluator", **environment)
+        )
         cpu_us, events_per_second = until_all_is_folded([evaluator], len(load), LOOK_SECONDS)
     topic = prefix + JUDGE_REQUESTS_TOPIC
     questions = sum(1 for number in range(PARTITIONS) for _ in to_the_end(bootstrap, topic, number))
@@ -119,7 +144,10 @@ def measured(
 
 def report(rounds: Mapping[str, Sequence[Measured]], events: int) -> None:
     """Prints both kinds of rounds side by side."""
-    say(f"backlog on Kafka into scores, {CALLS:,} calls with 3 judged subgoals and 3 by code, {events:,} events")
+    say(
+        f"backlog on Kafka into scores, {CALLS:,} calls with 3 judged subgoals and 3 by code, "
+        f"{events:,} events"
+    )
     medians: dict[str, tuple[float, float]] = {}
     for name, found in rounds.items():
         rate = statistics.median(each.events_per_second for each in found)
@@ -128,11 +156,15 @@ def report(rounds: Mapping[str, Sequence[Measured]], events: int) -> None:
         asked = statistics.median(each.questions for each in found)
         every = ", ".join(f"{each.events_per_second:,.0f}" for each in found)
         say(
-            f"  judge {name:<8} {rate:>8,.0f} events/s  {cpu_us:6.1f} us of processor time/event  {asked:>7,.0f} questions  ({every})"
+            f"  judge {name:<8} {rate:>8,.0f} events/s  {cpu_us:6.1f} us of processor time/event  "
+            f"{asked:>7,.0f} questions  ({every})"
         )
     wall = medians["failing"][0] / medians["off"][0]
     cpu = medians["off"][1] / medians["failing"][1]
-    say(f"  throughput with a judge that fails: {wall:.3f} of that without (goal {GOAL}); by processor time {cpu:.3f}")
+    say(
+        f"  throughput with a judge that fails: {wall:.3f} of that without (goal {GOAL}); by "
+        f"processor time {cpu:.3f}"
+    )
 
 
 def main() -> None:
@@ -148,7 +180,9 @@ def main() -> None:
         (folder / "goals").mkdir()
         (folder / "goals" / "pressure.json").write_text(json.dumps(GOALS))
         for number, kind in enumerate(ROUNDS):
-            found = measured(bootstrap, f"{number}-{kind}", load, folder, server, asks=kind == "failing")
+            found = measured(
+                bootstrap, f"{number}-{kind}", load, folder, server, asks=kind == "failing"
+            )
             rounds[kind].append(found)
     report(rounds, len(load))
 

@@ -1,8 +1,10 @@
-"""Sequencer, evaluator and exporter on a real Kafka at 2,000 events/s: what an event costs them, and how long it is on its way.
+"""Sequencer, evaluator and exporter on a real Kafka at 2,000 events/s: what an event costs them,
+and how long it is on its way.
 
-A caller stops speaking and the bot answers; the answer's first sound gives the turn its latency, and the exporter says how long
-after that event it has counted it. Its page is asked for once a second, as Prometheus would at most: the measurement takes no part
-in what it measures. Processor time is that of each process, taken from the kernel.
+A caller stops speaking and the bot answers; the answer's first sound gives the turn its latency,
+and the exporter says how long after that event it has counted it. Its page is asked for once a
+second, as Prometheus would at most: the measurement takes no part in what it measures. Processor
+time is that of each process, taken from the kernel.
 """
 
 import json
@@ -42,13 +44,17 @@ PROBES: Final = 48
 """Calls that answer in turn, so that one turn of a call is over before the next begins."""
 ANSWERS_A_SECOND: Final = 12
 PROBED: Final = PipelineType.AUDIO_LLM
-"""The kind of agent of these calls, which no other call has: by it the exporter tells their delays from others."""
+"""The kind of agent of these calls, which no other call has: by it the exporter tells their delays
+from others.
+"""
 OTHERS: Final = ("phone", "cascade", "s2s")
 MOST_SECONDS: Final = 10.0
 LOOKS_SECONDS: Final = 10
 """Between two looks at the evaluator's page, each of which costs it some milliseconds."""
 MOST_BEHIND_MS: Final = 100
-"""The load looks for due events every 10 ms; beyond this, processes wait longer for a processor than events for us."""
+"""The load looks for due events every 10 ms; beyond this, processes wait longer for a processor
+than events for us.
+"""
 MOST_LATE_SHARE: Final = 0.01
 """More of them would decide the time of 99 of 100 answers."""
 MOST_LAG_SECONDS: Final = 1.0
@@ -76,7 +82,8 @@ def buckets_in(text: str, name: str, label: str) -> Buckets:
 
 
 def quantile_ms(share: float, before: Buckets, after: Buckets) -> float:
-    """This share of the values between two looks at a histogram is at most so large; straight between edges, as in Prometheus.
+    """This share of the values between two looks at a histogram is at most so large; straight
+    between edges, as in Prometheus.
 
     Returns:
         Milliseconds; infinite beyond the last edge, and not a number if there was no value.
@@ -105,12 +112,16 @@ class _Lines:
         self._topic = prefix + TOPIC_BY_SOURCE[InputSource.PIPECAT]
         self._partitions = partitions
         for number in range(PROBES):
-            self._send(number, {"type": "call_started", "agent": "bench-probe", "pipeline_type": PROBED})
+            self._send(
+                number, {"type": "call_started", "agent": "bench-probe", "pipeline_type": PROBED}
+            )
 
     def answer(self, number: int) -> None:
         """Sends one turn of a call, up to the bot's first sound."""
         now_s = time.time()
-        self._speech(number, "bot_speech_stopped", now_s - 3)  # of the turn before; harmless the first time
+        self._speech(
+            number, "bot_speech_stopped", now_s - 3
+        )  # of the turn before; harmless the first time
         self._speech(number, "user_speech_started", now_s - 2)
         self._speech(number, "user_speech_stopped", now_s - 1)
         self._producer.flush(MOST_SECONDS)
@@ -126,7 +137,9 @@ class _Lines:
 
 
 class Following:
-    """Whether load and evaluator kept up with the clock: delays on a slow machine say nothing about callgauge."""
+    """Whether load and evaluator kept up with the clock: delays on a slow machine say nothing about
+    callgauge.
+    """
 
     def __init__(self) -> None:
         """Starts without an observation."""
@@ -143,12 +156,21 @@ class Following:
         elif (lag := max(self.lag_seconds, default=0.0)) > MOST_LAG_SECONDS:
             found = f"the evaluator lagged by up to {lag:.1f} s"
         elif self.waited_share > MOST_WAITED_SHARE:
-            found = f"the evaluator waited for a processor {self.waited_share:.2f} times as long as it had one"
-        return f"the machine could not follow: {found}; measure where nothing else runs" if found else ""
+            found = (
+                f"the evaluator waited for a processor {self.waited_share:.2f} times as long as it "
+                "had one"
+            )
+        return (
+            f"the machine could not follow: {found}; measure where nothing else runs"
+            if found
+            else ""
+        )
 
 
 class _Moment(NamedTuple):
-    """The readings at one moment: seconds of the clock and of the processor, events folded, and the times of each step so far."""
+    """The readings at one moment: seconds of the clock and of the processor, events folded, and the
+    times of each step so far.
+    """
 
     at: float
     sequencer: float
@@ -160,7 +182,9 @@ class _Moment(NamedTuple):
 
 
 class _Live(NamedTuple):
-    """The figures of one run between two moments; times are in us of processor time for each event of the inputs."""
+    """The figures of one run between two moments; times are in us of processor time for each event
+    of the inputs.
+    """
 
     begin: _Moment
     end: _Moment
@@ -179,7 +203,9 @@ class _Live(NamedTuple):
         return (self.end.exporter - self.begin.exporter) / self.events * 1e6
 
     def delay_ms(self, share: float) -> float:
-        """So long at most took this share of the records of the probing calls, from the event to the exporter's count."""
+        """So long at most took this share of the records of the probing calls, from the event to
+        the exporter's count.
+        """
         name, label = "callgauge_event_to_score_seconds", f'pipeline="{PROBED}"'
         looks = (buckets_in(each.exporter_page, name, label) for each in (self.begin, self.end))
         return quantile_ms(share, *looks)
@@ -187,14 +213,20 @@ class _Live(NamedTuple):
     def step_ms(self, step: str, share: float) -> float:
         """So long at most took a step of this share of all events that changed a score."""
         looks = (
-            buckets_in(each.exporter_page if step == "counted" else each.evaluator_page, STEP_METRIC, f'step="{step}"')
+            buckets_in(
+                each.exporter_page if step == "counted" else each.evaluator_page,
+                STEP_METRIC,
+                f'step="{step}"',
+            )
             for each in (self.begin, self.end)
         )
         return quantile_ms(share, *looks)
 
 
 def measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Measures the cost of an event that comes alone, in calls at their own pace, and its way to `/metrics`."""
+    """Measures the cost of an event that comes alone, in calls at their own pace, and its way to
+    `/metrics`.
+    """
     live = _measured(bootstrap, folder, "bench.live.", PARTITIONS)
     seconds = live.end.at - live.begin.at
     say(f"on Kafka, live, {LIVE_LINES:,} calls at a time, {live.events / seconds:,.0f} events/s")
@@ -207,7 +239,9 @@ def measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
     share = (live.end.evaluator - live.begin.evaluator) / seconds
     figures.add("evaluator_live_core_share", share, "evaluator, of one core", "cores")
     both = share + (live.end.sequencer - live.begin.sequencer) / seconds
-    figures.add("both_live_core_share", both, "sequencer and evaluator together", "cores", goal=0.45)
+    figures.add(
+        "both_live_core_share", both, "sequencer and evaluator together", "cores", goal=0.45
+    )
     figures.add(
         "exporter_us_per_event_live",
         live.exporter_us,
@@ -223,7 +257,10 @@ def measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
     figures.add("event_to_counted_p50_ms", live.delay_ms(0.5), half, "ms", goal=120)
     figures.add("event_to_counted_p99_ms", live.delay_ms(0.99), nearly_all, "ms", goal=300)
     for step in STEPS:
-        say(f"    until {step:<10} p50 {live.step_ms(step, 0.5):5.0f} ms   p99 {live.step_ms(step, 0.99):5.0f} ms")
+        say(
+            f"    until {step:<10} p50 {live.step_ms(step, 0.5):5.0f} ms   p99 "
+            f"{live.step_ms(step, 0.99):5.0f} ms"
+        )
 
 
 def measure_many_partitions(figures: Figures, bootstrap: str, folder: Path) -> None:
@@ -235,7 +272,10 @@ def measure_many_partitions(figures: Figures, bootstrap: str, folder: Path) -> N
         return
     live = _measured(bootstrap, folder, "bench.partitions.", MANY_PARTITIONS)
     figures.add(
-        "evaluator_us_per_event_many_partitions", live.evaluator_us, f"{MANY_PARTITIONS} partitions", "us/event"
+        "evaluator_us_per_event_many_partitions",
+        live.evaluator_us,
+        f"{MANY_PARTITIONS} partitions",
+        "us/event",
     )
     figures.add("many_partitions_of_few", live.evaluator_us / few_us, what, "x", goal=1.1)
 
@@ -245,14 +285,22 @@ def _measured(bootstrap: str, folder: Path, prefix: str, partitions: int) -> _Li
     settings = environment(bootstrap, prefix)
     with ExitStack() as running:
         sequencer, evaluator, exporter = (
-            running.enter_context(started(folder / f"{prefix}{role}.log", "run", "--roles", role, **settings))
+            running.enter_context(
+                started(folder / f"{prefix}{role}.log", "run", "--roles", role, **settings)
+            )
             for role in ("sequencer", "evaluator", "exporter")
         )
         evaluator_address, exporter_address = address_of(evaluator), address_of(exporter)
         exporter.printed("exporter_ready", READY_SECONDS)
         sequencer.printed("sequencer_active", READY_SECONDS)
         load = LoadProcess(
-            bootstrap, prefix, partitions=partitions, lines=LIVE_LINES, ramp_seconds=RAMP_SECONDS, seed=1, kinds=OTHERS
+            bootstrap,
+            prefix,
+            partitions=partitions,
+            lines=LIVE_LINES,
+            ramp_seconds=RAMP_SECONDS,
+            seed=1,
+            kinds=OTHERS,
         )
         running.callback(load.stop)
         lines, following = _Lines(bootstrap, prefix, partitions), Following()
@@ -264,7 +312,11 @@ def _measured(bootstrap: str, folder: Path, prefix: str, partitions: int) -> _Li
             pages = page(evaluator_address), page(exporter_address, OPENMETRICS)
             following.lag_seconds.append(max(map(float, _LAG.findall(pages[0])), default=0.0))
             waited.append(evaluator.waited_seconds)
-            used = sequencer.processor_seconds, evaluator.processor_seconds, exporter.processor_seconds
+            used = (
+                sequencer.processor_seconds,
+                evaluator.processor_seconds,
+                exporter.processor_seconds,
+            )
             return _Moment(time.monotonic(), *used, events, *pages)
 
         begin, rng = moment(), random.Random(1)  # noqa: S311 - play, not secrets

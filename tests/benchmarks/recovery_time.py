@@ -1,4 +1,6 @@
-"""The time without an evaluator when one of two is killed: a short run of `python -m tests.chaos --recovery`."""
+"""The time without an evaluator when one of two is killed: a short run of `python -m tests.chaos
+--recovery`.
+"""
 
 from pathlib import Path
 from typing import Final
@@ -14,8 +16,10 @@ from tests.chaos.stage import RunError
 from tests.chaos.verdict.topic_reader import UnreadableError
 
 CALLS: Final = 1_000
-"""At their own pace, 2,000 events/s: two cores can carry two evaluators, the load and the broker at this rate. The goal
-is about 5,000, for which `python -m tests.chaos --recovery --calls 5000` needs more cores."""
+"""At their own pace, 2,000 events/s: two cores can carry two evaluators, the load and the broker at
+this rate. The goal is about 5,000, for which `python -m tests.chaos --recovery --calls 5000` needs
+more cores.
+"""
 SECONDS: Final = 45.0
 """Time under full load before the kill: by then, calls have their usual age."""
 
@@ -26,7 +30,10 @@ def measure_recovery(figures: Figures, folder: Path) -> None:
     try:
         with clusters.running(folder, 1) as cluster:
             outcome = recovery(
-                Plan(calls=CALLS, seconds=SECONDS, partitions=PARTITIONS, poison=()), cluster, folder, lambda _: None
+                Plan(calls=CALLS, seconds=SECONDS, partitions=PARTITIONS, poison=()),
+                cluster,
+                folder,
+                lambda _: None,
             )
     except (RunError, LoadError, UnreadableError, PageError) as error:
         say("one of two evaluators is killed with -9")

@@ -8,7 +8,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks.evaluator_cost import CALLS_APART_MS, MOST_SECONDS, PARTITIONS, appended, create_topics
+from tests.benchmarks.evaluator_cost import (
+    CALLS_APART_MS,
+    MOST_SECONDS,
+    PARTITIONS,
+    appended,
+    create_topics,
+)
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import simulated_events
 from tests.chaos.load.load import LoadProcess
@@ -36,20 +42,32 @@ def measure_sequencer(figures: Figures, bootstrap: str, folder: Path) -> None:
         ),
         key=lambda record: record.at_ms,
     )
-    say(f"on Kafka, the sequencer: a backlog of {len(records):,} events, and live; {PARTITIONS} partitions")
+    say(
+        f"on Kafka, the sequencer: a backlog of {len(records):,} events, and live; {PARTITIONS} "
+        "partitions"
+    )
     create_topics(bootstrap, "bench.log.")
-    with sequencer(folder / "sequencer.log", bootstrap, "bench.log.", session_timeout_ms=FROZEN_MS) as running:
+    with sequencer(
+        folder / "sequencer.log", bootstrap, "bench.log.", session_timeout_ms=FROZEN_MS
+    ) as running:
         running.term()
         running.popen.send_signal(signal.SIGSTOP)
         put_backlog(bootstrap, "bench.log.", records)
         before, begin = _processor_seconds(running), time.monotonic()
         running.popen.send_signal(signal.SIGCONT)
-        wait_for("the backlog in the log", lambda: appended(bootstrap, "bench.log.") >= len(records), MOST_SECONDS)
+        wait_for(
+            "the backlog in the log",
+            lambda: appended(bootstrap, "bench.log.") >= len(records),
+            MOST_SECONDS,
+        )
         seconds = time.monotonic() - begin
         us = (_processor_seconds(running) - before) / len(records) * 1e6
     figures.add("sequencer_us_per_event_backlog", us, "sequencer, a backlog", "us/event", goal=10)
     figures.add(
-        "sequencer_backlog_events_per_second", len(records) / seconds, "the same, by the wall clock", "events/s"
+        "sequencer_backlog_events_per_second",
+        len(records) / seconds,
+        "the same, by the wall clock",
+        "events/s",
     )
     _measure_live(figures, bootstrap, folder)
 
@@ -60,11 +78,21 @@ def _measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
     with sequencer(folder / "live.log", bootstrap, prefix) as running:
         running.term()
         load = LoadProcess(
-            bootstrap, prefix, partitions=PARTITIONS, lines=LINES, ramp_seconds=RAMP_SECONDS, seed=1, poison=()
+            bootstrap,
+            prefix,
+            partitions=PARTITIONS,
+            lines=LINES,
+            ramp_seconds=RAMP_SECONDS,
+            seed=1,
+            poison=(),
         )
         try:
             time.sleep(2 * RAMP_SECONDS)
-            first, before, begin = appended(bootstrap, prefix), _processor_seconds(running), time.monotonic()
+            first, before, begin = (
+                appended(bootstrap, prefix),
+                _processor_seconds(running),
+                time.monotonic(),
+            )
             time.sleep(LIVE_SECONDS)
             events = appended(bootstrap, prefix) - first - 2 * PARTITIONS * LIVE_SECONDS
             seconds, used = time.monotonic() - begin, _processor_seconds(running) - before
@@ -72,7 +100,9 @@ def _measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
             load.stop()
     what = f"sequencer, live, {events / seconds:,.0f} events/s"
     figures.add("sequencer_us_per_event_live", used / events * 1e6, what, "us/event")
-    figures.add("sequencer_live_core_share", used / seconds, "the same, of one core", "cores", goal=0.08)
+    figures.add(
+        "sequencer_live_core_share", used / seconds, "the same, of one core", "cores", goal=0.08
+    )
 
 
 def _processor_seconds(running: SequencerProcess) -> float:

@@ -1,4 +1,5 @@
-"""What `callgauge serve` takes for calls that run beside each other, with pages open: processor, memory, file, delay, and a start.
+"""What `callgauge serve` takes for calls that run beside each other, with pages open: processor,
+memory, file, delay, and a start.
 
 python -m tests.benchmarks.serve_load --calls 300 --minutes 10
 """
@@ -30,7 +31,12 @@ OLD_CALL_MS: Final = 2 * 3_600_000
 """Age of the oldest call that is open at the start."""
 TICK_MS: Final = 500
 EVENT_EVERY_TICKS: Final = 20
-KINDS: Final = ("user_speech_started", "user_speech_stopped", "bot_speech_started", "bot_speech_stopped")
+KINDS: Final = (
+    "user_speech_started",
+    "user_speech_stopped",
+    "bot_speech_started",
+    "bot_speech_stopped",
+)
 PROBE: Final = "probe"
 """The call whose page is looked at to see how long an event takes."""
 PROBE_SECONDS: Final = 0.5
@@ -74,7 +80,9 @@ def serving(folder: Path, output: Path) -> Iterator[Serve]:
     arguments = ["serve", "--folder", str(folder), "--port", "0"]
     with started(output, *arguments, command=[str(COMMAND)]) as process:
         found = wait_for(
-            lambda: process.text, lambda: re.search(r"callgauge serves (http://\S+)/ ", process.text), READY_SECONDS
+            lambda: process.text,
+            lambda: re.search(r"callgauge serves (http://\S+)/ ", process.text),
+            READY_SECONDS,
         )
         yield Serve(process, found[1], time.monotonic() - began, folder)
 
@@ -89,17 +97,20 @@ async def write_old_call(folder: Path) -> None:
         for number in range(OLD_CALL_MS // TICK_MS // EVENT_EVERY_TICKS):
             at_ms = now_ms - OLD_CALL_MS + number * EVENT_EVERY_TICKS * TICK_MS
             event = OutgoingRecord(
-                InputSource.PIPECAT, b"two-hours-old", _speech(KINDS[number % len(KINDS)], at_ms), []
+                InputSource.PIPECAT,
+                b"two-hours-old",
+                _speech(KINDS[number % len(KINDS)], at_ms),
+                [],
             )
-            await asyncio.gather(log.append([event]), *(log.tick() for _ in range(EVENT_EVERY_TICKS - 1)))
+            await asyncio.gather(
+                log.append([event]), *(log.tick() for _ in range(EVENT_EVERY_TICKS - 1))
+            )
     finally:
         await log.close()
 
 
 def _speech(kind: str, at_ms: int) -> bytes:
-    return (
-        f'{{"type":"speech_event","timestamp":{at_ms},"data":{{"kind":"{kind}","timestamp":{at_ms / 1000}}}}}'.encode()
-    )
+    return f'{{"type":"speech_event","timestamp":{at_ms},"data":{{"kind":"{kind}","timestamp":{at_ms / 1000}}}}}'.encode()
 
 
 async def look(client: httpx.AsyncClient, path: str, seen: asyncio.Event) -> None:
@@ -112,7 +123,9 @@ async def look(client: httpx.AsyncClient, path: str, seen: asyncio.Event) -> Non
 
 
 async def delays_ms(client: httpx.AsyncClient, token: str, seconds: float) -> list[float]:
-    """How long it takes from a posted event until the page of its call has it, for answers of a call that goes on."""
+    """How long it takes from a posted event until the page of its call has it, for answers of a
+    call that goes on.
+    """
     seen, found = asyncio.Event(), []
     headers = {"authorization": f"Bearer {token}"}
     kinds = itertools.cycle(KINDS)
@@ -131,7 +144,9 @@ async def delays_ms(client: httpx.AsyncClient, token: str, seconds: float) -> li
         while time.monotonic() < until:
             await asyncio.sleep(PROBE_SECONDS)
             kind = next(kinds)
-            if kind != "bot_speech_started":  # an answer has a wait, so a row; the others may change nothing at once
+            if (
+                kind != "bot_speech_started"
+            ):  # an answer has a wait, so a row; the others may change nothing at once
                 await post(kind)
                 continue
             seen.clear()
@@ -165,12 +180,14 @@ async def measure(serve: Serve, minutes: float) -> None:
     share = (last.processor_seconds - first.processor_seconds) / passed
     percents = statistics.quantiles(found, n=100)
     say(
-        f"{listed['calls_running']} calls, {len(paths)} pages, {passed:.0f} s: {share:.0%} of a core, "
+        f"{listed['calls_running']} calls, {len(paths)} pages, {passed:.0f} s: {share:.0%} of a "
+        "core, "
         f"{first.resident_bytes / 1e6:.0f} to {last.resident_bytes / 1e6:.0f} MB, "
         f"log {(last_bytes - first_bytes) / 1e6 / passed * 60:.1f} MB/min"
     )
     say(
-        f"event to page, {len(found)} events: p50 {percents[49]:.0f} ms, p99 {percents[98]:.0f} ms; a call opens in {opened_ms:.0f} ms"
+        f"event to page, {len(found)} events: p50 {percents[49]:.0f} ms, p99 {percents[98]:.0f} "
+        f"ms; a call opens in {opened_ms:.0f} ms"
     )
 
 
@@ -184,7 +201,14 @@ def main() -> None:
         asyncio.run(write_old_call(folder))
         with serving(folder, Path(name) / "first.log") as serve:
             say(f"first start, two hours of one call to fold: {serve.seconds:.1f} s")
-            command = [str(COMMAND), "simulate", "--calls", str(arguments.calls), "--folder", str(folder)]
+            command = [
+                str(COMMAND),
+                "simulate",
+                "--calls",
+                str(arguments.calls),
+                "--folder",
+                str(folder),
+            ]
             with (Path(name) / "simulate.log").open("wb") as output:
                 simulating = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
             try:

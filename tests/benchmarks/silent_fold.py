@@ -1,4 +1,5 @@
-"""How long a successor folds what is in the log of the calls that are open, until it is live: one partition, no broker.
+"""How long a successor folds what is in the log of the calls that are open, until it is live: one
+partition, no broker.
 
 python -m tests.benchmarks.silent_fold CALLS
 """
@@ -44,7 +45,9 @@ def main() -> None:
     log = log_of(int(sys.argv[1]))
     version = sys.argv[2] if len(sys.argv) > 2 else "test"
     end = len(log.records)
-    row = PartitionRow(place=end, first=0, first_known_ms=START_MS, known_ms=START_MS, version=version)
+    row = PartitionRow(
+        place=end, first=0, first_known_ms=START_MS, known_ms=START_MS, version=version
+    )
     evaluator = PartitionEvaluator(LIMITS, "bench", writes_transcripts=True)
     partition, _ = partition_of(evaluator, recovery=Recovery(row, 0, end))
     gc.collect()
@@ -55,7 +58,10 @@ def main() -> None:
     seconds = time.process_time() - began
     assert not partition.is_recovering
     calls = len(evaluator.open_calls)
-    print(f"{calls:,} open calls, {end:,} records: {seconds:.1f} s, {seconds / end * 1e6:.1f} us a record")
+    print(
+        f"{calls:,} open calls, {end:,} records: {seconds:.1f} s, {seconds / end * 1e6:.1f} us a "
+        "record"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Recorded-looking input for the benchmarks: broker records of simulated calls, made before any clock starts."""
+"""Recorded-looking input for the benchmarks: broker records of simulated calls, made before any
+clock starts.
+"""
 
 import json
 from dataclasses import dataclass, field
@@ -41,7 +43,12 @@ def interleaved(calls: list[list[tuple[int, InputSource, bytes]]]) -> Traffic:
     for at_ms, number, _place, source, value in events:
         offsets[source] += 1
         traffic.append(
-            (source, BrokerRecord(TOPIC_BY_SOURCE[source], offsets[source], at_ms, b"call-%d" % number, value))
+            (
+                source,
+                BrokerRecord(
+                    TOPIC_BY_SOURCE[source], offsets[source], at_ms, b"call-%d" % number, value
+                ),
+            )
         )
     return traffic
 
@@ -50,12 +57,17 @@ def simulated_events(
     seed: int, start_ms: int = START_MS, kind: str = "cascade"
 ) -> list[tuple[int, InputSource, bytes]]:
     """One simulated call as (arrival, source, bytes)."""
-    call = simulate_call(seed, start_ms=start_ms, kind=kind)  # type: ignore[arg-type]  # a plain string is handier here
-    return [(event.arrival_ms, InputSource(event.source), event.value) for event in call.wire_events()]
+    # a plain string is handier here
+    call = simulate_call(seed, start_ms=start_ms, kind=kind)  # type: ignore[arg-type]
+    return [
+        (event.arrival_ms, InputSource(event.source), event.value) for event in call.wire_events()
+    ]
 
 
 def long_call(minutes: float, seed: int = 7) -> list[tuple[int, InputSource, bytes]]:
-    """One call of `minutes`: simulated calls end to end, numbered through, without the events that would end it."""
+    """One call of `minutes`: simulated calls end to end, numbered through, without the events that
+    would end it.
+    """
     events: list[tuple[int, InputSource, bytes]] = []
     start_ms = START_MS
     sequence = 0
@@ -78,4 +90,6 @@ def recorded_events() -> list[tuple[int, InputSource, bytes]]:
     if not RECORD.is_dir():
         return []
     call = next(iter(read_recordings(RECORD)))
-    return [(event.arrival_ms, InputSource(event.source), event.value) for event in in_time_order(call)]
+    return [
+        (event.arrival_ms, InputSource(event.source), event.value) for event in in_time_order(call)
+    ]

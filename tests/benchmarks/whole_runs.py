@@ -14,7 +14,9 @@ from tests.benchmarks.figures import Figures, say
 CALLS: Final = 600
 """About 8 s of work for one core; starting processes takes one of these seconds."""
 ROUNDS: Final = 3
-"""The best of several rounds, one way and the other in turn: other work on the machine disturbs both alike."""
+"""The best of several rounds, one way and the other in turn: other work on the machine disturbs
+both alike.
+"""
 
 
 def measure_runs(figures: Figures, folder: Path) -> None:
@@ -33,16 +35,30 @@ def measure_runs(figures: Figures, folder: Path) -> None:
             took, printed[processes] = _scored(path, processes)
             seconds[processes] = min(seconds[processes], took)
     assert printed[1] == printed[2], "the same bytes"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     figures.add("score_run_seconds", seconds[1], "in one process", "s")
     if cores < 2:
-        figures.not_measured("score_speed_up_ratio", "with two processes, times as fast", "this machine has one core")
+        figures.not_measured(
+            "score_speed_up_ratio", "with two processes, times as fast", "this machine has one core"
+        )
         return
-    figures.add("score_speed_up_ratio", seconds[1] / seconds[2], "with two processes, times as fast", "x")
+    figures.add(
+        "score_speed_up_ratio", seconds[1] / seconds[2], "with two processes, times as fast", "x"
+    )
 
 
 def _scored(path: Path, processes: int) -> tuple[float, bytes]:
     began = time.perf_counter()
-    command = [sys.executable, "-m", "streamer.cli.main", "score", str(path), "--processes", str(processes)]
+    command = [
+        sys.executable,
+        "-m",
+        "streamer.cli.main",
+        "score",
+        str(path),
+        "--processes",
+        str(processes),
+    ]
     ended = subprocess.run(command, capture_output=True, check=True)
     return time.perf_counter() - began, ended.stdout

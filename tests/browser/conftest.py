@@ -1,4 +1,6 @@
-"""A real browser: Debian's Chromium, driven through Playwright. Its profile is fresh in every run and gone after it."""
+"""A real browser: Debian's Chromium, driven through Playwright. Its profile is fresh in every run
+and gone after it.
+"""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +19,9 @@ PHONE, DESKTOP = 360, 1280
 HEIGHT = 900
 
 
-@pytest.fixture(scope="module")  # not longer: while Playwright's loop runs, no asynchronous test can start one
+@pytest.fixture(
+    scope="module"
+)  # not longer: while Playwright's loop runs, no asynchronous test can start one
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = chromium(playwright)
@@ -28,7 +32,9 @@ def browser() -> Iterator[Browser]:
 def chromium(playwright: Playwright) -> Browser:
     """A browser without a window, with a profile of its own."""
     path = require_tool("chromium", "Debian and Ubuntu: apt-get install chromium")
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # as root, Chromium refuses to start with a sandbox
+    options = (
+        ["--no-sandbox"] if os.geteuid() == 0 else []
+    )  # as root, Chromium refuses to start with a sandbox
     return playwright.chromium.launch(executable_path=path, args=options)
 
 
@@ -44,7 +50,9 @@ class Opened:
 def opened(browser: Browser, file: Path, *, width: int, scripts: bool = True) -> Opened:
     """Opens the file in a browser window of its own."""
     page = browser.new_page(
-        viewport={"width": width, "height": HEIGHT}, java_script_enabled=scripts, reduced_motion="reduce"
+        viewport={"width": width, "height": HEIGHT},
+        java_script_enabled=scripts,
+        reduced_motion="reduce",
     )
     seen = Opened(page)
     page.on("console", lambda message: seen.complaints.append(f"{message.type}: {message.text}"))
@@ -64,10 +72,13 @@ def _axe() -> str:
 
 
 def violations(page: Page) -> list[str]:
-    """What axe-core finds wrong with the page as it is now: rule, impact, and the first elements of each."""
+    """What axe-core finds wrong with the page as it is now: rule, impact, and the first elements of
+    each.
+    """
     page.evaluate(_axe())
     found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
-        f"{each['impact']}: {each['id']}: {', '.join(node['html'][:120] for node in each['nodes'][:3])}"
+        f"{each['impact']}: {each['id']}: "
+        f"{', '.join(node['html'][:120] for node in each['nodes'][:3])}"
         for each in found["violations"]
     ]

@@ -1,4 +1,5 @@
-"""The console in a real browser, on a real broker: a call appears and grows, can be reached by keyboard, and every view can be used.
+"""The console in a real browser, on a real broker: a call appears and grows, can be reached by
+keyboard, and every view can be used.
 
 The calls are replayed while the pages are open. What they say is hostile in one of them.
 """
@@ -58,11 +59,16 @@ def console(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Every role, and two calls that are over: one of them hostile."""
     folder = tmp_path_factory.mktemp("console")
     environment = integration.variables(
-        bootstrap, f"t{uuid.uuid4().hex[:8]}.", console__port="0", history__folder=str(folder / "history")
+        bootstrap,
+        f"t{uuid.uuid4().hex[:8]}.",
+        console__port="0",
+        history__folder=str(folder / "history"),
     )
     ran("topics", "create", **environment)
     with started(folder / "run.log", "run", **environment) as process:
-        found = wait_for(lambda: f"the console in:\n{process.text}", lambda: _ADDRESS.search(process.text), 30)
+        found = wait_for(
+            lambda: f"the console in:\n{process.text}", lambda: _ADDRESS.search(process.text), 30
+        )
         made = Console(f"{found[1].rstrip('/')}/", folder, environment)
         for name, text in (("hostile", HOSTILE), ("calm", "hello")):
             with made.replays(name, text=text) as replayed:
@@ -83,7 +89,9 @@ class Opened(NamedTuple):
 @pytest.fixture(params=[PHONE, DESKTOP])
 def seen(request: pytest.FixtureRequest, console: Console, browser: Browser) -> Iterator[Opened]:
     """The page of running calls."""
-    page = browser.new_page(viewport={"width": request.param, "height": HEIGHT}, reduced_motion="reduce")
+    page = browser.new_page(
+        viewport={"width": request.param, "height": HEIGHT}, reduced_motion="reduce"
+    )
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -95,7 +103,9 @@ def seen(request: pytest.FixtureRequest, console: Console, browser: Browser) -> 
 
 
 def test_a_call_appears_grows_and_ends(seen: Opened, console: Console) -> None:
-    """It is listed by itself; its page has more and more turns, and keeps open what was opened; at the end it says so."""
+    """It is listed by itself; its page has more and more turns, and keeps open what was opened; at
+    the end it says so.
+    """
     page, name = seen.page, f"grows-{seen.width}"
     with console.replays(name, turns=TURNS, speed=SPEED):
         page.get_by_title(name).click()
@@ -152,7 +162,9 @@ def test_a_call_is_labelled_by_keyboard(seen: Opened, console: Console) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("#call-people")).to_contain_text(f"fp: {note}")
     expect(page.locator("#call-people")).to_contain_text("ada, ")
-    assert f"fp: {note}" in " ".join(ran("call", "hostile", **console.environment).split()), "the topic has it"
+    assert f"fp: {note}" in " ".join(ran("call", "hostile", **console.environment).split()), (
+        "the topic has it"
+    )
     page.get_by_text("Label this call").click()
     page.get_by_label("Label", exact=True).fill("fp")
     page.get_by_label("Your name").fill("ada")
@@ -183,7 +195,9 @@ def test_what_was_known_at_a_moment_is_shown(seen: Opened, console: Console) -> 
     assert all_turns > 1
     page.get_by_label("What was known at").focus()
     page.keyboard.press("Home")
-    expect(page.get_by_text(re.compile(r"As it was known \d+ s after its first event\."))).to_be_visible()
+    expect(
+        page.get_by_text(re.compile(r"As it was known \d+ s after its first event\."))
+    ).to_be_visible()
     assert page.locator("#call-transcript .turn").count() < all_turns
     page.get_by_role("button", name="Back to now").click()
     expect(page.locator("#call-transcript .turn")).to_have_count(all_turns)
@@ -220,14 +234,18 @@ def test_every_view_fits_and_axe_has_no_complaint(
 def test_the_form_for_a_token_fits_too(console: Console, browser: Browser, tmp_path: Path) -> None:
     locked = console.environment | {"CALLGAUGE_CONSOLE__TOKEN": "a-token-of-many-characters"}
     with started(tmp_path / "locked.log", "run", "--roles", "console", **locked) as process:
-        found = wait_for(lambda: f"the console in:\n{process.text}", lambda: _ADDRESS.search(process.text), 30)
+        found = wait_for(
+            lambda: f"the console in:\n{process.text}", lambda: _ADDRESS.search(process.text), 30
+        )
         is_usable(browser, found[1], tmp_path / "login", "input[name=token]")
 
 
 def is_usable(browser: Browser, address: str, picture: Path, shown: str) -> None:
-    """Fails if axe-core complains of a page, or something does not fit. Pictures are left in the folder of the test, to be looked at.
+    """Fails if axe-core complains of a page, or something does not fit. Pictures are left in the
+    folder of the test, to be looked at.
 
-    The scripts of axe-core are no part of the page, so this browser takes them in spite of its policy.
+    The scripts of axe-core are no part of the page, so this browser takes them in spite of its
+    policy.
     """
     for width in (PHONE, DESKTOP):
         page = browser.new_page(viewport={"width": width, "height": HEIGHT}, bypass_csp=True)
@@ -239,7 +257,9 @@ def is_usable(browser: Browser, address: str, picture: Path, shown: str) -> None
             page.emulate_media(color_scheme=scheme)
             page.screenshot(path=f"{picture}-{width}-{scheme}-whole.png", full_page=True)
             assert violations(page) == []
-        wide, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        wide, room = page.evaluate(
+            "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
         assert wide <= room
         assert page.evaluate(STICKING_OUT) == []
         assert page.evaluate(LETTERINGS_ON_LETTERINGS) == []

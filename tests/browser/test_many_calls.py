@@ -1,4 +1,6 @@
-"""5,000 running calls in a real browser, on a real broker, while a thousand of their scores come each second."""
+"""5,000 running calls in a real browser, on a real broker, while a thousand of their scores come
+each second.
+"""
 
 import json
 import os
@@ -70,8 +72,12 @@ def address(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield found
 
 
-def test_of_thousands_of_calls_the_page_has_the_first_and_finds_every_one(address: str, browser: Browser) -> None:
-    """How soon is another question, which a busy machine answers wrongly: `make test-long` asks it. What counts here is work."""
+def test_of_thousands_of_calls_the_page_has_the_first_and_finds_every_one(
+    address: str, browser: Browser
+) -> None:
+    """How soon is another question, which a busy machine answers wrongly: `make test-long` asks it.
+    What counts here is work.
+    """
     page = browser.new_page(viewport={"width": DESKTOP, "height": HEIGHT}, reduced_motion="reduce")
     page.set_default_timeout(patient(60) * 1_000)
     page.goto(f"{address}/")
@@ -84,7 +90,9 @@ def test_of_thousands_of_calls_the_page_has_the_first_and_finds_every_one(addres
     page.evaluate(FOLLOWING, patient(60) * 1_000)
     longest_ms = longest_task_ms(browser.stop_tracing())
     print(f"longest task {longest_ms:.0f} ms of a processor")
-    assert page.locator("#calls > tr:not(.group)").count() == page.evaluate("window.mostRows") == ROWS
+    assert (
+        page.locator("#calls > tr:not(.group)").count() == page.evaluate("window.mostRows") == ROWS
+    )
     assert longest_ms < BUSY * TASK_MS
     page.close()
 
@@ -99,7 +107,9 @@ def test_thousands_of_calls_are_shown_at_once_and_for_long(address: str, browser
         TRACED_SECONDS * 1_000
     )  # without a question to the page: a first one runs scripts of Playwright there
     opening_ms = longest_task_ms(browser.stop_tracing())
-    page.wait_for_function(f"document.querySelectorAll('#calls > tr:not(.group)').length === {ROWS}")
+    page.wait_for_function(
+        f"document.querySelectorAll('#calls > tr:not(.group)').length === {ROWS}"
+    )
     page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
     paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     assert f"{CALLS:,}" in page.locator("#counts").inner_text()
@@ -115,8 +125,10 @@ def test_thousands_of_calls_are_shown_at_once_and_for_long(address: str, browser
     rows = page.locator("#calls > tr:not(.group)").count()
     page.close()
     print(
-        f"first paint {paint_ms:.0f} ms; filter {min(filter_ms):.0f} to {max(filter_ms):.0f} ms; longest task {longest_ms:.0f} ms of a "
-        f"processor; heap {before / 1e6:.2f} MB, then {after / 1e6:.2f} MB; load of the machine {os.getloadavg()[0]:.1f}"
+        f"first paint {paint_ms:.0f} ms; filter {min(filter_ms):.0f} to {max(filter_ms):.0f} ms; "
+        f"longest task {longest_ms:.0f} ms of a "
+        f"processor; heap {before / 1e6:.2f} MB, then {after / 1e6:.2f} MB; load of the machine "
+        f"{os.getloadavg()[0]:.1f}"
     )
     assert rows == ROWS
     assert paint_ms < patient(PAINT_MS)
@@ -126,12 +138,20 @@ def test_thousands_of_calls_are_shown_at_once_and_for_long(address: str, browser
 
 
 def longest_task_ms(trace: bytes) -> float:
-    """Processor time of the longest task of the page's main thread: other work on the machine makes it no longer."""
+    """Processor time of the longest task of the page's main thread: other work on the machine makes
+    it no longer.
+    """
     events = json.loads(trace)["traceEvents"]
     pages = {
-        each["tid"] for each in events if each["name"] == "thread_name" and each["args"]["name"] == "CrRendererMain"
+        each["tid"]
+        for each in events
+        if each["name"] == "thread_name" and each["args"]["name"] == "CrRendererMain"
     }
-    tasks = [each["tdur"] for each in events if each["name"] == "RunTask" and each["tid"] in pages and "tdur" in each]
+    tasks = [
+        each["tdur"]
+        for each in events
+        if each["name"] == "RunTask" and each["tid"] in pages and "tdur" in each
+    ]
     assert len(tasks) > REPEATS
     return float(max(tasks)) / 1_000
 
@@ -141,6 +161,8 @@ def heap_bytes(page: Page) -> float:
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
     session.send("HeapProfiler.collectGarbage")
-    found = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    found = {
+        each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]
+    }
     session.detach()
     return float(found["JSHeapUsedSize"])

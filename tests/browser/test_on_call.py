@@ -1,4 +1,6 @@
-"""What an engineer on call does with `callgauge serve` in a real browser: an agent falls silent, and its calls are looked at."""
+"""What an engineer on call does with `callgauge serve` in a real browser: an agent falls silent,
+and its calls are looked at.
+"""
 
 import re
 import time
@@ -33,16 +35,18 @@ class Caller:
     def says(self, text: str, ago_ms: int = 0) -> None:
         """The caller has spoken for a second, until so long ago."""
         self.send(
-            self._speech("user_speech_started", -ago_ms - 1_000), self._speech("user_speech_stopped", -ago_ms),
+            self._speech("user_speech_started", -ago_ms - 1_000),
+            self._speech("user_speech_stopped", -ago_ms),
             self._event("user_message", -ago_ms, data={"content": text}),
-        )  # fmt: skip
+        )
 
     def hears(self, text: str, ago_ms: int = 0) -> None:
         """The agent has spoken for half a second, until so long ago."""
         self.send(
-            self._speech("bot_speech_started", -ago_ms - 500), self._event("assistant_message", -ago_ms, data={"content": text}),
+            self._speech("bot_speech_started", -ago_ms - 500),
+            self._event("assistant_message", -ago_ms, data={"content": text}),
             self._speech("bot_speech_stopped", -ago_ms),
-        )  # fmt: skip
+        )
 
     def ends(self, reason: str) -> None:
         self.send(self._event("call_ended", reason=reason))
@@ -52,20 +56,26 @@ class Caller:
         return {"conversation_id": self._name, "type": kind, "timestamp": now_ms + at_ms, **more}
 
     def _speech(self, kind: str, at_ms: int) -> dict[str, Any]:
-        return self._event("speech_event", at_ms, data={"kind": kind, "timestamp": time.time() + at_ms / 1_000})
+        return self._event(
+            "speech_event", at_ms, data={"kind": kind, "timestamp": time.time() + at_ms / 1_000}
+        )
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     folder = tmp_path / "calls"
-    with started(tmp_path / "serve.log", "serve", "--folder", str(folder), "--port", "0", **SOON) as process:
+    with started(
+        tmp_path / "serve.log", "serve", "--folder", str(folder), "--port", "0", **SOON
+    ) as process:
         yield Served(process, folder, address_of(process))
 
 
 @pytest.fixture
 def page(served: Served, browser: Browser) -> Iterator[Page]:
     """The page of running calls."""
-    context = browser.new_context(viewport={"width": DESKTOP, "height": HEIGHT}, reduced_motion="reduce")
+    context = browser.new_context(
+        viewport={"width": DESKTOP, "height": HEIGHT}, reduced_motion="reduce"
+    )
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
     complaints: list[str] = []
@@ -111,7 +121,10 @@ def test_a_mute_agent_is_the_first_row_and_its_calls_stay_when_the_callers_have_
     began, first = time.monotonic(), page.locator("#agents > tr").first
     expect(first).to_contain_text("night", timeout=patient(SEEN_SECONDS) * 1_000)
     expect(first).to_contain_text("bad since")
-    print(f"the first row {time.monotonic() - began:.1f} s after callers spoke in vain for the third time")
+    print(
+        f"the first row {time.monotonic() - began:.1f} s after callers spoke in vain for the third "
+        "time"
+    )
     expect(page.locator("#counts .verdict")).to_contain_text("night 2 is bad since")
     expect(page.locator("#line-trouble strong")).to_have_text("2")
     for caller in mute:
@@ -149,12 +162,16 @@ def test_rows_keep_still_under_the_mouse(served: Served, page: Page) -> None:
         page.mouse.move(300 + time.monotonic() % 7, rows.first.bounding_box()["y"] + 9)  # type: ignore[index]
         page.wait_for_timeout(200)
     assert "silent for" in rows.nth(2).inner_text(), "it changes in its place"
-    assert [text.split()[0] for text in rows.all_inner_texts()] == [text.split()[0] for text in before]
+    assert [text.split()[0] for text in rows.all_inner_texts()] == [
+        text.split()[0] for text in before
+    ]
     page.mouse.move(5, 5)
     expect(rows.first).to_contain_text("third")
 
 
-def test_a_call_is_read_turn_by_turn_shared_and_left_for_the_next_one(served: Served, page: Page) -> None:
+def test_a_call_is_read_turn_by_turn_shared_and_left_for_the_next_one(
+    served: Served, page: Page
+) -> None:
     talked(served, "one", turns=6)
     talked(served, "two", turns=2)
     expect(page.get_by_title("two")).to_be_visible()  # the list that is left has both

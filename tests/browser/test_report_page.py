@@ -1,4 +1,5 @@
-"""The report page in a real browser: it fits, can be read and reached by keyboard, loads nothing, and needs no script.
+"""The report page in a real browser: it fits, can be read and reached by keyboard, loads nothing,
+and needs no script.
 
 The calls are the recorded one of the conformance data, one of ours, and several with an index.
 """
@@ -21,8 +22,18 @@ RECORD_ONLY = pytest.mark.parametrize("file", ["record"], indirect=True)
 GOALS = {
     "id": "rebooking",
     "subgoals": [
-        {"id": tool, "details": f"{tool} works.", "check": {"kind": "tool_result", "tool": tool, "outcome": "success"}}
-        for tool in ("get_reservation", "search_rebooking_options", "rebook_flight", "assign_seat", "refund")
+        {
+            "id": tool,
+            "details": f"{tool} works.",
+            "check": {"kind": "tool_result", "tool": tool, "outcome": "success"},
+        }
+        for tool in (
+            "get_reservation",
+            "search_rebooking_options",
+            "rebook_flight",
+            "assign_seat",
+            "refund",
+        )
     ],
 }
 CALLS = ("record", "ours", "several")
@@ -38,8 +49,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     goals = folder / "goals.json"
     long_word = "Donaudampfschifffahrtsgesellschaftskapitänsmütze" * 4
     texts = ["hello", long_word, "two words", "\u05e9\u05dc\u05d5\u05dd"]
-    several = [recorded(text, name=text[:60], conversation_id=f"{text}-{n}") for n, text in enumerate(texts)]
-    hasty = recorded(turns=40, conversation_id="hasty", pace=0.15)  # more turns than there is room for numbers
+    several = [
+        recorded(text, name=text[:60], conversation_id=f"{text}-{n}")
+        for n, text in enumerate(texts)
+    ]
+    hasty = recorded(
+        turns=40, conversation_id="hasty", pace=0.15
+    )  # more turns than there is room for numbers
     made = {"ours": [recorded(turns=60, name="book_seat")], "several": [*several, hasty]}
     written = {}
     for name, calls in made.items():
@@ -55,7 +71,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def _report(source: Path, goals: Path, html: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["callgauge", "report", str(source), "--goals", str(goals), "--html", str(html)])
+        patch.setattr(
+            sys,
+            "argv",
+            ["callgauge", "report", str(source), "--goals", str(goals), "--html", str(html)],
+        )
         with pytest.raises(SystemExit) as ended:
             cli.main()
     assert not ended.value.code
@@ -90,7 +110,9 @@ def test_it_fits_loads_nothing_and_complains_of_nothing(seen: Opened, file: Path
     page = seen.page
     assert page.evaluate(LETTERINGS_ON_LETTERINGS) == []
     for _ in range(2):
-        wide, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        wide, room = page.evaluate(
+            "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
         assert page.evaluate(STICKING_OUT) == []
         assert wide <= room
         _everything_open(page)
@@ -167,7 +189,9 @@ CONTRASTS = """() => {
 
 
 def test_axe_has_no_complaint(seen: Opened) -> None:
-    """The rules of axe-core for people who see, hear or move otherwise, in both schemes, with everything open."""
+    """The rules of axe-core for people who see, hear or move otherwise, in both schemes, with
+    everything open.
+    """
     _everything_open(seen.page)
     for scheme in ("light", "dark"):
         seen.page.emulate_media(color_scheme=scheme)
@@ -175,7 +199,9 @@ def test_axe_has_no_complaint(seen: Opened) -> None:
 
 
 def test_no_word_of_ours_breaks_in_its_middle(seen: Opened) -> None:
-    """Headings, labels and names stand on whole lines; only a word of a call that is longer than a line may break."""
+    """Headings, labels and names stand on whole lines; only a word of a call that is longer than a
+    line may break.
+    """
     _everything_open(seen.page)
     assert seen.page.evaluate(BROKEN_WORDS) == []
 
@@ -237,7 +263,9 @@ def test_everything_of_the_record_is_there(seen: Opened) -> None:
     waits = page.get_by_role("table").filter(has_text="Median 3.74 s of 8 turns")
     assert waits.get_by_role("row").count() == 11
     expect(waits.get_by_role("row", name="Turn 6")).to_contain_text("17.6 s")
-    expect(waits.get_by_role("row", name="Turn 3")).to_contain_text("began before the caller had finished.\u221221.3 s")
+    expect(waits.get_by_role("row", name="Turn 3")).to_contain_text(
+        "began before the caller had finished.\u221221.3 s"
+    )
     expect(page.get_by_role("img", name="Progress after each turn: turn 1 0 %;")).to_be_visible()
     expect(page.get_by_text("Reached in turn 8").first).to_be_visible()
     expect(page.get_by_role("heading", name="Turn 10 from")).to_be_attached()
@@ -245,14 +273,18 @@ def test_everything_of_the_record_is_there(seen: Opened) -> None:
 
 @RECORD_ONLY
 def test_turns_are_reached_by_keyboard(seen: Opened) -> None:
-    """The tab key leads from the box of the timeline to the first turns, and enter leads to the words of a turn."""
+    """The tab key leads from the box of the timeline to the first turns, and enter leads to the
+    words of a turn.
+    """
     page = seen.page
     box = page.get_by_role("group", name="Timeline; it scrolls sideways").first
     box.focus()
     for turn in (0, 1):
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.getAttribute('href')") == f"#c1-t{turn}"
-        outline = page.evaluate("getComputedStyle(document.activeElement.querySelector('rect')).strokeWidth")
+        outline = page.evaluate(
+            "getComputedStyle(document.activeElement.querySelector('rect')).strokeWidth"
+        )
         assert outline == "2px"
     page.keyboard.press("Enter")
     expect(page.locator("#c1-t1")).to_be_in_viewport()

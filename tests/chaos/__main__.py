@@ -1,4 +1,6 @@
-"""`make chaos`: compares `scores` after crashes, freezes and restarts with the records that it must have."""
+"""`make chaos`: compares `scores` after crashes, freezes and restarts with the records that it must
+have.
+"""
 
 import argparse
 import signal
@@ -17,7 +19,13 @@ from tests.chaos.load.load import LoadError
 from tests.chaos.load.poison import Kind
 from tests.chaos.runs.canary_run import not_as_it_must_be
 from tests.chaos.runs.chaos_run import Outcome, Plan, chaos
-from tests.chaos.runs.measuring_runs import fencing, leaders_killed, overload, recovery, recovery_after_stop
+from tests.chaos.runs.measuring_runs import (
+    fencing,
+    leaders_killed,
+    overload,
+    recovery,
+    recovery_after_stop,
+)
 from tests.chaos.stage import RunError
 from tests.chaos.verdict.topic_reader import UnreadableError
 from tests.support.brokers import kafka_broker
@@ -54,32 +62,68 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=usual.seed, help="decides calls and faults")
     parser.add_argument("--calls", type=int, default=usual.calls, help="at the same time")
     parser.add_argument(
-        "--rate", type=float, default=usual.rate, help="how many times faster than real they are played"
+        "--rate",
+        type=float,
+        default=usual.rate,
+        help="how many times faster than real they are played",
     )
     parser.add_argument("--evaluators", type=int, default=usual.evaluators, help="at least so many")
     parser.add_argument("--partitions", type=int, default=usual.partitions)
-    parser.add_argument("--spacing", type=float, default=usual.spacing_seconds, help="mean seconds between two faults")
     parser.add_argument(
-        "--brokers", type=int, choices=(1, 3), default=1, help="3: their coordinators move, and they lose sight too"
-    )
-    parser.add_argument("--leaders", action="store_true", help="of three brokers, kill the leader of each partition")
-    parser.add_argument(
-        "--faults", nargs="+", type=Fault, choices=list(Fault), metavar="FAULT", help=f"only these: {', '.join(Fault)}"
+        "--spacing",
+        type=float,
+        default=usual.spacing_seconds,
+        help="mean seconds between two faults",
     )
     parser.add_argument(
-        "--poison", nargs="*", type=Kind, choices=list(Kind), metavar="KIND", help=f"only these: {', '.join(Kind)}"
+        "--brokers",
+        type=int,
+        choices=(1, 3),
+        default=1,
+        help="3: their coordinators move, and they lose sight too",
     )
-    parser.add_argument("--recovery", action="store_true", help="kill one of two evaluators and measure")
-    parser.add_argument("--recovery-after-stop", action="store_true", help="stop one of two in order and measure")
-    parser.add_argument("--overload", action="store_true", help="more than one evaluator can hold, and measure")
+    parser.add_argument(
+        "--leaders", action="store_true", help="of three brokers, kill the leader of each partition"
+    )
+    parser.add_argument(
+        "--faults",
+        nargs="+",
+        type=Fault,
+        choices=list(Fault),
+        metavar="FAULT",
+        help=f"only these: {', '.join(Fault)}",
+    )
+    parser.add_argument(
+        "--poison",
+        nargs="*",
+        type=Kind,
+        choices=list(Kind),
+        metavar="KIND",
+        help=f"only these: {', '.join(Kind)}",
+    )
+    parser.add_argument(
+        "--recovery", action="store_true", help="kill one of two evaluators and measure"
+    )
+    parser.add_argument(
+        "--recovery-after-stop", action="store_true", help="stop one of two in order and measure"
+    )
+    parser.add_argument(
+        "--overload", action="store_true", help="more than one evaluator can hold, and measure"
+    )
     parser.add_argument(
         "--canary",
         choices=(*CANARIES, "all"),
         help="only show that the checker finds what is broken, and nothing that is whole",
     )
-    parser.add_argument("--no-canary", action="store_true", help="leave out the short canary before the run")
-    parser.add_argument("--fencing", action="store_true", help="with transactions and without, and measure")
-    parser.add_argument("--keep", type=Path, help="a folder for the logs, which is kept; a temporary one by default")
+    parser.add_argument(
+        "--no-canary", action="store_true", help="leave out the short canary before the run"
+    )
+    parser.add_argument(
+        "--fencing", action="store_true", help="with transactions and without, and measure"
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for the logs, which is kept; a temporary one by default"
+    )
     arguments = parser.parse_args()
     plan = Plan(
         seed=arguments.seed,
@@ -98,15 +142,21 @@ def main() -> int:
     run: Run = next((run for name, run in RUNS.items() if getattr(arguments, name)), chaos)
     try:
         if kinds := _canaries(arguments, run):
-            for complaint in (complaints := not_as_it_must_be(kinds, say, has_controls=bool(arguments.canary))):
+            for complaint in (
+                complaints := not_as_it_must_be(kinds, say, has_controls=bool(arguments.canary))
+            ):
                 say(f"chaos: {complaint}, so it proves nothing")
             if complaints:
                 return NOTHING_PROVEN
         if arguments.canary:
             return 0
-        with tempfile.TemporaryDirectory(prefix="callgauge-chaos-", ignore_cleanup_errors=True) as name:
+        with tempfile.TemporaryDirectory(
+            prefix="callgauge-chaos-", ignore_cleanup_errors=True
+        ) as name:
             folder = arguments.keep or Path(name)
-            with clusters.running(folder, brokers, loses_sight=run is chaos and brokers > 1) as cluster:
+            with clusters.running(
+                folder, brokers, loses_sight=run is chaos and brokers > 1
+            ) as cluster:
                 outcome = run(plan, cluster, folder, say)
     except _PROVES_NOTHING as error:
         say(f"chaos: {error}")
@@ -145,7 +195,8 @@ def lines_of(outcome: Outcome, seed: int) -> Iterator[str]:
         yield f"{kind} {name}: {count}"
     yield from outcome.what
     yield (
-        f"missing={findings.missing} duplicate={findings.duplicate} wrong={findings.wrong} seed={seed} "
+        f"missing={findings.missing} duplicate={findings.duplicate} wrong={findings.wrong} "
+        f"seed={seed} "
         f"calls={findings.calls} scores={findings.scores} faults={outcome.faults}"
     )
 

@@ -1,9 +1,11 @@
-"""Kills `callgauge serve` again and again under load, and compares what it leaves with what must be there.
+"""Kills `callgauge serve` again and again under load, and compares what it leaves with what must be
+there.
 
-`python -m tests.chaos.serve --kills 300 --seed 1 --calls 10` prints one line of figures; its exit code is 0 when nothing is missing,
-doubled or wrong. Senders post simulated calls over HTTP and send each batch again until it is acknowledged. The process gets SIGKILL while
-it starts, in the middle of a commit, and at any other moment. A trigger in the database notes every record that is ever decided, because
-history takes them away.
+`python -m tests.chaos.serve --kills 300 --seed 1 --calls 10` prints one line of figures; its exit
+code is 0 when nothing is missing, doubled or wrong. Senders post simulated calls over HTTP and send
+each batch again until it is acknowledged. The process gets SIGKILL while it starts, in the middle
+of a commit, and at any other moment. A trigger in the database notes every record that is ever
+decided, because history takes them away.
 """
 
 import argparse
@@ -40,7 +42,13 @@ from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
 from schemas.rows import CallRow, GoalsRow, Row, WordsRow, decode, decode_words
-from schemas.topics import JUDGE_REQUESTS_TOPIC, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC, WORDS_TOPIC
+from schemas.topics import (
+    JUDGE_REQUESTS_TOPIC,
+    QUARANTINE_TOPIC,
+    SCORES_TOPIC,
+    TRANSCRIPTS_TOPIC,
+    WORDS_TOPIC,
+)
 from streamer.facts import TOKEN_FILE
 from streamer.roles.serving import _evaluator_settings
 from streamer.settings.listing import settings_from
@@ -107,7 +115,10 @@ class Outcome:
 
     def line(self) -> str:
         """All of it in one line, but for the sentences."""
-        return " ".join(f"{name}={number:g}" for name, number in {**self.figures, "wrong": len(self.findings)}.items())
+        return " ".join(
+            f"{name}={number:g}"
+            for name, number in {**self.figures, "wrong": len(self.findings)}.items()
+        )
 
 
 # The process.
@@ -137,8 +148,11 @@ class Server:
         with self._output.open("ab") as file:
             self._popen = subprocess.Popen(
                 [str(COMMAND), "serve", "--folder", str(self.folder), "--port", str(self._port)],
-                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=self._environment,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+            )
         self._began = time.monotonic()
 
     async def ready(self) -> None:
@@ -146,12 +160,16 @@ class Server:
         async with httpx.AsyncClient() as client:
             while self.is_running and time.monotonic() - self._began < patient(30):
                 with contextlib.suppress(httpx.HTTPError):
-                    if (await client.get(f"{self.address}/readyz", timeout=5)).status_code == httpx.codes.OK:
+                    if (
+                        await client.get(f"{self.address}/readyz", timeout=5)
+                    ).status_code == httpx.codes.OK:
                         self.ready_seconds.append(time.monotonic() - self._began)
                         return
                 await asyncio.sleep(0.02)
         code = None if self._popen is None else self._popen.poll()
-        raise AssertionError(f"it does not become ready, exit code {code}:\n{self._output.read_text()[-2_000:]}")
+        raise AssertionError(
+            f"it does not become ready, exit code {code}:\n{self._output.read_text()[-2_000:]}"
+        )
 
     @property
     def is_running(self) -> bool:
@@ -224,7 +242,9 @@ class Senders:
     async def send(self, number: int) -> None:
         """One sender, with one call at a time."""
         rng = random.Random(f"{self._plan.seed} {number}")  # noqa: S311  # a seed decides it
-        async with httpx.AsyncClient(base_url=self._server.address, headers=self._headers, timeout=10.0) as client:
+        async with httpx.AsyncClient(
+            base_url=self._server.address, headers=self._headers, timeout=10.0
+        ) as client:
             while not self.is_over:
                 await self._send_call(client, rng)
 
@@ -242,7 +262,11 @@ class Senders:
             now = time.monotonic()
             at_ms += (now - looked) * 1_000 * self.rate
             looked = now
-            due = [each for each in events[place : place + MOST_EVENTS] if each.arrival_ms - began_ms <= at_ms]
+            due = [
+                each
+                for each in events[place : place + MOST_EVENTS]
+                if each.arrival_ms - began_ms <= at_ms
+            ]
             if due:
                 key = f"{name}/{place}"
                 records = [record_of(name, each, CE_SOURCE) for each in due]
@@ -264,7 +288,9 @@ class Senders:
         ids: Sequence[tuple[str, str]],
     ) -> None:
         """Sends a batch until it is acknowledged. Without ids it was acknowledged before."""
-        kind = "application/cloudevents-batch+json" if body.startswith("[") else "application/x-ndjson"
+        kind = (
+            "application/cloudevents-batch+json" if body.startswith("[") else "application/x-ndjson"
+        )
         headers = {"content-type": kind, "idempotency-key": key}
         while True:
             self.tries += 1
@@ -281,13 +307,17 @@ class Senders:
             await asyncio.sleep(rng.uniform(0.02, 0.2))
 
 
-def _as_cloud_events(name: str, key: str, records: Sequence[Any]) -> tuple[str, list[tuple[str, str]]]:
+def _as_cloud_events(
+    name: str, key: str, records: Sequence[Any]
+) -> tuple[str, list[tuple[str, str]]]:
     """A batch whose events have ids of their own."""
     del key
     events, ids = [], []
     for record in records:
         attributes = {
-            each.removeprefix("ce_"): text.decode() for each, text in record.headers if each.startswith("ce_")
+            each.removeprefix("ce_"): text.decode()
+            for each, text in record.headers
+            if each.startswith("ce_")
         }
         events.append({**attributes, "data": json.loads(record.value)})
         ids.append((CE_SOURCE, attributes["id"]))
@@ -301,16 +331,26 @@ _STREAMS: Final = {"pipecat": "pipecat", "elevenlabs": "user_sim", "audit": "aud
 def _as_lines(name: str, key: str, records: Sequence[Any]) -> tuple[str, list[tuple[str, str]]]:
     """A batch whose events have their ids from the key of the request and from their places."""
     lines = [
-        json.dumps({**json.loads(record.value), "conversation_id": name, "stream": _STREAMS[record.source.value]})
+        json.dumps(
+            {
+                **json.loads(record.value),
+                "conversation_id": name,
+                "stream": _STREAMS[record.source.value],
+            }
+        )
         for record in records
     ]
-    return "\n".join(lines), [("callgauge.ingest", f"{key}/{place}") for place in range(1, len(lines) + 1)]
+    return "\n".join(lines), [
+        ("callgauge.ingest", f"{key}/{place}") for place in range(1, len(lines) + 1)
+    ]
 
 
 # The run.
 
 
-async def chaos(plan: Plan, folder: Path, say: Callable[[str], None] = print, **environment: str) -> Outcome:
+async def chaos(
+    plan: Plan, folder: Path, say: Callable[[str], None] = print, **environment: str
+) -> Outcome:
     """Kills it so many times, lets every call end, and judges."""
     outcome, began = Outcome(), time.monotonic()
     rng = random.Random(plan.seed)  # noqa: S311  # a seed decides it
@@ -338,7 +378,10 @@ async def chaos(plan: Plan, folder: Path, say: Callable[[str], None] = print, **
                     await asyncio.sleep(REST_SECONDS)
                 server.start()
                 if number % 25 == 0:
-                    say(f"{number} kills, {len(senders.sent)} batches, {time.monotonic() - began:.0f} s")
+                    say(
+                        f"{number} kills, {len(senders.sent)} batches, "
+                        f"{time.monotonic() - began:.0f} s"
+                    )
             senders.rate, senders.is_over = FINISH_RATE, True
             async with asyncio.timeout(patient(120)):
                 await asyncio.gather(*sending)
@@ -357,11 +400,15 @@ async def chaos(plan: Plan, folder: Path, say: Callable[[str], None] = print, **
     outcome.findings += [f"a batch was refused: {each}" for each in senders.refused]
     outcome.findings += _faults_in(folder / "serve.log")
     outcome.figures |= {
-        "kills": plan.kills, **{f"kills_{name}": number for name, number in sorted(kinds.items())},
-        "seed": plan.seed, "batches": len(senders.sent), "tries": senders.tries,
+        "kills": plan.kills,
+        **{f"kills_{name}": number for name, number in sorted(kinds.items())},
+        "seed": plan.seed,
+        "batches": len(senders.sent),
+        "tries": senders.tries,
         "slowest_start_s": round(max(server.ready_seconds), 2),
-        "mean_start_s": round(sum(server.ready_seconds) / len(server.ready_seconds), 2), "stop_s": round(seconds, 2),
-    }  # fmt: skip
+        "mean_start_s": round(sum(server.ready_seconds) / len(server.ready_seconds), 2),
+        "stop_s": round(seconds, 2),
+    }
     await judge(server.folder, folder / "folded", senders.sent, outcome, environment)
     outcome.figures["seconds"] = round(time.monotonic() - began)
     return outcome
@@ -381,12 +428,17 @@ async def _kill(server: Server, kind: str, rng: random.Random) -> None:
 
 
 def _note_all_that_is_decided(folder: Path) -> None:
-    with contextlib.closing(sqlite3.connect(folder / FILE_NAME, timeout=30)) as connection, connection:
+    with (
+        contextlib.closing(sqlite3.connect(folder / FILE_NAME, timeout=30)) as connection,
+        connection,
+    ):
         connection.execute(
-            "CREATE TABLE decided (n INTEGER PRIMARY KEY, topic TEXT, offset INTEGER, key BLOB, value BLOB)"
+            "CREATE TABLE decided (n INTEGER PRIMARY KEY, topic TEXT, offset INTEGER, key BLOB, "
+            "value BLOB)"
         )
         connection.execute(
-            "CREATE TRIGGER note AFTER INSERT ON record BEGIN INSERT INTO decided (topic, offset, key, value) "
+            "CREATE TRIGGER note AFTER INSERT ON record BEGIN INSERT INTO decided (topic, offset, "
+            "key, value) "
             "VALUES (new.topic, new.offset, new.key, new.value); END"
         )
 
@@ -403,10 +455,14 @@ async def _until_all_is_closed(folder: Path, outcome: Outcome) -> None:
         await asyncio.sleep(0.1)
         with _read(folder) as there:
             (calls,) = there.execute("SELECT count(*) FROM call WHERE closed IS NULL").fetchone()
-            (records,) = there.execute("SELECT count(*) FROM record WHERE topic != ?", [QUARANTINE_TOPIC]).fetchone()
+            (records,) = there.execute(
+                "SELECT count(*) FROM record WHERE topic != ?", [QUARANTINE_TOPIC]
+            ).fetchone()
             left = calls, records
     if any(left):
-        outcome.findings.append(f"{left[0]} calls do not close, and {left[1]} records stay in the log")
+        outcome.findings.append(
+            f"{left[0]} calls do not close, and {left[1]} records stay in the log"
+        )
 
 
 def _faults_in(output: Path) -> Iterator[str]:
@@ -451,19 +507,30 @@ def decided_in(records: Iterable[tuple[str, bytes, bytes]]) -> Decided:
 
 
 async def judge(
-    folder: Path, scratch: Path, sent: Sequence[Sent], outcome: Outcome, environment: Mapping[str, str]
+    folder: Path,
+    scratch: Path,
+    sent: Sequence[Sent],
+    outcome: Outcome,
+    environment: Mapping[str, str],
 ) -> None:
-    """Compares the log with what was acknowledged, and what was decided with a fold of the log in peace."""
+    """Compares the log with what was acknowledged, and what was decided with a fold of the log in
+    peace.
+    """
     with _read(folder) as there:
         _judge_events(there, sent, outcome)
         said = there.execute("SELECT topic, key, value FROM decided ORDER BY n").fetchall()
-        numbers = [offset for (offset,) in there.execute("SELECT offset FROM decided ORDER BY n").fetchall()]
+        numbers = [
+            offset
+            for (offset,) in there.execute("SELECT offset FROM decided ORDER BY n").fetchall()
+        ]
     if numbers and numbers != [*range(numbers[0], numbers[0] + len(numbers))]:
         outcome.findings.append("the offsets of what was decided have gaps, or come twice")
     decided, expected = decided_in(said), decided_in(await _folded(folder, scratch, environment))
     outcome.figures |= {"calls": len(expected.rows), "rows": sum(map(len, decided.rows.values()))}
     calls = {each.call for each in sent}
-    outcome.findings += [f"{call}: was acknowledged and has no row" for call in sorted(calls - set(expected.rows))]
+    outcome.findings += [
+        f"{call}: was acknowledged and has no row" for call in sorted(calls - set(expected.rows))
+    ]
     for call in sorted({*expected.rows, *decided.rows}):
         outcome.findings += [f"{call}: {each}" for each in _faults_of(call, decided, expected)]
     if decided.others != expected.others:
@@ -477,7 +544,10 @@ def _judge_events(there: sqlite3.Connection, sent: Sequence[Sent], outcome: Outc
     of_calls: dict[str, list[tuple[str, str]]] = {}
     at_ms: dict[tuple[str, str], int] = {}
     ticks = gaps = 0
-    found = "SELECT source, (SELECT key FROM call WHERE id = log.call), at_ms, value, headers FROM log ORDER BY place"
+    found = (
+        "SELECT source, (SELECT key FROM call WHERE id = log.call), at_ms, value, headers FROM log "
+        "ORDER BY place"
+    )
     last_ms = 0
     for source, key, time_ms, value, headers in there.execute(found):
         if time_ms < last_ms:
@@ -498,22 +568,34 @@ def _judge_events(there: sqlite3.Connection, sent: Sequence[Sent], outcome: Outc
     for batch in sent:
         acked.setdefault(batch.call, []).extend(batch.ids)
     wanted = {each for batch in sent for each in batch.ids}
-    outcome.findings += [f"{each}: was acknowledged and is not in the log" for each in sorted(wanted - set(in_log))]
-    outcome.findings += [f"{each}: is {number} times in the log" for each, number in in_log.items() if number > 1]
+    outcome.findings += [
+        f"{each}: was acknowledged and is not in the log" for each in sorted(wanted - set(in_log))
+    ]
+    outcome.findings += [
+        f"{each}: is {number} times in the log" for each, number in in_log.items() if number > 1
+    ]
     outcome.findings += [f"{each}: nobody sent it" for each in sorted(set(in_log) - wanted)]
     for call, ids in acked.items():
         once = list(dict.fromkeys(ids))  # the simulator repeats some, as producers do
         if of_calls.get(call) != once:
-            outcome.findings.append(f"{call}: its events are in another order than they were sent in")
+            outcome.findings.append(
+                f"{call}: its events are in another order than they were sent in"
+            )
     outcome.figures |= {
-        "events": len(wanted), "ticks": ticks, "gaps": gaps,
+        "events": len(wanted),
+        "ticks": ticks,
+        "gaps": gaps,
         # The process was killed between the commit and its answer, and the batch came again.
-        "written_unacknowledged": sum(any(at_ms.get(each, batch.acked_after_ms) < batch.acked_after_ms for each in batch.ids)
-                                      for batch in sent),
-    }  # fmt: skip
+        "written_unacknowledged": sum(
+            any(at_ms.get(each, batch.acked_after_ms) < batch.acked_after_ms for each in batch.ids)
+            for batch in sent
+        ),
+    }
 
 
-async def _folded(folder: Path, scratch: Path, environment: Mapping[str, str]) -> list[tuple[str, bytes, bytes]]:
+async def _folded(
+    folder: Path, scratch: Path, environment: Mapping[str, str]
+) -> list[tuple[str, bytes, bytes]]:
     """What one process decides that reads the log from its first record to its last."""
     undecided(folder, scratch)
     with contextlib.closing(sqlite3.connect(scratch / FILE_NAME)) as connection, connection:
@@ -523,7 +605,9 @@ async def _folded(folder: Path, scratch: Path, environment: Mapping[str, str]) -
     log.open()
     log._writer.execute("PRAGMA synchronous = OFF")
     try:
-        evaluator = FileEvaluator(log, _settings(environment), Instruments(CollectorRegistry(), ["evaluator"]))
+        evaluator = FileEvaluator(
+            log, _settings(environment), Instruments(CollectorRegistry(), ["evaluator"])
+        )
         await evaluator._take_over()
         partition = evaluator.partition
         while records := log.read(partition.next_offset, 1_000):
@@ -533,8 +617,18 @@ async def _folded(folder: Path, scratch: Path, environment: Mapping[str, str]) -
                 partition.close_some()
             while partition.outbox.is_filled:
                 await evaluator._write(partition.outbox.first())
-        topics = (SCORES_TOPIC, WORDS_TOPIC, TRANSCRIPTS_TOPIC, JUDGE_REQUESTS_TOPIC, QUARANTINE_TOPIC)
-        return [(topic, key, value) for topic in topics for _, key, value, *_ in log.records(topic, 0, 2**40)]
+        topics = (
+            SCORES_TOPIC,
+            WORDS_TOPIC,
+            TRANSCRIPTS_TOPIC,
+            JUDGE_REQUESTS_TOPIC,
+            QUARANTINE_TOPIC,
+        )
+        return [
+            (topic, key, value)
+            for topic in topics
+            for _, key, value, *_ in log.records(topic, 0, 2**40)
+        ]
     finally:
         await log.close()
 
@@ -544,7 +638,9 @@ def _settings(environment: Mapping[str, str]) -> EvaluatorSettings:
     before = dict(os.environ)
     os.environ.update({**ENVIRONMENT, **environment})
     try:
-        return _evaluator_settings(settings_from(None), ["evaluator", "exporter", "history", "console", "ingest"])
+        return _evaluator_settings(
+            settings_from(None), ["evaluator", "exporter", "history", "console", "ingest"]
+        )
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -560,11 +656,21 @@ def _faults_of(call: str, decided: Decided, expected: Decided) -> Iterator[str]:
         yield "has rows behind its closed one"
     if wrong := _different(_plain(rows), _plain(wanted)):
         yield f"its newest rows are others: {wrong}"
-    counted = Counter((subject_of(row), name) for row in rows if not isinstance(row, GoalsRow) for name in row.news)
+    counted = Counter(
+        (subject_of(row), name)
+        for row in rows
+        if not isinstance(row, GoalsRow)
+        for name in row.news
+    )
     twice = [each for each, number in counted.items() if number > 1 and each[1] != "wait_revised"]
     if twice:
         yield f"counts twice: {twice}"
-    due = {(subject_of(row), name) for row in wanted if not isinstance(row, GoalsRow) for name in row.news}
+    due = {
+        (subject_of(row), name)
+        for row in wanted
+        if not isinstance(row, GoalsRow)
+        for name in row.news
+    }
     if set(counted) != due:
         yield f"counts {set(counted) - due} and not {due - set(counted)}"
     revisions: dict[object, int] = {}
@@ -572,7 +678,9 @@ def _faults_of(call: str, decided: Decided, expected: Decided) -> Iterator[str]:
         if row.revision < revisions.get(subject_of(row), 0):
             yield f"{subject_of(row)} goes back to revision {row.revision}"
         revisions[subject_of(row)] = row.revision
-    if wrong := _different(_words(decided.words.get(call, [])), _words(expected.words.get(call, []))):
+    if wrong := _different(
+        _words(decided.words.get(call, [])), _words(expected.words.get(call, []))
+    ):
         yield f"its words are others: {wrong}"
     if decided.transcripts.get(call) != expected.transcripts.get(call):
         yield f"has {len(decided.transcripts.get(call, []))} transcripts, or others"
@@ -594,10 +702,15 @@ def _words(rows: Iterable[WordsRow]) -> dict[Any, Any]:
     return {row.turn: msgspec.to_builtins(row) for row in rows}
 
 
-def _different(found: Mapping[Any, Mapping[str, Any]], wanted: Mapping[Any, Mapping[str, Any]]) -> list[str]:
+def _different(
+    found: Mapping[Any, Mapping[str, Any]], wanted: Mapping[Any, Mapping[str, Any]]
+) -> list[str]:
     """The fields that are not as they must be."""
     return [
-        f"{each}.{name}: {found.get(each, {}).get(name)!r} and not {wanted.get(each, {}).get(name)!r}"[:200]
+        (
+            f"{each}.{name}: {found.get(each, {}).get(name)!r} and not "
+            f"{wanted.get(each, {}).get(name)!r}"
+        )[:200]
         for each in sorted({*found, *wanted}, key=str)
         for name in sorted({*found.get(each, {}), *wanted.get(each, {})})
         if found.get(each, {}).get(name) != wanted.get(each, {}).get(name)
@@ -608,7 +721,9 @@ def _judge_history(folder: Path, decided: Decided, outcome: Outcome) -> None:
     """History has every call, closed once, with its newest rows, its words and its transcript."""
     history = SqliteHistory(folder)
     try:
-        listed = Counter(str(each["conversation_id"]) for each in history.find(Question(0, 2**53, most=None)))
+        listed = Counter(
+            str(each["conversation_id"]) for each in history.find(Question(0, 2**53, most=None))
+        )
         for call, rows in sorted(decided.rows.items()):
             kept = history.call(call)
             if listed[call] != 1 or kept is None:
@@ -618,7 +733,11 @@ def _judge_history(folder: Path, decided: Decided, outcome: Outcome) -> None:
             assert day is not None
             number = day.rows.id_of(call)
             assert number is not None
-            all_rows = [decode(value) for (kind, _, _), (_, value) in day.rows._all(number) if kind == "call"]
+            all_rows = [
+                decode(value)
+                for (kind, _, _), (_, value) in day.rows._all(number)
+                if kind == "call"
+            ]
             closed = [row for row in all_rows if isinstance(row, CallRow) and row.state == "closed"]
             if len(closed) != 1:
                 outcome.findings.append(f"{call}: history has {len(closed)} closed rows of it")
@@ -629,7 +748,10 @@ def _judge_history(folder: Path, decided: Decided, outcome: Outcome) -> None:
                 outcome.findings.append(f"{call}: history has other words")
             if [day.transcript(call)] != decided.transcripts.get(call, [None]):
                 outcome.findings.append(f"{call}: history has another transcript")
-        outcome.findings += [f"{call}: is in history and was never decided" for call in set(listed) - set(decided.rows)]
+        outcome.findings += [
+            f"{call}: is in history and was never decided"
+            for call in set(listed) - set(decided.rows)
+        ]
     finally:
         history.close()
 
@@ -642,9 +764,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=usual.seed, help="decides calls and moments")
     parser.add_argument("--calls", type=int, default=usual.calls, help="at the same time")
     parser.add_argument(
-        "--rate", type=float, default=usual.rate, help="how many times faster than real they are played"
+        "--rate",
+        type=float,
+        default=usual.rate,
+        help="how many times faster than real they are played",
     )
-    parser.add_argument("--keep", type=Path, help="a folder for all files, which is kept; a temporary one by default")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="a folder for all files, which is kept; a temporary one by default",
+    )
     given = parser.parse_args()
 
     def say(text: str) -> None:

@@ -1,4 +1,6 @@
-"""The common parts of all runs: a cluster, topics, sequencers and evaluators, the load, and a reader of the scores."""
+"""The common parts of all runs: a cluster, topics, sequencers and evaluators, the load, and a
+reader of the scores.
+"""
 
 import asyncio
 import os
@@ -41,7 +43,9 @@ LOOK_SECONDS: Final = 0.1
 PROGRESS_SECONDS: Final = 10.0
 READY_SECONDS: Final = 90.0
 CREATE_TRIES: Final = 3
-"""A busy broker may need longer to show a topic than the command waits; created topics and partitions stay."""
+"""A busy broker may need longer to show a topic than the command waits; created topics and
+partitions stay.
+"""
 IDLE_MS: Final = 40_000
 """Longer than any silence in a simulated call together with a restart of the broker."""
 GRACE_MS: Final = 2_000
@@ -50,7 +54,8 @@ QUIET_SECONDS: Final = IDLE_MS / 1_000 + SESSION_SECONDS + 40
 LIMITS: Final = {
     "CALLGAUGE_LIMITS__IDLE_MS": str(IDLE_MS),
     "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS),
-    "CALLGAUGE_LIMITS__DELIVERY_ALLOWANCE_MS": "0",  # so that a silence of a little more than 3 s is dead air
+    # so that a silence of a little more than 3 s is dead air
+    "CALLGAUGE_LIMITS__DELIVERY_ALLOWANCE_MS": "0",
 }
 
 _SAID_AGAIN = re.compile(rb'"revision":\d*[13579],')
@@ -77,7 +82,8 @@ class Stage:
         excuses: When records of an input may come after the time that was known.
         scores: Records of `scores` seen so far.
         newer_closings: Calls that evaluators of the newer version have closed so far.
-        said_again: Records of `scores` with a revision that calls have only after a change of versions.
+        said_again: Records of `scores` with a revision that calls have only after a change of
+            versions.
         status: Adds to the progress line, if set.
     """
 
@@ -101,7 +107,8 @@ class Stage:
             say: Takes each line of the report.
             partitions: Of every topic; some inputs have more.
             command: Command that starts a sequencer or an evaluator, before `run --roles`.
-            prefix: Before each topic's name and the group's, so that several runs may share a cluster.
+            prefix: Before each topic's name and the group's, so that several runs may share a
+                cluster.
             limits: As settings of sequencers and evaluators.
             through_proxy: Whether they reach the brokers through the proxy.
         """
@@ -143,21 +150,32 @@ class Stage:
         command = [*COMMAND, "topics", "create", "--partitions", str(self.partitions)]
         command += ["--replication-factor", str(replicas)]
         for _ in range(CREATE_TRIES):
-            done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self.environment})
+            done = subprocess.run(
+                command, capture_output=True, text=True, env={**os.environ, **self.environment}
+            )
             if done.returncode == 0:
                 break
         else:
             raise RunError(f"the topics could not be made:\n{done.stdout}{done.stderr}")
-        more = {self.topic_of(source): count for source, count in self.inputs.items() if count > self.partitions}
+        more = {
+            self.topic_of(source): count
+            for source, count in self.inputs.items()
+            if count > self.partitions
+        }
         self._asked_for_partitions(more)
-        self._follower = Follower(self.cluster.bootstrap, self.prefix + SCORES_TOPIC, self.partitions)
+        self._follower = Follower(
+            self.cluster.bootstrap, self.prefix + SCORES_TOPIC, self.partitions
+        )
         self._running.callback(self._follower.close)
         self._running.callback(self.fleet.stop)
         self._running.callback(self.sequencers.stop)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._running.close()
 
@@ -178,7 +196,9 @@ class Stage:
 
     def topic_of(self, source: str) -> str:
         """The topic of an input, or `scores`."""
-        return self.prefix + (SCORES_TOPIC if source == SCORES_TOPIC else TOPIC_BY_SOURCE[InputSource(source)])
+        return self.prefix + (
+            SCORES_TOPIC if source == SCORES_TOPIC else TOPIC_BY_SOURCE[InputSource(source)]
+        )
 
     def positions(self) -> Positions:
         """Where each input stands, by the newest tick; none before the first one."""
@@ -206,7 +226,9 @@ class Stage:
             self.look()
             if time.monotonic() > deadline:
                 tails = "\n".join(member.tail() for member in self.members)
-                raise RunError(f"not every process became ready in time; the last lines of each:\n{tails}")
+                raise RunError(
+                    f"not every process became ready in time; the last lines of each:\n{tails}"
+                )
 
     def start_load(
         self,
@@ -239,9 +261,15 @@ class Stage:
         self._due.append((time.monotonic() + seconds, action))
 
     def add_partitions(self, more: int) -> None:
-        """Adds partitions to every input; then the load uses them. Those of `events` and of outputs stay as they are."""
-        wanted = {source: count + more for source, count in self.inputs.items() if source != SCORES_TOPIC}
-        self._asked_for_partitions({self.topic_of(source): count for source, count in wanted.items()})
+        """Adds partitions to every input; then the load uses them. Those of `events` and of outputs
+        stay as they are.
+        """
+        wanted = {
+            source: count + more for source, count in self.inputs.items() if source != SCORES_TOPIC
+        }
+        self._asked_for_partitions(
+            {self.topic_of(source): count for source, count in wanted.items()}
+        )
         for source, count in wanted.items():
             self.inputs[source] = count
             self.load.use_partitions(source, count)
@@ -250,7 +278,9 @@ class Stage:
         """Gives topics so many partitions, unless an attempt whose answer was lost did so."""
         for tries_left in reversed(range(CREATE_TRIES)):
             try:
-                topics = asked(self.cluster.bootstrap, lambda admin: admin.describe_topics(list(counts)))
+                topics = asked(
+                    self.cluster.bootstrap, lambda admin: admin.describe_topics(list(counts))
+                )
                 there = {each["topic"]: len(each["partitions"]) for each in topics}
                 wanted = {topic: count for topic, count in counts.items() if there[topic] < count}
                 asyncio.run(add_partitions(self.cluster.bootstrap, wanted))
@@ -261,7 +291,9 @@ class Stage:
                 return
 
     def lost(self, deletion: Deletion, keys: set[bytes]) -> None:
-        """These calls may have lost records, even all of them: the run does not wait for their end."""
+        """These calls may have lost records, even all of them: the run does not wait
+        for their end.
+        """
         self.deletions.append(deletion)
         self._may_never_close |= keys
 
@@ -272,7 +304,9 @@ class Stage:
             self.look()
 
     def look(self, seconds: float = LOOK_SECONDS) -> list[ReadRecord]:
-        """Lets so long pass: restarts due processes, follows the scores, reports progress; returns the new scores."""
+        """Lets so long pass: restarts due processes, follows the scores, reports progress; returns
+        the new scores.
+        """
         for node in self.cluster.nodes:
             if node.attend():
                 self.note(f"node {node.number} starts again")
@@ -291,7 +325,8 @@ class Stage:
         return records
 
     def finish(self) -> None:
-        """Ends the load after the last fault, and waits until every call is closed, or no more scores come.
+        """Ends the load after the last fault, and waits until every call is closed, or no more
+        scores come.
 
         Then everybody leaves in peace.
         """
@@ -310,10 +345,14 @@ class Stage:
         self.look()
         self.part_in_peace()
         report = self.load.report
-        self.note(f"load: {report.cpu_seconds:.0f} s of processor time for {report.events:,} events")
+        self.note(
+            f"load: {report.cpu_seconds:.0f} s of processor time for {report.events:,} events"
+        )
 
     def part_in_peace(self) -> None:
-        """Lets sequencers leave in order, and evaluators when they have folded the log to its end, as the judgement does."""
+        """Lets sequencers leave in order, and evaluators when they have folded the log to its end,
+        as the judgement does.
+        """
         for member in self.sequencers.running:
             member.terminate(for_good=True)
         deadline = time.monotonic() + patient(READY_SECONDS)
@@ -328,7 +367,9 @@ class Stage:
     def _is_behind(self) -> bool:
         """Whether evaluators have records of the log left to fold, or partitions to take over."""
         try:
-            lags = [lag for member in self.fleet.running for _, lag in samples(member, LAG_MESSAGES)]
+            lags = [
+                lag for member in self.fleet.running for _, lag in samples(member, LAG_MESSAGES)
+            ]
         except PageError:
             return True
         return bool(self.fleet.running) and (len(lags) < self.partitions or any(lags))
@@ -340,7 +381,11 @@ class Stage:
         counts = {source: count for source, count in self.inputs.items() if source != SCORES_TOPIC}
         place = (self.cluster.bootstrap, self.prefix, self.partitions, counts)
         kept = self._folder / "deleted"
-        return judged(Traces(*place, *settings, kept, tuple(self.deletions), tuple(self.excuses), self.kept.made))
+        return judged(
+            Traces(
+                *place, *settings, kept, tuple(self.deletions), tuple(self.excuses), self.kept.made
+            )
+        )
 
     def told(self) -> Iterator[str]:
         """What there is to say of the processes."""

@@ -1,4 +1,6 @@
-"""agent-inspect's cases through the command that a user types, with a judge over real HTTP: its results, its requests."""
+"""agent-inspect's cases through the command that a user types, with a judge over real HTTP: its
+results, its requests.
+"""
 
 import json
 import sys
@@ -84,7 +86,11 @@ class Judge:
         return sum(count for (case, _, _), count in self.asked.items() if case == name)
 
     def by_question(self, name: str) -> dict[tuple[int, str], int]:
-        return {(turn, question): count for (case, turn, question), count in self.asked.items() if case == name}
+        return {
+            (turn, question): count
+            for (case, turn, question), count in self.asked.items()
+            if case == name
+        }
 
 
 CASE_BY_ID = {case["id"]: case for case in CASES}
@@ -92,7 +98,9 @@ Scored = Callable[..., tuple[dict[str, Json], Judge]]
 
 
 @pytest.fixture
-def scored(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Scored:
+def scored(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Scored:
     """Runs the installed entry point on these lines, and gives the metrics of each."""
 
     def run(lines: Iterable[Json], *scorers: str) -> tuple[dict[str, Json], Judge]:
@@ -116,10 +124,16 @@ def scored(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 
 def _judge_settings(monkeypatch: pytest.MonkeyPatch, server: ScriptedOpenAI) -> None:
     settings = {
-        "API_KEY": "key", "BASE_URL": server.url, "ANSWER_FORM": "grade", "MAX_RETRIES": "0",
-        "MAX_REQUESTS_PER_MINUTE": "1000000", "MAX_TOKENS_PER_MINUTE": "1000000000",
-        "BUDGET_PER_CALL": "1000", "BUDGET_PER_AGENT_HOUR": "1000", "BUDGET_PER_HOUR": "1000",
-    }  # fmt: skip
+        "API_KEY": "key",
+        "BASE_URL": server.url,
+        "ANSWER_FORM": "grade",
+        "MAX_RETRIES": "0",
+        "MAX_REQUESTS_PER_MINUTE": "1000000",
+        "MAX_TOKENS_PER_MINUTE": "1000000000",
+        "BUDGET_PER_CALL": "1000",
+        "BUDGET_PER_AGENT_HOUR": "1000",
+        "BUDGET_PER_HOUR": "1000",
+    }
     for name, value in settings.items():
         monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name}", value)
     monkeypatch.setattr(ask, "BREAKER_FAILURES", 1_000_000)
@@ -140,13 +154,22 @@ def turns_of(case: Json, count: int, silent: Iterable[int] = ()) -> list[Json]:
     ]
 
 
-def trace_line(case: Json, turns: list[Json] | None, subgoals: list[Json], config: Json, **sample: Any) -> Json:
+def trace_line(
+    case: Json, turns: list[Json] | None, subgoals: list[Json], config: Json, **sample: Any
+) -> Json:
     sample = {"sub_goals": subgoals, "user_instruction": "An instruction.", **sample}
-    return {"id": case["id"], "agent_trace": {"turns": turns}, "evaluation_data_sample": sample, "config": config}
+    return {
+        "id": case["id"],
+        "agent_trace": {"turns": turns},
+        "evaluation_data_sample": sample,
+        "config": config,
+    }
 
 
 def error_of(result: Json) -> Json:
-    return {"error": result["error"]} | ({"code": result["internal_code"]} if "internal_code" in result else {})
+    return {"error": result["error"]} | (
+        {"code": result["internal_code"]} if "internal_code" in result else {}
+    )
 
 
 def score_or_error(result: Json) -> Any:
@@ -178,18 +201,27 @@ def test_progress_over_turns_auc_ppt_and_success_of_the_final_turn(scored: Score
                 validations = curve[-1]["validation_results"]
                 found["final_order"] = [each["sub_goal"]["details"] for each in validations]
                 found["final_completed"] = [each["is_completed"] for each in validations]
-                found["explanations_per_subgoal"] = [len(each["explanations"]) - 1 for each in validations]
-                explained = [value for entry in curve[-1]["explanations"] for value in entry.values()]
+                found["explanations_per_subgoal"] = [
+                    len(each["explanations"]) - 1 for each in validations
+                ]
+                explained = [
+                    value for entry in curve[-1]["explanations"] for value in entry.values()
+                ]
                 assert explained == [each["explanations"] for each in validations], name
         found["judge_requests"] = judge.requests(name)
         found["auc"] = score_or_error(metrics["AUC"])
         found["ppt"] = score_or_error(metrics["PPT"])
         found["success_final_turn"] = score_or_error(metrics["SuccessScoreFinalTurn"])
-        asked = {(turn, question): count for turn, question, count in expected["requests_by_turn_subgoal"]}
+        asked = {
+            (turn, question): count
+            for turn, question, count in expected["requests_by_turn_subgoal"]
+        }
         assert judge.by_question(name) == asked, name
-        assert found == {key: expected[key] for key in expected if key not in ("waves", "requests_by_turn_subgoal")}, (
-            name
-        )
+        assert found == {
+            key: expected[key]
+            for key in expected
+            if key not in ("waves", "requests_by_turn_subgoal")
+        }, name
     assert len(cases) >= 28
 
 
@@ -228,7 +260,9 @@ def test_votes_and_grades(scored: Scored) -> None:
             case,
             turns_of(case, 1),
             [{"details": "a"}],
-            KEEPS | {"max_turns": 1} | {key: value for key, value in case["input"].items() if key != "responses"},
+            KEEPS
+            | {"max_turns": 1}
+            | {key: value for key, value in case["input"].items() if key != "responses"},
         )
         for case in votes
     ]
@@ -242,25 +276,41 @@ def test_votes_and_grades(scored: Scored) -> None:
             found |= error_of(curve)
         else:
             (validation,) = curve[0]["validation_results"]
-            found |= {"vote": int(curve[0]["score"]), "n_explanations": len(validation["explanations"]) - 1}
-        assert found == {key: value for key, value in case["expected"].items() if key != "waves"}, name
+            found |= {
+                "vote": int(curve[0]["score"]),
+                "n_explanations": len(validation["explanations"]) - 1,
+            }
+        assert found == {key: value for key, value in case["expected"].items() if key != "waves"}, (
+            name
+        )
     for case in grades:
         curve = results[case["id"]]["ProgressScoresThroughTurns"]
         grade = None if isinstance(curve, dict) else int(curve[0]["score"])
         assert grade == case["expected"]["grade"], case["id"]
-        assert grade is not None or error_of(curve) == {"error": "EvaluationError", "code": "050000"}
+        assert grade is not None or error_of(curve) == {
+            "error": "EvaluationError",
+            "code": "050000",
+        }
 
 
 def test_tool_correctness(scored: Scored) -> None:
     cases = of("tool_correctness")
     results, judge = scored([_tool_line(case) for case in cases], Scorer.TOOLS)
     for case in cases:
-        name, result, expected = case["id"], results[case["id"]]["ToolCorrectnessMetric"], case["expected"]
+        name, result, expected = (
+            case["id"],
+            results[case["id"]]["ToolCorrectnessMetric"],
+            case["expected"],
+        )
         found: Json = {"judge_requests": judge.requests(name)}
         if "error" in result:
             found |= error_of(result)
         else:
-            told = [explanations[0] for entry in result["explanations"] for explanations in entry.values()]
+            told = [
+                explanations[0]
+                for entry in result["explanations"]
+                for explanations in entry.values()
+            ]
             found |= {"score": result["score"], "n": len(told)}
             found["per_call"] = [sentence.endswith("was made as expected.") for sentence in told]
         assert found == expected, name
@@ -271,12 +321,15 @@ def _tool_line(case: Json) -> Json:
     given = case["input"]
 
     def required(spec: Json) -> Json:
-        return {**spec, "check": f"Case {case['id']}: {spec['check']}"} if spec.get("check") else spec
+        return (
+            {**spec, "check": f"Case {case['id']}: {spec['check']}"} if spec.get("check") else spec
+        )
 
     expected = given["expected_tool_calls"] and [
         {
             "tool": call["tool"],
-            "expected_parameters": call.get("parameters") and [required(each) for each in call["parameters"]],
+            "expected_parameters": call.get("parameters")
+            and [required(each) for each in call["parameters"]],
             "expected_output": None if call.get("output") is None else required(call["output"]),
             "turn": call.get("turn"),
         }
@@ -329,26 +382,45 @@ def test_what_follows_from_results_that_are_known(scored: Scored) -> None:
         "success_from_flag_counts": lambda given: {
             "validation_results": flags(n < given["n_completed"] for n in range(given["n_total"]))
         },
-        "pass_at_k": lambda given: {"success_scores": given["success_scores"], "config": given["config"]},
-        "pass_hat_k": lambda given: {"success_scores": given["success_scores"], "config": given["config"]},
+        "pass_at_k": lambda given: {
+            "success_scores": given["success_scores"],
+            "config": given["config"],
+        },
+        "pass_hat_k": lambda given: {
+            "success_scores": given["success_scores"],
+            "config": given["config"],
+        },
         "judge_statistics": lambda given: {
             "validation_results": [
-                {"is_completed": False, "explanations": ["A summary.", *(DOES[vote].text for vote in votes)]}
+                {
+                    "is_completed": False,
+                    "explanations": ["A summary.", *(DOES[vote].text for vote in votes)],
+                }
                 for votes in given["votes_per_subgoal"]
             ]
         },
     }
     result_of: dict[str, str] = {
-        "auc": "AUC", "ppt": "PPT", "pass_at_k": "PassAtK", "pass_hat_k": "PassHatK",
+        "auc": "AUC",
+        "ppt": "PPT",
+        "pass_at_k": "PassAtK",
+        "pass_hat_k": "PassHatK",
         "progress_from_flags": "ProgressScore",
-    }  # fmt: skip
+    }
     cases = of(*known_of)
-    results, judge = scored([{"id": case["id"], **known_of[case["metric"]](case["input"])} for case in cases])
+    results, judge = scored(
+        [{"id": case["id"], **known_of[case["metric"]](case["input"])} for case in cases]
+    )
     for case in cases:
         name, metrics, expected = case["id"], results[case["id"]], case["expected"]
         if case["metric"] == "judge_statistics":
-            statistics = metrics.get("StatisticAnalysis", {"judge_expectation": None, "judge_std": None})
-            found: Json = {"expectation": statistics.get("judge_expectation"), "std": statistics.get("judge_std")}
+            statistics = metrics.get(
+                "StatisticAnalysis", {"judge_expectation": None, "judge_std": None}
+            )
+            found: Json = {
+                "expectation": statistics.get("judge_expectation"),
+                "std": statistics.get("judge_std"),
+            }
             found = error_of(statistics) if "error" in statistics else found
         else:
             result = metrics[result_of.get(case["metric"], "SuccessScore")]
@@ -360,7 +432,21 @@ def test_what_follows_from_results_that_are_known(scored: Scored) -> None:
 
 
 def test_all_cases_are_of_these_kinds() -> None:
-    known = {"auc", "ppt", "success_from_progress", "progress_from_flags", "success_from_flags", "judge_statistics"}
-    known |= {"success_from_flag_counts", "pass_at_k", "pass_hat_k", "observed", "tool_correctness", "majority_vote"}
+    known = {
+        "auc",
+        "ppt",
+        "success_from_progress",
+        "progress_from_flags",
+        "success_from_flags",
+        "judge_statistics",
+    }
+    known |= {
+        "success_from_flag_counts",
+        "pass_at_k",
+        "pass_hat_k",
+        "observed",
+        "tool_correctness",
+        "majority_vote",
+    }
     known |= {"grade_parse", "progress_static", "progress_through_turns"}
     assert {case["metric"] for case in CASES} == known

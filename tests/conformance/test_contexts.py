@@ -1,4 +1,6 @@
-"""The engine's context of recorded calls against the reference results, in time order and in other arrival orders."""
+"""The engine's context of recorded calls against the reference results, in time order and in other
+arrival orders.
+"""
 
 import functools
 import json
@@ -22,7 +24,13 @@ from tests.support.conformance_data import conformance
 
 Json = dict[str, Any]
 
-FILES = ("calls.jsonl.gz", "cut_calls.jsonl.gz", "hostile_calls.jsonl.gz", "eva_histories.jsonl.gz", "record_1.1.2")
+FILES = (
+    "calls.jsonl.gz",
+    "cut_calls.jsonl.gz",
+    "hostile_calls.jsonl.gz",
+    "eva_histories.jsonl.gz",
+    "record_1.1.2",
+)
 SEEDS = range(21)
 """Of orders of arrival; 0 is the order of time."""
 SEEDS_OF_EVERY_RUN = 3
@@ -54,18 +62,26 @@ def _differences(call: Json, actual: Json, *, is_older_encoding: bool) -> list[s
     expected = {"is_audio_native": call["pipeline_type"] != "cascade", **call["expected"]}
     if is_older_encoding:  # see the README of the conformance data
         actual = {key: actual[key] for key in actual if key in expected}
-        trace = [{key: entry[key] for key in entry if key != "timestamp"} for entry in actual["conversation_trace"]]
+        trace = [
+            {key: entry[key] for key in entry if key != "timestamp"}
+            for entry in actual["conversation_trace"]
+        ]
         actual["conversation_trace"] = trace
     fields = sorted({*expected, *actual})
     return [
-        f"{field}: expected {expected.get(field, 'no such field')!r}, got {actual.get(field, 'no such field')!r}"
+        f"{field}: expected {expected.get(field, 'no such field')!r}, got "
+        f"{actual.get(field, 'no such field')!r}"
         for field in fields
         if field not in expected or field not in actual or expected[field] != actual[field]
     ]
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.long] if seed >= SEEDS_OF_EVERY_RUN else []) for seed in SEEDS]
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.long] if seed >= SEEDS_OF_EVERY_RUN else [])
+        for seed in SEEDS
+    ],
 )
 @pytest.mark.parametrize("name", FILES)
 def test_context_equals_the_reference(name: str, seed: int) -> None:

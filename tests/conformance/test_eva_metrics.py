@@ -1,4 +1,6 @@
-"""EVA's metrics of recorded calls, from the live engine, against EVA's own results; in time order and in other arrival orders."""
+"""EVA's metrics of recorded calls, from the live engine, against EVA's own results; in time order
+and in other arrival orders.
+"""
 
 import json
 from collections import Counter
@@ -29,7 +31,12 @@ MOST_CHANGED_SHARE = 0.01
 def _metrics(path: Path, seed: int | None) -> dict[str, Json]:
     """As JSON says it, so that a tuple equals a list and no other difference is accepted."""
     results: dict[str, Json] = json.loads(
-        json.dumps({call.conversation_id: eva_metrics_of(call, seed).values for call in read_recordings(path)})
+        json.dumps(
+            {
+                call.conversation_id: eva_metrics_of(call, seed).values
+                for call in read_recordings(path)
+            }
+        )
     )
     return results
 
@@ -49,7 +56,9 @@ def _differences(expected: Any, actual: Any, where: str) -> list[str]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_metrics_equal_the_reference(seed: int | None) -> None:
     actual = _metrics(conformance("calls.jsonl.gz"), seed)
-    reference = {call["id"]: call["metrics"] for call in wire_calls(conformance("call_metrics.jsonl.gz"))}
+    reference = {
+        call["id"]: call["metrics"] for call in wire_calls(conformance("call_metrics.jsonl.gz"))
+    }
     assert actual.keys() == reference.keys()
     wrong = [
         found
@@ -66,27 +75,52 @@ def test_the_recorded_call_has_its_reference_values(seed: int | None) -> None:
     turn_taking, speed = metrics["turn_taking"], metrics["response_speed"]
     assert turn_taking["score"] == 0.2696
     scores = [1.0, 0.7639, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.6623]
-    assert turn_taking["details"]["per_turn_score"] == {str(turn): score for turn, score in enumerate(scores, 1)}
+    assert turn_taking["details"]["per_turn_score"] == {
+        str(turn): score for turn, score in enumerate(scores, 1)
+    }
     assert turn_taking["details"]["per_turn_evidence"]["3"]["overlap_ms"] == 18_460.772
     parts = {
-        "mean_latency_ms": 2626.25, "p50_latency_ms": 3738.123, "p90_latency_ms": 17_572.531,
-        "on_time_rate": 0.3333, "early_rate": 0.1111, "late_rate": 0.5556,
-    }  # fmt: skip
+        "mean_latency_ms": 2626.25,
+        "p50_latency_ms": 3738.123,
+        "p90_latency_ms": 17_572.531,
+        "on_time_rate": 0.3333,
+        "early_rate": 0.1111,
+        "late_rate": 0.5556,
+    }
     assert {name: turn_taking["sub_metrics"][name] for name in parts} == parts
-    assert (speed["score"], speed["details"]["max_speed_seconds"], speed["details"]["num_turns"]) == (5.616, 17.573, 8)
-    assert (speed["sub_metrics"]["with_tool_calls"], speed["sub_metrics"]["no_tool_calls"]) == (9.951, 3.014)
+    assert (
+        speed["score"],
+        speed["details"]["max_speed_seconds"],
+        speed["details"]["num_turns"],
+    ) == (5.616, 17.573, 8)
+    assert (speed["sub_metrics"]["with_tool_calls"], speed["sub_metrics"]["no_tool_calls"]) == (
+        9.951,
+        3.014,
+    )
     assert metrics["stt_wer"]["normalized_score"] == 0.911
-    ended = ("conversation_valid_end", "conversation_completed_on_time", "conversation_correctly_finished")
+    ended = (
+        "conversation_valid_end",
+        "conversation_completed_on_time",
+        "conversation_correctly_finished",
+    )
     assert [metrics[name]["score"] for name in (*ended, "tool_call_validity")] == [1.0] * 4
     # The agent of this recording kept no session, and one is expected.
-    assert (metrics["authentication_success"]["score"], metrics["task_completion"]["score"]) == (0.0, 0.0)
-    assert metrics["authentication_success"]["details"]["mismatches"]["last_name"]["expected"] == "rodriguez"
+    assert (metrics["authentication_success"]["score"], metrics["task_completion"]["score"]) == (
+        0.0,
+        0.0,
+    )
+    assert (
+        metrics["authentication_success"]["details"]["mismatches"]["last_name"]["expected"]
+        == "rodriguez"
+    )
 
 
 @pytest.mark.parametrize("seed", [None, 6])
 def test_rows_end_as_the_reference_and_settled_turns_stay(seed: int | None) -> None:
     path = conformance("calls.jsonl.gz")
-    reference = {call["id"]: call["metrics"] for call in wire_calls(conformance("call_metrics.jsonl.gz"))}
+    reference = {
+        call["id"]: call["metrics"] for call in wire_calls(conformance("call_metrics.jsonl.gz"))
+    }
     wrong: list[str] = []
     settled: Counter[str] = Counter()
     for call in wire_calls(path):
@@ -108,14 +142,19 @@ def test_rows_end_as_the_reference_and_settled_turns_stay(seed: int | None) -> N
         scores = {
             str(each.turn): score
             for each in turns
-            if each.turn_taking is not None and (score := number(each.turn_taking.result)) is not None
+            if each.turn_taking is not None
+            and (score := number(each.turn_taking.result)) is not None
         }
-        wrong += _differences(expected["turn_taking"]["details"]["per_turn_score"], scores, f"{call['id']} turns")
+        wrong += _differences(
+            expected["turn_taking"]["details"]["per_turn_score"], scores, f"{call['id']} turns"
+        )
         for name in EXACT:
             metric = of_call.eva[f"eva_{name}"]
             if (score := number(metric.result)) is not None:
                 said = {"score": score, "sub_metrics": metric.sub_metrics}
-                wrong += _differences({key: expected[name][key] for key in said}, said, f"{call['id']} {name}")
+                wrong += _differences(
+                    {key: expected[name][key] for key in said}, said, f"{call['id']} {name}"
+                )
     assert wrong == [], f"{len(wrong)} values differ"
     assert settled[SETTLED[0]] > 400
     changed = settled[SETTLED[1]] / settled[SETTLED[0]]

@@ -20,7 +20,9 @@ Figures = dict[tuple[str, ...], float]
 
 def written(name: str) -> list[list[Row]]:
     """By call: everything that is written to `scores`."""
-    return [rows_of_recorded(call) for call in islice(read_recordings(conformance(name)), MOST_CALLS)]
+    return [
+        rows_of_recorded(call) for call in islice(read_recordings(conformance(name)), MOST_CALLS)
+    ]
 
 
 def counted(rows: Sequence[Row], prefix: str) -> Figures:
@@ -47,11 +49,15 @@ def final(call: CallRow, turns: Sequence[TurnRow]) -> Figures:
             figures["callgauge_turns_final_total", *who, row.anchor, "overlapped"] += 1
         else:
             figures["callgauge_turns_final_total", *who, row.anchor, "measured"] += 1
-            figures["callgauge_turns_final_latency_seconds_total", *who, row.anchor] += wait_ms / 1000
+            figures["callgauge_turns_final_latency_seconds_total", *who, row.anchor] += (
+                wait_ms / 1000
+            )
     return {key: figure for key, figure in figures.items() if figure}
 
 
-@pytest.mark.parametrize("name", ["calls.jsonl.gz", "cut_calls.jsonl.gz", "hostile_calls.jsonl.gz", "record_1.1.2"])
+@pytest.mark.parametrize(
+    "name", ["calls.jsonl.gz", "cut_calls.jsonl.gz", "hostile_calls.jsonl.gz", "record_1.1.2"]
+)
 def test_final_turns_are_those_of_scores(name: str) -> None:
     turns_seen = 0
     for rows in written(name):
@@ -60,7 +66,9 @@ def test_final_turns_are_those_of_scores(name: str) -> None:
         assert found.keys() == true.keys()
         assert all(abs(found[key] - true[key]) < NANOSECOND for key in true)
         turns_seen += len(true)
-        unmeasured = Counter(row.wait_ms.reason for row in turns if isinstance(row.wait_ms, Unscored))
+        unmeasured = Counter(
+            row.wait_ms.reason for row in turns if isinstance(row.wait_ms, Unscored)
+        )
         del unmeasured[UnscoredReason.WITHDRAWN]  # of turns that never were
         assert call.unscored_turns.get("voice_to_voice_latency_ms", {}) == unmeasured
     assert turns_seen > 0

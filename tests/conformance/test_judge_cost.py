@@ -1,4 +1,6 @@
-"""Topics that arrive mixed cost hardly more questions to the judge than topics in order, and give the same progress."""
+"""Topics that arrive mixed cost hardly more questions to the judge than topics in order, and give
+the same progress.
+"""
 
 from itertools import islice
 from typing import Final
@@ -20,14 +22,21 @@ CALLS: Final = 30
 MOST: Final = 1.2
 """Questions of mixed topics by those in order, over all calls."""
 GOALS: Final = GoalSet.model_validate(
-    {"id": "g", "subgoals": [{"id": str(n), "details": f"goal {n}", "check": {"kind": "judge"}} for n in range(4)]}
+    {
+        "id": "g",
+        "subgoals": [
+            {"id": str(n), "details": f"goal {n}", "check": {"kind": "judge"}} for n in range(4)
+        ],
+    }
 )
 
 pytestmark = needs_conformance(FILE.name)
 
 
 def judged(call: RecordedCall, seed: int | None, steady_words_ms: int) -> tuple[int, list[str]]:
-    """The number of questions, and the results of the goals at the end; subgoal n is complete from turn 2n + 1 on."""
+    """The number of questions, and the results of the goals at the end; subgoal n is complete from
+    turn 2n + 1 on.
+    """
     rules = GoalRules(asks_judge=True, steady_words_ms=steady_words_ms)
     scoring = RecordedScoring(call, ScoringPlan(Limits(), rules, "test", seed), GOALS)
     asking = scoring.run()
@@ -42,16 +51,25 @@ def judged(call: RecordedCall, seed: int | None, steady_words_ms: int) -> tuple[
     progress = [f"turn {number} {row.progress}" for number, row in turns_of(scoring.rows).items()]
     goals = call_of(scoring.rows).goals
     assert goals is not None
-    return len(asked), [*progress, *(f"{each.result} by {each.reached_turn}" for each in goals.subgoals)]
+    return len(asked), [
+        *progress,
+        *(f"{each.result} by {each.reached_turn}" for each in goals.subgoals),
+    ]
 
 
 def verdict_on(request: JudgeRequest) -> JudgeVerdict:
     return JudgeVerdict(
-        timestamp=0, request_id=request.request_id, conversation_id=request.conversation_id, kind=request.kind,
-        turn=request.turn, goal_set=request.goal_set, subgoal_id=request.subgoal_id, input_hash=request.input_hash,
+        timestamp=0,
+        request_id=request.request_id,
+        conversation_id=request.conversation_id,
+        kind=request.kind,
+        turn=request.turn,
+        goal_set=request.goal_set,
+        subgoal_id=request.subgoal_id,
+        input_hash=request.input_hash,
         prompt_version=request.prompt_version,
         result=Judged(is_completed=request.turn > 2 * int(request.subgoal_id or 0)),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("seed", [3, 9])

@@ -1,4 +1,6 @@
-"""Progress, votes, tool correctness and the other numbers of agent-inspect, case by case: every expected field, exactly."""
+"""Progress, votes, tool correctness and the other numbers of agent-inspect, case by case: every
+expected field, exactly.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -63,7 +65,9 @@ CRASHES = (EvaluationError, InvalidInputValueError, TypeError, IndexError, KeyEr
 
 
 class Script:
-    """The answers of one judge to one question, in order, the last repeating; and the questions to all judges of a test."""
+    """The answers of one judge to one question, in order, the last repeating; and the questions to
+    all judges of a test.
+    """
 
     def __init__(self) -> None:
         self.waves: list[int] = []
@@ -104,18 +108,30 @@ def _number_or_error(compute: Callable[[], Any]) -> Any:
 
 def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
     silent = case.get("turns_without_response", [])
-    turns = [Turn("A question.", None if number in silent else "An answer.") for number in range(1, case["turns"] + 1)]
+    turns = [
+        Turn("A question.", None if number in silent else "An answer.")
+        for number in range(1, case["turns"] + 1)
+    ]
     asking = progress_through_turns(
         turns,
         [Subgoal(name) for name in case["subgoals"]],
-        Options(**{"include_judge_explanation": True, "include_validation_results": True, **case["config"]}),
+        Options(
+            **{
+                "include_judge_explanation": True,
+                "include_validation_results": True,
+                **case["config"],
+            }
+        ),
         case.get("user_instruction", "An instruction."),
     )
 
     def judge(ballot: Ballot) -> Judge:
         subgoal = ballot.about
         assert isinstance(subgoal, Subgoal)
-        return script.judge((ballot.turn_index + 1, subgoal.details), case["judge"][subgoal.details][ballot.turn_index])
+        return script.judge(
+            (ballot.turn_index + 1, subgoal.details),
+            case["judge"][subgoal.details][ballot.turn_index],
+        )
 
     return driven(asking, judge)
 
@@ -162,7 +178,9 @@ def progress_static_case(case: Json) -> Json:
         return script.judge((ballot.turn_index, subgoal.details), [case["judge"][subgoal.details]])
 
     try:
-        found = driven(static_validations(turns, subgoals, Options(**case.get("config", {}))), judge)
+        found = driven(
+            static_validations(turns, subgoals, Options(**case.get("config", {}))), judge
+        )
         progress = progress_of(each.is_completed for each in found)
     except CRASHES as error:
         return _error(error) | {"judge_requests": sum(script.waves)}
@@ -181,7 +199,9 @@ def majority_vote_case(case: Json) -> Json:
     try:
         judge = script.judge("vote", case["responses"], repeats=False)
         trials, retries = case.get("num_judge_trials", 5), case.get("max_retry_judge_trials", 5)
-        ballot = Ballot(0, 0, Subgoal("a"), trials, case.get("optimize_judge_trials", False), retries)
+        ballot = Ballot(
+            0, 0, Subgoal("a"), trials, case.get("optimize_judge_trials", False), retries
+        )
         vote = driven(voted(ballot), lambda _: judge)
     except CRASHES as error:
         return _error(error) | sent | {"requests": sum(script.waves)}
@@ -200,14 +220,21 @@ def _required(spec: Json) -> Required:
 def tool_correctness_case(case: Json) -> Json:
     script = Script()
     turns = [
-        Turn("A question.", "An answer.", None if turn["steps"] is None else [_step(step) for step in turn["steps"]])
+        Turn(
+            "A question.",
+            "An answer.",
+            None if turn["steps"] is None else [_step(step) for step in turn["steps"]],
+        )
         for turn in case["turns"]
     ]
     expected = case["expected_tool_calls"] and [
         ExpectedCall(
             call["tool"],
             call.get("parameters")
-            and [Parameter(each.get("value"), each.get("check"), name=each["name"]) for each in call["parameters"]],
+            and [
+                Parameter(each.get("value"), each.get("check"), name=each["name"])
+                for each in call["parameters"]
+            ],
             None if call.get("output") is None else _required(call["output"]),
             call.get("turn"),
         )
@@ -235,7 +262,9 @@ def _step(step: Json) -> Step:
     arguments = step.get("args")
     return Step(
         step.get("tool"),
-        None if arguments is None else [Argument(each["name"], each["value"]) for each in arguments],
+        None
+        if arguments is None
+        else [Argument(each["name"], each["value"]) for each in arguments],
         step.get("output"),
         step.get("in"),
         step.get("out"),
@@ -271,14 +300,20 @@ def _tokens(*kinds_and_turns: Any) -> float:
 
 
 def judge_statistics_case(case: Json) -> Json:
-    completions = [[ANSWERS[token].text or "" for token in votes] for votes in case["votes_per_subgoal"]]
+    completions = [
+        [ANSWERS[token].text or "" for token in votes] for votes in case["votes_per_subgoal"]
+    ]
     return dict(zip(("expectation", "std"), judge_statistics(completions), strict=True))
 
 
 def grade_parse_case(case: Json) -> Json:
     grade = grade_of(case["completion"])
     # There it is an error of its own, which no result has: a vote counts it as invalid.
-    return {"grade": None, "error": "EvaluationError", "code": "050003"} if grade is None else {"grade": int(grade)}
+    return (
+        {"grade": None, "error": "EvaluationError", "code": "050003"}
+        if grade is None
+        else {"grade": int(grade)}
+    )
 
 
 def _flags_case(flags: list[bool]) -> Json:

@@ -1,4 +1,6 @@
-"""Which alerts fire when on given series, as promtool computes it: no clock, no server, exact windows."""
+"""Which alerts fire when on given series, as promtool computes it: no clock, no server, exact
+windows.
+"""
 
 import json
 import re
@@ -53,14 +55,21 @@ def firings(
         program: Another promtool than the installed one.
     """
     # promtool names firing alerts only where none were expected: so none are.
-    asked = [{"alertname": alert, "eval_time": f"{at}s", "exp_alerts": []} for alert in alerts for at in sorted(times)]
+    asked = [
+        {"alertname": alert, "eval_time": f"{at}s", "exp_alerts": []}
+        for alert in alerts
+        for at in sorted(times)
+    ]
     test = {
         "interval": f"{interval}s",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "alert_rule_test": asked,
     }
-    # Without an order promtool takes one by chance, and a rule that reads the recording of another group is a step late or not.
-    groups = [group["name"] for group in yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]]
+    # Without an order promtool takes one by chance, and a rule that reads the recording of another
+    # group is a step late or not.
+    groups = [
+        group["name"] for group in yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
+    ]
     document = {
         "rule_files": [str(rules)],
         "evaluation_interval": f"{every}s",
@@ -76,10 +85,20 @@ def firings(
 
 
 def rules_for(document: Mapping[str, Any], alerts: Collection[str]) -> dict[str, Any]:
-    """Returns the part of a document of rules that these alerts need. promtool evaluates every rule at every step."""
-    wanted = [rule["expr"] for group in document["groups"] for rule in group["rules"] if rule.get("alert") in alerts]
+    """Returns the part of a document of rules that these alerts need. promtool evaluates every rule
+    at every step.
+    """
+    wanted = [
+        rule["expr"]
+        for group in document["groups"]
+        for rule in group["rules"]
+        if rule.get("alert") in alerts
+    ]
     recordings = {
-        rule["record"]: rule["expr"] for group in document["groups"] for rule in group["rules"] if "record" in rule
+        rule["record"]: rule["expr"]
+        for group in document["groups"]
+        for rule in group["rules"]
+        if "record" in rule
     }
     needed: set[str] = set()
     while wanted:
@@ -92,7 +111,9 @@ def rules_for(document: Mapping[str, Any], alerts: Collection[str]) -> dict[str,
             {
                 **group,
                 "rules": [
-                    rule for rule in group["rules"] if rule.get("alert") in alerts or rule.get("record") in needed
+                    rule
+                    for rule in group["rules"]
+                    if rule.get("alert") in alerts or rule.get("record") in needed
                 ],
             }
             for group in document["groups"]
@@ -114,7 +135,9 @@ def _parsed(output: str) -> Iterable[Firing]:
 def seconds(duration: str) -> int:
     """Returns the seconds of a duration as Prometheus writes it: 1h30m."""
     units = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
-    return sum(int(number) * units[unit] for number, unit in re.findall(r"(\d+)([wdhms])", duration))
+    return sum(
+        int(number) * units[unit] for number, unit in re.findall(r"(\d+)([wdhms])", duration)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +149,8 @@ class AlertCase:
         interval: Seconds between two values.
         every: Seconds between two evaluations.
         series: Values of each series.
-        fires: For labels of an alert, the first and the last evaluation at which it fires, each time that it does.
+        fires: For labels of an alert, the first and the last evaluation at which it fires, each
+            time that it does.
     """
 
     alert: str
@@ -146,13 +170,21 @@ class AlertCase:
         return self.times_off(0)
 
     def times_off(self, slack: int) -> set[int]:
-        """Times at least so many seconds off each beginning and end, on both sides of it, and the end of the series."""
-        turns = {turn for spans in self.fires.values() for first, last in spans for turn in (first, last + self.every)}
+        """Times at least so many seconds off each beginning and end, on both sides of it, and the
+        end of the series.
+        """
+        turns = {
+            turn
+            for spans in self.fires.values()
+            for first, last in spans
+            for turn in (first, last + self.every)
+        }
         edges = {edge for turn in turns for edge in (turn - self.every - slack, turn + slack)}
         return {
             edge
             for edge in {*edges, self.until}
-            if 0 <= edge <= self.until and not any(turn - self.every - slack < edge < turn + slack for turn in turns)
+            if 0 <= edge <= self.until
+            and not any(turn - self.every - slack < edge < turn + slack for turn in turns)
         }
 
     def seen(
@@ -176,12 +208,20 @@ class AlertCase:
         rules = work / "rules.yml"
         rules.write_text(yaml.safe_dump(rules_for(document, asked)), encoding="utf-8")
         return firings(
-            rules, self.series, interval=self.interval, every=self.every, alerts=asked,
-            times=self.times if times is None else times, work=work, program=program,
-        )  # fmt: skip
+            rules,
+            self.series,
+            interval=self.interval,
+            every=self.every,
+            alerts=asked,
+            times=self.times if times is None else times,
+            work=work,
+            program=program,
+        )
 
     def mistakes(self, found: Iterable[Firing], times: Collection[int] | None = None) -> list[str]:
-        """Returns the differences between firing and expected alerts, at the times of the case or at others."""
+        """Returns the differences between firing and expected alerts, at the times of the case or
+        at others.
+        """
         seen = {(firing.at, self._named(firing.labels)) for firing in found}
         due = {
             (at, named)
@@ -190,8 +230,14 @@ class AlertCase:
             if any(first <= at <= last for first, last in spans)
         }
         return [
-            *(f"{self.alert}{dict(named)} does not fire at {at} s" for at, named in sorted(due - seen, key=str)),
-            *(f"{self.alert}{dict(named)} fires at {at} s" for at, named in sorted(seen - due, key=str)),
+            *(
+                f"{self.alert}{dict(named)} does not fire at {at} s"
+                for at, named in sorted(due - seen, key=str)
+            ),
+            *(
+                f"{self.alert}{dict(named)} fires at {at} s"
+                for at, named in sorted(seen - due, key=str)
+            ),
         ]
 
     def _named(self, labels: Labels) -> Labels:
@@ -204,20 +250,29 @@ def cases_in(path: Path) -> list[AlertCase]:
     """Returns the cases of a file: one for each document in it."""
     return [
         AlertCase(
-            path.stem, seconds(case["interval"]), seconds(case.get("every", "30s")), case["series"],
+            path.stem,
+            seconds(case["interval"]),
+            seconds(case.get("every", "30s")),
+            case["series"],
             {
-                frozenset(_PAIR.findall(named)): tuple((seconds(first), seconds(last)) for first, last in spans)
+                frozenset(_PAIR.findall(named)): tuple(
+                    (seconds(first), seconds(last)) for first, last in spans
+                )
                 for named, spans in case["fires"].items()
             },
         )
         for case in yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    ]  # fmt: skip
+    ]
 
 
 def _values(notation: str) -> list[str]:
-    """One entry for each value of promtool's notation: `0+2x3` is four values, `_x2` two absent ones."""
+    """One entry for each value of promtool's notation: `0+2x3` is four values, `_x2` two absent
+    ones.
+    """
     values: list[str] = []
     for part in notation.split():
         times = re.fullmatch(r"(?P<first>.+?)x(?P<more>\d+)", part)
-        values += [part] * (1 if times is None else int(times["more"]) + (0 if times["first"] == "_" else 1))
+        values += [part] * (
+            1 if times is None else int(times["more"]) + (0 if times["first"] == "_" else 1)
+        )
     return values

@@ -1,7 +1,8 @@
 """Which labels a PromQL expression yields, worked out against the metric catalogue.
 
-Prometheus never complains about a misspelt metric, a label that does not exist or two sides that cannot match: the
-answer is empty and the alert silent. Following the labels through the expression finds all three.
+Prometheus never complains about a misspelt metric, a label that does not exist or two sides that
+cannot match: the answer is empty and the alert silent. Following the labels through the expression
+finds all three.
 """
 
 import re
@@ -38,13 +39,18 @@ FROM_PROMETHEUS: Mapping[str, frozenset[str]] = {
     },
 }
 _DROP_LE = {"histogram_quantile"}
-_EXACT = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)  # a tuple: they cannot be hashed
+_EXACT = (
+    promql_parser.MatchOp.Equal,
+    promql_parser.MatchOp.NotEqual,
+)  # a tuple: they cannot be hashed
 _PATTERN = (promql_parser.MatchOp.Re, promql_parser.MatchOp.NotRe)
 _NO_LABELS = {"absent", "scalar", "time", "vector"}
 _KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time", "last_over_time", "sqrt", "abs"}
 
 
-def labels_of(expression: str, recorded: Mapping[str, frozenset[str]] | None = None) -> frozenset[str]:
+def labels_of(
+    expression: str, recorded: Mapping[str, frozenset[str]] | None = None
+) -> frozenset[str]:
     """The labels of an expression's result; `recorded` adds the labels of recording rules."""
     series = {**CATALOGUE_SERIES, **FROM_PROMETHEUS, **(recorded or {})}
     return _labels(promql_parser.parse(expression), series)
@@ -74,14 +80,18 @@ def _labels(node: object, series: Mapping[str, frozenset[str]]) -> frozenset[str
     raise ValueError(f"no rule for {type(node).__name__}: {node}")
 
 
-def _selected(node: promql_parser.VectorSelector, series: Mapping[str, frozenset[str]]) -> frozenset[str]:
+def _selected(
+    node: promql_parser.VectorSelector, series: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
     if node.name is None or node.name not in series:
         raise ValueError(f"no metric exposes {node.name}")
     for matcher in node.matchers.matchers:
         _subset([matcher.name], series[node.name], node)
         if node.name in CATALOGUE_SERIES:
             (metric,) = (each for each in METRICS if node.name in each.series)
-            closed: dict[str, tuple[str, ...]] = {label.name: label.values for label in metric.label_set}
+            closed: dict[str, tuple[str, ...]] = {
+                label.name: label.values for label in metric.label_set
+            }
             allowed = metric.le_values if matcher.name == "le" else closed[matcher.name]
             for value in _named_values(matcher):
                 if allowed and value not in allowed:
@@ -90,7 +100,9 @@ def _selected(node: promql_parser.VectorSelector, series: Mapping[str, frozenset
 
 
 def _named_values(matcher: promql_parser.Matcher) -> list[str]:
-    """The values a matcher names: one, or several with | between them; none if it is another pattern."""
+    """The values a matcher names: one, or several with | between them; none if it is another
+    pattern.
+    """
     if matcher.op in _EXACT:
         return [matcher.value]
     is_choice = matcher.op in _PATTERN and re.fullmatch(r"\w+(\|\w+)*", matcher.value)

@@ -1,4 +1,6 @@
-"""Locked packages beside advisories: an advisory about a locked version is told, any other is not."""
+"""Locked packages beside advisories: an advisory about a locked version is told, any
+other is not.
+"""
 
 import importlib.util
 import json
@@ -54,7 +56,9 @@ LAST = advisory({"introduced": "1.0"}, {"last_affected": "1.2"})
         (advisory({"introduced": "0"}, name="another"), "9", False),
     ],
 )
-def test_a_version_is_in_the_ranges_of_its_package(known: dict[str, Any], version: str, is_affected: bool) -> None:
+def test_a_version_is_in_the_ranges_of_its_package(
+    known: dict[str, Any], version: str, is_affected: bool
+) -> None:
     found = check.findings({"some-package": Version(version)}, [known])
     assert found == ([f"some-package {version}: A-1 (): "] if is_affected else [])
 
@@ -74,7 +78,10 @@ def test_advisories_come_as_a_list_a_folder_or_an_archive(tmp_path: Path) -> Non
     (tmp_path / "list.json").write_text(f"[{text}, {text}]")
     with ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("A-1.json", text)
-    counts = {name: len(list(check.advisories(tmp_path / name))) for name in ("one.json", "list.json", "all.zip", ".")}
+    counts = {
+        name: len(list(check.advisories(tmp_path / name)))
+        for name in ("one.json", "list.json", "all.zip", ".")
+    }
     assert counts == {"one.json": 1, "list.json": 2, "all.zip": 1, ".": 3}
 
 
@@ -85,13 +92,17 @@ def test_advisories_that_are_too_old_fail_and_say_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], today: str, code: int
 ) -> None:
     newest = TWO_LINES | {"modified": "2026-03-01T10:00:00Z"}
-    (tmp_path / "list.json").write_text(json.dumps([newest, LAST | {"modified": "2025-01-01T00:00:00Z"}]))
+    (tmp_path / "list.json").write_text(
+        json.dumps([newest, LAST | {"modified": "2025-01-01T00:00:00Z"}])
+    )
     assert check.main([str(tmp_path / "list.json")], date.fromisoformat(today)) == code
     said = capsys.readouterr().err
     assert ("days old" in said) is ("ADVISORIES=all.zip" in said) is (code != 0)
 
 
-def test_an_advisory_that_applies_fails_however_old_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_advisory_that_applies_fails_however_old_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     applies = advisory({"introduced": "0"}, name="starlette") | {"modified": "2026-03-01T10:00:00Z"}
     (tmp_path / "one.json").write_text(json.dumps(applies))
     assert check.main([str(tmp_path / "one.json")], date(2026, 3, 2)) == 1
@@ -102,7 +113,9 @@ def test_an_advisory_that_applies_fails_however_old_it_is(tmp_path: Path, capsys
 
 
 def test_a_release_needs_new_advisories() -> None:
-    rule = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("release:"))
+    rule = next(
+        line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("release:")
+    )
     assert "audit" in rule.partition("#")[0].split()
 
 

@@ -1,4 +1,6 @@
-"""Receivers of alerts, alerts that silence others, and texts of messages: asked of the real Alertmanager."""
+"""Receivers of alerts, alerts that silence others, and texts of messages: asked of the real
+Alertmanager.
+"""
 
 import json
 import queue
@@ -22,7 +24,9 @@ from tests.support.required_tools import require_tool
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CONFIG: dict[str, Any] = yaml.safe_load(ALERTMANAGER_CONFIG.read_text(encoding="utf-8"))
-RULES = yaml.safe_load((DEPLOY / "prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8"))
+RULES = yaml.safe_load(
+    (DEPLOY / "prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8")
+)
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"] if "alert" in rule]
 NAMES = sorted({alert["alert"] for alert in ALERTS})
 CALLER = {"agent": "desk", "environment": "production"}
@@ -31,14 +35,19 @@ Labels = dict[str, str]
 
 
 def _labels(name: str, **more: str) -> Labels:
-    """The labels that Prometheus sends with an alert: those of its rule, of its narrowest level, and of its series."""
+    """The labels that Prometheus sends with an alert: those of its rule, of its narrowest level,
+    and of its series.
+    """
     rule = next(
-        rule for rule in ALERTS if rule["alert"] == name and more.get("level") in {None, rule["labels"].get("level")}
+        rule
+        for rule in ALERTS
+        if rule["alert"] == name and more.get("level") in {None, rule["labels"].get("level")}
     )
     return {"alertname": name, **rule["labels"], **more}
 
 
-# -- routes ------------------------------------------------------------------------------------------------------------
+# -- routes
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _amtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -55,7 +64,12 @@ def test_amtool_accepts_the_configuration_and_its_templates() -> None:
 def _arrives_at(receiver: str, labels: Labels) -> bool:
     pairs = [f"{name}={value}" for name, value in labels.items()]
     result = _amtool(
-        "config", "routes", "test", f"--config.file={ALERTMANAGER_CONFIG}", f"--verify.receivers={receiver}", *pairs
+        "config",
+        "routes",
+        "test",
+        f"--config.file={ALERTMANAGER_CONFIG}",
+        f"--verify.receivers={receiver}",
+        *pairs,
     )
     assert result.returncode in {0, 1}, result.stderr
     return result.returncode == 0
@@ -69,12 +83,16 @@ def _receiver_of(labels: Labels) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_alert_arrives_at_its_team_as_its_severity_asks(name: str) -> None:
-    for labels in {json.dumps(rule["labels"]): rule["labels"] for rule in ALERTS if rule["alert"] == name}.values():
+    for labels in {
+        json.dumps(rule["labels"]): rule["labels"] for rule in ALERTS if rule["alert"] == name
+    }.values():
         assert _arrives_at(_receiver_of(labels), {"alertname": name, **labels})
 
 
 def test_an_alert_of_an_unknown_team_arrives_too() -> None:
-    assert _arrives_at("platform-page", {"alertname": "Other", "severity": "critical", "team": "nobody"})
+    assert _arrives_at(
+        "platform-page", {"alertname": "Other", "severity": "critical", "team": "nobody"}
+    )
     assert _arrives_at("platform-ticket", {"alertname": "Other"})
     assert not _arrives_at("voice-page", {"alertname": "Other"})
 
@@ -89,20 +107,25 @@ def test_the_watchdog_goes_out_each_minute_and_alone() -> None:
     watchdog = CONFIG["route"]["routes"][0]
     assert (watchdog["group_interval"], watchdog["repeat_interval"]) == ("1m", "50s")
     (receiver,) = [each for each in CONFIG["receivers"] if each["name"] == watchdog["receiver"]]
-    assert receiver["webhook_configs"][0]["send_resolved"] is False  # a resolved alert is no sign of life
+    assert (
+        receiver["webhook_configs"][0]["send_resolved"] is False
+    )  # a resolved alert is no sign of life
 
 
 def test_the_alerts_that_keep_others_quiet_exist() -> None:
     for rule in CONFIG["inhibit_rules"]:
         for matcher in [*rule["source_matchers"], *rule["target_matchers"]]:
-            label, operator, value = re.fullmatch(r'(\w+) (=|!=|=~|!~) "?([^"]*)"?', matcher).groups()  # type: ignore[union-attr]
+            label, operator, value = re.fullmatch(
+                r'(\w+) (=|!=|=~|!~) "?([^"]*)"?', matcher
+            ).groups()  # type: ignore[union-attr]
             if label == "alertname":
                 assert [name for name in NAMES if re.fullmatch(value, name)], matcher
             else:
                 assert value in {alert["labels"][label] for alert in ALERTS}, (label, operator)
 
 
-# -- the real one ------------------------------------------------------------------------------------------------------
+# -- the real one
+# ------------------------------------------------------------------------------------------------------
 
 Message = tuple[str, dict[str, Any]]
 
@@ -114,11 +137,15 @@ def messages() -> "queue.Queue[Message]":
 
 @pytest.fixture
 def address(tmp_path: Path, messages: "queue.Queue[Message]") -> Iterator[str]:
-    """Alertmanager with the shipped configuration, which sends at once, and all of it to this machine."""
+    """Alertmanager with the shipped configuration, which sends at once, and all of it to this
+    machine.
+    """
 
     def answer(request: Request) -> Answer:
         messages.put((request.path, json.loads(request.body)))
-        return Answer(202 if "pagerduty" in request.path else 200, b"ok", {"Content-Type": "text/plain"})
+        return Answer(
+            202 if "pagerduty" in request.path else 200, b"ok", {"Content-Type": "text/plain"}
+        )
 
     with answering(answer) as receiver, shipped_alertmanager(receiver, tmp_path) as started:
         yield started
@@ -126,7 +153,9 @@ def address(tmp_path: Path, messages: "queue.Queue[Message]") -> Iterator[str]:
 
 def _send(address: str, *alerts: Labels, annotations: dict[str, str] | None = None) -> None:
     now = datetime.now(UTC).isoformat()
-    body = [{"labels": labels, "annotations": annotations or {}, "startsAt": now} for labels in alerts]
+    body = [
+        {"labels": labels, "annotations": annotations or {}, "startsAt": now} for labels in alerts
+    ]
     httpx.post(f"{address}/api/v2/alerts", json=body).raise_for_status()
 
 
@@ -147,25 +176,39 @@ def _quiet(address: str, environment: str) -> dict[str, bool]:
 AT_ONCE: list[tuple[str, list[Labels], set[str]]] = [
     (
         "mute before silence before slowness, of one agent",
-        [_labels(f"Callgauge{name}", agent="desk") for name in ("AgentMute", "DeadAir", "AnswersSlow", "CallsCutShort")],
+        [
+            _labels(f"Callgauge{name}", agent="desk")
+            for name in ("AgentMute", "DeadAir", "AnswersSlow", "CallsCutShort")
+        ],
         {"CallgaugeAgentMute agent"},
     ),
     (
         "silence before slowness",
-        [_labels(f"Callgauge{name}", agent="desk") for name in ("DeadAir", "AnswersSlow", "ResponseLatencyHigh")],
+        [
+            _labels(f"Callgauge{name}", agent="desk")
+            for name in ("DeadAir", "AnswersSlow", "ResponseLatencyHigh")
+        ],
         {"CallgaugeDeadAir agent"},
     ),
     (
         "what is slow now before budgets",
         [
             _labels(f"Callgauge{name}", agent="desk")
-            for name in ("AnswersSlow", "ResponseLatencyHigh", "SLOBurnRateHigh", "SLOBurnRateElevated")
+            for name in (
+                "AnswersSlow",
+                "ResponseLatencyHigh",
+                "SLOBurnRateHigh",
+                "SLOBurnRateElevated",
+            )
         ],
         {"CallgaugeAnswersSlow agent"},
     ),
     (
         "a budget that burns fast before one that burns slowly",
-        [_labels(f"Callgauge{name}", agent="desk") for name in ("SLOBurnRateHigh", "SLOBurnRateElevated")],
+        [
+            _labels(f"Callgauge{name}", agent="desk")
+            for name in ("SLOBurnRateHigh", "SLOBurnRateElevated")
+        ],
         {"CallgaugeSLOBurnRateHigh agent"},
     ),
     (
@@ -211,23 +254,38 @@ AT_ONCE: list[tuple[str, list[Labels], set[str]]] = [
     ),
     (
         "an agent that fails in other ways is heard all the same",
-        [_labels(f"Callgauge{name}", agent="desk") for name in ("AgentMute", "ToolErrors", "StageSlow")],
+        [
+            _labels(f"Callgauge{name}", agent="desk")
+            for name in ("AgentMute", "ToolErrors", "StageSlow")
+        ],
         {"CallgaugeAgentMute agent", "CallgaugeToolErrors agent", "CallgaugeStageSlow agent"},
     ),
     (
         "an evaluator that is down causes the rest of its component",
         [
             _labels(f"Callgauge{name}")
-            for name in ("EvaluatorDown", "ConsumerLag", "ScoresStopped", "SourceSilent", "NoCalls", "JudgeErrors", "DeadAir")
+            for name in (
+                "EvaluatorDown",
+                "ConsumerLag",
+                "ScoresStopped",
+                "SourceSilent",
+                "NoCalls",
+                "JudgeErrors",
+                "DeadAir",
+            )
         ],
         {"CallgaugeEvaluatorDown", "CallgaugeJudgeErrors", "CallgaugeDeadAir agent"},
     ),
     (
         "two roles that are down are two troubles",
-        [_labels("CallgaugeExporterDown"), _labels("CallgaugeJudgeDown"), _labels("CallgaugeJudgeBacklog")],
+        [
+            _labels("CallgaugeExporterDown"),
+            _labels("CallgaugeJudgeDown"),
+            _labels("CallgaugeJudgeBacklog"),
+        ],
         {"CallgaugeExporterDown", "CallgaugeJudgeDown"},
     ),
-]  # fmt: skip
+]
 
 
 def test_an_alert_keeps_quiet_what_it_causes_and_nothing_else(address: str) -> None:
@@ -238,7 +296,11 @@ def test_an_alert_keeps_quiet_what_it_causes_and_nothing_else(address: str) -> N
         def is_so(what: str = what, expected: dict[str, bool] = expected) -> bool:
             return _quiet(address, what) == expected
 
-        wait_for(lambda what=what, heard=heard: f"{heard} alone, found {_quiet(address, what)}", is_so, 5)  # type: ignore[misc]
+        wait_for(
+            lambda what=what, heard=heard: f"{heard} alone, found {_quiet(address, what)}",  # type: ignore[misc]
+            is_so,
+            5,
+        )
 
 
 @pytest.mark.parametrize(
@@ -256,16 +318,25 @@ def test_an_alert_keeps_quiet_what_it_causes_and_nothing_else(address: str) -> N
             ),
             {"CallgaugeSequencerDown", "CallgaugeJudgeErrors"},
         ),
-        (("KnownTimeStands", "ConsumerLag", "ScoresStopped"), {"CallgaugeKnownTimeStands", "CallgaugeScoresStopped"}),
+        (
+            ("KnownTimeStands", "ConsumerLag", "ScoresStopped"),
+            {"CallgaugeKnownTimeStands", "CallgaugeScoresStopped"},
+        ),
     ],
     ids=["none is active", "it is behind"],
 )
-def test_of_a_sequencer_in_trouble_one_alert_is_heard(address: str, alerts: tuple[str, ...], heard: set[str]) -> None:
+def test_of_a_sequencer_in_trouble_one_alert_is_heard(
+    address: str, alerts: tuple[str, ...], heard: set[str]
+) -> None:
     sent = [{**_labels(f"Callgauge{name}"), "environment": "live"} for name in alerts]
     _send(address, *sent)
 
     def heard_now() -> set[str]:
-        return {name.removesuffix(" fleet") for name, is_quiet in _quiet(address, "live").items() if not is_quiet}
+        return {
+            name.removesuffix(" fleet")
+            for name, is_quiet in _quiet(address, "live").items()
+            if not is_quiet
+        }
 
     wait_for(lambda: f"{heard} alone, found {heard_now()}", lambda: heard_now() == heard, 5)
 
@@ -273,7 +344,11 @@ def test_of_a_sequencer_in_trouble_one_alert_is_heard(address: str, alerts: tupl
 def test_without_any_process_one_alert_is_heard_beside_the_watchdog(address: str) -> None:
     names = [name for name in NAMES if name != "CallgaugeDown"]
     _send(address, *[{**_labels(name), "environment": "all"} for name in NAMES])
-    quiet = wait_for("all alerts", lambda: found if len(found := _quiet(address, "all")) == len(NAMES) else None, 5)
+    quiet = wait_for(
+        "all alerts",
+        lambda: found if len(found := _quiet(address, "all")) == len(NAMES) else None,
+        5,
+    )
     wait_for("them to be quiet", lambda: sum(_quiet(address, "all").values()) == len(names) - 1, 5)
     heard = {name for name, is_quiet in _quiet(address, "all").items() if not is_quiet}
     assert heard == {"CallgaugeDown", "CallgaugeWatchdog"}, quiet
@@ -286,13 +361,17 @@ ADDRESSES = {
 
 
 def _annotations(name: str, **filled: str) -> dict[str, str]:
-    """The annotations of a rule as Prometheus fills them in, with links as they are where addresses are set."""
+    """The annotations of a rule as Prometheus fills them in, with links as they are where addresses
+    are set.
+    """
     rule = next(rule for rule in ALERTS if rule["alert"] == name)
     texts: dict[str, str] = {
         **rule["annotations"],
         **{key: url.replace("{name}", name) for key, url in ADDRESSES.items()},
     }
-    texts["description"] = re.sub(r"{{ with .*{{ end }}$", " Calls running there now: 3.", texts["description"])
+    texts["description"] = re.sub(
+        r"{{ with .*{{ end }}$", " Calls running there now: 3.", texts["description"]
+    )
     for label, value in filled.items():
         for written, filled_in in (
             (f"{{{{ $labels.{label} }}}}", value),
@@ -325,7 +404,9 @@ def test_a_page_without_addresses_has_no_link_and_says_what_to_do(
     address: str, messages: "queue.Queue[Message]"
 ) -> None:
     annotations = {
-        key: text for key, text in _annotations("CallgaugeDeadAir", **CALLER).items() if key not in ADDRESSES
+        key: text
+        for key, text in _annotations("CallgaugeDeadAir", **CALLER).items()
+        if key not in ADDRESSES
     }
     _send(address, _labels("CallgaugeDeadAir", **CALLER), annotations=annotations)
     _, page = messages.get(timeout=patient(10))
@@ -336,7 +417,9 @@ def test_a_page_without_addresses_has_no_link_and_says_what_to_do(
     assert text.rstrip().endswith("What to do:\n" + annotations["runbook"])
 
 
-def test_a_ticket_of_a_hostile_name_calls_nobody(address: str, messages: "queue.Queue[Message]") -> None:
+def test_a_ticket_of_a_hostile_name_calls_nobody(
+    address: str, messages: "queue.Queue[Message]"
+) -> None:
     """Slack turns text in angle brackets into a link or a call to everybody."""
     hostile = {"agent": "<!channel> <http://x.test|click>", "environment": "production"}
     annotations = _annotations("CallgaugeToolErrors", **hostile)
@@ -344,7 +427,9 @@ def test_a_ticket_of_a_hostile_name_calls_nobody(address: str, messages: "queue.
     path, ticket = messages.get(timeout=patient(10))
     assert path == "/slack-voice"
     (attachment,) = ticket["attachments"]
-    assert attachment["title"] == "CallgaugeToolErrors of !channel http://x.test|click in production"
+    assert (
+        attachment["title"] == "CallgaugeToolErrors of !channel http://x.test|click in production"
+    )
     assert "Tools of !channel" in attachment["text"]
     assert not {"<", ">"} & set(attachment["text"])
     assert annotations["calls_url"] in attachment["text"]

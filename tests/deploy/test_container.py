@@ -33,25 +33,33 @@ BIN = Path(sys.executable).parent
 def _instructions() -> list[tuple[str, str]]:
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", "")
-    return [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines() if line.strip())]
+    return [
+        (word, rest)
+        for word, _, rest in (line.partition(" ") for line in text.splitlines() if line.strip())
+    ]
 
 
 INSTRUCTIONS = _instructions()
 LAST_STAGE = INSTRUCTIONS[max(at for at, (word, _) in enumerate(INSTRUCTIONS) if word == "FROM") :]
 
 
-ENVIRONMENT = dict(pair.partition("=")[::2] for word, rest in LAST_STAGE if word == "ENV" for pair in rest.split())
+ENVIRONMENT = dict(
+    pair.partition("=")[::2] for word, rest in LAST_STAGE if word == "ENV" for pair in rest.split()
+)
 
 
 def _last(word: str) -> str:
     return next(rest for found, rest in reversed(LAST_STAGE) if found == word)
 
 
-# -- Dockerfile --------------------------------------------------------------------------------------------------------
+# -- Dockerfile
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_hadolint_accepts_the_dockerfile() -> None:
-    result = subprocess.run([BIN / "hadolint", DEPLOY / "Dockerfile"], capture_output=True, text=True)
+    result = subprocess.run(
+        [BIN / "hadolint", DEPLOY / "Dockerfile"], capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -70,7 +78,9 @@ def test_serve_has_a_folder_that_its_user_alone_may_write() -> None:
 
 
 def test_the_entry_point_is_our_command_and_gets_the_signals() -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "scripts"
+    ]
     (script,) = json.loads(_last("ENTRYPOINT"))  # exec form: JSON, no shell between
     assert script in scripts
     assert json.loads(_last("CMD")) == ["run"]
@@ -82,12 +92,16 @@ def test_both_stages_stand_on_the_same_pinned_python() -> None:
     assert len(bases) == 2
     assert len(set(bases)) == 1
     assert re.fullmatch(r"python:3\.\d+-slim-\w+", bases[0])
-    images = [found[1] for _, rest in INSTRUCTIONS if (found := re.match(r"--from=(\S+:\S+)", rest))]
+    images = [
+        found[1] for _, rest in INSTRUCTIONS if (found := re.match(r"--from=(\S+:\S+)", rest))
+    ]
     assert [image for image in images if not re.search(r":\d+\.\d+\.\d+$", image)] == []
 
 
 def test_the_image_has_the_python_the_project_asks_for() -> None:
-    required = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "requires-python"
+    ]
     minor = re.search(r"python:3\.(\d+)", LAST_STAGE[0][1])
     lowest = re.fullmatch(r">=3\.(\d+)", required)
     assert minor is not None
@@ -96,7 +110,11 @@ def test_the_image_has_the_python_the_project_asks_for() -> None:
 
 
 def _copied_from_checkout() -> list[str]:
-    copies = [rest.split()[:-1] for word, rest in INSTRUCTIONS if word == "COPY" and not rest.startswith("--from=")]
+    copies = [
+        rest.split()[:-1]
+        for word, rest in INSTRUCTIONS
+        if word == "COPY" and not rest.startswith("--from=")
+    ]
     return [source for sources in copies for source in sources]
 
 
@@ -112,13 +130,25 @@ def test_what_is_copied_exists_and_reaches_the_builder() -> None:
 def test_every_package_of_the_wheel_is_copied() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
-    files = {project["project"]["readme"], *project["project"]["license-files"], "pyproject.toml", "requirements.lock"}
-    forced = {Path(place).parts[0] for place in project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]}
+    files = {
+        project["project"]["readme"],
+        *project["project"]["license-files"],
+        "pyproject.toml",
+        "requirements.lock",
+    }
+    forced = {
+        Path(place).parts[0]
+        for place in project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    }
     assert packages | files | forced == set(_copied_from_checkout())
 
 
 def test_only_locked_and_hashed_dependencies_are_installed() -> None:
-    installs = [rest for word, rest in INSTRUCTIONS if word == "RUN" and re.search(r"uv pip|pip install", rest)]
+    installs = [
+        rest
+        for word, rest in INSTRUCTIONS
+        if word == "RUN" and re.search(r"uv pip|pip install", rest)
+    ]
     assert len(installs) == 2
     assert "--require-hashes requirements.lock" in installs[0]
     assert "--no-deps" in installs[1]
@@ -136,23 +166,32 @@ def test_the_ports_of_pages_metrics_and_events_are_exposed() -> None:
 
 
 async def _checked(**environment: str) -> int:
-    """Exit code of the image's own health check; 0 is healthy, 1 is not, and Docker knows no other."""
+    """Exit code of the image's own health check; 0 is healthy, 1 is not, and Docker
+    knows no other.
+    """
     python, *arguments = HEALTH_CHECK
     assert python == "python"
     done = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, env={**os.environ, **environment}, stderr=asyncio.subprocess.DEVNULL
+        sys.executable,
+        *arguments,
+        env={**os.environ, **environment},
+        stderr=asyncio.subprocess.DEVNULL,
     )
     return await done.wait()
 
 
 @pytest.mark.parametrize("command", ["run", "serve"])
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::"])  # noqa: S104 - as the image has it
-async def test_the_health_check_asks_healthz_whatever_the_address_and_the_token(host: str, command: str) -> None:
+async def test_the_health_check_asks_healthz_whatever_the_address_and_the_token(
+    host: str, command: str
+) -> None:
     stalled: list[str] = []
     server = MetricsServer(
-        HttpSettings(host=host, port=0, token=SecretStr("secret")), Instruments(CollectorRegistry(), ["exporter"]),
-        stalled=lambda: stalled, not_ready=lambda: ["exporter: waits for the broker"],
-    )  # fmt: skip
+        HttpSettings(host=host, port=0, token=SecretStr("secret")),
+        Instruments(CollectorRegistry(), ["exporter"]),
+        stalled=lambda: stalled,
+        not_ready=lambda: ["exporter: waits for the broker"],
+    )
     await server.start()
     port = server.url.rsplit(":", 1)[1].split("/")[0]
     nobody = {"HTTP_PROXY": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1"}
@@ -168,11 +207,16 @@ async def test_the_health_check_asks_healthz_whatever_the_address_and_the_token(
     assert await _checked(**variables) == 1, "nobody answers"
 
 
-# -- compose.yaml ------------------------------------------------------------------------------------------------------
+# -- compose.yaml
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_compose_follows_its_schema() -> None:
-    command: list[str | Path] = [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    command: list[str | Path] = [
+        BIN / "check-jsonschema",
+        "--builtin-schema",
+        "vendor.compose-spec",
+    ]
     result = subprocess.run([*command, DEPLOY / "compose.yaml"], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -183,7 +227,9 @@ def test_docker_compose_reads_it() -> None:
     if docker is None or subprocess.run([*command, "version"], capture_output=True).returncode != 0:
         pytest.skip("docker compose is not here; the schema and the checks below stand in for it")
     result = subprocess.run(
-        [*command, "--file", DEPLOY / "compose.yaml", "config", "-q"], capture_output=True, text=True
+        [*command, "--file", DEPLOY / "compose.yaml", "config", "-q"],
+        capture_output=True,
+        text=True,
     )
     assert result.returncode == 0, result.stderr
 
@@ -207,18 +253,27 @@ def test_the_services_are_those_described() -> None:
 
 
 def test_a_plain_start_brings_neither_source_and_asks_for_no_secret() -> None:
-    assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
-        name: [name] for name in SOURCES
-    }
+    assert {
+        name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service
+    } == {name: [name] for name in SOURCES}
     # Compose reads `${NAME:?}` of services whose profile is off, too, and would refuse every start.
-    assert ":?" not in (DEPLOY / "compose.yaml").read_text(encoding="utf-8").replace("`${NAME:?}`", "")
+    assert ":?" not in (DEPLOY / "compose.yaml").read_text(encoding="utf-8").replace(
+        "`${NAME:?}`", ""
+    )
 
 
 def _variables(name: str, **shell: str) -> dict[str, str]:
-    """The environment of a container: a variable without a value is the shell's, if that has one."""
-    given = {key: shell.get(key) if value is None else value for key, value in SERVICES[name]["environment"].items()}
-    return {**{key: value for key, value in ENVIRONMENT.items() if key != "PATH"},
-            **{key: value for key, value in given.items() if value is not None}}  # fmt: skip
+    """The environment of a container: a variable without a value is the shell's, if
+    that has one.
+    """
+    given = {
+        key: shell.get(key) if value is None else value
+        for key, value in SERVICES[name]["environment"].items()
+    }
+    return {
+        **{key: value for key, value in ENVIRONMENT.items() if key != "PATH"},
+        **{key: value for key, value in given.items() if value is not None},
+    }
 
 
 @pytest.mark.parametrize(
@@ -228,14 +283,18 @@ def _variables(name: str, **shell: str) -> dict[str, str]:
         ("monitor", "CALLGAUGE_MONITOR__API_KEY", []),
     ],
 )
-def test_without_its_secret_a_source_says_what_to_set(name: str, needed: str, more: list[str]) -> None:
+def test_without_its_secret_a_source_says_what_to_set(
+    name: str, needed: str, more: list[str]
+) -> None:
     command: list[str | Path] = [BIN / "callgauge", *OURS[name]]
     shell = {key: value for key, value in os.environ.items() if not key.startswith("CALLGAUGE_")}
     for given in ({}, {needed: ""}):  # not set at all; `NAME=` in .env
         variables = _variables(name, **given)
         result = subprocess.run(command, capture_output=True, text=True, env={**shell, **variables})
         assert result.returncode == 2, result.stderr
-        assert [each for each in [needed, *(() if given else more)] if each not in result.stderr] == []
+        assert [
+            each for each in [needed, *(() if given else more)] if each not in result.stderr
+        ] == []
         assert "Traceback" not in result.stderr
     assert getattr(load_settings(None, {}, _variables(name, **{needed: "of-tests"})), name).is_on
 
@@ -268,7 +327,9 @@ def test_ports_are_on_loopback_only(name: str) -> None:
 def test_image_tags_are_pinned_and_can_be_overridden(name: str) -> None:
     tag = re.fullmatch(r"[a-z/]+:\$\{[A-Z]+_TAG:-(.+)\}", SERVICES[name]["image"])
     assert tag is not None
-    assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag[1]) or (SERVICES[name]["build"] and tag[1] == "local")
+    assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag[1]) or (
+        SERVICES[name]["build"] and tag[1] == "local"
+    )
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -290,10 +351,15 @@ def test_our_build_context_is_the_repository() -> None:
 
 
 def test_containers_without_a_page_have_no_health_check() -> None:
-    assert SERVICES["topics"]["healthcheck"] == SERVICES["traffic"]["healthcheck"] == {"disable": True}
+    assert (
+        SERVICES["topics"]["healthcheck"] == SERVICES["traffic"]["healthcheck"] == {"disable": True}
+    )
     for name in ("callgauge", *SOURCES):
         assert "healthcheck" not in SERVICES[name]  # the image's own
-        assert SERVICES[name]["environment"]["CALLGAUGE_HTTP_PORT"] == ENVIRONMENT["CALLGAUGE_HTTP_PORT"]
+        assert (
+            SERVICES[name]["environment"]["CALLGAUGE_HTTP_PORT"]
+            == ENVIRONMENT["CALLGAUGE_HTTP_PORT"]
+        )
 
 
 def test_everybody_reaches_kafka_by_the_address_it_advertises() -> None:
@@ -307,12 +373,18 @@ def test_everybody_reaches_kafka_by_the_address_it_advertises() -> None:
     protocols = dict(re.findall(r"(\w+):(\w+)", kafka["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"]))
     listeners = dict(re.findall(r"(\w+)://:(\d+)", kafka["KAFKA_LISTENERS"]))
     assert set(protocols) == set(listeners) == {"CONTROLLER", *advertised}
-    assert {name: address.split(":")[1] for name, address in advertised.items()}.items() <= listeners.items()
+    assert {
+        name: address.split(":")[1] for name, address in advertised.items()
+    }.items() <= listeners.items()
 
 
 def test_one_broker_is_never_asked_for_two_copies() -> None:
     kafka = SERVICES["kafka"]["environment"]
-    copies = {key: value for key, value in kafka.items() if key.endswith(("_REPLICATION_FACTOR", "_MIN_ISR"))}
+    copies = {
+        key: value
+        for key, value in kafka.items()
+        if key.endswith(("_REPLICATION_FACTOR", "_MIN_ISR"))
+    }
     assert len(copies) == 5
     assert set(copies.values()) == {"1"}
 
@@ -321,18 +393,25 @@ def test_prometheus_scrapes_a_service_at_its_port_and_keeps_exemplars() -> None:
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
     always, sources = config["scrape_configs"]
     targets = [target for group in always["static_configs"] for target in group["targets"]]
-    # Looked up by name: a service that does not run is not down. Another job, because one that runs must not hide one that does not.
+    # Looked up by name: a service that does not run is not down. Another job, because one that runs
+    # must not hide one that does not.
     (looked_up,) = sources["dns_sd_configs"]
     assert sources["job_name"] != always["job_name"]
     assert tuple(looked_up["names"]) == SOURCES
     targets += [f"{name}:{looked_up['port']}" for name in looked_up["names"]]
     for target in targets:
         host, port = target.split(":")
-        assert SERVICES[host]["environment"]["CALLGAUGE_HTTP_PORT"] == port == ENVIRONMENT["CALLGAUGE_HTTP_PORT"]
+        assert (
+            SERVICES[host]["environment"]["CALLGAUGE_HTTP_PORT"]
+            == port
+            == ENVIRONMENT["CALLGAUGE_HTTP_PORT"]
+        )
     assert "--enable-feature=exemplar-storage" in SERVICES["prometheus"]["command"]
     mounts = dict(volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"])
     assert mounts["./prometheus/prometheus.yml"] == "/etc/prometheus/prometheus.yml"
-    assert mounts["./prometheus/rules"] == "/etc/prometheus/rules"  # `rules/*.yml` beside the configuration
+    assert (
+        mounts["./prometheus/rules"] == "/etc/prometheus/rules"
+    )  # `rules/*.yml` beside the configuration
 
 
 def test_prometheus_sends_its_alerts_to_alertmanager_which_finds_its_files() -> None:
@@ -350,7 +429,9 @@ def test_prometheus_sends_its_alerts_to_alertmanager_which_finds_its_files() -> 
     secrets = set(re.findall(r"_file: (\S+)/[^/\s]+$", routing, re.M))
     assert secrets == {f"{folder}/secrets"}
     # Files there must not be committed.
-    assert (DEPLOY / "alertmanager" / "secrets" / ".gitignore").read_text(encoding="utf-8").splitlines()[1] == "*"
+    assert (DEPLOY / "alertmanager" / "secrets" / ".gitignore").read_text(
+        encoding="utf-8"
+    ).splitlines()[1] == "*"
 
 
 def test_no_container_takes_all_the_memory_or_is_killed_while_it_writes() -> None:
@@ -367,9 +448,13 @@ def test_a_key_of_the_shell_reaches_the_judge_and_none_is_needed() -> None:
 def test_grafana_finds_its_data_source_and_its_dashboards() -> None:
     mounts = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
     provisioning = DEPLOY / "grafana" / "provisioning"
-    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text(encoding="utf-8"))["datasources"]
+    (source,) = yaml.safe_load(
+        (provisioning / "datasources/prometheus.yml").read_text(encoding="utf-8")
+    )["datasources"]
     assert urlparse(source["url"]).hostname in SERVICES
-    (provider,) = yaml.safe_load((provisioning / "dashboards/callgauge.yml").read_text(encoding="utf-8"))["providers"]
+    (provider,) = yaml.safe_load(
+        (provisioning / "dashboards/callgauge.yml").read_text(encoding="utf-8")
+    )["providers"]
     assert provider["options"]["path"] == mounts["./grafana/dashboards"]
     home = Path(SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     assert str(home.parent) == mounts["./grafana/dashboards"]

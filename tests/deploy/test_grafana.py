@@ -1,4 +1,6 @@
-"""The dashboards, judged without Grafana: generated, complete, on the grid, with queries of existing metrics only."""
+"""The dashboards, judged without Grafana: generated, complete, on the grid, with queries of
+existing metrics only.
+"""
 
 import importlib
 import json
@@ -17,7 +19,8 @@ from tests.deploy.promql_labels import labels_of
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 BOARDS: dict[str, dict[str, Any]] = {
-    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((GRAFANA / "dashboards").iterdir())
+    path.stem: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((GRAFANA / "dashboards").iterdir())
 }
 PANELS = [panel for board in BOARDS.values() for panel in board["panels"] if panel["type"] != "row"]
 every_board = pytest.mark.parametrize("board", BOARDS.values(), ids=list(BOARDS))
@@ -35,12 +38,16 @@ def generator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
-@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")  # Grafana 11 cannot read version 2
+@pytest.mark.filterwarnings(
+    "ignore:Prefer using dashboardv2:DeprecationWarning"
+)  # Grafana 11 cannot read version 2
 def test_the_committed_files_are_what_the_generator_writes(generator: Any) -> None:
     written: dict[Path, str] = generator.rendered()
     assert {path.stem for path in written if path.suffix == ".json"} == set(BOARDS)
     for path, text in written.items():
-        assert path.read_text(encoding="utf-8") == text, "run: python deploy/grafana/generate_dashboards.py"
+        assert path.read_text(encoding="utf-8") == text, (
+            "run: python deploy/grafana/generate_dashboards.py"
+        )
 
 
 @every_board
@@ -62,7 +69,9 @@ def test_every_row_is_full_and_nothing_overlaps(board: dict[str, Any]) -> None:
     for panel in board["panels"]:
         grid = panel["gridPos"]
         covered = {
-            (x, y) for x in range(grid["x"], grid["x"] + grid["w"]) for y in range(grid["y"], grid["y"] + grid["h"])
+            (x, y)
+            for x in range(grid["x"], grid["x"] + grid["w"])
+            for y in range(grid["y"], grid["y"] + grid["h"])
         }
         assert not covered & cells
         cells |= covered
@@ -77,7 +86,12 @@ def test_data_source_and_whose_calls_are_chosen_on_the_page() -> None:
         assert [variable["name"] for variable in others] == ([] if name == "pipeline" else [*WHOSE])
         assert board["editable"] is False
         for variable in others:
-            shown = (variable["multi"], variable["includeAll"], variable["allValue"], variable["refresh"])
+            shown = (
+                variable["multi"],
+                variable["includeAll"],
+                variable["allValue"],
+                variable["refresh"],
+            )
             assert shown == (True, True, ".+", 2)
             asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
             assert asked is not None
@@ -85,15 +99,20 @@ def test_data_source_and_whose_calls_are_chosen_on_the_page() -> None:
             assert asked[2] in labels_of(asked[1])
 
 
-# -- links -------------------------------------------------------------------------------------------------------------
+# -- links
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
 def test_links_lead_where_the_addresses_say(generator: Any) -> None:
-    """Grafana takes two dollar signs for one in the data source's file, and no name after one for a variable of the environment."""
+    """Grafana takes two dollar signs for one in the data source's file, and no name after one for a
+    variable of the environment.
+    """
     files = {
         path.name: text
-        for path, text in generator.rendered({"runbooks": "https://w.test/", "console": "https://c.test"}).items()
+        for path, text in generator.rendered(
+            {"runbooks": "https://w.test/", "console": "https://c.test"}
+        ).items()
     }
     (source,) = yaml.safe_load(files["prometheus.yml"])["datasources"]
     (link,) = source["jsonData"]["exemplarTraceIdDestinations"]
@@ -153,20 +172,27 @@ def test_the_p95_of_stages_stands_beside_their_usual_value(usual: str, beside: s
 
 
 def test_each_latency_that_elevenlabs_reports_is_among_the_stages() -> None:
-    reported = {metric.stage.value for metric in CONVAI_METRICS.values()} - {Stage.VOICE_TO_VOICE.value}
+    reported = {metric.stage.value for metric in CONVAI_METRICS.values()} - {
+        Stage.VOICE_TO_VOICE.value
+    }
     assert reported <= _of_stages("Stages of an answer, p95")[1]
 
 
 @every_board
 def test_dashboards_lead_to_each_other_and_mark_pages(board: dict[str, Any]) -> None:
     others = board["links"][0]
-    assert (others["type"], others["tags"], others["keepTime"]) == ("dashboards", board["tags"], True)
+    assert (others["type"], others["tags"], others["keepTime"]) == (
+        "dashboards",
+        board["tags"],
+        True,
+    )
     (pages,) = board["annotations"]["list"]
     labels_of(pages["expr"])
     assert 'severity="critical"' in pages["expr"]
 
 
-# -- panels ------------------------------------------------------------------------------------------------------------
+# -- panels
+# ------------------------------------------------------------------------------------------------------------
 
 
 @every_panel
@@ -183,11 +209,15 @@ def test_a_panel_asks_for_what_exists(panel: dict[str, Any]) -> None:
     assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
     for target in panel["targets"]:
         assert target["datasource"] == SOURCE
-        labels = labels_of(target["expr"].replace("$__rate_interval", "5m").replace("$__range", "1d"))
+        labels = labels_of(
+            target["expr"].replace("$__rate_interval", "5m").replace("$__range", "1d")
+        )
         if panel["type"] != "table":  # its columns are the labels
             # Otherwise lines would look the same.
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == labels
-        assert re.findall(r"\[(.*?)\]", target["expr"]) == ["$__rate_interval"] * target["expr"].count("[")
+        assert re.findall(r"\[(.*?)\]", target["expr"]) == ["$__rate_interval"] * target[
+            "expr"
+        ].count("[")
         chosen = target["expr"].count("{" + CHOSEN)
         selectors = re.findall(r"(?:callgauge|process)_\w+", target["expr"])
         assert chosen in {0, len(selectors)}
@@ -225,32 +255,56 @@ def test_what_an_on_call_engineer_needs_is_there() -> None:
 
 
 def test_the_people_who_run_it_see_what_their_alerts_are_about() -> None:
-    """Each metric of an alert about callgauge itself is on a dashboard, so that a page has a picture."""
-    rules = yaml.safe_load((GRAFANA.parent / "prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8"))
+    """Each metric of an alert about callgauge itself is on a dashboard, so that a page has a
+    picture.
+    """
+    rules = yaml.safe_load(
+        (GRAFANA.parent / "prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8")
+    )
     alerts = [rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule]
     recorded = {
-        rule["record"]: rule["expr"] for group in rules["groups"] for rule in group["rules"] if "record" in rule
+        rule["record"]: rule["expr"]
+        for group in rules["groups"]
+        for rule in group["rules"]
+        if "record" in rule
     }
     asked = " ".join(target["expr"] for panel in PANELS for target in panel["targets"])
     metrics = {metric.name for metric in METRICS}
     for alert in alerts:
         if alert["labels"]["component"] == "agent":
             continue
-        text = " ".join([alert["expr"], *(expr for name, expr in recorded.items() if name in alert["expr"])])
-        missing = {name for name in metrics if re.search(rf"\b{name}(_bucket|_count)?\b", text) and name not in asked}
+        text = " ".join(
+            [alert["expr"], *(expr for name, expr in recorded.items() if name in alert["expr"])]
+        )
+        missing = {
+            name
+            for name in metrics
+            if re.search(rf"\b{name}(_bucket|_count)?\b", text) and name not in asked
+        }
         assert missing == set(), alert["alert"]
 
 
 def test_latency_panels_show_exemplars() -> None:
     for panel in PANELS:
         for target in panel["targets"]:
-            assert target.get("exemplar", False) == ("callgauge_turn_response_latency_seconds_bucket" in target["expr"])
+            assert target.get("exemplar", False) == (
+                "callgauge_turn_response_latency_seconds_bucket" in target["expr"]
+            )
 
 
 def test_provisioning_loads() -> None:
-    sources = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text(encoding="utf-8"))
-    prometheus = yaml.safe_load((GRAFANA.parent / "prometheus/prometheus.yml").read_text(encoding="utf-8"))
+    sources = yaml.safe_load(
+        (GRAFANA / "provisioning/datasources/prometheus.yml").read_text(encoding="utf-8")
+    )
+    prometheus = yaml.safe_load(
+        (GRAFANA.parent / "prometheus/prometheus.yml").read_text(encoding="utf-8")
+    )
     assert [source["type"] for source in sources["datasources"]] == ["prometheus"]
-    assert sources["datasources"][0]["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
-    dashboards = yaml.safe_load((GRAFANA / "provisioning/dashboards/callgauge.yml").read_text(encoding="utf-8"))
+    assert (
+        sources["datasources"][0]["jsonData"]["timeInterval"]
+        == prometheus["global"]["scrape_interval"]
+    )
+    dashboards = yaml.safe_load(
+        (GRAFANA / "provisioning/dashboards/callgauge.yml").read_text(encoding="utf-8")
+    )
     assert [provider["type"] for provider in dashboards["providers"]] == ["file"]

@@ -1,4 +1,6 @@
-"""The chart, judged without a cluster: helm reads it, Kubernetes' schemas accept its manifests, and these have all that the roles need."""
+"""The chart, judged without a cluster: helm reads it, Kubernetes' schemas accept its manifests, and
+these have all that the roles need.
+"""
 
 import fcntl
 import hashlib
@@ -35,7 +37,9 @@ VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
 CUSTOM = {"PodMonitor", "PrometheusRule", "ScaledObject"}
 
 Resource = dict[str, Any]
-every_setup = pytest.mark.parametrize("setup", [(), ("--values", str(EVERYTHING))], ids=["default", "everything"])
+every_setup = pytest.mark.parametrize(
+    "setup", [(), ("--values", str(EVERYTHING))], ids=["default", "everything"]
+)
 
 
 def _helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -55,7 +59,8 @@ def _of(kind: str, *options: str) -> dict[str, Resource]:
 
 ALL = ("--values", str(EVERYTHING))
 
-# -- it is accepted ----------------------------------------------------------------------------------------------------
+# -- it is accepted
+# ----------------------------------------------------------------------------------------------------
 
 
 @every_setup
@@ -66,7 +71,12 @@ def test_helm_accepts_the_chart(setup: tuple[str, ...]) -> None:
 
 @every_setup
 @pytest.mark.parametrize(
-    "version", [VERSIONS[0], *(pytest.param(each, marks=pytest.mark.long) for each in VERSIONS[1:-1]), VERSIONS[-1]]
+    "version",
+    [
+        VERSIONS[0],
+        *(pytest.param(each, marks=pytest.mark.long) for each in VERSIONS[1:-1]),
+        VERSIONS[-1],
+    ],
 )
 def test_kubernetes_accepts_what_it_makes(version: str, setup: tuple[str, ...]) -> None:
     made = _made("--kube-version", version, *setup)
@@ -83,7 +93,9 @@ def test_the_newest_known_kubernetes_is_among_them() -> None:
 def _objections(resources: list[Resource]) -> list[str]:
     """Objections of the schemas of the operator and of KEDA, unknown keys included."""
     node, npm = (require_tool(name, "apt-get install npm") for name in ("node", "npm"))
-    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(MODELS.iterdir()))).hexdigest()[:16]
+    wanted = hashlib.sha256(
+        b"".join(path.read_bytes() for path in sorted(MODELS.iterdir()))
+    ).hexdigest()[:16]
     folder = CACHE / f"custom-resources-{wanted}"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "npm.lock").open("w") as lock:
@@ -91,11 +103,15 @@ def _objections(resources: list[Resource]) -> list[str]:
         if not (folder / "ready").exists():
             shutil.copytree(MODELS, folder, dirs_exist_ok=True)
             install = [npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-            done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=patient(120))
+            done = subprocess.run(
+                install, cwd=folder, capture_output=True, text=True, timeout=patient(120)
+            )
             assert done.returncode == 0, done.stderr
             (folder / "ready").touch()
     command = [node, str(folder / "check.mjs")]
-    checked = subprocess.run(command, input=json.dumps(resources), capture_output=True, text=True, timeout=patient(60))
+    checked = subprocess.run(
+        command, input=json.dumps(resources), capture_output=True, text=True, timeout=patient(60)
+    )
     assert checked.returncode == 0, checked.stderr
     found: list[str] = json.loads(checked.stdout)
     return found
@@ -105,7 +121,9 @@ def test_the_operator_and_keda_accept_what_it_makes_for_them() -> None:
     custom = [each for each in _made(*ALL) if each["kind"] in CUSTOM]
     assert {each["kind"] for each in custom} == CUSTOM
     assert _objections(custom) == []
-    monitor, scaled = (json.loads(json.dumps(_one(kind))) for kind in ("PodMonitor", "ScaledObject"))
+    monitor, scaled = (
+        json.loads(json.dumps(_one(kind))) for kind in ("PodMonitor", "ScaledObject")
+    )
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     endpoint["scheem"] = "http"
     scaled["spec"]["maxReplicaCount"] = "many"
@@ -122,8 +140,17 @@ def _one(kind: str) -> Resource:
 @pytest.mark.parametrize(
     "value",
     [
-        *("replicas=2", "kafka.bootstrap=kafka", "settings.BOOTSTRAP=kafka:9092", "addresses.console=calls.test"),
-        *("roles.evaluator.replicas=0", "roles.evaluator.strategy=Rolling", "roles.monitor.replicas=2"),
+        *(
+            "replicas=2",
+            "kafka.bootstrap=kafka",
+            "settings.BOOTSTRAP=kafka:9092",
+            "addresses.console=calls.test",
+        ),
+        *(
+            "roles.evaluator.replicas=0",
+            "roles.evaluator.strategy=Rolling",
+            "roles.monitor.replicas=2",
+        ),
         *("podMonitor.interval=15", "roles.viewer.enabled=true"),
     ],
 )
@@ -144,24 +171,35 @@ def test_every_value_has_a_schema_and_a_use() -> None:
             if isinstance(value, dict):
                 compare(value, properties[name], f"{path}.{name}")
 
-    compare(VALUES, json.loads((CHART / "values.schema.json").read_text(encoding="utf-8")), "values")
+    compare(
+        VALUES, json.loads((CHART / "values.schema.json").read_text(encoding="utf-8")), "values"
+    )
     used = " ".join(path.read_text(encoding="utf-8") for path in (CHART / "templates").iterdir())
     for name, value in VALUES.items():
-        for inner in value if isinstance(value, dict) and name not in {"roles", "addresses", "resources"} else ():
+        for inner in (
+            value
+            if isinstance(value, dict) and name not in {"roles", "addresses", "resources"}
+            else ()
+        ):
             assert f".Values.{name}.{inner}" in used, (name, inner)
         assert f".Values.{name}" in used
 
 
-# -- what it makes -----------------------------------------------------------------------------------------------------
+# -- what it makes
+# -----------------------------------------------------------------------------------------------------
 
 
 def _container(role: str, *options: str) -> Resource:
-    (container,) = _of("Deployment", *options)[f"calls-callgauge-{role}"]["spec"]["template"]["spec"]["containers"]
+    (container,) = _of("Deployment", *options)[f"calls-callgauge-{role}"]["spec"]["template"][
+        "spec"
+    ]["containers"]
     return dict(container)
 
 
 def _variables(role: str, *options: str) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in _container(role, *options)["env"] if "value" in each}
+    return {
+        each["name"]: each["value"] for each in _container(role, *options)["env"] if "value" in each
+    }
 
 
 def test_each_role_is_a_deployment_with_a_budget() -> None:
@@ -175,7 +213,10 @@ def test_each_role_is_a_deployment_with_a_budget() -> None:
         budget = _of("PodDisruptionBudget", *ALL)[f"calls-callgauge-{role}"]["spec"]
         deployment = _of("Deployment", *ALL)[f"calls-callgauge-{role}"]["spec"]
         assert budget["selector"] == deployment["selector"]
-        assert budget["selector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
+        assert (
+            budget["selector"]["matchLabels"].items()
+            <= deployment["template"]["metadata"]["labels"].items()
+        )
 
 
 def test_a_sequencer_stands_by_while_one_is_active() -> None:
@@ -211,7 +252,9 @@ def test_a_role_may_have_another_version_while_versions_change() -> None:
     options = [part for each in given for part in ("--set", each)]
     assert _container("evaluator", *options)["image"] == "callgauge:0.0.9"
     assert _container("exporter", *options)["image"] == "callgauge:1.2"
-    assert _of("Deployment", *options)["calls-callgauge-evaluator"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert _of("Deployment", *options)["calls-callgauge-evaluator"]["spec"]["strategy"] == {
+        "type": "Recreate"
+    }
 
 
 @every_setup
@@ -234,7 +277,10 @@ def test_a_container_may_do_nothing_that_it_does_not_need() -> None:
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert pod["terminationGracePeriodSeconds"] > 10, "a stop takes up to 10 s"
         for variable in pod["containers"][0]["env"]:
-            assert not re.search(r"TOKEN|SECRET|PASSWORD|API_KEY$", variable["name"]) or "valueFrom" in variable
+            assert (
+                not re.search(r"TOKEN|SECRET|PASSWORD|API_KEY$", variable["name"])
+                or "valueFrom" in variable
+            )
 
 
 def test_probes_ask_what_needs_no_token() -> None:
@@ -256,16 +302,26 @@ def test_no_more_evaluators_than_partitions_and_no_two_owners_of_their_number() 
     assert "replicas" not in deployment["spec"]  # an upgrade would set it back
     assert _of("Deployment")["calls-callgauge-evaluator"]["spec"]["replicas"] == 2
     assert 1 <= scaled["minReplicaCount"] <= scaled["maxReplicaCount"]
-    assert scaled["fallback"]["behavior"] == "currentReplicasIfHigher"  # a Prometheus that is down moves no calls
+    assert (
+        scaled["fallback"]["behavior"] == "currentReplicasIfHigher"
+    )  # a Prometheus that is down moves no calls
     (trigger,) = scaled["triggers"]
-    assert trigger["metadata"]["query"] == 'sum(rate(callgauge_events_total{namespace="voice"}[5m]))'
+    assert (
+        trigger["metadata"]["query"] == 'sum(rate(callgauge_events_total{namespace="voice"}[5m]))'
+    )
 
 
-def test_the_rules_are_those_of_the_one_file_with_links_where_the_values_have_addresses(tmp_path: Path) -> None:
+def test_the_rules_are_those_of_the_one_file_with_links_where_the_values_have_addresses(
+    tmp_path: Path,
+) -> None:
     spec = _one("PrometheusRule")["spec"]
     assert spec == rules_of(SLO, BY_HAND, ADDRESSES)
-    unlinked = _of("PrometheusRule", "--set", "prometheusRule.enabled=true")["calls-callgauge"]["spec"]
-    assert unlinked == yaml.safe_load((DEPLOY / "prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8"))
+    unlinked = _of("PrometheusRule", "--set", "prometheusRule.enabled=true")["calls-callgauge"][
+        "spec"
+    ]
+    assert unlinked == yaml.safe_load(
+        (DEPLOY / "prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8")
+    )
     path = tmp_path / "rules.yml"
     path.write_text(yaml.safe_dump(spec), encoding="utf-8")
     result = promtool("check", "rules", path)
@@ -273,21 +329,32 @@ def test_the_rules_are_those_of_the_one_file_with_links_where_the_values_have_ad
 
 
 @pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
-def test_the_dashboards_are_those_of_grafana_with_links_where_the_values_have_addresses(generator: Any) -> None:
+def test_the_dashboards_are_those_of_grafana_with_links_where_the_values_have_addresses(
+    generator: Any,
+) -> None:
     plain = _of("ConfigMap", "--set", "dashboards.enabled=true")
-    linked, expected = _of("ConfigMap", *ALL), {path.stem: text for path, text in generator.rendered(ADDRESSES).items()}
+    linked, expected = (
+        _of("ConfigMap", *ALL),
+        {path.stem: text for path, text in generator.rendered(ADDRESSES).items()},
+    )
     for name in ("overview", "pipeline", "quality"):
         shipped = (DEPLOY / "grafana" / "dashboards" / f"{name}.json").read_text(encoding="utf-8")
         (text,) = plain[f"calls-callgauge-dashboard-{name}"]["data"].values()
         assert json.loads(text) == json.loads(shipped)
         (text,) = linked[f"calls-callgauge-dashboard-{name}"]["data"].values()
-        assert _links(json.loads(text)) == _links(json.loads(expected[name])) != _links(json.loads(shipped))
+        assert (
+            _links(json.loads(text))
+            == _links(json.loads(expected[name]))
+            != _links(json.loads(shipped))
+        )
 
 
 def _links(board: dict[str, Any]) -> list[tuple[str, str | None]]:
     """Title and address of each link of a dashboard and of its table."""
     of_tables = [
-        link for panel in board["panels"] for link in panel.get("fieldConfig", {}).get("defaults", {}).get("links", ())
+        link
+        for panel in board["panels"]
+        for link in panel.get("fieldConfig", {}).get("defaults", {}).get("links", ())
     ]
     return [(link["title"], link.get("url")) for link in [*board["links"], *of_tables]]
 
@@ -296,7 +363,11 @@ def test_the_pods_are_scraped_with_the_token_that_they_ask_for() -> None:
     monitor = _one("PodMonitor")["spec"]
     (endpoint,) = monitor["podMetricsEndpoints"]
     assert endpoint["authorization"]["credentials"] == {"name": "metrics", "key": "token"}
-    (token,) = [each for each in _container("exporter", *ALL)["env"] if each["name"] == "CALLGAUGE_HTTP_TOKEN"]
+    (token,) = [
+        each
+        for each in _container("exporter", *ALL)["env"]
+        if each["name"] == "CALLGAUGE_HTTP_TOKEN"
+    ]
     assert token["valueFrom"]["secretKeyRef"] == {"name": "metrics", "key": "token"}
     for deployment in _of("Deployment", *ALL).values():
         labels = deployment["spec"]["template"]["metadata"]["labels"]
@@ -306,10 +377,16 @@ def test_the_pods_are_scraped_with_the_token_that_they_ask_for() -> None:
 def test_nobody_reaches_a_pod_who_is_not_named() -> None:
     policies = _of("NetworkPolicy", *ALL)
     events = {
-        name.rpartition("-")[2] for name, policy in policies.items() if "events" in str(policy["spec"]["ingress"])
+        name.rpartition("-")[2]
+        for name, policy in policies.items()
+        if "events" in str(policy["spec"]["ingress"])
     }
     assert events == {"ingest"}
-    beyond = {name.rpartition("-")[2] for name, policy in policies.items() if "443" in str(policy["spec"]["egress"])}
+    beyond = {
+        name.rpartition("-")[2]
+        for name, policy in policies.items()
+        if "443" in str(policy["spec"]["egress"])
+    }
     assert beyond == {"judge", "monitor"}
     closed = _of("NetworkPolicy", "--set", "networkPolicy.enabled=true")
     assert [policy["spec"]["ingress"] for policy in closed.values()] == [[], [], []]

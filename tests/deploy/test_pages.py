@@ -1,4 +1,6 @@
-"""The pages for people: generated ones are of today, links lead somewhere, tables are complete, and figures and examples are true."""
+"""The pages for people: generated ones are of today, links lead somewhere, tables are complete, and
+figures and examples are true.
+"""
 
 import argparse
 import math
@@ -35,34 +37,57 @@ from tests.integration.processes import ran_here
 from tests.support.fakes.engine_feed import Feed
 from tests.support.pages import PAGES, ROOT
 
-# -- generated pages ---------------------------------------------------------------------------------------------------
+# -- generated pages
+# ---------------------------------------------------------------------------------------------------
 
 GENERATED = pages()
 
 
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
 def test_a_generated_page_is_up_to_date(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == GENERATED[path], "run `python docs/generate_pages.py`"
+    assert path.read_text(encoding="utf-8") == GENERATED[path], (
+        "run `python docs/generate_pages.py`"
+    )
 
 
 def test_every_setting_and_every_metric_has_its_row() -> None:
     text = {path.name: text for path, text in GENERATED.items()}
     rows = re.findall(r"^\| `([a-z0-9_.]+)` \|", text["settings.md"], re.M)
     assert rows == [".".join(names) for names in setting_names()]
-    assert {metric.name for metric in METRICS} <= set(re.findall(r"^\| `(\w+)` \|", text["metrics.md"], re.M))
+    assert {metric.name for metric in METRICS} <= set(
+        re.findall(r"^\| `(\w+)` \|", text["metrics.md"], re.M)
+    )
 
 
-def test_each_score_of_quality_is_on_a_dashboard_and_each_alert_is_named_beside_its_metrics() -> None:
+def test_each_score_of_quality_is_on_a_dashboard_and_each_alert_is_named_beside_its_metrics() -> (
+    None
+):
     used_by = {name: set(users.split("; ")) for name, users in uses().items()}
-    quality = {metric.name for metric in METRICS if metric.role == "exporter" and metric.unit in {"ratio", "words"}}
-    assert {name for name in quality if not any(user.startswith("quality: ") for user in used_by[name])} == set()
+    quality = {
+        metric.name
+        for metric in METRICS
+        if metric.role == "exporter" and metric.unit in {"ratio", "words"}
+    }
+    assert {
+        name for name in quality if not any(user.startswith("quality: ") for user in used_by[name])
+    } == set()
     # The alert reads recordings of the metric, and one of them reads another.
     assert {"`CallgaugeGoalSuccessFalling`", "quality: Success of goal sets"} <= used_by[
         "callgauge_goal_set_calls_total"
     ]
-    assert "`goal_set:callgauge_goal_progress:ratio_rate1h`" in used_by["callgauge_goal_set_progress_ratio"]
-    rules = yaml.safe_load((ROOT / "deploy/prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8"))
-    alerts = {f"`{rule['alert']}`" for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
+    assert (
+        "`goal_set:callgauge_goal_progress:ratio_rate1h`"
+        in used_by["callgauge_goal_set_progress_ratio"]
+    )
+    rules = yaml.safe_load(
+        (ROOT / "deploy/prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8")
+    )
+    alerts = {
+        f"`{rule['alert']}`"
+        for group in rules["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
     assert alerts - set().union(*used_by.values()) == {"`CallgaugeWatchdog`"}  # it reads nothing
 
 
@@ -80,7 +105,9 @@ def test_the_asyncapi_document_has_every_topic_and_one_schema_for_each_name() ->
     payloads = document["components"]["schemas"]
     assert payloads["scores:exporter:Message:Payload"]["type"] == "object", "a record, not a batch"
     sent = payloads["scores:Message:Payload"]["anyOf"]
-    assert sent == [{"$ref": f"#/components/schemas/{name}"} for name in ("TurnRow", "CallRow", "GoalsRow")]
+    assert sent == [
+        {"$ref": f"#/components/schemas/{name}"} for name in ("TurnRow", "CallRow", "GoalsRow")
+    ]
     assert payloads["words:Message:Payload"] == {"$ref": "#/components/schemas/WordsRow"}
     pointers = set(re.findall(r"\$ref: '#/([^']+)'", GENERATED[ROOT / "docs/asyncapi.yaml"]))
     for pointer in pointers:
@@ -99,10 +126,17 @@ def test_no_page_depends_on_the_environment_of_its_maker(monkeypatch: pytest.Mon
     assert pages() == GENERATED
 
 
-# -- links -------------------------------------------------------------------------------------------------------------
+# -- links
+# -------------------------------------------------------------------------------------------------------------
 
-RUNBOOKS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "deploy" / "runbooks").glob("*.md"))]
-OBSERVERS = [page.relative_to(ROOT).as_posix() for page in sorted((ROOT / "streamer/observers").glob("*/README.md"))]
+RUNBOOKS = [
+    path.relative_to(ROOT).as_posix()
+    for path in sorted((ROOT / "deploy" / "runbooks").glob("*.md"))
+]
+OBSERVERS = [
+    page.relative_to(ROOT).as_posix()
+    for page in sorted((ROOT / "streamer/observers").glob("*/README.md"))
+]
 _LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
@@ -128,7 +162,8 @@ def test_links_lead_somewhere(page: str) -> None:
     assert broken(page) == []
 
 
-# -- tables of commands, checks and data -------------------------------------------------------------------------------
+# -- tables of commands, checks and data
+# -------------------------------------------------------------------------------
 
 README_PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 GOALS_PAGE = (ROOT / "docs" / "goals.md").read_text(encoding="utf-8")
@@ -171,12 +206,17 @@ def test_the_page_about_goals_has_every_kind_of_check() -> None:
 
 
 def test_the_page_about_redaction_has_every_type() -> None:
-    assert set(re.findall(r"`(.+?)`", column(REDACTION_PAGE, "data", 1))) == {tag_of(detector) for detector in Detector}
+    assert set(re.findall(r"`(.+?)`", column(REDACTION_PAGE, "data", 1))) == {
+        tag_of(detector) for detector in Detector
+    }
     (settings,) = re.findall(r"```toml\n(.*?)```", REDACTION_PAGE, re.S)
-    assert tomllib.loads(settings)["redaction"]["detectors"] == [detector.value for detector in Detector]
+    assert tomllib.loads(settings)["redaction"]["detectors"] == [
+        detector.value for detector in Detector
+    ]
 
 
-# -- docs/goals.md -----------------------------------------------------------------------------------------------------
+# -- docs/goals.md
+# -----------------------------------------------------------------------------------------------------
 
 GOAL_EXAMPLES = re.findall(
     r"^### `(\w+)`\n.*?^```yaml\n(.*?)^```\n\nOn the sample call: (.*?)\.$", GOALS_PAGE, re.M | re.S
@@ -203,14 +243,18 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
 
 def test_the_expected_tool_calls_come_out_as_the_page_says(tmp_path: Path) -> None:
     example = re.search(
-        r"^```yaml\n(expected_tool_calls:\n.*?)^```\n\nOn the sample call:\n\n(.*?)\n\n", GOALS_PAGE, re.M | re.S
+        r"^```yaml\n(expected_tool_calls:\n.*?)^```\n\nOn the sample call:\n\n(.*?)\n\n",
+        GOALS_PAGE,
+        re.M | re.S,
     )
     assert example is not None
     file = tmp_path / "goals.yaml"
     file.write_text("id: page\nsubgoals:\n" + GOAL_EXAMPLES[0][1] + example[1])
     ended = ran_here("goals", "check", str(file), "--call", "sample")
     assert ended.code == 0, ended.err
-    found = [line.strip() for line in ended.out.splitlines() if line.startswith("  expected tool call ")]
+    found = [
+        line.strip() for line in ended.out.splitlines() if line.startswith("  expected tool call ")
+    ]
     assert found == [line.strip() for line in example[2].splitlines()]
 
 
@@ -221,8 +265,14 @@ def test_the_sets_can_be_read_and_the_table_has_every_field(tmp_path: Path) -> N
         file = tmp_path / "goals.yaml"
         file.write_text(text)
         assert ran_here("goals", "check", str(file)).code == 0
-    rows = re.findall(r"^\| (`.*?) \|", GOALS_PAGE[GOALS_PAGE.index("| field | meaning |") :].split("\n\n")[0], re.M)
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == GoalSet.model_fields.keys()
+    rows = re.findall(
+        r"^\| (`.*?) \|",
+        GOALS_PAGE[GOALS_PAGE.index("| field | meaning |") :].split("\n\n")[0],
+        re.M,
+    )
+    assert {
+        name for row in rows for name in re.findall(r"`(\w+)`", row)
+    } == GoalSet.model_fields.keys()
 
 
 def test_every_place_of_a_template_is_in_its_table() -> None:
@@ -237,10 +287,13 @@ def test_every_matcher_of_the_table_is_one() -> None:
     assert names == {"equals", "one_of", "matches", "at_least", "at_most", "present"}
     for matcher in matchers:
         check = {"kind": "tool_called", "tool": "rebook", "arguments": {"flight": matcher}}
-        GoalSet.model_validate({"id": "x", "subgoals": [{"id": "x", "details": "x", "check": check}]})
+        GoalSet.model_validate(
+            {"id": "x", "subgoals": [{"id": "x", "details": "x", "check": check}]}
+        )
 
 
-# -- docs/sources/agent-inspect.md -------------------------------------------------------------------------------------
+# -- docs/sources/agent-inspect.md
+# -------------------------------------------------------------------------------------
 
 OPTION_ROWS = re.findall(
     r"^\| (`\w+`[^|]*) \|",
@@ -260,12 +313,16 @@ def test_every_option_of_calls_is_a_field_of_goal_sets() -> None:
     assert JudgeOptions.model_fields.keys() <= GoalSet.model_fields.keys()
 
 
-# -- docs/questions.md -------------------------------------------------------------------------------------------------
+# -- docs/questions.md
+# -------------------------------------------------------------------------------------------------
 
 QUESTIONS_PAGE = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
 EXCHANGE = (
-    ("user_speech_started", 3_000), ("user_speech_stopped", 5_000), ("bot_speech_started", 5_900), ("bot_speech_stopped", 8_000),
-)  # fmt: skip
+    ("user_speech_started", 3_000),
+    ("user_speech_stopped", 5_000),
+    ("bot_speech_started", 5_900),
+    ("bot_speech_stopped", 8_000),
+)
 
 
 def reasons_under(title: str) -> dict[str, str]:
@@ -292,7 +349,9 @@ def test_the_remedy_names_the_missing_event(missing: str) -> None:
             if not kind.startswith(missing):
                 feed.speech(kind, 10_000 * turn + at_ms)
         feed.heard("Hello", 10_000 * turn + 5_100)
-        feed.send("audit", {"message_type": "assistant", "value": "Welcome."}, 10_000 * turn + 8_000)
+        feed.send(
+            "audit", {"message_type": "assistant", "value": "Welcome."}, 10_000 * turn + 8_000
+        )
     feed.send("audit", {"type": "call_ended"}, 19_000)
     feed.advance(3_600_000)
     reasons = set(feed.latencies().values())
@@ -305,12 +364,17 @@ def test_the_page_names_metrics_and_settings_that_there_are() -> None:
     metrics = {name.partition("{")[0] for name in re.findall(r"`(callgauge_\w+)", QUESTIONS_PAGE)}
     assert metrics <= {metric.name for metric in METRICS}
     blocks = {names[0] for names in setting_names() if len(names) > 1}
-    named = {name for name in re.findall(r"`([a-z]+\.[a-z_]+)`", QUESTIONS_PAGE) if name.partition(".")[0] in blocks}
+    named = {
+        name
+        for name in re.findall(r"`([a-z]+\.[a-z_]+)`", QUESTIONS_PAGE)
+        if name.partition(".")[0] in blocks
+    }
     assert named <= {".".join(names) for names in setting_names()}
     assert len(named) > 5
 
 
-# -- deploy/security.md ------------------------------------------------------------------------------------------------
+# -- deploy/security.md
+# ------------------------------------------------------------------------------------------------
 
 
 def names_in(cell: str) -> frozenset[str]:
@@ -319,7 +383,10 @@ def names_in(cell: str) -> frozenset[str]:
 
 def rights() -> dict[str, list[frozenset[str]]]:
     """By what runs, the names in each of the other cells."""
-    return {first: [names_in(cell) for cell in others] for first, *others in rows_of(SECURITY_PAGE, "what runs")}
+    return {
+        first: [names_in(cell) for cell in others]
+        for first, *others in rows_of(SECURITY_PAGE, "what runs")
+    }
 
 
 def row_of(needs: Needs) -> list[frozenset[str]]:
@@ -345,9 +412,18 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     for role in ("console", "history"):
         needed = needs_of([role], Settings(measures={"folder": "measures"}))
         own = needed.operations.keys() - needs_of([role], settings).operations.keys()
-        assert table["also with measures of one's own, `console` and `history`"] == [own, set(), set(), set()]
+        assert table["also with measures of one's own, `console` and `history`"] == [
+            own,
+            set(),
+            set(),
+            set(),
+        ]
     assert table["`run --roles monitor`"] == row_of(needs_of(["monitor"], settings))
-    assert table["`run --roles ingest`"] == row_of(needs_of(["ingest"], settings)) == row_of(TRAFFIC_NEEDS)
+    assert (
+        table["`run --roles ingest`"]
+        == row_of(needs_of(["ingest"], settings))
+        == row_of(TRAFFIC_NEEDS)
+    )
     assert table["`replay`, `simulate`"] == row_of(TRAFFIC_NEEDS)
     assert table["also with `goals.reads_topic`"] == more_rights({"reads_topic": True})
     assert table["also when it asks the judge"] == more_rights({"asks_judge": True})
@@ -360,41 +436,62 @@ def test_only_the_sequencer_may_write_the_log_of_events() -> None:
     may_write = {what for what, (_, written, *_) in rights().items() if "events" in written}
     assert may_write == {"`run --roles sequencer`"}
     evaluator = needs_of(["evaluator"], Settings()).operations
-    assert {topic for topic, operations in evaluator.items() if READ in operations} == {"events", "scores"}
+    assert {topic for topic, operations in evaluator.items() if READ in operations} == {
+        "events",
+        "scores",
+    }
 
 
 def more_rights(goals: dict[str, object] | None = None, **blocks: Any) -> list[frozenset[str]]:
     """Further rights of an evaluator with these settings."""
     wanted_settings = Settings(goals=goals or {}, **blocks)
-    usual, needed = (row_of(needs_of(["evaluator"], settings)) for settings in (Settings(), wanted_settings))
+    usual, needed = (
+        row_of(needs_of(["evaluator"], settings)) for settings in (Settings(), wanted_settings)
+    )
     return [wanted - had for wanted, had in zip(needed, usual, strict=True)]
 
 
 def given_by_the_commands(folder: Path) -> dict[str, list[frozenset[str]]]:
-    """By user, the row of the rights that the page's commands give, from running them with a stand-in for Kafka's tool."""
+    """By user, the row of the rights that the page's commands give, from running them with a
+    stand-in for Kafka's tool.
+    """
     (commands,) = re.findall(r"```sh\n(acls=.*?)```", SECURITY_PAGE, re.DOTALL)
     tool = folder / "kafka-acls.sh"
     tool.write_text('#!/bin/sh\necho "$@"\n')
     tool.chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-eu", "-c", commands], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        ["sh", "-eu", "-c", commands], capture_output=True, text=True, env=environment, check=True
+    )
     parser = argparse.ArgumentParser()
     parser.add_argument("--add", action="store_true", required=True)
     for option in ("--bootstrap-server", "--command-config", "--allow-principal"):
         parser.add_argument(option, required=True)
     parser.add_argument("--operation", action="append", required=True)
-    parser.add_argument("--resource-pattern-type", choices=["literal", "prefixed"], default="literal")
+    parser.add_argument(
+        "--resource-pattern-type", choices=["literal", "prefixed"], default="literal"
+    )
     kinds = parser.add_mutually_exclusive_group(required=True)
     for option in ("--topic", "--group", "--transactional-id"):
         kinds.add_argument(option)
     calls = [parser.parse_args(line.split()) for line in done.stdout.splitlines()]
-    assert all((call.transactional_id is not None) == (call.resource_pattern_type == "prefixed") for call in calls)
+    assert all(
+        (call.transactional_id is not None) == (call.resource_pattern_type == "prefixed")
+        for call in calls
+    )
 
     def names_of(user: str, kind: str, operation: str) -> frozenset[str]:
-        given = (call for call in calls if call.allow_principal == user and operation in call.operation)
+        given = (
+            call for call in calls if call.allow_principal == user and operation in call.operation
+        )
         return frozenset(getattr(call, kind) for call in given) - {None}
 
-    kinds_and_operations = (("topic", "Read"), ("topic", "Write"), ("group", "Read"), ("transactional_id", "Write"))
+    kinds_and_operations = (
+        ("topic", "Read"),
+        ("topic", "Write"),
+        ("group", "Read"),
+        ("transactional_id", "Write"),
+    )
     return {
         user: [names_of(user, kind, operation) for kind, operation in kinds_and_operations]
         for user in {call.allow_principal for call in calls}
@@ -403,7 +500,9 @@ def given_by_the_commands(folder: Path) -> dict[str, list[frozenset[str]]]:
 
 def test_the_commands_give_what_the_table_says(tmp_path: Path) -> None:
     given, table = given_by_the_commands(tmp_path), rights()
-    assert given == {f"User:{role}": table[f"`run --roles {role}`"] for role in ("sequencer", "evaluator")}
+    assert given == {
+        f"User:{role}": table[f"`run --roles {role}`"] for role in ("sequencer", "evaluator")
+    }
 
 
 def test_the_judge_is_asked_without_a_word_only_where_it_runs_with_a_key() -> None:
@@ -418,7 +517,10 @@ def test_the_judge_is_asked_without_a_word_only_where_it_runs_with_a_key() -> No
 
 
 def test_without_transcripts_nothing_is_written_to_their_topic() -> None:
-    assert "transcripts" not in needs_of(["evaluator"], Settings(transcripts={"enabled": False})).operations
+    assert (
+        "transcripts"
+        not in needs_of(["evaluator"], Settings(transcripts={"enabled": False})).operations
+    )
 
 
 def test_a_process_with_both_roles_needs_the_rights_of_both() -> None:
@@ -430,14 +532,19 @@ def test_a_process_with_both_roles_needs_the_rights_of_both() -> None:
 
 def test_every_setting_of_security_is_on_the_page() -> None:
     assert [name for name in SecuritySettings.model_fields if name not in SECURITY_PAGE] == []
-    assert set(re.findall(r"`security\.(\w+)`", SECURITY_PAGE)) <= set(SecuritySettings.model_fields)
+    assert set(re.findall(r"`security\.(\w+)`", SECURITY_PAGE)) <= set(
+        SecuritySettings.model_fields
+    )
 
 
-# -- deploy/sizing.md --------------------------------------------------------------------------------------------------
+# -- deploy/sizing.md
+# --------------------------------------------------------------------------------------------------
 
 SIZING_PAGE = (ROOT / "deploy" / "sizing.md").read_text(encoding="utf-8")
 PERFORMANCE_PAGE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-CHART_VALUES = yaml.safe_load((ROOT / "deploy/helm/callgauge/values.yaml").read_text(encoding="utf-8"))
+CHART_VALUES = yaml.safe_load(
+    (ROOT / "deploy/helm/callgauge/values.yaml").read_text(encoding="utf-8")
+)
 
 
 def number_in(text: str) -> float:
@@ -455,24 +562,40 @@ def figure(beginning: str) -> float:
 def test_the_rows_follow_from_the_figures() -> None:
     events_of_a_call, planned = figure("events of a running call"), figure("the same, planned")
     empty_mb, call_mb = figure("memory of an evaluator"), figure("memory of an open call") / 1_000
-    (sent,) = [figure for name, figure in rows_of(SIZING_PAGE, "what") if name.startswith("events of a bot")]
+    (sent,) = [
+        figure
+        for name, figure in rows_of(SIZING_PAGE, "what")
+        if name.startswith("events of a bot")
+    ]
     bytes_of_a_call = float(re.findall(r"(\d+) kB", sent)[0]) * 1_000 / 60
-    added = float(re.findall(r"(\d+) events", sent)[0]) * figure("the header that the sequencer adds") / 60
+    added = (
+        float(re.findall(r"(\d+) events", sent)[0])
+        * figure("the header that the sequencer adds")
+        / 60
+    )
     for row in rows_of(SIZING_PAGE, "calls at a time"):
         calls, events, evaluators, memory_mb, kafka_mb = map(number_in, row)
         assert events == calls * events_of_a_call
         assert evaluators == max(2, math.ceil(events / planned))
         taken_over = calls / (evaluators - 1)
         assert abs(memory_mb - empty_mb - call_mb * taken_over) <= 5 + memory_mb * 0.03
-        assert abs(kafka_mb - calls * (2 * bytes_of_a_call + added) / 1e6) <= max(0.06, kafka_mb * 0.01)
+        assert abs(kafka_mb - calls * (2 * bytes_of_a_call + added) / 1e6) <= max(
+            0.06, kafka_mb * 0.01
+        )
 
 
 def test_the_header_and_the_ticks_of_the_log_are_as_large_as_the_page_says() -> None:
     name, packed = Placed(3, Origin(InputSource.AUDIT, 0, 1, 7, 1_000)).header()
-    assert figure("the header that the sequencer adds") == len(name) + len(packed) + 2  # each has a length before it
+    assert (
+        figure("the header that the sequencer adds") == len(name) + len(packed) + 2
+    )  # each has a length before it
     for row in rows_of(SIZING_PAGE, "partitions of each input, and of `events`"):
         partitions, tick, gigabytes = int(number_in(row[0])), number_in(row[1]), number_in(row[2])
-        places = {(source, number): Next(0, 1_000_000) for source in SOURCES for number in range(partitions)}
+        places = {
+            (source, number): Next(0, 1_000_000)
+            for source in SOURCES
+            for number in range(partitions)
+        }
         assert abs(len(Tick.of(12, 1_790_000_000_000, places).value()) - tick) < 10
         a_day = partitions * 2 * 86_400 * (tick + 60)  # the record around it, and its header
         assert abs(a_day / 1e9 - gigabytes) < 0.06 + gigabytes * 0.01

@@ -1,4 +1,6 @@
-"""The rules: they load, follow from their sources, name only existing metrics, fire when they must and only then, and have a page."""
+"""The rules: they load, follow from their sources, name only existing metrics, fire when they must
+and only then, and have a page.
+"""
 
 import copy
 import importlib.util
@@ -30,7 +32,9 @@ Rule = dict[str, Any]
 
 
 def _generator() -> Any:
-    spec = importlib.util.spec_from_file_location("generate_rules", PROMETHEUS / "generate_rules.py")
+    spec = importlib.util.spec_from_file_location(
+        "generate_rules", PROMETHEUS / "generate_rules.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -73,14 +77,20 @@ def _cases(name: str) -> tuple[AlertCase, ...]:
     return tuple(cases_in(CASES / f"{name}.yaml"))
 
 
-@pytest.mark.parametrize("program", [None, pytest.param(newest_promtool, marks=pytest.mark.long, id="Prometheus 3")])
+@pytest.mark.parametrize(
+    "program", [None, pytest.param(newest_promtool, marks=pytest.mark.long, id="Prometheus 3")]
+)
 def test_promtool_accepts_configuration_and_rules(program: Callable[[], Path] | None) -> None:
-    for arguments in (("config", PROMETHEUS / "prometheus.yml"), ("rules", "--lint=all", "--lint-fatal", RULES_FILE)):
+    for arguments in (
+        ("config", PROMETHEUS / "prometheus.yml"),
+        ("rules", "--lint=all", "--lint-fatal", RULES_FILE),
+    ):
         result = promtool("check", *arguments, program=None if program is None else program())
         assert result.returncode == 0, result.stdout + result.stderr
 
 
-# -- the sources -------------------------------------------------------------------------------------------------------
+# -- the sources
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_the_rules_are_those_of_their_sources() -> None:
@@ -94,7 +104,8 @@ def test_an_objective_that_cannot_burn_fast_enough_is_refused() -> None:
     table = copy.deepcopy(SLO)
     table["objectives"][0]["objective"] = 0.93
     with pytest.raises(
-        generate_rules.ObjectiveError, match=r"response-latency: 14\.4 times its budget of 0\.07 is 1\.008"
+        generate_rules.ObjectiveError,
+        match=r"response-latency: 14\.4 times its budget of 0\.07 is 1\.008",
     ):
         rules_of(table, BY_HAND, ADDRESSES)
     table["objectives"][0]["objective"] = 0.94
@@ -148,12 +159,14 @@ def test_an_agent_can_have_limits_of_its_own_for_one_stage() -> None:
 
 
 def test_every_latency_that_elevenlabs_reports_has_a_limit() -> None:
-    """The wait as a whole is not a stage: it has alerts of its own. No figure is published of the median of endpointing."""
+    """The wait as a whole is not a stage: it has alerts of its own. No figure is published of the
+    median of endpointing.
+    """
     reported = {metric.stage for metric in CONVAI_METRICS.values()} - {Stage.VOICE_TO_VOICE}
     assert set(SLO["stages"]) == reported
-    assert {stage for stage, limits in SLO["stages"].items() if set(limits) == {"p50", "p95"}} == reported - {
-        Stage.ENDPOINTING
-    }
+    assert {
+        stage for stage, limits in SLO["stages"].items() if set(limits) == {"p50", "p95"}
+    } == reported - {Stage.ENDPOINTING}
 
 
 @pytest.mark.parametrize(
@@ -170,11 +183,13 @@ def test_a_case_fires_by_each_limit_of_a_stage(stage: str, part: str, tmp_path: 
 
 def test_a_limit_that_nothing_counts_is_refused() -> None:
     with pytest.raises(
-        generate_rules.ObjectiveError, match=r"p95 of tts_first_byte in slo\.yaml: expected an edge of .*; seen 0\.9\."
+        generate_rules.ObjectiveError,
+        match=r"p95 of tts_first_byte in slo\.yaml: expected an edge of .*; seen 0\.9\.",
     ):
         _of_stages("p95", {"tts_first_byte": {"p50": 0.2, "p95": 0.9}}, {})
     with pytest.raises(
-        generate_rules.ObjectiveError, match=r"expected a stage with p50, which CallgaugeStageSlow reads; seen none"
+        generate_rules.ObjectiveError,
+        match=r"expected a stage with p50, which CallgaugeStageSlow reads; seen none",
     ):
         _of_stages("p95", {"tts_first_byte": {"p95": 0.8}}, {})
 
@@ -189,12 +204,16 @@ def test_links_of_alerts_are_whole_and_lead_where_the_addresses_say() -> None:
     addresses = {"runbooks": "https://wiki.test/voice/", "console": "https://calls.test"}
     alerts = _rules(rules_of(SLO, BY_HAND, addresses), "alert")
     calls = {
-        alert["alert"]: alert["annotations"].get("calls_url") for alert in alerts if "calls_url" in alert["annotations"]
+        alert["alert"]: alert["annotations"].get("calls_url")
+        for alert in alerts
+        if "calls_url" in alert["annotations"]
     }
     for alert in alerts:
         assert alert["annotations"]["runbook_url"] == f"https://wiki.test/voice/{alert['alert']}.md"
         assert ("calls_url" in alert["annotations"]) == (alert["labels"]["component"] == "agent")
-    query = "&".join(f"{name}={{{{ $labels.{name} | urlquery }}}}" for name in ("agent", "tenant", "environment"))
+    query = "&".join(
+        f"{name}={{{{ $labels.{name} | urlquery }}}}" for name in ("agent", "tenant", "environment")
+    )
     assert calls["CallgaugeDeadAir"] == f"https://calls.test/calls?{query}"
 
 
@@ -203,7 +222,9 @@ def test_without_an_address_there_is_no_link_but_the_text_of_the_runbook() -> No
     for alert in _rules(rules_of(SLO, BY_HAND, {"runbooks": "", "console": ""}), "alert"):
         assert alert["annotations"].keys() == {"summary", "description", "runbook"}
         assert alert["annotations"]["runbook"].startswith("1. ")
-        assert alert["annotations"]["runbook"] in (RUNBOOKS / f"{alert['alert']}.md").read_text(encoding="utf-8")
+        assert alert["annotations"]["runbook"] in (RUNBOOKS / f"{alert['alert']}.md").read_text(
+            encoding="utf-8"
+        )
 
 
 def test_alerts_about_callers_say_how_many_calls_run_there() -> None:
@@ -217,10 +238,17 @@ def test_alerts_about_callers_say_how_many_calls_run_there() -> None:
 
 
 def test_every_address_is_in_one_file() -> None:
-    """A copy in another file would keep its old value: all others are links to these, or generated."""
+    """A copy in another file would keep its old value: all others are links to these,
+    or generated.
+    """
     deploy = ROOT / "deploy"
-    generated = {"prometheus/rules/callgauge.rules.yml", "grafana/provisioning/datasources/prometheus.yml"}
-    files = [path for path in deploy.rglob("*.*") if path.suffix in {".py", ".yaml", ".yml", ".tmpl"}]
+    generated = {
+        "prometheus/rules/callgauge.rules.yml",
+        "grafana/provisioning/datasources/prometheus.yml",
+    }
+    files = [
+        path for path in deploy.rglob("*.*") if path.suffix in {".py", ".yaml", ".yml", ".tmpl"}
+    ]
     for address in filter(None, ADDRESSES.values()):
         found = {
             path.relative_to(deploy).as_posix()
@@ -239,7 +267,8 @@ def test_quiet_environments_are_in_every_rule_about_callers() -> None:
                 assert quiet in selector[1], rule
 
 
-# -- firing ------------------------------------------------------------------------------------------------------------
+# -- firing
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -257,7 +286,9 @@ def test_an_alert_fires_when_its_cases_say_and_not_otherwise(name: str, tmp_path
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_an_alert_fires_by_prometheus_3_too(name: str, tmp_path: Path) -> None:
-    """Its windows leave out a value at their very beginning, so an alert may begin or end as much later."""
+    """Its windows leave out a value at their very beginning, so an alert may begin or end as much
+    later.
+    """
     for case in _cases(name):
         times = case.times_off(2 * max(case.interval, case.every))
         assert case.mistakes(case.seen(DOCUMENT, tmp_path, times, newest_promtool()), times) == []
@@ -267,10 +298,16 @@ def test_an_alert_fires_by_prometheus_3_too(name: str, tmp_path: Path) -> None:
 def test_an_alert_has_a_firing_and_a_quiet_case(name: str) -> None:
     times = {(number, at) for number, case in enumerate(_cases(name)) for at in case.times}
     spans = {
-        (number, *span) for number, case in enumerate(_cases(name)) for each in case.fires.values() for span in each
+        (number, *span)
+        for number, case in enumerate(_cases(name))
+        for each in case.fires.values()
+        for span in each
     }
     firing = {
-        (number, at) for number, at in times for case, first, last in spans if number == case and first <= at <= last
+        (number, at)
+        for number, at in times
+        for case, first, last in spans
+        if number == case and first <= at <= last
     }
     assert firing
     assert len(firing) < len(times)
@@ -278,15 +315,23 @@ def test_an_alert_has_a_firing_and_a_quiet_case(name: str) -> None:
 
 def test_each_level_of_an_alert_has_a_firing_case() -> None:
     for alert in ALERTS:
-        if (level := alert["labels"].get("level")) not in {None, "agent", "pipeline"} and "Elevated" not in alert[
-            "alert"
-        ]:
-            named = {pair for case in _cases(alert["alert"]) for labels in case.fires for pair in labels}
+        if (level := alert["labels"].get("level")) not in {
+            None,
+            "agent",
+            "pipeline",
+        } and "Elevated" not in alert["alert"]:
+            named = {
+                pair for case in _cases(alert["alert"]) for labels in case.fires for pair in labels
+            }
             assert ("level", level) in named or alert["alert"] == "CallgaugeNoCalls"
 
 
 def test_there_is_no_case_and_no_page_of_an_alert_that_is_gone() -> None:
-    assert sorted(path.stem for path in CASES.iterdir()) == sorted(path.stem for path in RUNBOOKS.iterdir()) == NAMES
+    assert (
+        sorted(path.stem for path in CASES.iterdir())
+        == sorted(path.stem for path in RUNBOOKS.iterdir())
+        == NAMES
+    )
 
 
 def test_series_of_the_cases_exist_in_the_catalogue() -> None:
@@ -296,14 +341,17 @@ def test_series_of_the_cases_exist_in_the_catalogue() -> None:
                 labels_of(series)
 
 
-# -- a wrong number must be noticed ------------------------------------------------------------------------------------
+# -- a wrong number must be noticed
+# ------------------------------------------------------------------------------------
 
 _LIMIT = re.compile(r"(?:[<>]=?|==|!=)\s*(\d+(?:\.\d+)?)")
 _WAITS = ("for", "keep_firing_for")
 
 
 def _mutants(alert: Rule) -> Iterator[tuple[str, Rule]]:
-    """Each limit moved by a fifth both ways, each waiting time dropped and doubled: its description, and the new entries."""
+    """Each limit moved by a fifth both ways, each waiting time dropped and doubled: its
+    description, and the new entries.
+    """
     for limit in _LIMIT.finditer(alert["expr"]):
         for factor in (0.8, 1.2):
             moved = f"{float(limit[1]) * factor:g}"
@@ -317,12 +365,20 @@ def _mutants(alert: Rule) -> Iterator[tuple[str, Rule]]:
 
 
 def _survivors(alert: Rule, mutants: Iterable[tuple[str, Rule]], folder: Path) -> list[str]:
-    """The mutants that no case notices. Each is an alert beside the others, so what all of them read is computed once."""
+    """The mutants that no case notices. Each is an alert beside the others, so what all of them
+    read is computed once.
+    """
     wider = [rule for rule in ALERTS if rule["alert"] == alert["alert"] and rule is not alert]
-    left = {f"Mutant{number}": (what, alert | mutant) for number, (what, mutant) in enumerate(mutants)}
+    left = {
+        f"Mutant{number}": (what, alert | mutant) for number, (what, mutant) in enumerate(mutants)
+    }
     for case in _cases(alert["alert"]):
         moved = [_renamed(rule, name) for name, (_, rule) in left.items()]
-        document = {"groups": [{"name": "mutated", "interval": "30s", "rules": [*RECORDINGS, *wider, *moved]}]}
+        document = {
+            "groups": [
+                {"name": "mutated", "interval": "30s", "rules": [*RECORDINGS, *wider, *moved]}
+            ]
+        }
         found = case.seen(document, folder, alerts={rule["alert"] for rule in [*wider, *moved]})
         of_wider = [firing for firing in found if firing.alert == alert["alert"]]
         left = {
@@ -348,7 +404,9 @@ def _limits(alert: Rule) -> set[str]:
 
 @pytest.mark.parametrize("alert", [alert for alert in ALERTS if alert not in FIRST], ids=_name)
 def test_a_wider_level_has_the_limits_of_the_narrowest(alert: Rule) -> None:
-    """So a limit that was moved at one level alone is noticed, though only the narrowest level's limits are tried."""
+    """So a limit that was moved at one level alone is noticed, though only the narrowest level's
+    limits are tried.
+    """
     (narrowest,) = [first for first in FIRST if first["alert"] == alert["alert"]]
     limits = _limits(alert)
     assert limits
@@ -377,7 +435,10 @@ def _other_tables() -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"{row['severity']} {row['factor']}: {key} {other}", table
     for severity, wait in SLO["burn_waits"].items():
         for other in ("0s", f"{2 * seconds(wait)}s"):
-            yield f"{severity}: wait {other}", {**SLO, "burn_waits": {**SLO["burn_waits"], severity: other}}
+            yield (
+                f"{severity}: wait {other}",
+                {**SLO, "burn_waits": {**SLO["burn_waits"], severity: other}},
+            )
     for number, objective in enumerate(SLO["objectives"]):
         table = copy.deepcopy(SLO)
         table["objectives"][number]["objective"] = 1 - 0.8 * (1 - objective["objective"])
@@ -390,14 +451,21 @@ def _windows_beside(window: str) -> tuple[str, str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("what", "table"), list(_other_tables()), ids=[what for what, _ in _other_tables()])
-def test_a_changed_value_of_the_table_fails_a_case(what: str, table: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "table"), list(_other_tables()), ids=[what for what, _ in _other_tables()]
+)
+def test_a_changed_value_of_the_table_fails_a_case(
+    what: str, table: dict[str, Any], tmp_path: Path
+) -> None:
     document = rules_of(table, BY_HAND, ADDRESSES)
     burning = [name for name in NAMES if "BurnRate" in name]
-    assert any(case.mistakes(case.seen(document, tmp_path)) for name in burning for case in _cases(name)), what
+    assert any(
+        case.mistakes(case.seen(document, tmp_path)) for name in burning for case in _cases(name)
+    ), what
 
 
-# -- what a rule says --------------------------------------------------------------------------------------------------
+# -- what a rule says
+# --------------------------------------------------------------------------------------------------
 
 
 @every_alert
@@ -414,15 +482,23 @@ def test_an_alert_says_who_cares_and_why(alert: Rule) -> None:
     assert alert["labels"]["severity"] in {"critical", "warning", "info", "none"}
     assert alert["labels"]["component"]
     assert alert["labels"]["team"] == SLO["teams"][alert["labels"]["component"]]
-    assert set(alert["annotations"]) - {"calls_url", "runbook_url"} == {"summary", "description", "runbook"}
-    assert not re.search(r"\d", re.sub(r"{{.*?}}", "", alert["annotations"]["summary"]))  # the felt trouble, no numbers
+    assert set(alert["annotations"]) - {"calls_url", "runbook_url"} == {
+        "summary",
+        "description",
+        "runbook",
+    }
+    assert not re.search(
+        r"\d", re.sub(r"{{.*?}}", "", alert["annotations"]["summary"])
+    )  # the felt trouble, no numbers
     for value in re.findall(r"{{([^}]*\$value[^}]*)}}", alert["annotations"]["description"]):
         assert "| humanize" in value
 
 
 @every_alert
 def test_an_alert_waits_two_evaluations_or_looks_back_on_its_own(alert: Rule) -> None:
-    (interval,) = [seconds(group["interval"]) for group in DOCUMENT["groups"] if alert in group["rules"]]
+    (interval,) = [
+        seconds(group["interval"]) for group in DOCUMENT["groups"] if alert in group["rules"]
+    ]
     if "for" in alert:
         assert seconds(alert["for"]) >= 2 * interval
     else:
@@ -448,13 +524,17 @@ def test_recordings_are_named_level_metric_operation() -> None:
 
 
 def test_a_recording_is_used_and_one_of_the_same_pace_runs_before_the_alert_that_reads_it() -> None:
-    """Groups run side by side, the rules of one in order. Values recorded in another group are as old as one evaluation.
+    """Groups run side by side, the rules of one in order. Values recorded in another group are as
+    old as one evaluation.
 
     Progress of goal sets is recorded for people, and for alerts of their own.
     """
     read: set[str] = set()
     group_of = {
-        rule["record"]: group["name"] for group in DOCUMENT["groups"] for rule in group["rules"] if "record" in rule
+        rule["record"]: group["name"]
+        for group in DOCUMENT["groups"]
+        for rule in group["rules"]
+        if "record" in rule
     }
     for group in DOCUMENT["groups"]:
         fresh: set[str | None] = set()
@@ -468,7 +548,8 @@ def test_a_recording_is_used_and_one_of_the_same_pace_runs_before_the_alert_that
     assert {name.split(":")[1] for name in set(_recorded()) - read} == {"callgauge_goal_progress"}
 
 
-# -- the pages ---------------------------------------------------------------------------------------------------------
+# -- the pages
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -481,13 +562,16 @@ def test_the_page_of_an_alert_exists_and_has_its_parts(name: str) -> None:
 @pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda path: path.stem)
 def test_a_page_asks_only_what_prometheus_can_answer(page: Path) -> None:
     fragments = re.findall(r"`([^`]+)`", page.read_text(encoding="utf-8"))
-    queries = [fragment for fragment in fragments if "callgauge_" in fragment or fragment.startswith("up{")]
+    queries = [
+        fragment for fragment in fragments if "callgauge_" in fragment or fragment.startswith("up{")
+    ]
     assert queries
     for query in queries:
         labels_of(query, _recorded())
 
 
-# -- success and progress of goal sets ---------------------------------------------------------------------------------
+# -- success and progress of goal sets
+# ---------------------------------------------------------------------------------
 
 AT_THE_END = "2h"
 
@@ -497,7 +581,9 @@ def grown(name: str, labels: str, per_minute: float) -> dict[str, str]:
     return {"series": f"{name}{{{labels}}}", "values": f"0+{per_minute:g}x120"}
 
 
-def goal_calls(goal_set: str, outcome: str, per_minute: float, environment: str = "production") -> dict[str, str]:
+def goal_calls(
+    goal_set: str, outcome: str, per_minute: float, environment: str = "production"
+) -> dict[str, str]:
     labels = f'goal_set="{goal_set}",environment="{environment}",outcome="{outcome}"'
     return grown("callgauge_goal_set_calls_total", labels, per_minute)
 
@@ -549,7 +635,8 @@ def test_success_and_progress_of_goal_sets_are_recorded(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-# -- mistakes in expressions -------------------------------------------------------------------------------------------
+# -- mistakes in expressions
+# -------------------------------------------------------------------------------------------
 
 LATENCY = "callgauge_turn_response_latency_seconds"
 

@@ -1,4 +1,6 @@
-"""The pages about events and tables: every event and column is on its page, an event with an example that its readers take."""
+"""The pages about events and tables: every event and column is on its page, an event with an
+example that its readers take.
+"""
 
 import io
 import json
@@ -22,7 +24,8 @@ from schemas.quarantine import QuarantineRecord
 from schemas.rows import GoalsRow, TurnStatus, WordsRow
 from streamer.event_check import check_events
 
-# -- docs/events.md ----------------------------------------------------------------------------------------------------
+# -- docs/events.md
+# ----------------------------------------------------------------------------------------------------
 
 EVENTS_PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
 T0_MS = 1_790_000_000_000
@@ -50,7 +53,9 @@ def examples_of(source: EventSource) -> list[str]:
 
 
 def admitted(source: EventSource, value: str) -> Arrival | QuarantineRecord:
-    return admit(SOURCE_OF.get(source.stream, InputSource.ELEVENLABS), Record(value.encode()), Limits())
+    return admit(
+        SOURCE_OF.get(source.stream, InputSource.ELEVENLABS), Record(value.encode()), Limits()
+    )
 
 
 EXAMPLES = [
@@ -61,7 +66,9 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("source", "model", "example"), EXAMPLES)
-def test_an_example_is_admitted_as_its_event(source: EventSource, model: type, example: str) -> None:
+def test_an_example_is_admitted_as_its_event(
+    source: EventSource, model: type, example: str
+) -> None:
     arrival = admitted(source, example)
     assert isinstance(arrival, Arrival), arrival
     # `ping` of an agent is in no other catalogue; its own model ignores fields.
@@ -101,22 +108,35 @@ def test_the_first_call_is_whole() -> None:
     assert not findings.refused
     assert not findings.not_understood
     measured = {result.name for result, calls, _ in findings.missing() if calls}
-    assert {"voice-to-voice latency of each turn", "interruptions", "dead air", "words of the user"} <= measured
+    assert {
+        "voice-to-voice latency of each turn",
+        "interruptions",
+        "dead air",
+        "words of the user",
+    } <= measured
 
 
 def test_each_kind_of_the_table_matters() -> None:
     kinds = set(
-        re.findall(r"`((?:user|bot)_(?:speech|turn)_\w+)`", EVENTS_PAGE.split("| `data.kind` |")[1].split("\n\n")[0])
+        re.findall(
+            r"`((?:user|bot)_(?:speech|turn)_\w+)`",
+            EVENTS_PAGE.split("| `data.kind` |")[1].split("\n\n")[0],
+        )
     )
     assert len(kinds) == 6
     for kind in kinds:
-        event = {"type": "speech_event", "timestamp": T0_MS, "data": {"kind": kind, "timestamp": T0_MS / 1_000}}
+        event = {
+            "type": "speech_event",
+            "timestamp": T0_MS,
+            "data": {"kind": kind, "timestamp": T0_MS / 1_000},
+        }
         arrival = admitted(SOURCES[1], json.dumps(event))
         assert isinstance(arrival, Arrival)
         assert misread_of(arrival.event) is None
 
 
-# -- docs/tables.md ----------------------------------------------------------------------------------------------------
+# -- docs/tables.md
+# ----------------------------------------------------------------------------------------------------
 
 TABLES_PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 
@@ -133,7 +153,9 @@ def test_every_column_is_on_the_page_with_its_meaning(part: str, columns: Sequen
     for column in columns:
         if column.shape == "reason":
             continue
-        name = re.sub(r"^(eva|waits|stages)\.\w+", lambda each: f"{each[1]}.{WILD[each[1]]}", column.name)
+        name = re.sub(
+            r"^(eva|waits|stages)\.\w+", lambda each: f"{each[1]}.{WILD[each[1]]}", column.name
+        )
         assert name in shown, column.name
         assert column.meaning, column.name
 

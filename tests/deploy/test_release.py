@@ -33,7 +33,9 @@ def tree(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "deploy/helm/callgauge/Chart.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    changelog = "# Changelog\n\n## Unreleased\n\n### Added\n- New.\n\n## 0.0.9 (2026-01-01)\n\n- Old.\n"
+    changelog = (
+        "# Changelog\n\n## Unreleased\n\n### Added\n- New.\n\n## 0.0.9 (2026-01-01)\n\n- Old.\n"
+    )
     (tmp_path / "CHANGELOG.md").write_text(changelog)
     return tmp_path
 
@@ -54,14 +56,16 @@ def test_a_cut_writes_the_version_everywhere_and_gives_it_what_was_unreleased(
     chart = (tree / "deploy/helm/callgauge/Chart.yaml").read_text()
     assert "\nversion: 9.1.0\nappVersion: 9.1.0\n" in chart
     assert (tree / "CHANGELOG.md").read_text() == (
-        "# Changelog\n\n## Unreleased\n\n## 9.1.0 (2026-11-24)\n\n### Added\n- New.\n\n## 0.0.9 (2026-01-01)\n\n- Old.\n"
+        "# Changelog\n\n## Unreleased\n\n## 9.1.0 (2026-11-24)\n\n### Added\n- New.\n\n## 0.0.9 "
+        "(2026-01-01)\n\n- Old.\n"
     )
     assert notes_of(tree, "9.1.0") == ("# 9.1.0\n\n### Added\n- New.\n", True)
     assert notes_of(tree, "0.0.9") == ("# 0.0.9\n\n- Old.\n", True)
 
 
 @pytest.mark.parametrize(
-    ("version", "why"), [("1.x", "is no version"), ("", "is no version"), ("0.0.9", "has a section")]
+    ("version", "why"),
+    [("1.x", "is no version"), ("", "is no version"), ("0.0.9", "has a section")],
 )
 def test_a_cut_that_makes_no_sense_changes_nothing(tree: Path, version: str, why: str) -> None:
     before = {path: path.read_bytes() for path in tree.rglob("*.*") if path.is_file()}
@@ -76,7 +80,9 @@ def test_nothing_unreleased_is_no_release(tree: Path) -> None:
         cut(tree, "9.2.0", "2026-11-25")
 
 
-def test_an_archive_has_the_content_of_links_and_no_trace_of_when_and_by_whom_it_was_made(tmp_path: Path) -> None:
+def test_an_archive_has_the_content_of_links_and_no_trace_of_when_and_by_whom_it_was_made(
+    tmp_path: Path,
+) -> None:
     for number, name in enumerate(("one", "two")):
         folder = tmp_path / name
         (folder / "b").mkdir(parents=True)
@@ -96,7 +102,9 @@ def test_the_bill_of_materials_has_every_package_of_the_lock_file() -> None:
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
     named = {f"{each['name']}=={each['version']}" for each in bill["components"]}
     assert named == {
-        line.split(" ")[0] for line in lock.splitlines() if "==" in line and not line.startswith((" ", "#"))
+        line.split(" ")[0]
+        for line in lock.splitlines()
+        if "==" in line and not line.startswith((" ", "#"))
     }
     references = [each["bom-ref"] for each in bill["components"]]
     assert len(set(references)) == len(references) > 20
@@ -123,18 +131,27 @@ def test_two_builds_of_a_commit_are_the_same_to_the_byte_and_complete(tmp_path: 
         f"callgauge-{version}-deploy.tar.gz",
     } <= set(found[0])
     sums = {line[66:]: line[:64] for line in found[0]["SHA256SUMS"].decode().splitlines()}
-    assert sums == {name: hashlib.sha256(data).hexdigest() for name, data in found[0].items() if name != "SHA256SUMS"}
+    assert sums == {
+        name: hashlib.sha256(data).hexdigest()
+        for name, data in found[0].items()
+        if name != "SHA256SUMS"
+    }
     dist = tmp_path / "one" / "dist"
     with zipfile.ZipFile(dist / wheel) as packed:
-        assert {"callgauge.py", "streamer/cli/app.py", "schemas/topics.py"} <= set(packed.namelist())
+        assert {"callgauge.py", "streamer/cli/app.py", "schemas/topics.py"} <= set(
+            packed.namelist()
+        )
     shown = subprocess.run(
-        [Path(sys.executable).with_name("helm"), "template", "calls", dist / chart], capture_output=True, text=True
+        [Path(sys.executable).with_name("helm"), "template", "calls", dist / chart],
+        capture_output=True,
+        text=True,
     )
     assert shown.returncode == 0, shown.stderr
     assert f"callgauge:{version}" in shown.stdout
 
 
-# -- the image ---------------------------------------------------------------------------------------------------------
+# -- the image
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -143,7 +160,9 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
 
     def install(failing: str) -> None:
         tool = tmp_path / "docker"
-        tool.write_text(f'#!/bin/sh\n[ "$1" != {failing} ] || {{ echo "no {failing} today" >&2; exit 1; }}\n')
+        tool.write_text(
+            f'#!/bin/sh\n[ "$1" != {failing} ] || {{ echo "no {failing} today" >&2; exit 1; }}\n'
+        )
         tool.chmod(0o755)
 
     monkeypatch.setenv("PATH", str(tmp_path), prepend=None)
@@ -162,8 +181,12 @@ def test_an_image_that_fails_where_docker_works_fails_the_release(
 def test_without_a_docker_that_works_the_image_is_skipped_and_that_is_said(
     docker: Callable[[str], None], tmp_path: Path
 ) -> None:
-    assert _image(tmp_path, tmp_path / "image.tar", "1.2.3", 0).startswith("The image is skipped: no docker")
+    assert _image(tmp_path, tmp_path / "image.tar", "1.2.3", 0).startswith(
+        "The image is skipped: no docker"
+    )
     docker("info")
-    assert _image(tmp_path, tmp_path / "image.tar", "1.2.3", 0).startswith("The image is skipped: no docker")
+    assert _image(tmp_path, tmp_path / "image.tar", "1.2.3", 0).startswith(
+        "The image is skipped: no docker"
+    )
     docker("nothing")
     assert _image(tmp_path, tmp_path / "image.tar", "1.2.3", 0) == ""

@@ -1,4 +1,6 @@
-"""The broker of the drills in real time, and the table of alerts with the times after which they fired."""
+"""The broker of the drills in real time, and the table of alerts with the times after which they
+fired.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +16,9 @@ Record = Callable[[str, object], None]
 
 
 def note(record: Record, incident: str, alert: str, allowed: float, took: float) -> None:
-    """Keeps a row of the table, and checks that the alert came in time; both times are in minutes."""
+    """Keeps a row of the table, and checks that the alert came in time; both times are
+    in minutes.
+    """
     record(DRILL, (incident, alert, allowed, took))
     assert 0 < took <= allowed, f"{alert} after {took:.1f} min, allowed are {allowed}"
 
@@ -23,7 +27,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints a table of all drills of the run; of one that ran more than once the slowest."""
     slowest: dict[tuple[str, str], tuple[float, float]] = {}
     for incident, alert, allowed, took in _rows(terminalreporter):
-        slowest[incident, alert] = max((took, allowed), slowest.get((incident, alert), (0.0, allowed)))
+        slowest[incident, alert] = max(
+            (took, allowed), slowest.get((incident, alert), (0.0, allowed))
+        )
     if not slowest:
         return
     terminalreporter.section("drills")

@@ -1,5 +1,5 @@
-"""A small installation that can be broken: sequencers, evaluators, an exporter, a judge, live calls, Prometheus with the shipped rules,
-and the shipped Alertmanager.
+"""A small installation that can be broken: sequencers, evaluators, an exporter, a judge, live
+calls, Prometheus with the shipped rules, and the shipped Alertmanager.
 
 Everything is real, and so are the windows of the rules: alerts come after minutes.
 """
@@ -28,7 +28,8 @@ from tests.integration.processes import Process, started, wait_for
 from tests.support.fakes.http_answers import Answer, Request, answering
 from tests.support.monitoring import prometheus, shipped_alertmanager
 
-# -- messages of Prometheus when alerts fire and end, and of Alertmanager about them -----------------------------------
+# -- messages of Prometheus when alerts fire and end, and of Alertmanager about them
+# -----------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,11 @@ class Notices:
     def first(self, alert: str, **labels: str) -> Notice | None:
         """Returns the first notice that this alert fires; None if none came."""
         for notice in list(self.all):
-            if notice.alert == alert and not notice.is_resolved and labels.items() <= notice.labels.items():
+            if (
+                notice.alert == alert
+                and not notice.is_resolved
+                and labels.items() <= notice.labels.items()
+            ):
                 return notice
         return None
 
@@ -99,12 +104,16 @@ class Notices:
 
     def resolved(self, since: float = 0) -> set[str]:
         """Returns the names of the alerts that Alertmanager has reported as ended since then."""
-        return {notice.alert for notice in list(self.all) if notice.is_resolved and notice.at >= since}
+        return {
+            notice.alert for notice in list(self.all) if notice.is_resolved and notice.at >= since
+        }
 
 
 @contextmanager
 def receiving() -> Iterator[Notices]:
-    """Listens on a free port, in the place of an Alertmanager and of every service that an Alertmanager sends to."""
+    """Listens on a free port, in the place of an Alertmanager and of every service that an
+    Alertmanager sends to.
+    """
     notices = Notices()
 
     def answer(request: Request) -> Answer:
@@ -115,7 +124,9 @@ def receiving() -> Iterator[Notices]:
             if sent["event_action"] == "trigger":
                 said = sent["payload"]
                 text = said["custom_details"]["text"]
-                notices.paged.append(Page(time.monotonic(), sent["routing_key"], said["summary"], text))
+                notices.paged.append(
+                    Page(time.monotonic(), sent["routing_key"], said["summary"], text)
+                )
             return Answer(202, b"{}", {"Content-Type": "application/json"})
         return Answer(200, b"ok", {"Content-Type": "text/plain"})
 
@@ -126,15 +137,24 @@ def receiving() -> Iterator[Notices]:
 def _notice(sent: dict[str, Any]) -> Notice:
     labels = dict(sent["labels"])
     ends = datetime.fromisoformat(sent["endsAt"])
-    return Notice(time.monotonic(), labels.pop("alertname"), labels, sent["annotations"], ends <= datetime.now(UTC))
+    return Notice(
+        time.monotonic(),
+        labels.pop("alertname"),
+        labels,
+        sent["annotations"],
+        ends <= datetime.now(UTC),
+    )
 
 
-# -- the installation --------------------------------------------------------------------------------------------------
+# -- the installation
+# --------------------------------------------------------------------------------------------------
 
 PROMETHEUS: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 START_SECONDS: Final = 60
 PAGE_SECONDS: Final = 30
-"""From the alert to the page: Alertmanager looks at a group of which it has paged before every five minutes, at a new one at once."""
+"""From the alert to the page: Alertmanager looks at a group of which it has paged before every five
+minutes, at a new one at once.
+"""
 SEQUENCERS: Final = 2
 CALLS: Final = 8
 """Calls at a time: two of each agent."""
@@ -168,7 +188,9 @@ class Scene:
 
         def active() -> Process | None:
             living = (process for process in self.sequencers if process.is_running)
-            return next((each for each in living if total(_page(each), "callgauge_sequencer_term")), None)
+            return next(
+                (each for each in living if total(_page(each), "callgauge_sequencer_term")), None
+            )
 
         return wait_for("a sequencer to be active", active, START_SECONDS)
 
@@ -179,19 +201,26 @@ class Scene:
     def fires(self, alert: str, within_minutes: float, since: float, **labels: str) -> Notice:
         """Waits until an alert fires, and returns its message."""
         left = since + within_minutes * 60 - time.monotonic()
-        wanted = f"{alert} within {within_minutes} min; sent: {sorted({each.alert for each in self.notices.all})}"
+        wanted = (
+            f"{alert} within {within_minutes} min; sent: "
+            f"{sorted({each.alert for each in self.notices.all})}"
+        )
         return wait_for(wanted, lambda: self.notices.first(alert, **labels), left)
 
     def is_paged(self, alert: str, team: str, since: float) -> str:
         """Waits until the team's pager has a page of this alert, and returns its text."""
-        wanted = f"a page of {alert} to {team}; pages: {[page.summary for page in self.notices.paged]}"
+        wanted = (
+            f"a page of {alert} to {team}; pages: {[page.summary for page in self.notices.paged]}"
+        )
         return wait_for(wanted, lambda: self.notices.page_of(alert, team, since), PAGE_SECONDS).text
 
     def send(self, source: InputSource, values: Sequence[bytes]) -> None:
         """Writes records to an input topic."""
 
         async def put() -> None:
-            async with AIOKafkaProducer(bootstrap_servers=self.environment["CALLGAUGE_BOOTSTRAP"]) as producer:
+            async with AIOKafkaProducer(
+                bootstrap_servers=self.environment["CALLGAUGE_BOOTSTRAP"]
+            ) as producer:
                 for number, value in enumerate(values):
                     await producer.send(self._topic(source), value, key=f"c-{number}".encode())
                 await producer.flush()
@@ -199,7 +228,9 @@ class Scene:
         asyncio.run(put())
 
     def delete_inputs(self) -> int:
-        """Deletes all that is in the input topics, as a retention that is too short does, and returns how many records there were."""
+        """Deletes all that is in the input topics, as a retention that is too short does, and
+        returns how many records there were.
+        """
         kafka = KafkaSettings(bootstrap_servers=self.environment["CALLGAUGE_BOOTSTRAP"])
 
         async def delete() -> int:
@@ -211,10 +242,16 @@ class Scene:
                 described = await admin.describe_topics(topics)
                 partitions = [
                     TopicPartition(topic["topic"], each["partition"])
-                    for topic in described for each in topic["partitions"]
-                ]  # fmt: skip
-                begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
-                await admin.delete_records({each: RecordsToDelete(before_offset=ends[each]) for each in partitions})
+                    for topic in described
+                    for each in topic["partitions"]
+                ]
+                begins, ends = (
+                    await consumer.beginning_offsets(partitions),
+                    await consumer.end_offsets(partitions),
+                )
+                await admin.delete_records(
+                    {each: RecordsToDelete(before_offset=ends[each]) for each in partitions}
+                )
                 return int(sum(ends.values()) - sum(begins.values()))
             finally:
                 await consumer.stop()
@@ -245,11 +282,15 @@ def scene(
         def role(name: str, number: int = 0) -> Process:
             log, more = folder / f"{name}-{number}.log", judge or {}
             command = sequencer if name == "sequencer" else ()
-            return stack.enter_context(started(log, "run", "--roles", name, command=command, **{**environment, **more}))
+            return stack.enter_context(
+                started(log, "run", "--roles", name, command=command, **{**environment, **more})
+            )
 
         sequencing = [role("sequencer", number) for number in range(SEQUENCERS)]
         evaluating = [role("evaluator", number) for number in range(evaluators)]
-        others = {"exporter": role("exporter")} | ({"judge": role("judge")} if judge is not None else {})
+        others = {"exporter": role("exporter")} | (
+            {"judge": role("judge")} if judge is not None else {}
+        )
         first = {"sequencer": sequencing[0], "evaluator": evaluating[0], **others}
         pages = {name: _page(process) for name, process in first.items()}
         targets = [*map(_page, [*sequencing[1:], *evaluating[1:]]), *pages.values()]
@@ -257,7 +298,16 @@ def scene(
         alertmanager = stack.enter_context(shipped_alertmanager(notices.address, folder))
         configuration = _configured(folder, targets, [notices.address, alertmanager])
         stack.enter_context(prometheus(configuration, folder))
-        simulate = ("simulate", "--calls", str(CALLS), "--seed", "7", "--environment", "live", *traffic)
+        simulate = (
+            "simulate",
+            "--calls",
+            str(CALLS),
+            "--seed",
+            "7",
+            "--environment",
+            "live",
+            *traffic,
+        )
         stack.enter_context(started(folder / "traffic.log", *simulate, **environment))
         wait_for("the watchdog", lambda: notices.first("CallgaugeWatchdog"), 4 * START_SECONDS)
         yield Scene(environment, notices, sequencing, evaluating, pages)
@@ -268,11 +318,16 @@ def _page(process: Process) -> str:
 
 
 def _configured(folder: Path, pages: Sequence[str], receivers: Sequence[str]) -> Path:
-    """Writes the shipped configuration of Prometheus, with these pages, and with these receivers of alerts."""
+    """Writes the shipped configuration of Prometheus, with these pages, and with these receivers of
+    alerts.
+    """
     configuration = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text(encoding="utf-8"))
     configuration["rule_files"] = [str(PROMETHEUS / "rules" / "*.yml")]
     configuration["scrape_configs"] = [
-        {"job_name": "drill", "static_configs": [{"targets": [urlsplit(page).netloc for page in pages]}]}
+        {
+            "job_name": "drill",
+            "static_configs": [{"targets": [urlsplit(page).netloc for page in pages]}],
+        }
     ]
     targets = [urlsplit(receiver).netloc for receiver in receivers]
     configuration["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": targets}]}]}

@@ -1,4 +1,6 @@
-"""A whole day of healthy traffic wakes nobody; after it a slow model pages at once by its symptom, and by the budget it burns."""
+"""A whole day of healthy traffic wakes nobody; after it a slow model pages at once by its symptom,
+and by the budget it burns.
+"""
 
 from pathlib import Path
 
@@ -13,11 +15,15 @@ DAY = 24 * 60
 AFTER = 60
 EVERY = 2
 LINES = (2, 1, 2, 1)
-"""Calls at a time of each agent, some 45 an hour each. Agents with one are below the floors of the short windows."""
+"""Calls at a time of each agent, some 45 an hour each. Agents with one are below the floors of the
+short windows.
+"""
 
 
 @pytest.mark.long
-def test_a_healthy_day_wakes_nobody_and_a_slow_model_does(tmp_path: Path, record_property: Record) -> None:
+def test_a_healthy_day_wakes_nobody_and_a_slow_model_does(
+    tmp_path: Path, record_property: Record
+) -> None:
     minutes = DAY + AFTER
     troubles = [Incident("llm_slow", AGENTS[0], minute(DAY))]
     worlds = [
@@ -26,12 +32,19 @@ def test_a_healthy_day_wakes_nobody_and_a_slow_model_does(tmp_path: Path, record
     ]
     seen = alerts_of(scraped(worlds, minutes, processes=usable_cores()), minutes, EVERY, tmp_path)
     assert [each for each in seen if each.at <= DAY * 60] == []
-    slow = {alert: min((each.at / 60 - DAY for each in seen if each.alert == alert), default=None) for alert in PAGES}
+    slow = {
+        alert: min((each.at / 60 - DAY for each in seen if each.alert == alert), default=None)
+        for alert in PAGES
+    }
     for alert, within in PAGES.items():
         after = slow[alert]
         assert after is not None, f"{alert} never fires"
         note(record_property, "llm_slow after a day", alert, within, after)
-    pages = {(each.alert, dict(each.labels).get("agent")) for each in seen if ("severity", "critical") in each.labels}
+    pages = {
+        (each.alert, dict(each.labels).get("agent"))
+        for each in seen
+        if ("severity", "critical") in each.labels
+    }
     assert pages == {(alert, AGENTS[0]) for alert in PAGES}
 
 

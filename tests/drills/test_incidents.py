@@ -23,7 +23,9 @@ AGENT, OTHER = AGENTS[0], AGENTS[3]
 
 @dataclass(frozen=True)
 class Drill:
-    """A trouble, its alert, and the minutes that it may take. Its name is the environment's, unless it says another."""
+    """A trouble, its alert, and the minutes that it may take. Its name is the environment's, unless
+    it says another.
+    """
 
     name: str
     alert: str | None
@@ -51,9 +53,22 @@ DRILLS = (
     Drill("dead_air", "CallgaugeDeadAir", 8, (("agent", AGENT),), "dead_air"),
     Drill("agent_mute", "CallgaugeAgentMute", 5, (("agent", AGENT),), "agent_mute"),
     Drill("talks_over", "CallgaugeInterruptionsHigh", 15, (("by", "assistant"),), "talks_over"),
-    Drill("tool_backend_fails", "CallgaugeToolErrors", 12, (("agent", AGENT),), "tool_backend_fails", lines=4),
+    Drill(
+        "tool_backend_fails",
+        "CallgaugeToolErrors",
+        12,
+        (("agent", AGENT),),
+        "tool_backend_fails",
+        lines=4,
+    ),
     Drill("callers_hang_up", "CallgaugeCallsCutShort", 20, (("agent", AGENT),), "callers_hang_up"),
-    Drill("stall_after_deploy", "CallgaugeProgressStalls", 45, (("agent", AGENT),), "stall_after_deploy"),
+    Drill(
+        "stall_after_deploy",
+        "CallgaugeProgressStalls",
+        45,
+        (("agent", AGENT),),
+        "stall_after_deploy",
+    ),
     Drill("staging_slow", None, incident="llm_slow", environment="staging"),
 )
 TENANTS = World(
@@ -83,18 +98,29 @@ SIMULATED = World("simulated", 3, 25, agents=(OTHER,))
 @pytest.fixture(scope="module")
 def series() -> Series:
     """Scrapes of an hour in which each environment has another trouble."""
-    return scraped([*(drill.world() for drill in DRILLS), TENANTS, MUTE_TENANT, SIMULATED, DEMO, QUIET], MINUTES)
+    return scraped(
+        [*(drill.world() for drill in DRILLS), TENANTS, MUTE_TENANT, SIMULATED, DEMO, QUIET],
+        MINUTES,
+    )
 
 
-@pytest.fixture(scope="module", params=["installed", pytest.param("newest", marks=pytest.mark.long)])
-def fired(request: pytest.FixtureRequest, series: Series, tmp_path_factory: pytest.TempPathFactory) -> list[Firing]:
-    """Alerts of this hour, by the installed promtool or by the newest: windows of Prometheus 3 leave out their beginning."""
+@pytest.fixture(
+    scope="module", params=["installed", pytest.param("newest", marks=pytest.mark.long)]
+)
+def fired(
+    request: pytest.FixtureRequest, series: Series, tmp_path_factory: pytest.TempPathFactory
+) -> list[Firing]:
+    """Alerts of this hour, by the installed promtool or by the newest: windows of Prometheus 3
+    leave out their beginning.
+    """
     program = newest_promtool() if request.param == "newest" else None
     return alerts_of(series, MINUTES, EVERY, tmp_path_factory.mktemp("drills"), program)
 
 
 def of_place(fired: list[Firing], place: str, until: int = MINUTES) -> list[Firing]:
-    return [each for each in fired if ("environment", place) in each.labels and each.at <= until * 60]
+    return [
+        each for each in fired if ("environment", place) in each.labels and each.at <= until * 60
+    ]
 
 
 def first(fired: list[Firing], alert: str, labels: tuple[tuple[str, str], ...]) -> float | None:
@@ -124,23 +150,39 @@ def test_one_slow_tenant_of_five_is_named(fired: list[Firing], record_property: 
     after = first(seen, "CallgaugeAnswersSlow", (("tenant", "c"), ("level", "tenant")))
     assert after is not None
     note(record_property, "one_tenant_slow", "CallgaugeAnswersSlow", 10, after)
-    pages = {(each.alert, dict(each.labels).get("tenant")) for each in seen if ("severity", "critical") in each.labels}
+    pages = {
+        (each.alert, dict(each.labels).get("tenant"))
+        for each in seen
+        if ("severity", "critical") in each.labels
+    }
     assert pages == {("CallgaugeAnswersSlow", "c")}
 
 
-def test_a_mute_tenant_beside_healthy_ones_is_named(fired: list[Firing], record_property: Record) -> None:
+def test_a_mute_tenant_beside_healthy_ones_is_named(
+    fired: list[Firing], record_property: Record
+) -> None:
     seen = of_place(fired, "one_tenant_mute", MUTE_TENANT.minutes)
-    after = first(seen, "CallgaugeAgentMute", (("agent", AGENT), ("tenant", "c"), ("level", "tenant")))
+    after = first(
+        seen, "CallgaugeAgentMute", (("agent", AGENT), ("tenant", "c"), ("level", "tenant"))
+    )
     assert after is not None, f"never; but {sorted({each.alert for each in seen})}"
     note(record_property, "one_tenant_mute", "CallgaugeAgentMute", 5, after)
-    pages = {(each.alert, dict(each.labels).get("tenant")) for each in seen if ("severity", "critical") in each.labels}
+    pages = {
+        (each.alert, dict(each.labels).get("tenant"))
+        for each in seen
+        if ("severity", "critical") in each.labels
+    }
     assert pages == {("CallgaugeAgentMute", "c")}
 
 
 def test_an_alert_says_how_many_calls_run_there_and_whose(fired: list[Firing]) -> None:
     """Of two lines: two calls, or three while one that is over has not closed."""
     for place, level, ending in (
-        ("agent_mute", "agent", r"Calls running there now, each with one caller: ([23]); tenants: t \1\."),
+        (
+            "agent_mute",
+            "agent",
+            r"Calls running there now, each with one caller: ([23]); tenants: t \1\.",
+        ),
         ("one_tenant_mute", "tenant", r"Calls running there now, each with one caller: [23]\."),
     ):
         texts = {
@@ -158,7 +200,11 @@ def test_somebody_who_stops_a_simulation_wakes_nobody(fired: list[Firing]) -> No
 
 def test_the_demo_pages_for_the_agent_in_trouble_alone(fired: list[Firing]) -> None:
     seen = of_place(fired, "demo", DEMO.minutes)
-    pages = {(each.alert, dict(each.labels).get("agent")) for each in seen if ("severity", "critical") in each.labels}
+    pages = {
+        (each.alert, dict(each.labels).get("agent"))
+        for each in seen
+        if ("severity", "critical") in each.labels
+    }
     assert pages == {("CallgaugeAnswersSlow", IN_TROUBLE)}
 
 
@@ -175,7 +221,9 @@ def test_nobody_is_woken_for_the_pipeline(fired: list[Firing]) -> None:
 
 
 def test_a_silent_source_is_missed(tmp_path: Path, record_property: Record) -> None:
-    world = World("live", 3, 32, [Incident("source_silent", begins_ms=minute(ONSET))], bot_announces=True)
+    world = World(
+        "live", 3, 32, [Incident("source_silent", begins_ms=minute(ONSET))], bot_announces=True
+    )
     seen = alerts_of(scraped([world], 32), 32, 1, tmp_path)
     after = first(seen, "CallgaugeSourceSilent", (("source", "audit"),))
     assert after is not None
@@ -187,7 +235,9 @@ SUCCESS_FALLS_AFTER, SUCCESS_ALERT_WITHIN = 180, 75
 """Minutes of good calls, with which the bad ones are compared, and minutes until the alert."""
 
 
-def test_calls_that_succeed_less_often_than_before_are_noticed(tmp_path: Path, record_property: Record) -> None:
+def test_calls_that_succeed_less_often_than_before_are_noticed(
+    tmp_path: Path, record_property: Record
+) -> None:
     """And three good hours before that are not."""
     ends = SUCCESS_FALLS_AFTER + SUCCESS_ALERT_WITHIN
     troubles = [Incident("stall_after_deploy", AGENT, minute(SUCCESS_FALLS_AFTER))]
@@ -195,18 +245,26 @@ def test_calls_that_succeed_less_often_than_before_are_noticed(tmp_path: Path, r
         World("live", 4, ends, troubles, agents=(AGENT,)),
         World("live", 2, ends, troubles, agents=(OTHER,)),
     ]
-    seen = alerts_of(scraped(worlds, ends), ends, EVERY, tmp_path, only="CallgaugeGoalSuccessFalling")
+    seen = alerts_of(
+        scraped(worlds, ends), ends, EVERY, tmp_path, only="CallgaugeGoalSuccessFalling"
+    )
     assert {dict(each.labels)["goal_set"] for each in seen} == {AGENT}
     after = min(each.at for each in seen) / 60 - SUCCESS_FALLS_AFTER
     assert after > 0
-    note(record_property, "success falls", "CallgaugeGoalSuccessFalling", SUCCESS_ALERT_WITHIN, after)
+    note(
+        record_property, "success falls", "CallgaugeGoalSuccessFalling", SUCCESS_ALERT_WITHIN, after
+    )
 
 
-@pytest.mark.parametrize("drill", [drill for drill in DRILLS if drill.alert], ids=lambda drill: drill.name)
+@pytest.mark.parametrize(
+    "drill", [drill for drill in DRILLS if drill.alert], ids=lambda drill: drill.name
+)
 def test_the_table_of_the_page_has_the_drill(drill: Drill) -> None:
     page = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
     row = re.search(
-        rf"^\| `{drill.name}`[^|]*\| `{drill.alert}`[^|]*\| (\d+) \| {drill.within} \|$", page, re.MULTILINE
+        rf"^\| `{drill.name}`[^|]*\| `{drill.alert}`[^|]*\| (\d+) \| {drill.within} \|$",
+        page,
+        re.MULTILINE,
     )
     assert row is not None
     assert int(row[1]) <= drill.within

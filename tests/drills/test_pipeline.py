@@ -1,4 +1,6 @@
-"""Drills in real time: troubles of our own processes, on a real broker, Prometheus and Alertmanager as shipped."""
+"""Drills in real time: troubles of our own processes, on a real broker, Prometheus and Alertmanager
+as shipped.
+"""
 
 import signal
 import sys
@@ -19,10 +21,15 @@ from tests.support.fakes.scripted_openai import grades, scripted_openai
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
 Environment = dict[str, str]
-JUDGED = {"CALLGAUGE_GOALS__FOLDER": str(SIMULATED_GOALS / "judged"), "CALLGAUGE_GOALS__ASKS_JUDGE": "true"}
+JUDGED = {
+    "CALLGAUGE_GOALS__FOLDER": str(SIMULATED_GOALS / "judged"),
+    "CALLGAUGE_GOALS__ASKS_JUDGE": "true",
+}
 NO_ENDPOINT = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
 KEPT_MINUTES = 7
-"""An agent's alert that ended with the scores would have ended by then: its window and its `keep_firing_for` are five minutes."""
+"""An agent's alert that ended with the scores would have ended by then: its window and its
+`keep_firing_for` are five minutes.
+"""
 MUTE = "airline-rebooking"
 UNREADABLE = 40
 BUDGET = 0.05
@@ -33,7 +40,9 @@ LEFT = "callgauge_judge_budget_left"
 def test_evaluators_that_are_killed_page_and_end_no_alert(
     environment: Environment, tmp_path: Path, record_property: Record
 ) -> None:
-    with scene(environment, tmp_path, traffic=("--incident", "agent_mute", "--agent", MUTE)) as running:
+    with scene(
+        environment, tmp_path, traffic=("--incident", "agent_mute", "--agent", MUTE)
+    ) as running:
         begun = time.monotonic()
         running.fires("CallgaugeAgentMute", 8, begun, agent=MUTE)
         running.strike(signal.SIGKILL, running.evaluators[:1])
@@ -41,45 +50,76 @@ def test_evaluators_that_are_killed_page_and_end_no_alert(
         assert running.notices.pages() == {"CallgaugeAgentMute"}  # the other one has taken over
         killed = running.strike(signal.SIGKILL, running.evaluators[1:])
         notice = running.fires("CallgaugeEvaluatorDown", 3, killed)
-        note(record_property, "evaluator_killed", "CallgaugeEvaluatorDown", 3, (notice.at - killed) / 60)
+        note(
+            record_property,
+            "evaluator_killed",
+            "CallgaugeEvaluatorDown",
+            3,
+            (notice.at - killed) / 60,
+        )
         page = running.is_paged("CallgaugeEvaluatorDown", "platform", killed)
-        assert page.splitlines()[:2] == [notice.annotations["summary"], notice.annotations["description"]]
+        assert page.splitlines()[:2] == [
+            notice.annotations["summary"],
+            notice.annotations["description"],
+        ]
         assert f"\nWhat to do:\n{notice.annotations['runbook']}" in page
         running.rests(KEPT_MINUTES * 60 - (time.monotonic() - killed))
         assert running.notices.resolved(killed) == set()
         assert running.notices.pages(killed) <= {
-            "CallgaugeAgentMute", "CallgaugeEvaluatorDown", "CallgaugeScoresStopped",
-        }  # fmt: skip
+            "CallgaugeAgentMute",
+            "CallgaugeEvaluatorDown",
+            "CallgaugeScoresStopped",
+        }
 
 
 def test_sequencers_that_are_killed_page_and_end_no_alert(
     environment: Environment, tmp_path: Path, record_property: Record
 ) -> None:
-    with scene(environment, tmp_path, evaluators=1, traffic=("--incident", "agent_mute", "--agent", MUTE)) as running:
+    with scene(
+        environment, tmp_path, evaluators=1, traffic=("--incident", "agent_mute", "--agent", MUTE)
+    ) as running:
         begun = time.monotonic()
         running.fires("CallgaugeAgentMute", 8, begun, agent=MUTE)
         running.strike(signal.SIGKILL, [running.active_sequencer()])
         running.rests(120)
-        assert running.notices.pages() == {"CallgaugeAgentMute"}  # the one that stood by has taken over
+        assert running.notices.pages() == {
+            "CallgaugeAgentMute"
+        }  # the one that stood by has taken over
         killed = running.strike(signal.SIGKILL, [running.active_sequencer()])
         notice = running.fires("CallgaugeSequencerDown", 3, killed)
-        note(record_property, "sequencer_killed", "CallgaugeSequencerDown", 3, (notice.at - killed) / 60)
+        note(
+            record_property,
+            "sequencer_killed",
+            "CallgaugeSequencerDown",
+            3,
+            (notice.at - killed) / 60,
+        )
         page = running.is_paged("CallgaugeSequencerDown", "platform", killed)
         assert f"\nWhat to do:\n{notice.annotations['runbook']}" in page
         running.rests(KEPT_MINUTES * 60 - (time.monotonic() - killed))
         assert running.notices.resolved(killed) == set()
         assert running.notices.pages(killed) <= {
-            "CallgaugeAgentMute", "CallgaugeSequencerDown", "CallgaugeScoresStopped",
-        }  # fmt: skip
+            "CallgaugeAgentMute",
+            "CallgaugeSequencerDown",
+            "CallgaugeScoresStopped",
+        }
 
 
-def test_evaluators_that_hang_page(environment: Environment, tmp_path: Path, record_property: Record) -> None:
+def test_evaluators_that_hang_page(
+    environment: Environment, tmp_path: Path, record_property: Record
+) -> None:
     with scene(environment, tmp_path) as running:
         running.rests(60)
         assert running.notices.pages() == set()
         frozen = running.strike(signal.SIGSTOP, running.evaluators)
         notice = running.fires("CallgaugeScoresStopped", 7, frozen)
-        note(record_property, "evaluator_frozen", "CallgaugeScoresStopped", 7, (notice.at - frozen) / 60)
+        note(
+            record_property,
+            "evaluator_frozen",
+            "CallgaugeScoresStopped",
+            7,
+            (notice.at - frozen) / 60,
+        )
         assert "\nWhat to do:\n1. " in running.is_paged("Callgauge", "platform", frozen)
         # A process that hangs does not answer Prometheus either.
         assert running.notices.pages() <= {"CallgaugeEvaluatorDown", "CallgaugeScoresStopped"}
@@ -92,11 +132,19 @@ def test_a_burst_of_unreadable_records_is_told(
         sent = time.monotonic()
         running.send(InputSource.PIPECAT, [b"{"] * UNREADABLE)
         notice = running.fires("CallgaugeQuarantineGrowing", 2, sent, source="pipecat")
-        note(record_property, "poison_burst", "CallgaugeQuarantineGrowing", 2, (notice.at - sent) / 60)
+        note(
+            record_property,
+            "poison_burst",
+            "CallgaugeQuarantineGrowing",
+            2,
+            (notice.at - sent) / 60,
+        )
         assert running.notices.pages() == set()
 
 
-def test_input_that_is_deleted_unread_pages(environment: Environment, tmp_path: Path, record_property: Record) -> None:
+def test_input_that_is_deleted_unread_pages(
+    environment: Environment, tmp_path: Path, record_property: Record
+) -> None:
     with scene(environment, tmp_path, evaluators=1) as running:
         running.rests(30)
         running.strike(signal.SIGSTOP, running.sequencers)
@@ -111,13 +159,24 @@ def test_input_that_is_deleted_unread_pages(environment: Environment, tmp_path: 
 def test_an_input_that_a_broker_names_and_does_not_give_pages(
     environment: Environment, tmp_path: Path, record_property: Record
 ) -> None:
-    withheld = [sys.executable, "-m", "tests.support.withheld_input", TOPIC_BY_SOURCE[InputSource.AUDIT]]
+    withheld = [
+        sys.executable,
+        "-m",
+        "tests.support.withheld_input",
+        TOPIC_BY_SOURCE[InputSource.AUDIT],
+    ]
     with scene(environment, tmp_path, evaluators=1, sequencer=withheld) as running:
         running.rests(30)
         assert running.notices.pages() == set()
         begun = running.strike(signal.SIGUSR1, running.sequencers)
         notice = running.fires("CallgaugeKnownTimeStands", 6, begun)
-        note(record_property, "input_withheld", "CallgaugeKnownTimeStands", 6, (notice.at - begun) / 60)
+        note(
+            record_property,
+            "input_withheld",
+            "CallgaugeKnownTimeStands",
+            6,
+            (notice.at - begun) / 60,
+        )
         page = running.is_paged("CallgaugeKnownTimeStands", "platform", begun)
         assert f"\nWhat to do:\n{notice.annotations['runbook']}" in page
         # Time is what says that a call is over, so the ends of calls that hang up are late too.
@@ -128,14 +187,18 @@ def test_a_judge_that_reaches_no_endpoint_is_told(
     environment: Environment, tmp_path: Path, record_property: Record
 ) -> None:
     nowhere = {"OPENAI_API_KEY": "key", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
-    with scene({**environment, **JUDGED, **NO_ENDPOINT}, tmp_path, evaluators=1, judge=nowhere) as running:
+    with scene(
+        {**environment, **JUDGED, **NO_ENDPOINT}, tmp_path, evaluators=1, judge=nowhere
+    ) as running:
         begun = time.monotonic()
         notice = running.fires("CallgaugeJudgeErrors", 15, begun)
         note(record_property, "judge_down", "CallgaugeJudgeErrors", 15, (notice.at - begun) / 60)
         assert running.notices.pages() == set()
 
 
-def test_a_budget_that_is_spent_is_told(environment: Environment, tmp_path: Path, record_property: Record) -> None:
+def test_a_budget_that_is_spent_is_told(
+    environment: Environment, tmp_path: Path, record_property: Record
+) -> None:
     with scripted_openai(lambda _asked: grades("I")) as endpoint:
         judge = {
             "OPENAI_API_KEY": "key",
@@ -143,10 +206,18 @@ def test_a_budget_that_is_spent_is_told(environment: Environment, tmp_path: Path
             "CALLGAUGE_JUDGE__BUDGET_PER_HOUR": str(BUDGET),
             "CALLGAUGE_JUDGE__MAX_ANSWER_TOKENS": "50",
         }
-        with scene({**environment, **JUDGED, **NO_ENDPOINT}, tmp_path, evaluators=1, judge=judge) as running:
+        with scene(
+            {**environment, **JUDGED, **NO_ENDPOINT}, tmp_path, evaluators=1, judge=judge
+        ) as running:
             page = running.pages["judge"]
-            wait_for("the budget to be spent", lambda: total(page, LEFT, budget="hour") < 0.1 * BUDGET, 300)
+            wait_for(
+                "the budget to be spent",
+                lambda: total(page, LEFT, budget="hour") < 0.1 * BUDGET,
+                300,
+            )
             spent = time.monotonic()
             notice = running.fires("CallgaugeJudgeBudget", 2, spent, budget="hour")
-            note(record_property, "judge_budget", "CallgaugeJudgeBudget", 2, (notice.at - spent) / 60)
+            note(
+                record_property, "judge_budget", "CallgaugeJudgeBudget", 2, (notice.at - spent) / 60
+            )
             assert running.notices.pages() == set()

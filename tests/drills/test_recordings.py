@@ -1,4 +1,6 @@
-"""Recorded values of the rules equal values computed from the rows: shares within 0.02, the quantile within its bucket."""
+"""Recorded values of the rules equal values computed from the rows: shares within 0.02, the
+quantile within its bucket.
+"""
 
 import json
 import math
@@ -18,15 +20,21 @@ from tests.support.promtool import promtool
 
 MINUTES = 40
 MOMENTS = (20, 27, 34, 40)
-"""Minutes at which values are compared. Calls of all kinds of difficulty run from the first to the last."""
+"""Minutes at which values are compared. Calls of all kinds of difficulty run from the first to the
+last.
+"""
 WORLD = World("live", 4, MINUTES, agents=AGENTS[:1], usual=AWKWARD)
 SHARE_TOLERANCE: Final = 0.02
-_ANSWER = re.compile(r'expr: "([^"]+)", time: (\d+)m,\s+exp: ?\S+\s+got: ?"?\{[^}]*\} ([-+\w.]+)"?\n')
+_ANSWER = re.compile(
+    r'expr: "([^"]+)", time: (\d+)m,\s+exp: ?\S+\s+got: ?"?\{[^}]*\} ([-+\w.]+)"?\n'
+)
 
 
 @dataclass(frozen=True)
 class Happened:
-    """Final values by the minute at which they were known first: everything that the recordings are shares of."""
+    """Final values by the minute at which they were known first: everything that the recordings are
+    shares of.
+    """
 
     latencies: list[tuple[float, float]]
     waits: list[float]
@@ -37,7 +45,9 @@ class Happened:
 
 
 def happened(rows: Iterable[Row]) -> Happened:
-    """Takes the newest row of each turn, and of each value in it the time at which it was known first."""
+    """Takes the newest row of each turn, and of each value in it the time at which it was known
+    first.
+    """
     found = Happened([], [], [], [], [], [])
     turns: dict[tuple[str, int], TurnRow] = {}
     first: dict[tuple[str, int, str, object], float] = {}
@@ -76,7 +86,9 @@ def _minute_of(known_ms: int) -> float:
 @pytest.fixture(scope="module")
 def truth() -> Happened:
     return happened(
-        row for _, played in WORLD.calls() for row in rows_of(played, lambda _metric, _labels, _at, _by: None)
+        row
+        for _, played in WORLD.calls()
+        for row in rows_of(played, lambda _metric, _labels, _at, _by: None)
     )
 
 
@@ -85,12 +97,20 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, int
     """Each recording of the agent at each moment, as promtool computes it."""
     names = [*SHARES, P95]
     work = tmp_path_factory.mktemp("recordings")
-    tests = [{"expr": name, "eval_time": f"{at}m", "exp_samples": []} for name in names for at in MOMENTS]
-    series = [{"series": name, "values": values} for name, values in scraped([WORLD], MINUTES).notation().items()]
+    tests = [
+        {"expr": name, "eval_time": f"{at}m", "exp_samples": []} for name in names for at in MOMENTS
+    ]
+    series = [
+        {"series": name, "values": values}
+        for name, values in scraped([WORLD], MINUTES).notation().items()
+    ]
     document = {
-        "rule_files": [str(RULES)], "evaluation_interval": f"{SCRAPE_SECONDS}s",
-        "tests": [{"interval": f"{SCRAPE_SECONDS}s", "input_series": series, "promql_expr_test": tests}],
-    }  # fmt: skip
+        "rule_files": [str(RULES)],
+        "evaluation_interval": f"{SCRAPE_SECONDS}s",
+        "tests": [
+            {"interval": f"{SCRAPE_SECONDS}s", "input_series": series, "promql_expr_test": tests}
+        ],
+    }
     path = work / "recordings.yml"
     path.write_text(json.dumps(document), encoding="utf-8")
     result = promtool("test", "rules", path)  # it shows the value only where it was not expected
@@ -103,8 +123,12 @@ def _of(times: Iterable[float], at: int, window: int) -> int:
 
 
 SHARES: Final[Mapping[str, Callable[[Happened, int], float]]] = {
-    "agent:callgauge_response_latency_misses:ratio_rate5m": lambda all_of, at: _slower(all_of, at, 5, 1.5),
-    "agent:callgauge_response_latency_misses:ratio_rate30m": lambda all_of, at: _slower(all_of, at, 30, 1.5),
+    "agent:callgauge_response_latency_misses:ratio_rate5m": lambda all_of, at: _slower(
+        all_of, at, 5, 1.5
+    ),
+    "agent:callgauge_response_latency_misses:ratio_rate30m": lambda all_of, at: _slower(
+        all_of, at, 30, 1.5
+    ),
     "agent:callgauge_slow_answers:ratio_rate5m": lambda all_of, at: _slower(all_of, at, 5, 3.5),
     "agent:callgauge_slow_answers:ratio_rate30m": lambda all_of, at: _slower(all_of, at, 30, 3.5),
     "agent:callgauge_dead_air:ratio_rate10m": lambda all_of, at: (
@@ -114,7 +138,8 @@ SHARES: Final[Mapping[str, Callable[[Happened, int], float]]] = {
         _of(all_of.interruptions, at, 10) / _of(all_of.waits, at, 10)
     ),
     "agent:callgauge_tool_errors:ratio_rate10m": lambda all_of, at: (
-        _of((when for when, failed in all_of.tools if failed), at, 10) / _of((when for when, _ in all_of.tools), at, 10)
+        _of((when for when, failed in all_of.tools if failed), at, 10)
+        / _of((when for when, _ in all_of.tools), at, 10)
     ),
     "agent:callgauge_call_turns_low:ratio_rate15m": lambda all_of, at: (
         _of((when for when, turns in all_of.call_turns if turns <= 2), at, 15)

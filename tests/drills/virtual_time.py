@@ -1,6 +1,8 @@
-"""Calls of hours in virtual time: simulator, engine, the exporter's projection, and series as Prometheus would scrape them.
+"""Calls of hours in virtual time: simulator, engine, the exporter's projection, and series as
+Prometheus would scrape them.
 
-No clock runs: windows and waits of the rules are the real ones, and the same seed gives the same series.
+No clock runs: windows and waits of the rules are the real ones, and the same seed gives the same
+series.
 """
 
 import re
@@ -30,7 +32,8 @@ from streamer.sources.simulator.profile import AGENTS, HEALTHY, Incident, Profil
 from streamer.sources.simulator.traffic import simulated_traffic
 from tests.deploy.firing import Firing, firings, rules_for
 
-# -- series ------------------------------------------------------------------------------------------------------------
+# -- series
+# ------------------------------------------------------------------------------------------------------------
 
 SCRAPE_SECONDS: Final = 30
 
@@ -44,7 +47,9 @@ class Series:
         self._added: dict[str, list[float]] = {}
 
     def add(self, name: str, at_ms: int, by: float) -> None:
-        """Adds to a counter, or to the steps of a gauge, from the scrape after `at_ms` on; 0 makes it appear."""
+        """Adds to a counter, or to the steps of a gauge, from the scrape after `at_ms` on; 0 makes
+        it appear.
+        """
         place = -(-(at_ms - self._begins_ms) // (SCRAPE_SECONDS * 1000))
         added = self._of(name)
         if 0 <= place < self._scrapes:
@@ -62,8 +67,12 @@ class Series:
         return added
 
     def notation(self) -> dict[str, str]:
-        """Returns values in promtool's notation. Every counter is there from the first scrape, as if the process had run before."""
-        return {name: _runs(accumulate(added)) for name, added in self._added.items()} | self._last_changes()
+        """Returns values in promtool's notation. Every counter is there from the first scrape, as
+        if the process had run before.
+        """
+        return {
+            name: _runs(accumulate(added)) for name, added in self._added.items()
+        } | self._last_changes()
 
     def _last_changes(self) -> dict[str, str]:
         """When each source was heard last, on promtool's clock, which begins at 0."""
@@ -72,7 +81,9 @@ class Series:
             if name.startswith("callgauge_events_total"):
                 source = labels_in(name)["source"]
                 times = (place * SCRAPE_SECONDS if by else 0.0 for place, by in enumerate(added))
-                named = series_name("callgauge_source_last_event_timestamp_seconds", {"source": source})
+                named = series_name(
+                    "callgauge_source_last_event_timestamp_seconds", {"source": source}
+                )
                 found[named] = _runs(accumulate(times, max))
         return found
 
@@ -88,13 +99,17 @@ def series_name(metric: str, labels: Mapping[str, str]) -> str:
 
 
 def labels_in(name: str) -> dict[str, str]:
-    """Returns the labels of such a name. Values of simulated traffic have no comma and no quotation mark."""
+    """Returns the labels of such a name. Values of simulated traffic have no comma and no quotation
+    mark.
+    """
     pairs = name[name.index("{") + 1 : -1].split(",")
     return {key: value.strip('"') for key, value in (pair.split("=", 1) for pair in pairs if pair)}
 
 
 def _runs(values: Iterable[float]) -> str:
-    """Equal values in a row are one word: a day of series is a tenth as long, and promtool takes longest to read it."""
+    """Equal values in a row are one word: a day of series is a tenth as long, and promtool takes
+    longest to read it.
+    """
     words = []
     for value, equal in groupby(values):
         more = sum(1 for _ in equal) - 1
@@ -102,15 +117,20 @@ def _runs(values: Iterable[float]) -> str:
     return " ".join(words)
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
+# -- calls
+# -------------------------------------------------------------------------------------------------------------
 
 START_MS: Final = 1_795_000_000_000
 RULES: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" / "callgauge.rules.yml"
 _DAY: Final = 24 * 60
 _TENANT, _ENVIRONMENT = "TENANT", "ENVIRONMENT"
-"""Names in the calls themselves, to be replaced by those of a world: calls that are the same in two worlds are evaluated once."""
+"""Names in the calls themselves, to be replaced by those of a world: calls that are the same in two
+worlds are evaluated once.
+"""
 _CALLS_REMEMBERED: Final = 256
-"""Calls whose evaluation is kept: more than a world of a short drill has. Until their trouble begins, worlds have the same calls."""
+"""Calls whose evaluation is kept: more than a world of a short drill has. Until their trouble
+begins, worlds have the same calls.
+"""
 _CONTROL: Final = frozenset({"call_started", "call_ended", "user_text_updated", "turn_details"})
 _ALL_EDGES: Final = "callgauge_turn_response_latency_seconds"
 """The histogram of which rules take a quantile; of others they read single edges."""
@@ -136,7 +156,8 @@ class World:
         troubled_tenant: The only tenant that the incidents concern; None for all.
         usual: The profile without trouble.
         seed: Decides the calls.
-        bot_announces: Whether the bot sends the events that begin and end a call, and not the framework with its audit log.
+        bot_announces: Whether the bot sends the events that begin and end a call, and not the
+            framework with its audit log.
     """
 
     environment: str
@@ -151,17 +172,29 @@ class World:
     bot_announces: bool = False
 
     def calls(self) -> Iterator[tuple[str, PlayedCall]]:
-        """Yields all calls that begin in its time, each with its tenant. The calls themselves name neither tenant nor environment."""
+        """Yields all calls that begin in its time, each with its tenant. The calls themselves name
+        neither tenant nor environment.
+        """
         for number, tenant in enumerate(self.tenants):
             incidents = self.incidents if self.troubled_tenant in (None, tenant) else ()
             for played in simulated_traffic(
-                self.seed + number, concurrent_calls=self.lines, start_ms=START_MS, tenant=_TENANT,
-                environment=_ENVIRONMENT, profile_of=with_incidents(self.usual, incidents), agents=self.agents,
-            ):  # fmt: skip
+                self.seed + number,
+                concurrent_calls=self.lines,
+                start_ms=START_MS,
+                tenant=_TENANT,
+                environment=_ENVIRONMENT,
+                profile_of=with_incidents(self.usual, incidents),
+                agents=self.agents,
+            ):
                 if played.start_offset_ms >= self.minutes * 60_000:
                     break
                 is_moved = self.bot_announces
-                yield tenant, replace(played, events=tuple(map(_from_the_bot, played.events))) if is_moved else played
+                yield (
+                    tenant,
+                    replace(played, events=tuple(map(_from_the_bot, played.events)))
+                    if is_moved
+                    else played,
+                )
 
 
 def _from_the_bot(event: WireEvent) -> WireEvent:
@@ -177,7 +210,9 @@ def minute(number: float) -> int:
 def _asked() -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
     """Metrics that any rule reads, and the edges of histograms."""
     text = RULES.read_text(encoding="utf-8")
-    names = {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"\bcallgauge_\w+", text)}
+    names = {
+        re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"\bcallgauge_\w+", text)
+    }
     edges = re.findall(r'(callgauge_\w+)_bucket\{le="([\d.]+)"', text)
     return frozenset(names | set(re.findall(r"\bcallgauge_\w+", text))), frozenset(edges)
 
@@ -204,7 +239,12 @@ def rows_of(played: PlayedCall, seen: Seen) -> Iterator[Row]:
         while (due_ms := engine.next_wakeup()) is not None and due_ms <= arrival.broker_time_ms:
             yield from _rows_in(engine.advance(due_ms))
         yield from _rows_in(engine.receive(arrival))
-        seen("callgauge_events_total", {"source": arrival.source.value, "outcome": "folded"}, arrival.broker_time_ms, 1)
+        seen(
+            "callgauge_events_total",
+            {"source": arrival.source.value, "outcome": "folded"},
+            arrival.broker_time_ms,
+            1,
+        )
     while (due_ms := engine.next_wakeup()) is not None:
         yield from _rows_in(engine.advance(due_ms))
 
@@ -243,8 +283,17 @@ def _count(rows: Iterable[Row], seen: Seen) -> None:
             seen(f"{sample.metric}_count", labels, at_ms, 1)
             for edge, text in zip((*metric.edges, float("inf")), metric.le_values, strict=True):
                 if (sample.metric, text) in edges or sample.metric == _ALL_EDGES:
-                    seen(f"{sample.metric}_bucket", {**labels, "le": text}, at_ms, sample.value <= edge)
-        who = {"agent": row.labels.agent, "tenant": row.labels.tenant, "environment": row.labels.environment}
+                    seen(
+                        f"{sample.metric}_bucket",
+                        {**labels, "le": text},
+                        at_ms,
+                        sample.value <= edge,
+                    )
+        who = {
+            "agent": row.labels.agent,
+            "tenant": row.labels.tenant,
+            "environment": row.labels.environment,
+        }
         if not is_running and row.labels.agent != "unknown":
             is_running = True
             seen("callgauge_calls_active", who, at_ms, 1)
@@ -275,24 +324,39 @@ def _scraped(world: World, minutes: int) -> Series:
     series = Series(START_MS, minutes)
     for tenant, played in world.calls():
         for name, at_ms, by in _increments(played):
-            series.add(name.replace(_TENANT, tenant).replace(_ENVIRONMENT, world.environment), at_ms, by)
+            series.add(
+                name.replace(_TENANT, tenant).replace(_ENVIRONMENT, world.environment), at_ms, by
+            )
     return series
 
 
 def alerts_of(
-    series: Series, minutes: int, every: int, work: Path, program: Path | None = None, only: str = ""
+    series: Series,
+    minutes: int,
+    every: int,
+    work: Path,
+    program: Path | None = None,
+    only: str = "",
 ) -> list[Firing]:
-    """Returns the firing alerts at every so many minutes, without the watchdog, which always fires, and those that need days; or
-    `only` one of them, which takes a fraction of the time.
+    """Returns the firing alerts at every so many minutes, without the watchdog, which always fires,
+    and those that need days; or `only` one of them, which takes a fraction of the time.
     """
     document = yaml.safe_load(RULES.read_text(encoding="utf-8"))
     left_out = "Watchdog" if minutes > _DAY else "Watchdog|BurnRate"
-    names = {rule["alert"] for group in document["groups"] for rule in group["rules"] if "alert" in rule}
+    names = {
+        rule["alert"] for group in document["groups"] for rule in group["rules"] if "alert" in rule
+    }
     alerts = [only] if only else sorted(name for name in names if not re.search(left_out, name))
     rules = work / "rules.yml"
     rules.write_text(yaml.safe_dump(rules_for(document, alerts)), encoding="utf-8")
     times = range(0, minutes * 60 + 1, every * 60)
     return firings(
-        rules, series.notation(), interval=SCRAPE_SECONDS, every=30, alerts=alerts, times=times, work=work,
+        rules,
+        series.notation(),
+        interval=SCRAPE_SECONDS,
+        every=30,
+        alerts=alerts,
+        times=times,
+        work=work,
         program=program,
-    )  # fmt: skip
+    )

@@ -15,7 +15,12 @@ from tests.support.calls.wire_calls import arrivals_of, in_random_order, wire_ca
 from tests.support.conformance_data import conformance
 
 SAMPLE: Final = Path(__file__).parents[2] / "streamer" / "recordings" / "sample" / "call.jsonl"
-WIRE_FILES: Final = ("calls.jsonl.gz", "cut_calls.jsonl.gz", "hostile_calls.jsonl.gz", "eva_histories.jsonl.gz")
+WIRE_FILES: Final = (
+    "calls.jsonl.gz",
+    "cut_calls.jsonl.gz",
+    "hostile_calls.jsonl.gz",
+    "eva_histories.jsonl.gz",
+)
 RECORDED: Final = ("record_1.1.2", "sample", "simulated")
 SIMULATED_CALLS: Final = 200
 START_MS: Final = 1_790_000_000_000
@@ -24,7 +29,9 @@ Call = tuple[str, list[Arrival]]
 
 
 def calls_of(source: str) -> Iterator[Call]:
-    """The calls of a source with their names; streams of wire-level ones arrive in a random order."""
+    """The calls of a source with their names; streams of wire-level ones arrive in a
+    random order.
+    """
     if source in WIRE_FILES:
         for number, call in enumerate(wire_calls(conformance(source))):
             yield call["id"], arrivals_of(call, in_random_order(call, number))
@@ -42,5 +49,15 @@ def arrivals_of_recorded(call: RecordedCall) -> list[Arrival]:
     for offset, event in enumerate(in_time_order(with_control_events(call, agent="desk"))):
         source = InputSource(event.source)
         typed = decode(source, event.value)
-        arrivals.append(Arrival(source, offset, int(event.arrival_ms), call.conversation_id, typed, event.value, None))
+        arrivals.append(
+            Arrival(
+                source,
+                offset,
+                int(event.arrival_ms),
+                call.conversation_id,
+                typed,
+                event.value,
+                None,
+            )
+        )
     return arrivals

@@ -1,9 +1,10 @@
-"""The golden files: what the engine publishes about known calls, byte for byte. `rows.txt` is of the rows, and `beside.txt` of the
-questions to judges and the transcripts.
+"""The golden files: what the engine publishes about known calls, byte for byte. `rows.txt` is of
+the rows, and `beside.txt` of the questions to judges and the transcripts.
 
-A change that is not meant to change a value leaves them as they are. One that is meant to runs `python -m tests.golden.test_golden`,
-which writes them anew, and names the difference in its commit. To see a difference, write what a call publishes before and after:
-`python -m tests.golden.test_golden rows SOURCE ID` (or `beside`).
+A change that is not meant to change a value leaves them as they are. One that is meant to runs
+`python -m tests.golden.test_golden`, which writes them anew, and names the difference in its
+commit. To see a difference, write what a call publishes before and after: `python -m
+tests.golden.test_golden rows SOURCE ID` (or `beside`).
 """
 
 import hashlib
@@ -37,7 +38,9 @@ def _rows(arrivals: list[Arrival]) -> Iterator[bytes]:
 
 def _beside(arrivals: list[Arrival]) -> Iterator[bytes]:
     """The questions to judges about the same call, and its transcript, a line each."""
-    evaluator = PartitionEvaluator(Limits(), "golden", ChosenGoals(EveryCall(), RULES), writes_transcripts=True)
+    evaluator = PartitionEvaluator(
+        Limits(), "golden", ChosenGoals(EveryCall(), RULES), writes_transcripts=True
+    )
     for effect in effects_in_steps(evaluator, arrivals):
         if isinstance(effect, RequestVerdict):
             yield effect.request.model_dump_json().encode()
@@ -64,9 +67,13 @@ def _path(name: str) -> Path:
 @pytest.mark.parametrize("source", [*WIRE_FILES, *RECORDED])
 def test_what_is_published_about_known_calls_has_not_changed(source: str, name: str) -> None:
     lines = [_golden_line(source, call, GOLDEN_FILES[name]) for call in calls_of(source)]
-    golden = [line for line in _path(name).read_text().splitlines() if line.startswith(f"{source} ")]
+    golden = [
+        line for line in _path(name).read_text().splitlines() if line.startswith(f"{source} ")
+    ]
     changed = sorted({*lines} ^ {*golden})
-    assert lines == golden, f"{len(changed)} lines of {source} differ, such as {changed[:2]}: see the top of this file"
+    assert lines == golden, (
+        f"{len(changed)} lines of {source} differ, such as {changed[:2]}: see the top of this file"
+    )
 
 
 def _main(arguments: list[str]) -> None:
@@ -75,10 +82,14 @@ def _main(arguments: list[str]) -> None:
         arrivals = dict(calls_of(source))[conversation_id]
         sys.stdout.buffer.writelines(line + b"\n" for line in GOLDEN_FILES[name](arrivals))
         return
-    assert CONFORMANCE.is_dir(), "the golden files are written with the conformance data, or they would lose its calls"
+    assert CONFORMANCE.is_dir(), (
+        "the golden files are written with the conformance data, or they would lose its calls"
+    )
     for name, published in GOLDEN_FILES.items():
         sources = (*WIRE_FILES, *RECORDED)
-        golden = [_golden_line(source, call, published) for source in sources for call in calls_of(source)]
+        golden = [
+            _golden_line(source, call, published) for source in sources for call in calls_of(source)
+        ]
         _path(name).write_text("\n".join(golden) + "\n")
 
 

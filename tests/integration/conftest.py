@@ -61,8 +61,11 @@ async def topic_prefix(bootstrap: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def environment(bootstrap: str, topic_prefix: str, request: pytest.FixtureRequest) -> dict[str, str]:
-    """Variables of a `callgauge` process with topics and groups of this test's own; the topics are there.
+async def environment(
+    bootstrap: str, topic_prefix: str, request: pytest.FixtureRequest
+) -> dict[str, str]:
+    """Variables of a `callgauge` process with topics and groups of this test's own; the topics are
+    there.
 
     The mark `service` says how many partitions they have, if not 4, and further settings.
     """
@@ -91,7 +94,9 @@ async def producer(environment: dict[str, str]) -> AsyncIterator[AIOKafkaProduce
 @pytest.fixture
 def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
     """Settings of a client with topics of this test's own."""
-    return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix, client_id=f"{topic_prefix}reader")
+    return KafkaSettings(
+        bootstrap_servers=bootstrap, topic_prefix=topic_prefix, client_id=f"{topic_prefix}reader"
+    )
 
 
 def variables(bootstrap: str, topic_prefix: str, **settings: str) -> dict[str, str]:
@@ -105,8 +110,11 @@ def variables(bootstrap: str, topic_prefix: str, **settings: str) -> dict[str, s
 
 
 async def make_topics(environment: Mapping[str, str], partitions: int = PARTITIONS) -> None:
-    """Makes every topic as `callgauge topics create` does, without the second that a process takes to start."""
+    """Makes every topic as `callgauge topics create` does, without the second that a process takes
+    to start.
+    """
     kafka = KafkaSettings(
-        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], topic_prefix=environment["CALLGAUGE_TOPIC_PREFIX"]
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
+        topic_prefix=environment["CALLGAUGE_TOPIC_PREFIX"],
     )
     await topic_admin.create_topics(kafka, partitions=partitions, replication_factor=1)

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.patience import patient
 
-# A client of its own for each request would read all certificates each time; a connection that is kept would outlive its test.
+# A client of its own for each request would read all certificates each time; a connection that is
+# kept would outlive its test.
 _CLIENT: Final = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
 
@@ -19,7 +20,9 @@ def address_in(text: str) -> str | None:
     return None if found is None else found.group()
 
 
-def answer_of(address: str, headers: dict[str, str] | None = None, seconds: float = 10) -> httpx.Response:
+def answer_of(
+    address: str, headers: dict[str, str] | None = None, seconds: float = 10
+) -> httpx.Response:
     """A server's answer to GET, with any status."""
     limit_seconds = patient(seconds)
     until_seconds = time.monotonic() + limit_seconds
@@ -27,7 +30,8 @@ def answer_of(address: str, headers: dict[str, str] | None = None, seconds: floa
         try:
             return _CLIENT.get(address, headers=headers, timeout=limit_seconds)
         except httpx.RemoteProtocolError:
-            # Our server ends an answer after ANSWER_SECONDS, which do not grow with the load of the machine.
+            # Our server ends an answer after ANSWER_SECONDS, which do not grow with the load of the
+            # machine.
             if time.monotonic() > until_seconds:
                 raise
 

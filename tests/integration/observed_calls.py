@@ -1,4 +1,6 @@
-"""Rows of calls that an observer has put on the topic, by the engine itself: what a real evaluator would write at their ends."""
+"""Rows of calls that an observer has put on the topic, by the engine itself: what a real evaluator
+would write at their ends.
+"""
 
 from typing import Any
 
@@ -28,7 +30,9 @@ async def scored(environment: dict[str, str], call: str) -> list[Row]:
 
 
 def latencies_of(rows: list[Row]) -> tuple[list[float], set[Anchor | None]]:
-    """Milliseconds from the user's last sound to the bot's first, in the order of the turns, and where they begin."""
+    """Milliseconds from the user's last sound to the bot's first, in the order of the turns, and
+    where they begin.
+    """
     turns = [turn for turn in turns_of(rows).values() if turn.wait_ms is not None]
     values = [turn.wait_ms for turn in turns if isinstance(turn.wait_ms, float)]
     return values, {turn.anchor for turn in turns}

@@ -1,4 +1,6 @@
-"""Runs the `callgauge` command as a user does: a process of its own, its output kept, and always ended."""
+"""Runs the `callgauge` command as a user does: a process of its own, its output kept, and always
+ended.
+"""
 
 import io
 import os
@@ -21,7 +23,9 @@ from tests.support.warm_starts import WarmStart
 
 COMMAND = Path(sys.executable).with_name("callgauge")
 POLL_SECONDS = (0.05, 0.5)
-"""From one look at a condition to the next: at first, and at last. Each look may cost the process that is looked at, too."""
+"""From one look at a condition to the next: at first, and at last. Each look may cost the process
+that is looked at, too.
+"""
 POLL_SHARE = 0.05
 """Of the time waited so far, how much later than it could the end of a wait may be seen."""
 COMMAND_SECONDS = 120
@@ -30,12 +34,16 @@ T = TypeVar("T")
 
 
 def wait_for(what: str | Callable[[], str], condition: Callable[[], T | None], seconds: float) -> T:
-    """The first result of `condition` that is not None or false, within so many seconds of an idle machine.
+    """The first result of `condition` that is not None or false, within so many seconds of an idle
+    machine.
 
-    `what` names the awaited state; a function is called at the end, so that it can show the output of a process.
+    `what` names the awaited state; a function is called at the end, so that it can show the output
+    of a process.
     """
     begin = time.monotonic()
-    while time.monotonic() - begin < patient(seconds):  # asked again, because others may begin to compute only now
+    while time.monotonic() - begin < patient(
+        seconds
+    ):  # asked again, because others may begin to compute only now
         found = condition()
         if found:
             return found
@@ -69,20 +77,32 @@ class Process:
     @property
     def resident_bytes(self) -> int:
         """Memory that it holds now."""
-        return int(Path(f"/proc/{self._popen.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{self._popen.pid}/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
 
     @property
     def waited_seconds(self) -> float:
-        """How long its main thread was ready to run and had no processor, as the kernel counts it."""
+        """How long its main thread was ready to run and had no processor, as the kernel
+        counts it.
+        """
         return int(Path(f"/proc/{self._popen.pid}/schedstat").read_text().split()[1]) / 1e9
 
     def printed(self, text: str, seconds: float = 30) -> str:
         """Wait until it has printed `text`; all it printed."""
-        return wait_for(lambda: f"{text!r} in:\n{self.text}", lambda: self.text if text in self.text else None, seconds)
+        return wait_for(
+            lambda: f"{text!r} in:\n{self.text}",
+            lambda: self.text if text in self.text else None,
+            seconds,
+        )
 
     def metrics(self, seconds: float = 30) -> str:
         """Waits until it has printed the address of its metrics page; returns that."""
-        return wait_for(lambda: f"the address of /metrics in:\n{self.text}", lambda: address_in(self.text), seconds)
+        return wait_for(
+            lambda: f"the address of /metrics in:\n{self.text}",
+            lambda: address_in(self.text),
+            seconds,
+        )
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal and waits for nothing."""
@@ -96,11 +116,14 @@ class Process:
 
 
 @contextmanager
-def started(output: Path, *arguments: str, command: Sequence[str] = (), **environment: str) -> Iterator[Process]:
+def started(
+    output: Path, *arguments: str, command: Sequence[str] = (), **environment: str
+) -> Iterator[Process]:
     """A `callgauge` process with its output in a file; killed at the end if it still runs.
 
-    It starts warm. A test of the start itself names the `command`: the installed one, or another. Its log lines are those for
-    people, because tests look for names and numbers in them; a test that needs JSON sets `CALLGAUGE_LOG_FORMAT`.
+    It starts warm. A test of the start itself names the `command`: the installed one, or another.
+    Its log lines are those for people, because tests look for names and numbers in them; a test
+    that needs JSON sets `CALLGAUGE_LOG_FORMAT`.
     """
     output.write_bytes(b"")
     environment = {**os.environ, "COLUMNS": "200", "CALLGAUGE_LOG_FORMAT": "console", **environment}
@@ -109,8 +132,11 @@ def started(output: Path, *arguments: str, command: Sequence[str] = (), **enviro
         with output.open("wb") as file:
             popen = subprocess.Popen(
                 [*command, *arguments],
-                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
     else:
         popen = WarmStart(arguments, environment, output, output)
     try:
@@ -130,7 +156,9 @@ class Ended(NamedTuple):
 
 
 def ran_here(*arguments: str, **environment: str) -> Ended:
-    """Run to the end in this process, as the installed command does, but for the seconds that it takes to start."""
+    """Run to the end in this process, as the installed command does, but for the seconds that it
+    takes to start.
+    """
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["callgauge", *arguments])

@@ -14,7 +14,10 @@ LOOK_SECONDS = 0.5
 
 
 async def records_on(
-    environment: Mapping[str, str], name: str, partition: int | None = None, isolation: str = "read_committed"
+    environment: Mapping[str, str],
+    name: str,
+    partition: int | None = None,
+    isolation: str = "read_committed",
 ) -> list[ConsumerRecord]:
     """All records of a topic, partition by partition, or those of one partition."""
     topic = environment.get("CALLGAUGE_TOPIC_PREFIX", "") + name
@@ -47,8 +50,12 @@ def closings_of(rows: Iterable[Row]) -> list[CallRow]:
     return [row for row in rows if isinstance(row, CallRow) and row.state == "closed"]
 
 
-async def closed_rows(environment: Mapping[str, str], calls: int, seconds: float) -> dict[str, CallRow]:
-    """By call, its closed row: once so many calls are closed, or those that are after so many seconds of an idle machine."""
+async def closed_rows(
+    environment: Mapping[str, str], calls: int, seconds: float
+) -> dict[str, CallRow]:
+    """By call, its closed row: once so many calls are closed, or those that are after so many
+    seconds of an idle machine.
+    """
     begin = time.monotonic()
     while True:
         rows = await written_rows(environment)
@@ -62,5 +69,11 @@ def newest_rows(rows: Iterable[Row]) -> list[Row]:
     """The newest row of each turn and of each call, without turns that were withdrawn."""
     newest: dict[tuple[str, str, int | None], Row] = {}
     for row in rows:
-        newest[row.conversation_id, type(row).__name__, row.turn if isinstance(row, TurnRow) else None] = row
-    return [row for row in newest.values() if not (isinstance(row, TurnRow) and row.status == "withdrawn")]
+        newest[
+            row.conversation_id, type(row).__name__, row.turn if isinstance(row, TurnRow) else None
+        ] = row
+    return [
+        row
+        for row in newest.values()
+        if not (isinstance(row, TurnRow) and row.status == "withdrawn")
+    ]

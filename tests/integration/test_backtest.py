@@ -1,4 +1,6 @@
-"""Past traffic on a real broker, evaluated again: equal to the live rows, and different where a setting differs."""
+"""Past traffic on a real broker, evaluated again: equal to the live rows, and different where a
+setting differs.
+"""
 
 import json
 import signal
@@ -47,13 +49,29 @@ def with_fewer_subgoals(folder: Path) -> Path:
     return folder
 
 
-async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_past_traffic_comes_out_as_it_did(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     with started(tmp_path / "run.log", "run", **environment) as process:
         address = process.metrics()
-        ran("simulate", "--calls", str(CALLS), "--seconds", "20", "--seed", "7", "--profile", "awkward", **environment)
+        ran(
+            "simulate",
+            "--calls",
+            str(CALLS),
+            "--seconds",
+            "20",
+            "--seed",
+            "7",
+            "--profile",
+            "awkward",
+            **environment,
+        )
         wait_for(
             "every call to close",
-            lambda: total(address, "callgauge_calls_ended_total") == total(address, "callgauge_calls_started_total"),
+            lambda: (
+                total(address, "callgauge_calls_ended_total")
+                == total(address, "callgauge_calls_started_total")
+            ),
             30,
         )
         calls = int(total(address, "callgauge_calls_ended_total"))
@@ -68,19 +86,30 @@ async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], tmp
     assert any(turn.progress is not None for turn in turns)
 
     # Goals are those of the log, whatever is set today.
-    without_goals = {name: value for name, value in environment.items() if name != "CALLGAUGE_GOALS__FOLDER"}
+    without_goals = {
+        name: value for name, value in environment.items() if name != "CALLGAUGE_GOALS__FOLDER"
+    }
     results = [compared(environment), compared(environment), compared(without_goals)]
     for result in results:
         assert result["calls"] == {
-            "equal": calls, "changed": 0, "only_then": 0, "only_now": 0, "not_over": 0, "without_beginning": 0,
+            "equal": calls,
+            "changed": 0,
+            "only_then": 0,
+            "only_now": 0,
+            "not_over": 0,
+            "without_beginning": 0,
             "closed_twice": 0,
-        }, result["examples"]  # fmt: skip
+        }, result["examples"]
         assert result["equal_values"] > 3 * calls
         assert not result["examples"]
         assert not result["log_cut_at_ms"]
 
     # Silence and ends are decided as the settings of today say.
-    other = {**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400", "CALLGAUGE_LIMITS__IDLE_MS": "60000"}
+    other = {
+        **environment,
+        "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400",
+        "CALLGAUGE_LIMITS__IDLE_MS": "60000",
+    }
     result = compared(other)
     assert result["calls"]["equal"] + result["calls"]["changed"] == calls
     assert result["calls"]["changed"] > 0
@@ -92,7 +121,10 @@ async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], tmp
     assert f"final values of {calls} calls are equal" in out
 
     # Without the facts goals are chosen again.
-    others = {**environment, "CALLGAUGE_GOALS__FOLDER": str(with_fewer_subgoals(tmp_path / "goals"))}
+    others = {
+        **environment,
+        "CALLGAUGE_GOALS__FOLDER": str(with_fewer_subgoals(tmp_path / "goals")),
+    }
     assert "goals.subgoals" not in compared(others)["differing_values"]
     assert compared(others, "--without-facts")["differing_values"]["goals.subgoals"] > 0
     result = compared({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
@@ -100,10 +132,15 @@ async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], tmp
     assert "goals.subgoals" not in result["differing_values"]
     assert result["measures"]["dead_airs"]["change"] > 0
     assert result["examples"]
-    assert all({"conversation_id", "turn", "then", "now"} <= example.keys() for example in result["examples"])
+    assert all(
+        {"conversation_id", "turn", "then", "now"} <= example.keys()
+        for example in result["examples"]
+    )
     again = compared({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
     assert again["examples"] == result["examples"]
-    code, out, _ = backtested({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
+    code, out, _ = backtested(
+        {**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts"
+    )
     assert code == 0
     assert "Values that differ: " in out
     assert "dead_airs" in out

@@ -1,7 +1,9 @@
-"""Each block of README, docs/ and deploy/ does what its page says: pasted as it is, page by page, in the order of the page.
+"""Each block of README, docs/ and deploy/ does what its page says: pasted as it is, page by page,
+in the order of the page.
 
-Each page has a checkout of its own, and a network in which every port is free. A program that runs until Ctrl-C gets it when the
-next one starts, or at the end of the page; a broker at the end of the page.
+Each page has a checkout of its own, and a network in which every port is free. A program that runs
+until Ctrl-C gets it when the next one starts, or at the end of the page; a broker at the end of the
+page.
 """
 
 import json
@@ -42,47 +44,87 @@ RUN_ALREADY: Final = ("docs/on-call.md",)
 """Pages whose reader has topics and `callgauge run`."""
 
 RUN_UNTIL_STOPPED: Final = {
-    "make demo": "curl -sf localhost:8080/metrics | grep -q ^callgauge_turn_response_latency_seconds_count",
+    "make demo": (
+        "curl -sf localhost:8080/metrics | grep -q ^callgauge_turn_response_latency_seconds_count"
+    ),
     BROKER: "grep -q 127.0.0.1:9092 $OUTPUT",
     "callgauge serve": "curl -sf localhost:8070/readyz",
     "callgauge serve --folder calls": "curl -sf localhost:8070/readyz",
     "callgauge run": "curl -sf localhost:8080/readyz",
     "callgauge run --roles console": "curl -sf localhost:8070/api/v1/calls",
 }
-"""Programs that run until Ctrl-C, by how their line ends, and the command that succeeds once they work."""
+"""Programs that run until Ctrl-C, by how their line ends, and the command that succeeds once they
+work.
+"""
 
 NOT_RUN: Final = {
     "README.md: make test": "this is a part of it",
-    "README.md: pip install ./streamer/observers/send ./streamer/observers/p":
-        "tests/integration/test_pipecat_versions.py runs it in each version of pipecat",
-    "README.md: pip install ./streamer/observers/send ./streamer/observers/l":
-        "tests/integration/test_livekit_observer.py runs it with LiveKit",
-    "docs/sources/twilio.md: pip install ./streamer/observers/send":
-        "tests/integration/test_livekit_observer.py installs it, test_source_pages.py runs the program of the page",
-    "README.md: from callgauge_livekit import attach":
-        "needs an agent: tests/integration/test_livekit_observer.py runs the one of its page",
-    "docs/sources/livekit.md: pip install ./streamer/observers/send ./streamer/observers/l":
-        "tests/integration/test_livekit_observer.py has an environment with LiveKit",
-    "docs/sources/livekit.md: from callgauge_livekit import attach": "needs an agent: tests/integration/test_livekit_observer.py",
-    "README.md: from pipecat_callgauge import CallgaugeObserver": "needs a bot: tests/integration/test_pipecat_readme.py",
-    "docs/mcp.md: pip install 'PATH_OF_THE_CHECKOUT[mcp]'": "names a place of the reader's; tests/integration/test_mcp.py has the rest",
-    "docs/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; tests/integration/test_otlp.py has the rest",
-    "docs/python.md: from openai import AsyncOpenAI": "needs a key: tests/unit/streamer/test_notebook.py asks other judges",
-    "docs/sources/agent-inspect.md: callgauge score traces.jsonl --format agent-inspect --judge ":
-        "needs a judge with a key: tests/unit/streamer/agent_inspect",
-    "docs/sources/elevenlabs.md: CALLGAUGE_MONITOR__API_KEY=file:/run/secrets/elevenlabs-api-":
-        "needs ElevenLabs: tests/integration/test_monitor.py",
-    "docs/history.md: import pandas as pd": "needs calls of some days: tests/unit/streamer/test_notebook.py",
-    'docs/history.md: CALLGAUGE_HISTORY__CLICKHOUSE_URL="http://clickhouse:8123/?d': "needs ClickHouse: tests/unit/history/test_answers.py",
-    'docs/history.md: clickhouse-client --query "CREATE DATABASE callgauge"': "needs ClickHouse: tests/unit/history/test_answers.py",
-    "docs/history.md: callgauge history import output/my-run --folder history --go": "needs a run of EVA: tests/unit/streamer/history",
-    "docs/serve.md: docker run -it --rm --volume callgauge:/data --publish 127.0": "needs Docker: tests/deploy/test_image.py",
-    "docs/sources/eva.md: callgauge replay output/my-run --folder calls": "needs a run of EVA: tests/integration/test_routes.py",
-    "docs/sources/eva.md: callgauge serve --folder calls              # terminal 1": "needs a run of EVA: tests/integration/test_watch.py",
-    "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",
-    'deploy/security.md: acls="kafka-acls.sh --bootstrap-server kafka-0.example.com:9':
-        "needs a secured cluster: tests/integration/test_security.py gives the same rights",
-}  # fmt: skip
+    ("README.md: pip install ./streamer/observers/send ./streamer/observers/p"): (
+        "tests/integration/test_pipecat_versions.py runs it in each version of pipecat"
+    ),
+    ("README.md: pip install ./streamer/observers/send ./streamer/observers/l"): (
+        "tests/integration/test_livekit_observer.py runs it with LiveKit"
+    ),
+    ("docs/sources/twilio.md: pip install ./streamer/observers/send"): (
+        "tests/integration/test_livekit_observer.py installs it, test_source_pages.py runs the "
+        "program of the page"
+    ),
+    ("README.md: from callgauge_livekit import attach"): (
+        "needs an agent: tests/integration/test_livekit_observer.py runs the one of its page"
+    ),
+    ("docs/sources/livekit.md: pip install ./streamer/observers/send ./streamer/observers/l"): (
+        "tests/integration/test_livekit_observer.py has an environment with LiveKit"
+    ),
+    ("docs/sources/livekit.md: from callgauge_livekit import attach"): (
+        "needs an agent: tests/integration/test_livekit_observer.py"
+    ),
+    ("README.md: from pipecat_callgauge import CallgaugeObserver"): (
+        "needs a bot: tests/integration/test_pipecat_readme.py"
+    ),
+    ("docs/mcp.md: pip install 'PATH_OF_THE_CHECKOUT[mcp]'"): (
+        "names a place of the reader's; tests/integration/test_mcp.py has the rest"
+    ),
+    ("docs/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'"): (
+        "names a place of the reader's; tests/integration/test_otlp.py has the rest"
+    ),
+    ("docs/python.md: from openai import AsyncOpenAI"): (
+        "needs a key: tests/unit/streamer/test_notebook.py asks other judges"
+    ),
+    (
+        "docs/sources/agent-inspect.md: callgauge score traces.jsonl "
+        "--format agent-inspect --judge "
+    ): ("needs a judge with a key: tests/unit/streamer/agent_inspect"),
+    ("docs/sources/elevenlabs.md: CALLGAUGE_MONITOR__API_KEY=file:/run/secrets/elevenlabs-api-"): (
+        "needs ElevenLabs: tests/integration/test_monitor.py"
+    ),
+    ("docs/history.md: import pandas as pd"): (
+        "needs calls of some days: tests/unit/streamer/test_notebook.py"
+    ),
+    ('docs/history.md: CALLGAUGE_HISTORY__CLICKHOUSE_URL="http://clickhouse:8123/?d'): (
+        "needs ClickHouse: tests/unit/history/test_answers.py"
+    ),
+    ('docs/history.md: clickhouse-client --query "CREATE DATABASE callgauge"'): (
+        "needs ClickHouse: tests/unit/history/test_answers.py"
+    ),
+    ("docs/history.md: callgauge history import output/my-run --folder history --go"): (
+        "needs a run of EVA: tests/unit/streamer/history"
+    ),
+    ("docs/serve.md: docker run -it --rm --volume callgauge:/data --publish 127.0"): (
+        "needs Docker: tests/deploy/test_image.py"
+    ),
+    ("docs/sources/eva.md: callgauge replay output/my-run --folder calls"): (
+        "needs a run of EVA: tests/integration/test_routes.py"
+    ),
+    ("docs/sources/eva.md: callgauge serve --folder calls              # terminal 1"): (
+        "needs a run of EVA: tests/integration/test_watch.py"
+    ),
+    ("docs/sources/eva.md: callgauge score output/my-run > scores.jsonl"): (
+        "needs a run of EVA: tests/conformance"
+    ),
+    ('deploy/security.md: acls="kafka-acls.sh --bootstrap-server kafka-0.example.com:9'): (
+        "needs a secured cluster: tests/integration/test_security.py gives the same rights"
+    ),
+}
 """Blocks that no test can paste, and which test has the same."""
 
 SHELL: Final = ("sh", "")
@@ -102,9 +144,12 @@ class Reader:
         self._ended = ended
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = {
-            "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "CALLGAUGE_LOG_FORMAT": "console", "COLUMNS": "200",
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "CALLGAUGE_LOG_FORMAT": "console",
+            "COLUMNS": "200",
             "XDG_DATA_HOME": str(folder / "data"),
-        }  # fmt: skip
+        }
 
     def paste(self, block: Block) -> None:
         """Follows the page's instructions about a block."""
@@ -136,7 +181,12 @@ class Reader:
         def works() -> bool:
             assert process.poll() is None, self._output(block)
             look = ["env", f"OUTPUT={self._file(block)}", "bash", "-c", RUN_UNTIL_STOPPED[program]]
-            return self._network.started(look, self._folder, Path(os.devnull), self._environment).wait() == 0
+            return (
+                self._network.started(
+                    look, self._folder, Path(os.devnull), self._environment
+                ).wait()
+                == 0
+            )
 
         wait_for(lambda: f"{block.name} to work:\n{self._output(block)}", works, 60)
 
@@ -147,7 +197,9 @@ class Reader:
 
     def _end(self, process: "subprocess.Popen[bytes]", block: Block) -> None:
         code = process.wait(patient(60))
-        assert code == 0, f"{block.page}:{block.line} ends with {code}:\n{block.text}\n{self._output(block)}"
+        assert code == 0, (
+            f"{block.page}:{block.line} ends with {code}:\n{block.text}\n{self._output(block)}"
+        )
 
     def _stop(self, program: str) -> None:
         process = self._running.pop(program)

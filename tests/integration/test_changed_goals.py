@@ -1,4 +1,6 @@
-"""Another goal set on past calls: the back-test names the calls that flip, exactly those that the raw events say."""
+"""Another goal set on past calls: the back-test names the calls that flip, exactly those that the
+raw events say.
+"""
 
 import json
 from collections import defaultdict
@@ -21,7 +23,9 @@ TOOLS: Final = {
 
 
 def goals(folder: Path, second: int, third: int) -> str:
-    """Goal sets of three subgoals, `first`, `second` and `third`, each reached when a tool of its agent is called."""
+    """Goal sets of three subgoals, `first`, `second` and `third`, each reached when a tool of its
+    agent is called.
+    """
     folder.mkdir()
     for agent, tools in TOOLS.items():
         checks = {"first": tools[0], "second": tools[second], "third": tools[third]}
@@ -29,7 +33,9 @@ def goals(folder: Path, second: int, third: int) -> str:
             {"id": name, "details": name, "check": {"kind": "tool_called", "tool": tool}}
             for name, tool in checks.items()
         ]
-        (folder / f"{agent}.yaml").write_text(yaml.safe_dump({"id": agent, "agents": [agent], "subgoals": subgoals}))
+        (folder / f"{agent}.yaml").write_text(
+            yaml.safe_dump({"id": agent, "agents": [agent], "subgoals": subgoals})
+        )
     return str(folder)
 
 
@@ -43,7 +49,10 @@ def tools_in(path: Path) -> dict[str, tuple[str, set[str]]]:
             agents[call] = event["agent"]
         elif event.get("type") == "tool_call":
             tools[call].add(event["value"]["tool"])
-        elif event.get("type") == "function_call_event" and event["data"]["kind"] == "function_call_started":
+        elif (
+            event.get("type") == "function_call_event"
+            and event["data"]["kind"] == "function_call_started"
+        ):
             tools[call].add(event["data"]["function_name"])
     return {call: (agent, tools[call]) for call, agent in agents.items()}
 
@@ -57,11 +66,19 @@ def test_the_calls_that_flip_are_those_of_the_raw_events(
     recorded.write_text(ran("simulate", "--print", "--calls", str(calls), "--seed", "11"))
     then = {**environment, "CALLGAUGE_GOALS__FOLDER": goals(tmp_path / "then", 1, 2)}
     now = {**environment, "CALLGAUGE_GOALS__FOLDER": goals(tmp_path / "now", 2, 1)}
-    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator,exporter", **then) as process:
+    with started(
+        tmp_path / "run.log", "run", "--roles", "sequencer,evaluator,exporter", **then
+    ) as process:
         address = process.metrics()
         ran("replay", str(recorded), "--speed", "max", "--keep-ids", **then)
-        wait_for("every call to close", lambda: total(address, "callgauge_calls_ended_total") == calls, 30 + calls)
-    result = json.loads(ran("replay", "--from-topics", "--since", "1h", "--without-facts", "--json", **now))
+        wait_for(
+            "every call to close",
+            lambda: total(address, "callgauge_calls_ended_total") == calls,
+            30 + calls,
+        )
+    result = json.loads(
+        ran("replay", "--from-topics", "--since", "1h", "--without-facts", "--json", **now)
+    )
 
     expected = {}
     for call, (agent, tools) in tools_in(recorded).items():

@@ -1,4 +1,6 @@
-"""A short `make chaos`: some of everything that it does, under load and with all of its poison; then every score is checked."""
+"""A short `make chaos`: some of everything that it does, under load and with all of its poison;
+then every score is checked.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,9 @@ FAULTS = (
     Fault.DELETED_UNREAD,
     Fault.HEAVY_CLOSE,
 )
-PLAN = Plan(seed=3, seconds=45, calls=100, evaluators=2, partitions=4, spacing_seconds=4, faults=FAULTS)
+PLAN = Plan(
+    seed=3, seconds=45, calls=100, evaluators=2, partitions=4, spacing_seconds=4, faults=FAULTS
+)
 ONCE = replace(PLAN, seconds=28)
 """Until each kind of fault was done once; the rest of the time is for second ones."""
 ON_THREE = replace(PLAN, faults=(*FAULTS, Fault.COORDINATOR_MOVED))
@@ -32,7 +36,9 @@ LEAST_FAULTS = 5
 
 
 def test_the_short_plan_has_each_fault_once() -> None:
-    coming = planned(ONCE.seed, seconds=ONCE.seconds, mean_spacing_seconds=ONCE.spacing_seconds, pack=FAULTS)
+    coming = planned(
+        ONCE.seed, seconds=ONCE.seconds, mean_spacing_seconds=ONCE.spacing_seconds, pack=FAULTS
+    )
     assert sorted(each.fault for each in coming) == sorted(FAULTS)
 
 
@@ -45,7 +51,9 @@ def test_the_short_plan_has_each_fault_once() -> None:
         pytest.param(ON_THREE, 3, id="on three brokers", marks=pytest.mark.long),
     ],
 )
-def test_no_score_is_missing_doubled_or_wrong_after_faults_under_load(plan: Plan, brokers: int, tmp_path: Path) -> None:
+def test_no_score_is_missing_doubled_or_wrong_after_faults_under_load(
+    plan: Plan, brokers: int, tmp_path: Path
+) -> None:
     told: list[str] = []
     try:
         with clusters.running(tmp_path, brokers) as cluster:

@@ -1,4 +1,6 @@
-"""Commands that show and compare calls by the topics of a real Kafka: `call`, `top` and `trials --from-topics`."""
+"""Commands that show and compare calls by the topics of a real Kafka: `call`, `top` and `trials
+--from-topics`.
+"""
 
 import asyncio
 import json
@@ -29,21 +31,38 @@ from tests.integration.conftest import PARTITIONS
 from tests.integration.processes import Ended, Process, ended, ran_here, started, wait_for
 from tests.support.calls.made_rows import answer, call_row, closed_row, waited
 from tests.support.patience import patient
-from tests.unit.streamer.cli.test_score import BOOKS, SAYS_YES, T0_MS, call, goals, write_calls, write_goals
+from tests.unit.streamer.cli.test_score import (
+    BOOKS,
+    SAYS_YES,
+    T0_MS,
+    call,
+    goals,
+    write_calls,
+    write_goals,
+)
 
 Record = tuple[str, Row | WordsRow | bytes]
 
 
-def write(environment: dict[str, str], *records: Record, topic: str = "scores", **headers: Any) -> None:
-    """Writes records, or bytes that are none, each with its key, and placed as callgauge places it."""
-    producer = Producer({"bootstrap.servers": environment["CALLGAUGE_BOOTSTRAP"], "partitioner": "murmur2_random"})
+def write(
+    environment: dict[str, str], *records: Record, topic: str = "scores", **headers: Any
+) -> None:
+    """Writes records, or bytes that are none, each with its key, and placed as
+    callgauge places it.
+    """
+    producer = Producer(
+        {"bootstrap.servers": environment["CALLGAUGE_BOOTSTRAP"], "partitioner": "murmur2_random"}
+    )
     for key, record in records:
         value = record if isinstance(record, bytes) else encode(record)
-        producer.produce(f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}", value, key=key.encode(), **headers)
+        producer.produce(
+            f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}", value, key=key.encode(), **headers
+        )
     assert producer.flush(patient(10)) == 0
 
 
-# -- callgauge call ----------------------------------------------------------------------------------------------------
+# -- callgauge call
+# ----------------------------------------------------------------------------------------------------
 
 
 def sample_scoring() -> RecordedScoring:
@@ -60,10 +79,14 @@ def named(row: Row | WordsRow, call: str) -> Row | WordsRow:
 
 
 def write_sample(environment: dict[str, str], *calls: str) -> None:
-    """The rows of the sample call under each id; the last one has words, and a record that is no row."""
+    """The rows of the sample call under each id; the last one has words, and a record that is no
+    row.
+    """
     scoring = sample_scoring()
     write(environment, *((call, named(row, call)) for call in calls for row in scoring.rows))
-    write(environment, *((calls[-1], named(row, calls[-1])) for row in scoring.words), topic="words")
+    write(
+        environment, *((calls[-1], named(row, calls[-1])) for row in scoring.words), topic="words"
+    )
     write(environment, (calls[-1], b"{}"))
 
 
@@ -88,18 +111,25 @@ async def test_a_call_is_found_and_shown(
     by_its_end = await called("b-sample-call")
     assert by_its_end.code == 0
     assert (
-        by_its_end.out.splitlines()[0] == "b-sample-call: agent airline-rebooking, environment test, pipeline cascade"
+        by_its_end.out.splitlines()[0]
+        == "b-sample-call: agent airline-rebooking, environment test, pipeline cascade"
     )
     assert "Words:" not in by_its_end.out
 
     document = json.loads((await called("b-sample-call", "--json")).out)
     assert (document["call"]["conversation_id"], document["words"]) == ("b-sample-call", [])
     assert (document["call"]["state"], len(document["turns"])) == ("closed", 8)
-    assert json.loads((await called("sample-call", "--json")).out)["words"][0]["assistant"].startswith("Good morning")
+    assert json.loads((await called("sample-call", "--json")).out)["words"][0][
+        "assistant"
+    ].startswith("Good morning")
 
     several = await called("mple-call")
     assert (several.code, several.out) == (1, "")
-    assert [name for name in ("a-sample-call", "b-sample-call", "  sample-call") if name not in several.err] == []
+    assert [
+        name
+        for name in ("a-sample-call", "b-sample-call", "  sample-call")
+        if name not in several.err
+    ] == []
 
     missing = await called("nobody")
     assert missing.code == 1
@@ -114,7 +144,11 @@ async def test_a_call_is_found_and_shown(
     assert "quarantine list" in unscored.err
     few = await called("all")
     assert (few.code, "needs 4 characters or more" in few.err) == (1, True)
-    before = (await called("--topic-prefix", environment["CALLGAUGE_TOPIC_PREFIX"], "sample-call", "--since", "2h")).out
+    before = (
+        await called(
+            "--topic-prefix", environment["CALLGAUGE_TOPIC_PREFIX"], "sample-call", "--since", "2h"
+        )
+    ).out
     assert before == whole.out
     assert (await called("nobody", "--since", "yesterday")).code == 2
 
@@ -124,7 +158,9 @@ async def test_a_call_is_followed_to_its_end_and_its_page_is_that_of_its_recordi
     service: tuple[Process, str], environment: dict[str, str], tmp_path: Path
 ) -> None:
     del service
-    with started(tmp_path / "replay.log", "replay", "sample", "--speed", "20", "--keep-ids", **environment):
+    with started(
+        tmp_path / "replay.log", "replay", "sample", "--speed", "20", "--keep-ids", **environment
+    ):
         wait_for("the call", lambda: ended("call", "sample-call", **environment).code == 0, 30)
         followed = await asyncio.to_thread(ended, "call", "sample-call", "--follow", **environment)
     assert followed.code == 0
@@ -132,12 +168,18 @@ async def test_a_call_is_followed_to_its_end_and_its_page_is_that_of_its_recordi
     assert "7 turns, ended: goodbye" in followed.out
     assert [line for line in lines if line.startswith("  turn 7: answered after 0.83 s")] != []
     assert sum(line.startswith("     0  agent: Good morning") for line in lines) == 1
-    said = [line for line in lines if line.startswith("  turn 2: ") and "filler; answer after 5.93 s" in line]
+    said = [
+        line
+        for line in lines
+        if line.startswith("  turn 2: ") and "filler; answer after 5.93 s" in line
+    ]
     assert len(said) == len(set(said)) >= 1, "a line is printed when it is new or another"
 
     live, recorded = tmp_path / "live.html", tmp_path / "recorded.html"
     assert (
-        await asyncio.to_thread(ended, "report", "--from-topics", "sample-call", "-o", str(live), **environment)
+        await asyncio.to_thread(
+            ended, "report", "--from-topics", "sample-call", "-o", str(live), **environment
+        )
     ).code == 0
     assert (await asyncio.to_thread(ended, "report", "sample", "-o", str(recorded))).code == 0
     pages = [path.read_text().replace("><", ">\n<").splitlines() for path in (live, recorded)]
@@ -150,7 +192,8 @@ async def test_a_call_is_followed_to_its_end_and_its_page_is_that_of_its_recordi
     )
 
 
-# -- callgauge top -----------------------------------------------------------------------------------------------------
+# -- callgauge top
+# -----------------------------------------------------------------------------------------------------
 
 START_OF_TOP = "from streamer.cli.main import main; main()"
 HOUR_MS = 3_600_000
@@ -160,7 +203,12 @@ def call_of_now(call: str, *, closes: bool = False, age_ms: int = 0) -> list[Rec
     """A call with one latency of 1.25 s, of now or of an earlier time."""
     at_ms = int(time.time() * 1_000) - age_ms
     common: dict[str, Any] = {"known_ms": at_ms, "labels": Labels(agent="desk")}
-    of_call = {**common, "first_known_ms": at_ms, "turn": 3, "answer": answer(3, 1_250.0, anchor=Anchor.VAD)}
+    of_call = {
+        **common,
+        "first_known_ms": at_ms,
+        "turn": 3,
+        "answer": answer(3, 1_250.0, anchor=Anchor.VAD),
+    }
     rows: list[Row] = [
         waited(3, 1_250.0, Anchor.VAD, call=call, **common),
         call_row(call, news=("started",), **of_call),
@@ -168,7 +216,9 @@ def call_of_now(call: str, *, closes: bool = False, age_ms: int = 0) -> list[Rec
     return [(call, row) for row in (*rows, *([closed_row(call, **of_call)] if closes else []))]
 
 
-async def test_the_calls_are_printed_once_as_a_table_and_as_json(environment: dict[str, str]) -> None:
+async def test_the_calls_are_printed_once_as_a_table_and_as_json(
+    environment: dict[str, str],
+) -> None:
     async def topped(*arguments: str) -> Ended:
         return await asyncio.to_thread(ended, "top", *arguments, **environment)
 
@@ -189,7 +239,11 @@ async def test_the_calls_are_printed_once_as_a_table_and_as_json(environment: di
     assert [line for line in lines if "over: goodbye" in line] != []
 
     document = json.loads((await topped("--json")).out)
-    assert (document["calls_running"], document["calls_ended"], document["unreadable_records"]) == (1, 1, 1)
+    assert (document["calls_running"], document["calls_ended"], document["unreadable_records"]) == (
+        1,
+        1,
+        1,
+    )
     calls = {each["call"]["conversation_id"]: each for each in document["calls"]}
     assert calls.keys() == {"call-running", "call-over"}
     running, over = calls["call-running"]["call"], calls["call-over"]["call"]
@@ -205,7 +259,9 @@ async def test_the_calls_are_printed_once_as_a_table_and_as_json(environment: di
     assert "nowhere.scores" in missing.err
 
 
-async def test_without_a_terminal_tables_follow_each_other(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_without_a_terminal_tables_follow_each_other(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     with started(tmp_path / "top.log", "top", **environment) as top:
         await asyncio.to_thread(top.printed, "0 calls running")
         await asyncio.to_thread(write, environment, *call_of_now("call-new"))
@@ -219,9 +275,12 @@ async def test_a_terminal_shows_a_call_that_begins(environment: dict[str, str]) 
     def shown_in_a_terminal() -> tuple[int, str]:
         controller, terminal = pty.openpty()
         with subprocess.Popen(
-            [sys.executable, "-c", START_OF_TOP, "top"], stdin=terminal, stdout=terminal, stderr=terminal,
+            [sys.executable, "-c", START_OF_TOP, "top"],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
             env={**os.environ, **environment, "TERM": "xterm", "COLUMNS": "120", "LINES": "30"},
-        ) as top:  # fmt: skip
+        ) as top:
             os.close(terminal)
             shown = ""
 
@@ -248,7 +307,8 @@ async def test_a_terminal_shows_a_call_that_begins(environment: dict[str, str]) 
     assert "Traceback" not in shown
 
 
-# -- callgauge trials --------------------------------------------------------------------------------------------------
+# -- callgauge trials
+# --------------------------------------------------------------------------------------------------
 
 SINCE = "2026-09-01"
 """Before the moment of the calls."""
@@ -258,7 +318,9 @@ EARLIER_MS = 90 * 24 * 3_600_000
 def scored_calls(folder: Path, *calls: dict[str, Any]) -> dict[str, list[Row]]:
     """All rows of each call."""
     path = write_calls(folder / "calls.jsonl", *calls)
-    sets = read_recorded_goals(write_goals(folder / "goals.json", goals("any", SAYS_YES, BOOKS, agents=("desk",))))
+    sets = read_recorded_goals(
+        write_goals(folder / "goals.json", goals("any", SAYS_YES, BOOKS, agents=("desk",)))
+    )
     plan = plan_from(Settings(), sets)
     return {call.conversation_id: scored(call, plan).rows for call in read_recordings(path)}
 
@@ -276,7 +338,9 @@ async def test_live_calls_are_compared_by_their_newest_rows(
         call("joined late", "yes", "book it", agent="desk"),
         call("long ago", "yes", "book it", agent="desk"),
     )
-    rows["open"] = [row for row in rows["open"] if not (isinstance(row, CallRow) and row.state == "closed")]
+    rows["open"] = [
+        row for row in rows["open"] if not (isinstance(row, CallRow) and row.state == "closed")
+    ]
     rows["joined late"] = [row for row in rows["joined late"] if not isinstance(row, GoalsRow)]
     rows["long ago"] = [
         row if isinstance(row, GoalsRow) else structs.replace(row, known_ms=T0_MS - EARLIER_MS)
@@ -287,13 +351,19 @@ async def test_live_calls_are_compared_by_their_newest_rows(
     for place in range(max(map(len, rows.values()))):
         if place == 1:
             written.append(("damaged", b'{"row": "turn"}'))
-        written += [(name, of_call[place]) for name, of_call in rows.items() if place < len(of_call)]
+        written += [
+            (name, of_call[place]) for name, of_call in rows.items() if place < len(of_call)
+        ]
     write(environment, *written)
 
     async def trials(*arguments: str, **more: str) -> Ended:
-        return await asyncio.to_thread(ended, "trials", "--from-topics", *arguments, **environment, **more)
+        return await asyncio.to_thread(
+            ended, "trials", "--from-topics", *arguments, **environment, **more
+        )
 
-    first = await trials("--since", SINCE, "--json", CALLGAUGE_CONSOLE_URL="https://example.com/callgauge/")
+    first = await trials(
+        "--since", SINCE, "--json", CALLGAUGE_CONSOLE_URL="https://example.com/callgauge/"
+    )
     assert first.code == 1, "a record could not be read"
     result = json.loads(first.out)
     (group,) = result["goal_sets"]
@@ -302,8 +372,14 @@ async def test_live_calls_are_compared_by_their_newest_rows(
         "https://example.com/callgauge/calls/good",
         "https://example.com/callgauge/calls/stuck%2F1",
     ]
-    assert group["stalls"] == [{"turn": 2, "calls": ["https://example.com/callgauge/calls/stuck%2F1"]}]
-    assert result["left_out"] == {"not over": 1, "with rows that cannot be read": 1, "began before --since": 1}
+    assert group["stalls"] == [
+        {"turn": 2, "calls": ["https://example.com/callgauge/calls/stuck%2F1"]}
+    ]
+    assert result["left_out"] == {
+        "not over": 1,
+        "with rows that cannot be read": 1,
+        "began before --since": 1,
+    }
     assert "1 records of a newer version, or of another program, were left out" in first.err
 
     table = await trials("--since", SINCE)

@@ -1,4 +1,6 @@
-"""The console on a real broker: a call is seen as its rows come, whatever lies before them, and a console ends and begins anew."""
+"""The console on a real broker: a call is seen as its rows come, whatever lies before them, and a
+console ends and begins anew.
+"""
 
 import asyncio
 import json
@@ -57,12 +59,18 @@ _ADDRESS = re.compile(r"console_listens.*?address=(\S+)")
 
 
 @contextmanager
-def console(folder: Path, environment: dict[str, str], port: int = 0, **settings: str) -> Iterator[tuple[Process, str]]:
+def console(
+    folder: Path, environment: dict[str, str], port: int = 0, **settings: str
+) -> Iterator[tuple[Process, str]]:
     """A console, and its address."""
     more = {f"CALLGAUGE_CONSOLE__{name.upper()}": value for name, value in settings.items()}
     log = folder / f"console-{uuid.uuid4().hex[:6]}.log"
-    with started(log, "run", "--roles", "console", **environment, CALLGAUGE_CONSOLE__PORT=str(port), **more) as process:
-        found = wait_for(lambda: f"the console in:\n{process.text}", lambda: _ADDRESS.search(process.text), 30)
+    with started(
+        log, "run", "--roles", "console", **environment, CALLGAUGE_CONSOLE__PORT=str(port), **more
+    ) as process:
+        found = wait_for(
+            lambda: f"the console in:\n{process.text}", lambda: _ADDRESS.search(process.text), 30
+        )
         address = f"{found[1].rstrip('/')}/"
         readiness = process.metrics().replace("/metrics", "/readyz")
         wait_for("rows that are read", lambda: answer_of(readiness).status_code == 200, 30)
@@ -76,7 +84,9 @@ def asked(address: str, path: str) -> Any:
 class Follower:
     """A reader of a stream, as a program is: piece by piece, over a socket."""
 
-    def __init__(self, address: str, path: str, last_id: str = "", *, bytes_of_buffer: int | None = None) -> None:
+    def __init__(
+        self, address: str, path: str, last_id: str = "", *, bytes_of_buffer: int | None = None
+    ) -> None:
         host, _, port = address.removeprefix("http://").rstrip("/").partition(":")
         self._socket = socket.socket()
         if bytes_of_buffer is not None:
@@ -114,13 +124,20 @@ class Follower:
 
     def until_closed(self, conversation_id: str) -> None:
         """Waits for the last row of a call."""
-        while not re.search(f'"row":"call","conversation_id":"{conversation_id}".*"state":"closed"', self.text):
+        while not re.search(
+            f'"row":"call","conversation_id":"{conversation_id}".*"state":"closed"', self.text
+        ):
             self.more()
 
     @property
     def places(self) -> list[tuple[str, ...]]:
-        """What tells each row that came from all others: of what it is, the call, the turn, the revision."""
-        return re.findall(r'"row":"(\w+)","conversation_id":"([^"]+)",(?:"turn":(-?\d+),)?"revision":(\d+)', self.text)
+        """What tells each row that came from all others: of what it is, the call, the turn, the
+        revision.
+        """
+        return re.findall(
+            r'"row":"(\w+)","conversation_id":"([^"]+)",(?:"turn":(-?\d+),)?"revision":(\d+)',
+            self.text,
+        )
 
     @property
     def last_id(self) -> str:
@@ -133,15 +150,21 @@ def replayed(
 ) -> AbstractContextManager[Process]:
     file = folder / f"{name}.jsonl"
     file.write_text(wire_line(recorded(conversation_id=name, turns=turns)))
-    return started(folder / f"{name}.log", "replay", str(file), "--keep-ids", "--speed", speed, **environment)
+    return started(
+        folder / f"{name}.log", "replay", str(file), "--keep-ids", "--speed", speed, **environment
+    )
 
 
 @pytest.mark.service(limits__closing_grace_ms="1000")
 async def test_a_call_is_seen_at_once_and_a_killed_console_loses_and_doubles_nothing(
     environment: dict[str, str], tmp_path: Path, producer: AIOKafkaProducer
 ) -> None:
-    """The stream of another console ends with `gap`, after which the calls are read; from then on it has every row once."""
-    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator:
+    """The stream of another console ends with `gap`, after which the calls are read; from then on
+    it has every row once.
+    """
+    with started(
+        tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment
+    ) as evaluator:
         evaluator.metrics()
         with (
             console(tmp_path, environment) as (process, address),
@@ -156,7 +179,11 @@ async def test_a_call_is_seen_at_once_and_a_killed_console_loses_and_doubles_not
             with replayed(tmp_path, environment, "one", turns=3, speed="max") as played:
                 await asyncio.to_thread(records.until_closed, "one")
                 wait_for("the replay", lambda: not played.is_running, SECONDS)
-            wait_for("its page", lambda: asked(address, f"{API}/calls/one")["call"].get("state") == "closed", SECONDS)
+            wait_for(
+                "its page",
+                lambda: asked(address, f"{API}/calls/one")["call"].get("state") == "closed",
+                SECONDS,
+            )
             port = int(address.rstrip("/").rpartition(":")[2])
             process.signalled(signal.SIGKILL)
             records.to_the_end()
@@ -173,7 +200,12 @@ async def test_a_call_is_seen_at_once_and_a_killed_console_loses_and_doubles_not
             assert len(seen) == len(set(seen))
             written = await rows_on(environment)
             for name, reader in (("one", records), ("three", resumed)):
-                places = {place for _, row in written if row.conversation_id == name for place in [place_of(row)]}
+                places = {
+                    place
+                    for _, row in written
+                    if row.conversation_id == name
+                    for place in [place_of(row)]
+                }
                 assert places <= set(reader.places)
             for name in ("one", "two", "three"):
                 shown = asked(again, f"{API}/calls/{name}")
@@ -202,13 +234,16 @@ async def test_the_page_of_a_call_of_half_an_hour_opens_at_once(
 ) -> None:
     """Other calls have 20,000 rows behind it."""
     rows = long_call(LONG_TURNS)
-    late_ms = wall_clock_ms() - rows[-1].known_ms  # type: ignore[union-attr]  # the last one has words
+    # the last one has words
+    late_ms = wall_clock_ms() - rows[-1].known_ms  # type: ignore[union-attr]
     place, prefix = murmur2_place(b"long", PARTITIONS), environment["CALLGAUGE_TOPIC_PREFIX"]
 
     async def put(row: Row | WordsRow, at_ms: int, name: str = "long") -> None:
         topic = prefix + (WORDS_TOPIC if isinstance(row, WordsRow) else SCORES_TOPIC)
         moved = structs.replace(row, conversation_id=name)
-        await producer.send(topic, encode(moved), name.encode(), partition=place, timestamp_ms=at_ms)
+        await producer.send(
+            topic, encode(moved), name.encode(), partition=place, timestamp_ms=at_ms
+        )
 
     for row in rows:
         assert not isinstance(row, GoalsRow)
@@ -234,8 +269,12 @@ async def test_the_page_of_a_call_of_half_an_hour_opens_at_once(
 async def test_the_context_of_a_running_call_is_that_of_its_events_so_far(
     service: tuple[Process, str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """After each of its turns: by the command with its id, and by the command with a file of these events."""
-    simulated = simulate_call(7, start_ms=wall_clock_ms() - 60_000, kind="phone", profile_of=always(HEALTHY))
+    """After each of its turns: by the command with its id, and by the command with a file of these
+    events.
+    """
+    simulated = simulate_call(
+        7, start_ms=wall_clock_ms() - 60_000, kind="phone", profile_of=always(HEALTHY)
+    )
     events = sorted(simulated.wire_events(), key=lambda event: event.arrival_ms)
     lines = list(event_lines([PlayedCall(CALL, tuple(events))]))
     producer = Producer({"bootstrap.servers": environment["CALLGAUGE_BOOTSTRAP"], "log_level": 0})
@@ -252,7 +291,11 @@ async def test_the_context_of_a_running_call_is_that_of_its_events_so_far(
         turns = expected["num_turns"]
         whole = {"id": CALL, "turns_by": "bot", "context": expected}
         deadline = time.monotonic() + patient(30)
-        while (said := await asyncio.to_thread(ran_here, "context", "--from-topics", CALL, **environment)) is not None:
+        while (
+            said := await asyncio.to_thread(
+                ran_here, "context", "--from-topics", CALL, **environment
+            )
+        ) is not None:
             if said.out and json.loads(said.out) == whole:
                 break
             assert time.monotonic() < deadline, (said.out[-500:], whole)
@@ -262,27 +305,50 @@ async def test_the_context_of_a_running_call_is_that_of_its_events_so_far(
 async def test_rules_of_prometheus_that_are_about_to_fire_are_on_the_page(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    rule = {"alert": "AnswersSlow", "expr": "vector(1) > 0.5", "for": "1h", "annotations": {"summary": "Callers wait."}}
+    rule = {
+        "alert": "AnswersSlow",
+        "expr": "vector(1) > 0.5",
+        "for": "1h",
+        "annotations": {"summary": "Callers wait."},
+    }
     rule["labels"] = {"severity": "critical", "agent": "desk"}
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "g", "interval": "1s", "rules": [rule]}]}))
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"rule_files": [str(tmp_path / "rules.yml")]}))
+    (tmp_path / "rules.yml").write_text(
+        yaml.safe_dump({"groups": [{"name": "g", "interval": "1s", "rules": [rule]}]})
+    )
+    (tmp_path / "prometheus.yml").write_text(
+        yaml.safe_dump({"rule_files": [str(tmp_path / "rules.yml")]})
+    )
     with (
         prometheus(tmp_path / "prometheus.yml", tmp_path) as server,
         console(tmp_path, environment, prometheus=f"{server}/") as (_, address),
     ):
         page = wait_for(
-            "the rule", lambda: next((text for text in [httpx.get(address).text] if "AnswersSlow" in text), None), 60
+            "the rule",
+            lambda: next(
+                (text for text in [httpx.get(address).text] if "AnswersSlow" in text), None
+            ),
+            60,
         )
         assert "Alerts that are about to fire" in page
         assert re.search(r"desk: <span>Callers wait\.</span>.*fires at \d\d:\d\d:\d\d UTC", page)
         assert "console.alertmanager" in page
 
 
-async def test_pages_are_bounded_and_all_end_at_once(environment: dict[str, str], tmp_path: Path) -> None:
-    """All are of one host: the 65th is served as the first one, and the one beyond the bound is asked to wait."""
-    with console(tmp_path, environment, max_pages=str(STREAMS)) as (process, address), ExitStack() as open_pages:
+async def test_pages_are_bounded_and_all_end_at_once(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """All are of one host: the 65th is served as the first one, and the one beyond the bound is
+    asked to wait.
+    """
+    with (
+        console(tmp_path, environment, max_pages=str(STREAMS)) as (process, address),
+        ExitStack() as open_pages,
+    ):
         paths = ("live/now", "live/now?text=a", f"{API}/stream")
-        pages = [open_pages.enter_context(Follower(address, paths[number % 3])) for number in range(STREAMS)]
+        pages = [
+            open_pages.enter_context(Follower(address, paths[number % 3]))
+            for number in range(STREAMS)
+        ]
         for page in pages:
             page.until("retry: ")
         with Follower(address, "live/now") as beyond:
@@ -301,7 +367,9 @@ async def test_pages_are_bounded_and_all_end_at_once(environment: dict[str, str]
 async def test_a_reader_who_stops_reading_costs_nothing(
     environment: dict[str, str], tmp_path: Path, producer: AIOKafkaProducer
 ) -> None:
-    """Others get every row, and memory grows by no more than the rows that are kept, and those that wait for readers who come again."""
+    """Others get every row, and memory grows by no more than the rows that are kept, and those that
+    wait for readers who come again.
+    """
     row = call_row(labels=Labels(agent="desk" * 20))
     count, size = 20_000, len(encode(row))
     with (
@@ -315,11 +383,16 @@ async def test_a_reader_who_stops_reading_costs_nothing(
         before = process.resident_bytes
         for number in range(count):
             moved = structs.replace(
-                row, conversation_id=f"c{number % 50}", revision=2 * number + 2, known_ms=wall_clock_ms()
+                row,
+                conversation_id=f"c{number % 50}",
+                revision=2 * number + 2,
+                known_ms=wall_clock_ms(),
             )
             topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}{SCORES_TOPIC}"
             await producer.send(topic, encode(moved), moved.conversation_id.encode())
         await producer.flush()
-        await asyncio.to_thread(wait_for, "every row", lambda: len(reader.more().places) >= count, SECONDS)
+        await asyncio.to_thread(
+            wait_for, "every row", lambda: len(reader.more().places) >= count, SECONDS
+        )
         assert len(set(reader.places)) == count
         assert process.resident_bytes - before < 6 * count * size + 20_000_000

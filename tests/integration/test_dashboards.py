@@ -1,4 +1,6 @@
-"""Every query of the dashboards on real data: real calls over Kafka, a judge that answers, a real Prometheus that scrapes."""
+"""Every query of the dashboards on real data: real calls over Kafka, a judge that answers, a real
+Prometheus that scrapes.
+"""
 
 import json
 import math
@@ -26,7 +28,11 @@ GOALS = {
     "id": "any",
     "agents": list(AGENTS),
     "subgoals": [
-        {"id": "spoke", "details": "It speaks.", "check": {"kind": "says", "speaker": "assistant", "pattern": "\\w"}},
+        {
+            "id": "spoke",
+            "details": "It speaks.",
+            "check": {"kind": "says", "speaker": "assistant", "pattern": "\\w"},
+        },
         {"id": "polite", "details": "The assistant is polite.", "check": {"kind": "judge"}},
     ],
     "expected_tool_calls": [{"tool": "any", "turn": 0}],
@@ -54,7 +60,9 @@ def _queries() -> dict[str, str]:
 def _approves(asked: Asked) -> Does:
     """The best answer to any question: of grades and ratings the best one, no failure."""
     fields = asked.body["response_format"]["json_schema"]["schema"]["properties"]
-    best = {name: max(filter(None, each["enum"])) for name, each in fields.items() if "enum" in each}
+    best = {
+        name: max(filter(None, each["enum"])) for name, each in fields.items() if "enum" in each
+    }
     found = best | ({"grade": "C"} if "grade" in fields else {})
     return Does(text=json.dumps({"explanation": "Turn 1 shows it.", "failure_modes": [], **found}))
 
@@ -77,23 +85,36 @@ def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             "CALLGAUGE_GOALS__TEXT_JUDGES": TEXT_JUDGES,
             "CALLGAUGE_LIMITS__PRICES": json.dumps(PRICES),
         }
-        service = running.enter_context(started(tmp_path / "run.log", "run", **environment, **judged))
+        service = running.enter_context(
+            started(tmp_path / "run.log", "run", **environment, **judged)
+        )
         metrics = service.metrics()
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(RULES)],
             "scrape_configs": [
-                {"job_name": "any", "static_configs": [{"targets": [httpx.URL(metrics).netloc.decode()]}]}
+                {
+                    "job_name": "any",
+                    "static_configs": [{"targets": [httpx.URL(metrics).netloc.decode()]}],
+                }
             ],
         }
         (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
         keeps_exemplars = "--enable-feature=exemplar-storage"
-        found = running.enter_context(prometheus(tmp_path / "prometheus.yml", tmp_path, keeps_exemplars))
+        found = running.enter_context(
+            prometheus(tmp_path / "prometheus.yml", tmp_path, keeps_exemplars)
+        )
         for profile in ("healthy", "awkward"):
             options = ("--calls", CALLS, "--profile", profile, "--seed", "7")
-            running.enter_context(started(tmp_path / f"{profile}.log", "simulate", *options, **environment))
-        ran("replay", str(RECORD), "--speed", "max", "--agent", AGENTS[0], **environment)  # a call that closes at once
-        ran("replay", str(_versioned(tmp_path / "versioned.jsonl")), "--speed", "max", **environment)
+            running.enter_context(
+                started(tmp_path / f"{profile}.log", "simulate", *options, **environment)
+            )
+        ran(
+            "replay", str(RECORD), "--speed", "max", "--agent", AGENTS[0], **environment
+        )  # a call that closes at once
+        ran(
+            "replay", str(_versioned(tmp_path / "versioned.jsonl")), "--speed", "max", **environment
+        )
         yield found
 
 
@@ -115,7 +136,11 @@ def test_every_query_of_a_dashboard_returns_series_and_an_exemplar_names_its_cal
     address: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     # A rate sees no step from nothing to the first call of a version, so there is another one.
-    wait_for("a version", lambda: _has_numbers(address, "callgauge_version_score_ratio_count"), DATA_SECONDS)
+    wait_for(
+        "a version",
+        lambda: _has_numbers(address, "callgauge_version_score_ratio_count"),
+        DATA_SECONDS,
+    )
     ran("replay", str(tmp_path / "versioned.jsonl"), "--speed", "max", **environment)
     queries = {name: query for name, query in _queries().items() if OF_SERVE_ALONE not in query}
     assert len(queries) > 100
@@ -127,11 +152,15 @@ def test_every_query_of_a_dashboard_returns_series_and_an_exemplar_names_its_cal
 
     wait_for(lambda: f"data of {sorted(empty)}", still_empty, DATA_SECONDS)
     (latencies,) = [
-        query for name, query in queries.items() if name.startswith("overview: Voice-to-voice latency: p95")
+        query
+        for name, query in queries.items()
+        if name.startswith("overview: Voice-to-voice latency: p95")
     ]
     (series,) = re.findall(r"callgauge_\w+", latencies)
     times = {"start": "0", "end": "99999999999"}
-    found = httpx.get(f"{address}/api/v1/query_exemplars", params={"query": series, **times}).json()["data"]
+    found = httpx.get(
+        f"{address}/api/v1/query_exemplars", params={"query": series, **times}
+    ).json()["data"]
     labels = [exemplar["labels"] for each in found for exemplar in each["exemplars"]]
     assert labels
     assert all(set(each) == {"conversation_id"} for each in labels)

@@ -21,9 +21,17 @@ def test_a_call_is_seen_soon_and_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
         assert "Traceback" not in demo.text
 
 
-def test_calls_that_are_over_are_on_the_page_of_past_ones_and_gone_with_the_demo(tmp_path: Path) -> None:
-    environment = {"TMPDIR": str(tmp_path), "CALLGAUGE_CONSOLE__PORT": "0", "CALLGAUGE_JUDGE__ENABLED": "false"}
-    with started(tmp_path / "demo.log", "demo", "--http-port", "0", "--calls", "12", **environment) as demo:
+def test_calls_that_are_over_are_on_the_page_of_past_ones_and_gone_with_the_demo(
+    tmp_path: Path,
+) -> None:
+    environment = {
+        "TMPDIR": str(tmp_path),
+        "CALLGAUGE_CONSOLE__PORT": "0",
+        "CALLGAUGE_JUDGE__ENABLED": "false",
+    }
+    with started(
+        tmp_path / "demo.log", "demo", "--http-port", "0", "--calls", "12", **environment
+    ) as demo:
         found = wait_for("its page", lambda: re.search(r"See the calls: (\S+)", demo.text), 30)
         past = f"{found[1]}past"
         wait_for("a past call", lambda: 'href="./calls/' in page(past, "text/html"), 120)
@@ -33,7 +41,9 @@ def test_calls_that_are_over_are_on_the_page_of_past_ones_and_gone_with_the_demo
 
 
 def test_goals_move_within_a_minute(tmp_path: Path) -> None:
-    with started(tmp_path / "demo.log", "demo", "--http-port", "0", CALLGAUGE_JUDGE__ENABLED="false") as demo:
+    with started(
+        tmp_path / "demo.log", "demo", "--http-port", "0", CALLGAUGE_JUDGE__ENABLED="false"
+    ) as demo:
         wait_for("a subgoal to be reached", lambda: re.search(r"subgoals [1-9]", demo.text), 60)
         address = demo.metrics()
         wait_for("it to be on the page", lambda: total(address, "callgauge_progress_active") > 0, 5)

@@ -1,4 +1,6 @@
-"""The doctor, the topic check and the evaluator's own look at its topics, on a real broker: all by the same rules."""
+"""The doctor, the topic check and the evaluator's own look at its topics, on a real broker: all by
+the same rules.
+"""
 
 import asyncio
 import json
@@ -16,7 +18,12 @@ from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 from tests.integration.metrics_page import total
 from tests.integration.processes import ended, started, wait_for
 from tests.integration.test_bad_input import line
-from tests.support.brokers.topic_changes import add_partitions, admin_of, configure_topic, delete_topic
+from tests.support.brokers.topic_changes import (
+    add_partitions,
+    admin_of,
+    configure_topic,
+    delete_topic,
+)
 from tests.support.fakes.log_writer import LogWriter
 
 NOBODY = "127.0.0.1:1"
@@ -30,7 +37,9 @@ def command(environment: dict[str, str], *arguments: str) -> tuple[int, str, str
     return done
 
 
-def findings(environment: dict[str, str], code: int, *arguments: str) -> dict[str, list[dict[str, Any]]]:
+def findings(
+    environment: dict[str, str], code: int, *arguments: str
+) -> dict[str, list[dict[str, Any]]]:
     """The doctor's findings by their subject; it must end with this exit code."""
     exit_code, out, err = command(environment, "doctor", "--json", *arguments)
     assert exit_code == code, out + err
@@ -47,7 +56,9 @@ def verdict(found: dict[str, list[dict[str, Any]]], check: str) -> str:
 
 def test_fresh_topics_are_well_and_nobody_reads_them(environment: dict[str, str]) -> None:
     found = findings(environment, code=0)
-    assert [verdict(found, check) for check in ("settings", "broker", "topics", "topic settings")] == ["ok"] * 4
+    assert [
+        verdict(found, check) for check in ("settings", "broker", "topics", "topic settings")
+    ] == ["ok"] * 4
     assert verdict(found, "replicas") == "warning", "one broker has one copy"
     assert verdict(found, "clock") == "unknown", "it is not found out by writing"
     assert "none was sent" in found["producers"][0]["seen"]
@@ -78,7 +89,11 @@ async def test_while_calls_run_the_clocks_are_compared_and_the_groups_are_seen(
             async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
                 for value in (wrong, b"no JSON"):
                     await producer.send_and_wait(topic, value, key=b"c", partition=1)
-            wait_for("the refusal", lambda: total(process.metrics(), "callgauge_quarantined_total") == 1, 20)
+            wait_for(
+                "the refusal",
+                lambda: total(process.metrics(), "callgauge_quarantined_total") == 1,
+                20,
+            )
             address = process.metrics().removesuffix("/metrics")
             found = await asyncio.to_thread(findings, environment, 0, "--roles-at", address)
             other = environment | {"CALLGAUGE_LIMITS__IDLE_MS": "1000", "CALLGAUGE_HTTP_PORT": "0"}
@@ -103,7 +118,9 @@ async def test_while_calls_run_the_clocks_are_compared_and_the_groups_are_seen(
     assert "log" not in found, "nothing is behind"
 
 
-async def test_what_was_deleted_before_it_was_read_is_told(environment: dict[str, str], bootstrap: str) -> None:
+async def test_what_was_deleted_before_it_was_read_is_told(
+    environment: dict[str, str], bootstrap: str
+) -> None:
     tp = TopicPartition(f"{environment['CALLGAUGE_TOPIC_PREFIX']}events", 1)
     log = LogWriter()
     async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
@@ -155,7 +172,10 @@ async def test_topics_that_lose_records_are_found_by_all_three(
     exit_code, table, told = command(environment, "topics", "check")
     assert exit_code == 1
     assert "warning: retention.bytes is 1000000" in table
-    for needed in ("scores needs cleanup.policy=delete", "pipecat.events needs retention.ms=604800000"):
+    for needed in (
+        "scores needs cleanup.policy=delete",
+        "pipecat.events needs retention.ms=604800000",
+    ):
         assert f"{prefix}{needed}" in told
     assert f"{prefix}audit.events needs message.timestamp.type=LogAppendTime" in told
 

@@ -1,4 +1,6 @@
-"""The compacted topic of goals on a real broker: existing records count, new ones are followed, and no group is joined."""
+"""The compacted topic of goals on a real broker: existing records count, new ones are followed, and
+no group is joined.
+"""
 
 import asyncio
 import contextlib
@@ -33,16 +35,24 @@ def name(kafka: KafkaSettings) -> str:
 
 
 async def make(kafka: KafkaSettings, partitions: int = 3) -> None:
-    await create_topics(kafka.bootstrap_servers, {kafka.topic(GOALS_TOPIC): partitions}, {"cleanup.policy": "compact"})
+    await create_topics(
+        kafka.bootstrap_servers,
+        {kafka.topic(GOALS_TOPIC): partitions},
+        {"cleanup.policy": "compact"},
+    )
 
 
 async def write(
-    kafka: KafkaSettings, *records: tuple[str, dict[str, Any] | bytes | None], partition: int | None = None
+    kafka: KafkaSettings,
+    *records: tuple[str, dict[str, Any] | bytes | None],
+    partition: int | None = None,
 ) -> None:
     async with kafka.producer("test") as producer:
         for key, value in records:
             raw = json.dumps(value).encode() if isinstance(value, dict) else value
-            await producer.send_and_wait(kafka.topic(GOALS_TOPIC), raw, key=key.encode(), partition=partition)
+            await producer.send_and_wait(
+                kafka.topic(GOALS_TOPIC), raw, key=key.encode(), partition=partition
+            )
 
 
 @contextlib.asynccontextmanager
@@ -68,9 +78,13 @@ def details(topic: GoalsTopic, goals_id: str) -> str | None:
     return None if goals is None else goals.subgoals[0].details
 
 
-async def test_the_newest_record_of_each_key_counts_and_changes_are_followed(kafka: KafkaSettings) -> None:
+async def test_the_newest_record_of_each_key_counts_and_changes_are_followed(
+    kafka: KafkaSettings,
+) -> None:
     await make(kafka)
-    await write(kafka, ("a", goal_set("a", "desk")), ("b", goal_set("b")), ("gone", goal_set("gone")))
+    await write(
+        kafka, ("a", goal_set("a", "desk")), ("b", goal_set("b")), ("gone", goal_set("gone"))
+    )
     await write(kafka, ("a", goal_set("a", "desk", details="newer")), ("gone", None))
     async with followed(GoalsTopic(kafka)) as topic:
         assert [details(topic, each) for each in ("a", "b", "gone")] == ["newer", "d", None]
@@ -85,7 +99,9 @@ async def test_a_broken_record_is_told_and_counted_and_the_one_before_it_counts(
 ) -> None:
     await make(kafka, partitions=1)
     with capture_logs() as lines:
-        await write(kafka, ("a", goal_set("a")), ("a", b"{"), ("b", {"id": "b"}), ("c", goal_set("c")))
+        await write(
+            kafka, ("a", goal_set("a")), ("a", b"{"), ("b", {"id": "b"}), ("c", goal_set("c"))
+        )
         async with followed(GoalsTopic(kafka)) as topic:
             assert [details(topic, each) for each in ("a", "b", "c")] == ["d", None, "d"]
             await write(kafka, ("c", goal_set("other")), ("d", goal_set("d")))
@@ -108,7 +124,9 @@ async def test_only_what_is_committed_counts(kafka: KafkaSettings, topic_prefix:
         aborted = json.dumps(goal_set("a", details="never")).encode()
         await producer.send_and_wait(kafka.topic(GOALS_TOPIC), aborted, key=b"a")
         await producer.abort_transaction()
-    async with followed(GoalsTopic(kafka)) as topic:  # whose end is the mark of the abort, which is no record
+    async with followed(
+        GoalsTopic(kafka)
+    ) as topic:  # whose end is the mark of the abort, which is no record
         assert details(topic, "a") == "d"
 
 
@@ -127,8 +145,14 @@ async def test_no_group_is_joined(kafka: KafkaSettings, topic_prefix: str) -> No
 def members(kafka: KafkaSettings) -> list[str]:
     """The names of our clients that are members of a group; tests beside this one have theirs."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    groups = [group.group_id for group in admin.list_consumer_groups().result(patient(PATIENCE_SECONDS)).valid]
-    described = [each.result(patient(PATIENCE_SECONDS)) for each in admin.describe_consumer_groups(groups).values()]
+    groups = [
+        group.group_id
+        for group in admin.list_consumer_groups().result(patient(PATIENCE_SECONDS)).valid
+    ]
+    described = [
+        each.result(patient(PATIENCE_SECONDS))
+        for each in admin.describe_consumer_groups(groups).values()
+    ]
     clients = [member.client_id for group in described for member in group.members]
     return [client for client in clients if client.startswith(kafka.client_id)]
 

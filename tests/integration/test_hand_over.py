@@ -1,4 +1,6 @@
-"""Evaluators that stop, make room for another or are killed: the next one goes on in the log, and every score is right."""
+"""Evaluators that stop, make room for another or are killed: the next one goes on in the log, and
+every score is right.
+"""
 
 import signal
 import time
@@ -51,7 +53,8 @@ class Calls:
 def live(*addresses: str) -> float:
     """Received events with any outcome, but those that a former owner had received."""
     return sum(
-        total(address, "callgauge_events_total") - total(address, "callgauge_events_total", outcome="replayed")
+        total(address, "callgauge_events_total")
+        - total(address, "callgauge_events_total", outcome="replayed")
         for address in addresses
     )
 
@@ -75,13 +78,17 @@ async def test_the_next_owner_goes_on_after_a_stop_a_join_and_a_kill(
         wait_for("the second part", lambda: live(two) == had_two + sent_more - sent, WAIT_SECONDS)
         with started(tmp_path / "third.log", *EVALUATOR, **environment) as third:
             three = third.metrics(WAIT_SECONDS)
-            wait_for("what the third gets", lambda: total(three, "callgauge_calls_open"), WAIT_SECONDS)
+            wait_for(
+                "what the third gets", lambda: total(three, "callgauge_calls_open"), WAIT_SECONDS
+            )
             assert second.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
             await calls.go_on(1)
             assert await calls.are_closed()
             assert total(three, "callgauge_events_total", outcome="replayed") > 0, third.text
             third.signalled(signal.SIGTERM)
     settings = limits_of(environment), rules_of(environment)
-    findings = judged(Traces(bootstrap, topic_prefix, PARTITIONS, INPUTS, *settings, tmp_path / "deleted"))
+    findings = judged(
+        Traces(bootstrap, topic_prefix, PARTITIONS, INPUTS, *settings, tmp_path / "deleted")
+    )
     assert (findings.missing, findings.duplicate, findings.wrong) == (0, 0, 0), findings.examples
     assert findings.calls == CALLS

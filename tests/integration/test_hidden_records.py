@@ -1,4 +1,6 @@
-"""Records that stand in an input and that its broker shows to nobody, for want of a replica: time waits for them."""
+"""Records that stand in an input and that its broker shows to nobody, for want of a replica: time
+waits for them.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +14,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogReader, Tick
-from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENCER_TOPIC, TOPIC_BY_SOURCE
+from schemas.topics import (
+    EVENTS_TOPIC,
+    INPUT_TOPICS,
+    QUARANTINE_TOPIC,
+    SEQUENCER_TOPIC,
+    TOPIC_BY_SOURCE,
+)
 from tests.chaos.cluster import cluster as clusters
 from tests.chaos.cluster.cluster import Cluster
 from tests.integration.test_sequencer import STAMPED, records_of
@@ -25,8 +33,9 @@ from tests.support.sequencer_process import sequencer
 PREFIX: Final = "hidden."
 PIPECAT: Final = PREFIX + TOPIC_BY_SOURCE[InputSource.PIPECAT]
 STOOD: Final = 8
-"""Newest ticks that tell the same time: of four seconds. The follower is in sync for longer, as far as its leader knows, and a record that
-too few replicas have is not shown even then."""
+"""Newest ticks that tell the same time: of four seconds. The follower is in sync for longer, as far
+as its leader knows, and a record that too few replicas have is not shown even then.
+"""
 WAIT_SECONDS: Final = 60
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
@@ -50,7 +59,9 @@ async def test_time_stands_while_a_record_is_hidden_because_a_replica_does_not_h
     await _create(cluster, {PIPECAT: [leader, follower]}, STAMPED)
     others = [topic for topic in (*INPUT_TOPICS, EVENTS_TOPIC) if PREFIX + topic != PIPECAT]
     await _create(cluster, {PREFIX + topic: [leader] for topic in others}, STAMPED)
-    await _create(cluster, {PREFIX + topic: [leader] for topic in (QUARANTINE_TOPIC, SEQUENCER_TOPIC)}, {})
+    await _create(
+        cluster, {PREFIX + topic: [leader] for topic in (QUARANTINE_TOPIC, SEQUENCER_TOPIC)}, {}
+    )
     bootstrap = cluster.nodes[leader - 1].address  # not that of the node that will not answer
     with sequencer(tmp_path / "sequencer.log", bootstrap, PREFIX) as running:
         await asyncio.to_thread(running.term)
@@ -78,8 +89,13 @@ async def _coordinator(cluster: Cluster, group: str) -> int:
                 await asyncio.sleep(0.2)
 
 
-async def _create(cluster: Cluster, replicas: dict[str, list[int]], settings: dict[str, str]) -> None:
-    wanted = [NewTopic(name, 1, replica_assignment=[nodes], config=settings) for name, nodes in replicas.items()]
+async def _create(
+    cluster: Cluster, replicas: dict[str, list[int]], settings: dict[str, str]
+) -> None:
+    wanted = [
+        NewTopic(name, 1, replica_assignment=[nodes], config=settings)
+        for name, nodes in replicas.items()
+    ]
     for created in cluster.admin.create_topics(wanted).values():
         await asyncio.to_thread(created.result)
 
@@ -93,11 +109,15 @@ async def _until(bootstrap: str, key: bytes) -> None:
 
 
 async def _keys(bootstrap: str) -> list[bytes | None]:
-    """Returns the keys of the events in the log, and checks that no event is older than the known time before it."""
+    """Returns the keys of the events in the log, and checks that no event is older than the known
+    time before it.
+    """
     reader, keys = LogReader(), []
     for record in (await records_of(bootstrap, PREFIX + EVENTS_TOPIC))[0]:
         if isinstance(read := reader.read(record), Event):
-            assert read.timestamp >= reader.known_ms, "known time is never above a record that was not read"
+            assert read.timestamp >= reader.known_ms, (
+                "known time is never above a record that was not read"
+            )
             keys.append(read.key)
     return keys
 

@@ -1,4 +1,6 @@
-"""History on a real broker: what it has equals what the topics have, whichever process is killed or frozen in between."""
+"""History on a real broker: what it has equals what the topics have, whichever process is killed or
+frozen in between.
+"""
 
 import asyncio
 import gzip
@@ -51,17 +53,29 @@ def ids(folder: Path, *, closed: bool = True) -> set[Any]:
         store.close()
 
 
-@pytest.mark.parametrize(("count", "speed"), [(60, "10"), pytest.param(200, "4", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("count", "speed"), [(60, "10"), pytest.param(200, "4", marks=pytest.mark.long)]
+)
 async def test_what_history_has_is_what_the_topics_have(
     count: int, speed: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     folder, calls = tmp_path / "history", some_calls(tmp_path / "calls.jsonl", 0, count)
     history = environment | {"CALLGAUGE_HISTORY__FOLDER": str(folder)}
-    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator:
+    with started(
+        tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment
+    ) as evaluator:
         evaluator.metrics(SECONDS)
         with started(tmp_path / "first.log", "run", "--roles", "history", **history) as first:
             first.metrics(SECONDS)
-            with started(tmp_path / "replay.log", "replay", str(calls), "--speed", speed, "--keep-ids", **environment):
+            with started(
+                tmp_path / "replay.log",
+                "replay",
+                str(calls),
+                "--speed",
+                speed,
+                "--keep-ids",
+                **environment,
+            ):
                 wait_for("a running call in history", lambda: ids(folder, closed=False), SECONDS)
                 first.signalled(signal.SIGKILL)
                 assert len(ids(folder)) < count, "it was killed too late"
@@ -83,7 +97,9 @@ async def assert_is_that_of_the_topics(environment: dict[str, str], folder: Path
             if record.value is not None:
                 row = decoded(record.value)
                 rows.setdefault(row.conversation_id, []).append(row)
-    transcripts = {record.key.decode(): record.value for record in await records_on(environment, "transcripts")}
+    transcripts = {
+        record.key.decode(): record.value for record in await records_on(environment, "transcripts")
+    }
     assert rows.keys() == transcripts.keys()
     store = SqliteHistory(folder)
     for name, of_call in rows.items():
@@ -102,23 +118,39 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
 
     def write_calls(*names: str) -> None:
         for topic, rows in (("scores", scoring.rows), ("words", scoring.words)):
-            write(environment, *((name, named(row, name)) for name in names for row in rows), topic=topic)
+            write(
+                environment,
+                *((name, named(row, name)) for name in names for row in rows),
+                topic=topic,
+            )
         write(environment, *((name, transcript) for name in names), topic="transcripts")
 
     write_calls("kept-call", "bad-call")
 
     async def ran_on(*arguments: str, at: Path = folder) -> Ended:
-        return await asyncio.to_thread(ran_here, *arguments, **(environment | {"CALLGAUGE_HISTORY__FOLDER": str(at)}))
+        return await asyncio.to_thread(
+            ran_here, *arguments, **(environment | {"CALLGAUGE_HISTORY__FOLDER": str(at)})
+        )
 
     note = "she gave jane@example.com"
-    labelled = await ran_on("call", "bad-call", "--label", "false-alarm", "--note", note, "--by", "anna")
-    assert (labelled.code, labelled.err) == (0, "Call bad-call: false-alarm: she gave [EMAIL], by anna.\n")
+    labelled = await ran_on(
+        "call", "bad-call", "--label", "false-alarm", "--note", note, "--by", "anna"
+    )
+    assert (labelled.code, labelled.err) == (
+        0,
+        "Call bad-call: false-alarm: she gave [EMAIL], by anna.\n",
+    )
     assert (await ran_on("call", "kept-call", "--label", "No Label")).code == 2
     await ran_on("call", "kept-call", "--label", "fine", "--by", "ben")
     await ran_on("call", "kept-call", "--unlabel", "fine", "--by", "ben")
-    for said in ((await ran_on("call", "bad-call")).out, (await ran_on("call", "bad-call", "--json")).out):
+    for said in (
+        (await ran_on("call", "bad-call")).out,
+        (await ran_on("call", "bad-call", "--json")).out,
+    ):
         assert "she gave [EMAIL]" in said
-    assert (await ran_on("report", "--from-topics", "bad-call", "-o", str(tmp_path / "r.html"))).code == 0
+    assert (
+        await ran_on("report", "--from-topics", "bad-call", "-o", str(tmp_path / "r.html"))
+    ).code == 0
     assert "she gave [EMAIL]" in (tmp_path / "r.html").read_text()
 
     def found(at: Path) -> list[Any]:
@@ -126,7 +158,9 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
 
     def find(at: Path, *arguments: str) -> str:
         since = ("--since", "2000-01-01", "--folder", str(at))
-        return ran_here("history", "find", *since, *arguments, "--json").out if at.exists() else "[]"
+        return (
+            ran_here("history", "find", *since, *arguments, "--json").out if at.exists() else "[]"
+        )
 
     history = environment | {"CALLGAUGE_HISTORY__FOLDER": str(folder)}
     with started(tmp_path / "history.log", "run", "--roles", "history", **history) as role:
@@ -134,7 +168,11 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
         wait_for("both calls", lambda: found(folder) == ["bad-call", "kept-call"], SECONDS)
         (row,) = json.loads(find(folder, "--label", "false-alarm"))
         (said,) = row["annotations"]
-        assert (row["conversation_id"], said["by"], said["note"]) == ("bad-call", "anna", "she gave [EMAIL]")
+        assert (row["conversation_id"], said["by"], said["note"]) == (
+            "bad-call",
+            "anna",
+            "she gave [EMAIL]",
+        )
         assert json.loads(find(folder, "--label", "fine")) == []
         unasked = await ran_on("history", "forget", "--conversation", "bad-call")
         assert (unasked.code, "give --yes" in unasked.err) == (2, True)
@@ -151,7 +189,9 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
         address = role.metrics(SECONDS)
         wait_for("the other call", lambda: found(again) == ["kept-call"], SECONDS)
         left_out = 2.0 * (len(scoring.rows) + len(scoring.words) + 1)
-        forgotten_records = lambda: total(address, "callgauge_history_records_total", outcome="forgotten") == left_out  # noqa: E731
+        forgotten_records = lambda: (  # noqa: E731
+            total(address, "callgauge_history_records_total", outcome="forgotten") == left_out
+        )
         wait_for("the end of the topics", forgotten_records, SECONDS)
     assert found(again) == ["kept-call"]
     tenant = await ran_on("history", "forget", "--tenant", "nobody", "--yes", at=again)

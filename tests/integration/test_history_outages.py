@@ -1,5 +1,5 @@
-"""The role `history` is frozen, its disk is full, its folder is read-only while calls run: then its content is that of the topics, and
-nobody has noticed.
+"""The role `history` is frozen, its disk is full, its folder is read-only while calls run: then its
+content is that of the topics, and nobody has noticed.
 """
 
 import os
@@ -48,7 +48,8 @@ def disk_full(folder: Path, role: Process, address: str) -> Iterator[None]:
 
 
 def read_only(folder: Path, role: Process, address: str) -> Iterator[None]:
-    # A file of a new day cannot be made. Root may write everywhere, so for it the folder itself cannot be changed.
+    # A file of a new day cannot be made. Root may write everywhere, so for it the folder itself
+    # cannot be changed.
     change = ("chattr", "+i", "-i") if os.geteuid() == 0 else ("chmod", "u-w", "u+w")
     subprocess.run([*change[:2], folder], check=True)
     try:
@@ -72,8 +73,10 @@ def disk(folder: Path, size: int) -> Iterator[None]:
     folder.mkdir()
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if made.returncode:
         pytest.skip(f"a disk of its own needs the right to mount: {made.stderr.strip()}")
     try:
@@ -93,13 +96,23 @@ async def test_after_an_outage_history_is_whole_and_the_others_did_not_notice(
         disk(folder, DISK_BYTES + count * DISK_BYTES_OF_CALL)
         if fault is disk_full
         else contextmanager(lambda: iter([None]))(),
-        started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator,
+        started(
+            tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment
+        ) as evaluator,
         started(tmp_path / "history.log", "run", "--roles", "history", **history) as role,
     ):
         evaluator.metrics(SECONDS)
         address = role.metrics(SECONDS)
         wait_for("its first file", (folder / "annotations.sqlite").exists, SECONDS)
-        with started(tmp_path / "replay.log", "replay", str(calls), "--speed", speed, "--keep-ids", **environment):
+        with started(
+            tmp_path / "replay.log",
+            "replay",
+            str(calls),
+            "--speed",
+            speed,
+            "--keep-ids",
+            **environment,
+        ):
             if fault is not read_only:  # its file of the day must not be there yet
                 wait_for("a running call in history", lambda: ids(folder, closed=False), SECONDS)
             outage = contextmanager(fault)(folder, role, address)

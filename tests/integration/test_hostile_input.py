@@ -1,4 +1,6 @@
-"""Hostile records on every input and hostile bodies over HTTP, with good calls among them: nothing breaks, and no good call changes."""
+"""Hostile records on every input and hostile bodies over HTTP, with good calls among them: nothing
+breaks, and no good call changes.
+"""
 
 import http.client
 import itertools
@@ -32,9 +34,16 @@ from tests.support.calls.hostile import GOOD, Hostile
 from tests.support.patience import patient
 from tests.support.webhooks import SECRET
 
-SERVICE: Final[dict[str, Any]] = {"partitions": 1, "ingest__port": "0", "console__port": "0", "goals__folder": "goals"}
+SERVICE: Final[dict[str, Any]] = {
+    "partitions": 1,
+    "ingest__port": "0",
+    "console__port": "0",
+    "goals__folder": "goals",
+}
 LONG = (pytest.mark.long, pytest.mark.service(**SERVICE, limits__closing_grace_ms="30000"))
-"""Among so many hostile records, seconds pass between the last events of a good call, and a call that ends must wait for them."""
+"""Among so many hostile records, seconds pass between the last events of a good call, and a call
+that ends must wait for them.
+"""
 
 pytestmark = pytest.mark.service(**SERVICE, limits__closing_grace_ms="1500")
 
@@ -66,7 +75,8 @@ def environment(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
     tenants = tmp_path / "tenants.toml"
     tenants.write_text(
         f'[good]\ntoken = "{OF_GOOD}"\nevents_per_second = 1000000\n'
-        f'[hostile]\ntoken = "{OF_HOSTILE}"\nelevenlabs_secret = "{SECRET}"\nevents_per_second = 1000000\n'
+        f'[hostile]\ntoken = "{OF_HOSTILE}"\nelevenlabs_secret = "{SECRET}"\nevents_per_second = '
+        "1000000\n"
     )
     (tmp_path / "goals").mkdir()
     (tmp_path / "goals" / "everything.yaml").write_text(GOALS)
@@ -88,7 +98,9 @@ class Feed:
     def put(self, topic: str, key: bytes | None, value: bytes | None, headers: Any = ()) -> None:
         while True:
             try:
-                self._client.produce(f"{self._prefix}{topic}", value, key, partition=0, headers=list(headers))
+                self._client.produce(
+                    f"{self._prefix}{topic}", value, key, partition=0, headers=list(headers)
+                )
                 break
             except BufferError:
                 self._client.poll(0.1)
@@ -104,7 +116,9 @@ class Feed:
         """Records that the inputs hold."""
         client = Consumer({**self._settings, "group.id": "counts"})
         try:
-            places = (TopicPartition(f"{self._prefix}{name}", 0) for name in TOPIC_BY_SOURCE.values())
+            places = (
+                TopicPartition(f"{self._prefix}{name}", 0) for name in TOPIC_BY_SOURCE.values()
+            )
             return sum(client.get_watermark_offsets(place)[1] for place in places)
         finally:
             client.close()
@@ -129,17 +143,24 @@ class Sender:
 
     def post_event(self, name: str, event: WireEvent) -> None:
         stream = "user_sim" if event.source == "elevenlabs" else event.source
-        body = json.dumps({**json.loads(event.value), "conversation_id": name, "stream": stream}).encode()
+        body = json.dumps(
+            {**json.loads(event.value), "conversation_id": name, "stream": stream}
+        ).encode()
         before = self.statuses[202]
         self.post("/events", body, OF_GOOD, {"content-type": "application/json"})
         assert self.statuses[202] == before + 1, body
 
 
 def among(
-    hostile: Iterator[Any], count: int, take: Callable[[Any], None], good: list[tuple[str, WireEvent]],
+    hostile: Iterator[Any],
+    count: int,
+    take: Callable[[Any], None],
+    good: list[tuple[str, WireEvent]],
     take_good: Callable[[str, WireEvent], None],
-) -> None:  # fmt: skip
-    """Takes the hostile ones between the good events at equal distances: the first and the last one are good."""
+) -> None:
+    """Takes the hostile ones between the good events at equal distances: the first and the last one
+    are good.
+    """
     every = max(1, count // len(good))
     for name, event in good[:-1]:
         take_good(name, event)
@@ -150,54 +171,75 @@ def among(
     take_good(*good[-1])
 
 
-def events_of(name: str, calls: Mapping[int, Call], numbers: tuple[int, ...]) -> list[tuple[str, WireEvent]]:
+def events_of(
+    name: str, calls: Mapping[int, Call], numbers: tuple[int, ...]
+) -> list[tuple[str, WireEvent]]:
     """The events of these calls in turns, so that they go on at the same time."""
     of_calls = [[(f"{name}-{number}", event) for event in calls[number]] for number in numbers]
-    return [each for several in itertools.zip_longest(*of_calls) for each in several if each is not None]
+    return [
+        each for several in itertools.zip_longest(*of_calls) for each in several if each is not None
+    ]
 
 
 def begins(sender: Sender, name: str, calls: Mapping[int, Call]) -> None:
-    """The first events of calls, over HTTP: the tenant that sends the first event of a call owns it."""
-    sender.close()  # the server closes a connection that was idle for so long; the next request opens another one
+    """The first events of calls, over HTTP: the tenant that sends the first event of a call owns
+    it.
+    """
+    # the server closes a connection that was idle for so long; the next request opens another one
+    sender.close()
     for each, event in events_of(name, calls, tuple(calls))[: len(calls)]:
         sender.post_event(each, event)
 
 
-@pytest.mark.parametrize(("bodies", "records"), [(800, 4_000), pytest.param(2_000, 400_000, marks=LONG, id="long")])
+@pytest.mark.parametrize(
+    ("bodies", "records"), [(800, 4_000), pytest.param(2_000, 400_000, marks=LONG, id="long")]
+)
 async def test_nothing_hostile_breaks_anything_or_changes_a_good_call(
     environment: dict[str, str], tmp_path: Path, bodies: int, records: int
 ) -> None:
     calls: dict[int, Call] = {}
     for number, kind in enumerate(KINDS):
         call = simulate_call(40 + number, start_ms=0, kind=kind).call
-        calls[number] = tuple(in_time_order(renamed(shifted(call, seconds_to_now(call, now_ms(), None)), "x")))
+        calls[number] = tuple(
+            in_time_order(renamed(shifted(call, seconds_to_now(call, now_ms(), None)), "x"))
+        )
     feed = Feed(environment)
     over_http = tuple(set(calls) - set(OVER_KAFKA))
 
     def are_read(metrics: str) -> bool:
         # What its bytes alone make unfit is not in the log, so the evaluator does not count it.
         return (
-            total(metrics, "callgauge_sequencer_refused_total") + total(metrics, "callgauge_events_total")
+            total(metrics, "callgauge_sequencer_refused_total")
+            + total(metrics, "callgauge_events_total")
             == feed.written()
         )
 
     with started(tmp_path / "run.log", "run", **environment) as process, ExitStack() as connections:
         ingest = listening(process)
-        senders = [connections.enter_context(closing(Sender(ingest.address))) for _ in range(SENDERS)]
+        senders = [
+            connections.enter_context(closing(Sender(ingest.address))) for _ in range(SENDERS)
+        ]
         begins(senders[0], "alone", calls)
         for name, event in events_of("alone", calls, OVER_KAFKA)[len(OVER_KAFKA) :]:
             feed.put_event(name, event)
         for name, event in events_of("alone", calls, over_http)[len(over_http) :]:
             senders[0].post_event(name, event)
         feed.done()
-        wait_for("the calls alone", lambda: total(ingest.metrics, "callgauge_calls_ended_total") == len(calls), 60)
+        wait_for(
+            "the calls alone",
+            lambda: total(ingest.metrics, "callgauge_calls_ended_total") == len(calls),
+            60,
+        )
         begins(senders[0], GOOD, calls)
 
         def over_kafka() -> None:
             among(
-                Hostile(0, now_ms).records(records), records, lambda each: feed.put(TOPIC_BY_SOURCE[each.source], *each[1:]),
-                events_of(GOOD, calls, OVER_KAFKA)[len(OVER_KAFKA) :], feed.put_event,
-            )  # fmt: skip
+                Hostile(0, now_ms).records(records),
+                records,
+                lambda each: feed.put(TOPIC_BY_SOURCE[each.source], *each[1:]),
+                events_of(GOOD, calls, OVER_KAFKA)[len(OVER_KAFKA) :],
+                feed.put_event,
+            )
             feed.done()
 
         def of_hostile(sender: Sender) -> Callable[[Any], None]:
@@ -219,10 +261,17 @@ async def test_nothing_hostile_breaks_anything_or_changes_a_good_call(
                     of_hostile(sender)(each)
 
         with ThreadPoolExecutor(1 + SENDERS) as pool:
-            work = [pool.submit(over_kafka), *(pool.submit(over_http_by, number) for number in range(SENDERS))]
+            work = [
+                pool.submit(over_kafka),
+                *(pool.submit(over_http_by, number) for number in range(SENDERS)),
+            ]
             for each in work:
                 each.result()
-        wait_for("every record to have its outcome", lambda: are_read(ingest.metrics), 30 + records / 1_000)
+        wait_for(
+            "every record to have its outcome",
+            lambda: are_read(ingest.metrics),
+            30 + records / 1_000,
+        )
         await good_calls_are_unchanged(environment, calls, process)
         list(text_string_to_metric_families(page(ingest.metrics)))
         statuses = sum((sender.statuses for sender in senders), Counter[int]())
@@ -234,20 +283,30 @@ async def test_nothing_hostile_breaks_anything_or_changes_a_good_call(
         metrics = listening(successor).metrics
         feed.put_event("last", calls[0][0])
         feed.done()
-        wait_for("the successor to go on", lambda: total(metrics, "callgauge_events_total", outcome="folded") >= 1, 120)
+        wait_for(
+            "the successor to go on",
+            lambda: total(metrics, "callgauge_events_total", outcome="folded") >= 1,
+            120,
+        )
         await good_calls_are_unchanged(environment, calls, successor)
         unbroken(successor)
     for record in await records_on(environment, "quarantine"):
         assert len(QuarantineRecord.model_validate_json(record.value).message()) < 1_000
 
 
-async def good_calls_are_unchanged(environment: dict[str, str], calls: Mapping[int, Call], process: Process) -> None:
+async def good_calls_are_unchanged(
+    environment: dict[str, str], calls: Mapping[int, Call], process: Process
+) -> None:
     assert process.is_running
     names = {f"{kind}-{number}" for kind in ("alone", GOOD) for number in calls}
     end = time.monotonic() + patient(60)
     while True:
         rows = await written_rows(environment)
-        closings = Counter(row.conversation_id for row in rows if isinstance(row, CallRow) and row.state == "closed")
+        closings = Counter(
+            row.conversation_id
+            for row in rows
+            if isinstance(row, CallRow) and row.state == "closed"
+        )
         if names <= set(closings) or time.monotonic() > end:
             break
     assert names <= set(closings)
@@ -260,4 +319,6 @@ async def good_calls_are_unchanged(environment: dict[str, str], calls: Mapping[i
 
 def unbroken(process: Process) -> None:
     for sign in ("Traceback", "role_failed", "batch_failed", "Error("):
-        assert sign not in process.text, process.text[max(0, process.text.index(sign) - 3_000) :][:6_000]
+        assert sign not in process.text, process.text[max(0, process.text.index(sign) - 3_000) :][
+            :6_000
+        ]

@@ -1,4 +1,6 @@
-"""Ten thousand agents with hostile names: the page of a real exporter stays small, and is read in time while scores stream in."""
+"""Ten thousand agents with hostile names: the page of a real exporter stays small, and is read in
+time while scores stream in.
+"""
 
 import random
 import re
@@ -25,11 +27,16 @@ pytestmark = pytest.mark.kafka
 
 AGENTS: Final = 10_000
 STAGES_EVERY: Final = 10
-"""One call of so many has a row with stages, of which each is a histogram: some fifty would fill the page."""
+"""One call of so many has a row with stages, of which each is a histogram: some fifty would fill
+the page.
+"""
 RECORDS_PER_SECOND: Final = 500
 PAGE_SECONDS: Final = 0.5
 """Processor time for a page."""
-OPENMETRICS: Final = {"accept": "application/openmetrics-text; version=1.0.0", "accept-encoding": "gzip"}
+OPENMETRICS: Final = {
+    "accept": "application/openmetrics-text; version=1.0.0",
+    "accept-encoding": "gzip",
+}
 HOSTILE: Final = ('"', "\\", "\n", "\x00", "{", "}", ",", "=", "é", "\u202e", "🎧", " ")
 
 
@@ -39,9 +46,17 @@ def name(rng: random.Random, kind: str, number: int) -> str:
 
 
 def row_of(rng: random.Random, number: int) -> TurnRow:
-    """A turn of a call of an unknown agent: a wait, an interruption, and now and then all stages."""
-    agent, tenant, environment = (name(rng, label, number) for label in ("agent", "tenant", "environment"))
-    stages = () if number % STAGES_EVERY else tuple(StageLatency(each, 300.0, StageSource.PIPECAT) for each in Stage)
+    """A turn of a call of an unknown agent: a wait, an interruption, and now and then
+    all stages.
+    """
+    agent, tenant, environment = (
+        name(rng, label, number) for label in ("agent", "tenant", "environment")
+    )
+    stages = (
+        ()
+        if number % STAGES_EVERY
+        else tuple(StageLatency(each, 300.0, StageSource.PIPECAT) for each in Stage)
+    )
     return TurnRow(
         conversation_id=f"c-{number}",
         turn=1,
@@ -60,7 +75,9 @@ class Scores:
     """Writes such calls to `scores`."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._producer = Producer({"bootstrap.servers": environment["CALLGAUGE_BOOTSTRAP"], "linger.ms": 20})
+        self._producer = Producer(
+            {"bootstrap.servers": environment["CALLGAUGE_BOOTSTRAP"], "linger.ms": 20}
+        )
         self._topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores"
         self._rng = random.Random(7)  # noqa: S311 - the same names at each run
         self.records = 0
@@ -109,7 +126,11 @@ def test_hostile_names_of_ten_thousand_agents_leave_the_page_small_and_quick(
         wait_for(lambda: exporter.text, lambda: "exporter_ready" in exporter.text, 30)
         scores = Scores(environment)
         scores.send(AGENTS)
-        wait_for("the scores to be read", lambda: total(address, "callgauge_scores_read_total") >= scores.records, 120)
+        wait_for(
+            "the scores to be read",
+            lambda: total(address, "callgauge_scores_read_total") >= scores.records,
+            120,
+        )
 
         before = exporter.processor_seconds
         pages = [answer_of(address, OPENMETRICS) for _ in range(3)]

@@ -1,4 +1,6 @@
-"""The judge role on a real broker, with the real client and an endpoint that follows a test's script."""
+"""The judge role on a real broker, with the real client and an endpoint that follows a test's
+script.
+"""
 
 import asyncio
 import signal
@@ -20,7 +22,14 @@ from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, started
 from tests.support.brokers.topic_changes import create_topics
 from tests.support.calls.judge_questions import question
-from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
+from tests.support.fakes.scripted_openai import (
+    Asked,
+    Does,
+    ScriptedOpenAI,
+    fails,
+    grades,
+    scripted_openai,
+)
 from tests.support.patience import patient
 
 QUESTION_PARTITIONS = 2
@@ -32,7 +41,10 @@ TRIALS = 3
 async def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
     await create_topics(
         bootstrap,
-        {f"{topic_prefix}judge.requests": QUESTION_PARTITIONS, f"{topic_prefix}judge.verdicts": CALL_PARTITIONS},
+        {
+            f"{topic_prefix}judge.requests": QUESTION_PARTITIONS,
+            f"{topic_prefix}judge.verdicts": CALL_PARTITIONS,
+        },
     )
     return {**variables(bootstrap, topic_prefix), "OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
 
@@ -58,10 +70,14 @@ async def until(what: str, condition: Callable[[], Any], seconds: float = 60) ->
 
 
 async def address_of(process: Process) -> str:
-    return str(await until(f"the judge to be ready in:\n{process.text}", lambda: address_in(process.text)))
+    return str(
+        await until(f"the judge to be ready in:\n{process.text}", lambda: address_in(process.text))
+    )
 
 
-async def put(environment: dict[str, str], records: Iterable[JudgeRequest | bytes], **headers: str) -> None:
+async def put(
+    environment: dict[str, str], records: Iterable[JudgeRequest | bytes], **headers: str
+) -> None:
     """Writes questions as the evaluator does."""
     async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"]) as producer:
         topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}judge.requests"
@@ -120,27 +136,41 @@ async def reading(environment: dict[str, str]) -> AsyncIterator[Verdicts]:
 
 
 def questions(count: int, **fields: Any) -> list[JudgeRequest]:
-    """So many questions, three of each call, whose deadline is far: how soon a judge has started hangs on the machine."""
+    """So many questions, three of each call, whose deadline is far: how soon a judge has started
+    hangs on the machine.
+    """
     fields = {"deadline_ms": 10**13, **fields}
     return [
-        question(conversation_id=f"c-{number // 3}", subgoal_id=f"g{number % 3}", subgoal=f"mark-{number}.",
-                 trials=TRIALS, **fields)
+        question(
+            conversation_id=f"c-{number // 3}",
+            subgoal_id=f"g{number % 3}",
+            subgoal=f"mark-{number}.",
+            trials=TRIALS,
+            **fields,
+        )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
-async def test_a_question_is_answered_and_counted(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_a_question_is_answered_and_counted(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     def script(asked: Asked) -> Does:
         return grades("C" if "mark-1." in asked.user else "I")
 
-    with scripted_openai(script) as server, judge(tmp_path / "judge.log", asking(server, environment)) as process:
+    with (
+        scripted_openai(script) as server,
+        judge(tmp_path / "judge.log", asking(server, environment)) as process,
+    ):
         asked = questions(6)
         await put(environment, [b"no question", b"{}", *asked])
         async with reading(environment) as verdicts:
             await until("the verdicts", lambda: len(verdicts.records) >= len(asked))
         address = await address_of(process)
         found = verdicts.of(asked)
-        assert [verdict.result for verdict in found] == [Judged(is_completed=place == 1) for place in range(6)]
+        assert [verdict.result for verdict in found] == [
+            Judged(is_completed=place == 1) for place in range(6)
+        ]
         assert {verdict.votes.complete + verdict.votes.incomplete for verdict in found} == {2}
         assert len(server.asked) == 2 * len(asked)
         for record, verdict in zip(verdicts.records, verdicts.all, strict=True):
@@ -155,20 +185,28 @@ async def test_a_question_is_answered_and_counted(environment: dict[str, str], t
         assert total(address, "callgauge_judge_tokens_total", kind="answer") > 0
         spent = total(address, "callgauge_judge_cost_total")
         assert spent == pytest.approx(sum(verdict.cost for verdict in found))
-        assert total(address, "callgauge_judge_budget_left", budget="hour") == pytest.approx(50 - spent)
+        assert total(address, "callgauge_judge_budget_left", budget="hour") == pytest.approx(
+            50 - spent
+        )
         assert process.signalled(signal.SIGTERM)[0] == 0, process.text
 
 
-async def test_without_a_key_every_question_is_answered_at_once(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_without_a_key_every_question_is_answered_at_once(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     with judge(tmp_path / "judge.log", environment):
         asked = questions(30)
         await put(environment, asked)
         async with reading(environment) as verdicts:
             await until("the verdicts", lambda: len(verdicts.records) == 30)
-    assert {verdict.result for verdict in verdicts.of(asked)} == {Unjudged(reason=UnjudgedReason.JUDGE_DISABLED)}
+    assert {verdict.result for verdict in verdicts.of(asked)} == {
+        Unjudged(reason=UnjudgedReason.JUDGE_DISABLED)
+    }
 
 
-async def test_what_was_answered_is_not_asked_again(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_what_was_answered_is_not_asked_again(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     """Neither what is asked twice of one judge, nor by its successor."""
     with scripted_openai(lambda _: grades("C")) as server:
         asked = questions(6)
@@ -189,7 +227,9 @@ async def test_what_was_answered_is_not_asked_again(environment: dict[str, str],
 async def test_killed_in_the_middle_it_asks_nothing_twice_that_was_answered(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Questions without a committed verdict when a judge was killed with -9 are asked again, and no others."""
+    """Questions without a committed verdict when a judge was killed with -9 are asked again, and no
+    others.
+    """
     asked = questions(60)
     kills, at_once = 2, 8
     begun, killed_at_ms = [0], [0]
@@ -211,9 +251,16 @@ async def test_killed_in_the_middle_it_asks_nothing_twice_that_was_answered(
         subjects = {one.request_id: one.subgoal for one in asked}
         lost = 0
         for kill in range(1, kills + 1):
-            answered = {subjects[each.request_id] for each in verdicts.all if each.timestamp <= killed_at_ms[kill]}
-            lost += sum(_subject(one) not in answered for one in server.asked[begun[kill - 1] : begun[kill]])
-        # Those in flight, and those answered during the last transaction, which is shorter than an answer takes.
+            answered = {
+                subjects[each.request_id]
+                for each in verdicts.all
+                if each.timestamp <= killed_at_ms[kill]
+            }
+            lost += sum(
+                _subject(one) not in answered for one in server.asked[begun[kill - 1] : begun[kill]]
+            )
+        # Those in flight, and those answered during the last transaction, which is shorter than an
+        # answer takes.
         assert 0 < lost <= kills * (2 * at_once + 1)
         assert len(server.asked) == 2 * len(asked) + lost
 
@@ -223,7 +270,9 @@ async def test_killed_behind_a_slow_question_it_asks_only_that_again(
 ) -> None:
     """The others come after the first open question, and are answered all the same."""
     asked = questions(40)
-    with scripted_openai(lambda one: grades("C", delay_seconds=50 if "mark-0." in one.user else 0)) as server:
+    with scripted_openai(
+        lambda one: grades("C", delay_seconds=50 if "mark-0." in one.user else 0)
+    ) as server:
         async with reading(environment) as verdicts:
             await put(environment, asked)
             with judge(tmp_path / "killed.log", asking(server, environment)) as process:
@@ -235,13 +284,17 @@ async def test_killed_behind_a_slow_question_it_asks_only_that_again(
                 await until("the last verdict", partial(verdicts.are_at_least, len(asked)))
                 await until_committed(environment)
     assert {verdict.result for verdict in verdicts.of(asked)} == {Judged(is_completed=True)}
-    assert Counter(map(_subject, server.asked)) == {one.subgoal: 4 if one is asked[0] else 2 for one in asked}
+    assert Counter(map(_subject, server.asked)) == {
+        one.subgoal: 4 if one is asked[0] else 2 for one in asked
+    }
 
 
 async def test_a_judge_that_was_frozen_writes_nothing_on_what_another_has_by_now(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """It is frozen for longer than its session while it asks, and has the answers as soon as it wakes."""
+    """It is frozen for longer than its session while it asks, and has the answers as soon as it
+    wakes.
+    """
     asked, later = questions(6), questions(12)[6:]
     with scripted_openai(lambda _: grades("C", delay_seconds=3)) as server:
         async with reading(environment) as verdicts:
@@ -254,11 +307,16 @@ async def test_a_judge_that_was_frozen_writes_nothing_on_what_another_has_by_now
                     await until("all verdicts", partial(verdicts.are_at_least, len(asked)))
                     frozen.send(signal.SIGCONT)
                     await put(environment, later)
-                    await until("the later verdicts", partial(verdicts.are_at_least, len(asked) + len(later)))
+                    await until(
+                        "the later verdicts",
+                        partial(verdicts.are_at_least, len(asked) + len(later)),
+                    )
                     await until_committed(environment)
                     assert other.signalled(signal.SIGTERM)[0] == 0
                 assert frozen.signalled(signal.SIGTERM)[0] == 0, frozen.text
-    assert {verdict.result for verdict in verdicts.of([*asked, *later])} == {Judged(is_completed=True)}
+    assert {verdict.result for verdict in verdicts.of([*asked, *later])} == {
+        Judged(is_completed=True)
+    }
 
 
 def _subject(asked: Asked) -> str:
@@ -275,19 +333,25 @@ async def test_a_judge_that_joins_takes_a_share_and_nothing_is_asked_twice(
             await put(environment, asked)
             with judge(tmp_path / "first.log", known) as first:
                 await until("verdicts", partial(verdicts.are_at_least, 5))
-                server.script = lambda _: grades("I", delay_seconds=2)  # so that there is work left to share
+                server.script = lambda _: grades(
+                    "I", delay_seconds=2
+                )  # so that there is work left to share
                 with judge(tmp_path / "second.log", known) as second:
                     addresses = [await address_of(process) for process in (first, second)]
                     server.script = lambda _: grades("I", delay_seconds=0.05)
                     await until("all verdicts", partial(verdicts.are_at_least, len(asked)))
-                    shares = [total(address, "callgauge_judge_verdicts_total") for address in addresses]
+                    shares = [
+                        total(address, "callgauge_judge_verdicts_total") for address in addresses
+                    ]
         assert len(verdicts.of(asked)) == len(asked)
     assert all(share > 10 for share in shares), shares
     # The others are open questions of the first judge about the partition it lost.
     assert len(server.asked) <= 2 * len(asked) + at_once + 1
 
 
-async def test_an_endpoint_that_fails_blocks_nobody(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_an_endpoint_that_fails_blocks_nobody(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     """Everything is answered by its deadline, with the reason, and the position is committed."""
     with scripted_openai(lambda _: fails(503)) as server:
         known = asking(server, environment, max_retries="0")
@@ -300,7 +364,11 @@ async def test_an_endpoint_that_fails_blocks_nobody(environment: dict[str, str],
                 await until("all verdicts", lambda: len(verdicts.records) == len(asked), 20)
             assert time.time_ns() // 1_000_000 < now_ms + 4_000 + patient(4) * 1_000
             assert process.signalled(signal.SIGTERM)[0] == 0
-    reasons = Counter(verdict.result.reason for verdict in verdicts.of(asked) if isinstance(verdict.result, Unjudged))
+    reasons = Counter(
+        verdict.result.reason
+        for verdict in verdicts.of(asked)
+        if isinstance(verdict.result, Unjudged)
+    )
     assert reasons.keys() == {UnjudgedReason.UNAVAILABLE, UnjudgedReason.CIRCUIT_OPEN}
     assert len(server.asked) < 40
     assert await uncommitted(environment) == 0
@@ -326,13 +394,19 @@ async def until_committed(environment: dict[str, str]) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_what_waited_too_long_for_us_is_not_asked(environment: dict[str, str], tmp_path: Path) -> None:
-    """Questions that came while no judge ran, and whose deadline is over: no evaluator would read the answer."""
+async def test_what_waited_too_long_for_us_is_not_asked(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Questions that came while no judge ran, and whose deadline is over: no evaluator would read
+    the answer.
+    """
     with scripted_openai(lambda _: grades("C")) as server:
         asked = questions(12, deadline_ms=time.time_ns() // 1_000_000 - 1)
         await put(environment, asked)
         with judge(tmp_path / "judge.log", asking(server, environment)):
             async with reading(environment) as verdicts:
                 await until("the verdicts", lambda: len(verdicts.records) == len(asked))
-    assert {verdict.result for verdict in verdicts.of(asked)} == {Unjudged(reason=UnjudgedReason.DEADLINE)}
+    assert {verdict.result for verdict in verdicts.of(asked)} == {
+        Unjudged(reason=UnjudgedReason.DEADLINE)
+    }
     assert server.asked == []

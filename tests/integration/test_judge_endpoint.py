@@ -1,4 +1,6 @@
-"""The real client against an endpoint that misbehaves over real HTTP: every fault is an outcome, none a crash or a guess."""
+"""The real client against an endpoint that misbehaves over real HTTP: every fault is an outcome,
+none a crash or a guess.
+"""
 
 import asyncio
 import json
@@ -17,12 +19,16 @@ from tests.support.calls.judge_questions import judge_settings, question, runnin
 from tests.support.fakes.scripted_openai import Asked, Does, Script, fails, grades, scripted_openai
 
 
-async def reply_to(script: Script, timeout_seconds: float = 10, **settings: Any) -> tuple[Reply, list[Asked]]:
+async def reply_to(
+    script: Script, timeout_seconds: float = 10, **settings: Any
+) -> tuple[Reply, list[Asked]]:
     with scripted_openai(script) as server:
         given = judge_settings(base_url=server.url, **settings)
         endpoint = Endpoint(given, "key")
         try:
-            reply = await endpoint.ask(question_of(question(), given.answer_form), timeout_seconds, Delivery())
+            reply = await endpoint.ask(
+                question_of(question(), given.answer_form), timeout_seconds, Delivery()
+            )
         finally:
             await endpoint.close()
         return reply, server.asked
@@ -32,16 +38,25 @@ async def test_an_answer_comes_with_its_tokens() -> None:
     reply, asked = await reply_to(lambda _: grades("C"))
     assert (reply.outcome, reply.requests) == (TrialOutcome.ANSWERED, 1)
     assert json.loads(reply.text or "")["grade"] == "C"
-    assert reply.tokens == TokenUse(prompt=asked[0].prompt_chars // 4, cached=0, answer=len(reply.text or "") // 4)
+    assert reply.tokens == TokenUse(
+        prompt=asked[0].prompt_chars // 4, cached=0, answer=len(reply.text or "") // 4
+    )
     body = asked[0].body
-    assert (body["model"], body["temperature"], body["max_completion_tokens"]) == ("gpt-4.1", 0.0, 1_000)
+    assert (body["model"], body["temperature"], body["max_completion_tokens"]) == (
+        "gpt-4.1",
+        0.0,
+        1_000,
+    )
     assert body["response_format"]["json_schema"]["strict"] is True
     assert asked[0].headers["authorization"] == "Bearer key"
 
 
 async def test_what_an_older_endpoint_does_not_know_is_not_sent() -> None:
     _, asked = await reply_to(
-        lambda _: grades("C"), answer_form="grade", temperature="default", answer_limit_name="max_tokens"
+        lambda _: grades("C"),
+        answer_form="grade",
+        temperature="default",
+        answer_limit_name="max_tokens",
     )
     assert asked[0].body.keys() == {"model", "messages", "max_tokens"}
 
@@ -99,7 +114,9 @@ async def test_nobody_listens() -> None:
 
 
 async def test_the_pause_that_the_endpoint_names_is_kept() -> None:
-    reply, asked = await reply_to(lambda a: grades("C") if a.is_repeat else fails(429, retry_after="1"))
+    reply, asked = await reply_to(
+        lambda a: grades("C") if a.is_repeat else fails(429, retry_after="1")
+    )
     assert (reply.outcome, reply.requests) == (TrialOutcome.ANSWERED, 2)
     assert asked[0].ended is not None
     assert asked[1].began - asked[0].ended >= 1.0, "a pause of the client's own would be shorter"
@@ -111,7 +128,9 @@ async def test_a_deadline_ends_what_the_endpoint_keeps_waiting() -> None:
         async with running_judge(judge_settings(base_url=server.url)) as (judge, _):
             asked = question()
             async with asyncio.timeout(50):  # the pause ends later, however busy the machine is
-                verdict = await judge.ask(asked.model_copy(update={"deadline_ms": asked.asked_at_ms + 500}))
+                verdict = await judge.ask(
+                    asked.model_copy(update={"deadline_ms": asked.asked_at_ms + 500})
+                )
     assert verdict.result == Unjudged(reason=UnjudgedReason.DEADLINE)
     assert {answer.outcome for answer in verdict.answers} == {TrialOutcome.TIMED_OUT}
 
@@ -125,24 +144,35 @@ async def test_transient_faults_cost_no_verdict() -> None:
 
     with scripted_openai(script) as server:
         async with running_judge(judge_settings(base_url=server.url)) as (judge, instruments):
-            verdicts = await asyncio.gather(*(judge.ask(question(subgoal_id=f"g{number}")) for number in range(4)))
+            verdicts = await asyncio.gather(
+                *(judge.ask(question(subgoal_id=f"g{number}")) for number in range(4))
+            )
     assert [verdict.result for verdict in verdicts] == [Judged(is_completed=True)] * 4
     assert len(server.asked) == 4 * 3 * 2
     assert sum(verdict.requests for verdict in verdicts) == len(server.asked)
-    counted = instruments.registry.get_sample_value("callgauge_judge_retries_total", {"model": "gpt-4.1"})
+    counted = instruments.registry.get_sample_value(
+        "callgauge_judge_retries_total", {"model": "gpt-4.1"}
+    )
     assert counted == 4 * 3
 
 
 async def judged_turns(turns: int, *, stops_early: bool) -> tuple[int, int, float]:
-    """Requests, characters, and share of them in prefixes that had been sent before, of a call that reaches nothing."""
+    """Requests, characters, and share of them in prefixes that had been sent before, of a call that
+    reaches nothing.
+    """
     with scripted_openai(lambda _: grades("I")) as server:
         async with running_judge(judge_settings(base_url=server.url)) as (judge, _):
             for turn in range(1, turns + 1):
                 asked = (
-                    question(turn=turn, transcript=talk(turn), subgoal_id=name, subgoal=f"Subgoal {name} is done.",
-                             stops_early=stops_early)
+                    question(
+                        turn=turn,
+                        transcript=talk(turn),
+                        subgoal_id=name,
+                        subgoal=f"Subgoal {name} is done.",
+                        stops_early=stops_early,
+                    )
                     for name in "abc"
-                )  # fmt: skip
+                )
                 verdicts = await asyncio.gather(*map(judge.ask, asked))
                 assert {verdict.result for verdict in verdicts} == {Judged(is_completed=False)}
         cached = sum(asked.cached_chars for asked in server.asked)
@@ -158,11 +188,15 @@ async def test_a_call_costs_a_third_of_the_characters(stops_early: bool, request
     sent, chars, cached_share = await judged_turns(20, stops_early=stops_early)
     assert sent == requests
     assert chars <= AGENT_INSPECT_CHARS / 3
-    assert cached_share > 0.85  # the new part of a turn is read once, not once for each subgoal and trial
+    assert (
+        cached_share > 0.85
+    )  # the new part of a turn is read once, not once for each subgoal and trial
 
 
 async def test_trials_of_a_wave_and_subgoals_of_a_turn_are_asked_side_by_side() -> None:
-    """The endpoint answers none of a wave before it has the whole wave: a turn takes as long as its slowest requests."""
+    """The endpoint answers none of a wave before it has the whole wave: a turn takes as long as its
+    slowest requests.
+    """
     waves = {0: 9, 1: 2, 2: 1}
     gates = {wave: asyncio.Event() for wave in waves}
     came: Counter[int] = Counter()
@@ -173,7 +207,9 @@ async def test_trials_of_a_wave_and_subgoals_of_a_turn_are_asked_side_by_side() 
         name = next(name for name in seen if f'"{name}"' in asked.user)
         place = len(seen[name])
         seen[name].append(asked)
-        wave = max(0, place - 2)  # the first one has three trials of each subgoal, and the next ones have one
+        wave = max(
+            0, place - 2
+        )  # the first one has three trials of each subgoal, and the next ones have one
         came[wave] += 1
         if came[wave] == waves[wave]:
             gates[wave].set()
@@ -181,6 +217,8 @@ async def test_trials_of_a_wave_and_subgoals_of_a_turn_are_asked_side_by_side() 
 
     with scripted_openai(script) as server:
         async with running_judge(judge_settings(base_url=server.url)) as (judge, _):
-            verdicts = await asyncio.gather(*(judge.ask(question(subgoal_id=name, subgoal=name)) for name in seen))
+            verdicts = await asyncio.gather(
+                *(judge.ask(question(subgoal_id=name, subgoal=name)) for name in seen)
+            )
     assert [verdict.result for verdict in verdicts] == [Judged(is_completed=True)] * 3
     assert {name: len(asked) for name, asked in seen.items()} == {"a": 4, "b": 3, "c": 5}

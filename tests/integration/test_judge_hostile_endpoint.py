@@ -1,4 +1,6 @@
-"""Whatever an endpoint answers over real HTTP, the judge goes on: a verdict says why there is none, and memory is bounded."""
+"""Whatever an endpoint answers over real HTTP, the judge goes on: a verdict says why there is none,
+and memory is bounded.
+"""
 
 import asyncio
 import gzip
@@ -18,14 +20,21 @@ from consumers.judge.endpoint import MAX_REPLY_BYTES
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import TrialOutcome, UnjudgedReason
 from schemas.judging import Judged, JudgeVerdict, Unjudged
-from tests.support.calls.judge_questions import judge_settings, question, running_judge, wall_clock_ms
+from tests.support.calls.judge_questions import (
+    judge_settings,
+    question,
+    running_judge,
+    wall_clock_ms,
+)
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
 from tests.support.patience import patient
 
 KEY = "sk-of-the-judge"
 BOMB = gzip.compress(b"\0" * 64_000_000)
 ANSWER = {
-    "choices": [{"message": {"content": '{"explanation": "x", "grade": "C"}'}, "finish_reason": "stop"}],
+    "choices": [
+        {"message": {"content": '{"explanation": "x", "grade": "C"}'}, "finish_reason": "stop"}
+    ],
     "usage": {"prompt_tokens": 500, "completion_tokens": 9},
 }
 
@@ -49,8 +58,11 @@ def faults_in(instruments: Instruments) -> Mapping[str, float]:
     return {fault: value for fault, value in counted.items() if value}
 
 
-async def judged_after(does: Does, **settings: Any) -> tuple[JudgeVerdict, Mapping[str, float], int]:
-    """The verdict on a question with this answer, the fault of the answer, and the bytes of an endless one.
+async def judged_after(
+    does: Does, **settings: Any
+) -> tuple[JudgeVerdict, Mapping[str, float], int]:
+    """The verdict on a question with this answer, the fault of the answer, and the bytes of an
+    endless one.
 
     The same judge has a verdict on the next question, which is answered well.
     """
@@ -60,7 +72,10 @@ async def judged_after(does: Does, **settings: Any) -> tuple[JudgeVerdict, Mappi
 
     given = {"api_key": KEY, "max_retries": 0, **settings}
     with scripted_openai(script) as server:
-        async with running_judge(judge_settings(base_url=server.url, **given)) as (judge, instruments):
+        async with running_judge(judge_settings(base_url=server.url, **given)) as (
+            judge,
+            instruments,
+        ):
             async with asyncio.timeout(patient(30)):
                 verdict = await judge.ask(question(subgoal="first", trials=1))
                 faults = faults_in(instruments)
@@ -75,29 +90,54 @@ async def judged_after(does: Does, **settings: Any) -> tuple[JudgeVerdict, Mappi
     [
         pytest.param(Does(body=b'{"choices":' + b"[" * 200_000), "invalid_answers", id="deep"),
         pytest.param(Does(text="[" * 200_000), "invalid_answers", id="deep text"),
-        pytest.param(Does(text='{"a":' * 100_000 + "}"), "invalid_answers", id="deep text of objects"),
-        pytest.param(Does(text='{"explanation": "x", "grade": ' + "9" * 100_000 + "}"), "invalid_answers", id="digits"),
+        pytest.param(
+            Does(text='{"a":' * 100_000 + "}"), "invalid_answers", id="deep text of objects"
+        ),
+        pytest.param(
+            Does(text='{"explanation": "x", "grade": ' + "9" * 100_000 + "}"),
+            "invalid_answers",
+            id="digits",
+        ),
         pytest.param(Does(body=b"9" * 900_000), "invalid_answers", id="one number"),
-        pytest.param(Does(body=json.dumps(ANSWER).replace('"x', '"\\ud800').encode()), "invalid_answers", id="surrogate"),
+        pytest.param(
+            Does(body=json.dumps(ANSWER).replace('"x', '"\\ud800').encode()),
+            "invalid_answers",
+            id="surrogate",
+        ),
         pytest.param(Does(body=b"\xff\xfe\x00"), "invalid_answers", id="no UTF-8"),
         pytest.param(Does(body=b"<html>busy</html>"), "invalid_answers", id="HTML"),
         pytest.param(Does(body=b""), "invalid_answers", id="nothing"),
         pytest.param(Does(body=b"NaN"), "invalid_answers", id="NaN"),
-        pytest.param(Does(body=b'{"choices":[' + b'{"message":{}},' * 50_000 + b'{"message":{}}]}'), "invalid_answers",
-                     id="many choices"),
+        pytest.param(
+            Does(body=b'{"choices":[' + b'{"message":{}},' * 50_000 + b'{"message":{}}]}'),
+            "invalid_answers",
+            id="many choices",
+        ),
         pytest.param(Does(resets=True), "unavailable", id="reset"),
         pytest.param(grades("C", cut_at=30), "unavailable", id="cut"),
         pytest.param(Does(status=999, body=b"{}"), "unavailable", id="status 999"),
-        pytest.param(Does(status=500, body=b'{"error":' + b"[" * 200_000), "unavailable", id="deep error"),
         pytest.param(
-            Does(status=400, headers={"content-type": "text/plain; charset=zlib"}, body=b"\0" * 9), "rejected",
+            Does(status=500, body=b'{"error":' + b"[" * 200_000), "unavailable", id="deep error"
+        ),
+        pytest.param(
+            Does(status=400, headers={"content-type": "text/plain; charset=zlib"}, body=b"\0" * 9),
+            "rejected",
             id="charset that unpacks",
         ),
-        pytest.param(Does(status=400, body=b'{"error": {"code": {"a": [1]}, "message": 1}}'), "rejected", id="odd error"),
-        pytest.param(grades("C", headers={"connection": "upgrade", "set-cookie": "a=b; domain=" + "x" * 9_000}), "",
-                     id="odd headers"),
+        pytest.param(
+            Does(status=400, body=b'{"error": {"code": {"a": [1]}, "message": 1}}'),
+            "rejected",
+            id="odd error",
+        ),
+        pytest.param(
+            grades(
+                "C", headers={"connection": "upgrade", "set-cookie": "a=b; domain=" + "x" * 9_000}
+            ),
+            "",
+            id="odd headers",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_whatever_it_answers_there_is_a_verdict(does: Does, reason: str) -> None:
     verdict, _, _ = await judged_after(does)
     assert verdict.result == (unjudged(reason) if reason else Judged(is_completed=True))
@@ -140,21 +180,27 @@ async def test_an_answer_without_end_is_read_to_the_bound_only() -> None:
     assert verdict.result == unjudged("invalid_answers")
     assert [answer.outcome for answer in verdict.answers] == [TrialOutcome.UNREADABLE]
     assert faults == {"too_large": 1}
-    assert endless_bytes < 50 * MAX_REPLY_BYTES, "what the machine's socket buffers take, and no more"
+    assert endless_bytes < 50 * MAX_REPLY_BYTES, (
+        "what the machine's socket buffers take, and no more"
+    )
 
 
 async def test_an_answer_of_the_bound_is_read() -> None:
     body = json.dumps(ANSWER).encode()
     verdict, faults, _ = await judged_after(Does(body=body + b" " * (MAX_REPLY_BYTES - len(body))))
     assert (verdict.result, faults) == (Judged(is_completed=True), {})
-    verdict, faults, _ = await judged_after(Does(body=body + b" " * (MAX_REPLY_BYTES - len(body) + 1)))
+    verdict, faults, _ = await judged_after(
+        Does(body=body + b" " * (MAX_REPLY_BYTES - len(body) + 1))
+    )
     assert (verdict.result, faults) == (unjudged("invalid_answers"), {"too_large": 1})
 
 
 async def test_an_answer_that_is_compressed_all_the_same_is_not_unpacked() -> None:
     tracemalloc.start()
     try:
-        verdict, faults, _ = await judged_after(Does(body=BOMB, headers={"content-encoding": "gzip"}))
+        verdict, faults, _ = await judged_after(
+            Does(body=BOMB, headers={"content-encoding": "gzip"})
+        )
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -188,7 +234,9 @@ async def test_a_redirect_is_refused_and_named(status: int) -> None:
 
 async def test_no_error_of_an_endpoint_gets_into_the_log() -> None:
     """It may send back the key, or words of the call."""
-    body = json.dumps({"error": {"code": f"{KEY} first", "message": f"{KEY} first", "type": KEY}}).encode()
+    body = json.dumps(
+        {"error": {"code": f"{KEY} first", "message": f"{KEY} first", "type": KEY}}
+    ).encode()
     with structlog.testing.capture_logs() as lines:
         await judged_after(Does(status=401, body=body))
     (line,) = [line for line in lines if line["event"] == "judge_request_rejected"]
@@ -213,18 +261,25 @@ async def test_no_pause_that_an_endpoint_names_ends_the_judge() -> None:
     def script(asked: Asked) -> Does:
         if asked.is_repeat:
             return grades("C")
-        return fails(429, retry_after=next(pause for name, pause in PAUSES.items() if f'"{name}"' in asked.user))
+        return fails(
+            429,
+            retry_after=next(pause for name, pause in PAUSES.items() if f'"{name}"' in asked.user),
+        )
 
     with scripted_openai(script) as server:
         async with (
             running_judge(judge_settings(base_url=server.url, max_retries=1)) as (judge, _),
             asyncio.timeout(patient(30)),
         ):
-            asked = [judge.ask(question(subgoal=name, subgoal_id=name, trials=1)) for name in PAUSES]
+            asked = [
+                judge.ask(question(subgoal=name, subgoal_id=name, trials=1)) for name in PAUSES
+            ]
             verdicts = dict(zip(PAUSES, await asyncio.gather(*asked), strict=True))
     for name, verdict in verdicts.items():
         is_put_off = name.startswith("never")
-        assert verdict.result == (unjudged("unavailable") if is_put_off else Judged(is_completed=True)), name
+        assert verdict.result == (
+            unjudged("unavailable") if is_put_off else Judged(is_completed=True)
+        ), name
 
 
 async def test_cookies_are_not_kept() -> None:
@@ -249,7 +304,9 @@ def free_port() -> int:
 
 
 async def two_verdicts(base_url: str, max_retries: int) -> tuple[JudgeVerdict, JudgeVerdict]:
-    """Of an endpoint that does not answer. One request may go out at once; the next has to wait for longer than there is."""
+    """Of an endpoint that does not answer. One request may go out at once; the next has to wait for
+    longer than there is.
+    """
     settings = judge_settings(base_url=base_url, max_retries=max_retries, max_requests_per_minute=6)
     async with running_judge(settings) as (judge, _), asyncio.timeout(patient(30)):
         first, second = question(trials=1), question(trials=1, subgoal_id="other")
@@ -281,10 +338,13 @@ def no_tls() -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    "base_url", ["http://127.0.0.1:{free}/v1", "https://nowhere.invalid/v1", "https://127.0.0.1:{no_tls}/v1"]
+    "base_url",
+    ["http://127.0.0.1:{free}/v1", "https://nowhere.invalid/v1", "https://127.0.0.1:{no_tls}/v1"],
 )
 async def test_a_connection_that_is_refused_costs_no_budget(base_url: str) -> None:
-    """Nor an unknown name, nor TLS that fails: the second question need not wait, and no money is gone."""
+    """Nor an unknown name, nor TLS that fails: the second question need not wait, and no money is
+    gone.
+    """
     with no_tls() as port:
         verdicts = await two_verdicts(base_url.format(free=free_port(), no_tls=port), max_retries=1)
     for verdict in verdicts:
@@ -292,7 +352,9 @@ async def test_a_connection_that_is_refused_costs_no_budget(base_url: str) -> No
         assert (verdict.cost, verdict.requests) == (0, 0)
 
 
-@pytest.mark.parametrize("does", [Does(resets=True), grades("C", cut_at=20), fails(500)], ids=["reset", "cut", "500"])
+@pytest.mark.parametrize(
+    "does", [Does(resets=True), grades("C", cut_at=20), fails(500)], ids=["reset", "cut", "500"]
+)
 async def test_a_request_that_may_have_arrived_costs_its_budget(does: Does) -> None:
     with scripted_openai(lambda _: does) as server:
         one, other = await two_verdicts(server.url, max_retries=0)

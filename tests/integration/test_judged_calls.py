@@ -1,8 +1,9 @@
-"""Calls are judged while the judge and the evaluator are killed with -9: no score is lost, and nothing is asked twice that
-was answered.
+"""Calls are judged while the judge and the evaluator are killed with -9: no score is lost, and
+nothing is asked twice that was answered.
 
-The same records are evaluated twice, in peace and with kills, by processes as an operator starts them. The endpoint says the
-same whenever it is asked the same, so that only a mistake of ours can make the final scores differ.
+The same records are evaluated twice, in peace and with kills, by processes as an operator starts
+them. The endpoint says the same whenever it is asked the same, so that only a mistake of ours can
+make the final scores differ.
 """
 
 import asyncio
@@ -49,11 +50,15 @@ KILLS: tuple[tuple[float, tuple[str, ...]], ...] = (
 )
 """Who is killed when so much of all that is asked in peace was asked."""
 CALL_AGO_MS = 200_000
-"""The first call began so long ago: all of them are over when they are read, and wait for their verdicts."""
+"""The first call began so long ago: all of them are over when they are read, and wait for their
+verdicts.
+"""
 CALLS_APART_MS = 1_000
 PATIENCE_SECONDS = 90
 ACKNOWLEDGED_SECONDS = 1.0
-"""From the endpoint's answers to the broker's acknowledgement of the verdict at most, on a busy machine."""
+"""From the endpoint's answers to the broker's acknowledgement of the verdict at most, on a busy
+machine.
+"""
 DRAIN_SECONDS = 0.5
 """The broker's records are read by then."""
 
@@ -61,7 +66,8 @@ _KINDS = ("cascade", "phone", "s2s")
 
 
 def calls_with_goals(folder: Path, now_ms: int) -> list[Sent]:
-    """The records of all calls as they came; each call names a goal set of its own, which is written into the folder.
+    """The records of all calls as they came; each call names a goal set of its own, which is
+    written into the folder.
 
     A set of its own makes every question another one, also where simulated callers say the same.
     """
@@ -70,20 +76,31 @@ def calls_with_goals(folder: Path, now_ms: int) -> list[Sent]:
         name = f"goals-{number}"
         folder.joinpath(f"{name}.json").write_text(json.dumps(_goal_set(name)))
         start_ms = now_ms - CALL_AGO_MS + number * CALLS_APART_MS
-        call = simulate_call(number, start_ms=start_ms, kind=_KINDS[number % len(_KINDS)])  # type: ignore[arg-type]  # the names are right
+        # the names are right
+        call = simulate_call(number, start_ms=start_ms, kind=_KINDS[number % len(_KINDS)])  # type: ignore[arg-type]
         for event in call.wire_events():
             value = event.value
             if event.event_name == "call_started":
                 value = json.dumps({**json.loads(value), "goals": name}).encode()
             records.append(
-                Sent(InputSource(event.source), call.call.conversation_id, value, number % PARTITIONS, event.arrival_ms)
+                Sent(
+                    InputSource(event.source),
+                    call.call.conversation_id,
+                    value,
+                    number % PARTITIONS,
+                    event.arrival_ms,
+                )
             )
     return sorted(records, key=lambda record: record.at_ms)
 
 
 def _goal_set(name: str) -> dict[str, object]:
     judged = [
-        {"id": f"judged-{place}", "details": f"Matter {place} of {name} is settled.", "check": {"kind": "judge"}}
+        {
+            "id": f"judged-{place}",
+            "details": f"Matter {place} of {name} is settled.",
+            "check": {"kind": "judge"},
+        }
         for place in range(JUDGED_SUBGOALS)
     ]
     by_code = [
@@ -110,7 +127,9 @@ def verdict_on(asked: Asked) -> Does:
 class Role:
     """A role in a process of its own, and the next process after a kill."""
 
-    def __init__(self, name: str, folder: Path, environment: dict[str, str], running: ExitStack) -> None:
+    def __init__(
+        self, name: str, folder: Path, environment: dict[str, str], running: ExitStack
+    ) -> None:
         self._name = name
         self._folder = folder
         self._environment = environment
@@ -160,8 +179,10 @@ class Evening:
     Attributes:
         asked: The prompts the endpoint got, in order.
         scores: The values of `scores`.
-        lost: By prompt, the requests of judges that were killed before their question's verdict was on its topic.
-        lost_late: Of these, how long before the kill in seconds, where that is more than an acknowledgement takes.
+        lost: By prompt, the requests of judges that were killed before their question's verdict was
+            on its topic.
+        lost_late: Of these, how long before the kill in seconds, where that is more than an
+            acknowledgement takes.
     """
 
     bootstrap: str
@@ -174,7 +195,9 @@ class Evening:
     lost_late: list[float] = field(default_factory=list)
 
     def hold(self, records: Sequence[Sent], peaceful_requests: int | None) -> None:
-        """Evaluates until all calls are closed; with kills, if it is known how much is asked without them."""
+        """Evaluates until all calls are closed; with kills, if it is known how much is asked
+        without them.
+        """
         self.folder.mkdir()
         with scripted_openai(verdict_on) as server, ExitStack() as running:
             environment = self._environment(server)
@@ -185,16 +208,26 @@ class Evening:
                 for topic in (SCORES_TOPIC, JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC)
             )
             roles = {
-                name: Role(name, self.folder, environment, running) for name in ("sequencer", "judge", "evaluator")
+                name: Role(name, self.folder, environment, running)
+                for name in ("sequencer", "judge", "evaluator")
             }
-            kills = [] if peaceful_requests is None else [(at * peaceful_requests, names) for at, names in KILLS]
+            kills = (
+                []
+                if peaceful_requests is None
+                else [(at * peaceful_requests, names) for at, names in KILLS]
+            )
             closed = 0
             deadline = time.monotonic() + patient(PATIENCE_SECONDS)
             while closed < CALLS:
-                assert time.monotonic() < deadline, f"{closed} of {CALLS} calls are closed; see {self.folder}"
+                assert time.monotonic() < deadline, (
+                    f"{closed} of {CALLS} calls are closed; see {self.folder}"
+                )
                 for role in roles.values():
                     role.must_run()
-                closed += sum(isinstance(row, CallRow) and row.state == "closed" for row in rows_in(scores.read(0.05)))
+                closed += sum(
+                    isinstance(row, CallRow) and row.state == "closed"
+                    for row in rows_in(scores.read(0.05))
+                )
                 if kills and len(server.asked) >= kills[0][0]:
                     self._strike(kills.pop(0)[1], roles, server)
             assert not kills, f"all was judged before {kills}"
@@ -213,8 +246,12 @@ class Evening:
         """All records of their topic."""
         return [JudgeVerdict.model_validate_json(value) for value in self._verdicts.values]
 
-    def _strike(self, names: Sequence[str], roles: Mapping[str, Role], server: ScriptedOpenAI) -> None:
-        """Kills these at once, and starts the next ones when the lost questions of a judge are known."""
+    def _strike(
+        self, names: Sequence[str], roles: Mapping[str, Role], server: ScriptedOpenAI
+    ) -> None:
+        """Kills these at once, and starts the next ones when the lost questions of a judge are
+        known.
+        """
         for name in names:
             roles[name].kill()
         killed_at = time.monotonic()
@@ -222,12 +259,16 @@ class Evening:
             self._requests.read(DRAIN_SECONDS)
             self._verdicts.read(DRAIN_SECONDS)
             answered = {verdict.request_id for verdict in self.verdicts()}
-            request_ids = {prompt: request.request_id for prompt, request in self.questions().items()}
+            request_ids = {
+                prompt: request.request_id for prompt, request in self.questions().items()
+            }
             new = server.asked[len(self.asked) :]
             lost = [each for each in new if request_ids[each.user] not in answered]
             self.lost.update(each.user for each in lost)
             ages = [killed_at - each.ended for each in lost if each.ended is not None]
-            self.lost_late += [seconds for seconds in ages if seconds > patient(ACKNOWLEDGED_SECONDS)]
+            self.lost_late += [
+                seconds for seconds in ages if seconds > patient(ACKNOWLEDGED_SECONDS)
+            ]
             self.asked += [each.user for each in new]
         for name in names:
             roles[name].start()
@@ -235,10 +276,13 @@ class Evening:
     def _environment(self, server: ScriptedOpenAI) -> dict[str, str]:
         return {
             **variables(self.bootstrap, self.prefix),
-            "CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one",  # so that the next one need not wait for the group
+            # so that the next one need not wait for the group
+            "CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one",
             "CALLGAUGE_GOALS__FOLDER": str(self.goals),
             "CALLGAUGE_GOALS__ASKS_JUDGE": "true",
-            "CALLGAUGE_GOALS__VERDICT_DEADLINE_MS": str(PATIENCE_SECONDS * 1_000 + 10 * CALL_AGO_MS),
+            "CALLGAUGE_GOALS__VERDICT_DEADLINE_MS": str(
+                PATIENCE_SECONDS * 1_000 + 10 * CALL_AGO_MS
+            ),
             # When a call counts as stuck hangs on when verdicts come: it is not compared.
             "CALLGAUGE_GOALS__STALL_TURNS": "1000",
             "CALLGAUGE_GOALS__STALL_MS": "100000000",
@@ -272,9 +316,14 @@ def test_kills_during_judging_lose_no_score_and_ask_nothing_again(
     assert findings.is_clean, "\n".join(findings.examples)
     assert findings.calls == CALLS
 
-    # Every question: as often as needed, and again if a killed judge had asked it without an acknowledged verdict.
+    # Every question: as often as needed, and again if a killed judge had asked it without an
+    # acknowledged verdict.
     asked = Counter(storm.asked)
-    again = {prompt: count for prompt, count in asked.items() if count > REQUESTS_PER_QUESTION + storm.lost[prompt]}
+    again = {
+        prompt: count
+        for prompt, count in asked.items()
+        if count > REQUESTS_PER_QUESTION + storm.lost[prompt]
+    }
     assert again == {}
     assert storm.lost.total() > 0, "no kill struck a question"
     assert storm.lost_late == []
@@ -285,7 +334,9 @@ def test_kills_during_judging_lose_no_score_and_ask_nothing_again(
 
 
 def _require_substance(rows: Sequence[Row]) -> None:
-    """The calls are such that there is something to lose: turns, subgoals of both kinds, reached and not reached."""
+    """The calls are such that there is something to lose: turns, subgoals of both kinds, reached
+    and not reached.
+    """
     finals = newest_rows(rows)
     assert sum(isinstance(row, TurnRow) and row.progress is not None for row in finals) > 2 * CALLS
     goals = [row.goals for row in finals if isinstance(row, CallRow) and row.goals is not None]
@@ -293,7 +344,9 @@ def _require_substance(rows: Sequence[Row]) -> None:
     assert len(subgoals) == CALLS * (JUDGED_SUBGOALS + 2)
     assert sum(each.by_judge for each in goals) == CALLS * JUDGED_SUBGOALS
     for is_judged in (True, False):
-        reached = [each.reached_turn is not None for each in subgoals if _is_judged(each) == is_judged]
+        reached = [
+            each.reached_turn is not None for each in subgoals if _is_judged(each) == is_judged
+        ]
         assert set(reached) == {True, False}, f"of those that a judge decides: {is_judged}"
 
 

@@ -1,4 +1,6 @@
-"""Simulated calls with a judge whose votes are scripted: `callgauge trials` against a computation by hand, and its time."""
+"""Simulated calls with a judge whose votes are scripted: `callgauge trials` against a computation
+by hand, and its time.
+"""
 
 import json
 import random
@@ -22,7 +24,9 @@ LEAST_TURNS: Final = 3
 MANY: Final = 200
 """With fewer calls the start of the command is a good part of the time."""
 MOST_OF_THE_SLOWEST: Final = 1.2
-"""Wall time of the run in times of its slowest chain of requests, where answers take as long as those of a large model."""
+"""Wall time of the run in times of its slowest chain of requests, where answers take as long as
+those of a large model.
+"""
 TRIALS, MAJORITY = 5, 3
 KS: Final = (1, 5, 30)
 INVALID: Final = "XXXXX"
@@ -35,10 +39,14 @@ JUDGE: Final = {
 GOALS: Final = {
     "id": "any",
     "subgoals": [
-        {"id": "even", "details": "the case is even", "check": {"kind": "says", "speaker": "user", "pattern": r"case \d{0,2}[02468]\)"}},
+        {
+            "id": "even",
+            "details": "the case is even",
+            "check": {"kind": "says", "speaker": "user", "pattern": r"case \d{0,2}[02468]\)"},
+        },
         {"id": "done", "details": "it is done", "check": {"kind": "judge"}},
     ],
-}  # fmt: skip
+}
 
 
 # The script: it decides each vote by the number of the call and the turn.
@@ -51,14 +59,21 @@ def done_in(case: int) -> int | None:
 
 @cache
 def letters(case: int, turn: int) -> str:
-    """Five votes that decide, with up to two against the majority; or five answers without a grade."""
+    """Five votes that decide, with up to two against the majority; or five answers
+    without a grade.
+    """
     if case % 25 == 7:
         return INVALID
     drawn = random.Random(f"{case} {turn}")  # noqa: S311 - a script, not a secret
     majority, minority = "CI" if turn == done_in(case) else "IC"
     votes = list(
         drawn.choice(
-            [majority * 5, majority * 4 + minority, majority * 3 + minority * 2, majority * 3 + minority + "X"]
+            [
+                majority * 5,
+                majority * 4 + minority,
+                majority * 3 + minority * 2,
+                majority * 3 + minority + "X",
+            ]
         )
     )
     drawn.shuffle(votes)
@@ -81,7 +96,9 @@ def turns_asked(case: int, turns: int) -> int:
 
 
 def write_calls(path: Path, calls: int) -> list[int]:
-    """Writes simulated calls, whose callers name the number of the call; gives the number of turns of each."""
+    """Writes simulated calls, whose callers name the number of the call; gives the number of turns
+    of each.
+    """
     lines: list[str] = []
     turns: list[int] = []
     for seed in count():
@@ -101,8 +118,12 @@ def write_calls(path: Path, calls: int) -> list[int]:
     return turns
 
 
-@pytest.mark.parametrize(("calls", "delay_seconds"), [(40, 0.05), pytest.param(MANY, 4.0, marks=pytest.mark.long)])
-def test_the_comparison_is_the_one_by_hand(tmp_path: Path, calls: int, delay_seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("calls", "delay_seconds"), [(40, 0.05), pytest.param(MANY, 4.0, marks=pytest.mark.long)]
+)
+def test_the_comparison_is_the_one_by_hand(
+    tmp_path: Path, calls: int, delay_seconds: float
+) -> None:
     path, goals = tmp_path / "calls.jsonl", tmp_path / "goals.json"
     turns = write_calls(path, calls)
     goals.write_text(json.dumps(GOALS))
@@ -122,9 +143,17 @@ def test_the_comparison_is_the_one_by_hand(tmp_path: Path, calls: int, delay_sec
     with scripted_openai(script) as server:
         began = time.monotonic()
         result = ended(
-            "trials", str(path), "--goals", str(goals), "--judge", "on", "--json", *(f"--k={k}" for k in KS),
-            OPENAI_BASE_URL=server.url, **JUDGE,
-        )  # fmt: skip
+            "trials",
+            str(path),
+            "--goals",
+            str(goals),
+            "--judge",
+            "on",
+            "--json",
+            *(f"--k={k}" for k in KS),
+            OPENAI_BASE_URL=server.url,
+            **JUDGE,
+        )
         wall_seconds = time.monotonic() - began
     assert result.code == 0, result.err
     (group,) = json.loads(result.out)["goal_sets"]
@@ -135,24 +164,35 @@ def test_the_comparison_is_the_one_by_hand(tmp_path: Path, calls: int, delay_sec
     # A call that misses a subgoal fails, even if the other one is unknown.
     known = [case for case in cases if case in reached or case % 2]
     n, c = len(known), sum(all(each) for each in reached.values())
-    assert (group["trials"], group["successes"], group["unscored"]) == (calls, c, {"invalid_answers": calls - n})
+    assert (group["trials"], group["successes"], group["unscored"]) == (
+        calls,
+        c,
+        {"invalid_answers": calls - n},
+    )
     assert group["success_rate"] == pytest.approx(c / n)
-    assert group["mean_progress"] == pytest.approx(sum(map(sum, reached.values())) / (2 * len(judged)))
+    assert group["mean_progress"] == pytest.approx(
+        sum(map(sum, reached.values())) / (2 * len(judged))
+    )
     for k, passes in zip(KS, group["pass"], strict=True):
         none = all_of = Fraction(1)
         for drawn in range(k):
             none *= Fraction(max(0, n - c - drawn), n - drawn)
             all_of *= Fraction(max(0, c - drawn), n - drawn)
-        expected = {"pass_at_k": pytest.approx(float(1 - none)), "pass_hat_k": pytest.approx(float(all_of))}
+        expected = {
+            "pass_at_k": pytest.approx(float(1 - none)),
+            "pass_hat_k": pytest.approx(float(all_of)),
+        }
         assert passes == {"k": k, **expected}
 
     used = {
-        case: [poll(letters(case, turn)) for turn in range(1, turns_asked(case, turns[case]) + 1)] for case in cases
+        case: [poll(letters(case, turn)) for turn in range(1, turns_asked(case, turns[case]) + 1)]
+        for case in cases
     }
     deciding = [used[case][-1][1].replace("X", "") for case in judged]
     assert group["judge"] == {
         "agreement": pytest.approx(
-            sum(max(each.count("C"), each.count("I")) for each in deciding) / sum(map(len, deciding))
+            sum(max(each.count("C"), each.count("I")) for each in deciding)
+            / sum(map(len, deciding))
         ),
         "votes": sum(map(len, deciding)),
         "verdicts": len(judged),
@@ -161,14 +201,21 @@ def test_the_comparison_is_the_one_by_hand(tmp_path: Path, calls: int, delay_sec
     }
     missed = {each["id"]: each["missed"] for each in group["subgoals"]}
     assert missed == {"even": calls // 2, "done": sum(done_in(case) is None for case in judged)}
-    last = {case: max(done_in(case) or 0, case % 2 == 0) for case in judged if not all(reached[case])}
+    last = {
+        case: max(done_in(case) or 0, case % 2 == 0) for case in judged if not all(reached[case])
+    }
     stalls = Counter(last[case] + 1 if last[case] < turns[case] else None for case in last)
     assert {each["turn"]: len(each["calls"]) for each in group["stalls"]} == stalls
 
     assert len(server.asked) == sum(len(votes) for polls in used.values() for _, votes in polls), (
         "nothing is asked twice"
     )
-    slowest_seconds = delay_seconds * max(sum(waves for waves, _ in polls) for polls in used.values())
-    print(f"{len(server.asked)} requests in {wall_seconds:.1f} s; the slowest chain takes {slowest_seconds:.1f} s")
+    slowest_seconds = delay_seconds * max(
+        sum(waves for waves, _ in polls) for polls in used.values()
+    )
+    print(
+        f"{len(server.asked)} requests in {wall_seconds:.1f} s; the slowest chain takes "
+        f"{slowest_seconds:.1f} s"
+    )
     if calls >= MANY:
         assert wall_seconds <= patient(MOST_OF_THE_SLOWEST * slowest_seconds)

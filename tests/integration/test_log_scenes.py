@@ -1,8 +1,10 @@
-"""Scenes on a real Kafka in which a clock would take delay for silence: sequencer and evaluator restart, stand still, catch up, wait.
+"""Scenes on a real Kafka in which a clock would take delay for silence: sequencer and evaluator
+restart, stand still, catch up, wait.
 
-What comes out is compared with a fold of the inputs alone, by the broker's times, as if nothing had happened: the same calls are
-closed for the same reasons, the same silences are dead air, the same latencies are counted under the same agents. Calls with a silence
-of 2.9 or 3.1 s have 0 or 1, as their own times say. `SCENE_SECONDS` sets how long the long stop lasts.
+What comes out is compared with a fold of the inputs alone, by the broker's times, as if nothing had
+happened: the same calls are closed for the same reasons, the same silences are dead air, the same
+latencies are counted under the same agents. Calls with a silence of 2.9 or 3.1 s have 0 or 1, as
+their own times say. `SCENE_SECONDS` sets how long the long stop lasts.
 """
 
 import asyncio
@@ -28,7 +30,14 @@ from schemas.log import Event, Tick, placed_in
 from schemas.rows import CallRow, Row, TurnRow, number
 from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from tests.chaos.load.call_pool import CallTemplate, make_pool
-from tests.chaos.load.silences import LENGTHS_MS, LONG_MS, NAME_START, Silence, SilenceTimes, silence_name
+from tests.chaos.load.silences import (
+    LENGTHS_MS,
+    LONG_MS,
+    NAME_START,
+    Silence,
+    SilenceTimes,
+    silence_name,
+)
 from tests.chaos.verdict.undisturbed import undisturbed
 from tests.chaos.verdict.verdict import limits_of
 from tests.integration.processes import Process, started
@@ -61,7 +70,8 @@ pytestmark = [
     pytest.mark.service(
         limits__idle_ms=str(IDLE_SECONDS * 1_000),
         limits__closing_grace_ms="1000",
-        limits__delivery_allowance_ms="0",  # so that a silence of a little more than 3 s is dead air
+        # so that a silence of a little more than 3 s is dead air
+        limits__delivery_allowance_ms="0",
     ),
 ]
 
@@ -73,7 +83,9 @@ def now_ms() -> int:
 
 
 def exchange(at_ms: int) -> Iterator[tuple[int, InputSource, bytes]]:
-    """A question and its answer, 0.8 s later, of which nothing is dead air: when each event is, its input and its bytes."""
+    """A question and its answer, 0.8 s later, of which nothing is dead air: when each event is, its
+    input and its bytes.
+    """
     for after_ms, kind in (
         (0, "user_speech_started"),
         (400, "user_speech_stopped"),
@@ -81,7 +93,11 @@ def exchange(at_ms: int) -> Iterator[tuple[int, InputSource, bytes]]:
         (1_600, "bot_speech_stopped"),
     ):
         time_ms = at_ms + after_ms
-        event = {"type": "speech_event", "timestamp": time_ms, "data": {"kind": kind, "timestamp": time_ms / 1_000}}
+        event = {
+            "type": "speech_event",
+            "timestamp": time_ms,
+            "data": {"kind": kind, "timestamp": time_ms / 1_000},
+        }
         yield time_ms, InputSource.PIPECAT, json.dumps(event).encode()
 
 
@@ -149,7 +165,9 @@ class Player:
                 await self._play(name, [over(now_ms())])
                 return
             await asyncio.sleep(max(0, wait_ms) / 1_000)
-            await self._send(name, InputSource(event.source), event.rendered(begin_ms // 1_000, name.encode()))
+            await self._send(
+                name, InputSource(event.source), event.rendered(begin_ms // 1_000, name.encode())
+            )
 
     async def _play_silence(self, number: int) -> None:
         name = self._begin(silence_name(number))
@@ -166,7 +184,9 @@ class Player:
             names.append(name)
         return name
 
-    async def _play(self, name: str, events: Iterable[tuple[int, InputSource, bytes]], pause_ms: int = 0) -> None:
+    async def _play(
+        self, name: str, events: Iterable[tuple[int, InputSource, bytes]], pause_ms: int = 0
+    ) -> None:
         for at_ms, source, value in events:
             await asyncio.sleep(max(0, at_ms - now_ms()) / 1_000)
             await self._send(name, source, value)
@@ -177,8 +197,12 @@ class Player:
 
 
 @asynccontextmanager
-async def steady_calls(producer: AIOKafkaProducer, environment: dict[str, str]) -> AsyncIterator[Player]:
-    """Calls that go on while the body runs; at the end all of them are over, but those that hung up."""
+async def steady_calls(
+    producer: AIOKafkaProducer, environment: dict[str, str]
+) -> AsyncIterator[Player]:
+    """Calls that go on while the body runs; at the end all of them are over, but those that hung
+    up.
+    """
     player = Player(producer, environment["CALLGAUGE_TOPIC_PREFIX"])
     async with asyncio.TaskGroup() as tasks:
         for number in range(STEADY_CALLS):
@@ -195,19 +219,25 @@ async def steady_calls(producer: AIOKafkaProducer, environment: dict[str, str]) 
 
 @pytest.fixture
 def start(environment: dict[str, str], tmp_path: Path) -> Iterator[Start]:
-    """Starts a role in a process of its own, and returns when it works; all are killed at the end."""
+    """Starts a role in a process of its own, and returns when it works; all are killed
+    at the end.
+    """
     with ExitStack() as running:
 
         def start_one(role: str) -> Process:
             output = tmp_path / f"{role}-{time.monotonic_ns()}.log"
             process = running.enter_context(started(output, "run", "--roles", role, **environment))
-            process.printed({"sequencer": "sequencer_active", "evaluator": "evaluator_ready"}[role], WAIT_SECONDS)
+            process.printed(
+                {"sequencer": "sequencer_active", "evaluator": "evaluator_ready"}[role],
+                WAIT_SECONDS,
+            )
             return process
 
         yield start_one
 
 
-# --- what came out, and what had to -----------------------------------------------------------------------------------
+# --- what came out, and what had to
+# -----------------------------------------------------------------------------------
 
 
 class Told(NamedTuple):
@@ -233,7 +263,13 @@ def told(rows: Sequence[Row]) -> Told:
     closed = [row for row in rows if isinstance(row, CallRow) and row.state == "closed"]
     return Told(
         sorted(
-            (row.conversation_id, row.close_reason or CloseReason.ENDED, row.ended_reason, row.turns) for row in closed
+            (
+                row.conversation_id,
+                row.close_reason or CloseReason.ENDED,
+                row.ended_reason,
+                row.turns,
+            )
+            for row in closed
         ),
         sorted((call, each.since_ms) for (call, _), row in turns.items() for each in row.dead_air),
         sorted(
@@ -241,7 +277,11 @@ def told(rows: Sequence[Row]) -> Told:
             for row in rows
             if isinstance(row, TurnRow) and "wait" in row.news
         ),
-        sorted((*turn, wait_ms) for turn, row in turns.items() if (wait_ms := number(row.wait_ms)) is not None),
+        sorted(
+            (*turn, wait_ms)
+            for turn, row in turns.items()
+            if (wait_ms := number(row.wait_ms)) is not None
+        ),
     )
 
 
@@ -250,11 +290,15 @@ Inputs = dict[InputSource, list[ConsumerRecord]]
 
 
 async def inputs_of(environment: dict[str, str]) -> Inputs:
-    return {source: await records_on(environment, TOPIC_BY_SOURCE[source]) for source in CALL_SOURCES}
+    return {
+        source: await records_on(environment, TOPIC_BY_SOURCE[source]) for source in CALL_SOURCES
+    }
 
 
 def as_live(inputs: Inputs, limits: Limits) -> Told:
-    """Returns the result of an evaluator that never stops and reads each record at its broker time."""
+    """Returns the result of an evaluator that never stops and reads each record at its
+    broker time.
+    """
     arrived = sorted(
         ((source, record) for source, records in inputs.items() for record in records),
         key=lambda each: each[1].timestamp,
@@ -267,15 +311,26 @@ def as_live(inputs: Inputs, limits: Limits) -> Told:
             log.append(Tick.of(0, known_ms, {}))
         log.append(
             Event(
-                TOPIC_BY_SOURCE[source], record.partition, record.offset, record.timestamp, record.key, record.value,
-                record.headers, source, 0, 0, place,
+                TOPIC_BY_SOURCE[source],
+                record.partition,
+                record.offset,
+                record.timestamp,
+                record.key,
+                record.value,
+                record.headers,
+                source,
+                0,
+                0,
+                place,
             )
-        )  # fmt: skip
+        )
     return told(undisturbed(log, limits).rows)
 
 
 async def require_as_live(environment: dict[str, str], names: Sequence[str]) -> tuple[Told, Inputs]:
-    """Waits until all calls are closed, and checks that their scores are those of an evaluator that never stops."""
+    """Waits until all calls are closed, and checks that their scores are those of an evaluator that
+    never stops.
+    """
     assert (await closed_rows(environment, len(names), WAIT_SECONDS)).keys() == set(names)
     scores = await records_on(environment, SCORES_TOPIC)
     found = told(rows_in(each.value for each in scores))
@@ -289,7 +344,9 @@ async def require_as_live(environment: dict[str, str], names: Sequence[str]) -> 
 
 
 def require_silences(found: Told, inputs: Inputs, first_ms: int, last_ms: int) -> None:
-    """Each call with a silence of a known length has the dead airs that its own times say, those inside this time too."""
+    """Each call with a silence of a known length has the dead airs that its own times say, those
+    inside this time too.
+    """
     times = SilenceTimes()
     for records in inputs.values():
         for each in records:
@@ -329,11 +386,14 @@ def require_steady(player: Player, found: Told, inputs: Inputs) -> None:
 
 async def longest_pause_ms(environment: dict[str, str]) -> int:
     """The longest time in which nothing was appended to the log."""
-    stamps_ms: list[int] = sorted(each.timestamp for each in await records_on(environment, EVENTS_TOPIC))
+    stamps_ms: list[int] = sorted(
+        each.timestamp for each in await records_on(environment, EVENTS_TOPIC)
+    )
     return max(after - before for before, after in pairwise(stamps_ms))
 
 
-# --- the scenes -------------------------------------------------------------------------------------------------------
+# --- the scenes
+# -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_sequencer_that_is_killed_or_stopped_and_started_again_is_no_silence(
@@ -355,7 +415,9 @@ async def test_a_sequencer_that_is_killed_or_stopped_and_started_again_is_no_sil
     assert await longest_pause_ms(environment) > AWAY_SECONDS * 1_000
 
 
-@pytest.mark.parametrize("seconds", [STOP_SECONDS, pytest.param(LONG_STOP_SECONDS, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seconds", [STOP_SECONDS, pytest.param(LONG_STOP_SECONDS, marks=pytest.mark.long)]
+)
 async def test_calls_go_on_while_sequencer_and_evaluator_are_away(
     environment: dict[str, str], producer: AIOKafkaProducer, start: Start, seconds: float
 ) -> None:
@@ -383,7 +445,9 @@ class Line:
 
     def put(self, events: Iterable[tuple[int, InputSource, bytes]]) -> None:
         partition = zlib.crc32(self.name.encode()) % PARTITIONS
-        self.sent += [Sent(source, self.name, value, partition, at_ms) for at_ms, source, value in events]
+        self.sent += [
+            Sent(source, self.name, value, partition, at_ms) for at_ms, source, value in events
+        ]
 
 
 def line_of(name: str, begin_ms: int, *pauses_ms: int, ends: bool = True) -> Line:
@@ -413,14 +477,20 @@ def silence_line(number: int, begin_ms: int) -> Line:
 def simulated_line(number: int, begin_ms: int, call: CallTemplate) -> Line:
     line = Line(f"call-{number}")
     line.put(
-        (begin_ms + each.after_ms, InputSource(each.source), each.rendered(begin_ms // 1_000, line.name.encode()))
+        (
+            begin_ms + each.after_ms,
+            InputSource(each.source),
+            each.rendered(begin_ms // 1_000, line.name.encode()),
+        )
         for each in call.events
     )
     return line
 
 
 def backlog_lines(begin_ms: int, limits: Limits) -> list[Line]:
-    """Calls of ten minutes, all over by the end: simulated ones, those with a silence, and those that are quiet for minutes."""
+    """Calls of ten minutes, all over by the end: simulated ones, those with a silence, and those
+    that are quiet for minutes.
+    """
     rng = random.Random(7)  # noqa: S311  # a reproducible backlog, nothing secret
     pool = make_pool(7, SIMULATED_CALLS)
     quiet_ms = limits.idle_ms - 20_000
@@ -457,9 +527,15 @@ async def test_a_backlog_of_ten_minutes_tells_what_was_told_live(
 @pytest.mark.service(limits__closing_grace_ms="1000", limits__delivery_allowance_ms="0")
 @pytest.mark.parametrize("seconds", [6, pytest.param(20, marks=pytest.mark.long)])
 async def test_an_input_that_is_read_later_than_the_others_takes_no_agent_from_a_latency(
-    environment: dict[str, str], producer: AIOKafkaProducer, start: Start, tmp_path: Path, seconds: float
+    environment: dict[str, str],
+    producer: AIOKafkaProducer,
+    start: Start,
+    tmp_path: Path,
+    seconds: float,
 ) -> None:
-    """The agent of a call stands in the audit log alone, which the sequencer gets up to so many seconds later."""
+    """The agent of a call stands in the audit log alone, which the sequencer gets up to so many
+    seconds later.
+    """
     behind = {"topic": TOPIC_BY_SOURCE[InputSource.AUDIT], "seconds": seconds}
     bootstrap, prefix = environment["CALLGAUGE_BOOTSTRAP"], environment["CALLGAUGE_TOPIC_PREFIX"]
     with sequencer(tmp_path / "sequencer.log", bootstrap, prefix, behind=behind) as running:
@@ -484,6 +560,7 @@ async def test_an_input_that_is_read_later_than_the_others_takes_no_agent_from_a
     late_ms = [
         record.timestamp - placed.origin.time_ms
         for record in await records_on(environment, EVENTS_TOPIC)
-        if (placed := placed_in(record.headers)) is not None and placed.origin.source is InputSource.PIPECAT
+        if (placed := placed_in(record.headers)) is not None
+        and placed.origin.source is InputSource.PIPECAT
     ]
     assert max(late_ms) > 800 * seconds, "the others waited for it"

@@ -1,4 +1,6 @@
-"""An assistant asks `callgauge mcp`: the SDK's own client over standard input and output, on a folder and on a real Kafka."""
+"""An assistant asks `callgauge mcp`: the SDK's own client over standard input and output, on a
+folder and on a real Kafka.
+"""
 
 import asyncio
 import json
@@ -23,7 +25,14 @@ from tests.support.monitoring import prometheus
 from tests.support.patience import patient
 
 TOOLS = {
-    *("what_is_wrong_now", "find_running_calls", "find_past_calls", "show_call", "compare_calls", "compare_periods"),
+    *(
+        "what_is_wrong_now",
+        "find_running_calls",
+        "find_past_calls",
+        "show_call",
+        "compare_calls",
+        "compare_periods",
+    ),
     "find_alerts",
 }
 STRANGE = "../../etc/p%2F'; DROP TABLE calls --\"\u202e\U000e0001😀"
@@ -60,7 +69,9 @@ class Assistant:
 @asynccontextmanager
 async def assistant(*arguments: str, **environment: str) -> AsyncIterator[Assistant]:
     """An assistant that has started the installed command."""
-    server = StdioServerParameters(command=str(COMMAND), args=["mcp", *arguments], env={**os.environ, **environment})
+    server = StdioServerParameters(
+        command=str(COMMAND), args=["mcp", *arguments], env={**os.environ, **environment}
+    )
     async with Client(stdio_client(server)) as client:
         yield Assistant(client)
 
@@ -82,13 +93,24 @@ def telling(name: str, text: str) -> list[dict[str, Any]]:
 
 def contents_of(folder: Path) -> dict[str, bytes]:
     """What the files of a folder have; the shared memory of SQLite has marks of its readers."""
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-shm", "-wal")))
+    files = (
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith(("-shm", "-wal"))
+    )
     return {str(path): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-async def test_an_assistant_asks_about_the_calls_of_a_folder(served: Served, is_running: bool) -> None:
-    play(served, spoken("call-one"), call("call-two"), telling("told", f"my card is {CARD}, write to {MAIL}"))
+async def test_an_assistant_asks_about_the_calls_of_a_folder(
+    served: Served, is_running: bool
+) -> None:
+    play(
+        served,
+        spoken("call-one"),
+        call("call-two"),
+        telling("told", f"my card is {CARD}, write to {MAIL}"),
+    )
     assert served.post(call("call-open", is_over=False)).status_code == 202
     async with assistant("--folder", str(served.folder)) as it:
         await it.until("find_running_calls", "call-open")
@@ -97,7 +119,10 @@ async def test_an_assistant_asks_about_the_calls_of_a_folder(served: Served, is_
         before = contents_of(served.folder) if not is_running else {}
         tools = (await it.client.list_tools()).tools
         assert {tool.name for tool in tools} == TOOLS
-        assert all(tool.description and tool.annotations and tool.annotations.read_only_hint for tool in tools)
+        assert all(
+            tool.description and tool.annotations and tool.annotations.read_only_hint
+            for tool in tools
+        )
         running = await it.listed("find_running_calls", agent="desk", text="open")
         assert running["call-open"]["state"] == "running"
         assert (await it.ask("find_running_calls", agent="nobody")).endswith("None.")
@@ -121,7 +146,9 @@ async def test_an_assistant_asks_about_the_calls_of_a_folder(served: Served, is_
 
         sides = await it.ask("compare_calls", first="call-one", second="call-two")
         assert "Longest wait: 0.90 s | 0.90 s | +0 %" in sides
-        periods = await it.ask("compare_periods", before="2d..1d", after="1d..0d", by="labels.agent")
+        periods = await it.ask(
+            "compare_periods", before="2d..1d", after="1d..0d", by="labels.agent"
+        )
         assert '{"group": {"labels.agent": "desk"}, "calls_before": 0, "calls_after": 3}' in periods
         wrong = await it.ask("what_is_wrong_now")
         assert ("nobody serves this folder" in wrong) == (not is_running)
@@ -130,15 +157,21 @@ async def test_an_assistant_asks_about_the_calls_of_a_folder(served: Served, is_
         assert "No call with the id 'call-nobody'" in await it.ask(
             "show_call", conversation_id="call-nobody", fails=True
         )
-        assert "there is no column 'p95'" in await it.ask("find_past_calls", where="p95 > 1", fails=True)
+        assert "there is no column 'p95'" in await it.ask(
+            "find_past_calls", where="p95 > 1", fails=True
+        )
         assert "'soon' is no moment" in await it.ask("find_past_calls", since="soon", fails=True)
-        assert "'soon' is no day" in await it.ask("compare_periods", before="soon", after="1d..0d", fails=True)
+        assert "'soon' is no day" in await it.ask(
+            "compare_periods", before="soon", after="1d..0d", fails=True
+        )
         assert "less than or equal to 100" in await it.ask("find_past_calls", most=101, fails=True)
         if not is_running:
             assert contents_of(served.folder) == before, "it writes nothing"
 
 
-async def test_an_id_with_strange_characters_goes_there_and_back_and_nowhere_else(served: Served) -> None:
+async def test_an_id_with_strange_characters_goes_there_and_back_and_nowhere_else(
+    served: Served,
+) -> None:
     play(served, spoken(STRANGE), "call-two")
     files = sorted(served.folder.rglob("*"))
     async with assistant("--folder", str(served.folder)) as it:
@@ -149,14 +182,18 @@ async def test_an_id_with_strange_characters_goes_there_and_back_and_nowhere_els
         assert "\u202e" not in shown
         assert "0.90 s | 0.90 s" in await it.ask("compare_calls", first=found, second="call-two")
         for name in ("../calls/token", "' OR ''='", "%", "\x00", "x" * 1_000):
-            assert "No call with the id" in await it.ask("show_call", conversation_id=name, fails=True)
+            assert "No call with the id" in await it.ask(
+                "show_call", conversation_id=name, fails=True
+            )
     token = (served.folder / "token").read_text().strip()
     assert token not in shown
     assert sorted(served.folder.rglob("*")) == files
 
 
 @pytest.mark.parametrize("setting", ["CALLGAUGE_CONSOLE__WORDS", "CALLGAUGE_LIMITS__WORDS"])
-async def test_words_that_are_hidden_are_neither_shown_nor_searched(served: Served, setting: str) -> None:
+async def test_words_that_are_hidden_are_neither_shown_nor_searched(
+    served: Served, setting: str
+) -> None:
     play(served, spoken("call-one"))
     async with assistant("--folder", str(served.folder), **{setting: "false"}) as it:
         shown = await it.ask("show_call", conversation_id="call-one")
@@ -175,7 +212,9 @@ async def test_a_long_call_is_cut_and_goes_on_from_a_line(served: Served) -> Non
         for event in events[1:-1]:
             data = event["data"] | {"timestamp": event["data"]["timestamp"] - 60 + 7 * turn}
             data |= {"content": f"{turn} {line}"} if "content" in data else {}
-            words.append(event | {"timestamp": event["timestamp"] - 60_000 + 7_000 * turn, "data": data})
+            words.append(
+                event | {"timestamp": event["timestamp"] - 60_000 + 7_000 * turn, "data": data}
+            )
     play(served, [events[0] | {"timestamp": started_at - 60_000}, *words, events[-1]])
     async with assistant("--folder", str(served.folder)) as it:
         lines: list[str] = []
@@ -189,14 +228,25 @@ async def test_a_long_call_is_cut_and_goes_on_from_a_line(served: Served) -> Non
         assert answers == 3
         beyond = await it.ask("show_call", conversation_id="call-long", first_line=len(lines) + 1)
         assert beyond == f"The call has {len(lines)} lines."
-    assert [f"{turn} word0" in line for turn, line in zip(range(6), lines[-6:], strict=True)] == [True] * 6
+    assert [f"{turn} word0" in line for turn, line in zip(range(6), lines[-6:], strict=True)] == [
+        True
+    ] * 6
 
 
 async def test_alerts_are_those_that_the_pages_show(tmp_path: Path) -> None:
-    rule = {"alert": "AnswersSlow", "expr": "vector(1) > 0.5", "for": "1h", "annotations": {"summary": "Callers wait."}}
+    rule = {
+        "alert": "AnswersSlow",
+        "expr": "vector(1) > 0.5",
+        "for": "1h",
+        "annotations": {"summary": "Callers wait."},
+    }
     rule["labels"] = {"severity": "critical", "agent": "desk"}
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "g", "interval": "1s", "rules": [rule]}]}))
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"rule_files": [str(tmp_path / "rules.yml")]}))
+    (tmp_path / "rules.yml").write_text(
+        yaml.safe_dump({"groups": [{"name": "g", "interval": "1s", "rules": [rule]}]})
+    )
+    (tmp_path / "prometheus.yml").write_text(
+        yaml.safe_dump({"rule_files": [str(tmp_path / "rules.yml")]})
+    )
     nobody = {"CALLGAUGE_CONSOLE__ALERTMANAGER": "http://127.0.0.1:1"}
     with prometheus(tmp_path / "prometheus.yml", tmp_path) as server:
         async with assistant(CALLGAUGE_CONSOLE__PROMETHEUS=server, **nobody) as it:
@@ -207,7 +257,9 @@ async def test_alerts_are_those_that_the_pages_show(tmp_path: Path) -> None:
     assert "Callers wait." in told
 
 
-async def test_an_assistant_asks_about_the_calls_of_a_kafka(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_an_assistant_asks_about_the_calls_of_a_kafka(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     write_sample(environment, "sample-call", STRANGE)
     write(environment, *call_of_now("call-now"))
     async with assistant("--bootstrap", environment["CALLGAUGE_BOOTSTRAP"], **environment) as it:
@@ -228,9 +280,14 @@ async def test_an_assistant_asks_about_the_calls_of_a_kafka(environment: dict[st
 
 
 @pytest.mark.parametrize(("is_signalled", "code"), [(True, -signal.SIGINT), (False, 0)])
-def test_ctrl_c_and_the_end_of_its_input_end_it(tmp_path: Path, is_signalled: bool, code: int) -> None:
+def test_ctrl_c_and_the_end_of_its_input_end_it(
+    tmp_path: Path, is_signalled: bool, code: int
+) -> None:
     with subprocess.Popen(
-        [COMMAND, "mcp", "--folder", tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [COMMAND, "mcp", "--folder", tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,4 +1,6 @@
-"""A live call of an ElevenLabs agent, from the monitor of a server on loopback through a real broker to its latency."""
+"""A live call of an ElevenLabs agent, from the monitor of a server on loopback through a real
+broker to its latency.
+"""
 
 import asyncio
 import http
@@ -28,10 +30,18 @@ ANSWER_SECONDS = 0.6
 def listed(status: str) -> bytes:
     """The list of conversations as the released package reads it."""
     call = ConversationSummaryResponseModel(
-        agent_id="agent_7", agent_name="desk", conversation_id="conv_1", start_time_unix_secs=int(time.time()),
-        call_duration_secs=0, message_count=0, status=status, call_successful="unknown",
-    )  # fmt: skip
-    text: str = GetConversationsPageResponseModel(conversations=[call], has_more=False).model_dump_json()
+        agent_id="agent_7",
+        agent_name="desk",
+        conversation_id="conv_1",
+        start_time_unix_secs=int(time.time()),
+        call_duration_secs=0,
+        message_count=0,
+        status=status,
+        call_successful="unknown",
+    )
+    text: str = GetConversationsPageResponseModel(
+        conversations=[call], has_more=False
+    ).model_dump_json()
     return text.encode()
 
 
@@ -58,10 +68,20 @@ class Vendor:
             await socket.send(json.dumps({"type": kind, part: data}))
 
         await say("agent_response", "agent_response_event", agent_response="Welcome.", event_id=1)
-        await say("user_transcript", "user_transcription_event", user_transcript="My badge is lost", event_id=2)
+        await say(
+            "user_transcript",
+            "user_transcription_event",
+            user_transcript="My badge is lost",
+            event_id=2,
+        )
         await say("agent_response", "agent_response_event", agent_response="Which one?", event_id=2)
         await asyncio.sleep(1)
-        await say("user_transcript", "user_transcription_event", user_transcript="The blue one", event_id=3)
+        await say(
+            "user_transcript",
+            "user_transcription_event",
+            user_transcript="The blue one",
+            event_id=3,
+        )
         await asyncio.sleep(ANSWER_SECONDS)
         await say("agent_response", "agent_response_event", agent_response="I see.", event_id=3)
         self.over.set()
@@ -80,25 +100,36 @@ async def test_a_live_call_is_found_joined_and_measured(
     vendor: Vendor, environment: dict[str, str], tmp_path: Path
 ) -> None:
     settings = {
-        "CALLGAUGE_MONITOR__API_KEY": KEY, "CALLGAUGE_MONITOR__BASE_URL": vendor.url,
-    }  # fmt: skip
+        "CALLGAUGE_MONITOR__API_KEY": KEY,
+        "CALLGAUGE_MONITOR__BASE_URL": vendor.url,
+    }
     with started(tmp_path / "run.log", "run", **environment, **settings) as process:
         await asyncio.wait_for(vendor.over.wait(), patient(60))
 
         def closed() -> bool:
             address = address_in(process.text)
-            return address is not None and total(address, "callgauge_calls_ended_total", agent="desk") == 1
+            return (
+                address is not None
+                and total(address, "callgauge_calls_ended_total", agent="desk") == 1
+            )
 
-        await asyncio.to_thread(wait_for, lambda: f"the close of the call in:\n{process.text}", closed, 60)
+        await asyncio.to_thread(
+            wait_for, lambda: f"the close of the call in:\n{process.text}", closed, 60
+        )
         address = address_in(process.text)
         assert address is not None
-        page = await asyncio.to_thread(total, address, "callgauge_monitor_messages_total", outcome="past")
+        page = await asyncio.to_thread(
+            total, address, "callgauge_monitor_messages_total", outcome="past"
+        )
         assert page == 3
         assert (await asyncio.to_thread(process.signalled, signal.SIGTERM))[0] == 0
     turns = turns_of(await written_rows(environment))
     assert set(turns) == {0, 1, 2}
     assert not isinstance(turns[1].wait_ms, float)
-    arrived_ms = [json.loads(each.value)["timestamp"] for each in await records_on(environment, "elevenlabs.events")]
+    arrived_ms = [
+        json.loads(each.value)["timestamp"]
+        for each in await records_on(environment, "elevenlabs.events")
+    ]
     *_, asked_ms, answered_ms, _ended_ms = arrived_ms
     assert turns[2].wait_ms == answered_ms - asked_ms
     assert turns[2].anchor is Anchor.ESTIMATED

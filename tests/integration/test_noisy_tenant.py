@@ -1,8 +1,9 @@
-"""One tenant at its allowed rate, readers of one long page and searches of a large history, at once: calls of another tenant are whole.
+"""One tenant at its allowed rate, readers of one long page and searches of a large history, at
+once: calls of another tenant are whole.
 
-The noisy tenant breaks no rule. It begins ever new calls as fast as it may, and one of its calls has very many turns; others
-read the page of that call and search in past calls. Beside it a quiet tenant has some calls, and each of them must get the
-scores that it gets alone.
+The noisy tenant breaks no rule. It begins ever new calls as fast as it may, and one of its calls
+has very many turns; others read the page of that call and search in past calls. Beside it a quiet
+tenant has some calls, and each of them must get the scores that it gets alone.
 """
 
 import http.client
@@ -46,15 +47,21 @@ QUIET, NOISY = "quiet", "noisy"
 TOKENS: Final = {QUIET: "token-of-the-quiet-tenant", NOISY: "token-of-the-noisy-tenant"}
 KINDS: Final[tuple[CallKind, ...]] = ("cascade", "phone", "audio_llm")
 NOISE: Final = {"agent": "noise", "pipeline_type": "s2s"}
-"""What the calls of the noisy tenant say of themselves. No call of the quiet one is of that pipeline, so delays are told apart."""
+"""What the calls of the noisy tenant say of themselves. No call of the quiet one is of that
+pipeline, so delays are told apart.
+"""
 WORDS: Final = "badge"
 """Said in every past call, so that each search finds as many as it may."""
 NO_ANSWER: Final = 0
-"""The connection ended without an answer: the server closes one that was idle for long, or is too slow."""
+"""The connection ended without an answer: the server closes one that was idle for long, or is too
+slow.
+"""
 COME_AGAIN: Final = {http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE, NO_ANSWER}
 """After these a sender sends the same again."""
 LONGEST_PAUSE_SECONDS: Final = 1.0
-"""Before somebody who was refused comes again, whatever the answer asks for: people press reload."""
+"""Before somebody who was refused comes again, whatever the answer asks for: people
+press reload.
+"""
 SENDERS: Final = 4
 """Connections of the quiet tenant, each with calls of its own."""
 LAST_EVENTS: Final = 30
@@ -67,7 +74,8 @@ class Load(NamedTuple):
 
     Attributes:
         seconds: How long, on a machine that keeps up.
-        events_per_second: Events that the noisy tenant may send; it begins as many calls as that allows.
+        events_per_second: Events that the noisy tenant may send; it begins as many calls as that
+            allows.
         turns: Turns of its long call.
         readers: Readers of the pages of that call, one page after the other.
         searches: Searches among past calls, one after the other.
@@ -87,7 +95,14 @@ class Load(NamedTuple):
 
 
 SHORT: Final = Load(
-    seconds=15, events_per_second=150, turns=150, readers=4, searches=2, past_calls=5_000, quiet_calls=8, rounds=4
+    seconds=15,
+    events_per_second=150,
+    turns=150,
+    readers=4,
+    searches=2,
+    past_calls=5_000,
+    quiet_calls=8,
+    rounds=4,
 )
 LONG: Final = Load(
     seconds=float(os.environ.get("NOISY_SECONDS", "600")),
@@ -102,10 +117,18 @@ LONG: Final = Load(
 """For a quiet machine. NOISY_SECONDS sets another duration."""
 
 SHORT_SERVICE: Final = pytest.mark.service(
-    partitions=1, ingest__port="0", console__port="0", limits__closing_grace_ms=GRACE_MS, limits__max_open_calls="300"
+    partitions=1,
+    ingest__port="0",
+    console__port="0",
+    limits__closing_grace_ms=GRACE_MS,
+    limits__max_open_calls="300",
 )
-"""Fewer calls may be open than the noisy tenant begins while a call of the quiet one is silent: the new ones make room first."""
-LONG_SERVICE: Final = pytest.mark.service(ingest__port="0", console__port="0", limits__closing_grace_ms=GRACE_MS)
+"""Fewer calls may be open than the noisy tenant begins while a call of the quiet one is silent: the
+new ones make room first.
+"""
+LONG_SERVICE: Final = pytest.mark.service(
+    ingest__port="0", console__port="0", limits__closing_grace_ms=GRACE_MS
+)
 
 
 def now_ms() -> int:
@@ -122,15 +145,22 @@ def environment(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 
 def write_tenants(environment: Mapping[str, str], load: Load) -> None:
-    """The quiet tenant may send a whole call at once; the noisy one is at its rate with its new calls and one more event."""
+    """The quiet tenant may send a whole call at once; the noisy one is at its rate with its new
+    calls and one more event.
+    """
     rates = {QUIET: 1_000_000, NOISY: load.events_per_second + 1}
     Path(environment["CALLGAUGE_INGEST__TENANTS_FILE"]).write_text(
-        "".join(f'[{name}]\ntoken = "{TOKENS[name]}"\nevents_per_second = {rate}\n' for name, rate in rates.items())
+        "".join(
+            f'[{name}]\ntoken = "{TOKENS[name]}"\nevents_per_second = {rate}\n'
+            for name, rate in rates.items()
+        )
     )
 
 
 def write_past_calls(folder: Path, count: int) -> None:
-    """Past calls of the noisy tenant as history keeps them: when they began, why they ended, what was said."""
+    """Past calls of the noisy tenant as history keeps them: when they began, why they ended, what
+    was said.
+    """
     (sample,) = score("sample")
     labels = Labels(agent="noise", tenant=NOISY)
     with closing(SqliteHistory(folder, writes=True)) as store:
@@ -138,16 +168,32 @@ def write_past_calls(folder: Path, count: int) -> None:
             at_ms = now_ms()
             names = [f"past-{number}" for number in range(first, min(first + 1_000, count))]
             rows = [
-                structs.replace(sample.call, conversation_id=name, known_ms=at_ms, first_known_ms=at_ms, labels=labels)
+                structs.replace(
+                    sample.call,
+                    conversation_id=name,
+                    known_ms=at_ms,
+                    first_known_ms=at_ms,
+                    labels=labels,
+                )
                 for name in names
             ]
             said = [
                 json.dumps(
-                    [{"role": "user", "time_in_call_secs": 1, "message": f"I lost my {WORDS} in {name}"}]
+                    [
+                        {
+                            "role": "user",
+                            "time_in_call_secs": 1,
+                            "message": f"I lost my {WORDS} in {name}",
+                        }
+                    ]
                 ).encode()
                 for name in names
             ]
-            store.write(Batch(rows, [(name, at_ms, each) for name, each in zip(names, said, strict=True)], {}))
+            store.write(
+                Batch(
+                    rows, [(name, at_ms, each) for name, each in zip(names, said, strict=True)], {}
+                )
+            )
 
 
 class Client:
@@ -163,14 +209,19 @@ class Client:
     def close(self) -> None:
         self._client.close()
 
-    def ask(self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> int:
+    def ask(
+        self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> int:
         """The status of the answer."""
         begin = time.monotonic()
         try:
             self._client.request("GET" if body is None else "POST", path, body, dict(headers or {}))
             answer = self._client.getresponse()
             answer.read()
-            status, self.pause_seconds = answer.status, float(answer.headers.get("retry-after", LONGEST_PAUSE_SECONDS))
+            status, self.pause_seconds = (
+                answer.status,
+                float(answer.headers.get("retry-after", LONGEST_PAUSE_SECONDS)),
+            )
         except (OSError, http.client.HTTPException) as error:
             self._client.close()  # the next request opens another connection
             self.statuses[type(error).__name__] += 1
@@ -188,7 +239,9 @@ class Client:
             "authorization": f"Bearer {TOKENS[tenant]}",
             "idempotency-key": uuid.uuid4().hex,
         }
-        while (status := self.ask("/events", json.dumps(events).encode(), headers)) != http.client.ACCEPTED:
+        while (
+            status := self.ask("/events", json.dumps(events).encode(), headers)
+        ) != http.client.ACCEPTED:
             assert status in COME_AGAIN, (status, self.statuses, events[:1])
             assert time.monotonic() < until, f"refused all the time: {self.statuses}"
             time.sleep(min(self.pause_seconds, LONGEST_PAUSE_SECONDS))
@@ -218,8 +271,13 @@ def long_call(name: str, turns: int) -> Iterator[Json]:
     yield event(name, "call_started", begin_ms, **NOISE)
     for turn in range(turns):
         at_ms = begin_ms + turn * 4_000
-        for kind, seen_ms in (("user_speech_started", at_ms + 100), ("user_speech_stopped", at_ms + 1_000)):
-            yield event(name, "speech_event", seen_ms, data={"kind": kind, "timestamp": seen_ms / 1_000})
+        for kind, seen_ms in (
+            ("user_speech_started", at_ms + 100),
+            ("user_speech_stopped", at_ms + 1_000),
+        ):
+            yield event(
+                name, "speech_event", seen_ms, data={"kind": kind, "timestamp": seen_ms / 1_000}
+            )
         yield event(name, "user_message", at_ms + 1_000, data={"content": f"{words}{turn}"})
         used = {"tool_call_id": f"tool-{turn}", "function_name": "look_up"}
         for kind, seen_ms, more in (
@@ -227,8 +285,13 @@ def long_call(name: str, turns: int) -> Iterator[Json]:
             ("function_call_completed", at_ms + 1_500, {"result": {"text": words}}),
         ):
             yield event(name, "function_call_event", seen_ms, data={"kind": kind, **used, **more})
-        for kind, seen_ms in (("bot_speech_started", at_ms + 2_000), ("bot_speech_stopped", at_ms + 3_000)):
-            yield event(name, "speech_event", seen_ms, data={"kind": kind, "timestamp": seen_ms / 1_000})
+        for kind, seen_ms in (
+            ("bot_speech_started", at_ms + 2_000),
+            ("bot_speech_stopped", at_ms + 3_000),
+        ):
+            yield event(
+                name, "speech_event", seen_ms, data={"kind": kind, "timestamp": seen_ms / 1_000}
+            )
         yield event(name, "assistant_message", at_ms + 3_000, data={"content": f"{words}{turn}"})
 
 
@@ -241,8 +304,12 @@ def posted(name: str, each: WireEvent) -> Json:
 def quiet_calls(count: int) -> list[list[WireEvent]]:
     calls = []
     for number in range(count):
-        call = simulate_call(70 + number, start_ms=0, kind=KINDS[number % len(KINDS)], tenant=QUIET).call
-        calls.append(list(in_time_order(renamed(shifted(call, seconds_to_now(call, now_ms(), None)), "x"))))
+        call = simulate_call(
+            70 + number, start_ms=0, kind=KINDS[number % len(KINDS)], tenant=QUIET
+        ).call
+        calls.append(
+            list(in_time_order(renamed(shifted(call, seconds_to_now(call, now_ms(), None)), "x")))
+        )
     return calls
 
 
@@ -254,7 +321,9 @@ def parts(call: Sequence[WireEvent], count: int) -> list[Sequence[WireEvent]]:
 
 
 def post_part(client: Client, name: str, part: Sequence[WireEvent]) -> None:
-    """Sends a part of a call of the quiet tenant. Its start goes ahead: what comes before it counts for nobody."""
+    """Sends a part of a call of the quiet tenant. Its start goes ahead: what comes before it counts
+    for nobody.
+    """
     events = [posted(name, each) for each in part]
     is_first = events[0].get("type") == "call_started"
     for several in (events[:1], events[1:]) if is_first else (events,):
@@ -271,15 +340,25 @@ def paced(seconds: float, count: int) -> Iterator[int]:
 
 
 def make_noise(client: Client, load: Load, of_long_call: str) -> None:
-    """Begins as many new calls as its rate allows, and goes on with the long one, so that its page changes."""
+    """Begins as many new calls as its rate allows, and goes on with the long one, so that its page
+    changes.
+    """
     new_calls = max(1, load.events_per_second // (1 + NEW_CALL_EVENTS) - 1)
     for second in paced(load.seconds, round(load.seconds)):
         new = [
-            event(f"noise-{second}-{number}-{uuid.uuid4().hex[:8]}", "call_started", now_ms(), **NOISE)
+            event(
+                f"noise-{second}-{number}-{uuid.uuid4().hex[:8]}", "call_started", now_ms(), **NOISE
+            )
             for number in range(new_calls)
         ]
         client.post(
-            [*new, event(of_long_call, "user_message", now_ms(), data={"content": f"still here {second}"})], NOISY
+            [
+                *new,
+                event(
+                    of_long_call, "user_message", now_ms(), data={"content": f"still here {second}"}
+                ),
+            ],
+            NOISY,
         )
 
 
@@ -306,7 +385,9 @@ DELAY: Final = "callgauge_event_to_score_seconds_bucket"
 
 
 def delays(metrics: str) -> Counter[float]:
-    """Of the scores of the quiet tenant, how many took at most so many seconds, from the broker's time of the event to counted."""
+    """Of the scores of the quiet tenant, how many took at most so many seconds, from the broker's
+    time of the event to counted.
+    """
     lines = "\n".join(line for line in page(metrics).splitlines() if line.startswith(DELAY))
     found: Counter[float] = Counter()
     for family in text_string_to_metric_families(lines):
@@ -323,12 +404,20 @@ def at_most(counted: Mapping[float, int], share: float) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
+    return (
+        sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
+    )
 
 
-async def records_of_the_quiet(environment: Mapping[str, str], load: Load) -> list[tuple[ConsumerRecord, Row]]:
+async def records_of_the_quiet(
+    environment: Mapping[str, str], load: Load
+) -> list[tuple[ConsumerRecord, Row]]:
     """What `scores` has of the calls of the quiet tenant; there are very many of the other one."""
-    keys = {f"{kind}-{number}".encode() for kind in ("alone", "beside") for number in range(load.quiet_calls)}
+    keys = {
+        f"{kind}-{number}".encode()
+        for kind in ("alone", "beside")
+        for number in range(load.quiet_calls)
+    }
     found = await records_on(environment, "scores")
     return [(each, decode(each.value)) for each in found if each.value and each.key in keys]
 
@@ -338,7 +427,9 @@ def is_first_latency(row: Row) -> bool:
 
 
 def first_latencies(records: Sequence[tuple[ConsumerRecord, Row]]) -> list[int]:
-    """Of each turn, milliseconds from the broker's time of the event that showed its latency to its row."""
+    """Of each turn, milliseconds from the broker's time of the event that showed its latency to its
+    row.
+    """
     return [
         record.timestamp - each.known_ms
         for record, each in records
@@ -375,7 +466,9 @@ async def test_a_tenant_within_its_rights_changes_nothing_for_another(
         prober = client(ingest.metrics)
         for number, call in enumerate(calls):
             post_part(quiet[0], f"alone-{number}", call)
-        wait_for("the calls alone", lambda: counted("callgauge_calls_ended_total") == len(calls), 60)
+        wait_for(
+            "the calls alone", lambda: counted("callgauge_calls_ended_total") == len(calls), 60
+        )
         latencies = counted("callgauge_turns_final_total")
         assert latencies > load.quiet_calls
         of_long_call = list(long_call("long", load.turns))
@@ -388,7 +481,10 @@ async def test_a_tenant_within_its_rights_changes_nothing_for_another(
         search = (f"/past?since=30d&text={WORDS}", f"/past?since=30d&text=lost+{WORDS}+past")
         with ThreadPoolExecutor(2 + SENDERS + load.readers + load.searches) as pool:
             try:
-                beside = [pool.submit(each.ask_until, over, ("/calls/long", "/report/long")) for each in readers]
+                beside = [
+                    pool.submit(each.ask_until, over, ("/calls/long", "/report/long"))
+                    for each in readers
+                ]
                 beside += [pool.submit(each.ask_until, over, search) for each in searchers]
                 beside.append(pool.submit(prober.probe_until, over))
                 work = [pool.submit(make_noise, noisy, load, "long")]
@@ -401,29 +497,42 @@ async def test_a_tenant_within_its_rights_changes_nothing_for_another(
                 over.set()
             for each in beside:
                 each.result()
-        wait_for("the quiet calls", lambda: counted("callgauge_calls_ended_total") == 2 * len(calls), 120)
+        wait_for(
+            "the quiet calls", lambda: counted("callgauge_calls_ended_total") == 2 * len(calls), 120
+        )
         restarts = total(ingest.metrics, "callgauge_role_restarts_total")
         by_seconds = delays(ingest.metrics) - before
         finals = counted("callgauge_turns_final_total")
-        firsts = counted("callgauge_turn_response_latency_seconds_count") + counted("callgauge_turns_overlapped_total")
+        firsts = counted("callgauge_turn_response_latency_seconds_count") + counted(
+            "callgauge_turns_overlapped_total"
+        )
         text = process.text
         assert process.is_running
     records = await records_of_the_quiet(environment, load)
-    waited_ms = first_latencies([each for each in records if each[1].conversation_id.startswith("beside-")])
+    waited_ms = first_latencies(
+        [each for each in records if each[1].conversation_id.startswith("beside-")]
+    )
     print(
         f"\n{load}\n"
-        f"quiet tenant: {statuses_of(quiet)}, slowest answer {max(max(each.seconds) for each in quiet):.2f} s\n"
-        f"its latencies, from the broker's time to the record: p50 {percentile(waited_ms, 0.5)} ms, "
-        f"p99 {percentile(waited_ms, 0.99)} ms, at most {max(waited_ms, default=0)} ms, of {len(waited_ms)}; "
+        f"quiet tenant: {statuses_of(quiet)}, slowest answer "
+        f"{max(max(each.seconds) for each in quiet):.2f} s\n"
+        f"its latencies, from the broker's time to the record: p50 {percentile(waited_ms, 0.5)} "
+        "ms, "
+        f"p99 {percentile(waited_ms, 0.99)} ms, at most {max(waited_ms, default=0)} ms, of "
+        f"{len(waited_ms)}; "
         f"counted for it, with those of the calls alone: {firsts:.0f}\n"
         f"its scores, from the broker's time to counted: p50 <= {at_most(by_seconds, 0.5)} s, "
-        f"p99 <= {at_most(by_seconds, 0.99)} s, all <= {at_most(by_seconds, 1)} s, of {max(by_seconds.values())}\n"
-        f"noisy tenant: {dict(noisy.statuses)}; readers: {statuses_of(readers)}; searches: {statuses_of(searchers)}\n"
+        f"p99 <= {at_most(by_seconds, 0.99)} s, all <= {at_most(by_seconds, 1)} s, of "
+        f"{max(by_seconds.values())}\n"
+        f"noisy tenant: {dict(noisy.statuses)}; readers: {statuses_of(readers)}; searches: "
+        f"{statuses_of(searchers)}\n"
         f"/healthz: {dict(prober.statuses)}, slowest {max(prober.seconds):.2f} s, "
         f"over 1 s {sum(each > 1 for each in prober.seconds)} of {len(prober.seconds)}\n"
         f"restarts of roles: {restarts:.0f}"
     )
-    assert (restarts, [sign for sign in ("Traceback", "role_failed") if sign in text]) == (0, []), text[-6_000:]
+    assert (restarts, [sign for sign in ("Traceback", "role_failed") if sign in text]) == (0, []), (
+        text[-6_000:]
+    )
     for asked in (readers, searchers):
         answers = {each for each in statuses_of(asked) if isinstance(each, int)}
         assert {http.client.OK} <= answers <= {http.client.OK, http.client.SERVICE_UNAVAILABLE}
@@ -443,7 +552,9 @@ def unchanged(rows: Sequence[Row], load: Load) -> None:
     assert [name for name, times in closed.items() if times > 1] == [], "a call is closed once"
     why = {row.conversation_id: row.close_reason for row in closings}
     numbers = range(load.quiet_calls)
-    assert [why.get(f"beside-{each}") for each in numbers] == [why.get(f"alone-{each}") for each in numbers]
+    assert [why.get(f"beside-{each}") for each in numbers] == [
+        why.get(f"alone-{each}") for each in numbers
+    ]
     finals = final_rows(list(rows))
     for each in numbers:
         assert finals[f"beside-{each}"] == finals[f"alone-{each}"]

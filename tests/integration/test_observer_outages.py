@@ -1,5 +1,5 @@
-"""Observers, and the sender alone, while the broker is away: no bot waits, nothing is lost within the bound, and beyond it the loss
-is reported.
+"""Observers, and the sender alone, while the broker is away: no bot waits, nothing is lost within
+the bound, and beyond it the loss is reported.
 """
 
 import asyncio
@@ -43,7 +43,9 @@ TURNS_OF_TEN_MINUTES: Final = 240
 MOST_GROWN_MB: Final = 250.0
 """Of a process whose 200 calls have 2,000 events each waiting."""
 PIECE_MS: Final = 20.0
-"""Sound that a bot sends at a time. It stutters if its event loop computes for longer without turning."""
+"""Sound that a bot sends at a time. It stutters if its event loop computes for longer without
+turning.
+"""
 BLOCKED_MS: Final = 200.0
 """Longest time for which the loop may stop for any reason, but for want of a processor."""
 
@@ -57,38 +59,62 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip(f"{MISSING}{error}")
 
 
-def fleet(cluster: Cluster, name: str, *options: str, is_observed: bool = True) -> "subprocess.Popen[str]":
+def fleet(
+    cluster: Cluster, name: str, *options: str, is_observed: bool = True
+) -> "subprocess.Popen[str]":
     """A process with bots that reach the broker through a door of the proxy."""
-    environment = {"PYTHONPATH": PYTHONPATH, "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left"),
-                   "CALLGAUGE_TOPIC_PREFIX": f"{name}."}  # fmt: skip
+    environment = {
+        "PYTHONPATH": PYTHONPATH,
+        "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left"),
+        "CALLGAUGE_TOPIC_PREFIX": f"{name}.",
+    }
     python = [sys.executable, "-W", "ignore", "-m", "tests.support.pipecat_bots.fleet"]
     command = [*python, *(["--observed"] if is_observed else []), "--silent", "--name", name]
     return subprocess.Popen(
-        [*command, *options], cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+        [*command, *options],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
 def livekit_session(cluster: Cluster, name: str, *options: str) -> "subprocess.Popen[str]":
-    """A call of a real LiveKit session whose observer reaches the broker through a door of the proxy."""
-    environment = {"PYTHONPATH": os.pathsep.join(map(str, (SEND, LIVEKIT))), "CALLGAUGE_TOPIC_PREFIX": f"{name}.",
-                   "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left")}  # fmt: skip
+    """A call of a real LiveKit session whose observer reaches the broker through a door of the
+    proxy.
+    """
+    environment = {
+        "PYTHONPATH": os.pathsep.join(map(str, (SEND, LIVEKIT))),
+        "CALLGAUGE_TOPIC_PREFIX": f"{name}.",
+        "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left"),
+    }
     python = python_with("livekit-agents", NEWEST, *BESIDE)
     return subprocess.Popen(
-        [str(python), "-W", "ignore", str(SESSION), name, *options], env={**os.environ, **environment},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [str(python), "-W", "ignore", str(SESSION), name, *options],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def many_senders(cluster: Cluster, name: str, *options: str) -> "subprocess.Popen[str]":
     """A process with 200 calls that send at a steady rate through a door of the proxy."""
-    environment = {"PYTHONPATH": PYTHONPATH, "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left"),
-                   "CALLGAUGE_TOPIC_PREFIX": f"{name}."}  # fmt: skip
+    environment = {
+        "PYTHONPATH": PYTHONPATH,
+        "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left"),
+        "CALLGAUGE_TOPIC_PREFIX": f"{name}.",
+    }
     command = [sys.executable, "-m", "tests.support.many_senders", "--name", name, *options]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+    )
 
 
 async def require_all_there_once(cluster: Cluster, name: str, figures: Mapping[str, Any]) -> None:
-    """Checks that each event of `many_senders` is on the topic, in the order of its call, and none was lost or told as lost."""
+    """Checks that each event of `many_senders` is on the topic, in the order of its call, and none
+    was lost or told as lost.
+    """
     assert (figures["lost"], figures["is_whole"]) == (0, True), figures
     calls = await events(cluster, name)
     assert sum(map(len, calls.values())) == figures["sent"] + 2 * len(calls)
@@ -100,11 +126,15 @@ async def require_all_there_once(cluster: Cluster, name: str, figures: Mapping[s
 
 
 def require_no_delay(cluster: Cluster, observed: Mapping[str, float], *options: str) -> None:
-    """Checks that bots with an observer are in time as the same bots without one are, but for less than a piece of sound.
+    """Checks that bots with an observer are in time as the same bots without one are, but for less
+    than a piece of sound.
 
-    pipecat itself computes half as much again for any observer, which these bots feel because they all speak at the same moment.
+    pipecat itself computes half as much again for any observer, which these bots feel because they
+    all speak at the same moment.
     """
-    output, _ = fleet(cluster, "unobserved", *options, is_observed=False).communicate(timeout=patient(120))
+    output, _ = fleet(cluster, "unobserved", *options, is_observed=False).communicate(
+        timeout=patient(120)
+    )
     alone = json.loads(output.splitlines()[-1])
     assert observed["busy_max_ms"] < 1.5 * alone["busy_max_ms"] + PIECE_MS, (observed, alone)
     assert observed["delay_max_ms"] < alone["delay_max_ms"] + BLOCKED_MS, (observed, alone)
@@ -125,7 +155,9 @@ async def events(cluster: Cluster, name: str) -> dict[str, list[dict[str, Any]]]
 
 
 async def make_topic(cluster: Cluster, name: str) -> None:
-    """Makes the topic, once the broker answers through the door that no test shuts: its listeners open one after the other."""
+    """Makes the topic, once the broker answers through the door that no test shuts: its listeners
+    open one after the other.
+    """
     until = time.monotonic() + patient(30)
     while True:
         try:
@@ -166,7 +198,10 @@ async def test_a_broker_that_is_away_at_the_start_costs_nothing(cluster: Cluster
 async def test_a_record_that_the_topic_does_not_take_is_lost_alone(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap_through("right")
     await create_topics(bootstrap, {f"small.{TOPIC}": 1}, {"max.message.bytes": "20000"})
-    calls = [Call(conversation_id=name, bootstrap_servers=bootstrap, topic_prefix="small.") for name in ("a", "b")]
+    calls = [
+        Call(conversation_id=name, bootstrap_servers=bootstrap, topic_prefix="small.")
+        for name in ("a", "b")
+    ]
     for number in range(100):
         for call in calls:
             text = "ü" * 15_000 if (call, number) == (calls[0], 50) else f"word {number}"
@@ -179,7 +214,9 @@ async def test_a_record_that_the_topic_does_not_take_is_lost_alone(cluster: Clus
     told = await events(cluster, "small")
     every_word = [f"word {number}" for number in range(100)]
     for name, words in ("a", every_word[:50] + every_word[51:]), ("b", every_word):
-        assert [event["data"]["frame"] for event in told[name] if event["type"] == "tts_text"] == words
+        assert [
+            event["data"]["frame"] for event in told[name] if event["type"] == "tts_text"
+        ] == words
     (dropped,) = [event["data"] for event in told["a"] if event["type"] == "events_dropped"]
     assert dropped == {"words": 1}
 
@@ -207,7 +244,16 @@ async def test_ten_minutes_without_a_broker_lose_metrics_alone_and_say_so(cluste
     await make_topic(cluster, "long")
     cluster.proxy.change("left", Way.REFUSED)
     bots = fleet(
-        cluster, "long", "--bots", "4", "--turns", str(TURNS_OF_TEN_MINUTES), "--pause", "0.02", "--linger", "15"
+        cluster,
+        "long",
+        "--bots",
+        "4",
+        "--turns",
+        str(TURNS_OF_TEN_MINUTES),
+        "--pause",
+        "0.02",
+        "--linger",
+        "15",
     )
     assert bots.stdout is not None
     assert bots.stdout.readline().strip() == PLAYED  # ten minutes of events, sent in seconds
@@ -218,12 +264,19 @@ async def test_ten_minutes_without_a_broker_lose_metrics_alone_and_say_so(cluste
     happened = TURNS_OF_TEN_MINUTES * EVENTS_OF_A_TURN + 2
     lost = 0
     for told in calls.values():
-        dropped = [EventsDropped.model_validate(event) for event in told if event["type"] == "events_dropped"]
+        dropped = [
+            EventsDropped.model_validate(event)
+            for event in told
+            if event["type"] == "events_dropped"
+        ]
         counts = {what.value: count for record in dropped for what, count in record.dropped()}
         assert counts.keys() == {"metrics"}
         in_call = sum(count for record in dropped for _, count in record.dropped())
         assert in_call == happened - (len(told) - len(dropped))
-        assert len([event for event in told if event["type"] == "speech_event"]) == TURNS_OF_TEN_MINUTES * 6
+        assert (
+            len([event for event in told if event["type"] == "speech_event"])
+            == TURNS_OF_TEN_MINUTES * 6
+        )
         lost += in_call
     assert json.loads(output.splitlines()[-1])["lost"] == lost > 0
 
@@ -245,7 +298,9 @@ async def test_a_livekit_session_loses_nothing_while_its_broker_is_frozen_or_kil
         time.sleep(15)  # noqa: ASYNC251 - as above
         cluster.proxy.change("left", Way.OPEN)
     output, errors = session.communicate(timeout=patient(120))
-    (figures,) = figures_of(subprocess.CompletedProcess([], session.returncode, output, errors)).values()
+    (figures,) = figures_of(
+        subprocess.CompletedProcess([], session.returncode, output, errors)
+    ).values()
     assert (figures["lost"], figures["is_whole"]) == ({}, True)
     if outage == "killed":
         assert "callgauge: events cannot be sent to killed.pipecat.events" in errors
@@ -257,17 +312,24 @@ async def test_a_livekit_session_loses_nothing_while_its_broker_is_frozen_or_kil
     assert [told[0]["type"], told[-1]["type"]] == ["call_started", "call_ended"]
 
 
-async def test_a_livekit_session_whose_broker_is_gone_ends_and_says_what_is_lost(cluster: Cluster) -> None:
+async def test_a_livekit_session_whose_broker_is_gone_ends_and_says_what_is_lost(
+    cluster: Cluster,
+) -> None:
     await make_topic(cluster, "gone")
-    # A sender that is connected knows of an outage when its request has had its time, 10 s; three such turns take nearly twice that.
+    # A sender that is connected knows of an outage when its request has had its time, 10 s; three
+    # such turns take nearly twice that.
     session = livekit_session(cluster, "gone", "--turns", "3", "--pause", "5.0")
     await wait_for_an_event(cluster, "gone")
     cluster.proxy.change("left", Way.REFUSED)
     try:
-        output, errors = session.communicate(timeout=patient(120))  # without a bound the end waits for ever
+        output, errors = session.communicate(
+            timeout=patient(120)
+        )  # without a bound the end waits for ever
     finally:
         cluster.proxy.change("left", Way.OPEN)
-    (figures,) = figures_of(subprocess.CompletedProcess([], session.returncode, output, errors)).values()
+    (figures,) = figures_of(
+        subprocess.CompletedProcess([], session.returncode, output, errors)
+    ).values()
     assert not figures["is_whole"]
     assert len(figures["e2e_ms"]) == 3
     assert "callgauge: events cannot be sent to gone.pipecat.events" in errors
@@ -276,7 +338,9 @@ async def test_a_livekit_session_whose_broker_is_gone_ends_and_says_what_is_lost
     assert int(told[1]) > 0
 
 
-async def test_two_thousand_events_a_second_survive_three_seconds_without_a_broker(cluster: Cluster) -> None:
+async def test_two_thousand_events_a_second_survive_three_seconds_without_a_broker(
+    cluster: Cluster,
+) -> None:
     await make_topic(cluster, "some")
     senders = many_senders(cluster, "some", "--rate", "2000", "--seconds", "10")
     time.sleep(4)  # noqa: ASYNC251 - the outage itself
@@ -288,7 +352,9 @@ async def test_two_thousand_events_a_second_survive_three_seconds_without_a_brok
 
 
 @pytest.mark.long
-async def test_ten_thousand_events_a_second_survive_half_a_minute_without_a_broker(cluster: Cluster) -> None:
+async def test_ten_thousand_events_a_second_survive_half_a_minute_without_a_broker(
+    cluster: Cluster,
+) -> None:
     await make_topic(cluster, "most")
     senders = many_senders(cluster, "most", "--rate", "10000", "--seconds", "60")
     time.sleep(15)  # noqa: ASYNC251 - the outage itself

@@ -1,4 +1,6 @@
-"""Others in the evaluators' group: a program that commits offsets moves no call, and a second evaluator of the same name fights nobody."""
+"""Others in the evaluators' group: a program that commits offsets moves no call, and a second
+evaluator of the same name fights nobody.
+"""
 
 import asyncio
 import json
@@ -31,26 +33,44 @@ def call_started(agent: str) -> dict[str, Any]:
 
 def agents(records: list[dict[str, Any]]) -> dict[str, str]:
     """By closed call, the agent that its closed row names."""
-    return {each["conversation_id"]: each["labels"]["agent"] for each in records if each.get("state") == "closed"}
+    return {
+        each["conversation_id"]: each["labels"]["agent"]
+        for each in records
+        if each.get("state") == "closed"
+    }
 
 
-async def test_what_a_foreign_consumer_committed_past_is_read(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_what_a_foreign_consumer_committed_past_is_read(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     topics, prefix = Topics(environment), environment["CALLGAUGE_TOPIC_PREFIX"]
     with started(tmp_path / "first.log", *ROLE, **environment) as running:
         running.printed("evaluator_ready", WAIT_SECONDS)
         bootstrap, group = environment["CALLGAUGE_BOOTSTRAP"], f"{prefix}callgauge-evaluator"
-        await asyncio.to_thread(wait_for, "its commit", lambda: bool(committed(bootstrap, group, {0})), WAIT_SECONDS)
+        await asyncio.to_thread(
+            wait_for, "its commit", lambda: bool(committed(bootstrap, group, {0})), WAIT_SECONDS
+        )
         running.signalled(signal.SIGTERM)
-    await topics.write("pipecat.events", "a", call_started("desk") | {"timestamp": time.time_ns() // 1_000_000})
-    with started(tmp_path / "sequencer.log", "run", "--roles", "sequencer", **environment) as running:
+    await topics.write(
+        "pipecat.events", "a", call_started("desk") | {"timestamp": time.time_ns() // 1_000_000}
+    )
+    with started(
+        tmp_path / "sequencer.log", "run", "--roles", "sequencer", **environment
+    ) as running:
         appended = partial(total, running.metrics(WAIT_SECONDS), "callgauge_sequencer_events_total")
-        await asyncio.to_thread(wait_for, "the event to be in the log", lambda: appended() == 1, WAIT_SECONDS)
+        await asyncio.to_thread(
+            wait_for, "the event to be in the log", lambda: appended() == 1, WAIT_SECONDS
+        )
         running.signalled(signal.SIGTERM)
     foreign = AIOKafkaConsumer(
-        f"{prefix}events", bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], client_id="a-console-consumer",
-        group_id=f"{prefix}callgauge-evaluator", auto_offset_reset="earliest", enable_auto_commit=False,
+        f"{prefix}events",
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
+        client_id="a-console-consumer",
+        group_id=f"{prefix}callgauge-evaluator",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
         partition_assignment_strategy=[RangePartitionAssignor],
-    )  # fmt: skip
+    )
     async with foreign:
         while (await asyncio.wait_for(foreign.getone(), WAIT_SECONDS)).key != b"a":
             pass
@@ -65,14 +85,18 @@ async def test_what_a_foreign_consumer_committed_past_is_read(environment: dict[
     assert agents(await topics.scores()) == {"a": "desk"}
 
 
-async def test_of_two_evaluators_with_one_name_one_stands_aside(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_of_two_evaluators_with_one_name_one_stands_aside(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     topics = Topics(environment)
     named = {**environment, "CALLGAUGE_EVALUATOR_INSTANCE": "ev-1"}
     with started(tmp_path / "older.log", *ROLE, **named) as older:
         older.printed("evaluator_ready", WAIT_SECONDS)
         await topics.send("open", call_started("desk"), *SAID)
         with started(tmp_path / "newer.log", *ROLE, **named) as newer:
-            said = await asyncio.to_thread(older.printed, "evaluator_instance_is_shared", WAIT_SECONDS)
+            said = await asyncio.to_thread(
+                older.printed, "evaluator_instance_is_shared", WAIT_SECONDS
+            )
             assert "ev-1" in said
             await asyncio.to_thread(newer.printed, "evaluator_ready", WAIT_SECONDS)
             await topics.send("done", call_started("desk"), *SAID, ENDED)
@@ -81,7 +105,11 @@ async def test_of_two_evaluators_with_one_name_one_stands_aside(environment: dic
             assert newer.is_running
             assert newer.signalled(signal.SIGTERM)[0] == 0
         # A member with a name does not leave the group by itself: its session has to end first.
-        wait_for("the older one to begin again", lambda: older.text.count("evaluator_ready") == 2, WAIT_SECONDS)
+        wait_for(
+            "the older one to begin again",
+            lambda: older.text.count("evaluator_ready") == 2,
+            WAIT_SECONDS,
+        )
         await topics.send("open", ENDED)
         assert await topics.closed("open", "done") == {"open": "ended", "done": "ended"}
     records = await topics.scores()
@@ -89,7 +117,9 @@ async def test_of_two_evaluators_with_one_name_one_stands_aside(environment: dic
     assert sum(each.get("state") == "closed" for each in records) == 2
 
 
-async def test_who_stands_aside_ends_at_once_when_it_is_asked_to(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_who_stands_aside_ends_at_once_when_it_is_asked_to(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     named = {**environment, "CALLGAUGE_EVALUATOR_INSTANCE": "ev-1"}
     with started(tmp_path / "older.log", *ROLE, **named) as older:
         older.printed("evaluator_ready", WAIT_SECONDS)
@@ -99,26 +129,40 @@ async def test_who_stands_aside_ends_at_once_when_it_is_asked_to(environment: di
 
 
 @pytest.mark.service(partitions=12, limits__closing_grace_ms="300")
-def test_partitions_stay_with_their_evaluator_when_another_joins(environment: dict[str, str], tmp_path: Path) -> None:
+def test_partitions_stay_with_their_evaluator_when_another_joins(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     environment = {**environment, "CALLGAUGE_LOG_FORMAT": "json"}
     with ExitStack() as running:
 
         def joined(name: str, *roles: str) -> Process:
-            return running.enter_context(started(tmp_path / f"{name}.log", "run", "--roles", *roles, **environment))
+            return running.enter_context(
+                started(tmp_path / f"{name}.log", "run", "--roles", *roles, **environment)
+            )
 
-        members = [joined("a", "sequencer,evaluator"), joined("b", "evaluator"), joined("c", "evaluator")]  # at once
+        members = [
+            joined("a", "sequencer,evaluator"),
+            joined("b", "evaluator"),
+            joined("c", "evaluator"),
+        ]  # at once
         wait_for("three shares", partial(_are_shared_out, members), WAIT_SECONDS)
         before = [_shares(member)[-1] for member in members]
         members.append(joined("d", "evaluator"))
         wait_for("four shares", partial(_are_shared_out, members), WAIT_SECONDS)
         after = [_shares(member)[-1] for member in members]
-        assert all(now < then for now, then in zip(after, before, strict=False))  # each has given one away
-        assert all(len(_shares(member)) < 8 for member in members)  # and has not been asked again and again
+        assert all(
+            now < then for now, then in zip(after, before, strict=False)
+        )  # each has given one away
+        assert all(
+            len(_shares(member)) < 8 for member in members
+        )  # and has not been asked again and again
 
 
 def _shares(member: Process) -> list[frozenset[int]]:
     """The partitions that the group has given to an evaluator, each time."""
-    lines = [json.loads(line) for line in member.text.splitlines() if '"partitions_assigned"' in line]
+    lines = [
+        json.loads(line) for line in member.text.splitlines() if '"partitions_assigned"' in line
+    ]
     return [frozenset(line["partitions"]) for line in lines]
 
 

@@ -1,4 +1,6 @@
-"""The exporter role sends final scores of a real broker to an OTLP receiver, also to one that refuses for a while."""
+"""The exporter role sends final scores of a real broker to an OTLP receiver, also to one that
+refuses for a while.
+"""
 
 import json
 import threading
@@ -10,7 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 
 from schemas.rows import CallRow, Row, TurnRow
 from streamer.sources.simulator.traffic import simulate_call
@@ -29,7 +34,9 @@ Event = dict[str, Any]
 
 
 class Receiver:
-    """An OTLP/HTTP endpoint. While `refusal` has a status, it takes nothing and answers that, with `retry_after`."""
+    """An OTLP/HTTP endpoint. While `refusal` has a status, it takes nothing and answers that, with
+    `retry_after`.
+    """
 
     def __init__(self) -> None:
         self.refusal: int | None = None
@@ -53,7 +60,10 @@ class Receiver:
                     for record in scope.log_records:
                         assert record.event_name == "gen_ai.evaluation.result"
                         self.events.append(
-                            {a.key: getattr(a.value, a.value.WhichOneof("value") or "") for a in record.attributes}
+                            {
+                                a.key: getattr(a.value, a.value.WhichOneof("value") or "")
+                                for a in record.attributes
+                            }
                         )
         return 200
 
@@ -66,21 +76,30 @@ def receiving(receiver: Receiver) -> Iterator[str]:
         status = receiver.answer(request.body)
         retried = receiver.retry_after is not None and status != 200
         content = ExportLogsServiceResponse().SerializeToString()
-        return Answer(status, content, {"Retry-After": receiver.retry_after or ""} if retried else {})
+        return Answer(
+            status, content, {"Retry-After": receiver.retry_after or ""} if retried else {}
+        )
 
     with answering(answer) as address:
         yield f"{address}/v1/logs"
 
 
 @contextmanager
-def roles(environment: dict[str, str], folder: Path, endpoint: str) -> Iterator[tuple[Process, str]]:
-    """An evaluator and, in a process of its own, an exporter that sends to the endpoint; gives it and its metrics."""
+def roles(
+    environment: dict[str, str], folder: Path, endpoint: str
+) -> Iterator[tuple[Process, str]]:
+    """An evaluator and, in a process of its own, an exporter that sends to the endpoint; gives it
+    and its metrics.
+    """
     otlp = {
-        **environment, "CALLGAUGE_OTLP__ENDPOINT": endpoint,
-    }  # fmt: skip
+        **environment,
+        "CALLGAUGE_OTLP__ENDPOINT": endpoint,
+    }
     with (
         started(folder / "exporter.log", "run", "--roles", "exporter", **otlp) as exporter,
-        started(folder / "evaluator.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator,
+        started(
+            folder / "evaluator.log", "run", "--roles", "sequencer,evaluator", **environment
+        ) as evaluator,
     ):
         for process in (exporter, evaluator):
             process.metrics()
@@ -129,17 +148,29 @@ async def test_a_receiver_that_refuses_for_a_while_gets_every_final_score_once(
 ) -> None:
     receiver = Receiver()
     receiver.refusal, receiver.refusals_left = 503, 2
-    with receiving(receiver) as endpoint, roles(environment, tmp_path, endpoint) as (exporter, metrics):
+    with (
+        receiving(receiver) as endpoint,
+        roles(environment, tmp_path, endpoint) as (exporter, metrics),
+    ):
         play(environment, tmp_path, *range(CALLS))
         rows = await closed_calls(environment, CALLS)
         expected = latencies_on_the_topic(rows)
         assert len(expected) > CALLS
         wait_for(
             lambda: f"{len(receiver.events)} events\n{exporter.text}",
-            lambda: values_in(receiver.events, "voice_to_voice_latency_ms").total() >= expected.total(), 60,
-        )  # fmt: skip
-        wait_for("the count of them", lambda: total(metrics, SENT, outcome="sent") == len(receiver.events), 10)
-        assert total(metrics, SENT) == total(metrics, SENT, outcome="sent"), "nothing failed or was dropped"
+            lambda: (
+                values_in(receiver.events, "voice_to_voice_latency_ms").total() >= expected.total()
+            ),
+            60,
+        )
+        wait_for(
+            "the count of them",
+            lambda: total(metrics, SENT, outcome="sent") == len(receiver.events),
+            10,
+        )
+        assert total(metrics, SENT) == total(metrics, SENT, outcome="sent"), (
+            "nothing failed or was dropped"
+        )
     assert values_in(receiver.events, "voice_to_voice_latency_ms") == expected
     speeds = Counter(
         (row.conversation_id, None, score.result)
@@ -162,20 +193,34 @@ async def test_a_receiver_that_wants_no_requests_gets_few_and_metrics_do_not_wai
         for seed in range(CALLS):
             play(environment, tmp_path, seed)
             await closed_calls(environment, seed + 1)
-        wait_for("the latencies", lambda: total(metrics, "callgauge_turn_response_latency_seconds_count") > 0, 30)
+        wait_for(
+            "the latencies",
+            lambda: total(metrics, "callgauge_turn_response_latency_seconds_count") > 0,
+            30,
+        )
         wait_for("the first refusal", lambda: total(metrics, SENT, outcome="failed") > 0, 30)
-        gaps = [later - earlier for earlier, later in zip(receiver.refused_at, receiver.refused_at[1:], strict=False)]
+        gaps = [
+            later - earlier
+            for earlier, later in zip(receiver.refused_at, receiver.refused_at[1:], strict=False)
+        ]
         assert all(gap > 0.9 for gap in gaps), "each refused request is followed by a pause"
         receiver.refusal = None
         play(environment, tmp_path, 7)
         rows = await closed_calls(environment, CALLS + 1)
         last = max(closings_of(rows), key=lambda row: row.known_ms)
-        expected = latencies_on_the_topic([row for row in rows if row.conversation_id == last.conversation_id])
+        expected = latencies_on_the_topic(
+            [row for row in rows if row.conversation_id == last.conversation_id]
+        )
         wait_for(
             "the scores of the next call",
-            lambda: expected <= values_in(receiver.events, "voice_to_voice_latency_ms"), 60,
-        )  # fmt: skip
+            lambda: expected <= values_in(receiver.events, "voice_to_voice_latency_ms"),
+            60,
+        )
         wait_for(
             "no event with another outcome",
-            lambda: total(metrics, SENT) == sum(total(metrics, SENT, outcome=each) for each in ("sent", "failed")), 60,
-        )  # fmt: skip
+            lambda: (
+                total(metrics, SENT)
+                == sum(total(metrics, SENT, outcome=each) for each in ("sent", "failed"))
+            ),
+            60,
+        )

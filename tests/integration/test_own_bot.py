@@ -1,4 +1,6 @@
-"""A bot that someone wrote from docs/ alone: all its latencies are measured, and each of its mistakes is reported at once."""
+"""A bot that someone wrote from docs/ alone: all its latencies are measured, and each of its
+mistakes is reported at once.
+"""
 
 import subprocess
 import sys
@@ -54,25 +56,38 @@ MISTAKES: Final = {
     "header": (f'"Authorization": "Bearer {TOKEN}", ', "", "Authorization"),
 }
 """Some code of the bot, the same with a mistake, and a word that the answer must have."""
-(KAFKA_BOT,) = (block.text for block in blocks_of("docs/sources/kafka.md") if block.language == "python")
+(KAFKA_BOT,) = (
+    block.text for block in blocks_of("docs/sources/kafka.md") if block.language == "python"
+)
 QUARANTINED: Final = ("record_quarantined", "callgauge_quarantined_total")
 REFUSED: Final = ("record_quarantined", "callgauge_sequencer_refused_total")
 """Of a record whose bytes alone show that it is no event."""
 KAFKA_MISTAKES: Final = {
     "kind": (
-        '"user_speech_started"', '"user_began"',
-        "Known kinds: user_speech_started", ("records_not_understood", "callgauge_misread_records_total"),
+        '"user_speech_started"',
+        '"user_began"',
+        "Known kinds: user_speech_started",
+        ("records_not_understood", "callgauge_misread_records_total"),
     ),
     "seconds": ("int(at * 1000)", "int(at)", "milliseconds", QUARANTINED),
-    "milliseconds": ('"timestamp": at}', '"timestamp": at * 1000}', "this looks like milliseconds", QUARANTINED),
+    "milliseconds": (
+        '"timestamp": at}',
+        '"timestamp": at * 1000}',
+        "this looks like milliseconds",
+        QUARANTINED,
+    ),
     "no key": ("key=call, ", "", "Set the Kafka key to the conversation id", REFUSED),
-}  # fmt: skip
-"""The same of the bot on Kafka; a word that the log must have, the name of the log line, and the counter."""
+}
+"""The same of the bot on Kafka; a word that the log must have, the name of the log line, and the
+counter.
+"""
 
 
 def ran_bot(bot: str, *arguments: str) -> list[str]:
     """Runs a bot to its end; the lines that it printed."""
-    ended = subprocess.run([sys.executable, "-c", bot, *arguments], capture_output=True, text=True, timeout=patient(60))
+    ended = subprocess.run(
+        [sys.executable, "-c", bot, *arguments], capture_output=True, text=True, timeout=patient(60)
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
 
@@ -85,7 +100,11 @@ def test_the_bot_has_thirty_lines(bot: str) -> None:
 async def measured_ms(environment: dict[str, str]) -> list[float]:
     """The latencies of all turns on the topic."""
     rows = newest_rows(await written_rows(environment))
-    return [row.wait_ms for row in rows if isinstance(row, TurnRow) and row.turn and isinstance(row.wait_ms, float)]
+    return [
+        row.wait_ms
+        for row in rows
+        if isinstance(row, TurnRow) and row.turn and isinstance(row.wait_ms, float)
+    ]
 
 
 @pytest.mark.service(ingest__port="0", ingest__token=TOKEN, limits__closing_grace_ms="1000")
@@ -96,7 +115,11 @@ async def test_a_bot_of_thirty_lines_has_every_latency_and_hears_of_its_mistakes
         ingest = listening(process)
         url = ingest.address + "/events"
         assert all('"refused_events":0' in answer for answer in ran_bot(BOT, url))
-        wait_for("the call to be closed", lambda: total(ingest.metrics, "callgauge_calls_ended_total") == 1, 30)
+        wait_for(
+            "the call to be closed",
+            lambda: total(ingest.metrics, "callgauge_calls_ended_total") == 1,
+            30,
+        )
         assert await measured_ms(environment) == pytest.approx([800] * TURNS)
         for code, mistaken, word in MISTAKES.values():
             bot = BOT.replace(code, mistaken).replace(f"range({TURNS})", "range(1)")
@@ -110,11 +133,15 @@ async def test_a_bot_of_thirty_lines_on_kafka_has_every_latency_and_its_mistakes
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     topic = environment["CALLGAUGE_TOPIC_PREFIX"] + "pipecat.events"
-    shown = KAFKA_BOT.replace("127.0.0.1:9092", environment["CALLGAUGE_BOOTSTRAP"]).replace("pipecat.events", topic)
+    shown = KAFKA_BOT.replace("127.0.0.1:9092", environment["CALLGAUGE_BOOTSTRAP"]).replace(
+        "pipecat.events", topic
+    )
     with started(tmp_path / "run.log", "run", **environment) as process:
         metrics = process.metrics()
         assert ran_bot(shown)
-        wait_for("the call to be closed", lambda: total(metrics, "callgauge_calls_ended_total") == 1, 30)
+        wait_for(
+            "the call to be closed", lambda: total(metrics, "callgauge_calls_ended_total") == 1, 30
+        )
         assert await measured_ms(environment) == pytest.approx([800] * TURNS)
         for code, mistaken, word, (line, counter) in KAFKA_MISTAKES.values():
             bot = shown.replace(code, mistaken).replace(f"range({TURNS})", "range(1)")

@@ -1,6 +1,8 @@
-"""Calls of real frameworks in several versions, by the observers' events and by their own traces, beside the figures that they print.
+"""Calls of real frameworks in several versions, by the observers' events and by their own traces,
+beside the figures that they print.
 
-Each version is in an environment of its own, which needs a package index once. `pytest` of this file runs them all.
+Each version is in an environment of its own, which needs a package index once. `pytest` of this
+file runs them all.
 """
 
 import json
@@ -26,8 +28,14 @@ pytestmark = pytest.mark.long
 
 CLOSE_MS: Final = 2.0
 NEAR_MS: Final = 25.0
-"""For every latency: on a busy machine each of several observers of one framework takes its time a moment later."""
-PIPECAT_BESIDE: Final = ("websockets", "opentelemetry-exporter-otlp-proto-http", "aiokafka>=0.14,<0.15")
+"""For every latency: on a busy machine each of several observers of one framework takes its time a
+moment later.
+"""
+PIPECAT_BESIDE: Final = (
+    "websockets",
+    "opentelemetry-exporter-otlp-proto-http",
+    "aiokafka>=0.14,<0.15",
+)
 LIVEKIT_BESIDE: Final = ("aiokafka>=0.14,<0.15", "httpx")
 NODE_BESIDE: Final = ("@opentelemetry/exporter-trace-otlp-http@^0.220.0", "zod")
 BOTS: Final = ROOT / "tests/support/pipecat_bots/any_service.py"
@@ -37,7 +45,11 @@ SESSIONS: Final = ROOT / "tests/support/livekit_agents"
 def output_of(command: list[str], **environment: str) -> Any:
     """What a framework prints of its calls at the end."""
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=patient(180), env={**os.environ, **environment}
+        command,
+        capture_output=True,
+        text=True,
+        timeout=patient(180),
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr[-3_000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -57,11 +69,17 @@ def anchors(call: ScoredCall) -> set[Anchor | None]:
 
 def require_close(ours: list[float], theirs: list[float]) -> None:
     assert ours == pytest.approx(theirs, abs=patient(NEAR_MS))
-    assert statistics.median(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < patient(CLOSE_MS)
+    assert statistics.median(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < patient(
+        CLOSE_MS
+    )
 
 
 def words_of(call: ScoredCall, role: str) -> list[str]:
-    return [entry.message for entry in call.transcript or () if entry.role == role and entry.message is not None]
+    return [
+        entry.message
+        for entry in call.transcript or ()
+        if entry.role == role and entry.message is not None
+    ]
 
 
 def facts(call: ScoredCall) -> tuple[list[tuple[Any, ...]], list[Any], list[tuple[Any, ...]]]:
@@ -79,7 +97,16 @@ def test_livekit_agents_by_events_and_by_spans(version: str, tmp_path: Path) -> 
     python = python_with("livekit-agents", version, *LIVEKIT_BESIDE)
     with collecting(tmp_path / "traces") as address:
         told = output_of(
-            [str(python), "-W", "ignore", str(SESSIONS / "session.py"), "call", "--sink", "--traces", address],
+            [
+                str(python),
+                "-W",
+                "ignore",
+                str(SESSIONS / "session.py"),
+                "call",
+                "--sink",
+                "--traces",
+                address,
+            ],
             PYTHONPATH=os.pathsep.join(map(str, (SEND, LIVEKIT))),
         )
     theirs = told["calls"]["call"]["e2e_ms"]
@@ -111,7 +138,9 @@ def test_livekit_s_node_package_by_spans(version: str, encoding: str, tmp_path: 
     require_close(waits_ms(call), [1_000 * each["metrics"]["e2eLatency"] for each in answers])
     # The sixth question has no answer, and is joined with the next one.
     del asked[5]
-    require_close(stages_ms(call, Stage.ENDPOINTING), [1_000 * each["endOfTurnDelay"] for each in asked])
+    require_close(
+        stages_ms(call, Stage.ENDPOINTING), [1_000 * each["endOfTurnDelay"] for each in asked]
+    )
     tools, interrupted, errors = facts(call)
     assert tools == [(2, "find_badge", "success"), (3, "open_drawer", "error")]
     assert (interrupted, errors) == ([5], [(told["errors"], "LLM")])
@@ -136,7 +165,9 @@ def test_pipecat_by_events_and_by_spans(version: str, kind: str, tmp_path: Path)
     theirs = told["calls"]["call"]["latencies_ms"]
     (by_events,), (by_spans,) = score(told["events"]["call"]), score(tmp_path / "traces")
     assert facts(by_events)[0] == [(2, "find_visit", "success"), (3, "cancel_visit", "error")]
-    assert len(words_of(by_events, "user")) == 6  # the sixth question has no answer, and is joined with the next one
+    assert (
+        len(words_of(by_events, "user")) == 6
+    )  # the sixth question has no answer, and is joined with the next one
     if kind == "realtime":  # the model detects turns itself, so pipecat measures nothing
         assert theirs == []
         assert anchors(by_events) == {Anchor.TURN_RELEASE}

@@ -1,4 +1,6 @@
-"""Each way of attaching the observer that its README shows brings a call of a real pipecat worker onto a real broker."""
+"""Each way of attaching the observer that its README shows brings a call of a real pipecat worker
+onto a real broker.
+"""
 
 import asyncio
 import json
@@ -35,7 +37,9 @@ CONSTRUCTOR, ADDED, ATTACHED, OWN_FILE = blocks("python")
 
 
 def worker_of(**options: Any) -> PipelineWorker:
-    return PipelineWorker(Pipeline([Passing()]), cancel_on_idle_timeout=False, enable_rtvi=False, **options)
+    return PipelineWorker(
+        Pipeline([Passing()]), cancel_on_idle_timeout=False, enable_rtvi=False, **options
+    )
 
 
 async def play(worker: PipelineWorker) -> None:
@@ -60,7 +64,9 @@ def _brokers_of_the_tests(environment: dict[str, str], monkeypatch: pytest.Monke
 
 async def is_whole(environment: dict[str, str], agent: str) -> list[dict[str, Any]]:
     """Checks that there is one whole call of this agent; gives its events."""
-    events = [json.loads(record.value) for record in await records_on(environment, "pipecat.events")]
+    events = [
+        json.loads(record.value) for record in await records_on(environment, "pipecat.events")
+    ]
     assert [event.get("agent") for event in events if event["type"] == "call_started"] == [agent]
     moments = [event["data"]["kind"] for event in events if event["type"] == "speech_event"]
     assert moments.count("bot_speech_started") == 1
@@ -70,19 +76,27 @@ async def is_whole(environment: dict[str, str], agent: str) -> list[dict[str, An
 
 def set_by(shell: str) -> tuple[str, str]:
     """The setup files and the agent that the lines for a shell set."""
-    lines = f'PATH="{Path(sys.executable).parent}:$PATH"\n{shell}\necho "$PIPECAT_SETUP_FILES|$CALLGAUGE_AGENT"'
+    lines = (
+        f'PATH="{Path(sys.executable).parent}:$PATH"\n{shell}\necho '
+        '"$PIPECAT_SETUP_FILES|$CALLGAUGE_AGENT"'
+    )
     ended = subprocess.run(
-        ["sh", "-ec", lines], capture_output=True, text=True, check=True,
+        ["sh", "-ec", lines],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "PYTHONPATH": PYTHONPATH},
-    )  # fmt: skip
+    )
     files, _, agent = ended.stdout.strip().rpartition("|")
     return files, agent
 
 
 async def test_in_the_constructor(environment: dict[str, str]) -> None:
     names: dict[str, Any] = {
-        "pipeline": Pipeline([Passing()]), "PipelineWorker": PipelineWorker, "PipelineParams": PipelineParams
-    }  # fmt: skip
+        "pipeline": Pipeline([Passing()]),
+        "PipelineWorker": PipelineWorker,
+        "PipelineParams": PipelineParams,
+    }
     exec(CONSTRUCTOR, names)  # noqa: S102 - the README's own code
     await play(names["worker"])
     await is_whole(environment, "desk")
@@ -96,7 +110,9 @@ async def test_on_a_worker_that_exists(environment: dict[str, str], block: str, 
     await is_whole(environment, agent)
 
 
-async def test_by_the_setup_file_of_the_package(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_by_the_setup_file_of_the_package(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     files, agent = set_by(BY_FILE)
     monkeypatch.setenv("PIPECAT_SETUP_FILES", files)
     monkeypatch.setenv("CALLGAUGE_AGENT", agent)

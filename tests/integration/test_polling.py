@@ -1,4 +1,6 @@
-"""How often records are taken from a real broker: together after a moment, at once with a backlog."""
+"""How often records are taken from a real broker: together after a moment, at once with
+a backlog.
+"""
 
 import asyncio
 import time
@@ -41,7 +43,9 @@ class _Polls:
 
 
 @asynccontextmanager
-async def _polling(bootstrap: str, prefix: str, interval_ms: int) -> AsyncIterator[tuple[_Polls, GroupReader[bytes]]]:
+async def _polling(
+    bootstrap: str, prefix: str, interval_ms: int
+) -> AsyncIterator[tuple[_Polls, GroupReader[bytes]]]:
     reading = _Polls()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(polling, "POLL_INTERVAL_MS", interval_ms)
@@ -56,9 +60,16 @@ async def _polling(bootstrap: str, prefix: str, interval_ms: int) -> AsyncIterat
 def _reader(bootstrap: str, prefix: str, reading: _Polls) -> GroupReader[bytes]:
     kafka = KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=prefix)
     return GroupReader(
-        kafka, "reader", PACED_TOPIC, reading.take, message=bytes, decode=bytes, group_id=prefix + "reader",
-        max_records=50, begins="earliest",
-    )  # fmt: skip
+        kafka,
+        "reader",
+        PACED_TOPIC,
+        reading.take,
+        message=bytes,
+        decode=bytes,
+        group_id=prefix + "reader",
+        max_records=50,
+        begins="earliest",
+    )
 
 
 async def test_what_comes_one_by_one_is_taken_together(bootstrap: str, topic_prefix: str) -> None:
@@ -84,7 +95,9 @@ async def test_a_backlog_waits_for_nothing(bootstrap: str, topic_prefix: str) ->
         for _ in range(records):
             await producer.send(topic_prefix + PACED_TOPIC, bytes(RECORD_BYTES))
     async with _polling(bootstrap, topic_prefix, interval_ms) as (reading, _):
-        await reading.until(records)  # which is not that patient: a wait for each answer would take minutes
+        await reading.until(
+            records
+        )  # which is not that patient: a wait for each answer would take minutes
     assert max(reading.polls) <= 50
 
 

@@ -1,4 +1,6 @@
-"""`callgauge run` as a supervisor sees it: probes, signals, the token, and an exporter that runs alone and restarts."""
+"""`callgauge run` as a supervisor sees it: probes, signals, the token, and an exporter that runs
+alone and restarts.
+"""
 
 import asyncio
 import json
@@ -27,7 +29,9 @@ from tests.unit.exporter.test_projection import call, closed
 ROOT = Path(__file__).parents[2]
 TOKEN = "one~two.three"  # noqa: S105 - a secret of this test only
 SOON_SECONDS = 20
-"""Below the deadline of 10 s: no step of a stop may use all of it. On an idle machine 2 to 4 s are seen, on a busy one 5."""
+"""Below the deadline of 10 s: no step of a stop may use all of it. On an idle machine 2 to 4 s are
+seen, on a busy one 5.
+"""
 STARTED, ENDED = "callgauge_calls_started_total", "callgauge_calls_ended_total"
 MOST_RECORDS = 200_000
 PER_SECOND = 500
@@ -59,7 +63,9 @@ def page(environment: dict[str, str], path: str, token: str | None = None) -> tu
     """Status and text; (0, "") while no server listens."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        answer = answer_of(f"http://127.0.0.1:{environment['CALLGAUGE_HTTP_PORT']}{path}", headers, seconds=2)
+        answer = answer_of(
+            f"http://127.0.0.1:{environment['CALLGAUGE_HTTP_PORT']}{path}", headers, seconds=2
+        )
     except httpx.TransportError:
         return 0, ""
     return answer.status_code, answer.text
@@ -116,16 +122,24 @@ def frozen(broker: OwnBroker) -> Iterator[None]:
 def own_broker() -> Iterator[OwnBroker]:
     command = [sys.executable, "-m", "tests.support.brokers.kafka_broker", "--until-stdin-closes"]
     with subprocess.Popen(
-        command, cwd=ROOT, text=True, start_new_session=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,  # it reports its broker's death
-    ) as keeper:  # fmt: skip
+        command,
+        cwd=ROOT,
+        text=True,
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # it reports its broker's death
+    ) as keeper:
         broker = OwnBroker(keeper)
         if not broker.address:
             assert keeper.wait() == NOTHING_TO_RUN
             pytest.skip(f"{MISSING}no Kafka broker can run here")
         try:
             if not broker.is_here:
-                pytest.skip(f"{MISSING}a broker in a container cannot be frozen from here: install Java 17 and Maven")
+                pytest.skip(
+                    f"{MISSING}a broker in a container cannot be frozen from here: install Java 17 "
+                    "and Maven"
+                )
             yield broker
         finally:
             broker.signalled(signal.SIGCONT)
@@ -133,22 +147,38 @@ def own_broker() -> Iterator[OwnBroker]:
             keeper.stdin.close()
 
 
-@pytest.mark.parametrize("roles", ["sequencer", "evaluator", "exporter", "judge", "sequencer,evaluator,exporter,judge"])
-def test_every_role_answers_probes_and_stops_when_told(environment: dict[str, str], tmp_path: Path, roles: str) -> None:
-    with started(tmp_path / "run.log", "run", "--roles", roles, command=[str(COMMAND)], **environment) as process:
+@pytest.mark.parametrize(
+    "roles", ["sequencer", "evaluator", "exporter", "judge", "sequencer,evaluator,exporter,judge"]
+)
+def test_every_role_answers_probes_and_stops_when_told(
+    environment: dict[str, str], tmp_path: Path, roles: str
+) -> None:
+    with started(
+        tmp_path / "run.log", "run", "--roles", roles, command=[str(COMMAND)], **environment
+    ) as process:
         wait_until_ready(process, environment)
         assert page(environment, "/healthz") == (200, "ok\n")
         status, text = page(environment, "/metrics")
         assert status == 200
-        assert all(f"callgauge_{name}" in text for name in ("sequencer_term",) if "sequencer" in roles)
-        assert all(f"callgauge_{name}" in text for name in ("events_total",) if "evaluator" in roles)
-        assert all(f"callgauge_{name}" in text for name in ("scores_read_total",) if "exporter" in roles)
-        assert all(f"callgauge_{name}" in text for name in ("judge_verdicts_total",) if "judge" in roles)
+        assert all(
+            f"callgauge_{name}" in text for name in ("sequencer_term",) if "sequencer" in roles
+        )
+        assert all(
+            f"callgauge_{name}" in text for name in ("events_total",) if "evaluator" in roles
+        )
+        assert all(
+            f"callgauge_{name}" in text for name in ("scores_read_total",) if "exporter" in roles
+        )
+        assert all(
+            f"callgauge_{name}" in text for name in ("judge_verdicts_total",) if "judge" in roles
+        )
         assert process.signalled(signal.SIGTERM)[0] == 0, process.text
         assert "Traceback" not in process.text
 
 
-def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broker: OwnBroker, tmp_path: Path) -> None:
+def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(
+    own_broker: OwnBroker, tmp_path: Path
+) -> None:
     environment = on(own_broker, "frozen.")
     for _ in range(STARTS):
         with frozen(own_broker), started(tmp_path / "run.log", "run", **environment) as process:
@@ -164,16 +194,25 @@ def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broke
             ]
             assert page(environment, "/healthz") == (200, "ok\n")
             own_broker.signalled(signal.SIGCONT)
-            # A start ends, for its supervisor, if the broker says nothing for 20 s, or that its cluster has no broker: as when the
-            # controller has given up this one meanwhile. A busy machine may be slow enough for either.
-            wait_for("a start or its end", lambda: is_ready(environment) or not process.is_running, 40)
+            # A start ends, for its supervisor, if the broker says nothing for 20 s, or that its
+            # cluster has no broker: as when the controller has given up this one meanwhile. A busy
+            # machine may be slow enough for either.
+            wait_for(
+                "a start or its end", lambda: is_ready(environment) or not process.is_running, 40
+            )
             if not process.is_running:
-                assert any(reason in process.text for reason in ("no answer in time", "names no broker")), process.text
+                assert any(
+                    reason in process.text for reason in ("no answer in time", "names no broker")
+                ), process.text
                 continue
             own_broker.signalled(signal.SIGSTOP)
             assert page(environment, "/healthz") == (200, "ok\n")
             send(process, signal.SIGTERM)
-            wait_for("readiness to end", lambda: "stopping" in page(environment, "/readyz")[1], SOON_SECONDS)
+            wait_for(
+                "readiness to end",
+                lambda: "stopping" in page(environment, "/readyz")[1],
+                SOON_SECONDS,
+            )
             assert page(environment, "/healthz") == (200, "ok\n")
             assert wait_for("the end", lambda: not process.is_running, SOON_SECONDS), process.text
             assert process._popen.returncode == 0, process.text
@@ -181,7 +220,9 @@ def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broke
     pytest.fail(f"{STARTS} starts ended before the broker could answer")
 
 
-def test_a_second_signal_does_not_wait_for_a_frozen_broker(own_broker: OwnBroker, tmp_path: Path) -> None:
+def test_a_second_signal_does_not_wait_for_a_frozen_broker(
+    own_broker: OwnBroker, tmp_path: Path
+) -> None:
     environment = on(own_broker, "twice.")
     with started(tmp_path / "run.log", "run", **environment) as process:
         wait_until_ready(process, environment)
@@ -202,12 +243,16 @@ def test_a_broker_that_dies_kills_nobody(own_broker: OwnBroker, tmp_path: Path) 
         assert process.signalled(signal.SIGTERM)[0] == 0, process.text
 
 
-def test_with_a_token_only_who_has_it_reads_the_metrics(environment: dict[str, str], tmp_path: Path) -> None:
+def test_with_a_token_only_who_has_it_reads_the_metrics(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     environment["CALLGAUGE_HTTP_TOKEN"] = TOKEN
     with started(tmp_path / "run.log", "run", "--roles", "exporter", **environment) as process:
         wait_until_ready(process, environment)
         assert page(environment, "/healthz")[0] == 200
-        assert page(environment, "/metrics")[0] == page(environment, "/metrics", "another")[0] == 401
+        assert (
+            page(environment, "/metrics")[0] == page(environment, "/metrics", "another")[0] == 401
+        )
         assert page(environment, "/metrics", TOKEN)[0] == 200
         process.signalled(signal.SIGTERM)
         assert TOKEN not in process.text
@@ -227,9 +272,14 @@ async def transactions(environment: dict[str, str]) -> AsyncIterator[AIOKafkaPro
 
 
 async def write_scores(
-    environment: dict[str, str], records: int, *, per_second: int, enough: asyncio.Event | None = None
+    environment: dict[str, str],
+    records: int,
+    *,
+    per_second: int,
+    enough: asyncio.Event | None = None,
 ) -> int:
-    """Writes so many records to `scores`, or until it is enough, in transactions; how many it wrote.
+    """Writes so many records to `scores`, or until it is enough, in transactions; how many it
+    wrote.
 
     It writes more in every fourth transaction, which is aborted and counts for none.
     """
@@ -245,7 +295,9 @@ async def write_scores(
             await producer.begin_transaction()
             for index in range(batch):
                 name = f"c-{written + index}"
-                await producer.send(topic, encode(call("started", conversation_id=name)), name.encode())
+                await producer.send(
+                    topic, encode(call("started", conversation_id=name)), name.encode()
+                )
             if number % 4 == 0:
                 await producer.abort_transaction()
                 continue
@@ -256,7 +308,9 @@ async def write_scores(
 
 
 async def write_ends(environment: dict[str, str]) -> None:
-    """Writes a closed row to each partition of `scores`: an exporter that has counted them all has counted all before them."""
+    """Writes a closed row to each partition of `scores`: an exporter that has counted them all has
+    counted all before them.
+    """
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores"
     async with transactions(environment) as producer, producer.transaction():
         for partition in range(PARTITIONS):
@@ -282,7 +336,9 @@ def exporter(environment: dict[str, str], log: Path) -> AbstractContextManager[P
     return started(log, "run", "--roles", "exporter", CALLGAUGE_LOG_FORMAT="json", **environment)
 
 
-async def test_an_exporter_alone_counts_what_was_committed(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_an_exporter_alone_counts_what_was_committed(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     await write_scores(environment, 50, per_second=1_000)  # the past of a new group is not counted
     with exporter(environment, tmp_path / "exporter.log") as process:
         address = await asyncio.to_thread(wait_until_ready, process, environment)
@@ -292,10 +348,14 @@ async def test_an_exporter_alone_counts_what_was_committed(environment: dict[str
         assert total(address, STARTED) == 500
         assert process.signalled(signal.SIGTERM)[0] == 0
         assert records_counted(process) == 500 + PARTITIONS
-        assert all(json.loads(line)["event"] for line in process.text.splitlines()), "every line is a log line"
+        assert all(json.loads(line)["event"] for line in process.text.splitlines()), (
+            "every line is a log line"
+        )
 
 
-async def test_a_group_that_counted_nothing_yet_keeps_its_place(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_a_group_that_counted_nothing_yet_keeps_its_place(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     with exporter(environment, tmp_path / "first.log") as process:
         await asyncio.to_thread(wait_until_ready, process, environment)
         process.signalled(signal.SIGTERM)
@@ -305,7 +365,9 @@ async def test_a_group_that_counted_nothing_yet_keeps_its_place(environment: dic
         await asyncio.to_thread(wait_for_records, address, 50)
 
 
-async def test_graceful_restarts_neither_lose_nor_double(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_graceful_restarts_neither_lose_nor_double(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     counted: list[int] = []
     enough = asyncio.Event()
     writing = None

@@ -1,4 +1,6 @@
-"""How far a recorded real call gets, as a user would see it: goals in a folder, `run` here, `replay` there, and `score`."""
+"""How far a recorded real call gets, as a user would see it: goals in a folder, `run` here,
+`replay` there, and `score`.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,7 +44,9 @@ REACHED = [0, 0, 1, 2, 2, 3, 3, 4, 4, 4]
 BOOKED = 8
 """The turn in which all that the dataset record asks for is done."""
 ASKED = 4 * BOOKED * 3
-"""Each of its subgoals, in each turn up to that one, by the three trials that make a majority of five."""
+"""Each of its subgoals, in each turn up to that one, by the three trials that make a majority of
+five.
+"""
 
 pytestmark = [
     needs_conformance(RECORD.name),
@@ -68,7 +72,9 @@ def service(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
 
 
 def wait_for_the_end(address: str) -> None:
-    wait_for("the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, 40)
+    wait_for(
+        "the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, 40
+    )
 
 
 def finals(rows: list[Row]) -> tuple[dict[int, Progress | None], Goals | None, GoalsRow | None]:
@@ -87,16 +93,35 @@ def scored_offline(*arguments: str, environment: Mapping[str, str]) -> list[Row]
 
 
 def progress_by_turn(rows: list[Row]) -> dict[int, Value]:
-    return {number: turn.progress.result for number, turn in turns_of(rows).items() if turn.progress is not None}
+    return {
+        number: turn.progress.result
+        for number, turn in turns_of(rows).items()
+        if turn.progress is not None
+    }
 
 
 async def test_progress_checked_by_code_is_seen_while_the_call_runs(
     service: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    with started(tmp_path / "replay.log", "replay", str(RECORD), "--speed", "20", "--agent", "desk", **environment):
-        wait_for("the call to be on its way", lambda: 0 < total(service, "callgauge_progress_active") < 1, 40)
+    with started(
+        tmp_path / "replay.log",
+        "replay",
+        str(RECORD),
+        "--speed",
+        "20",
+        "--agent",
+        "desk",
+        **environment,
+    ):
+        wait_for(
+            "the call to be on its way",
+            lambda: 0 < total(service, "callgauge_progress_active") < 1,
+            40,
+        )
         wait_for("all to be reached", lambda: total(service, "callgauge_progress_active") == 1, 40)
-        assert total(service, "callgauge_calls_with_goals_active", agent="desk", progress="known") == 1
+        assert (
+            total(service, "callgauge_calls_with_goals_active", agent="desk", progress="known") == 1
+        )
         assert total(service, "callgauge_calls_ended_total") == 0, "the call still runs"
         wait_for_the_end(service)
     assert total(service, "callgauge_subgoals_total", agent="desk", checked_by="code") == 4
@@ -105,7 +130,10 @@ async def test_progress_checked_by_code_is_seen_while_the_call_runs(
     assert total(service, "callgauge_call_progress_ratio_sum", agent="desk") == 1
 
     written = await written_rows(environment)
-    last = max((turn for turn in turns_of(written).values() if turn.progress is not None), key=lambda turn: turn.turn)
+    last = max(
+        (turn for turn in turns_of(written).values() if turn.progress is not None),
+        key=lambda turn: turn.turn,
+    )
     assert last.progress is not None
     for name, result in (("auc", last.progress.auc), ("ppt", last.progress.ppt)):
         assert isinstance(result, float)
@@ -142,7 +170,9 @@ async def test_without_a_judge_the_dataset_record_s_goals_are_unscored(
 
 
 def strict(asked: Asked) -> Does:
-    """Grades by the facts of the call about the new flight: its booking, its arrival, the price, and the seat."""
+    """Grades by the facts of the call about the new flight: its booking, its arrival, the price,
+    and the seat.
+    """
     call, _, subgoal = asked.user.partition("\nSubgoal: ")
     needed = {
         "New travel date": "new_journey_id",
@@ -150,7 +180,9 @@ def strict(asked: Asked) -> Does:
         "Total out-of-pocket": "I charged a total",
         "After rebooking": "seat_assigned",
     }
-    proof = next(proof for beginning, proof in needed.items() if subgoal.startswith(f'"{beginning}'))
+    proof = next(
+        proof for beginning, proof in needed.items() if subgoal.startswith(f'"{beginning}')
+    )
     return grades("C" if proof in call else "I", delay_seconds=0.01)
 
 
@@ -163,7 +195,8 @@ async def test_a_judge_scores_the_dataset_record_s_goals_turn_by_turn(
             "CALLGAUGE_JUDGE__ENABLED": "true",
             "OPENAI_API_KEY": "key",
             "OPENAI_BASE_URL": server.url,
-            # The tools of this call answer at length: the judge reads more than the usual limits allow at once.
+            # The tools of this call answer at length: the judge reads more than the usual limits
+            # allow at once.
             "CALLGAUGE_JUDGE__MAX_TOKENS_PER_MINUTE": "100000000",
             "CALLGAUGE_JUDGE__BUDGET_PER_CALL": "1000",
             "CALLGAUGE_JUDGE__BUDGET_PER_AGENT_HOUR": "1000",

@@ -1,4 +1,6 @@
-"""Topics that change under a running evaluator, on a real broker: it goes on without a person, and no call closes twice."""
+"""Topics that change under a running evaluator, on a real broker: it goes on without a person, and
+no call closes twice.
+"""
 
 import asyncio
 import json
@@ -31,13 +33,18 @@ async def send_call(environment: dict[str, str], name: str, *, agent: str | None
         ("audit.events", {"type": "call_ended", "timestamp": now, "reason": "goodbye"}),
     ]
     if agent is not None:
-        events.insert(0, ("pipecat.events", {"type": "call_started", "timestamp": now - 3_000, "agent": agent}))
+        events.insert(
+            0,
+            ("pipecat.events", {"type": "call_started", "timestamp": now - 3_000, "agent": agent}),
+        )
     producer = AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
     await producer.start()
     try:
         for to, event in events:
             topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}{to}"
-            await producer.send_and_wait(topic, json.dumps(event).encode(), key=name.encode(), partition=0)
+            await producer.send_and_wait(
+                topic, json.dumps(event).encode(), key=name.encode(), partition=0
+            )
     finally:
         await producer.stop()
 
@@ -45,7 +52,9 @@ async def send_call(environment: dict[str, str], name: str, *, agent: str | None
 async def closed(environment: dict[str, str]) -> Counter[str]:
     """How often each call has closed. Its final values are in the closed row."""
     rows = rows_in(each.value for each in await records_on(environment, "scores"))
-    return Counter(row.conversation_id for row in rows if isinstance(row, CallRow) and row.state == "closed")
+    return Counter(
+        row.conversation_id for row in rows if isinstance(row, CallRow) and row.state == "closed"
+    )
 
 
 async def until_closed(environment: dict[str, str], *names: str) -> None:
@@ -64,7 +73,9 @@ async def test_a_transcript_that_its_topic_refuses_is_left_out_and_the_next_one_
     environment: dict[str, str], bootstrap: str, tmp_path: Path
 ) -> None:
     transcripts = f"{environment['CALLGAUGE_TOPIC_PREFIX']}transcripts"
-    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as process:
+    with started(
+        tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment
+    ) as process:
         address = process.metrics()
         await send_call(environment, "before")
         await until_closed(environment, "before")
@@ -75,7 +86,10 @@ async def test_a_transcript_that_its_topic_refuses_is_left_out_and_the_next_one_
         await configure_topic(bootstrap, transcripts)
         await send_call(environment, "after")
         await until_closed(environment, "before", "refused", "after")
-        assert [each.key for each in await records_on(environment, "transcripts")] == [b"before", b"after"]
+        assert [each.key for each in await records_on(environment, "transcripts")] == [
+            b"before",
+            b"after",
+        ]
         assert total(address, "callgauge_partitions_fenced_total") == 0
         assert process.text.count("record_too_large_to_write") == 1
         assert process.is_running
@@ -84,14 +98,18 @@ async def test_a_transcript_that_its_topic_refuses_is_left_out_and_the_next_one_
 async def test_an_input_that_is_deleted_is_named_and_read_again_when_it_is_there(
     environment: dict[str, str], bootstrap: str, tmp_path: Path
 ) -> None:
-    """Time waits for it as it does for any input that does not answer; then the calls of the others go on without it."""
+    """Time waits for it as it does for any input that does not answer; then the calls of the others
+    go on without it.
+    """
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
 
     def is_named() -> bool:
         status, said = page(process, "/readyz")
         return status == 503 and f"the topic {topic} is not there" in said
 
-    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as process:
+    with started(
+        tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment
+    ) as process:
         await send_call(environment, "before", agent="desk")
         await until_closed(environment, "before")
         await delete_topic(bootstrap, topic)
@@ -101,14 +119,20 @@ async def test_an_input_that_is_deleted_is_named_and_read_again_when_it_is_there
         await until_closed(environment, "before", "meanwhile")
         assert f"{topic}[0]" in await asyncio.to_thread(process.printed, "inputs_left_out", SECONDS)
         ran("topics", "create", "--partitions", "1", **environment)
-        await asyncio.to_thread(wait_for, "the input to be there", lambda: page(process, "/readyz")[0] == 200, SECONDS)
+        await asyncio.to_thread(
+            wait_for, "the input to be there", lambda: page(process, "/readyz")[0] == 200, SECONDS
+        )
         await send_call(environment, "after", agent="desk")
         await until_closed(environment, "before", "meanwhile", "after")
-        assert f"{topic}[0]@" in await asyncio.to_thread(process.printed, "input_not_where_it_was", SECONDS)
+        assert f"{topic}[0]@" in await asyncio.to_thread(
+            process.printed, "input_not_where_it_was", SECONDS
+        )
         rows = rows_in(each.value for each in await records_on(environment, "scores"))
         closings = [row for row in rows if isinstance(row, CallRow) and row.state == "closed"]
         agents = {each.conversation_id: each.labels.agent for each in closings}
-        assert agents == {"before": "desk", "meanwhile": "unknown", "after": "desk"}, "what is on the new topic is read"
+        assert agents == {"before": "desk", "meanwhile": "unknown", "after": "desk"}, (
+            "what is on the new topic is read"
+        )
         assert page(process, "/readyz") == (200, "ok\n")
         assert "role_failed" not in process.text
         assert process.is_running

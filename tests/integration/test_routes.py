@@ -1,4 +1,6 @@
-"""The ways of strangers to a first call, as `python -m tests.routes` goes them, in the environment of tests: nothing is fetched."""
+"""The ways of strangers to a first call, as `python -m tests.routes` goes them, in the environment
+of tests: nothing is fetched.
+"""
 
 import sys
 from pathlib import Path
@@ -16,5 +18,8 @@ ELSEWHERE = {"LiveKit"}  # has environments of its own: tests/integration/test_l
 def test_whoever_follows_the_page_of_a_source_sees_a_call(source: str, tmp_path: Path) -> None:
     python = Path(sys.executable)
     took = followed(source, tmp_path / "reader", python.parent, Bots(python, PYTHONPATH))
-    print(f"{source}: ready {took.ready:.1f} s, on the page {took.on_page:.1f} s, measured {took.measured:.1f} s")
+    print(
+        f"{source}: ready {took.ready:.1f} s, on the page {took.on_page:.1f} s, measured "
+        f"{took.measured:.1f} s"
+    )
     assert took.on_page < patient(GOAL_SECONDS)

@@ -1,4 +1,6 @@
-"""TLS, logins and rights on a real broker that insists on them: clients with rights work, others get the reason."""
+"""TLS, logins and rights on a real broker that insists on them: clients with rights work, others
+get the reason.
+"""
 
 import asyncio
 import json
@@ -10,7 +12,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package names them without exporting them
+
+# the package names them without exporting them
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -33,7 +37,13 @@ from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import Ended, ended, ran, ran_here, started, wait_for
 from tests.integration.score_log import closed_rows, closings_of, records_on, written_rows
 from tests.integration.test_mcp import assistant
-from tests.support.brokers.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
+from tests.support.brokers.secured_broker import (
+    KEY_PASSWORD,
+    PASSWORD,
+    USER,
+    SecuredBroker,
+    unsigned_token,
+)
 from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
 
@@ -59,7 +69,10 @@ EVALUATOR: Final[tuple[Right, ...]] = (
     ("transactional_id", "callgauge-evaluator-", "WRITE"),
 )
 CONSOLE: Final[tuple[Right, ...]] = (("topic", "scores", "READ"), ("topic", "words", "READ"))
-EXPORTER: Final[tuple[Right, ...]] = (("topic", "scores", "READ"), ("group", "callgauge-exporter", "READ"))
+EXPORTER: Final[tuple[Right, ...]] = (
+    ("topic", "scores", "READ"),
+    ("group", "callgauge-exporter", "READ"),
+)
 JUDGE: Final[tuple[Right, ...]] = (
     ("topic", "judge.requests", "READ"),
     ("topic", "judge.verdicts", "WRITE"),
@@ -74,8 +87,15 @@ GOALS: Final[Mapping[str, tuple[Right, str]]] = {
     "reads_topic": (("topic", "goals", "READ"), "goals: Read"),
     "asks_judge": (("topic", "judge.requests", "WRITE"), "judge.requests: Write"),
 }
-"""By setting of goals, the further rights that an evaluator needs with it, and the message about them."""
-OF_ROLE: Final = {"sequencer": SEQUENCER, "evaluator": EVALUATOR, "exporter": EXPORTER, "judge": JUDGE}
+"""By setting of goals, the further rights that an evaluator needs with it, and the message about
+them.
+"""
+OF_ROLE: Final = {
+    "sequencer": SEQUENCER,
+    "evaluator": EVALUATOR,
+    "exporter": EXPORTER,
+    "judge": JUDGE,
+}
 REPLAY: Final[tuple[Right, ...]] = tuple(
     ("topic", f"{source}.events", "WRITE") for source in ("pipecat", "elevenlabs", "audit")
 )
@@ -104,7 +124,11 @@ class House:
         self.user = user
         self.prefix = f"t{uuid.uuid4().hex[:8]}."
         self._admin = AdminClient({"bootstrap.servers": broker.open, "log_level": 0})
-        self._secrets = {"password": PASSWORD, "token": unsigned_token(USER), "key-password": KEY_PASSWORD}
+        self._secrets = {
+            "password": PASSWORD,
+            "token": unsigned_token(USER),
+            "key-password": KEY_PASSWORD,
+        }
         self._folder = folder
         for name, secret in self._secrets.items():
             (folder / name).write_text(secret)
@@ -114,9 +138,13 @@ class House:
         ca_file = self.broker.file("ca.pem")
         if way == "certificate":
             return self._at(
-                "mutual", protocol="SSL", ca_file=ca_file, cert_file=self.broker.file("client.pem"),
-                key_file=self.broker.file("client-encrypted.key"), key_password=f"file:{self._folder / 'key-password'}",
-            )  # fmt: skip
+                "mutual",
+                protocol="SSL",
+                ca_file=ca_file,
+                cert_file=self.broker.file("client.pem"),
+                key_file=self.broker.file("client-encrypted.key"),
+                key_password=f"file:{self._folder / 'key-password'}",
+            )
         if way == "OAUTHBEARER":
             how = {"token_file": str(self._folder / "token")}
         else:
@@ -148,11 +176,20 @@ class House:
 
     def _acl(self, right: Right) -> AclBinding:
         kind, name, operation = right
-        pattern = ResourcePatternType.PREFIXED if kind == "transactional_id" else ResourcePatternType.LITERAL
+        pattern = (
+            ResourcePatternType.PREFIXED
+            if kind == "transactional_id"
+            else ResourcePatternType.LITERAL
+        )
         return AclBinding(
-            ResourceType[kind.upper()], self.prefix + name, pattern, f"User:{self.user}", "*", AclOperation[operation],
+            ResourceType[kind.upper()],
+            self.prefix + name,
+            pattern,
+            f"User:{self.user}",
+            "*",
+            AclOperation[operation],
             AclPermissionType.ALLOW,
-        )  # fmt: skip
+        )
 
     @staticmethod
     def _filter(acl: AclBinding) -> AclBindingFilter:
@@ -187,7 +224,9 @@ def allowed(house: House, *rights: Right) -> Iterator[None]:
 
 
 def refused(*arguments: str, **environment: str) -> str:
-    """The message of a command that must fail: no traceback, no secret, none of a library's lines, and nothing on stdout."""
+    """The message of a command that must fail: no traceback, no secret, none of a library's lines,
+    and nothing on stdout.
+    """
     return _refusal(ended(*arguments, **environment))
 
 
@@ -215,13 +254,22 @@ def simulated(seed: int) -> RecordedCall:
 def call_file(path: Path, seed: int = 7) -> Path:
     """A recording of one simulated call."""
     call = simulated(seed)
-    line = {"id": call.conversation_id, "audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs}
+    line = {
+        "id": call.conversation_id,
+        "audit": call.audit,
+        "pipecat": call.pipecat,
+        "user_sim": call.elevenlabs,
+    }
     path.write_text(json.dumps({**line, "control": call.control}) + "\n")
     return path
 
 
-@pytest.mark.parametrize("way", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER", "certificate"])
-async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "way", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER", "certificate"]
+)
+async def test_a_call_goes_from_its_events_to_metrics(
+    house: House, way: str, tmp_path: Path
+) -> None:
     environment = house.entrance(way)
     recording = call_file(tmp_path / "call.jsonl")
     before = len(closings_of(await written_rows(house.open())))
@@ -231,9 +279,15 @@ async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tm
     ):
         address = process.metrics(SECONDS)
         ran("replay", str(recording), "--speed", "max", **environment)
-        wait_for("the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, SECONDS)
+        wait_for(
+            "the call to be closed",
+            lambda: total(address, "callgauge_calls_ended_total") == 1,
+            SECONDS,
+        )
         assert total(address, "callgauge_turns_total") > 0
-        assert process.signalled(signal.SIGTERM)[0] == 0, "the next one goes on where this one stopped"
+        assert process.signalled(signal.SIGTERM)[0] == 0, (
+            "the next one goes on where this one stopped"
+        )
         assert PASSWORD not in process.text
     assert len(closings_of(await written_rows(house.open()))) == before + 1
 
@@ -248,12 +302,21 @@ def test_a_role_needs_nothing_but_its_own_rights(house: House, tmp_path: Path, r
         process.metrics(SECONDS)
 
 
-async def test_who_may_read_scores_alone_gets_numbers_and_no_words(house: House, tmp_path: Path) -> None:
+async def test_who_may_read_scores_alone_gets_numbers_and_no_words(
+    house: House, tmp_path: Path
+) -> None:
     here, name = house.open(), simulated(8).conversation_id
     before = {row.conversation_id for row in closings_of(await written_rows(here))}
     with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **here) as process:
         process.metrics(SECONDS)
-        ran("replay", str(call_file(tmp_path / "call.jsonl", seed=8)), "--speed", "max", "--keep-ids", **here)
+        ran(
+            "replay",
+            str(call_file(tmp_path / "call.jsonl", seed=8)),
+            "--speed",
+            "max",
+            "--keep-ids",
+            **here,
+        )
         assert name in await closed_rows(here, len(before) + 1, SECONDS)
         assert process.signalled(signal.SIGTERM)[0] == 0
     written = [decode_words(record.value or b"") for record in await records_on(here, "words")]
@@ -278,15 +341,23 @@ async def test_who_may_read_scores_alone_gets_numbers_and_no_words(house: House,
 
 
 @pytest.mark.parametrize(("role", "missing"), [("ingest", ["pipecat.events"]), ("monitor", [])])
-def test_the_doctor_names_the_rights_that_a_source_lacks(house: House, role: str, missing: list[str]) -> None:
+def test_the_doctor_names_the_rights_that_a_source_lacks(
+    house: House, role: str, missing: list[str]
+) -> None:
     """A user who may write to two of the three topics: enough for one of the sources."""
     environment = house.entrance("PLAIN") | {
-        "CALLGAUGE_INGEST__TOKEN": "t", "CALLGAUGE_INGEST__PORT": "0",
-        "CALLGAUGE_MONITOR__API_KEY": "k", "CALLGAUGE_MONITOR__BASE_URL": "http://127.0.0.1:1",
-    }  # fmt: skip
+        "CALLGAUGE_INGEST__TOKEN": "t",
+        "CALLGAUGE_INGEST__PORT": "0",
+        "CALLGAUGE_MONITOR__API_KEY": "k",
+        "CALLGAUGE_MONITOR__BASE_URL": "http://127.0.0.1:1",
+    }
     with allowed(house, *(right for right in REPLAY if right[1] != "pipecat.events")):
         ended = ran_here("doctor", "--json", **environment)
-    (finding,) = [told for told in map(json.loads, ended.out.splitlines()) if told["check"] == f"{role} rights"]
+    (finding,) = [
+        told
+        for told in map(json.loads, ended.out.splitlines())
+        if told["check"] == f"{role} rights"
+    ]
     assert finding["verdict"] == ("wrong" if missing else "ok"), finding
     lacks = [f"topic {house.prefix}{name}: Write" for name in missing]
     assert [each for each in lacks if each not in finding["seen"]] == []
@@ -317,9 +388,13 @@ def test_a_password_that_changes_while_running_shows_before_a_connection_is_lost
 
 
 @pytest.mark.parametrize(
-    ("role", "right"), [(role, right) for role, rights in OF_ROLE.items() for right in rights], ids=str
+    ("role", "right"),
+    [(role, right) for role, rights in OF_ROLE.items() for right in rights],
+    ids=str,
 )
-def test_every_right_that_is_missing_is_named_at_the_start(house: House, role: str, right: Right) -> None:
+def test_every_right_that_is_missing_is_named_at_the_start(
+    house: House, role: str, right: Right
+) -> None:
     ask = refused if right == OF_ROLE[role][0] else refused_here
     with allowed(house, *(each for each in OF_ROLE[role] if each != right)):
         told = ask("run", "--roles", role, **house.entrance("PLAIN"))
@@ -332,7 +407,9 @@ def test_every_right_that_is_missing_is_named_at_the_start(house: House, role: s
 
 
 @pytest.mark.parametrize("setting", GOALS)
-def test_what_goals_need_is_asked_for_when_they_need_it(house: House, tmp_path: Path, setting: str) -> None:
+def test_what_goals_need_is_asked_for_when_they_need_it(
+    house: House, tmp_path: Path, setting: str
+) -> None:
     right, told = GOALS[setting]
     environment = {**house.entrance("PLAIN"), f"CALLGAUGE_GOALS__{setting.upper()}": "true"}
     with allowed(house, *EVALUATOR):
@@ -348,10 +425,16 @@ def test_what_goals_need_is_asked_for_when_they_need_it(house: House, tmp_path: 
 
 
 def test_files_of_transcripts_need_reading_them(house: House, tmp_path: Path) -> None:
-    environment = {**house.entrance("PLAIN"), "CALLGAUGE_TRANSCRIPTS__FOLDER": str(tmp_path / "files")}
+    environment = {
+        **house.entrance("PLAIN"),
+        "CALLGAUGE_TRANSCRIPTS__FOLDER": str(tmp_path / "files"),
+    }
     with allowed(house, *EVALUATOR):
         missing = refused("run", "--roles", "evaluator", **environment).splitlines()[1:-1]
-        wanted = [f"group {house.prefix}callgauge-evaluator-files: Read", f"topic {house.prefix}transcripts: Read"]
+        wanted = [
+            f"group {house.prefix}callgauge-evaluator-files: Read",
+            f"topic {house.prefix}transcripts: Read",
+        ]
         assert sorted(line.strip() for line in missing) == wanted
         rights = (("topic", "transcripts", "READ"), ("group", "callgauge-evaluator-files", "READ"))
         with (
@@ -366,10 +449,14 @@ def test_commands_that_need_a_right_say_so(house: House, tmp_path: Path) -> None
     environment = house.entrance("SCRAM-SHA-512")
     told = refused("replay", str(call_file(tmp_path / "call.jsonl")), **environment)
     assert f"  topic {house.prefix}audit.events: Write\n" in told
-    assert f"{house.prefix}scores does not exist, or user '{USER}' may not see it" in refused_check(environment)
+    assert f"{house.prefix}scores does not exist, or user '{USER}' may not see it" in refused_check(
+        environment
+    )
     with allowed(house, ("topic", "scores", "DESCRIBE")):
         assert f"{house.prefix}scores " not in refused_check(environment)
-    assert "Authorization failed" in refused("topics", "create", **{**environment, "CALLGAUGE_TOPIC_PREFIX": "new."})
+    assert "Authorization failed" in refused(
+        "topics", "create", **{**environment, "CALLGAUGE_TOPIC_PREFIX": "new."}
+    )
 
 
 def refused_check(environment: dict[str, str]) -> str:
@@ -379,30 +466,51 @@ def refused_check(environment: dict[str, str]) -> str:
     return done.err
 
 
-TLS_LOGIN: Final = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": USER, "password": PASSWORD}
+TLS_LOGIN: Final = {
+    "protocol": "SASL_SSL",
+    "mechanism": "SCRAM-SHA-512",
+    "username": USER,
+    "password": PASSWORD,
+}
 
 
 @pytest.mark.parametrize(
     ("door", "security", "files", "told"),
     [
-        ("login", {**TLS_LOGIN, "password": "wrong"}, {"ca_file": "ca.pem"}, f"refuses the login of user '{USER}' with SCRAM"),
-        ("login", {**TLS_LOGIN, "mechanism": "PLAIN", "username": "nobody"}, {"ca_file": "ca.pem"}, "login of user 'nobody'"),
+        (
+            "login",
+            {**TLS_LOGIN, "password": "wrong"},
+            {"ca_file": "ca.pem"},
+            f"refuses the login of user '{USER}' with SCRAM",
+        ),
+        (
+            "login",
+            {**TLS_LOGIN, "mechanism": "PLAIN", "username": "nobody"},
+            {"ca_file": "ca.pem"},
+            "login of user 'nobody'",
+        ),
         ("login", TLS_LOGIN, {"ca_file": "other-ca.pem"}, "certificate that is not accepted"),
         ("login", TLS_LOGIN, {}, "Set security.ca_file to the CA that signed it"),
         ("login", {}, {}, "speaks TLS at this port, and security.protocol is PLAINTEXT"),
-        ("login", {"protocol": "SSL"}, {"ca_file": "ca.pem"}, "without a word, and security.protocol is SSL"),
+        (
+            "login",
+            {"protocol": "SSL"},
+            {"ca_file": "ca.pem"},
+            "without a word, and security.protocol is SSL",
+        ),
         ("clear_login", {}, {}, "without a word, and security.protocol is PLAINTEXT"),
         ("clear_login", TLS_LOGIN, {"ca_file": "ca.pem"}, "does not answer in TLS"),
         ("open", {"protocol": "SSL"}, {"ca_file": "ca.pem"}, "does not answer in TLS"),
         ("open", {**TLS_LOGIN, "protocol": "SASL_PLAINTEXT"}, {}, "has no logins at this port"),
         ("mutual", {"protocol": "SSL"}, {"ca_file": "ca.pem"}, "wants a client certificate"),
         (
-            "mutual", {"protocol": "SSL"},
+            "mutual",
+            {"protocol": "SSL"},
             {"ca_file": "ca.pem", "cert_file": "other-client.pem", "key_file": "other-client.key"},
             "Check that the brokers trust the CA that signed",
         ),
     ],
-)  # fmt: skip
+)
 def test_who_may_not_come_in_is_told_why(
     secured: SecuredBroker, door: str, security: dict[str, str], files: dict[str, str], told: str
 ) -> None:
@@ -413,7 +521,9 @@ def test_who_may_not_come_in_is_told_why(
     assert len(text.splitlines()) == 1
 
 
-async def test_topics_that_are_missing_or_do_not_fit_together_are_told(secured: SecuredBroker) -> None:
+async def test_topics_that_are_missing_or_do_not_fit_together_are_told(
+    secured: SecuredBroker,
+) -> None:
     prefix = f"t{uuid.uuid4().hex[:8]}."
     environment = {**variables(secured, "open"), "CALLGAUGE_TOPIC_PREFIX": prefix}
     for topics, told in (
@@ -423,16 +533,24 @@ async def test_topics_that_are_missing_or_do_not_fit_together_are_told(secured: 
     ):
         await create_topics(secured.open, {prefix + name: count for name, count in topics.items()})
         text = refused("run", "--roles", "evaluator" if topics else "exporter", **environment)
-        *logged, said = text.splitlines()  # the counts are compared when the role begins, which logs its end
+        *logged, said = (
+            text.splitlines()
+        )  # the counts are compared when the role begins, which logs its end
         assert said.startswith(told)
         assert [json.loads(line)["event"] for line in logged] == (STOPS if len(topics) > 1 else [])
 
 
 def test_a_token_that_the_broker_refuses_is_told(secured: SecuredBroker, tmp_path: Path) -> None:
-    """aiokafka takes the refusal for a success; without a look at the next answer the process would wait for ever."""
+    """aiokafka takes the refusal for a success; without a look at the next answer the process would
+    wait for ever.
+    """
     token = tmp_path / "token"
     token.write_text("no-token-of-yours")
-    security = {"mechanism": "OAUTHBEARER", "token_file": str(token), "ca_file": secured.file("ca.pem")}
+    security = {
+        "mechanism": "OAUTHBEARER",
+        "token_file": str(token),
+        "ca_file": secured.file("ca.pem"),
+    }
     text = refused("run", **variables(secured, "login", protocol="SASL_SSL", **security))
     assert f"the broker at {secured.login} refuses the token in {token}" in text
     assert len(text.splitlines()) == 1

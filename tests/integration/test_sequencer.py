@@ -1,4 +1,6 @@
-"""The sequencer on a real Kafka: the log has the inputs in their order, each record once, whoever appends it and whatever happens."""
+"""The sequencer on a real Kafka: the log has the inputs in their order, each record once, whoever
+appends it and whatever happens.
+"""
 
 import asyncio
 import json
@@ -16,7 +18,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from consumers.runtime.kafka.connection import murmur2_place
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogReader, Tick
-from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENCER_TOPIC, TOPIC_BY_SOURCE
+from schemas.topics import (
+    EVENTS_TOPIC,
+    INPUT_TOPICS,
+    QUARANTINE_TOPIC,
+    SEQUENCER_TOPIC,
+    TOPIC_BY_SOURCE,
+)
 from tests.integration.processes import wait_for
 from tests.support.brokers.topic_changes import add_partitions, create_topics, delete_topic
 from tests.support.patience import patient
@@ -42,7 +50,9 @@ class Inputs:
         self._number = 0
 
     async def send(self, topic: str, count: int, partitions: int | None = None) -> None:
-        """Sends events of several calls to all partitions of an input in turn, by no hash that others know."""
+        """Sends events of several calls to all partitions of an input in turn, by no hash that
+        others know.
+        """
         partitions = partitions or COUNTS[topic]
         pending = []
         for number in range(self._number, self._number + count):
@@ -51,11 +61,14 @@ class Inputs:
                 (
                     value,
                     await self._producer.send(
-                        self.prefix + topic, value, key=b"call-%d" % (number % 11), partition=number % partitions,
+                        self.prefix + topic,
+                        value,
+                        key=b"call-%d" % (number % 11),
+                        partition=number % partitions,
                         headers=[("ce_id", b"%d" % number), ("callgauge-placed", b"forged")],
                     ),
                 )
-            )  # fmt: skip
+            )
         self._number += count
         for value, future in pending:
             placed = await future
@@ -66,7 +79,9 @@ class Inputs:
             await self.send(topic, count)
 
     async def log(self, until: Callable[["Log"], bool]) -> "Log":
-        """Reads the whole log again and again until it is as far; checks on the way what holds for every log."""
+        """Reads the whole log again and again until it is as far; checks on the way what holds for
+        every log.
+        """
         deadline = time.monotonic() + patient(WAIT_SECONDS)
         while True:
             found = await self._read()
@@ -78,9 +93,12 @@ class Inputs:
     async def everything(self) -> "Log":
         """The log when it has every event that was sent, and a tick behind the last one."""
         newest_ms = max(time_ms for *_, time_ms in self.sent.values())
-        found = await self.log(lambda log: len(log.by_value) >= len(self.sent) and log.known_ms > newest_ms)
+        found = await self.log(
+            lambda log: len(log.by_value) >= len(self.sent) and log.known_ms > newest_ms
+        )
         assert {
-            value: (each.topic, each.partition, each.offset, each.timestamp) for value, each in found.by_value.items()
+            value: (each.topic, each.partition, each.offset, each.timestamp)
+            for value, each in found.by_value.items()
         } == (self.sent)
         return found
 
@@ -95,9 +113,13 @@ class Inputs:
 
 async def records_of(bootstrap: str, topic: str) -> list[list[Any]]:
     """The records of each partition of a topic."""
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
         await consumer._client.add_topic(topic)
-        partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
+        partitions = [
+            TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))
+        ]
         ends = await consumer.end_offsets(partitions)
         consumer.assign(partitions)
         found: list[list[Any]] = []
@@ -140,13 +162,19 @@ class Log:
             self.ticks.append(read)
         elif read is not None:
             place = record.partition, read.topic, read.partition
-            assert self._last.get(place, (0, -1)) < (read.generation, read.offset), "in the order of its input"
+            assert self._last.get(place, (0, -1)) < (read.generation, read.offset), (
+                "in the order of its input"
+            )
             self._last[place] = read.generation, read.offset
             assert read.value is not None
             assert read.key is not None
             assert read.value not in self.by_value, "once"
-            assert record.partition == murmur2_place(read.key, self._partitions), "where its key belongs"
-            assert read.timestamp >= known_ms, "known time is never above a record that was not read"
+            assert record.partition == murmur2_place(read.key, self._partitions), (
+                "where its key belongs"
+            )
+            assert read.timestamp >= known_ms, (
+                "known time is never above a record that was not read"
+            )
             assert read.headers == [("ce_id", b"%d" % json.loads(read.value)["number"])], (
                 "its producer's headers, and none of ours"
             )
@@ -156,22 +184,32 @@ class Log:
 
 @pytest.fixture
 async def inputs(bootstrap: str, topic_prefix: str) -> AsyncIterator[Inputs]:
-    """Topics of this test's own: the inputs with different numbers of partitions, and three of the log."""
-    await create_topics(bootstrap, {topic_prefix + topic: count for topic, count in COUNTS.items()}, STAMPED)
+    """Topics of this test's own: the inputs with different numbers of partitions, and three of the
+    log.
+    """
+    await create_topics(
+        bootstrap, {topic_prefix + topic: count for topic, count in COUNTS.items()}, STAMPED
+    )
     await create_topics(bootstrap, {topic_prefix + EVENTS_TOPIC: 3}, STAMPED)
-    await create_topics(bootstrap, {topic_prefix + QUARANTINE_TOPIC: 1, topic_prefix + SEQUENCER_TOPIC: 1})
+    await create_topics(
+        bootstrap, {topic_prefix + QUARANTINE_TOPIC: 1, topic_prefix + SEQUENCER_TOPIC: 1}
+    )
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, metadata_max_age_ms=500) as producer:
         yield Inputs(bootstrap, topic_prefix, producer)
 
 
 @pytest.fixture
-def start(bootstrap: str, topic_prefix: str, tmp_path: Path) -> Iterator[Callable[[], SequencerProcess]]:
+def start(
+    bootstrap: str, topic_prefix: str, tmp_path: Path
+) -> Iterator[Callable[[], SequencerProcess]]:
     """Starts sequencers of one group; all are killed at the end."""
     with ExitStack() as running:
 
         def start_one() -> SequencerProcess:
             output = tmp_path / f"{time.monotonic_ns()}.log"
-            return running.enter_context(sequencer(output, bootstrap, topic_prefix, session_timeout_ms=SESSION_MS))
+            return running.enter_context(
+                sequencer(output, bootstrap, topic_prefix, session_timeout_ms=SESSION_MS)
+            )
 
         yield start_one
 
@@ -250,7 +288,10 @@ async def test_one_that_thaws_after_another_took_over_writes_nothing_that_counts
     frozen.popen.send_signal(signal.SIGCONT)
     # It is a member again: it stands by, or the group has given the shard back to it.
     await asyncio.to_thread(
-        wait_for, lambda: frozen.text, lambda: frozen.stands_by or (frozen.is_active and frozen.term() > term), 40
+        wait_for,
+        lambda: frozen.text,
+        lambda: frozen.stands_by or (frozen.is_active and frozen.term() > term),
+        40,
     )
     active = frozen if frozen.is_active else standby
     assert await asyncio.to_thread(active.term) > term
@@ -317,10 +358,14 @@ async def test_a_strangers_open_transaction_delays_its_records_and_not_the_time(
     start().term()
     await inputs.send_to_all(10)
     await inputs.everything()
-    stranger = AIOKafkaProducer(bootstrap_servers=inputs.bootstrap, transactional_id=f"{inputs.prefix}stranger")
+    stranger = AIOKafkaProducer(
+        bootstrap_servers=inputs.bootstrap, transactional_id=f"{inputs.prefix}stranger"
+    )
     async with stranger:
         await stranger.begin_transaction()
-        hidden = await stranger.send_and_wait(inputs.prefix + PIPECAT, b'{"number": 900}', key=b"call-9", partition=0)
+        hidden = await stranger.send_and_wait(
+            inputs.prefix + PIPECAT, b'{"number": 900}', key=b"call-9", partition=0
+        )
         begun = await inputs.log(lambda log: log.known_ms > hidden.timestamp + 2_000)
         assert b'{"number": 900}' not in begun.by_value
         await stranger.abort_transaction()
@@ -340,10 +385,20 @@ async def test_what_can_never_be_an_event_is_in_quarantine(
     await inputs.send(PIPECAT, 10)
     await inputs.everything()
     async with AIOKafkaConsumer(
-        inputs.prefix + QUARANTINE_TOPIC, bootstrap_servers=inputs.bootstrap, auto_offset_reset="earliest"
+        inputs.prefix + QUARANTINE_TOPIC,
+        bootstrap_servers=inputs.bootstrap,
+        auto_offset_reset="earliest",
     ) as consumer:
-        found = [json.loads((await asyncio.wait_for(consumer.getone(), patient(WAIT_SECONDS))).value) for _ in range(4)]
-    assert [each["reason"] for each in found] == ["empty_key", "undecodable", "empty_key", "record_too_large"]
+        found = [
+            json.loads((await asyncio.wait_for(consumer.getone(), patient(WAIT_SECONDS))).value)
+            for _ in range(4)
+        ]
+    assert [each["reason"] for each in found] == [
+        "empty_key",
+        "undecodable",
+        "empty_key",
+        "record_too_large",
+    ]
     assert [each["offset"] for each in found] == [0, 1, 2, 3]
 
 
@@ -370,9 +425,12 @@ async def test_without_the_topic_that_is_shared_out_it_is_not_ready_and_with_it_
     running.term()
     await delete_topic(inputs.bootstrap, inputs.prefix + SEQUENCER_TOPIC)
     problem = (
-        f"sequencer: the topic {inputs.prefix}{SEQUENCER_TOPIC} is not there, or may not be read, so nobody is active"
+        f"sequencer: the topic {inputs.prefix}{SEQUENCER_TOPIC} is not there, or may not be read, "
+        "so nobody is active"
     )
-    await asyncio.to_thread(wait_for, lambda: running.text, lambda: running.said["problems"] == [problem], WAIT_SECONDS)
+    await asyncio.to_thread(
+        wait_for, lambda: running.text, lambda: running.said["problems"] == [problem], WAIT_SECONDS
+    )
     await create_topics(inputs.bootstrap, {inputs.prefix + SEQUENCER_TOPIC: 1})
     await asyncio.to_thread(running.term)
     await inputs.send_to_all(10)

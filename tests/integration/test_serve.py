@@ -1,4 +1,6 @@
-"""`callgauge serve` as its user has it: one process and a folder. It starts at once, ends at once, and lets in nobody but its user."""
+"""`callgauge serve` as its user has it: one process and a folder. It starts at once, ends at once,
+and lets in nobody but its user.
+"""
 
 import asyncio
 import json
@@ -51,7 +53,9 @@ def address_of(process: Process) -> str:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     folder = tmp_path / "calls"
-    with started(tmp_path / "serve.log", "serve", "--folder", str(folder), "--port", "0", **SOON) as process:
+    with started(
+        tmp_path / "serve.log", "serve", "--folder", str(folder), "--port", "0", **SOON
+    ) as process:
         yield Served(process, folder, address_of(process))
 
 
@@ -63,14 +67,19 @@ def call(name: str, *, is_over: bool = True) -> list[dict[str, Any]]:
         return {"conversation_id": name, "type": kind, "timestamp": now_ms + at_ms, **more}
 
     def spoke(kind: str, at_ms: int) -> dict[str, Any]:
-        return event("speech_event", at_ms, data={"kind": kind, "timestamp": (now_ms + at_ms) / 1000})
+        return event(
+            "speech_event", at_ms, data={"kind": kind, "timestamp": (now_ms + at_ms) / 1000}
+        )
 
     end = [event("call_ended", -1_000, reason="goodbye")] if is_over else []
     return [
-        event("call_started", -8_000, agent="desk"), spoke("user_speech_started", -7_000),
-        spoke("user_speech_stopped", -5_000), spoke("bot_speech_started", -4_100), spoke("bot_speech_stopped", -2_000),
+        event("call_started", -8_000, agent="desk"),
+        spoke("user_speech_started", -7_000),
+        spoke("user_speech_stopped", -5_000),
+        spoke("bot_speech_started", -4_100),
+        spoke("bot_speech_stopped", -2_000),
         *end,
-    ]  # fmt: skip
+    ]
 
 
 def test_what_was_acknowledged_survives_kills_and_counts_once(tmp_path: Path) -> None:
@@ -83,7 +92,9 @@ def test_what_was_acknowledged_survives_kills_and_counts_once(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_it_at_once_with_a_call_open_and_a_page_that_looks(tmp_path: Path, number: signal.Signals) -> None:
+def test_ctrl_c_ends_it_at_once_with_a_call_open_and_a_page_that_looks(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     folder, began = tmp_path / "calls", time.monotonic()
     arguments = ["serve", "--folder", str(folder), "--port", "0"]
     with started(tmp_path / "serve.log", *arguments, command=[str(COMMAND)], **SOON) as process:
@@ -99,7 +110,9 @@ def test_ctrl_c_ends_it_at_once_with_a_call_open_and_a_page_that_looks(tmp_path:
         assert code == 0
         assert seconds < patient(STOP_SECONDS)
         assert "Traceback" not in process.text
-        assert not (folder / ADDRESS_FILE).exists(), "nobody is sent to an address at which nobody listens"
+        assert not (folder / ADDRESS_FILE).exists(), (
+            "nobody is sent to an address at which nobody listens"
+        )
 
 
 def test_a_call_is_measured_and_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -108,7 +121,9 @@ def test_a_call_is_measured_and_is_there_after_a_restart(tmp_path: Path) -> None
         served = Served(process, tmp_path / "calls", address_of(process))
         assert served.post([*call("over"), *call("open", is_over=False)]).status_code == 202
         metrics = f"{served.address}/metrics"
-        wait_for("the end of a call", lambda: total(metrics, "callgauge_calls_ended_total") == 1, 20)
+        wait_for(
+            "the end of a call", lambda: total(metrics, "callgauge_calls_ended_total") == 1, 20
+        )
         wait_for("it in history", lambda: 'title="over"' in served.get("/past").text, 20)
         assert process.signalled(signal.SIGINT)[0] == 0
     with started(tmp_path / "second.log", *arguments, **SOON) as process:
@@ -117,21 +132,34 @@ def test_a_call_is_measured_and_is_there_after_a_restart(tmp_path: Path) -> None
         assert 'title="over"' in served.get("/past").text
         metrics = f"{served.address}/metrics"
         assert total(metrics, "callgauge_calls_ended_total") == 0, "it counted before"
-        end = {"conversation_id": "open", "type": "call_ended", "timestamp": time.time_ns() // 1_000_000}
+        end = {
+            "conversation_id": "open",
+            "type": "call_ended",
+            "timestamp": time.time_ns() // 1_000_000,
+        }
         assert served.post([end]).status_code == 202
-        wait_for("the end of the other", lambda: total(metrics, "callgauge_calls_ended_total") == 1, 20)
+        wait_for(
+            "the end of the other", lambda: total(metrics, "callgauge_calls_ended_total") == 1, 20
+        )
 
 
 def test_a_second_process_on_the_folder_ends_with_a_sentence(served: Served) -> None:
-    second = ended("serve", "--folder", str(served.folder), "--port", "0", CALLGAUGE_LOG_FORMAT="console")
+    second = ended(
+        "serve", "--folder", str(served.folder), "--port", "0", CALLGAUGE_LOG_FORMAT="console"
+    )
     said = " ".join((second.out + second.err).split())
     assert second.code == 1
-    assert "another callgauge writes this folder. Stop it, or give this one a --folder of its own." in said
+    assert (
+        "another callgauge writes this folder. Stop it, or give this one a --folder of its own."
+        in said
+    )
     assert "Traceback" not in said
     assert served.post(call("still")).status_code == 202
 
 
-def test_a_port_that_is_taken_ends_with_a_sentence_and_frees_the_folder(served: Served, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_ends_with_a_sentence_and_frees_the_folder(
+    served: Served, tmp_path: Path
+) -> None:
     port = served.address.rpartition(":")[2]
     folder = tmp_path / "other"
     second = ended("serve", "--folder", str(folder), "--port", port, CALLGAUGE_LOG_FORMAT="console")
@@ -147,7 +175,12 @@ def test_pages_answer_only_by_the_names_of_this_machine(served: Served, path: st
     assert answer == (404 if path == "/nothing" else 200)
     for name in (f"localhost:{port}", f"127.0.0.1:{port}", "localhost", f"[::1]:{port}"):
         assert served.get(path, host=name).status_code == answer
-    for name in ("calls.example.com", f"calls.example.com:{port}", "127.0.0.1.example.com", "0.0.0.0"):  # noqa: S104
+    for name in (
+        "calls.example.com",
+        f"calls.example.com:{port}",
+        "127.0.0.1.example.com",
+        "0.0.0.0",  # noqa: S104
+    ):
         refused = served.get(path, host=name)
         assert refused.status_code == 421
         assert "http_names" in refused.text
@@ -170,37 +203,74 @@ def test_what_a_page_of_another_site_asks_is_refused(served: Served, mode: str) 
             refused = served.get(path, **headers)
             assert refused.status_code == 403
             assert "secret-call" not in refused.text
-    assert served.get("/", **{**foreign, "origin": served.address, "sec-fetch-site": "same-origin"}).status_code == 200
+    assert (
+        served.get(
+            "/", **{**foreign, "origin": served.address, "sec-fetch-site": "same-origin"}
+        ).status_code
+        == 200
+    )
 
 
 @pytest.mark.parametrize("origin", ["http://calls.example.com", "null", "http://localhost:3000"])
 def test_no_path_answers_a_page_of_another_site(served: Served, origin: str) -> None:
-    for path in ("/", "/past", "/static/console.js", "/api/v1/calls", "/metrics", "/healthz", "/readyz", "/nothing"):
+    for path in (
+        "/",
+        "/past",
+        "/static/console.js",
+        "/api/v1/calls",
+        "/metrics",
+        "/healthz",
+        "/readyz",
+        "/nothing",
+    ):
         assert served.get(path, origin=origin).status_code == 403, path
-    for path in ("/events", "/v1/traces", "/webhooks/elevenlabs", "/webhooks/vapi", "/calls/c1/annotations", "/login"):
+    for path in (
+        "/events",
+        "/v1/traces",
+        "/webhooks/elevenlabs",
+        "/webhooks/vapi",
+        "/calls/c1/annotations",
+        "/login",
+    ):
         headers = {"origin": origin, "authorization": f"Bearer {served.token}"}
         for ask in ("POST", "OPTIONS"):
             answer = httpx.request(
-                ask, f"{served.address}{path}", json=call("c1"), headers=headers, timeout=patient(10)
+                ask,
+                f"{served.address}{path}",
+                json=call("c1"),
+                headers=headers,
+                timeout=patient(10),
             )
             assert answer.status_code == 403, path
-            assert not [name for name in answer.headers if name.startswith("access-control")], "and it may read nothing"
+            assert not [name for name in answer.headers if name.startswith("access-control")], (
+                "and it may read nothing"
+            )
     assert total(f"{served.address}/metrics", "callgauge_events_total") == 0
     assert served.post(call("c1"), origin=served.address).status_code == 202
     assert served.post(call("c1")).status_code == 202, "programs name no origin"
 
 
 def test_a_webhook_comes_through_a_tunnel_whose_name_is_set(tmp_path: Path) -> None:
-    """A tunnel asks by its own name, of which callgauge must have been told; then pages need the token, because others come through it."""
+    """A tunnel asks by its own name, of which callgauge must have been told; then pages need the
+    token, because others come through it.
+    """
     arguments = ["serve", "--folder", str(tmp_path / "calls"), "--port", "0"]
-    names = {"CALLGAUGE_HTTP_NAMES": "calls.example.com", "CALLGAUGE_INGEST__ELEVENLABS_SECRET": "wsec_1"}
+    names = {
+        "CALLGAUGE_HTTP_NAMES": "calls.example.com",
+        "CALLGAUGE_INGEST__ELEVENLABS_SECRET": "wsec_1",
+    }
     with started(tmp_path / "serve.log", *arguments, **SOON, **names) as process:
         served = Served(process, tmp_path / "calls", address_of(process))
         for host, status in (("calls.example.com", 401), ("other.example.com", 421)):
             answer = httpx.post(
-                f"{served.address}/webhooks/elevenlabs", content=b"{}", headers={"host": host}, timeout=patient(10)
+                f"{served.address}/webhooks/elevenlabs",
+                content=b"{}",
+                headers={"host": host},
+                timeout=patient(10),
             )
-            assert answer.status_code == status, "a webhook without a signature is refused by the webhook itself"
+            assert answer.status_code == status, (
+                "a webhook without a signature is refused by the webhook itself"
+            )
         assert served.post(call("c1"), host="calls.example.com").status_code == 202
         known = {"host": "calls.example.com", "authorization": f"Bearer {served.token}"}
         assert served.get("/", **known, origin="https://calls.example.com").status_code == 200
@@ -236,7 +306,9 @@ def test_the_token_stays_the_same(tmp_path: Path) -> None:
 def test_beyond_this_machine_pages_ask_for_the_token_that_is_printed(tmp_path: Path) -> None:
     """The settings say where it listens, as in a container; what is printed is for this machine."""
     where = {"CALLGAUGE_HTTP_HOST": "0.0.0.0", "CALLGAUGE_CONSOLE__PORT": "0"}  # noqa: S104
-    with started(tmp_path / "serve.log", "serve", "--folder", str(tmp_path / "calls"), **where, **SOON) as process:
+    with started(
+        tmp_path / "serve.log", "serve", "--folder", str(tmp_path / "calls"), **where, **SOON
+    ) as process:
         served = Served(process, tmp_path / "calls", address_of(process))
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", served.address)
         assert "its pages ask for the token" in process.text
@@ -248,7 +320,9 @@ def test_beyond_this_machine_pages_ask_for_the_token_that_is_printed(tmp_path: P
 
 def test_a_log_of_programs_names_the_file_of_the_token_and_not_the_token(tmp_path: Path) -> None:
     arguments = ["serve", "--folder", str(tmp_path / "calls"), "--port", "0"]
-    with started(tmp_path / "serve.log", *arguments, **SOON, CALLGAUGE_LOG_FORMAT="json") as process:
+    with started(
+        tmp_path / "serve.log", *arguments, **SOON, CALLGAUGE_LOG_FORMAT="json"
+    ) as process:
         process.printed("service_ready")
         token = (tmp_path / "calls" / TOKEN_FILE).read_text().strip()
         assert token not in process.text

@@ -33,7 +33,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield Served(process, folder, address_of(process))
 
 
-def run(served: Served, *arguments: str, code: int = 0, environment: dict[str, str] | None = None) -> Ended:
+def run(
+    served: Served, *arguments: str, code: int = 0, environment: dict[str, str] | None = None
+) -> Ended:
     """A command on the folder, run to its end."""
     given = LIMITS | (environment or {})
     done = ended(*arguments, "--folder", str(served.folder), **given)
@@ -53,15 +55,24 @@ def play(served: Served, *calls: str | list[dict[str, Any]]) -> None:
     for events in played:
         assert served.post(events).status_code == 202
     names = [events[0]["conversation_id"] for events in played]
-    wait_for("the ends of calls", lambda: total(metrics, "callgauge_calls_ended_total") == before + len(calls), 20)
+    wait_for(
+        "the ends of calls",
+        lambda: total(metrics, "callgauge_calls_ended_total") == before + len(calls),
+        20,
+    )
     wait_for("them in history", lambda: _are_kept(served, names), 20)
 
 
 def _are_kept(served: Served, names: Iterable[str]) -> bool:
-    """Whether the history has the ends of these calls, which are written up to a second after they count."""
+    """Whether the history has the ends of these calls, which are written up to a second after they
+    count.
+    """
     store = SqliteHistory(served.folder / "history")
     try:
-        return all((found := store.call(name)) is not None and found.call.state == "closed" for name in names)
+        return all(
+            (found := store.call(name)) is not None and found.call.state == "closed"
+            for name in names
+        )
     finally:
         store.close()
 
@@ -79,7 +90,11 @@ def test_commands_that_read_work_while_it_runs_and_when_it_does_not(
 ) -> None:
     play(served, spoken("one"), "two")
     assert served.post(call("open", is_over=False)).status_code == 202
-    wait_for("the open one", lambda: "open" in ended("call", "open", "--folder", str(served.folder)).out, 20)
+    wait_for(
+        "the open one",
+        lambda: "open" in ended("call", "open", "--folder", str(served.folder)).out,
+        20,
+    )
     if not is_running:
         stop(served)
     assert "1 calls running" in run(served, "top", "--once").out
@@ -94,7 +109,9 @@ def test_commands_that_read_work_while_it_runs_and_when_it_does_not(
     agreed = run(served, "history", "agreement", "--yes", "solved", "--no", "unsolved")
     assert "Agreement is unknown" in said(agreed)
     assert "No refused record matches" in said(run(served, "quarantine", "list"))
-    brought = ended("history", "import", "sample", "--folder", str(served.folder), "--processes", "1")
+    brought = ended(
+        "history", "import", "sample", "--folder", str(served.folder), "--processes", "1"
+    )
     assert brought.code == (1 if is_running else 0), brought.err
     assert ("another process writes" in said(brought)) == is_running
 
@@ -104,7 +121,16 @@ def test_commands_that_read_work_while_it_runs_and_when_it_does_not(
 
 def test_past_traffic_comes_out_as_it_did_and_another_setting_tells(served: Served) -> None:
     def compared(*arguments: str, **environment: str) -> dict[str, Any]:
-        told = run(served, "replay", "--from-topics", "--since", "1h", "--json", *arguments, environment=environment)
+        told = run(
+            served,
+            "replay",
+            "--from-topics",
+            "--since",
+            "1h",
+            "--json",
+            *arguments,
+            environment=environment,
+        )
         result: dict[str, Any] = json.loads(told.out)
         return result
 
@@ -149,13 +175,22 @@ def spoken(name: str, *, is_over: bool = True, **more: Any) -> list[dict[str, An
     events = call(name, is_over=is_over)
     events[0] |= more
     heard = {"content": f"I want to go to {WORD}", "timestamp": events[1]["timestamp"] / 1_000}
-    words = {"conversation_id": name, "type": "user_message", "timestamp": events[2]["timestamp"], "data": heard}
+    words = {
+        "conversation_id": name,
+        "type": "user_message",
+        "timestamp": events[2]["timestamp"],
+        "data": heard,
+    }
     return [*events[:3], words, *events[3:]]
 
 
 def holding(folder: Path, text: str) -> list[str]:
     """The files with a text in them."""
-    return sorted(path.name for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes())
+    return sorted(
+        path.name
+        for path in folder.rglob("*")
+        if path.is_file() and text.encode() in path.read_bytes()
+    )
 
 
 @pytest.mark.parametrize("is_running", [True, False])
@@ -183,27 +218,47 @@ def test_what_a_killed_process_left_leads_nobody_astray(served: Served) -> None:
     play(served, "one")
     served.process.signalled(signal.SIGKILL)
     assert (served.folder / KEY_FILE).exists()
-    assert "no `callgauge serve` runs here" in said(run(served, "replay", "sample", "--speed", "max", code=1))
-    assert "Call one: solved" in said(run(served, "call", "one", "--label", "solved", "--by", "anna"))
+    assert "no `callgauge serve` runs here" in said(
+        run(served, "replay", "sample", "--speed", "max", code=1)
+    )
+    assert "Call one: solved" in said(
+        run(served, "call", "one", "--label", "solved", "--by", "anna")
+    )
     assert "anna" in run(served, "call", "one").out
-    inner = ended("history", "forget", "--conversation", "one", "--yes", "--folder", str(served.folder / "history"))
+    inner = ended(
+        "history",
+        "forget",
+        "--conversation",
+        "one",
+        "--yes",
+        "--folder",
+        str(served.folder / "history"),
+    )
     assert inner.code == 2
     assert "is the history of `callgauge serve`" in said(inner)
-    assert "1 call deleted" in said(run(served, "history", "forget", "--conversation", "one", "--yes"))
+    assert "1 call deleted" in said(
+        run(served, "history", "forget", "--conversation", "one", "--yes")
+    )
 
 
 def test_only_who_may_read_the_folder_may_write_through_its_process(served: Served) -> None:
     for path in ("annotations", "put-back"):
         for key in ("", served.token, "wrong"):
             headers = {"authorization": f"Bearer {key}"} if key else {}
-            answer = httpx.post(f"{served.address}/folder/{path}", json=[["one", None]], headers=headers)
+            answer = httpx.post(
+                f"{served.address}/folder/{path}", json=[["one", None]], headers=headers
+            )
             assert answer.status_code == 401
     place = served.folder / KEY_FILE
     assert place.stat().st_mode & 0o077 == 0
     headers = {"authorization": f"Bearer {place.read_text().strip()}"}
-    wrong = httpx.post(f"{served.address}/folder/annotations", json=[["one", {"kind": "other"}]], headers=headers)
+    wrong = httpx.post(
+        f"{served.address}/folder/annotations", json=[["one", {"kind": "other"}]], headers=headers
+    )
     assert wrong.status_code == 422
-    large = httpx.post(f"{served.address}/folder/annotations", content=b" " * 9_000_000, headers=headers)
+    large = httpx.post(
+        f"{served.address}/folder/annotations", content=b" " * 9_000_000, headers=headers
+    )
     assert large.status_code == 413
     stop(served)
     assert not place.exists()
@@ -241,7 +296,11 @@ def test_an_open_call_that_is_forgotten_leaves_the_log_when_it_closes(served: Se
     assert "Call open is still open" in done
     assert "over" not in run(served, "history", "find").out
     assert run(served, "call", "open", code=1)
-    end = {"conversation_id": "open", "type": "call_ended", "timestamp": time.time_ns() // 1_000_000}
+    end = {
+        "conversation_id": "open",
+        "type": "call_ended",
+        "timestamp": time.time_ns() // 1_000_000,
+    }
     assert served.post([end]).status_code == 202
     wait_for("no word of it", lambda: holding(served.folder, WORD) == [], 20)
     assert "two" in run(served, "history", "find").out
@@ -269,7 +328,9 @@ def test_a_refused_event_is_listed_shown_and_put_back_once_after_a_fix(served: S
         assert "it would be refused again" in shown
         assert "call_started" in shown
         fixed = {"CALLGAUGE_LIMITS__MAX_EVENT_TIME_SKEW_MS": "0"}
-        assert "it would be taken" in said(run(served, "quarantine", "show", place, environment=fixed))
+        assert "it would be taken" in said(
+            run(served, "quarantine", "show", place, environment=fixed)
+        )
         again = said(run(served, "quarantine", "replay", place, code=1))
         assert "it would be refused again" in again
         told = said(run(served, "quarantine", "replay", place, "--dry-run", environment=fixed))
@@ -277,7 +338,9 @@ def test_a_refused_event_is_listed_shown_and_put_back_once_after_a_fix(served: S
         process.signalled(signal.SIGINT)
     gone = run(served, "quarantine", "replay", place, code=1, environment=fixed)
     assert "no `callgauge serve` runs here" in said(gone)
-    with started(served.folder.parent / "third.log", *arguments, **SOON | LIMITS | fixed) as process:
+    with started(
+        served.folder.parent / "third.log", *arguments, **SOON | LIMITS | fixed
+    ) as process:
         address_of(process)
         done = said(run(served, "quarantine", "replay", place, environment=fixed))
         assert f"{place}: put back as audit.events[0]@" in done
@@ -288,7 +351,10 @@ def test_a_refused_event_is_listed_shown_and_put_back_once_after_a_fix(served: S
 
 
 OLD = OutgoingRecord(
-    InputSource.AUDIT, b"old-one", b'{"type": "call_started", "agent": "late-desk", "timestamp": 1600000000000}', []
+    InputSource.AUDIT,
+    b"old-one",
+    b'{"type": "call_started", "agent": "late-desk", "timestamp": 1600000000000}',
+    [],
 )
 
 
@@ -302,12 +368,15 @@ async def append(folder: Path, record: OutgoingRecord) -> None:
 # The state of a folder.
 
 
-def findings(served: Served, *, code: int = 0, environment: dict[str, str] | None = None) -> dict[str, tuple[str, str]]:
+def findings(
+    served: Served, *, code: int = 0, environment: dict[str, str] | None = None
+) -> dict[str, tuple[str, str]]:
     """By check the worst verdict of `doctor`, and what it says."""
     told = run(served, "doctor", "--json", code=code, environment=environment).out.splitlines()
     found: dict[str, tuple[str, str]] = {}
     for each in sorted(
-        map(json.loads, told), key=lambda each: ["ok", "unknown", "warning", "wrong"].index(each["verdict"])
+        map(json.loads, told),
+        key=lambda each: ["ok", "unknown", "warning", "wrong"].index(each["verdict"]),
     ):
         found[each["check"]] = each["verdict"], f"{each['seen']}. {each['what_to_do']}"
     return found
@@ -331,7 +400,10 @@ def test_doctor_asks_the_process_and_looks_at_the_folder(served: Served) -> None
     assert found["serve"][0] == "warning"
     assert f"says {served.address}: the process was killed" in found["serve"][1]
     set_too = {"CALLGAUGE_HISTORY__CLICKHOUSE_URL": "http://127.0.0.1:1"}
-    assert "history.clickhouse_url is set and does not count" in findings(served, environment=set_too)["settings"][1]
+    assert (
+        "history.clickhouse_url is set and does not count"
+        in findings(served, environment=set_too)["settings"][1]
+    )
     with contextlib.closing(sqlite3.connect(served.folder / "log.sqlite")) as log:
         log.execute("PRAGMA user_version = 99")
     assert "its format is 99, and this callgauge knows" in findings(served, code=1)["log"][1]
@@ -339,7 +411,9 @@ def test_doctor_asks_the_process_and_looks_at_the_folder(served: Served) -> None
     assert findings(served, code=1)["log"][0] == "wrong"
 
 
-def test_doctor_of_a_process_that_does_not_answer_or_of_no_folder(served: Served, tmp_path: Path) -> None:
+def test_doctor_of_a_process_that_does_not_answer_or_of_no_folder(
+    served: Served, tmp_path: Path
+) -> None:
     served.process.send(signal.SIGSTOP)
     assert "does not answer" in findings(served, code=1)["serve"][1]
     served.process.send(signal.SIGCONT)
@@ -352,32 +426,47 @@ def test_doctor_of_a_process_that_does_not_answer_or_of_no_folder(served: Served
 
 def test_serve_says_which_settings_do_not_count(tmp_path: Path) -> None:
     arguments = ["serve", "--folder", str(tmp_path / "calls"), "--port", "0"]
-    given = {"CALLGAUGE_HISTORY__CLICKHOUSE_URL": "http://127.0.0.1:1", "CALLGAUGE_GOALS__READS_TOPIC": "true"}
+    given = {
+        "CALLGAUGE_HISTORY__CLICKHOUSE_URL": "http://127.0.0.1:1",
+        "CALLGAUGE_GOALS__READS_TOPIC": "true",
+    }
     with started(tmp_path / "serve.log", *arguments, **SOON | given) as process:
         address_of(process)
         told = " ".join(process.text.split())
-    assert "history.clickhouse_url is set and does not count in `serve`: past calls are kept in files here" in told
-    assert "goals.reads_topic is set and does not count in `serve`: goals are those of goals.folder" in told
+    assert (
+        "history.clickhouse_url is set and does not count in `serve`: past calls are kept in files "
+        "here" in told
+    )
+    assert (
+        "goals.reads_topic is set and does not count in `serve`: goals are those of goals.folder"
+        in told
+    )
 
 
 # Transcripts.
 
 
 @pytest.mark.parametrize("has_files", [True, False])
-def test_transcripts_are_in_the_history_and_in_files_if_a_folder_is_set(tmp_path: Path, has_files: bool) -> None:
+def test_transcripts_are_in_the_history_and_in_files_if_a_folder_is_set(
+    tmp_path: Path, has_files: bool
+) -> None:
     folder, files = tmp_path / "calls", tmp_path / "transcripts"
     arguments = ["serve", "--folder", str(folder), "--port", "0"]
     given = SOON | ({"CALLGAUGE_TRANSCRIPTS__FOLDER": str(files)} if has_files else {})
     with started(tmp_path / "serve.log", *arguments, **given) as process:
         served = Served(process, folder, address_of(process))
         play(served, spoken("one"))
-        wait_for("its words", lambda: "one" in run(served, "history", "find", "--text", WORD).out, 20)
+        wait_for(
+            "its words", lambda: "one" in run(served, "history", "find", "--text", WORD).out, 20
+        )
         if has_files:
             file = files / "one.json"
             wait_for("its file", file.exists, 20)
-            assert [WORD in turn["message"] for turn in json.loads(file.read_bytes()) if turn["role"] == "user"] == [
-                True
-            ]
+            assert [
+                WORD in turn["message"]
+                for turn in json.loads(file.read_bytes())
+                if turn["role"] == "user"
+            ] == [True]
             assert file.stat().st_mode & 0o077 == 0
             file.unlink()
         stop(served)

@@ -36,7 +36,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 def ran_program(text: str) -> str:
     """Runs a program in a process of its own; returns its output."""
-    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=patient(60))
+    ended = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=patient(60)
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
@@ -46,7 +48,9 @@ AS_SHOWN = {"ingest__token": "change-me", "ingest__elevenlabs_secret": "wsec_tes
 
 
 @pytest.mark.service(ingest__port="0", limits__closing_grace_ms="1000", **AS_SHOWN)
-async def test_the_programs_of_the_pages_make_measured_calls(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_the_programs_of_the_pages_make_measured_calls(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     (of_http,), (of_elevenlabs,) = blocks("http.md", "python"), blocks("elevenlabs.md", "python")
     assert len([line for line in of_http.splitlines() if line.strip()]) <= 30
     with started(tmp_path / "run.log", "run", **environment) as process:
@@ -56,8 +60,14 @@ async def test_the_programs_of_the_pages_make_measured_calls(environment: dict[s
             printed = ran_program(local)
             assert "accepted" in printed
             assert '"refused_events":1' not in printed
-        wait_for("both calls to be closed", lambda: total(ingest.metrics, "callgauge_calls_ended_total") == 2, 30)
-    turns = [row for row in newest_rows(await written_rows(environment)) if isinstance(row, TurnRow)]
+        wait_for(
+            "both calls to be closed",
+            lambda: total(ingest.metrics, "callgauge_calls_ended_total") == 2,
+            30,
+        )
+    turns = [
+        row for row in newest_rows(await written_rows(environment)) if isinstance(row, TurnRow)
+    ]
     measured = {turn.anchor for turn in turns if isinstance(turn.wait_ms, float)}
     assert {anchor.value for anchor in measured if anchor is not None} == {"vad", "record"}
 
@@ -82,20 +92,28 @@ def frame_at(ms: int, noise: random.Random) -> str:
     for place in range(160 if is_speech else 0):
         at_s = ms / 1000 + place / 8000
         loud = 4_000 * (0.6 + 0.4 * math.sin(2 * math.pi * 4 * at_s))
-        samples[place] += loud * sum(math.sin(2 * math.pi * 140 * tone * at_s) / tone for tone in (1, 2, 3, 5))
+        samples[place] += loud * sum(
+            math.sin(2 * math.pi * 140 * tone * at_s) / tone for tone in (1, 2, 3, 5)
+        )
     return base64.b64encode(bytes(map(mu_law, samples))).decode()
 
 
 def twilio_stream() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The messages of a stream in both directions, in the shapes of Twilio's reference of media streams: whose it is, and the message.
+    """The messages of a stream in both directions, in the shapes of Twilio's reference of media
+    streams: whose it is, and the message.
 
-    The answers begin 700, 900 and 1,000 ms after the caller's words. The second one is cleared; its mark comes late, behind the third.
+    The answers begin 700, 900 and 1,000 ms after the caller's words. The second one is cleared; its
+    mark comes late, behind the third.
     """
     part = {"payload": base64.b64encode(b"\xff" * 8 * PART_MS).decode()}
     begun, over = ({"name": name} for name in ("begun", "over"))
     others: dict[int, list[tuple[str, str, Any]]] = {}
     for answer_ms in (2_700, 6_900, 9_200):
-        others[answer_ms - 60] = [("sent", "media", part), ("sent", "mark", begun), *[("sent", "media", part)] * 3]
+        others[answer_ms - 60] = [
+            ("sent", "media", part),
+            ("sent", "mark", begun),
+            *[("sent", "media", part)] * 3,
+        ]
         others[answer_ms - 40] = [("sent", "media", part), ("sent", "mark", over)]
         others[answer_ms + PART_MS] = [("received", "mark", begun)]
     others |= {7_700: [("sent", "clear", None)], 9_180: [("received", "mark", over)]}
@@ -104,31 +122,68 @@ def twilio_stream() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "received", {"event": "connected", "protocol": "Call", "version": "1.0.0"}
     sound = {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1}
     whose = {"accountSid": "AC00", "callSid": "CA01"}
-    start = {**whose, "streamSid": "MZ02", "tracks": ["inbound"], "mediaFormat": sound, "customParameters": {}}
+    start = {
+        **whose,
+        "streamSid": "MZ02",
+        "tracks": ["inbound"],
+        "mediaFormat": sound,
+        "customParameters": {},
+    }
     yield "received", {"event": "start", "sequenceNumber": "1", "start": start, "streamSid": "MZ02"}
     noise = random.Random(1)  # noqa: S311 - of a telephone line
     for chunk, ms in enumerate(range(0, 10_500, 20), 1):
         for by, event, content in others.get(ms, []):
             numbered = {"sequenceNumber": str(chunk + 1)} if by == "received" else {}
-            yield by, {"event": event, **numbered, "streamSid": "MZ02", **({event: content} if content else {})}
-        media = {"track": "inbound", "chunk": str(chunk), "timestamp": str(ms), "payload": frame_at(ms, noise)}
-        yield "received", {"event": "media", "sequenceNumber": str(chunk + 1), "media": media, "streamSid": "MZ02"}
+            yield (
+                by,
+                {
+                    "event": event,
+                    **numbered,
+                    "streamSid": "MZ02",
+                    **({event: content} if content else {}),
+                },
+            )
+        media = {
+            "track": "inbound",
+            "chunk": str(chunk),
+            "timestamp": str(ms),
+            "payload": frame_at(ms, noise),
+        }
+        yield (
+            "received",
+            {
+                "event": "media",
+                "sequenceNumber": str(chunk + 1),
+                "media": media,
+                "streamSid": "MZ02",
+            },
+        )
     yield "received", {"event": "stop", "sequenceNumber": "999", "stop": whose, "streamSid": "MZ02"}
 
 
 @pytest.mark.service(ingest__port="0", limits__closing_grace_ms="1000", **AS_SHOWN)
-async def test_the_program_of_twilio_measures_a_stream(environment: dict[str, str], tmp_path: Path) -> None:
+async def test_the_program_of_twilio_measures_a_stream(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     (program,) = blocks("twilio.md", "python")
     page: dict[str, Any] = {}
     exec(program, page)  # noqa: S102 - our own page
     page["time"] = SimpleNamespace(time=lambda: time.time() - 11)  # the stream lasted 10.5 s
     with started(tmp_path / "run.log", "run", **environment) as process:
         ingest = listening(process)
-        twilio_call = page["TwilioCall"](agent="desk", url=f"{ingest.address}/events", token="change-me")  # noqa: S106
+        twilio_call = page["TwilioCall"](
+            agent="desk",
+            url=f"{ingest.address}/events",
+            token="change-me",  # noqa: S106
+        )
         for by, message in twilio_stream():
             getattr(twilio_call, by)(message)
         assert await twilio_call.call.end()
-        wait_for("the call to be closed", lambda: total(ingest.metrics, "callgauge_calls_ended_total") == 1, 30)
+        wait_for(
+            "the call to be closed",
+            lambda: total(ingest.metrics, "callgauge_calls_ended_total") == 1,
+            30,
+        )
     rows = newest_rows(await written_rows(environment))
     turns = [row for row in rows if isinstance(row, TurnRow) and row.turn]
     waits = [turn.wait_ms for turn in turns if isinstance(turn.wait_ms, float)]
@@ -148,7 +203,9 @@ def test_the_pages_name_every_outcome_and_setting_as_it_is() -> None:
     named = set(re.findall(r"`(\w+)`", elevenlabs[elevenlabs.index("| status |") :]))
     assert {outcome.value for outcome in WebhookOutcome} <= named
     assert len(IngestOutcome) == 11
-    assert http.count("\n| 4") + http.count("\n| 5") + http.count("\n| 2") == 9  # a row for each status
+    assert (
+        http.count("\n| 4") + http.count("\n| 5") + http.count("\n| 2") == 9
+    )  # a row for each status
     settings = {"INGEST": IngestSettings.model_fields, "MONITOR": MonitorSettings.model_fields}
     for block, name in re.findall(r"CALLGAUGE_(INGEST|MONITOR)__(\w+)", elevenlabs + http):
         assert name.lower() in settings[block]

@@ -1,4 +1,6 @@
-"""A writer that hangs on a real broker: `/readyz` says so within half a minute, and its role ends and writes what it had not."""
+"""A writer that hangs on a real broker: `/readyz` says so within half a minute, and its role ends
+and writes what it had not.
+"""
 
 import asyncio
 import time
@@ -18,7 +20,11 @@ from tests.integration.score_log import LOOK_SECONDS
 from tests.integration.test_refused_writes import closed, send_call
 from tests.support.patience import patient
 
-pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.service(partitions=1, limits__closing_grace_ms="0")]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.long,
+    pytest.mark.service(partitions=1, limits__closing_grace_ms="0"),
+]
 READY_SECONDS = 30.0
 
 
@@ -43,19 +49,28 @@ async def test_a_writer_that_hangs_ends_readiness_and_then_its_role(
     running = asyncio.create_task(service.run(stop))
     try:
         await asyncio.wait_for(service.ready.wait(), patient(60))
-        async with httpx.AsyncClient(base_url=service.metrics_url.removesuffix("/metrics")) as client:
+        async with httpx.AsyncClient(
+            base_url=service.metrics_url.removesuffix("/metrics")
+        ) as client:
             hangs.set()
             await send_call(environment, "call-1")
             sent = time.monotonic()
             await until(lambda: _answers(client, "/readyz", 503), READY_SECONDS)
-            print(f"not ready after {time.monotonic() - sent:.1f} s: {(await client.get('/readyz')).text}")
+            print(
+                f"not ready after {time.monotonic() - sent:.1f} s: "
+                f"{(await client.get('/readyz')).text}"
+            )
             assert "scores have waited to be written" in (await client.get("/readyz")).text
             await until(lambda: _restarted(client), patient(60))
-            print(f"role ended after {time.monotonic() - sent:.1f} s; it ignored {restarts['cancels']} cancels")
+            print(
+                f"role ended after {time.monotonic() - sent:.1f} s; it ignored "
+                f"{restarts['cancels']} cancels"
+            )
             hangs.clear()
             await until(lambda: _answers(client, "/readyz", 200), patient(120))
         async with asyncio.timeout(patient(120)):
-            while await closed(environment) != Counter(["call-1"]):  # noqa: ASYNC110  # the topic is outside
+            # the topic is outside
+            while await closed(environment) != Counter(["call-1"]):  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_SECONDS)
     finally:
         stop.set()
@@ -73,4 +88,6 @@ async def _answers(client: httpx.AsyncClient, path: str, status: int) -> bool:
 
 
 async def _restarted(client: httpx.AsyncClient) -> bool:
-    return 'callgauge_role_restarts_total{role="evaluator"} 1' in (await client.get("/metrics")).text
+    return (
+        'callgauge_role_restarts_total{role="evaluator"} 1' in (await client.get("/metrics")).text
+    )

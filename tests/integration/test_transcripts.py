@@ -1,4 +1,6 @@
-"""Transcripts on a real broker: one per call, with its closing, whichever process is killed in between; and their files."""
+"""Transcripts on a real broker: one per call, with its closing, whichever process is killed in
+between; and their files.
+"""
 
 import gzip
 import json
@@ -30,7 +32,9 @@ pytestmark = [
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Path:
-    """Some of the conformance calls, one of them with tools that answer at such length that its transcript is near the bound."""
+    """Some of the conformance calls, one of them with tools that answer at such length that its
+    transcript is near the bound.
+    """
     path = tmp_path / "calls.jsonl"
     with gzip.open(place_of("calls.jsonl.gz"), "rt") as lines:
         path.write_text("".join(islice(lines, CALLS - 1)))
@@ -43,8 +47,19 @@ def calls(tmp_path: Path) -> Path:
             {"timestamp": at_ms + 200, "message_type": "tool_response", "value": answer},
         ]
     with path.open("a") as file:
-        file.write(json.dumps({"id": "long", "pipeline_type": "cascade", "conversation_ended_reason": None,
-                               "audit": audit, "pipecat": None, "user_sim": None}) + "\n")  # fmt: skip
+        file.write(
+            json.dumps(
+                {
+                    "id": "long",
+                    "pipeline_type": "cascade",
+                    "conversation_ended_reason": None,
+                    "audit": audit,
+                    "pipecat": None,
+                    "user_sim": None,
+                }
+            )
+            + "\n"
+        )
     return path
 
 
@@ -56,7 +71,10 @@ def expected(path: Path, folder: Path) -> dict[str, bytes]:
 
 async def written(environment: dict[str, str]) -> list[tuple[str, bytes]]:
     """Keys and values of all committed records of the topic."""
-    return [(record.key.decode(), record.value) for record in await records_on(environment, "transcripts")]
+    return [
+        (record.key.decode(), record.value)
+        for record in await records_on(environment, "transcripts")
+    ]
 
 
 async def all_closed(environment: dict[str, str]) -> None:
@@ -68,7 +86,9 @@ async def all_closed(environment: dict[str, str]) -> None:
 async def test_each_call_has_one_transcript_and_it_is_the_command_s(
     environment: dict[str, str], calls: Path, tmp_path: Path
 ) -> None:
-    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as process:
+    with started(
+        tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment
+    ) as process:
         page = process.metrics(SECONDS)
         ran("replay", str(calls), "--speed", "20", "--keep-ids", **environment)
         await all_closed(environment)
@@ -83,9 +103,13 @@ async def test_each_call_has_one_transcript_and_it_is_the_command_s(
 async def test_an_evaluator_that_is_killed_writes_no_transcript_twice_and_loses_none(
     environment: dict[str, str], calls: Path, tmp_path: Path
 ) -> None:
-    """Killed while some calls have closed and others run; the files of its successor are all there too."""
+    """Killed while some calls have closed and others run; the files of its successor are all there
+    too.
+    """
     folder = tmp_path / "files"
-    named = {"CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one"}  # so that the next one need not wait for the group
+    named = {
+        "CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one"
+    }  # so that the next one need not wait for the group
     environment = {**environment, **named, "CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder)}
     evaluator = ("run", "--roles", "evaluator")
     replaying = ("replay", str(calls), "--speed", "10", "--keep-ids")
@@ -97,7 +121,9 @@ async def test_an_evaluator_that_is_killed_writes_no_transcript_twice_and_loses_
             with started(tmp_path / f"run{number}.log", *evaluator, **environment) as process:
                 page = process.metrics(SECONDS)
                 wait_for(
-                    "transcripts, or the end of all calls", partial(has_written_or_all_ended, page, replay), SECONDS
+                    "transcripts, or the end of all calls",
+                    partial(has_written_or_all_ended, page, replay),
+                    SECONDS,
                 )
                 assert process.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
         with started(tmp_path / "last.log", *evaluator, **environment) as process:
@@ -112,12 +138,16 @@ async def test_an_evaluator_that_is_killed_writes_no_transcript_twice_and_loses_
 
 
 def has_written_or_all_ended(page: str, replay: Process) -> bool:
-    """Whether the evaluator at this address has written two; on a slow machine nothing may be left for the third."""
+    """Whether the evaluator at this address has written two; on a slow machine nothing may be left
+    for the third.
+    """
     return total(page, "callgauge_transcripts_published_total") >= 2 or not replay.is_running
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")
+    }
 
 
 async def test_a_folder_that_goes_away_stops_no_evaluation_and_gets_its_files_later(
@@ -125,14 +155,18 @@ async def test_a_folder_that_goes_away_stops_no_evaluation_and_gets_its_files_la
 ) -> None:
     folder = tmp_path / "files"
     more = {"CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder)}
-    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment, **more) as process:
+    with started(
+        tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment, **more
+    ) as process:
         page = process.metrics(SECONDS)
         wait_for("the folder", folder.is_dir, SECONDS)
         moved = folder.rename(tmp_path / "gone")
         ran("replay", str(calls), "--speed", "max", "--keep-ids", **environment)
         await all_closed(environment)
         wait_for(
-            "a file that failed", lambda: total(page, "callgauge_transcript_files_total", outcome="failed"), SECONDS
+            "a file that failed",
+            lambda: total(page, "callgauge_transcript_files_total", outcome="failed"),
+            SECONDS,
         )
         assert "transcript_files_wait" in process.text
         assert process.is_running
@@ -143,9 +177,13 @@ async def test_a_folder_that_goes_away_stops_no_evaluation_and_gets_its_files_la
     assert found == dict(await written(environment))
 
 
-async def test_without_transcripts_none_are_written(environment: dict[str, str], calls: Path, tmp_path: Path) -> None:
+async def test_without_transcripts_none_are_written(
+    environment: dict[str, str], calls: Path, tmp_path: Path
+) -> None:
     environment = {**environment, "CALLGAUGE_TRANSCRIPTS__ENABLED": "false"}
-    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as process:
+    with started(
+        tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment
+    ) as process:
         process.metrics(SECONDS)
         ran("replay", str(calls), "--speed", "max", "--keep-ids", **environment)
         await all_closed(environment)

@@ -1,4 +1,6 @@
-"""Two hundred calls of two tenants on a real Kafka: the few in trouble are on the screen at once, above all others."""
+"""Two hundred calls of two tenants on a real Kafka: the few in trouble are on the screen at once,
+above all others.
+"""
 
 import asyncio
 import heapq
@@ -34,14 +36,22 @@ def troubled(name: IncidentName, tenant: str, start_ms: int) -> list[PlayedCall]
     """Five calls whose agent has this trouble from the start."""
     return list(
         simulated_traffic(
-            len(name), concurrent_calls=5, start_ms=start_ms, kind="cascade", limit=5, tenant=tenant, environment="live",
+            len(name),
+            concurrent_calls=5,
+            start_ms=start_ms,
+            kind="cascade",
+            limit=5,
+            tenant=tenant,
+            environment="live",
             profile_of=with_incidents(CALM, [Incident(name)]),
         )
-    )  # fmt: skip
+    )
 
 
 def known_from_ms(row: Mapping[str, Any]) -> int:
-    """When its trouble could be known: the silence has become dead air, or the answer was there (broker time in epoch ms)."""
+    """When its trouble could be known: the silence has become dead air, or the answer was there
+    (broker time in epoch ms).
+    """
     known_ms: int = row["call"]["known_ms"]
     if "waiting" not in row["call"]:
         return known_ms
@@ -57,20 +67,27 @@ async def test_each_bad_call_is_among_the_first_rows(
     """Within five seconds, on a machine that does nothing else."""
     del service
     settings = Settings(
-        bootstrap=environment["CALLGAUGE_BOOTSTRAP"], topic_prefix=environment["CALLGAUGE_TOPIC_PREFIX"]
+        bootstrap=environment["CALLGAUGE_BOOTSTRAP"],
+        topic_prefix=environment["CALLGAUGE_TOPIC_PREFIX"],
     )
     start_ms = wall_clock_ms()
     bad: dict[IncidentName, list[PlayedCall]] = {
-        "agent_mute": troubled("agent_mute", "acme", start_ms), "llm_slow": troubled("llm_slow", "bolt", start_ms)
-    }  # fmt: skip
+        "agent_mute": troubled("agent_mute", "acme", start_ms),
+        "llm_slow": troubled("llm_slow", "bolt", start_ms),
+    }
     due = {call.conversation_id: name for name, calls in bad.items() for call in calls}
     healthy = [
         simulated_traffic(
-            7 + number, concurrent_calls=HEALTHY_CALLS // 2, start_ms=start_ms, limit=HEALTHY_CALLS // 2, tenant=tenant,
-            environment="live", profile_of=with_incidents(CALM, []),
+            7 + number,
+            concurrent_calls=HEALTHY_CALLS // 2,
+            start_ms=start_ms,
+            limit=HEALTHY_CALLS // 2,
+            tenant=tenant,
+            environment="live",
+            profile_of=with_incidents(CALM, []),
         )
         for number, tenant in enumerate(("acme", "bolt"))
-    ]  # fmt: skip
+    ]
 
     def traffic() -> Iterable[PlayedCall]:
         return heapq.merge(*bad.values(), *healthy, key=lambda call: call.start_offset_ms)
@@ -103,7 +120,8 @@ async def test_each_bad_call_is_among_the_first_rows(
     assert len(due) == 10
     assert waits.keys() == due.keys()
     print(
-        f"{len(due)} bad calls of {most_running} running: shown {min(waits.values()):.2f} to {max(waits.values()):.2f} s after"
+        f"{len(due)} bad calls of {most_running} running: shown {min(waits.values()):.2f} to "
+        f"{max(waits.values()):.2f} s after"
     )
     assert misplaced == []
     assert most_running > 0.8 * HEALTHY_CALLS

@@ -1,6 +1,8 @@
-"""What the log promises, in a file and on Kafka: the same tests, with the processes that a user starts, `serve` and `run`.
+"""What the log promises, in a file and on Kafka: the same tests, with the processes that a user
+starts, `serve` and `run`.
 
-A home takes events and acknowledges them, and tells what stands in its log and what was decided. All else is the promise.
+A home takes events and acknowledges them, and tells what stands in its log and what was decided.
+All else is the promise.
 """
 
 import asyncio
@@ -37,7 +39,10 @@ from tests.support.patience import patient
 
 GRACE_MS: Final = 400
 LIMITS: Final = Limits(closing_grace_ms=GRACE_MS)
-SETTINGS: Final = {"CALLGAUGE_JUDGE__ENABLED": "false", "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS)}
+SETTINGS: Final = {
+    "CALLGAUGE_JUDGE__ENABLED": "false",
+    "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS),
+}
 WAIT_SECONDS: Final = 40
 LOOK_SECONDS: Final = 0.3
 DAY_MS: Final = 86_400_000
@@ -80,7 +85,9 @@ class Home(Protocol):
 
 
 class FileHome:
-    """`callgauge serve`. What was decided is noted beside: it is deleted as soon as history has it."""
+    """`callgauge serve`. What was decided is noted beside: it is deleted as soon as
+    history has it.
+    """
 
     def __init__(self, folder: Path, running: ExitStack) -> None:
         self.processes: list[Process] = []
@@ -97,28 +104,36 @@ class FileHome:
         with self._connected() as connection:
             connection.execute("CREATE TABLE noted (n INTEGER PRIMARY KEY, topic TEXT, value BLOB)")
             connection.execute(
-                "CREATE TRIGGER note AFTER INSERT ON record BEGIN INSERT INTO noted (topic, value) VALUES (new.topic, new.value); END"
+                "CREATE TRIGGER note AFTER INSERT ON record BEGIN INSERT INTO noted (topic, value) "
+                "VALUES (new.topic, new.value); END"
             )
 
     def start(self) -> Process:
         output = self._folder.with_suffix(f".{len(self.processes)}")
         arguments = ["serve", *self.options, "--port", "0"]
-        self.processes.append(self._running.enter_context(started(output, *arguments, **self.environment)))
+        self.processes.append(
+            self._running.enter_context(started(output, *arguments, **self.environment))
+        )
         return self.processes[-1]
 
     async def send(self, call: str, events: Iterable[Said]) -> None:
         attributes = {"specversion": "1.0", "source": "bot", "subject": call}
-        batch = [{**attributes, "id": each, "type": said["type"], "data": said} for each, said in events]
+        batch = [
+            {**attributes, "id": each, "type": said["type"], "data": said} for each, said in events
+        ]
         async with asyncio.timeout(patient(WAIT_SECONDS)), httpx.AsyncClient() as client:
             while True:
                 with contextlib.suppress(httpx.TransportError, OSError):
                     answer = await client.post(
-                        f"{(self._folder / 'address').read_text().strip()}/events", content=json.dumps(batch),
+                        f"{(self._folder / 'address').read_text().strip()}/events",
+                        content=json.dumps(batch),
                         headers={
                             "content-type": "application/cloudevents-batch+json",
-                            "authorization": f"Bearer {(self._folder / TOKEN_FILE).read_text().strip()}",
+                            "authorization": (
+                                f"Bearer {(self._folder / TOKEN_FILE).read_text().strip()}"
+                            ),
                         },
-                    )  # fmt: skip
+                    )
                     if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
                         assert answer.status_code == httpx.codes.ACCEPTED, answer.text
                         return
@@ -136,7 +151,9 @@ class FileHome:
 
     async def rows(self) -> list[Row]:
         with self._connected() as connection:
-            found = connection.execute("SELECT value FROM noted WHERE topic = ? ORDER BY n", [SCORES_TOPIC]).fetchall()
+            found = connection.execute(
+                "SELECT value FROM noted WHERE topic = ? ORDER BY n", [SCORES_TOPIC]
+            ).fetchall()
         return [decode(value) for (value,) in found]
 
     def addresses(self) -> tuple[str, str]:
@@ -146,7 +163,10 @@ class FileHome:
 
     @contextlib.contextmanager
     def _connected(self) -> Any:
-        with contextlib.closing(sqlite3.connect(self._folder / FILE_NAME, timeout=30)) as connection, connection:
+        with (
+            contextlib.closing(sqlite3.connect(self._folder / FILE_NAME, timeout=30)) as connection,
+            connection,
+        ):
             yield connection
 
 
@@ -154,7 +174,11 @@ class KafkaHome:
     """`callgauge run`, with the roles that write."""
 
     def __init__(
-        self, folder: Path, running: ExitStack, environment: dict[str, str], producer: AIOKafkaProducer
+        self,
+        folder: Path,
+        running: ExitStack,
+        environment: dict[str, str],
+        producer: AIOKafkaProducer,
     ) -> None:
         self.processes: list[Process] = []
         self.options: Sequence[str] = ()
@@ -166,17 +190,26 @@ class KafkaHome:
 
     def start(self) -> Process:
         output = self._folder.with_suffix(f".{len(self.processes)}")
-        # A killed process comes back under its name at once, without the time after which the group gives it up.
-        names = {"CALLGAUGE_EVALUATOR_INSTANCE": f"one-{len([each for each in self.processes if each.is_running])}"}
+        # A killed process comes back under its name at once, without the time after which the group
+        # gives it up.
+        names = {
+            "CALLGAUGE_EVALUATOR_INSTANCE": f"one-{len([each for each in self.processes if each.is_running])}"
+        }
         arguments = ["run", "--roles", self.roles]
-        self.processes.append(self._running.enter_context(started(output, *arguments, **self.environment, **names)))
+        self.processes.append(
+            self._running.enter_context(started(output, *arguments, **self.environment, **names))
+        )
         return self.processes[-1]
 
     async def send(self, call: str, events: Iterable[Said]) -> None:
         topic = self.environment["CALLGAUGE_TOPIC_PREFIX"] + TOPIC_BY_SOURCE[InputSource.PIPECAT]
         for each, said in events:
-            headers = envelope_headers(event_id=each, source="bot", event_type=said["type"], subject=call)
-            await self._producer.send_and_wait(topic, json.dumps(said).encode(), key=call.encode(), headers=headers)
+            headers = envelope_headers(
+                event_id=each, source="bot", event_type=said["type"], subject=call
+            )
+            await self._producer.send_and_wait(
+                topic, json.dumps(said).encode(), key=call.encode(), headers=headers
+            )
 
     async def put(self, call: str, value: bytes) -> None:
         topic = self.environment["CALLGAUGE_TOPIC_PREFIX"] + TOPIC_BY_SOURCE[InputSource.AUDIT]
@@ -188,7 +221,11 @@ class KafkaHome:
         return [each for each in read if each is not None]
 
     async def rows(self) -> list[Row]:
-        return [decode(each.value) for each in await records_on(self.environment, SCORES_TOPIC) if each.value]
+        return [
+            decode(each.value)
+            for each in await records_on(self.environment, SCORES_TOPIC)
+            if each.value
+        ]
 
     def addresses(self) -> tuple[str, str]:
         text = self.processes[-1].printed("callgauge runs ")
@@ -204,7 +241,9 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
             asyncio.run(in_file.set_up())
             yield in_file
         else:
-            environment, producer = (request.getfixturevalue(name) for name in ("environment", "producer"))
+            environment, producer = (
+                request.getfixturevalue(name) for name in ("environment", "producer")
+            )
             yield KafkaHome(tmp_path / "calls", running, environment, producer)
 
 
@@ -223,7 +262,11 @@ def event(name: str, kind: str, **more: Any) -> Said:
 
 
 def spoke(name: str, kind: str, at_ms: int) -> Said:
-    return name, {"type": "speech_event", "timestamp": at_ms, "data": {"kind": kind, "timestamp": at_ms / 1_000}}
+    return name, {
+        "type": "speech_event",
+        "timestamp": at_ms,
+        "data": {"kind": kind, "timestamp": at_ms / 1_000},
+    }
 
 
 def turns(first: int, count: int) -> list[Said]:
@@ -232,9 +275,11 @@ def turns(first: int, count: int) -> list[Said]:
     for number in range(first, first + count):
         at_ms = now_ms() - 3_000 * (first + count - number)
         said += [
-            spoke(f"{number}-a", "user_speech_started", at_ms), spoke(f"{number}-b", "user_speech_stopped", at_ms + 500),
-            spoke(f"{number}-c", "bot_speech_started", at_ms + 1_400), spoke(f"{number}-d", "bot_speech_stopped", at_ms + 2_000),
-        ]  # fmt: skip
+            spoke(f"{number}-a", "user_speech_started", at_ms),
+            spoke(f"{number}-b", "user_speech_stopped", at_ms + 500),
+            spoke(f"{number}-c", "bot_speech_started", at_ms + 1_400),
+            spoke(f"{number}-d", "bot_speech_stopped", at_ms + 2_000),
+        ]
     return said
 
 
@@ -251,7 +296,8 @@ async def until(home: Home, holds: Callable[[list[Row]], object]) -> list[Row]:
     deadline = time.monotonic() + patient(WAIT_SECONDS)
     while not holds(rows := await home.rows()):
         assert time.monotonic() < deadline, (
-            f"in vain; {len(rows)} rows, and the last process said:\n{home.processes[-1].text[-3_000:]}"
+            f"in vain; {len(rows)} rows, and the last process "
+            f"said:\n{home.processes[-1].text[-3_000:]}"
         )
         await asyncio.sleep(LOOK_SECONDS)
     return rows
@@ -271,31 +317,53 @@ _OF_A_WRITER: Final = {"news", "code_version"}
 
 def values(rows: Iterable[Row]) -> dict[Any, Any]:
     """The newest row of each turn and call, whole but for that."""
-    newest = {(each.conversation_id, *subject_of(each)): each for each in rows if not isinstance(each, GoalsRow)}
+    newest = {
+        (each.conversation_id, *subject_of(each)): each
+        for each in rows
+        if not isinstance(each, GoalsRow)
+    }
     return {
-        subject: {name: part for name, part in msgspec.to_builtins(row).items() if name not in _OF_A_WRITER}
+        subject: {
+            name: part
+            for name, part in msgspec.to_builtins(row).items()
+            if name not in _OF_A_WRITER
+        }
         for subject, row in newest.items()
     }
 
 
 def assert_as_folded_once(rows: list[Row], log: list[Event | Tick]) -> None:
-    """What all processes decided is what one would have, which nothing disturbs; each row is there once, and each thing counts once."""
+    """What all processes decided is what one would have, which nothing disturbs; each row is there
+    once, and each thing counts once.
+    """
     assert values(rows) == values(undisturbed(log, LIMITS).rows)
-    of_calls = [((each.conversation_id, *subject_of(each)), each) for each in rows if not isinstance(each, GoalsRow)]
+    of_calls = [
+        ((each.conversation_id, *subject_of(each)), each)
+        for each in rows
+        if not isinstance(each, GoalsRow)
+    ]
     written = Counter((subject, row.revision) for subject, row in of_calls)
     assert [each for each, times in written.items() if times > 1] == []
-    counted = Counter((subject, name) for subject, row in of_calls for name in row.news if name != "wait_revised")
+    counted = Counter(
+        (subject, name) for subject, row in of_calls for name in row.news if name != "wait_revised"
+    )
     assert [each for each, times in counted.items() if times > 1] == []
 
 
 def events_of(log: Iterable[Event | Tick], call: str) -> list[Any]:
-    return [json.loads(each.value or b"") for each in log if isinstance(each, Event) and each.key == call.encode()]
+    return [
+        json.loads(each.value or b"")
+        for each in log
+        if isinstance(each, Event) and each.key == call.encode()
+    ]
 
 
 # The promise.
 
 
-async def test_events_stand_in_the_order_in_which_they_were_acknowledged_and_ticks_tell_time(home: Home) -> None:
+async def test_events_stand_in_the_order_in_which_they_were_acknowledged_and_ticks_tell_time(
+    home: Home,
+) -> None:
     home.start()
     sent: dict[str, list[Said]] = {"a": [begun(), *turns(0, 2)], "b": [begun(), *turns(0, 1)]}
     before_ms = now_ms()
@@ -308,14 +376,21 @@ async def test_events_stand_in_the_order_in_which_they_were_acknowledged_and_tic
     log = await home.log()
     assert events_of(log, "a") == [said for _, said in sent["a"] + more]
     assert events_of(log, "b")[:-1] == [said for _, said in sent["b"]]
-    places, told_ms = [each.place for each in log], [each.known_ms for each in log if isinstance(each, Tick)]
+    places, told_ms = (
+        [each.place for each in log],
+        [each.known_ms for each in log if isinstance(each, Tick)],
+    )
     assert places == sorted(places)
     assert told_ms == sorted(told_ms)
-    assert told_ms[-1] >= before_ms + GRACE_MS, "silence ended the calls, and ticks alone tell of it"
+    assert told_ms[-1] >= before_ms + GRACE_MS, (
+        "silence ended the calls, and ticks alone tell of it"
+    )
     assert_as_folded_once(rows, log)
 
 
-async def test_an_event_that_is_sent_again_counts_once_and_one_after_the_end_opens_no_call(home: Home) -> None:
+async def test_an_event_that_is_sent_again_counts_once_and_one_after_the_end_opens_no_call(
+    home: Home,
+) -> None:
     home.start()
     said = [begun(), *turns(0, 2)]
     for _ in range(2):  # the sender has had no answer to the first time
@@ -339,7 +414,9 @@ async def test_an_event_that_is_sent_again_counts_once_and_one_after_the_end_ope
 
 
 async def test_what_killed_processes_decided_is_what_one_would_have(home: Home) -> None:
-    """A kill falls between any two steps of folding, publishing and taking over: what was decided is there with its place, or is not."""
+    """A kill falls between any two steps of folding, publishing and taking over: what was decided
+    is there with its place, or is not.
+    """
     home.start()
     calls = [f"call-{number}" for number in range(4)]
     sent: dict[str, list[Said]] = {call: [begun()] for call in calls}
@@ -372,8 +449,11 @@ async def test_a_second_process_beside_the_first_doubles_nothing(home: Home) -> 
     second = home.start()
     wait_for(
         lambda: f"what it says:\n{second.text}",
-        lambda: not second.is_running or "sequencer_" in second.text or "evaluator_ready" in second.text, WAIT_SECONDS,
-    )  # fmt: skip
+        lambda: (
+            not second.is_running or "sequencer_" in second.text or "evaluator_ready" in second.text
+        ),
+        WAIT_SECONDS,
+    )
     await home.send("a", turns(2, 2))
     await home.send("b", [begun(), *turns(0, 2)])
     if second.is_running:
@@ -388,7 +468,9 @@ async def test_a_second_process_beside_the_first_doubles_nothing(home: Home) -> 
 
 
 async def test_a_refused_record_counts_once_however_often_it_is_put_back(home: Home) -> None:
-    """Of two that were refused for their time, the next process folds one where it stands: the call is open. It gets copies of both."""
+    """Of two that were refused for their time, the next process folds one where it stands: the call
+    is open. It gets copies of both.
+    """
 
     async def stopped_once_refused(count: int) -> None:
         deadline = time.monotonic() + patient(WAIT_SECONDS)
@@ -420,13 +502,19 @@ async def test_a_refused_record_counts_once_however_often_it_is_put_back(home: H
     await home.send("call", [over()])
     rows = await until(home, closed("call"))
     (row,) = (each for each in closings(rows) if each.conversation_id == "call")
-    copies = [each for each in await home.log() if isinstance(each, Event) and REPLAY_OF_HEADER in dict(each.headers)]
+    copies = [
+        each
+        for each in await home.log()
+        if isinstance(each, Event) and REPLAY_OF_HEADER in dict(each.headers)
+    ]
     assert {json.loads(each.value or b"")["value"] for each in copies} == {"first", "second"}
     assert row.events == 4, "its beginning, its end and the two"
 
 
 async def test_what_nobody_can_read_is_in_quarantine_and_stops_nothing(home: Home) -> None:
-    long_ago = json.dumps({"type": "call_started", "timestamp": now_ms() - 30 * DAY_MS, "agent": "desk"}).encode()
+    long_ago = json.dumps(
+        {"type": "call_started", "timestamp": now_ms() - 30 * DAY_MS, "agent": "desk"}
+    ).encode()
     unreadable = {"no JSON": b"no JSON", "no object": b"[1]", "of another day": long_ago}
     for call, value in unreadable.items():
         await home.put(call, value)
@@ -435,10 +523,16 @@ async def test_what_nobody_can_read_is_in_quarantine_and_stops_nothing(home: Hom
     rows = await until(home, closed("call"))
     assert {each.conversation_id for each in rows} == {"call"}
     assert_as_folded_once(rows, await home.log())
-    refused = await asyncio.to_thread(ran, "quarantine", "list", "--json", *home.options, **home.environment)
+    refused = await asyncio.to_thread(
+        ran, "quarantine", "list", "--json", *home.options, **home.environment
+    )
     entries = [json.loads(line) for line in refused.splitlines() if line.startswith("{")]
     reasons = {entry["key"]: entry["reason"] for entry in entries if "key" in entry}
-    assert reasons == {"no JSON": "undecodable", "no object": "invalid_event", "of another day": "time_out_of_bounds"}
+    assert reasons == {
+        "no JSON": "undecodable",
+        "no object": "invalid_event",
+        "of another day": "time_out_of_bounds",
+    }
 
 
 # Measures of one's own: a reader of rows beside all that.
@@ -487,7 +581,9 @@ def own_of(home: Home, call: str) -> dict[tuple[str, int | None], Any]:
     """Of a call the values of one's own measures, or why there is none, by measure and turn."""
     told = json.loads(ended("call", call, "--json", *home.options, **home.environment).out or "{}")
     return {
-        (each["measure"], each.get("turn")): each.get("value", each.get("label", each.get("reason")))
+        (each["measure"], each.get("turn")): each.get(
+            "value", each.get("label", each.get("reason"))
+        )
         for each in told.get("own", ())
     }
 
@@ -511,16 +607,18 @@ def counted_on(page: str, name: str, measure: str) -> float:
 
 
 async def test_measures_of_ones_own_cost_their_own_values_only(home: Home, tmp_path: Path) -> None:
-    """One that raises, one that hangs, one that gives no number, and one that needs 2 s a call, beside two good ones: over a stop, and
-    with a change of the file.
+    """One that raises, one that hangs, one that gives no number, and one that needs 2 s a call,
+    beside two good ones: over a stop, and with a change of the file.
     """
     file = tmp_path / "measures" / "mine.py"
     file.parent.mkdir()
     file.write_text(MEASURES)
     home.environment = {
-        **home.environment, "CALLGAUGE_MEASURES__FOLDER": str(file.parent), "CALLGAUGE_CONSOLE__PORT": "0",
+        **home.environment,
+        "CALLGAUGE_MEASURES__FOLDER": str(file.parent),
+        "CALLGAUGE_CONSOLE__PORT": "0",
         "CALLGAUGE_MEASURES__SECONDS": str(MEASURE_SECONDS),
-    }  # fmt: skip
+    }
     home.roles += ",measures,console"
     home.start()
     home.addresses()
@@ -529,7 +627,11 @@ async def test_measures_of_ones_own_cost_their_own_values_only(home: Home, tmp_p
     await until(home, closed("one-call"))
     seen = wait_for(
         lambda: f"the values of the call, after:\n{home.processes[-1].text[-3_000:]}",
-        lambda: own if ("slow", None) in (own := own_of(home, "one-call")) and ("sleeps", 3) in own else None,
+        lambda: (
+            own
+            if ("slow", None) in (own := own_of(home, "one-call")) and ("sleeps", 3) in own
+            else None
+        ),
         WAIT_SECONDS,
     )
     assert {seen["waited", turn] for turn in (1, 2, 3)} == {0.9}
@@ -560,8 +662,12 @@ async def test_measures_of_ones_own_cost_their_own_values_only(home: Home, tmp_p
     rows = await until(home, closed("one-call", "two-call"))
     _, metrics = home.addresses()
     counted = await metrics_with(metrics, "turns_of_call")
-    assert counted_on(counted, "callgauge_own_value_count", "turns_of_call") == 1, "the first call is not counted again"
+    assert counted_on(counted, "callgauge_own_value_count", "turns_of_call") == 1, (
+        "the first call is not counted again"
+    )
     assert counted_on(counted, "callgauge_own_value_sum", "turns_of_call") == 104
-    assert counted_on(counted, "callgauge_own_value_count", "waited") == 4, "turns from before the stop, too"
+    assert counted_on(counted, "callgauge_own_value_count", "waited") == 4, (
+        "turns from before the stop, too"
+    )
     assert own_of(home, "one-call")["turns_of_call", None] == 3.0
     assert_as_folded_once(rows, await home.log())

@@ -1,4 +1,5 @@
-"""Faults of one line in what merges, appends, folds, closes and numbers: each is killed by a law or by a test of the evaluator.
+"""Faults of one line in what merges, appends, folds, closes and numbers: each is killed by a law or
+by a test of the evaluator.
 
 A mutant that survives shows a missing law: add that, and leave the mutant where it is.
 """
@@ -48,7 +49,9 @@ class Mutant(NamedTuple):
 def _mutant(block: str) -> Mutant:
     fault, where, *lines = block.splitlines()
     module, first = where.strip().split(", first ")
-    old, new = ("\n".join(line[2:] for line in lines if line.startswith(sign)) for sign in ("- ", "+ "))
+    old, new = (
+        "\n".join(line[2:] for line in lines if line.startswith(sign)) for sign in ("- ", "+ ")
+    )
     return Mutant(fault, module, old, new, first)
 
 
@@ -278,11 +281,14 @@ def test_what_is_to_kill_mutants_passes_without_one(tree: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.fault for mutant in MUTANTS])
-def test_no_mutant_survives(mutant: Mutant, tree: Path, record_property: Callable[[str, object], None]) -> None:
+def test_no_mutant_survives(
+    mutant: Mutant, tree: Path, record_property: Callable[[str, object], None]
+) -> None:
     path = tree / mutant.module
     text = path.read_text()
     assert text.count(mutant.old) == 1, (
-        f"{mutant.module} has {text.count(mutant.old)} times {mutant.old!r}, expected once. The module has changed: give the mutant "
+        f"{mutant.module} has {text.count(mutant.old)} times {mutant.old!r}, expected once. The "
+        "module has changed: give the mutant "
         f"{mutant.fault!r} the text that does the same now."
     )
     path.write_text(text.replace(mutant.old, mutant.new))
@@ -293,19 +299,29 @@ def test_no_mutant_survives(mutant: Mutant, tree: Path, record_property: Callabl
             done = run_of(tree, *LAWS)
     finally:
         path.write_text(text)
-    killers = [line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    killers = [
+        line.split(" - ")[0]
+        for line in done.stdout.splitlines()
+        if line.startswith(("FAILED ", "ERROR "))
+    ]
     assert done.returncode == TESTS_FAILED, (
         f"{mutant.fault}: no test noticed it, or none could run:\n{done.stdout[-3000:]}"
     )
-    assert killers, f"{mutant.fault}: a test hangs, and fails only when that lasts too long:\n{done.stderr[-3000:]}"
+    assert killers, (
+        f"{mutant.fault}: a test hangs, and fails only when that lasts too "
+        f"long:\n{done.stderr[-3000:]}"
+    )
     record_property("mutant", f"{mutant.module}: {mutant.fault}: {killers[0]}")
 
 
 def run_of(tree: Path, *tests: str) -> subprocess.CompletedProcess[str]:
     """Runs these tests of the copy until one fails."""
-    # Bytecode is not kept: it goes by the second in which a file was written, and mutants come faster.
+    # Bytecode is not kept: it goes by the second in which a file was written, and mutants come
+    # faster.
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPYCACHE"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "PYTHONPYCACHE"))
     }
     command = [
         sys.executable,

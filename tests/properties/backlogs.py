@@ -1,4 +1,6 @@
-"""Inputs and a log in memory, which a sequencer reads and appends to step by step, live or late; and what a fold of the log finds."""
+"""Inputs and a log in memory, which a sequencer reads and appends to step by step, live or late;
+and what a fold of the log finds.
+"""
 
 import asyncio
 from collections import Counter
@@ -35,7 +37,9 @@ Came = tuple[InputSource, int, int, str, bytes]
 PARTITIONS: Final = 2
 """Of the log."""
 INPUTS: Final = tuple(
-    (source, number) for source in (InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.AUDIT) for number in (0, 1)
+    (source, number)
+    for source in (InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.AUDIT)
+    for number in (0, 1)
 )
 IDLE_MS: Final = 30_000
 LIMITS: Final = Limits(idle_ms=IDLE_MS)
@@ -57,7 +61,9 @@ class InputRecord(NamedTuple):
 
 
 class Brokers:
-    """The inputs, and the log in memory. It is the reader of a sequencer and its producer; records come when the test says so."""
+    """The inputs, and the log in memory. It is the reader of a sequencer and its producer; records
+    come when the test says so.
+    """
 
     def __init__(self, records: Sequence[Came]) -> None:
         self.begin_ms = min(record[2] for record in records) - 1_000
@@ -70,7 +76,11 @@ class Brokers:
             self.waiting[source, number] = []
         for source, number, at_ms, key, value in sorted(records, key=lambda each: each[2]):
             waiting = self.waiting[source, number]
-            waiting.append(InputRecord(TOPIC_BY_SOURCE[source], number, len(waiting), at_ms, key.encode(), value))
+            waiting.append(
+                InputRecord(
+                    TOPIC_BY_SOURCE[source], number, len(waiting), at_ms, key.encode(), value
+                )
+            )
         self.log: list[list[LogRecord]] = [[] for _ in range(PARTITIONS)]
         self.anew: list[InputPartition] = []
         self.partitions_ms = 0
@@ -98,14 +108,18 @@ class Brokers:
         self.asked_ms = self.now_ms_
 
     async def poll(self) -> None:
-        """So many records of each input as the test allows, and the answer to the question of before."""
+        """So many records of each input as the test allows, and the answer to the question of
+        before.
+        """
         for place, each in self.inputs.items():
             if not each.log.is_placed:
                 self.asked_ms = self.now_ms_
                 each.begin(0, self.now_ms_)
             if self.asked_ms is not None:
                 each.told(self.asked_ms, self._end(place, self.asked_ms), each.log.handed)
-            count = min(self.most.get(place, 10**6), self._end(place, self.now_ms_) - each.log.handed)
+            count = min(
+                self.most.get(place, 10**6), self._end(place, self.now_ms_) - each.log.handed
+            )
             if count and not each.is_full:
                 assert each.put(self.waiting[place][:count], self.now_ms_)
                 del self.waiting[place][:count]
@@ -118,7 +132,10 @@ class Brokers:
         batch: list[tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes]]]] = []
 
         def append(
-            timestamp: int, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]]
+            timestamp: int,
+            key: bytes | None,
+            value: bytes | None,
+            headers: Sequence[tuple[str, bytes]],
         ) -> bool:
             del timestamp
             batch.append((key, value, headers))
@@ -136,7 +153,9 @@ class Brokers:
 
 
 async def sequenced(brokers: Brokers, steps: Iterable[tuple[int, dict[Place, int]]]) -> None:
-    """Runs a sequencer in these steps: each at a time, with so many records of each input at most; then until all is in the log."""
+    """Runs a sequencer in these steps: each at a time, with so many records of each input at most;
+    then until all is in the log.
+    """
     instruments = Instruments(CollectorRegistry(), ["sequencer"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KafkaSettings, "producer", lambda *_: brokers)
@@ -154,14 +173,18 @@ async def sequenced(brokers: Brokers, steps: Iterable[tuple[int, dict[Place, int
 
 
 class Found(NamedTuple):
-    """What a fold of the log finds: dead airs by call, and the last row of each call that closed, once for each time."""
+    """What a fold of the log finds: dead airs by call, and the last row of each call that closed,
+    once for each time.
+    """
 
     dead_airs: Counter[str]
     closings: Counter[str]
 
 
 def folded(log: Sequence[LogRecord], limits: Limits = LIMITS) -> Found:
-    """Folds a partition of the log, and checks on the way that no event comes behind a tick above it."""
+    """Folds a partition of the log, and checks on the way that no event comes behind a tick above
+    it.
+    """
     reader, evaluator = LogReader(), PartitionEvaluator(limits, "test")
     effects: list[Any] = []
     for record in log:
@@ -208,5 +231,9 @@ def live(records: Sequence[Came]) -> Brokers:
     """The log of records that were read as they came."""
     brokers = Brokers(records)
     last_ms = max(record[2] for record in records) + 2 * IDLE_MS
-    asyncio.run(sequenced(brokers, ((at_ms, {}) for at_ms in range(brokers.begin_ms, last_ms, LIVE_STEP_MS))))
+    asyncio.run(
+        sequenced(
+            brokers, ((at_ms, {}) for at_ms in range(brokers.begin_ms, last_ms, LIVE_STEP_MS))
+        )
+    )
     return brokers

@@ -1,4 +1,6 @@
-"""Drives a partition evaluator through arrivals, and names the results, so that two runs can be compared."""
+"""Drives a partition evaluator through arrivals, and names the results, so that two runs can be
+compared.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,7 +25,11 @@ GOALS = GoalSet.model_validate(
     {
         "id": "goals",
         "subgoals": [
-            {"id": "said", "details": "a word", "check": {"kind": "says", "speaker": "user", "pattern": "[aeiou]"}},
+            {
+                "id": "said",
+                "details": "a word",
+                "check": {"kind": "says", "speaker": "user", "pattern": "[aeiou]"},
+            },
             {"id": "used", "details": "a tool", "check": {"kind": "tool_called", "tool": "rebook"}},
             {
                 "id": "found",
@@ -37,7 +43,10 @@ GOALS = GoalSet.model_validate(
             {
                 "id": "never",
                 "details": "not said",
-                "check": {"kind": "not", "check": {"kind": "says", "speaker": "assistant", "pattern": "sorry"}},
+                "check": {
+                    "kind": "not",
+                    "check": {"kind": "says", "speaker": "assistant", "pattern": "sorry"},
+                },
             },
             {"id": "judged", "details": "judged by nobody here", "check": {"kind": "judge"}},
         ],
@@ -57,7 +66,9 @@ class EveryCall:
 
 def fresh(limits: Limits = LIMITS) -> PartitionEvaluator:
     """An evaluator that has seen nothing."""
-    return PartitionEvaluator(limits, "test", ChosenGoals(EveryCall(), RULES), writes_transcripts=True)
+    return PartitionEvaluator(
+        limits, "test", ChosenGoals(EveryCall(), RULES), writes_transcripts=True
+    )
 
 
 def fold(evaluator: PartitionEvaluator, arrivals: Iterable[Arrival]) -> list[Effect]:
@@ -85,7 +96,9 @@ def run(arrivals: Sequence[Arrival], limits: Limits = LIMITS) -> list[Effect]:
 
 
 def outcomes_of(evaluator: PartitionEvaluator) -> list[Count]:
-    """The counts of events by outcome, drained; other counts, as of skewed clocks, say nothing of that."""
+    """The counts of events by outcome, drained; other counts, as of skewed clocks, say nothing of
+    that.
+    """
     return [count for count in evaluator.drain_counts() if count.metric == "callgauge_events_total"]
 
 
@@ -99,13 +112,24 @@ def renumbered(arrivals: Sequence[Arrival]) -> list[Arrival]:
     return [replace(arrival, offset=place) for place, arrival in enumerate(arrivals)]
 
 
-# What rows say that follows from the events alone, in whatever order and by whomever they are folded.
+# What rows say that follows from the events alone, in whatever order and by whomever they are
+# folded.
 
 Subject = tuple[str, int | None]
 """What a row is of: `turn` with its number, `call`, or `goals`."""
 
 _HOW: Final = frozenset(
-    {"revision", "known_ms", "first_known_ms", "news", "code_version", "labels", "status", "first_place", "last_place"}
+    {
+        "revision",
+        "known_ms",
+        "first_known_ms",
+        "news",
+        "code_version",
+        "labels",
+        "status",
+        "first_place",
+        "last_place",
+    }
 )
 """Fields that say how or when a value was found."""
 _BY_SILENCE: Final = frozenset({"dead_air", "dead_airs", "dead_air_turns", "waiting"})
@@ -155,10 +179,12 @@ def holds(row: Row) -> bool:
 
 
 def lasting(row: Row) -> Json:
-    """The content of a row that follows from the events alone. Which of two end events came first is a matter of arrival, so not why
-    a call closed.
+    """The content of a row that follows from the events alone. Which of two end events came first
+    is a matter of arrival, so not why a call closed.
     """
-    said: Json = {name: part for name, part in to_builtins(row).items() if name not in _HOW | _BY_SILENCE}
+    said: Json = {
+        name: part for name, part in to_builtins(row).items() if name not in _HOW | _BY_SILENCE
+    }
     if isinstance(row, CallRow):
         said["labels"] = to_builtins(row.labels)
         said.pop("close_reason", None)
@@ -167,7 +193,8 @@ def lasting(row: Row) -> Json:
 
 
 def assert_counted(rows: Iterable[Row]) -> None:
-    """The revisions of the rows of one call never fall, and all that counts counts once, by when it is known.
+    """The revisions of the rows of one call never fall, and all that counts counts once, by when it
+    is known.
 
     However many evaluators wrote them.
     """
@@ -176,7 +203,9 @@ def assert_counted(rows: Iterable[Row]) -> None:
     for row in rows:
         subject = subject_of(row)
         before = last.get(subject)
-        assert before is None or before.revision <= row.revision, f"{subject} goes back to an older revision"
+        assert before is None or before.revision <= row.revision, (
+            f"{subject} goes back to an older revision"
+        )
         last[subject] = row
         if isinstance(row, GoalsRow):
             continue
@@ -191,7 +220,11 @@ def assert_counted(rows: Iterable[Row]) -> None:
 
 
 def _said(row: Row) -> Json:
-    return {name: part for name, part in to_builtins(row).items() if name not in {"revision", "known_ms", "news"}}
+    return {
+        name: part
+        for name, part in to_builtins(row).items()
+        if name not in {"revision", "known_ms", "news"}
+    }
 
 
 def due_news(row: TurnRow | CallRow) -> set[str]:
@@ -215,11 +248,21 @@ def due_news(row: TurnRow | CallRow) -> set[str]:
     return {
         *(["wait"] if number(row.wait_ms) is not None else []),
         *(["estimate_error"] if row.estimate_error is not None else []),
-        *(name for name, score in scores.items() if score is not None and number(score.result) is not None),
+        *(
+            name
+            for name, score in scores.items()
+            if score is not None and number(score.result) is not None
+        ),
         *(STAGE_NEWS + each.stage for each in row.stages),
         *(f"dead_air.{each.number}" for each in row.dead_air),
         *(f"tool.{each.index}" for each in row.tools),
-        *(["turn"] if row.turn >= 1 and row.outcome is not None and not isinstance(row.wait_ms, NotApplicable) else []),
+        *(
+            ["turn"]
+            if row.turn >= 1
+            and row.outcome is not None
+            and not isinstance(row.wait_ms, NotApplicable)
+            else []
+        ),
     }
 
 
@@ -232,7 +275,9 @@ def lives_of(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def rows_of_calls(effects: Iterable[Effect]) -> dict[str, list[Json]]:
-    """By conversation: everything written to `scores`, without the places in the log, which other records move."""
+    """By conversation: everything written to `scores`, without the places in the log, which other
+    records move.
+    """
     by_call: dict[str, list[Json]] = {}
     for row in rows_of(effects):
         plain = {

@@ -1,4 +1,6 @@
-"""Measures of a turn, computed from the whole call as it is now, without earlier state: the batch of these laws."""
+"""Measures of a turn, computed from the whole call as it is now, without earlier state: the batch
+of these laws.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,30 +27,59 @@ from consumers.engine.turns.bot import BotTurnMachine
 from consumers.engine.turns.eva import Pieces, joined
 from consumers.engine.turns.heard import HeardTurn, view_of_bot_turn, view_of_eva_turn
 from consumers.engine.turns.live import LiveCall
-from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
+from consumers.engine.turns.timeline import (
+    MS_DIGITS,
+    TurnView,
+    unmeasured_reason,
+    voice_to_voice_ms,
+)
 from schemas.closed_sets import Anchor, PipelineType
 from schemas.metric_context import MetricContext
-from schemas.rows import Disagreement, EstimateError, NotApplicable, TurnRow, TurnTaking, Unscored, Value
+from schemas.rows import (
+    Disagreement,
+    EstimateError,
+    NotApplicable,
+    TurnRow,
+    TurnTaking,
+    Unscored,
+    Value,
+)
 from schemas.rows import WordErrors as WordErrorRate
 from tests.properties.evaluation import LIMITS, holds
 from tests.support.fakes.engine_feed import Json, rows_of
 
 PARTS = frozenset(
     {
-        *("wait_ms", "anchor", "wait_source", "after_tools_ms", "stages", "outcome", "turn_taking", "talk"),
+        *(
+            "wait_ms",
+            "anchor",
+            "wait_source",
+            "after_tools_ms",
+            "stages",
+            "outcome",
+            "turn_taking",
+            "talk",
+        ),
         *("stt_wer", "user_disagreement", "assistant_disagreement", "estimate_error"),
     }
 )
-"""The measures of a turn that its events decide: all in its row but its moments, and the ratings of judges."""
+"""The measures of a turn that its events decide: all in its row but its moments, and the ratings of
+judges.
+"""
 OF_THE_WAIT = {"wait_ms", "anchor", "wait_source"}
 WITHOUT_ANSWER = {None, "unanswered", "failed"}
-"""Outcomes that an error, a silence or a source can change later; they are looked at when the turn is settled."""
+"""Outcomes that an error, a silence or a source can change later; they are looked at when the turn
+is settled.
+"""
 OF_WORDS = {"words", "stt_wer", "user_disagreement", "assistant_disagreement"}
-"""Those that follow from words. A word that comes late is looked for when the turn is settled, or changes in another way."""
+"""Those that follow from words. A word that comes late is looked for when the turn is settled, or
+changes in another way.
+"""
 
 
 class MeasuredTurns:
-    """Follows an evaluator of one call, and compares its rows of turns with the turns measured anew.
+    """Follows an evaluator of one call, and compares its rows of turns with the turns measured
+    anew.
 
     Attributes:
         newest: The newest row of each turn.
@@ -61,9 +92,15 @@ class MeasuredTurns:
         self._settled: set[int] = set()
 
     def take(self, effects: Iterable[Effect], conversation_id: str) -> Call | None:
-        """Follows the effects of an event on this call; returns the call when its turns were measured now."""
+        """Follows the effects of an event on this call; returns the call when its turns were
+        measured now.
+        """
         published = [row for row in rows_of(effects) if isinstance(row, TurnRow)]
-        measured = {row.turn for row in published if is_measured(row) and differs(self.newest.get(row.turn), row)}
+        measured = {
+            row.turn
+            for row in published
+            if is_measured(row) and differs(self.newest.get(row.turn), row)
+        }
         self.newest |= {row.turn: row for row in published}
         call = self._evaluator._calls.get(conversation_id)
         if call is None:
@@ -75,7 +112,9 @@ class MeasuredTurns:
             return None
         left = {turn for turn in call.live.turns.turns if turn < self._turn}
         known = {turn for turn, row in self.newest.items() if holds(row) and is_measured(row)}
-        assert left <= known <= call.live.turns.turns, "each turn that was left is measured, and no other"
+        assert left <= known <= call.live.turns.turns, (
+            "each turn that was left is measured, and no other"
+        )
         for turn in sorted(left):
             found = differing(self.newest[turn], measured_now(call, turn))
             if turn not in looked_at:
@@ -87,12 +126,16 @@ class MeasuredTurns:
 
 
 def is_measured(row: TurnRow) -> bool:
-    """Whether the row has the measures of its turn: a turn that the call is in for the first time has moments alone."""
+    """Whether the row has the measures of its turn: a turn that the call is in for the first time
+    has moments alone.
+    """
     return row.talk is not None
 
 
 def differs(before: TurnRow | None, now: TurnRow) -> bool:
-    """Whether the turn was measured since: one of its measures is another, beside its wait, which is set whenever it is known."""
+    """Whether the turn was measured since: one of its measures is another, beside its wait, which
+    is set whenever it is known.
+    """
     parts = PARTS - OF_THE_WAIT
     return before is None or any(getattr(before, part) != getattr(now, part) for part in parts)
 
@@ -106,7 +149,9 @@ def differing(row: TurnRow, expected: Json) -> Json:
 
 def _parts_of(parts: Json) -> Json:
     talk = parts["talk"]
-    silent = replace(talk, user=replace(talk.user, words=None), assistant=replace(talk.assistant, words=None))
+    silent = replace(
+        talk, user=replace(talk.user, words=None), assistant=replace(talk.assistant, words=None)
+    )
     return {**parts, "talk": silent, "words": (talk.user.words, talk.assistant.words)}
 
 
@@ -132,7 +177,11 @@ def measured_at_the_close(call: Call) -> dict[int, Json]:
     """The parts of every turn of a call that ends now."""
     live, context = call.live, call.eva_context()
     machine = live.machine
-    heard = {turn: times for turn in sorted(machine.turns) if (times := times_now(live, turn)) is not None}
+    heard = {
+        turn: times
+        for turn in sorted(machine.turns)
+        if (times := times_now(live, turn)) is not None
+    }
     scores = scores_at_the_close(live, context, heard)
     session_end_s = live.history.session_end_s()
     end_ms = live.heard().sound_end_ms(live.history.last_time_ms())
@@ -143,9 +192,14 @@ def measured_at_the_close(call: Call) -> dict[int, Json]:
         taking = value if turn or turn in scores else None
         texts = (
             (context.intended_user_turns.get(turn), context.transcribed_user_turns.get(turn)),
-            (context.intended_assistant_turns.get(turn), context.transcribed_assistant_turns.get(turn)),
+            (
+                context.intended_assistant_turns.get(turn),
+                context.transcribed_assistant_turns.get(turn),
+            ),
         )
-        parts = _parts(call, turn, view, taking, _differences(live, turn, *texts), end_ms, is_over=True)
+        parts = _parts(
+            call, turn, view, taking, _differences(live, turn, *texts), end_ms, is_over=True
+        )
         is_answered = view.has_assistant or view.is_answered_in_text
         if turn >= 1 and turn == machine.turn and view.has_user and not is_answered:
             parts["wait_ms"] = NOT_ANSWERED
@@ -153,15 +207,23 @@ def measured_at_the_close(call: Call) -> dict[int, Json]:
     return found
 
 
-def scores_at_the_close(live: LiveCall, context: MetricContext, heard: dict[int, HeardTimes]) -> dict[int, TurnScore]:
-    """How well each turn was timed: by EVA's own function where a simulated caller hears the call."""
+def scores_at_the_close(
+    live: LiveCall, context: MetricContext, heard: dict[int, HeardTimes]
+) -> dict[int, TurnScore]:
+    """How well each turn was timed: by EVA's own function where a simulated caller
+    hears the call.
+    """
     if live.is_simulated:
         return turn_scores_of(context)
-    return {turn: score for turn, each in heard.items() if (score := live_score(turn, each)) is not None}
+    return {
+        turn: score for turn, each in heard.items() if (score := live_score(turn, each)) is not None
+    }
 
 
 def stages_anew(call: Call) -> StageLatencies:
-    """The stages of a call: the reported values, and everything derived from them computed again."""
+    """The stages of a call: the reported values, and everything derived from them
+    computed again.
+    """
     live, known = call.live, call._measures.stages
     anew = StageLatencies(LIMITS)
     anew._values, anew._used = known._values, known._used
@@ -242,27 +304,44 @@ def _parts(
 def outcome_of(call: Call, turn: int, view: TurnView, *, is_over: bool) -> str | None:
     """How the turn ended, from its events, its silences and the errors of the agent."""
     live, turns = call.live, call.live.heard()
-    begins = {number: found.begin_s for number in turns.numbers() if (found := turns.turn(number)) is not None}
+    begins = {
+        number: found.begin_s
+        for number in turns.numbers()
+        if (found := turns.turn(number)) is not None
+    }
     if turn < 1 or not view.has_user:
         return None
     if view.has_assistant or view.is_answered_in_text or view.recorded_ms is not None:
         machine_turn: Any = live.machine.turns.get(turn + 1)
-        is_cut = machine_turn is not None and getattr(machine_turn, "spoke_over", machine_turn.user_interrupted)
+        is_cut = machine_turn is not None and getattr(
+            machine_turn, "spoke_over", machine_turn.user_interrupted
+        )
         return "interrupted" if is_cut else "answered"
     silences = call.rows.turns[turn].dead_air if turn in call.rows.turns else ()
-    is_heard = live.has_speech_events and view.are_times_exact and (turns.sides.assistant or silences)
+    is_heard = (
+        live.has_speech_events and view.are_times_exact and (turns.sides.assistant or silences)
+    )
     if not is_heard or (turn >= turns.current and not is_over):
         return None
     from_s, until_s = begins[turn], begins.get(turn + 1)
     errors_s = [ms / 1_000 for ms in live.errors._times_ms]
-    if from_s is not None and any(from_s <= at_s and (until_s is None or at_s < until_s) for at_s in errors_s):
+    if from_s is not None and any(
+        from_s <= at_s and (until_s is None or at_s < until_s) for at_s in errors_s
+    ):
         return "failed"
     return "abandoned" if turn >= turns.current and not silences else "unanswered"
 
 
 def after_tools_of(turn: HeardTurn, view: TurnView) -> float | None:
-    """The wait for the first sound behind the tools, if another sound came before they were done."""
-    if view.user_end_s is None or view.assistant_start_s is None or not view.are_times_exact or turn.assistant.has_gaps:
+    """The wait for the first sound behind the tools, if another sound came before they
+    were done.
+    """
+    if (
+        view.user_end_s is None
+        or view.assistant_start_s is None
+        or not view.are_times_exact
+        or turn.assistant.has_gaps
+    ):
         return None
     ends = [
         use.called_at_ms + use.duration_ms
@@ -276,7 +355,9 @@ def after_tools_of(turn: HeardTurn, view: TurnView) -> float | None:
     return round(round(behind[0] - view.user_end_s, 6) * 1_000, MS_DIGITS)
 
 
-def _differences(live: LiveCall, turn: int, user: Sequence[str | None], assistant: Sequence[str | None]) -> Json:
+def _differences(
+    live: LiveCall, turn: int, user: Sequence[str | None], assistant: Sequence[str | None]
+) -> Json:
     sums: list[ErrorSums | None] = []
     for (one, other), way in ((user, compare), (assistant, differences)):
         errors = WordErrors("en", way)
@@ -286,14 +367,20 @@ def _differences(live: LiveCall, turn: int, user: Sequence[str | None], assistan
     is_cascade = live.history.pipeline_type is PipelineType.CASCADE
     of_user, of_assistant = sums
     return {
-        "stt_wer": WordErrorRate(round(of_user.rate, 3), *of_user, 1, "en") if is_cascade and of_user else None,
+        "stt_wer": WordErrorRate(round(of_user.rate, 3), *of_user, 1, "en")
+        if is_cascade and of_user
+        else None,
         "user_disagreement": _disagreement(of_user),
         "assistant_disagreement": _disagreement(of_assistant),
     }
 
 
 def _disagreement(sums: ErrorSums | None) -> Disagreement | None:
-    return None if sums is None else Disagreement(round(sums.rate, 3), sums.errors, sums.reference_words, 1)
+    return (
+        None
+        if sums is None
+        else Disagreement(round(sums.rate, 3), sums.errors, sums.reference_words, 1)
+    )
 
 
 _NO_DIFFERENCES: Json = {"stt_wer": None, "user_disagreement": None, "assistant_disagreement": None}

@@ -1,4 +1,6 @@
-"""Owners of one partition of the log after each other, as the evaluator has them, but without a broker: its state and its takeover."""
+"""Owners of one partition of the log after each other, as the evaluator has them, but without a
+broker: its state and its takeover.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -43,8 +45,9 @@ class Step(NamedTuple):
     """What happens next to the log.
 
     Attributes:
-        what: `event`; `tick`; `succeed`: another sequencer begins where the last tick was, and appends the rest again; `again`: the
-            last events come again, and `void`: by one that was replaced.
+        what: `event`; `tick`; `succeed`: another sequencer begins where the last tick was, and
+            appends the rest again; `again`: the last events come again, and `void`: by one that was
+            replaced.
         arrival: The event.
         number: The time of a tick, or how many events.
     """
@@ -66,7 +69,8 @@ class Published(NamedTuple):
 
 
 class Log(LogWriter):
-    """A partition of the log, and what was published of it. It grows when somebody reads on. The judge `answers` what is asked.
+    """A partition of the log, and what was published of it. It grows when somebody reads on. The
+    judge `answers` what is asked.
 
     Attributes:
         first: Offset of its first record; what was in front of it is deleted.
@@ -114,12 +118,19 @@ class Log(LogWriter):
         """Appends an event."""
         self.now_ms = max(self.now_ms, arrival.broker_time_ms)
         named = arrival.envelope
-        headers = {} if named is None else {ID_HEADER: named.id, SOURCE_HEADER: named.source, TYPE_HEADER: named.type}
+        headers = (
+            {}
+            if named is None
+            else {ID_HEADER: named.id, SOURCE_HEADER: named.source, TYPE_HEADER: named.type}
+        )
         value = arrival.value or arrival.event.model_dump_json().encode()
         record = self.event(
-            arrival.source, arrival.conversation_id, value, arrival.broker_time_ms,
+            arrival.source,
+            arrival.conversation_id,
+            value,
+            arrival.broker_time_ms,
             tuple((name, text.encode()) for name, text in headers.items() if text is not None),
-        )  # fmt: skip
+        )
         self._since_tick.append(record)
 
     def tick(self, known_ms: int) -> LogRecord:
@@ -129,7 +140,9 @@ class Log(LogWriter):
         return super().tick(self.now_ms)
 
     def _take(self, step: Step) -> None:
-        events = [each for each in self.records[-4 * step.number :] if each.key is not None][-step.number :]
+        events = [each for each in self.records[-4 * step.number :] if each.key is not None][
+            -step.number :
+        ]
         match step.what:
             case "event" if step.arrival is not None:
                 self.add(step.arrival)
@@ -137,7 +150,9 @@ class Log(LogWriter):
                 self.tick(step.number)
             case "succeed":
                 self.term += 1
-                positions = {(source, 0): Next(0, offset) for source, offset in self._ticked.items()}
+                positions = {
+                    (source, 0): Next(0, offset) for source, offset in self._ticked.items()
+                }
                 tick = Tick.of(self.term, self.now_ms, positions)
                 self.append(None, tick.value(), [tick.header()], self.now_ms)
                 self._copy(self._since_tick[-MOST_REPEATS:], self.term)
@@ -168,7 +183,9 @@ class Log(LogWriter):
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that all owners share, and one that differs: the goals in their version of the files."""
+    """Settings that all owners share, and one that differs: the goals in their version of the
+    files.
+    """
 
     limits: Limits = LIMITS
     rules: GoalRules = RULES
@@ -207,7 +224,9 @@ class Rules:
 
 @dataclass
 class Owner:
-    """The evaluator's state of a partition, from its takeover to its end. What it has not written then is lost."""
+    """The evaluator's state of a partition, from its takeover to its end. What it has not written
+    then is lost.
+    """
 
     log: Log
     settings: Settings
@@ -221,7 +240,12 @@ class Owner:
         self.evaluator = settings.evaluator(goals)
         self.outlet = Outlet(0, KafkaSettings())
         self.partition = Partition(
-            self.outlet, self.evaluator, settings.limits, _INSTRUMENTS, goals=goals, version=self.version
+            self.outlet,
+            self.evaluator,
+            settings.limits,
+            _INSTRUMENTS,
+            goals=goals,
+            version=self.version,
         )
         self.partition._reader = self.rules.reader()
         recovery = self._recovery()
@@ -260,12 +284,24 @@ class Owner:
         for each in outgoing(self.outlet, decisions):
             if each.topic == SCORES_TOPIC:
                 log.scores.append(
-                    Published(each.topic, len(log.scores), self.partition._reader.known_ms, each.key, each.value, each.headers or ())
-                )  # fmt: skip
+                    Published(
+                        each.topic,
+                        len(log.scores),
+                        self.partition._reader.known_ms,
+                        each.key,
+                        each.value,
+                        each.headers or (),
+                    )
+                )
             if each.value is not None:
                 log.published.append(each)
         self.outlet.outbox.written(decisions)
-        for request in (record for each in decisions for record in each.records if isinstance(record, JudgeRequest)):
+        for request in (
+            record
+            for each in decisions
+            for record in each.records
+            if isinstance(record, JudgeRequest)
+        ):
             log.answers(request)
 
     def live(self, acts: Acts) -> None:
@@ -288,7 +324,10 @@ class Owner:
                 continue
             self.partition.close_some()
             self.write()
-            if not self.partition.outbox.is_filled and self.log.record_at(self.partition.next_offset) is None:
+            if (
+                not self.partition.outbox.is_filled
+                and self.log.record_at(self.partition.next_offset) is None
+            ):
                 if not self.evaluator.open_calls:
                     self.partition.write_row(is_last=True)
                     self.write()
@@ -301,16 +340,24 @@ class Owner:
 
 
 def outgoing(outlet: Outlet, decisions: Sequence[Decision]) -> list[Outgoing]:
-    """The records of a transaction, also the rows that others of it replace: which these are depends on what it has."""
-    with mock.patch.object(decided_module, "newest", lambda some: [record for each in some for record in each.records]):
+    """The records of a transaction, also the rows that others of it replace: which these are
+    depends on what it has.
+    """
+    with mock.patch.object(
+        decided_module, "newest", lambda some: [record for each in some for record in each.records]
+    ):
         return outlet.records_of(decisions, "writer")
 
 
 def undisturbed(log: Log, settings: Settings) -> list[Outgoing]:
-    """What one owner publishes that folds the log once. Its goal files are those of the owner that decided there."""
+    """What one owner publishes that folds the log once. Its goal files are those of the owner that
+    decided there.
+    """
     goals = ChosenGoals(None, settings.rules)
     outlet = Outlet(0, KafkaSettings())
-    partition = Partition(outlet, settings.evaluator(goals), settings.limits, _INSTRUMENTS, goals=goals)
+    partition = Partition(
+        outlet, settings.evaluator(goals), settings.limits, _INSTRUMENTS, goals=goals
+    )
     partition.start(Recovery(None, 0, 0))
     lives = deque(log.lives)
     published: list[Outgoing] = []
@@ -328,10 +375,12 @@ def undisturbed(log: Log, settings: Settings) -> list[Outgoing]:
 
 
 def by_call(published: Iterable[Outgoing]) -> dict[tuple[bytes, bool], list[tuple[str, Any]]]:
-    """All that is published of each call, in order: topic and bytes. Refused records are by themselves: a call closes whenever there is
-    time for it.
+    """All that is published of each call, in order: topic and bytes. Refused records are by
+    themselves: a call closes whenever there is time for it.
     """
     calls: dict[tuple[bytes, bool], list[tuple[str, Any]]] = {}
     for each in published:
-        calls.setdefault((each.key, each.topic == QUARANTINE_TOPIC), []).append((each.topic, each.value))
+        calls.setdefault((each.key, each.topic == QUARANTINE_TOPIC), []).append(
+            (each.topic, each.value)
+        )
     return calls

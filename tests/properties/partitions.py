@@ -1,4 +1,6 @@
-"""Logs with the records of any calls, a judge that answers some questions, goal files that change, and settings of their owners."""
+"""Logs with the records of any calls, a judge that answers some questions, goal files that change,
+and settings of their owners.
+"""
 
 import random
 from dataclasses import replace
@@ -16,11 +18,18 @@ from tests.properties.steered_calls import Order, drawn
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import T0_MS, Json
 
-JUDGED = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY, JudgeKind.CONVERSATION_PROGRESSION, JudgeKind.FAITHFULNESS)
+JUDGED = (
+    JudgeKind.CONCISENESS,
+    JudgeKind.SPEAKABILITY,
+    JudgeKind.CONVERSATION_PROGRESSION,
+    JudgeKind.FAITHFULNESS,
+)
 
 
 class AgentsGoals:
-    """A version of the goal files: one agent's calls have goals, in another order in each version, from when they name it."""
+    """A version of the goal files: one agent's calls have goals, in another order in each version,
+    from when they name it.
+    """
 
     def __init__(self, version: str) -> None:
         place = len(version) if not version.isdigit() else int(version) % len(GOALS.subgoals)
@@ -32,15 +41,26 @@ class AgentsGoals:
         return self._goals if agent == "desk" else None
 
 
-def verdict_on(request: JudgeRequest, result: VerdictResult, broker_ms: int, offset: int) -> Arrival:
+def verdict_on(
+    request: JudgeRequest, result: VerdictResult, broker_ms: int, offset: int
+) -> Arrival:
     """The judge's answer to a question, as a record of its topic."""
     verdict = JudgeVerdict(
-        timestamp=broker_ms, request_id=request.request_id, conversation_id=request.conversation_id,
-        kind=request.kind, turn=request.turn, subgoal_id=request.subgoal_id, input_hash=request.input_hash,
-        prompt_version=request.prompt_version, result=result, votes=Votes(complete=3),
-    )  # fmt: skip
+        timestamp=broker_ms,
+        request_id=request.request_id,
+        conversation_id=request.conversation_id,
+        kind=request.kind,
+        turn=request.turn,
+        subgoal_id=request.subgoal_id,
+        input_hash=request.input_hash,
+        prompt_version=request.prompt_version,
+        result=result,
+        votes=Votes(complete=3),
+    )
     value = verdict.model_dump_json().encode()
-    return Arrival(InputSource.JUDGE, offset, broker_ms, request.conversation_id, verdict, value, None)
+    return Arrival(
+        InputSource.JUDGE, offset, broker_ms, request.conversation_id, verdict, value, None
+    )
 
 
 def opinion(request: JudgeRequest, mind: float) -> VerdictResult:
@@ -99,8 +119,9 @@ settings = st.builds(
 
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
-    """The records of some calls as one partition has them: with ties, broker times that step back, one id of two calls, late records of
-    closed calls, long times without a tick, and sequencers that follow each other.
+    """The records of some calls as one partition has them: with ties, broker times that step back,
+    one id of two calls, late records of closed calls, long times without a tick, and sequencers
+    that follow each other.
     """
     arrivals: list[Arrival] = []
     for _ in range(draw(st.integers(1, 5))):
@@ -109,17 +130,29 @@ def logs(draw: st.DrawFn) -> Log:
         after_ms = draw(st.sampled_from([0, 0, 3_000, 40_000, 400_000]))
         key = draw(st.sampled_from(["one", "two", "three", "four", "five"]))
         of_call = [
-            replace(each, conversation_id=key, broker_time_ms=max(T0_MS, each.broker_time_ms) + after_ms)
+            replace(
+                each, conversation_id=key, broker_time_ms=max(T0_MS, each.broker_time_ms) + after_ms
+            )
             for each in arrivals_of(call, order)
         ]
         late_ms = draw(st.sampled_from([0, 30_000, 600_000, 840_000]))
-        late = [replace(each, broker_time_ms=each.broker_time_ms + late_ms) for each in of_call if late_ms]
+        late = [
+            replace(each, broker_time_ms=each.broker_time_ms + late_ms)
+            for each in of_call
+            if late_ms
+        ]
         arrivals += of_call + late[:: draw(st.sampled_from([3, 20]))]
     arrivals.sort(key=lambda each: each.broker_time_ms)
     ties_ms = draw(st.sampled_from([1, 50, 2_000]))
     back_ms = draw(st.lists(st.sampled_from([0, 0, 0, 700, 60_000]), min_size=1, max_size=5))
     ticks_ms = draw(st.lists(st.sampled_from([1, 500, 500, 2_000, 60_000]), min_size=1, max_size=6))
-    others = draw(st.lists(st.sampled_from([None] * 12 + ["succeed", "again", "void", "bad"]), min_size=1, max_size=40))
+    others = draw(
+        st.lists(
+            st.sampled_from([None] * 12 + ["succeed", "again", "void", "bad"]),
+            min_size=1,
+            max_size=40,
+        )
+    )
     steps: list[Step] = []
     tick_ms, ticks = 0, 0
     for place, each in enumerate(arrivals):
@@ -128,7 +161,9 @@ def logs(draw: st.DrawFn) -> Log:
             steps.append(Step("tick", number=broker_ms - 1))
             tick_ms = broker_ms + ticks_ms[ticks % len(ticks_ms)]
             ticks += 1
-        steps.append(Step("event", replace(each, broker_time_ms=broker_ms - back_ms[place % len(back_ms)])))
+        steps.append(
+            Step("event", replace(each, broker_time_ms=broker_ms - back_ms[place % len(back_ms)]))
+        )
         other = others[place % len(others)]
         if other == "bad":
             steps.append(Step("event", replace(each, value=b"{")))
@@ -140,7 +175,9 @@ def logs(draw: st.DrawFn) -> Log:
 
 
 def _with_agent(event: Json) -> st.SearchStrategy[Json]:
-    """The event; one that a call has started may name the agent, and another of the same call may not."""
+    """The event; one that a call has started may name the agent, and another of the same call may
+    not.
+    """
     named = {"agent": "desk"} if event["type"] == "call_started" else {}
     return st.sampled_from([event | named, event])
 

@@ -1,6 +1,8 @@
-"""Inputs, sequencers after and beside each other, and the log that they leave, all in memory: every step is taken by hand.
+"""Inputs, sequencers after and beside each other, and the log that they leave, all in memory: every
+step is taken by hand.
 
-A model of the rules, not of the code of the role: a rule that loses a record, or tells a time too early, is found here in seconds.
+A model of the rules, not of the code of the role: a rule that loses a record, or tells a time too
+early, is found here in seconds.
 """
 
 from collections import deque
@@ -40,7 +42,9 @@ class LogRecord(NamedTuple):
 
 
 class Input:
-    """A partition of an input, as its broker has it. It may be made anew, and its oldest records may expire."""
+    """A partition of an input, as its broker has it. It may be made anew, and its oldest records
+    may expire.
+    """
 
     def __init__(self) -> None:
         self.first = 0
@@ -59,7 +63,8 @@ class Ask(NamedTuple):
 
 
 class World:
-    """The brokers: the inputs, the log, and the time. The group gives each sequencer a higher generation.
+    """The brokers: the inputs, the log, and the time. The group gives each sequencer a higher
+    generation.
 
     Attributes:
         sent: All that was sent, by its number, with its place in the input.
@@ -93,7 +98,9 @@ class World:
 
 
 class Sequencer:
-    """One that follows the rules. What it has read and not appended is lost when it ends; what it has sent may still come."""
+    """One that follows the rules. What it has read and not appended is lost when it ends; what it
+    has sent may still come.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -103,7 +110,9 @@ class Sequencer:
         self.term = max([world.group_generation, *(tick.term + 1 for tick in ticks)])
         self.known_ms = max((tick.known_ms for tick in newest), default=0)
         self._next = {
-            place: max(tick.positions.get(place, Next(0, 0)) for tick in newest) if newest else Next(0, 0)
+            place: max(tick.positions.get(place, Next(0, 0)) for tick in newest)
+            if newest
+            else Next(0, 0)
             for place in PLACES
         }
         self._read = dict(self._next)
@@ -121,10 +130,14 @@ class Sequencer:
         self.tick()
 
     def _known_by_the_log(self) -> dict[Place, tuple[Next, int]]:
-        """Of each input, the newest record that the log has, behind the newest tick too. Of its generation all may follow."""
+        """Of each input, the newest record that the log has, behind the newest tick too. Of its
+        generation all may follow.
+        """
         for place, (at, _) in self._world.newest.items():
             self._read[place] = max(self._read[place], Next(at.generation, 0))
-        return {place: newest for place, newest in self._world.newest.items() if newest[0].offset >= 0}
+        return {
+            place: newest for place, newest in self._world.newest.items() if newest[0].offset >= 0
+        }
 
     def _ticks(self) -> list[Tick]:
         """The newest tick of each partition that is not void and says where the inputs stand."""
@@ -177,13 +190,16 @@ class Sequencer:
         return answer.asked_ms
 
     def _was_made_anew(self, place: Place) -> bool:
-        """Whether there is no record, or another one, where one was; then the new ones are read from the first on.
+        """Whether there is no record, or another one, where one was; then the new ones are read
+        from the first on.
 
         A record that expired says nothing.
         """
         input_, (at, number) = self._world.inputs[place], self._known_at.get(place, _NO_RECORD)
         is_beyond = max(at.offset + 1, self._read[place].offset) > len(input_.records)
-        if not is_beyond and (at.offset < input_.first or input_.records[at.offset].number == number):
+        if not is_beyond and (
+            at.offset < input_.first or input_.records[at.offset].number == number
+        ):
             return False
         self._read[place] = Next(self._read[place].generation + 1, 0)
         self._known_at.pop(place, None)
@@ -217,7 +233,9 @@ class Sequencer:
             tick = Tick.of(self.term, passed_ms, {}, self._names_of_left_out())
             self._sending[sent.partition].append(LogRecord(0, None, tick.value(), [tick.header()]))
         origin = Origin(place[0], at.generation, place[1], at.offset, sent.time_ms)
-        record = LogRecord(0, b"key", str(sent.number).encode(), [Placed(self.term, origin).header()])
+        record = LogRecord(
+            0, b"key", str(sent.number).encode(), [Placed(self.term, origin).header()]
+        )
         self._sending[sent.partition].append(record)
         self._next[place] = Next(at.generation, at.offset + 1)
         self._appended_ms[place] = max(self._appended_ms[place], sent.time_ms)
@@ -228,7 +246,9 @@ class Sequencer:
             self._world.append(partition, self._sending[partition].popleft())
 
     def failed(self, partition: int) -> None:
-        """The next record to a partition never comes there. That ends it: later ones must not come without that one."""
+        """The next record to a partition never comes there. That ends it: later ones must not come
+        without that one.
+        """
         if self._sending[partition]:
             self.is_alive = False
 
@@ -244,7 +264,8 @@ class Sequencer:
         self.known_ms = max(self.known_ms, self._known_ms())
         self._told_ms = [self.known_ms] * PARTITIONS
         positions = {
-            place: self._buffers[place][0][0] if self._buffers[place] else self._read[place] for place in PLACES
+            place: self._buffers[place][0][0] if self._buffers[place] else self._read[place]
+            for place in PLACES
         }
         tick = Tick.of(self.term, self.known_ms, positions, self._names_of_left_out())
         for sending in self._sending:
@@ -254,7 +275,9 @@ class Sequencer:
         return [f"{TOPIC_BY_SOURCE[source]} {partition}" for source, partition in self._left_out()]
 
     def _known_ms(self) -> int:
-        """Up to when everything is sent on. While records of an input wait, nothing of it comes before the first of them."""
+        """Up to when everything is sent on. While records of an input wait, nothing of it comes
+        before the first of them.
+        """
         left_out = self._left_out()
         return min((self._known_of(place) for place in PLACES if place not in left_out), default=0)
 
@@ -290,7 +313,9 @@ class Sequencer:
                 pass
 
     def go_round(self, steps: int) -> None:
-        """Reads and sends on what is there, and sends a tick; so many of its steps, the later of which may not be taken."""
+        """Reads and sends on what is there, and sends a tick; so many of its steps, the later of
+        which may not be taken.
+        """
         for place in PLACES:
             self.ask(place)
             self.take(place, 10**6)
@@ -313,10 +338,12 @@ Act = tuple[str, int, int]
 
 
 def lived(acts: Iterable[Act], kind: type[Sequencer] = Sequencer) -> World:
-    """The world after these acts of producers, brokers and sequencers, and of a last sequencer that reads everything.
+    """The world after these acts of producers, brokers and sequencers, and of a last sequencer that
+    reads everything.
 
-    A sequencer that is replaced while it lives is a zombie: it goes on with what it reads and sends. Not where an input was made anew:
-    two who count its generations beside each other may come to different numbers, and that is not promised.
+    A sequencer that is replaced while it lives is a zombie: it goes on with what it reads and
+    sends. Not where an input was made anew: two who count its generations beside each other may
+    come to different numbers, and that is not promised.
     """
     world = World()
     all_, may_have_zombies = [kind(world)], True
@@ -367,7 +394,9 @@ def reading(records: Sequence[LogRecord]) -> Iterator[tuple[LogReader, Event | T
 
 
 def assert_each_record_once_in_its_order(world: World) -> None:
-    """Of an input that was made anew only the newest: of the others what was read in time, in its order."""
+    """Of an input that was made anew only the newest: of the others what was read in time, in its
+    order.
+    """
     seen: dict[Place, set[int]] = {place: set() for place in PLACES}
     for number, partition in enumerate(world.log):
         last: dict[Place, tuple[int, int]] = {}
@@ -383,12 +412,16 @@ def assert_each_record_once_in_its_order(world: World) -> None:
             seen[place].add(sent)
             assert world.sent[sent] == (place, event.offset, Sent(sent, number, event.timestamp))
     for place, input_ in world.inputs.items():
-        missing = [sent for sent in input_.records[input_.first :] if sent.number not in seen[place]]
+        missing = [
+            sent for sent in input_.records[input_.first :] if sent.number not in seen[place]
+        ]
         assert not missing, f"{place}: {missing} are not in the log"
 
 
 def assert_time_is_never_above_an_unread_record(world: World) -> None:
-    """Unless its input was left out: up to the time that was told meanwhile. While all inputs answer, events are in the order of time."""
+    """Unless its input was left out: up to the time that was told meanwhile. While all inputs
+    answer, events are in the order of time.
+    """
     late_ms = dict.fromkeys(PLACES, 0)
     for record in (record for partition in world.log for record in partition if record.key is None):
         tick = Tick.parse(record.value)
@@ -401,18 +434,24 @@ def assert_time_is_never_above_an_unread_record(world: World) -> None:
             if not isinstance(event, Event):
                 continue
             if event.timestamp >= late_ms[event.source, event.partition]:
-                assert event.timestamp >= reader.known_ms, f"{event} comes behind a tick of {reader.known_ms}"
+                assert event.timestamp >= reader.known_ms, (
+                    f"{event} comes behind a tick of {reader.known_ms}"
+                )
             if not world.hides:
                 assert event.timestamp >= newest_ms, f"{event} comes behind an event of {newest_ms}"
                 newest_ms = event.timestamp
 
 
 def assert_reading_may_begin_at_ticks(world: World) -> None:
-    """With the same result from there on. In the end, when nobody disturbs, the newest tick is one of these."""
+    """With the same result from there on. In the end, when nobody disturbs, the newest tick is one
+    of these.
+    """
     for partition in world.log:
         all_ = [(reader.known_ms, reader.begin, read) for reader, read in reading(partition)]
         for first in {begin.offset for _, begin, _ in all_ if begin is not None}:
-            again = [(reader.known_ms, reader.begin, read) for reader, read in reading(partition[first:])]
+            again = [
+                (reader.known_ms, reader.begin, read) for reader, read in reading(partition[first:])
+            ]
             assert again == all_[first:], f"reading from {first} on gives something else"
         newest = all_[-1][1]
         assert newest is not None

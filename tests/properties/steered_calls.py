@@ -1,7 +1,8 @@
-"""Calls with everything the engine must take: control events on any topic, the bot's speech events, unknown types.
+"""Calls with everything the engine must take: control events on any topic, the bot's speech events,
+unknown types.
 
-And the model of what steering means for the reference result: which pipeline type, reason and texts hold after a part of
-the events has arrived.
+And the model of what steering means for the reference result: which pipeline type, reason and texts
+hold after a part of the events has arrived.
 """
 
 from collections import Counter
@@ -21,15 +22,30 @@ MOMENTS = (
 
 
 def _function_call(moment: str, **fields: Any) -> Json:
-    data = {"kind": f"function_call_{moment}", "function_name": "rebook", "tool_call_id": "one", **fields}
+    data = {
+        "kind": f"function_call_{moment}",
+        "function_name": "rebook",
+        "tool_call_id": "one",
+        **fields,
+    }
     return {"type": "function_call_event", "data": data}
 
 
 STRANGE: dict[str, tuple[Json, ...]] = {
     "audit": (
         {"message_type": "note", "value": 1, "extra": True},
-        {"message_type": "llm_call", "value": {"response": "Yes."}, "latency_ms": 700, "model": "m"},
-        {"message_type": "llm_call", "value": {"response": ""}, "latency_ms": 300, "usage": {"total_tokens": 9}},
+        {
+            "message_type": "llm_call",
+            "value": {"response": "Yes."},
+            "latency_ms": 700,
+            "model": "m",
+        },
+        {
+            "message_type": "llm_call",
+            "value": {"response": ""},
+            "latency_ms": 300,
+            "usage": {"total_tokens": 9},
+        },
     ),
     "pipecat": (
         {"type": "of a later version", "event_type": "audio_start", "message_type": "user"},
@@ -37,9 +53,18 @@ STRANGE: dict[str, tuple[Json, ...]] = {
         {"type": "user_bot_latency", "data": {"latency_seconds": 1.5}},
         {"type": "TTFBMetricsData", "processor": "OneSTTService#0", "model": None, "value": 0.4},
         {"type": "TTFBMetricsData", "processor": "OneLLMService#0", "model": "m", "value": 0.7},
-        {"type": "service_latency", "data": {"kind": "ttfb", "processor": "OneTTSService#0", "seconds": 0.2}},
-        {"type": "latency_breakdown", "data": {"contributions": [{"key": "llm_inference", "duration_secs": 0.6}]}},
-        *(_function_call(moment) for moment in ("started", "in_progress", "completed", "timed_out", "cancelled")),
+        {
+            "type": "service_latency",
+            "data": {"kind": "ttfb", "processor": "OneTTSService#0", "seconds": 0.2},
+        },
+        {
+            "type": "latency_breakdown",
+            "data": {"contributions": [{"key": "llm_inference", "duration_secs": 0.6}]},
+        },
+        *(
+            _function_call(moment)
+            for moment in ("started", "in_progress", "completed", "timed_out", "cancelled")
+        ),
         _function_call("in_progress", arguments={"order": 4}, timestamp=START_MS / 1000),
         _function_call("failed", error="no seat", in_progress_at=(START_MS + 4000) / 1000),
     ),
@@ -87,17 +112,27 @@ def _insert(events: list[Json], stream: str, place: int, event: Json, behind_ms:
 
 
 _moments: st.SearchStrategy[list[tuple[int, str, int]]] = st.one_of(
-    st.just([]), st.lists(st.tuples(_places, st.sampled_from(MOMENTS), st.sampled_from([0, 200, 700])), max_size=16)
+    st.just([]),
+    st.lists(
+        st.tuples(_places, st.sampled_from(MOMENTS), st.sampled_from([0, 200, 700])), max_size=16
+    ),
 )
 _strange = st.lists(
-    st.tuples(_places, st.sampled_from([(stream, event) for stream, events in STRANGE.items() for event in events])),
+    st.tuples(
+        _places,
+        st.sampled_from(
+            [(stream, event) for stream, events in STRANGE.items() for event in events]
+        ),
+    ),
     max_size=4,
 )
 
 
 @st.composite
 def steered_calls(draw: st.DrawFn, *, updates: bool = True) -> Json:
-    """A call whose facts come in control events; every third has no simulated caller, as on a real phone line."""
+    """A call whose facts come in control events; every third has no simulated caller, as on a real
+    phone line.
+    """
     call = dict(draw(calls()))
     if draw(st.sampled_from([False, False, True])):
         call["user_sim"] = None
@@ -108,7 +143,13 @@ def steered_calls(draw: st.DrawFn, *, updates: bool = True) -> Json:
         ]
     for place, kind, behind_ms in draw(_moments):
         call["pipecat"] = list(call["pipecat"] or ())
-        _insert(call["pipecat"], "pipecat", place, {"type": "speech_event", "data": {"kind": kind}}, behind_ms)
+        _insert(
+            call["pipecat"],
+            "pipecat",
+            place,
+            {"type": "speech_event", "data": {"kind": kind}},
+            behind_ms,
+        )
     for place, (stream, event) in draw(_strange):
         if call[stream] is not None:
             call[stream] = list(call[stream])
@@ -123,21 +164,28 @@ def steered_calls(draw: st.DrawFn, *, updates: bool = True) -> Json:
 
 @st.composite
 def steered_arrivals(draw: st.DrawFn, call: Json) -> Order:
-    """An order of the call's events in which control events come at any time, among themselves as in the call."""
+    """An order of the call's events in which control events come at any time, among themselves as
+    in the call.
+    """
     timed = {
         stream: [{"timestamp": event.get("timestamp") or 0} for event in call.get(stream) or ()]
         for stream in ("audit", "pipecat", "user_sim")
     }
     order: Order = draw(arrivals(timed))
     count = len(call["control"])
-    places = sorted(place % (len(order) + 1) for place in draw(st.lists(_places, min_size=count, max_size=count)))
+    places = sorted(
+        place % (len(order) + 1)
+        for place in draw(st.lists(_places, min_size=count, max_size=count))
+    )
     for index in reversed(range(count)):
         order.insert(places[index], ("control", index))
     return order
 
 
 class Prefix:
-    """The part of a call that has arrived, as a call of its own, with the values of control events by then."""
+    """The part of a call that has arrived, as a call of its own, with the values of control events
+    by then.
+    """
 
     def __init__(self, call: Json) -> None:
         self._call = call
@@ -168,7 +216,9 @@ class Prefix:
             self._put_text(event["text"], event.get("turn_id"))
 
     def _put_text(self, text: str, turn_id: int | None) -> None:
-        """Into the newest entry of that turn id, otherwise into the next to come; without an id into the newest of all."""
+        """Into the newest entry of that turn id, otherwise into the next to come; without an id
+        into the newest of all.
+        """
         for place in reversed(range(len(self._audit))):
             entry = self._audit[place]
             if entry.get("message_type") == "user" and turn_id in (None, entry.get("turn_id")):
@@ -179,8 +229,13 @@ class Prefix:
 
     def call(self) -> Json:
         """The input of the reference."""
-        streams = {name: (self._call[name] or [])[: self._seen[name]] for name in ("pipecat", "user_sim")}
-        facts: Json = {"pipeline_type": self.pipeline_type, "conversation_ended_reason": self.reason}
+        streams = {
+            name: (self._call[name] or [])[: self._seen[name]] for name in ("pipecat", "user_sim")
+        }
+        facts: Json = {
+            "pipeline_type": self.pipeline_type,
+            "conversation_ended_reason": self.reason,
+        }
         return {**facts, "audit": list(self._audit), **streams}
 
 

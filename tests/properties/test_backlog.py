@@ -1,4 +1,6 @@
-"""A backlog that is merged in any steps: whoever folds the log finds the same silences in it as in the one that came live."""
+"""A backlog that is merged in any steps: whoever folds the log finds the same silences in it as in
+the one that came live.
+"""
 
 import asyncio
 from collections import Counter
@@ -29,7 +31,9 @@ from tests.support.fakes.engine_feed import T0_MS
 
 begins_ms = st.integers(0, 60_000).map(lambda ms: T0_MS + 1_000 + ms)
 # Live it is noticed up to 1 s later that a call is idle: what comes meanwhile still belongs to it.
-pauses_ms = st.lists(st.sampled_from([1_000, IDLE_MS - 2_000, IDLE_MS + 2_000, 3 * IDLE_MS]), min_size=1, max_size=2)
+pauses_ms = st.lists(
+    st.sampled_from([1_000, IDLE_MS - 2_000, IDLE_MS + 2_000, 3 * IDLE_MS]), min_size=1, max_size=2
+)
 
 
 @st.composite
@@ -38,7 +42,9 @@ def some_calls(draw: st.DrawFn) -> list[Came]:
     records: list[Came] = []
     for number, begin_ms in enumerate(draw(st.lists(begins_ms, min_size=1, max_size=6))):
         records += a_silence(number, begin_ms)
-    for number, (begin_ms, each) in enumerate(draw(st.lists(st.tuples(begins_ms, pauses_ms), max_size=4))):
+    for number, (begin_ms, each) in enumerate(
+        draw(st.lists(st.tuples(begins_ms, pauses_ms), max_size=4))
+    ):
         records += one_that_comes_back("back" + number * "-", begin_ms, each)
     return records
 
@@ -60,8 +66,14 @@ def test_a_fold_of_a_backlog_finds_the_same_silences_as_live(
     for then, now in zip(came.log, late.log, strict=True):
         assert folded(now) == folded(then)
     dead_airs = sum((folded(log).dead_airs for log in late.log), Counter[str]())
-    silences = {key: int(key.removeprefix("silence-")) for _, _, _, key, _ in records if key.startswith("silence-")}
-    assert dead_airs == {key: 1 for key, number in silences.items() if LENGTHS_MS[number % 4] == LONG_MS}
+    silences = {
+        key: int(key.removeprefix("silence-"))
+        for _, _, _, key, _ in records
+        if key.startswith("silence-")
+    }
+    assert dead_airs == {
+        key: 1 for key, number in silences.items() if LENGTHS_MS[number % 4] == LONG_MS
+    }
     event(f"{min(9, sum(len(log) for log in late.log) // 20)} times 20 records")
 
 
@@ -85,8 +97,13 @@ def test_an_id_that_comes_back_after_its_idle_time_is_two_calls() -> None:
 
 
 @pytest.mark.parametrize("most", [{}, {INPUTS[1]: 50}], ids=["one poll", "one input lags"])
-def test_between_two_ticks_of_a_backlog_lies_no_more_time_than_a_tick_apart(most: dict[Place, int]) -> None:
-    dense = [(*INPUTS[1], T0_MS + 100 + 90 * number, f"call-{number % 5}", b"{}") for number in range(400)]
+def test_between_two_ticks_of_a_backlog_lies_no_more_time_than_a_tick_apart(
+    most: dict[Place, int],
+) -> None:
+    dense = [
+        (*INPUTS[1], T0_MS + 100 + 90 * number, f"call-{number % 5}", b"{}")
+        for number in range(400)
+    ]
     sparse = [(*INPUTS[0], T0_MS + at_ms, "call-0", b"{}") for at_ms in (50, 37_000)]
     late = Brokers([*dense, *sparse])
     asyncio.run(sequenced(late, [(T0_MS + 10 * IDLE_MS + number, most) for number in range(10)]))

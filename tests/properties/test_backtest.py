@@ -44,7 +44,9 @@ def _again(rerun: Rerun, log: Log, since: int = 0) -> dict[str, list[bytes]]:
 
 
 def _calls(scores: Iterable[bytes], period: Period) -> tuple[PastCalls, dict[str, list[bytes]]]:
-    """The calls that closed once, in the period, and all that was written of calls that closed in it."""
+    """The calls that closed once, in the period, and all that was written of calls that closed in
+    it.
+    """
     calls, lives = PastCalls(period), dict[str, list[bytes]]()
     written: dict[str, list[bytes]] = {}
     for value in scores:
@@ -65,8 +67,16 @@ def is_closed(row: Row) -> TypeGuard[CallRow]:
 def _rerun(settings: Settings, calls: PastCalls, cut_ms: int = 0) -> Rerun:
     goals = ChosenGoals(None, settings.rules)
     return Rerun(
-        settings.limits, "test", calls.period, calls.by_id, True, Comparison(), folds_all=True, cut_ms=cut_ms, goals=goals
-    )  # fmt: skip
+        settings.limits,
+        "test",
+        calls.period,
+        calls.by_id,
+        True,
+        Comparison(),
+        folds_all=True,
+        cut_ms=cut_ms,
+        goals=goals,
+    )
 
 
 @examples(times=2)
@@ -74,17 +84,23 @@ def _rerun(settings: Settings, calls: PastCalls, cut_ms: int = 0) -> Rerun:
 def test_with_the_same_settings_every_row_is_the_same_byte_for_byte(
     log: Log, settings: Settings, lives: Sequence[Acts], skipped: int
 ) -> None:
-    """Some calls may have closed before the period: they are not evaluated, and others gave way to them all the same."""
+    """Some calls may have closed before the period: they are not evaluated, and others gave way to
+    them all the same.
+    """
     _evaluated(log, settings, lives)
     closed = [row for row in map(decode, log.score_values) if is_closed(row)]
     since_ms = sorted(row.known_ms for row in closed)[skipped % len(closed)]
     calls, then = _calls(log.score_values, Period(since_ms, EVER.until_ms))
     rerun = _rerun(settings, calls)
-    assert _again(rerun, log) == {conversation_id: then[conversation_id] for conversation_id in calls.by_id}
+    assert _again(rerun, log) == {
+        conversation_id: then[conversation_id] for conversation_id in calls.by_id
+    }
     assert (rerun.comparison.calls["equal"], rerun.comparison.examples) == (len(calls.by_id), [])
     assert (rerun.open_calls, rerun.counts["without_beginning"]) == (0, 0)
     event(f"{len(calls.by_id)} of {len(closed)} calls")
-    event(f"{min(2, sum(row.close_reason == 'limit_open_calls' for row in closed))} evictions or more")
+    event(
+        f"{min(2, sum(row.close_reason == 'limit_open_calls' for row in closed))} evictions or more"
+    )
 
 
 class NoGoals:
@@ -111,6 +127,12 @@ def test_other_settings_decide_as_if_they_had_been_there_then(
 
 
 def _lasting(rows: Iterable[Row]) -> LastValues:
-    """The values at the end. Late facts may still change the number of a turn when a silence in it is decided."""
+    """The values at the end. Late facts may still change the number of a turn when a silence in it
+    is decided.
+    """
     values = last_values(NewestRows(rows))
-    return {each: value for each, value in values.items() if each[1] not in ("dead_air", "dead_air_turns")}
+    return {
+        each: value
+        for each, value in values.items()
+        if each[1] not in ("dead_air", "dead_air_turns")
+    }

@@ -1,5 +1,5 @@
-"""The first law: the context at any moment is the batch result on the arrived events, in any order of arrival. And of calls
-that two hear, the simulated caller and the bot: both have the same turns.
+"""The first law: the context at any moment is the batch result on the arrived events, in any order
+of arrival. And of calls that two hear, the simulated caller and the bot: both have the same turns.
 """
 
 import re
@@ -34,8 +34,12 @@ def test_prefix_equals_batch(data: st.DataObject) -> None:
         call = call or Call(arrival, NO_LIMITS, "test")
         call.receive(arrival, 0, out)
         prefix.add(stream, index)
-        assert call.eva_context().to_dict() == batch_context(prefix.call()), f"after {stream}[{index}]"
-        spoken_over = {turn for turn, state in call.history.machine.turns.items() if state.spoke_over}
+        assert call.eva_context().to_dict() == batch_context(prefix.call()), (
+            f"after {stream}[{index}]"
+        )
+        spoken_over = {
+            turn for turn, state in call.history.machine.turns.items() if state.spoke_over
+        }
         assert spoken_over == turns_spoken_over(prefix.call()), f"after {stream}[{index}]"
 
 
@@ -55,7 +59,9 @@ def test_any_interleaving_gives_the_same_context(data: st.DataObject) -> None:
 
 
 START_MS: Final = 1_795_000_000_000
-LABELS: Final = re.compile(r"\[(?:user|assistant) interrupts]|\[likely [a-z ]+]|\[speaker likely [a-z ]+]|\[pause]")
+LABELS: Final = re.compile(
+    r"\[(?:user|assistant) interrupts]|\[likely [a-z ]+]|\[speaker likely [a-z ]+]|\[pause]"
+)
 """EVA's own remarks in words."""
 
 
@@ -74,7 +80,9 @@ def answered(context: MetricContext) -> set[int]:
     kind=st.sampled_from(SIMULATED_KINDS),
     profile=st.sampled_from((HEALTHY, AWKWARD)),
 )
-def test_the_caller_and_the_bot_have_the_same_turns(seed: int, kind: CallKind, profile: Profile) -> None:
+def test_the_caller_and_the_bot_have_the_same_turns(
+    seed: int, kind: CallKind, profile: Profile
+) -> None:
     heard = simulate_call(seed, start_ms=START_MS, kind=kind, profile_of=always(profile)).call
     by_eva, _ = recorded_context(heard)
     by_the_bot, _ = recorded_context(replace(heard, elevenlabs=None))

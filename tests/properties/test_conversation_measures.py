@@ -13,7 +13,9 @@ PAUSE_MS = 10
 TIMES = st.integers(0, 80)
 SPANS = st.lists(st.builds(Span, TIMES, TIMES), max_size=4).map(tuple)
 TURNS = st.dictionaries(
-    st.integers(-1, 5), st.builds(SpokenTurn, SPANS, SPANS, st.integers(0, 9), st.integers(0, 9)), max_size=5
+    st.integers(-1, 5),
+    st.builds(SpokenTurn, SPANS, SPANS, st.integers(0, 9), st.integers(0, 9)),
+    max_size=5,
 )
 TOOLS = st.lists(st.builds(ToolRun, TIMES, st.one_of(st.none(), TIMES)), max_size=3)
 ENDS = st.one_of(st.none(), st.integers(80, 120))
@@ -52,11 +54,16 @@ def test_dead_air_is_silence_after_the_caller(
     if not anyone:
         assert measured.dead_air_ms == 0
         return
-    user = {span.end_ms for turn in turns.values() for span in turn.user if span.start_ms < span.end_ms}
+    user = {
+        span.end_ms for turn in turns.values() for span in turn.user if span.start_ms < span.end_ms
+    }
     speaking_or_tool = anyone | _moments([Span(tool.start_ms, tool.end_ms or 0) for tool in tools])
     for tool in tools:
         if tool.end_ms is None:
-            until_ms = min((ms for ms in anyone if ms > tool.start_ms and ms - 1 not in anyone), default=ended_ms)
+            until_ms = min(
+                (ms for ms in anyone if ms > tool.start_ms and ms - 1 not in anyone),
+                default=ended_ms,
+            )
             speaking_or_tool |= set(range(tool.start_ms, until_ms or tool.start_ms))
     end_ms = max(anyone) + 1 if ended_ms is None else ended_ms
     expected, silent_ms, is_after_user = 0, 0, False
@@ -80,11 +87,15 @@ def test_the_order_of_turns_and_tools_changes_nothing(
     shuffled, other_tools = list(turns.items()), list(tools)
     random.shuffle(shuffled)
     random.shuffle(other_tools)
-    assert measures_of(turns, tools, PAUSE_MS, ended_ms) == measures_of(dict(shuffled), other_tools, PAUSE_MS, ended_ms)
+    assert measures_of(turns, tools, PAUSE_MS, ended_ms) == measures_of(
+        dict(shuffled), other_tools, PAUSE_MS, ended_ms
+    )
 
 
 @given(TURNS)
-def test_a_monologue_is_no_shorter_than_a_stretch_and_no_longer_than_the_call(turns: dict[int, SpokenTurn]) -> None:
+def test_a_monologue_is_no_shorter_than_a_stretch_and_no_longer_than_the_call(
+    turns: dict[int, SpokenTurn],
+) -> None:
     measured = measures_of(turns, [], PAUSE_MS)
     for side, sides in ((measured.user, "user"), (measured.assistant, "assistant")):
         own = merged(span for turn in turns.values() for span in getattr(turn, sides))

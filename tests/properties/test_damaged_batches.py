@@ -1,4 +1,6 @@
-"""With any damage to one batch in the log, every record of the others is read, once and in order."""
+"""With any damage to one batch in the log, every record of the others is read, once and
+in order.
+"""
 
 import struct
 
@@ -22,7 +24,9 @@ RECORDS = st.lists(
         Written,
         key=st.none() | st.binary(max_size=4),
         value=st.none() | st.binary(max_size=30),
-        headers=st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2),
+        headers=st.lists(
+            st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2
+        ),
     ),
     min_size=1,
     max_size=5,
@@ -40,7 +44,9 @@ def log_of(shapes: Shapes) -> list[tuple[int, int, bytes]]:
 
 
 @given(BATCHES, st.integers(HEAD_BYTES, 400))
-def test_a_log_is_read_as_it_was_written_however_answers_are_cut(shapes: Shapes, answer_bytes: int) -> None:
+def test_a_log_is_read_as_it_was_written_however_answers_are_cut(
+    shapes: Shapes, answer_bytes: int
+) -> None:
     found = Log(log_of(shapes), answer_bytes).read()
     written = [record for records, _ in shapes for record in records]
     assert [(record.key, record.value, list(record.headers)) for record in found] == [
@@ -57,7 +63,9 @@ def test_one_damaged_batch_takes_no_record_of_another(shapes: Shapes, data: st.D
     first, end, raw = log[place]
     damaged = bytearray(raw)
     # Its base offset is the broker's own and in no checksum.
-    for at in data.draw(st.lists(st.integers(8, len(raw) - 1), min_size=1, max_size=3, unique=True)):
+    for at in data.draw(
+        st.lists(st.integers(8, len(raw) - 1), min_size=1, max_size=3, unique=True)
+    ):
         damaged[at] ^= data.draw(st.integers(1, 255))
     log[place] = first, end, bytes(damaged)
     found = Log(log, data.draw(st.integers(HEAD_BYTES, 2_000))).read()
@@ -79,7 +87,9 @@ def test_a_batch_written_wrong_takes_no_record_of_the_next(
 ) -> None:
     """Its checksum is right: so it came from the producer."""
     raw = bytearray(batch(0, records, codec))
-    for at in data.draw(st.lists(st.integers(HEAD_BYTES, len(raw) - 1), min_size=1, max_size=3, unique=True)):
+    for at in data.draw(
+        st.lists(st.integers(HEAD_BYTES, len(raw) - 1), min_size=1, max_size=3, unique=True)
+    ):
         raw[at] ^= data.draw(st.integers(1, 255))
     wrong = sealed(bytes(raw[:HEAD_BYTES]), bytes(raw[HEAD_BYTES:]), 0, codec)
     end = len(records)
@@ -90,14 +100,18 @@ def test_a_batch_written_wrong_takes_no_record_of_the_next(
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**40), st.booleans())
-def test_any_bytes_are_read_without_an_error_and_reading_moves_on(answer: bytes, position: int, check: bool) -> None:
+def test_any_bytes_are_read_without_an_error_and_reading_moves_on(
+    answer: bytes, position: int, check: bool
+) -> None:
     records = answered(answer, position, check_crcs=check)
     list(records)
     assert records.next_fetch_offset > position or not answer
 
 
 @given(BATCHES, st.binary(min_size=8, max_size=8), st.booleans(), st.data())
-def test_a_wrong_base_offset_stops_nothing(shapes: Shapes, base: bytes, check: bool, data: st.DataObject) -> None:
+def test_a_wrong_base_offset_stops_nothing(
+    shapes: Shapes, base: bytes, check: bool, data: st.DataObject
+) -> None:
     log = log_of(shapes)
     place = data.draw(st.integers(0, len(log) - 1))
     raws = [raw for *_, raw in log]

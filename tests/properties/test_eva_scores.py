@@ -1,4 +1,6 @@
-"""EVA's metrics while a call runs: right after every event, EVA's own in the end, and every settled turn that changes is counted."""
+"""EVA's metrics while a call runs: right after every event, EVA's own in the end, and every settled
+turn that changes is counted.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -18,8 +20,12 @@ from tests.support.fakes.engine_feed import Feed, rows_of
 
 
 @given(st.data())
-def test_after_every_event_each_turn_is_what_a_look_at_the_whole_call_says(data: st.DataObject) -> None:
-    """Turns that were not left yet, too. That it is published when one is left, is a law of `test_measured_turns`."""
+def test_after_every_event_each_turn_is_what_a_look_at_the_whole_call_says(
+    data: st.DataObject,
+) -> None:
+    """Turns that were not left yet, too. That it is published when one is left, is a law of
+    `test_measured_turns`.
+    """
     call, order = drawn(data)
     evaluator = fresh()
     for arrival in arrivals_of(call, order):
@@ -35,11 +41,19 @@ def test_after_every_event_each_turn_is_what_a_look_at_the_whole_call_says(data:
 
 
 def test_a_turn_without_an_answer_has_no_unknown_times() -> None:
-    """The example that a search found: the caller interrupts the greeting, and one of her speeches has no end."""
+    """The example that a search found: the caller interrupts the greeting, and one of her speeches
+    has no end.
+    """
     feed = Feed()
-    for kind, at_ms in (("bot_speech_started", 0), ("user_speech_started", 0), ("bot_speech_stopped", 0)):
+    for kind, at_ms in (
+        ("bot_speech_started", 0),
+        ("user_speech_started", 0),
+        ("bot_speech_stopped", 0),
+    ):
         feed.speech(kind, at_ms)
-    feed.send("pipecat", {"type": "user_started_speaking", "data": {"frame": "UserStartedSpeaking"}}, 780)
+    feed.send(
+        "pipecat", {"type": "user_started_speaking", "data": {"frame": "UserStartedSpeaking"}}, 780
+    )
     feed.speech("user_speech_started", 780)
     feed.send("audit", {"message_type": "user", "value": "Hello."}, 2_100)
     (call,) = feed.evaluator._calls.values()
@@ -58,7 +72,10 @@ def test_in_the_end_each_turn_is_as_eva_says(data: st.DataObject) -> None:
     (open_call,) = evaluator._calls.values()
     expected = None
     if open_call.live.is_simulated:
-        expected = {turn: (s.score, s.reason.value) for turn, s in turn_scores_of(open_call.eva_context()).items()}
+        expected = {
+            turn: (s.score, s.reason.value)
+            for turn, s in turn_scores_of(open_call.eva_context()).items()
+        }
     effects += evaluator.advance(end_of(arrivals))
     if expected is not None:
         finals = _timings(newest(rows_of(effects)).values())

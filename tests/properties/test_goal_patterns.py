@@ -1,4 +1,6 @@
-"""The bound on a pattern's work is one: a plain backtracking matcher that tries everything never exceeds it."""
+"""The bound on a pattern's work is one: a plain backtracking matcher that tries everything never
+exceeds it.
+"""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +17,9 @@ _leaves = st.sampled_from([("one", "a"), ("one", "b"), ("one", ".")])
 
 def _grown(nodes: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
     several = st.lists(nodes, min_size=1, max_size=3).map(tuple)
-    counts = st.tuples(st.integers(0, 2), st.integers(0, 2)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+    counts = st.tuples(st.integers(0, 2), st.integers(0, 2)).map(
+        lambda pair: (pair[0], pair[0] + pair[1])
+    )
     return st.one_of(
         st.tuples(st.just("all"), several),
         st.tuples(st.just("any"), several),

@@ -1,6 +1,8 @@
-"""Verdicts and restarts: after a crash at any step of asking, answering or writing, the final scores are the same.
+"""Verdicts and restarts: after a crash at any step of asking, answering or writing, the final
+scores are the same.
 
-The judge of these tests always says the same about the same question, so that only the engine can make a difference.
+The judge of these tests always says the same about the same question, so that only the engine can
+make a difference.
 """
 
 import random
@@ -18,7 +20,15 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules
 from schemas.closed_sets import JudgeKind, UnjudgedReason
 from schemas.judging import JudgeRequest, Unjudged
-from tests.properties.evaluation import LIMITS, RULES, EveryCall, assert_counted, end_of, final_state, final_values
+from tests.properties.evaluation import (
+    LIMITS,
+    RULES,
+    EveryCall,
+    assert_counted,
+    end_of,
+    final_state,
+    final_values,
+)
 from tests.properties.owners import Log, Owner, Settings, acts, by_call, undisturbed
 from tests.properties.partitions import opinion, verdict_on
 from tests.properties.steered_calls import drawn
@@ -26,7 +36,8 @@ from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import T0_MS
 
 STEP_MS = 25
-# Not faithfulness: the lowest rating of all versions of a call that were judged depends on which were.
+# Not faithfulness: the lowest rating of all versions of a call that were judged depends on which
+# were.
 KINDS = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY, JudgeKind.CONVERSATION_PROGRESSION)
 JUDGED_RULES = GoalRules(
     **{**RULES.model_dump(), "asks_judge": True, "verdict_deadline_ms": 10**9, "text_judges": KINDS}
@@ -48,7 +59,11 @@ class Judge:
         if request.request_id not in self._answered:
             self._answered.add(request.request_id)
             mind = random.Random(request.request_id).random()  # noqa: S311  # nothing secret
-            result = Unjudged(reason=UnjudgedReason.UNAVAILABLE) if mind < 0.2 else opinion(request, mind)
+            result = (
+                Unjudged(reason=UnjudgedReason.UNAVAILABLE)
+                if mind < 0.2
+                else opinion(request, mind)
+            )
             self._put(verdict_on(request, result, broker_ms, 0))
 
 
@@ -79,13 +94,18 @@ def _in_peace(arrivals: Sequence[Arrival]) -> list[Effect]:
 @given(st.data())
 def test_a_crash_between_question_and_answer_changes_no_final_score(data: st.DataObject) -> None:
     call, order = drawn(data, updates=False)
-    call["control"] = [each | ({"reason": "goodbye"} if "reason" in each else {}) for each in call["control"]]
+    call["control"] = [
+        each | ({"reason": "goodbye"} if "reason" in each else {}) for each in call["control"]
+    ]
     arrivals = [
         replace(arrival, broker_time_ms=T0_MS + place * STEP_MS)
         for place, arrival in enumerate(arrivals_of(call, order))
     ]
     expected = _in_peace(arrivals)
-    event(f"{min(3, sum(isinstance(effect, RequestVerdict) for effect in expected))} questions or more")
+    event(
+        f"{min(3, sum(isinstance(effect, RequestVerdict) for effect in expected))} questions or "
+        "more"
+    )
     log = Log.of(arrivals)
     judge = Judge(log.add)
     log.answers = lambda request: judge.answer(request, arrivals[-1].broker_time_ms)

@@ -1,4 +1,6 @@
-"""Words of the caller belong to the turn of their sound, however late they come and in whatever order records arrive."""
+"""Words of the caller belong to the turn of their sound, however late they come and in whatever
+order records arrive.
+"""
 
 import json
 from collections.abc import Sequence
@@ -47,8 +49,9 @@ def _said(text: str, at_ms: int, sounded_ms: int | None) -> Json:
 
 @st.composite
 def talks(draw: st.DrawFn) -> Talk:
-    """Turns in which the caller may cut off the bot. Words have a time of their own and come at any time, or have none and come
-    before the end of the next sound, at most one slow transcription late.
+    """Turns in which the caller may cut off the bot. Words have a time of their own and come at any
+    time, or have none and come before the end of the next sound, at most one slow transcription
+    late.
     """
     has_rulings, have_times = draw(st.booleans()), draw(st.booleans())
     records = [_speech("bot_speech_started", 0), _speech("bot_speech_stopped", 900)]
@@ -61,17 +64,28 @@ def talks(draw: st.DrawFn) -> Talk:
         stop_ms = bot_ms + draw(st.integers(500, 3_000))
         sounds.append((start_ms, end_ms))
         records += [
-            _speech(kind, when) for kind, when in zip(MOMENTS, (start_ms, end_ms, bot_ms, stop_ms), strict=True)
+            _speech(kind, when)
+            for kind, when in zip(MOMENTS, (start_ms, end_ms, bot_ms, stop_ms), strict=True)
         ]
         if has_rulings:
-            records += [_speech(kind, when) for kind, when in zip(RULINGS, (start_ms + 150, end_ms + 400), strict=True)]
-        at_ms = stop_ms - draw(st.integers(50, 400)) if is_cut else stop_ms + draw(st.integers(50, 2_000))
+            records += [
+                _speech(kind, when)
+                for kind, when in zip(RULINGS, (start_ms + 150, end_ms + 400), strict=True)
+            ]
+        at_ms = (
+            stop_ms - draw(st.integers(50, 400))
+            if is_cut
+            else stop_ms + draw(st.integers(50, 2_000))
+        )
     words: dict[int, str] = {}
     ends_ms = [end_ms for _, end_ms in sounds[1:]] + [at_ms + 9_000]
     for turn, ((start_ms, end_ms), next_end_ms) in enumerate(zip(sounds, ends_ms, strict=True), 1):
         words[turn] = f"words {turn}"
         if have_times:
-            sounded_ms, late_ms = draw(st.integers(start_ms, end_ms)), draw(st.integers(450, 20_000))
+            sounded_ms, late_ms = (
+                draw(st.integers(start_ms, end_ms)),
+                draw(st.integers(450, 20_000)),
+            )
         else:
             sounded_ms, late_ms = None, draw(st.integers(450, min(5_000, next_end_ms - end_ms - 1)))
         records.append(_said(words[turn], end_ms + late_ms, sounded_ms))
@@ -83,7 +97,9 @@ def arrivals(records: Sequence[Json]) -> list[Arrival]:
     for offset, record in enumerate(records):
         value = json.dumps(record).encode()
         typed = decode(InputSource.PIPECAT, value)
-        result.append(Arrival(InputSource.PIPECAT, offset, T0_MS + 100_000, "call", typed, value, None))
+        result.append(
+            Arrival(InputSource.PIPECAT, offset, T0_MS + 100_000, "call", typed, value, None)
+        )
     return result
 
 
@@ -97,7 +113,10 @@ def folded(records: Sequence[Json]) -> PartitionEvaluator:
 def said_in(evaluator: PartitionEvaluator) -> dict[int, str]:
     """The words of the caller by turn."""
     heard = evaluator._calls["call"].live.heard()
-    found = {number: turn.user.said(Purpose.SPOKEN) for number, turn in heard.turns(heard.numbers()).items()}
+    found = {
+        number: turn.user.said(Purpose.SPOKEN)
+        for number, turn in heard.turns(heard.numbers()).items()
+    }
     return {number: text for number, text in found.items() if text}
 
 
@@ -107,12 +126,16 @@ def test_late_words_belong_to_the_turn_of_their_sound(talk: Talk) -> None:
 
 
 @given(talks(), st.data())
-def test_the_order_of_arrival_does_not_matter_for_which_turn_has_the_words(talk: Talk, data: st.DataObject) -> None:
+def test_the_order_of_arrival_does_not_matter_for_which_turn_has_the_words(
+    talk: Talk, data: st.DataObject
+) -> None:
     assert said_in(folded(data.draw(st.permutations(talk.records)))) == talk.words
 
 
 @given(talks(), st.data())
-def test_after_every_record_the_words_are_where_the_records_so_far_put_them(talk: Talk, data: st.DataObject) -> None:
+def test_after_every_record_the_words_are_where_the_records_so_far_put_them(
+    talk: Talk, data: st.DataObject
+) -> None:
     order = data.draw(st.permutations(talk.records))
     evaluator = PartitionEvaluator(LIMITS, "test")
     for place, arrival in enumerate(arrivals(order), 1):
@@ -123,12 +146,17 @@ def test_after_every_record_the_words_are_where_the_records_so_far_put_them(talk
 
 @st.composite
 def agent_talks(draw: st.DrawFn) -> tuple[list[Json], list[Json]]:
-    """An ElevenLabs agent's words with ids that grow, in time, and with some of them later than the next ones."""
+    """An ElevenLabs agent's words with ids that grow, in time, and with some of them later than the
+    next ones.
+    """
     events = [said("Hello.", 0, 1)] if draw(st.booleans()) else []
     at_ms, event_id = 0, 1
     for turn in range(1, draw(st.integers(2, 6))):
         for speaks in [heard, *[said] * draw(st.integers(1, 2))]:
-            at_ms, event_id = at_ms + draw(st.integers(300, 4_000)), event_id + draw(st.integers(1, 3))
+            at_ms, event_id = (
+                at_ms + draw(st.integers(300, 4_000)),
+                event_id + draw(st.integers(1, 3)),
+            )
             events.append(speaks(f"{speaks.__name__} {turn} {event_id}", at_ms, event_id))
     late, place = list(events), 0
     while place < len(late) - 1:

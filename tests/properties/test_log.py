@@ -1,4 +1,6 @@
-"""The log that sequencers leave, whatever happens to them and to the inputs, and what is caught if one breaks a rule."""
+"""The log that sequencers leave, whatever happens to them and to the inputs, and what is caught if
+one breaks a rule.
+"""
 
 import random
 from collections.abc import Callable
@@ -32,9 +34,14 @@ WHAT: Final = [
 
 
 def acts(seed: int) -> list[Act]:
-    """Many acts, most of which do something: lists that Hypothesis draws are short, or begin with what does nothing."""
+    """Many acts, most of which do something: lists that Hypothesis draws are short, or begin with
+    what does nothing.
+    """
     draw = random.Random(seed)  # noqa: S311  # a reproducible order, nothing secret
-    return [(draw.choice(WHAT), draw.randint(0, 7), draw.randint(0, 4)) for _ in range(draw.randint(5, 120))]
+    return [
+        (draw.choice(WHAT), draw.randint(0, 7), draw.randint(0, 4))
+        for _ in range(draw.randint(5, 120))
+    ]
 
 
 def shortest(acts: list[Act], fails: Callable[[list[Act]], bool]) -> list[Act]:
@@ -102,7 +109,9 @@ class TicksAhead(Sequencer):
 
 
 class TakesAnOldEndForNew(Sequencer):
-    """Takes an end for true as of when it looks at the answer, as a process does that was frozen in between."""
+    """Takes an end for true as of when it looks at the answer, as a process does that was frozen in
+    between.
+    """
 
     def _time_of(self, answer: Ask) -> int:
         del answer
@@ -131,7 +140,12 @@ class BelievesTimeOfOnePartition(Sequencer):
     """Takes the time that is told between the events of one partition for that of all."""
 
     def _known_by_the_log(self) -> dict[Place, tuple[Next, int]]:
-        ticks = [Tick.parse(record.value) for partition in self._world.log for record in partition if not record.key]
+        ticks = [
+            Tick.parse(record.value)
+            for partition in self._world.log
+            for record in partition
+            if not record.key
+        ]
         self.known_ms = max([self.known_ms, *(tick.known_ms for tick in ticks)])
         return super()._known_by_the_log()
 
@@ -140,7 +154,10 @@ class BeginsAtAnyTick(Sequencer):
     """Begins at the newest tick, which may be that of one who was replaced, and void."""
 
     def _ticks(self) -> list[Tick]:
-        ticks = [[Tick.parse(record.value) for record in partition if not record.key] for partition in self._world.log]
+        ticks = [
+            [Tick.parse(record.value) for record in partition if not record.key]
+            for partition in self._world.log
+        ]
         return [newest for each in ticks for newest in each[-1:]]
 
 
@@ -161,7 +178,9 @@ class KnowsNoGenerations(Sequencer):
 
 
 class LooksAtNothingBehindTheTick(Sequencer):
-    """Does not look whether the newest record of an input that the log has is the one that the input has there."""
+    """Does not look whether the newest record of an input that the log has is the one that the
+    input has there.
+    """
 
     def _known_by_the_log(self) -> dict[Place, tuple[Next, int]]:
         return {}
@@ -180,14 +199,36 @@ BROKEN: Final[list[tuple[type[Sequencer], Callable[[World], None], list[Act]]]] 
         TIME,
         [
             *FIRST_TICKS,
-            *[("ask", 0, 3), ("send", 0, 1), ("pass", 0, 2), ("take", 0, 0), ("take", 1, 0), ("take", 2, 0)],
-            *[("merge", 0, 4), ("come", 0, 4), ("come", 1, 4), ("tick", 0, 0), ("come", 0, 1), ("come", 1, 1)],
+            *[
+                ("ask", 0, 3),
+                ("send", 0, 1),
+                ("pass", 0, 2),
+                ("take", 0, 0),
+                ("take", 1, 0),
+                ("take", 2, 0),
+            ],
+            *[
+                ("merge", 0, 4),
+                ("come", 0, 4),
+                ("come", 1, 4),
+                ("tick", 0, 0),
+                ("come", 0, 1),
+                ("come", 1, 1),
+            ],
         ],
     ),
     (
         TellsTheTimeOfWhatItHasRead,
         TIME,
-        [*FIRST_TICKS, ("send", 0, 0), ("pass", 0, 0), ("ask", 0, 3), ("take", 0, 3), ("tick", 0, 0), ("come", 0, 1)],
+        [
+            *FIRST_TICKS,
+            ("send", 0, 0),
+            ("pass", 0, 0),
+            ("ask", 0, 3),
+            ("take", 0, 3),
+            ("tick", 0, 0),
+            ("come", 0, 1),
+        ],
     ),
     (DoesNotMerge, TIME, [("send", 4, 3), ("pass", 6, 1), ("send", 3, 4)]),
     (BeginsAtAnyTick, ONCE, [("send", 5, 0), ("start", 0, 2), ("round", 1, 4), ("round", 5, 1)]),
@@ -209,11 +250,17 @@ BROKEN: Final[list[tuple[type[Sequencer], Callable[[World], None], list[Act]]]] 
     ),
     (KnowsNoGenerations, BEGIN, [("send", 3, 2), ("round", 2, 3), ("anew", 6, 1)]),
     (KnowsNoGenerations, ONCE, [("send", 0, 2), ("round", 7, 3), ("anew", 0, 0), ("send", 0, 2)]),
-    (LooksAtNothingBehindTheTick, ONCE, [("send", 3, 1), ("round", 2, 3), ("anew", 3, 0), ("send", 3, 3)]),
+    (
+        LooksAtNothingBehindTheTick,
+        ONCE,
+        [("send", 3, 1), ("round", 2, 3), ("anew", 3, 0), ("send", 3, 3)],
+    ),
 ]
 
 
-@pytest.mark.parametrize(("kind", "law", "acts"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("kind", "law", "acts"), BROKEN, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_a_sequencer_that_breaks_a_rule_is_caught(
     kind: type[Sequencer], law: Callable[[World], None], acts: list[Act]
 ) -> None:

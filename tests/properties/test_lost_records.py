@@ -1,4 +1,6 @@
-"""Records that are deleted unread cost scores, and never give one twice: revisions never fall, and no value counts a second time."""
+"""Records that are deleted unread cost scores, and never give one twice: revisions never fall, and
+no value counts a second time.
+"""
 
 from collections.abc import Sequence
 
@@ -21,7 +23,9 @@ def _assert_no_value_twice(rows: Sequence[Row]) -> None:
     newest: dict[tuple[str, Subject], int] = {}
     for row in rows:
         place = row.conversation_id, subject_of(row)
-        assert row.revision >= newest.get(place, 0), f"{place}: {row.revision} comes after {newest[place]}"
+        assert row.revision >= newest.get(place, 0), (
+            f"{place}: {row.revision} comes after {newest[place]}"
+        )
         newest[place] = row.revision
         if not isinstance(row, GoalsRow):
             news = {(*place, name) for name in row.news if name != "wait_revised"}

@@ -1,7 +1,8 @@
-"""A speech event that is lost or comes twice makes at most a turn unmeasured: never an interruption or a dead air, and never a
-wrong number, not even one that is corrected later.
+"""A speech event that is lost or comes twice makes at most a turn unmeasured: never an interruption
+or a dead air, and never a wrong number, not even one that is corrected later.
 
-Exhaustive: each speech event of each recorded call of a real pipecat bot, and of producers that name no starts.
+Exhaustive: each speech event of each recorded call of a real pipecat bot, and of producers that
+name no starts.
 """
 
 from collections.abc import Sequence
@@ -41,12 +42,20 @@ def assert_nothing_false(found: Outcome, name: str) -> None:
     true = whole(name)
     assert found.interruptions <= true.interruptions
     assert {
-        turn: ms for turn, ms in found.latencies_ms.items() if not is_known(ms, [true.latencies_ms.get(turn, -1)])
+        turn: ms
+        for turn, ms in found.latencies_ms.items()
+        if not is_known(ms, [true.latencies_ms.get(turn, -1)])
     } == {}
-    wrong = {key: ms for key, ms in found.stages_ms.items() if not is_known(ms, [true.stages_ms.get(key, -1)])}
+    wrong = {
+        key: ms
+        for key, ms in found.stages_ms.items()
+        if not is_known(ms, [true.stages_ms.get(key, -1)])
+    }
     assert wrong == {}
     spoken = found.speech_ms.items()
-    assert {key: ms for key, ms in spoken if abs(ms - true.speech_ms.get(key, -9)) > BOTH_ENDS_MS} == {}
+    assert {
+        key: ms for key, ms in spoken if abs(ms - true.speech_ms.get(key, -9)) > BOTH_ENDS_MS
+    } == {}
     assert len(found.turns) == len(true.turns)
     assert_nothing_false_at_any_time(found, name)
 
@@ -56,8 +65,15 @@ def assert_nothing_false_at_any_time(found: Outcome, name: str) -> None:
     true = whole(name)
     assert found.interruptions <= true.interruptions
     assert [each for each in found.ever_ms if not is_known(each, list(true.ever_ms))] == []
-    known = {turn: [since_ms for each, since_ms in true.dead_airs if each == turn] for turn, _ in found.dead_airs}
-    assert [(turn, since_ms) for turn, since_ms in found.dead_airs if not is_known(since_ms, known[turn])] == []
+    known = {
+        turn: [since_ms for each, since_ms in true.dead_airs if each == turn]
+        for turn, _ in found.dead_airs
+    }
+    assert [
+        (turn, since_ms)
+        for turn, since_ms in found.dead_airs
+        if not is_known(since_ms, known[turn])
+    ] == []
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -84,7 +100,8 @@ def test_each_speech_event_twice(name: str) -> None:
             assert_nothing_false(found, name)
             assert set(found.latencies_ms) == set(whole(name).latencies_ms)
             assert_nothing_false_at_any_time(
-                outcome_of(without_starts([*events[: place + 1], *twice, *events[place + 1 :]])), name
+                outcome_of(without_starts([*events[: place + 1], *twice, *events[place + 1 :]])),
+                name,
             )
         found = outcome_of([*events, again])  # by a producer that tries again much later
         assert_nothing_false(found, name)

@@ -1,4 +1,6 @@
-"""The rows of turns and of the call: whenever turns are measured, and at the close, each part equals one computed anew."""
+"""The rows of turns and of the call: whenever turns are measured, and at the close, each part
+equals one computed anew.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,10 +20,14 @@ from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import Feed, rows_of
 from tests.support.laws import examples
 
-STARTED: tuple[Json, ...] = ({"type": "call_started", "timestamp": 1_790_000_000_000, "agent": "desk"},)
+STARTED: tuple[Json, ...] = (
+    {"type": "call_started", "timestamp": 1_790_000_000_000, "agent": "desk"},
+)
 
 
-def _check(arrivals: Sequence[Arrival], evaluator: PartitionEvaluator) -> tuple[list[TurnRow], CallRow]:
+def _check(
+    arrivals: Sequence[Arrival], evaluator: PartitionEvaluator
+) -> tuple[list[TurnRow], CallRow]:
     """Follow a call to its end; returns the last rows of its turns, and that of the call."""
     measured = MeasuredTurns(evaluator)
     for arrival in arrivals:
@@ -46,7 +52,9 @@ def test_whenever_turns_are_measured_they_are_what_the_whole_call_says(data: st.
 
 
 @given(agent_calls(), st.data())
-def test_so_are_the_turns_of_an_agent(drawn: tuple[list[Json], Json | None], data: st.DataObject) -> None:
+def test_so_are_the_turns_of_an_agent(
+    drawn: tuple[list[Json], Json | None], data: st.DataObject
+) -> None:
     events, record = drawn
     shuffled = data.draw(st.permutations(events if record is None else [*events, record]))
     _sums_up(*_check(agent_arrivals(shuffled, control=STARTED), fresh()))
@@ -56,7 +64,10 @@ def _sums_up(turns: list[TurnRow], call: CallRow) -> None:
     """The row of the call has the same values of its turns as their own rows."""
     compared: Counter[str] = Counter()
     disputed: Counter[str] = Counter()
-    unscored: dict[str, Counter[str]] = {"voice_to_voice_latency_ms": Counter(), "turn_taking": Counter()}
+    unscored: dict[str, Counter[str]] = {
+        "voice_to_voice_latency_ms": Counter(),
+        "turn_taking": Counter(),
+    }
     errors: Counter[str] = Counter()
     for row in turns:
         for stage in row.stages:
@@ -69,7 +80,11 @@ def _sums_up(turns: list[TurnRow], call: CallRow) -> None:
             unscored["turn_taking"][taking.result.reason] += 1
         rate = row.stt_wer
         if rate is not None:
-            parts = {"substitutions": rate.substitutions, "deletions": rate.deletions, "insertions": rate.insertions}
+            parts = {
+                "substitutions": rate.substitutions,
+                "deletions": rate.deletions,
+                "insertions": rate.insertions,
+            }
             errors.update({**parts, "reference_words": rate.reference_words, "turns": 1})
     assert {stage: (each.compared, each.disputed) for stage, each in call.stages.items()} == {
         stage: (number, disputed[stage]) for stage, number in compared.items() if number
@@ -83,7 +98,9 @@ def _sums_up(turns: list[TurnRow], call: CallRow) -> None:
 
 
 def test_a_text_that_takes_the_place_of_one_as_long_is_read() -> None:
-    """On a phone line the log's texts are no part of the turns, so nothing but the text itself says that it is another."""
+    """On a phone line the log's texts are no part of the turns, so nothing but the text itself says
+    that it is another.
+    """
     feed = Feed()
     feed.send("audit", {"message_type": "user", "value": "I want ham", "turn_id": 1}, 1_000)
     feed.bot_text("Yes.", 1_500)
@@ -97,7 +114,9 @@ def test_a_text_that_takes_the_place_of_one_as_long_is_read() -> None:
 
 
 def test_the_first_sound_of_the_bot_takes_answers_back_that_were_known_by_their_text() -> None:
-    """Of every turn, when it is heard: whether the bot says when it speaks is a fact about the call."""
+    """Of every turn, when it is heard: whether the bot says when it speaks is a fact about the
+    call.
+    """
     feed = Feed()
     feed.heard("I lost my badge.", 1_000)
     feed.bot_text("Yes.", 1_500)

@@ -34,7 +34,9 @@ def test_other_calls_in_between_change_nothing(data: st.DataObject) -> None:
     for key in ("one", "two", "three"):
         call, order = drawn(data)
         alone[key] = arrivals_of({**call, "id": key}, order)
-    turns = data.draw(st.permutations([key for key, arrivals in alone.items() for _ in arrivals][:300]))
+    turns = data.draw(
+        st.permutations([key for key, arrivals in alone.items() for _ in arrivals][:300])
+    )
     left = {key: iter(arrivals) for key, arrivals in alone.items()}
     mixed = [next(left[key]) for key in turns]
     together = rows_of_calls(fold(fresh(), renumbered(mixed)))
@@ -44,11 +46,19 @@ def test_other_calls_in_between_change_nothing(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_a_successor_begins_at_the_first_record_of_the_oldest_open_call(data: st.DataObject) -> None:
+def test_a_successor_begins_at_the_first_record_of_the_oldest_open_call(
+    data: st.DataObject,
+) -> None:
     call, order = drawn(data)
     arrivals = renumbered(arrivals_of(call, order))
     evaluator = fresh()
     assert evaluator.low_watermark() is None
     fold(evaluator, arrivals)
-    fold(evaluator, [replace(each, conversation_id="another", offset=each.offset + len(arrivals)) for each in arrivals])
+    fold(
+        evaluator,
+        [
+            replace(each, conversation_id="another", offset=each.offset + len(arrivals))
+            for each in arrivals
+        ],
+    )
     assert evaluator.low_watermark() == arrivals[0].offset

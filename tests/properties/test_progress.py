@@ -1,4 +1,6 @@
-"""Progress, votes and tool correctness: live equals agent-inspect's result at every turn, on any way there."""
+"""Progress, votes and tool correctness: live equals agent-inspect's result at every turn, on any
+way there.
+"""
 
 import zlib
 from collections.abc import Callable
@@ -46,7 +48,9 @@ Table = list[list[bool]]
 def tables(draw: st.DrawFn) -> Table:
     subgoals = draw(st.integers(1, 9))
     chance = draw(st.integers(1, 6))
-    row = st.lists(st.integers(0, chance).map(lambda number: number == 0), min_size=subgoals, max_size=subgoals)
+    row = st.lists(
+        st.integers(0, chance).map(lambda number: number == 0), min_size=subgoals, max_size=subgoals
+    )
     return draw(st.lists(row, min_size=1, max_size=24))
 
 
@@ -59,7 +63,9 @@ def _hash(turn: int) -> str:
 
 
 @given(tables(), st.integers(1, 30))
-def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(table: Table, max_turns: int) -> None:
+def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(
+    table: Table, max_turns: int
+) -> None:
     subgoals = [Subgoal(str(place)) for place in range(len(table[0]))]
     curve = ProgressCurve(len(subgoals), max_turns)
     asked = 0
@@ -76,7 +82,9 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(table
             return _unanimous(table[ballot.turn_index][int(ballot.about.details)])
 
         turns = [Turn("A question.", "An answer.")] * turn
-        entries = driven(progress_through_turns(turns, subgoals, Options(max_turns=max_turns)), judge_of)
+        entries = driven(
+            progress_through_turns(turns, subgoals, Options(max_turns=max_turns)), judge_of
+        )
         progress = [entry.progress for entry in entries]
         judged = [NumericalScore(each) for each in progress]
         scores, no_area = curve.at(turn), Unscored(UnscoredReason.ONE_TURN_HAS_NO_AREA)
@@ -92,22 +100,34 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(table
 
 @given(st.lists(st.integers(0, 10_000).map(lambda units: units / 10_000), min_size=2, max_size=300))
 def test_the_area_is_right_but_for_the_bits_that_numpy_loses(heights: list[float]) -> None:
-    exact = (2 * sum(round(height * 10_000) for height in heights)) - round((heights[0] + heights[-1]) * 10_000)
+    exact = (2 * sum(round(height * 10_000) for height in heights)) - round(
+        (heights[0] + heights[-1]) * 10_000
+    )
     assert abs(area_under(heights) - exact / (20_000 * (len(heights) - 1))) < 1e-12
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[int, int, list[tuple[Any, ...]]]:
-    """Subgoals, max_turns, and in some order: inputs that change, verdicts, turns that go, results of code."""
+    """Subgoals, max_turns, and in some order: inputs that change, verdicts, turns that go, results
+    of code.
+    """
     subgoals, max_turns = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     turn, subgoal = st.integers(1, 7), st.integers(0, subgoals - 1)
     step = st.one_of(
         st.tuples(st.just("input"), turn, st.sampled_from("ab")),
         st.tuples(
-            st.just("verdict"), turn, subgoal, st.sampled_from([True, False, False, REASON]), st.sampled_from("ab")
+            st.just("verdict"),
+            turn,
+            subgoal,
+            st.sampled_from([True, False, False, REASON]),
+            st.sampled_from("ab"),
         ),
         st.tuples(
-            st.just("verdict"), turn, subgoal, st.sampled_from([True, False, False, REASON]), st.sampled_from("ab")
+            st.just("verdict"),
+            turn,
+            subgoal,
+            st.sampled_from([True, False, False, REASON]),
+            st.sampled_from("ab"),
         ),
         st.tuples(st.just("gone"), turn),
         st.tuples(st.just("code"), subgoal, st.none() | turn),
@@ -144,21 +164,31 @@ def test_a_curve_that_changed_is_the_curve_of_what_it_became(
                 live.know(subgoal, reached_at)
                 by_code[subgoal] = reached_at
         if data.draw(st.booleans()) and live.turns:
-            live.at(data.draw(st.integers(1, live.turns)))  # an intermediate result must not stay when it is wrong
+            live.at(
+                data.draw(st.integers(1, live.turns))
+            )  # an intermediate result must not stay when it is wrong
     anew = ProgressCurve(subgoals, max_turns)
     for turn, text in sorted(inputs.items()):
         anew.set_input(turn, text)
-    for (turn, subgoal), verdict in data.draw(st.permutations(sorted(verdicts.items(), key=lambda item: item[0]))):
+    for (turn, subgoal), verdict in data.draw(
+        st.permutations(sorted(verdicts.items(), key=lambda item: item[0]))
+    ):
         assert anew.fold(turn, subgoal, verdict, inputs[turn])
     for subgoal, reached_at in by_code.items():
         anew.know(subgoal, reached_at)
     last = max(inputs, default=0)
-    assert [anew.at(turn) for turn in range(1, last + 1)] == [live.at(turn) for turn in range(1, last + 1)]
+    assert [anew.at(turn) for turn in range(1, last + 1)] == [
+        live.at(turn) for turn in range(1, last + 1)
+    ]
     assert anew.reached_at == live.reached_at
     assert list(anew.open_questions()) == list(live.open_questions())
 
 
-def _run(voting: Voting, answers: list[bool | None], order: Callable[[list[bool | None]], list[bool | None]]) -> int:
+def _run(
+    voting: Voting,
+    answers: list[bool | None],
+    order: Callable[[list[bool | None]], list[bool | None]],
+) -> int:
     """Vote until it is over; how many were asked."""
     asked = 0
     while wave := voting.next_wave:
@@ -168,8 +198,12 @@ def _run(voting: Voting, answers: list[bool | None], order: Callable[[list[bool 
 
 
 @given(ODD, st.data())
-def test_stopping_early_changes_what_is_asked_and_not_what_comes_out(trials: int, data: st.DataObject) -> None:
-    answers: list[bool | None] = data.draw(st.lists(st.booleans(), min_size=trials, max_size=trials))
+def test_stopping_early_changes_what_is_asked_and_not_what_comes_out(
+    trials: int, data: st.DataObject
+) -> None:
+    answers: list[bool | None] = data.draw(
+        st.lists(st.booleans(), min_size=trials, max_size=trials)
+    )
     early, full = Voting(trials, stops_early=True), Voting(trials, stops_early=False)
     asked = _run(early, answers, lambda wave: wave)
     assert _run(full, answers, lambda wave: wave) == trials
@@ -188,7 +222,9 @@ def test_the_order_of_answers_in_a_wave_makes_no_difference(
     trials: int, stops_early: bool, retry_waves: int, data: st.DataObject
 ) -> None:
     most = trials * (1 + retry_waves)
-    answers: list[bool | None] = data.draw(st.lists(st.sampled_from([True, False, None]), min_size=most, max_size=most))
+    answers: list[bool | None] = data.draw(
+        st.lists(st.sampled_from([True, False, None]), min_size=most, max_size=most)
+    )
     one = Voting(trials, stops_early=stops_early, retry_waves=retry_waves)
     other = Voting(trials, stops_early=stops_early, retry_waves=retry_waves)
     asked = _run(one, answers, lambda wave: wave)
@@ -201,7 +237,9 @@ def test_the_order_of_answers_in_a_wave_makes_no_difference(
 NAMES = st.sampled_from(["x", "y", " x"])
 VALUES = st.sampled_from([1, 1.0, True, "1", None, [1], {"p": 1}])
 CHECKS = st.sampled_from(["first check", "second check"])
-REQUIRED = st.one_of(VALUES.map(lambda value: {"value": value}), CHECKS.map(lambda check: {"check": check}))
+REQUIRED = st.one_of(
+    VALUES.map(lambda value: {"value": value}), CHECKS.map(lambda check: {"check": check})
+)
 MADE = st.builds(
     lambda tool, arguments, answer: CalledTool(tool, arguments, answer, is_success=True),
     st.sampled_from(["a", "b", "a "]),
@@ -224,17 +262,26 @@ def _as_agent_inspect_has_it(expected: ExpectedToolCall) -> ExpectedCall:
     output = expected.expected_output
     return ExpectedCall(
         expected.tool,
-        [Parameter(each.value, each.check, name=each.name) for each in expected.expected_parameters],
+        [
+            Parameter(each.value, each.check, name=each.name)
+            for each in expected.expected_parameters
+        ],
         None if output is None else Required(output.value, output.check),
         expected.turn,
     )
 
 
 def _step(call: CalledTool) -> Step:
-    return Step(call.tool, [Argument(name, value) for name, value in call.arguments.items()], call.answer)
+    return Step(
+        call.tool, [Argument(name, value) for name, value in call.arguments.items()], call.answer
+    )
 
 
-@given(st.lists(EXPECTED, max_size=4), st.lists(st.lists(MADE, max_size=3), min_size=1, max_size=3), st.integers(0, 99))
+@given(
+    st.lists(EXPECTED, max_size=4),
+    st.lists(st.lists(MADE, max_size=3), min_size=1, max_size=3),
+    st.integers(0, 99),
+)
 def test_tool_correctness_after_every_turn_is_agent_inspect_s(
     specs: list[dict[str, Any]], made: list[list[CalledTool]], seed: int
 ) -> None:
@@ -254,28 +301,46 @@ def test_tool_correctness_after_every_turn_is_agent_inspect_s(
             live.look(
                 turn,
                 made[turn - 1],
-                lambda each, asked=asked: verdict(each) if each in asked else None,  # type: ignore[misc]  # mypy infers no lambda with a default
+                # mypy infers no lambda with a default
+                lambda each, asked=asked: verdict(each) if each in asked else None,  # type: ignore[misc]
             )
             if not (questions := list(live.open_questions())):
                 break
             asked += questions
-        turns = [Turn("A question.", "An answer.", [_step(call) for call in calls]) for calls in made[:turn]]
-        asking = tool_correctness(turns, [_as_agent_inspect_has_it(each) for each in expected], Options())
+        turns = [
+            Turn("A question.", "An answer.", [_step(call) for call in calls])
+            for calls in made[:turn]
+        ]
+        asking = tool_correctness(
+            turns, [_as_agent_inspect_has_it(each) for each in expected], Options()
+        )
         is_made = [each.is_made for each in driven(asking, judge_of)]
-        agent_inspect_s = progress_of(is_made) if is_made else Unscored(UnscoredReason.NO_TOOL_CALL_DUE)
+        agent_inspect_s = (
+            progress_of(is_made) if is_made else Unscored(UnscoredReason.NO_TOOL_CALL_DUE)
+        )
         assert live.at(turn) == agent_inspect_s
-        # A call that names no turn is left out; one whose turn never came is unknown here, and left out in agent-inspect.
+        # A call that names no turn is left out; one whose turn never came is unknown here, and left
+        # out in agent-inspect.
         comes_later = any(isinstance(each.turn, int) and each.turn >= turn for each in expected)
         assert live.at_end(turn) == (
             Unscored(UnscoredReason.EXPECTED_TURN_NOT_REACHED) if comes_later else agent_inspect_s
         )
-        # Each expected call that is due is told, as agent-inspect finds it, and a missed one has a reason.
-        told = list(live.found(turn, {}, lambda found: ToolDifference(found.parameter, "", None), is_over=False))
+        # Each expected call that is due is told, as agent-inspect finds it, and a missed one has a
+        # reason.
+        told = list(
+            live.found(
+                turn, {}, lambda found: ToolDifference(found.parameter, "", None), is_over=False
+            )
+        )
         due = [expected[each.index] for each in told]
-        assert due == [each for each in expected if isinstance(each.turn, int) and 0 <= each.turn < turn]
+        assert due == [
+            each for each in expected if isinstance(each.turn, int) and 0 <= each.turn < turn
+        ]
         by_turn = sorted(told, key=lambda each: each.turn or 0)
         assert [each.result == 1 for each in by_turn] == is_made
         for each in told:
-            is_called = any(call.tool.strip() == each.tool.strip() for call in made[(each.turn or 0) - 1])
+            is_called = any(
+                call.tool.strip() == each.tool.strip() for call in made[(each.turn or 0) - 1]
+            )
             assert (each.missed == ("name",)) == (each.result == 0 and not is_called)
             assert bool(each.differences) == (each.result == 0 and is_called)

@@ -1,4 +1,6 @@
-"""Published rows: revisions that only grow, what counts once, values that are the context's at every moment."""
+"""Published rows: revisions that only grow, what counts once, values that are the context's at
+every moment.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +13,16 @@ from consumers.engine.effects import Count, Effect
 from consumers.engine.turns.timeline import ToolEntry, outcome_of
 from schemas.closed_sets import Speaker, ToolOutcome
 from schemas.rows import CallRow, GoalsRow, Silence, TurnRow, Unscored, decode, encode, number
-from tests.properties.evaluation import LIMITS, assert_counted, end_of, fresh, holds, newest, newest_turns, run
+from tests.properties.evaluation import (
+    LIMITS,
+    assert_counted,
+    end_of,
+    fresh,
+    holds,
+    newest,
+    newest_turns,
+    run,
+)
 from tests.properties.measured_anew import MeasuredTurns
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
@@ -33,13 +44,19 @@ def test_a_closing_says_only_what_is_new(data: st.DataObject) -> None:
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
     evaluator = fresh()
-    before = newest(rows_of([effect for arrival in arrivals for effect in evaluator.receive(arrival)]))
+    before = newest(
+        rows_of([effect for arrival in arrivals for effect in evaluator.receive(arrival)])
+    )
     evaluator.pass_time(end_of(arrivals))  # silences, which may be new in any turn
     said = newest(rows_of(evaluator.close_some()))
     for subject, row in said.items():
         old = before.get(subject)
         how = {"revision": 0, "known_ms": 0, "news": ()}
-        assert isinstance(row, GoalsRow) or old is None or structs.replace(old, **how) != structs.replace(row, **how)
+        assert (
+            isinstance(row, GoalsRow)
+            or old is None
+            or structs.replace(old, **how) != structs.replace(row, **how)
+        )
 
 
 @given(st.data())
@@ -73,8 +90,8 @@ def test_unknown_is_never_zero(data: st.DataObject) -> None:
 @examples(times=2.5)
 @given(st.data())
 def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject) -> None:
-    """In a call heard through audio. A turn whose user's sound has no end yet has no latency, though EVA's rule E1 has: of those
-    that were left, their records say so.
+    """In a call heard through audio. A turn whose user's sound has no end yet has no latency,
+    though EVA's rule E1 has: of those that were left, their records say so.
     """
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
@@ -95,8 +112,14 @@ def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject)
             has_end = len(heard[turn].user_ends) >= len(heard[turn].user_starts)
             if turn >= 1:
                 expected[turn] = round(latency_s * 1000, 3) if has_end else "user_still_speaking"
-        waits = {turn: wait_ms for turn, row in published.items() if (wait_ms := number(row.wait_ms)) is not None}
-        assert waits == {turn: value for turn, value in expected.items() if not isinstance(value, str)}
+        waits = {
+            turn: wait_ms
+            for turn, row in published.items()
+            if (wait_ms := number(row.wait_ms)) is not None
+        }
+        assert waits == {
+            turn: value for turn, value in expected.items() if not isinstance(value, str)
+        }
         for by, turns in (
             (Speaker.USER, {turn for turn, state in heard.items() if state.spoke_over}),
             (Speaker.ASSISTANT, context.assistant_interrupted_turns),
@@ -106,7 +129,9 @@ def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject)
             continue
         known = {turn for turn, row in measured.newest.items() if holds(row)}
         current = folded.history.machine.turn
-        assert {turn for turn in heard if 1 <= turn < current} <= known <= set(heard), "only a greeting may wait"
+        assert {turn for turn in heard if 1 <= turn < current} <= known <= set(heard), (
+            "only a greeting may wait"
+        )
         for turn in known & set(range(1, current)):
             waited = measured.newest[turn].wait_ms
             if turn in expected:
@@ -116,7 +141,9 @@ def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject)
 
 
 @given(st.data())
-def test_each_turn_that_is_there_has_its_measures_in_the_end_and_no_other_counts(data: st.DataObject) -> None:
+def test_each_turn_that_is_there_has_its_measures_in_the_end_and_no_other_counts(
+    data: st.DataObject,
+) -> None:
     """A turn is measured when the call leaves it; at the close each turn that is there is."""
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
@@ -124,7 +151,9 @@ def test_each_turn_that_is_there_has_its_measures_in_the_end_and_no_other_counts
     rows = rows_of([effect for arrival in arrivals for effect in evaluator.receive(arrival)])
     (open_call,) = evaluator._calls.values()
     turns = set(open_call.live.machine.turns)
-    assert all(row.status != "open" for row in rows if isinstance(row, TurnRow) and "turn" in row.news)
+    assert all(
+        row.status != "open" for row in rows if isinstance(row, TurnRow) and "turn" in row.news
+    )
     rows += rows_of(evaluator.advance(end_of(arrivals)))
     assert isinstance(rows[-1], CallRow)
     assert rows[-1].state == "closed"
@@ -132,7 +161,9 @@ def test_each_turn_that_is_there_has_its_measures_in_the_end_and_no_other_counts
 
 
 @given(st.data())
-def test_a_silence_that_was_said_never_changes_but_for_its_end_which_is_said_once(data: st.DataObject) -> None:
+def test_a_silence_that_was_said_never_changes_but_for_its_end_which_is_said_once(
+    data: st.DataObject,
+) -> None:
     """Of calls that grow: whatever comes later, the page draws it where it was."""
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
@@ -154,12 +185,15 @@ def test_a_silence_that_was_said_never_changes_but_for_its_end_which_is_said_onc
         look(evaluator.receive(arrival))
     look(evaluator.advance(end_of(arrivals)))
     event(
-        f"{min(3, len(silences))} silences or more, {min(2, sum(each.until_ms is not None for _, each in silences.values()))} ends"
+        f"{min(3, len(silences))} silences or more, "
+        f"{min(2, sum(each.until_ms is not None for _, each in silences.values()))} ends"
     )
 
 
 def _paired(last: ToolEntry | None) -> dict[tuple[int, int], tuple[str, ToolOutcome, int | None]]:
-    """Every use whose outcome is known, paired anew from the whole chain: first call of a tool, first answer of it."""
+    """Every use whose outcome is known, paired anew from the whole chain: first call of a tool,
+    first answer of it.
+    """
     entries = []
     while last is not None:
         entries.append(last)
@@ -171,7 +205,11 @@ def _paired(last: ToolEntry | None) -> dict[tuple[int, int], tuple[str, ToolOutc
         tool = entry.use.name
         if entry.is_response and waiting.get(tool):
             turn, index, called_at_ms = waiting[tool].pop(0)
-            known[turn, index] = (tool, outcome_of(entry.use.value), max(0, entry.time_ms - called_at_ms))
+            known[turn, index] = (
+                tool,
+                outcome_of(entry.use.value),
+                max(0, entry.time_ms - called_at_ms),
+            )
             continue
         place = (entry.turn, used[entry.turn])
         used[entry.turn] += 1
@@ -183,7 +221,10 @@ def _paired(last: ToolEntry | None) -> dict[tuple[int, int], tuple[str, ToolOutc
 
 
 _tool_steps = st.lists(
-    st.tuples(st.sampled_from(["text", "heard", "call a", "answer a", "call b", "answer b"]), st.integers(0, 12)),
+    st.tuples(
+        st.sampled_from(["text", "heard", "call a", "answer a", "call b", "answer b"]),
+        st.integers(0, 12),
+    ),
     min_size=1,
     max_size=10,
 )
@@ -191,7 +232,9 @@ _tool_steps = st.lists(
 
 @examples(times=2)
 @given(_tool_steps)
-def test_published_tool_uses_are_those_of_pairing_the_whole_call(steps: list[tuple[str, int]]) -> None:
+def test_published_tool_uses_are_those_of_pairing_the_whole_call(
+    steps: list[tuple[str, int]],
+) -> None:
     feed = Feed()
     for step, tenths in steps:
         at_ms = 100 * tenths
@@ -205,4 +248,6 @@ def test_published_tool_uses_are_those_of_pairing_the_whole_call(steps: list[tup
         bot = feed.evaluator._calls["call"].live.bot
         assert bot is not None
         expected = _paired(bot.machine.last_tool)
-        assert expected == {place: (use.tool, use.outcome, use.duration_ms) for place, use in feed.tools().items()}
+        assert expected == {
+            place: (use.tool, use.outcome, use.duration_ms) for place, use in feed.tools().items()
+        }

@@ -1,6 +1,8 @@
-"""Owners of a partition that end anywhere, with what they had not written, publish together what one owner publishes, byte for byte.
+"""Owners of a partition that end anywhere, with what they had not written, publish together what
+one owner publishes, byte for byte.
 
-Each of them folds the log from the place that the row of the partition names, silently up to where the last one had come, and goes on.
+Each of them folds the log from the place that the row of the partition names, silently up to where
+the last one had come, and goes on.
 """
 
 import json
@@ -36,7 +38,17 @@ from tests.properties.evaluation import (
     subject_of,
     taken_over,
 )
-from tests.properties.owners import Acts, Log, Owner, Rules, Settings, Step, acts, by_call, undisturbed
+from tests.properties.owners import (
+    Acts,
+    Log,
+    Owner,
+    Rules,
+    Settings,
+    Step,
+    acts,
+    by_call,
+    undisturbed,
+)
 from tests.properties.partitions import AgentsGoals, logs, settings
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
@@ -52,7 +64,9 @@ def closings(rows: Iterable[Row]) -> list[CallRow]:
 
 
 def assert_once(log: Log) -> None:
-    """Every call closes once and is silent then, and revisions never fall: one step may decide two rows of a call."""
+    """Every call closes once and is silent then, and revisions never fall: one step may decide two
+    rows of a call.
+    """
     for life in lives_of(log.rows):
         assert closings(life) == life[-1:], "every call closes once"
         last: dict[Subject, int] = {}
@@ -72,7 +86,9 @@ def test_folding_with_stops_anywhere_publishes_what_folding_once_does_byte_for_b
     expected = undisturbed(log, settings)
     evictions = sum(each.close_reason == "limit_open_calls" for each in closings(log.rows))
     event(f"{min(evictions, 2)} evictions or more")
-    event(f"{min(3, sum(each.topic == JUDGE_REQUESTS_TOPIC for each in expected))} questions or more")
+    event(
+        f"{min(3, sum(each.topic == JUDGE_REQUESTS_TOPIC for each in expected))} questions or more"
+    )
     assert by_call(log.published) == by_call(expected)
     assert_once(log)
 
@@ -82,7 +98,9 @@ def test_folding_with_stops_anywhere_publishes_what_folding_once_does_byte_for_b
 def test_what_another_version_says_again_is_all_that_it_adds(
     log: Log, settings: Settings, lives: Sequence[tuple[Acts, str]]
 ) -> None:
-    """Its revision is the odd one in front of the next place; a call that was over by then closes with it."""
+    """Its revision is the odd one in front of the next place; a call that was over by then closes
+    with it.
+    """
     again: Counter[int] = Counter()
     for number, (some, version) in enumerate(lives):
         owner = Owner(log, settings, str(number), version)
@@ -92,7 +110,9 @@ def test_what_another_version_says_again_is_all_that_it_adds(
     again[2 * owner.partition.next_offset - 1] += owner.partition.is_publishing_again
     owner.to_the_end()
     expected = lives_of(
-        rows.decode(each.value) for each in undisturbed(log, settings) if each.topic == SCORES_TOPIC and each.value
+        rows.decode(each.value)
+        for each in undisturbed(log, settings)
+        if each.topic == SCORES_TOPIC and each.value
     )
     published = {life[0].conversation_id: life for life in lives_of(log.rows)}
     assert len(published) == len(expected)
@@ -107,7 +127,9 @@ def test_what_another_version_says_again_is_all_that_it_adds(
             structs.replace(row, revision=said_again[-1].revision) for row in closing
         ]
         before = said_again[: len(said_again) - len(closing)]
-        assert {row.revision for row in said_again} <= {revision for revision, times in again.items() if times}
+        assert {row.revision for row in said_again} <= {
+            revision for revision, times in again.items() if times
+        }
         assert {row.news for row in before if not isinstance(row, GoalsRow)} <= {()}
         assert [row.revision for row in seen] == sorted(row.revision for row in seen)
         closed_again += bool(closing)
@@ -116,11 +138,16 @@ def test_what_another_version_says_again_is_all_that_it_adds(
 
 @examples(times=1.5)
 @given(st.data())
-def test_what_is_written_in_the_end_is_what_an_undisturbed_evaluator_writes(data: st.DataObject) -> None:
+def test_what_is_written_in_the_end_is_what_an_undisturbed_evaluator_writes(
+    data: st.DataObject,
+) -> None:
     """However often time passes in between: it goes on evenly and ends within the closing grace."""
     call, order = drawn(data, updates=False)
-    # Of two reasons that contradict each other on two topics the last to arrive counts, which is a matter of arrival.
-    call["control"] = [event | ({"reason": "goodbye"} if "reason" in event else {}) for event in call["control"]]
+    # Of two reasons that contradict each other on two topics the last to arrive counts, which is a
+    # matter of arrival.
+    call["control"] = [
+        event | ({"reason": "goodbye"} if "reason" in event else {}) for event in call["control"]
+    ]
     arrivals = [
         replace(arrival, broker_time_ms=T0_MS + place * STEP_MS)
         for place, arrival in enumerate(arrivals_of(call, order))
@@ -171,9 +198,14 @@ def test_a_successor_closes_a_call_as_the_owner_before_it_would_have(data: st.Da
 def test_goals_that_a_call_got_late_are_not_there_sooner_for_a_successor() -> None:
     """A call that names its agent after some turns: its stall counts from there."""
     before = [
-        *_ticks(0), _started("call", 100), *_no_goal("call", 1_000), *_no_goal("call", 2_000),
-        _started("call", 6_000, agent="desk"), *_no_goal("call", 6_500), *_ticks(8_000),
-    ]  # fmt: skip
+        *_ticks(0),
+        _started("call", 100),
+        *_no_goal("call", 1_000),
+        *_no_goal("call", 2_000),
+        _started("call", 6_000, agent="desk"),
+        *_no_goal("call", 6_500),
+        *_ticks(8_000),
+    ]
     after = [*_ticks(13_000, 14_000, 20_000), *_no_goal("call", 21_000), _ended("call", 29_000)]
     goals = Settings(rules=GoalRules(stall_turns=10**6, stall_ms=10_000), goals_of=AgentsGoals)
     stops, once = published_with(HONEST, before, after, goals)
@@ -196,7 +228,9 @@ class BeginsAtEveryTick(LogReader):
 HONEST: Final = Rules()
 OF_ALL: Final = Settings()
 CLOSED_IN_FRONT: Final = Rules(overlap_ms=0)
-"""Knows only those closed calls whose facts came after the known time at the record where it begins."""
+"""Knows only those closed calls whose facts came after the known time at the record where it
+begins.
+"""
 WRITES_BEFORE: Final = Rules(place_of=lambda recovery: recovery.place and recovery.place - 1)
 """Goes live one record before the place."""
 EVERY_TICK: Final = Rules(reader=BeginsAtEveryTick)
@@ -236,7 +270,9 @@ def _ticks(*at_ms: int) -> list[Step]:
 def published_with(
     rules: Rules, before: Sequence[Step], after: Sequence[Step], settings: Settings = OF_ALL
 ) -> tuple[object, object]:
-    """What an owner publishes who reads the first steps, and a successor who reads on; and what one does who reads all."""
+    """What an owner publishes who reads the first steps, and a successor who reads on; and what one
+    does who reads all.
+    """
     log = Log([*before, *after])
     first = Owner(log, settings, rules=rules)
     for _ in before:
@@ -250,13 +286,20 @@ def published_with(
 
 
 REFUSED: Final = Step(
-    "event", replace(event_of("call", 30_100, {"message_type": "user", "value": "Hello"}), value=b"{")
+    "event",
+    replace(event_of("call", 30_100, {"message_type": "user", "value": "Hello"}), value=b"{"),
 )
 BROKEN: Final[list[tuple[str, Rules, list[Step], list[Step]]]] = [
     (
         "a late record opens a closed call again",
         CLOSED_IN_FRONT,
-        [*_ticks(0), _word("call", 100), _ended("call", 200), *_ticks(20_000, 40_000), _word("other", 40_100)],
+        [
+            *_ticks(0),
+            _word("call", 100),
+            _ended("call", 200),
+            *_ticks(20_000, 40_000),
+            _word("other", 40_100),
+        ],
         [_word("call", 40_200)],
     ),
     ("a decision is published twice", WRITES_BEFORE, [*_ticks(0), _word("call", 100)], []),
@@ -269,7 +312,9 @@ BROKEN: Final[list[tuple[str, Rules, list[Step], list[Step]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("what", "rules", "before", "after"), BROKEN, ids=[what for what, *_ in BROKEN])
+@pytest.mark.parametrize(
+    ("what", "rules", "before", "after"), BROKEN, ids=[what for what, *_ in BROKEN]
+)
 def test_a_successor_that_breaks_a_rule_is_caught(
     what: str, rules: Rules, before: list[Step], after: list[Step]
 ) -> None:
@@ -284,11 +329,15 @@ def test_a_successor_that_breaks_a_rule_is_caught(
 
 TURNS: Final = 20
 OF_LIVE_CALLS: Final = Settings(Limits(max_event_time_skew_ms=0, idle_ms=30_000))
-"""Calls are over after half a minute without an event: half of the longest gap between two ticks."""
+"""Calls are over after half a minute without an event: half of the longest gap between
+two ticks.
+"""
 
 
 def _spoken(key: str, begin_ms: int, silence_ms: int) -> list[Step]:
-    """A call in which the caller speaks for a second, and the bot after such a silence, again and again."""
+    """A call in which the caller speaks for a second, and the bot after such a silence, again and
+    again.
+    """
     steps = [_started(key, begin_ms)]
     for turn in range(TURNS):
         at_ms = begin_ms + 8_000 * turn
@@ -298,7 +347,10 @@ def _spoken(key: str, begin_ms: int, silence_ms: int) -> list[Step]:
             ("bot_speech_started", at_ms + 1_000 + silence_ms),
             ("bot_speech_stopped", at_ms + 2_000 + silence_ms),
         ):
-            moment = {"type": "speech_event", "data": {"kind": kind, "timestamp": (T0_MS + ms) / 1000}}
+            moment = {
+                "type": "speech_event",
+                "data": {"kind": kind, "timestamp": (T0_MS + ms) / 1000},
+            }
             steps.append(Step("event", event_of(key, ms, moment, InputSource.PIPECAT)))
     return steps
 
@@ -309,10 +361,14 @@ def _time_of(step: Step) -> int:
 
 @pytest.mark.parametrize("gap_ms", [500, 60_000])
 @pytest.mark.parametrize(("silence_ms", "dead_airs"), [(2_900, 0), (3_100, TURNS)])
-def test_no_gap_between_ticks_and_no_restart_makes_a_silence(gap_ms: int, silence_ms: int, dead_airs: int) -> None:
+def test_no_gap_between_ticks_and_no_restart_makes_a_silence(
+    gap_ms: int, silence_ms: int, dead_airs: int
+) -> None:
     """No call ends in it either. Owners and sequencers end everywhere in between."""
     calls = {"one": 1_000, "two": 2_700, "three": 59_000, "four": 90_000}
-    spoken = [step for key, begin_ms in calls.items() for step in _spoken(key, begin_ms, silence_ms)]
+    spoken = [
+        step for key, begin_ms in calls.items() for step in _spoken(key, begin_ms, silence_ms)
+    ]
     ticks = _ticks(*range(0, 260_000, gap_ms))
     steps = sorted([*ticks, *spoken], key=_time_of)
     for place in range(len(steps) - 1, 0, -37):
@@ -330,7 +386,9 @@ def test_no_gap_between_ticks_and_no_restart_makes_a_silence(gap_ms: int, silenc
     closed = {each.conversation_id: each for each in closings(log.rows)}
     found = {key: each.dead_airs for key, each in closed.items() if each.dead_airs}
     assert found == (dict.fromkeys(calls, dead_airs) if dead_airs else {})
-    last_ms = {step.arrival.conversation_id: _time_of(step) for step in spoken if step.arrival is not None}
+    last_ms = {
+        step.arrival.conversation_id: _time_of(step) for step in spoken if step.arrival is not None
+    }
     assert {key: each.known_ms for key, each in closed.items()} == {
         key: at_ms + OF_LIVE_CALLS.limits.idle_ms for key, at_ms in last_ms.items()
     }

@@ -33,15 +33,27 @@ from schemas.closed_sets import Detector
 from schemas.redaction import RedactionRules, tag_of
 
 TAGS = re.compile(r"\[(?:CARD|PHONE|EMAIL|IBAN|BIRTH_DATE|MINE)\]")
-RULES = RedactionRules(patterns={"MINE": r"\bsecret.{0,5}"}, phone_regions=("US", "GB", "DE", "FR", "ES", "IT"))
+RULES = RedactionRules(
+    patterns={"MINE": r"\bsecret.{0,5}"}, phone_regions=("US", "GB", "DE", "FR", "ES", "IT")
+)
 
 _words = st.sampled_from(
     sorted(
-        BIRTH_WORDS | CARD_WORDS | MAIL_WORDS | NUMBER_WORDS | PAUSING_WORDS | PHONE_WORDS
-        | NO_PHONE_WORDS | AT_SIGNS | NAMED_NUMBERS | COPULAS | {*SPOKEN_SIGNS, *GERMAN_ORDINALS, *LETTER_NAMES[1]}
-        | {word for phrase in PHRASES for word in phrase.split("_")} | {*MONTHS, *ORDINALS, *SPELLING_WORDS}
+        BIRTH_WORDS
+        | CARD_WORDS
+        | MAIL_WORDS
+        | NUMBER_WORDS
+        | PAUSING_WORDS
+        | PHONE_WORDS
+        | NO_PHONE_WORDS
+        | AT_SIGNS
+        | NAMED_NUMBERS
+        | COPULAS
+        | {*SPOKEN_SIGNS, *GERMAN_ORDINALS, *LETTER_NAMES[1]}
+        | {word for phrase in PHRASES for word in phrase.split("_")}
+        | {*MONTHS, *ORDINALS, *SPELLING_WORDS}
     )
-)  # fmt: skip
+)
 _pieces = st.one_of(
     _words,
     _words.map(str.title),
@@ -96,12 +108,24 @@ _pieces = st.one_of(
     st.text(max_size=4),
 )
 _joints = st.sampled_from(["", " ", " ", " ", ", ", ". ", "-", ".", "/"])
-texts = st.lists(st.tuples(_pieces, _joints), max_size=25).map(lambda parts: "".join(map("".join, parts)))
+texts = st.lists(st.tuples(_pieces, _joints), max_size=25).map(
+    lambda parts: "".join(map("".join, parts))
+)
 values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), texts),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        texts,
+    ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
-        st.dictionaries(st.one_of(texts, st.sampled_from(["phone", "dateOfBirth", "order_id"])), inner, max_size=4),
+        st.dictionaries(
+            st.one_of(texts, st.sampled_from(["phone", "dateOfBirth", "order_id"])),
+            inner,
+            max_size=4,
+        ),
     ),
     max_leaves=8,
 )
@@ -167,7 +191,11 @@ def test_a_redactor_that_was_moved_says_the_same(texts: list[str]) -> None:
     """It has no memory: earlier texts change nothing."""
     used = Redactor(RULES)
     for text in texts:
-        assert pickle.loads(pickle.dumps(used)).redact(text) == used.redact(text) == Redactor(RULES).redact(text)  # noqa: S301  # our own
+        assert (
+            pickle.loads(pickle.dumps(used)).redact(text)  # noqa: S301 - our own
+            == used.redact(text)
+            == Redactor(RULES).redact(text)
+        )
 
 
 _SAID = {digit: word for word, digit in UNITS.items() if len(word) > 1}
@@ -175,7 +203,9 @@ _SAID = {digit: word for word, digit in UNITS.items() if len(word) > 1}
 
 @st.composite
 def spoken_cards(draw: st.DrawFn) -> tuple[str, str]:
-    """A card number, and a spoken or written form of it: each four digits in one go, or each digit by itself."""
+    """A card number, and a spoken or written form of it: each four digits in one go, or each digit
+    by itself.
+    """
     first = draw(st.sampled_from(["4", "51", "55", "2221", "6011", "3528"]))
     digits = first + draw(st.text("0123456789", min_size=15 - len(first), max_size=15 - len(first)))
     digits += luhn.calc_check_digit(digits)
@@ -211,8 +241,18 @@ def test_few_digits_are_nothing(words: list[str]) -> None:
     assert Redactor().redact(text) == text
 
 
-@given(st.from_regex(r"[A-Z0-9]{6}", fullmatch=True), st.integers(0, 23), st.integers(0, 59), st.integers(1, 9999))
-def test_codes_times_amounts_and_flights_stay(code: str, hour: int, minute: int, number: int) -> None:
+@given(
+    st.from_regex(r"[A-Z0-9]{6}", fullmatch=True),
+    st.integers(0, 23),
+    st.integers(0, 59),
+    st.integers(1, 9999),
+)
+def test_codes_times_amounts_and_flights_stay(
+    code: str, hour: int, minute: int, number: int
+) -> None:
     assume(not code.isdigit())
-    text = f"Your code is {code}, flight LH {number} at {hour:02}:{minute:02}, {number}.{minute:02} euros, order number 41555{number:05}."
+    text = (
+        f"Your code is {code}, flight LH {number} at {hour:02}:{minute:02}, {number}.{minute:02} "
+        f"euros, order number 41555{number:05}."
+    )
     assert Redactor().redact(text) == text

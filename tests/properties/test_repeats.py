@@ -1,4 +1,6 @@
-"""A record that comes again is counted and changes nothing; one that only looks the same is an event."""
+"""A record that comes again is counted and changes nothing; one that only looks the same is an
+event.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -34,7 +36,12 @@ def test_events_sent_again_with_their_id_change_nothing(data: st.DataObject) -> 
     call, order = drawn(data)
     has_sequence = data.draw(st.booleans())
     arrivals = [
-        replace(a, envelope=Envelope(f"e-{place}", a.source.value, None, a.offset if has_sequence else None))
+        replace(
+            a,
+            envelope=Envelope(
+                f"e-{place}", a.source.value, None, a.offset if has_sequence else None
+            ),
+        )
         for place, a in enumerate(arrivals_of(call, order))
     ]
     places = data.draw(with_repeats([("all", place) for place in range(len(arrivals))]))
@@ -45,21 +52,29 @@ def test_events_sent_again_with_their_id_change_nothing(data: st.DataObject) -> 
 @given(st.data())
 def test_simulator_lines_sent_again_change_nothing(data: st.DataObject) -> None:
     call, order = drawn(data)
-    numbered = [{**event, "sequence": number} for number, event in enumerate(call["user_sim"] or (), 1)]
+    numbered = [
+        {**event, "sequence": number} for number, event in enumerate(call["user_sim"] or (), 1)
+    ]
     arrivals = arrivals_of({**call, "user_sim": numbered}, order)
     places = data.draw(with_repeats([("all", place) for place in range(len(arrivals))]))
     seen: set[int] = set()
     again = []
     for _, place in places:
-        is_control = order[place][0] == "control"  # of the simulator's topic, but not of its numbered lines
-        if place not in seen or (arrivals[place].source is InputSource.ELEVENLABS and not is_control):
+        is_control = (
+            order[place][0] == "control"
+        )  # of the simulator's topic, but not of its numbered lines
+        if place not in seen or (
+            arrivals[place].source is InputSource.ELEVENLABS and not is_control
+        ):
             again.append(arrivals[place])
         seen.add(place)
     _check(arrivals, _at_their_first_time(again))
 
 
 def _at_their_first_time(again: list[Arrival]) -> list[Arrival]:
-    """As new records of the log. A repeat comes when it comes, but the broker's clock decides nothing here."""
+    """As new records of the log. A repeat comes when it comes, but the broker's clock decides
+    nothing here.
+    """
     return renumbered(again)
 
 

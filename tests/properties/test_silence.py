@@ -1,4 +1,6 @@
-"""Broker time: nothing happens before its deadline, nothing due is slept through, nothing follows a closing."""
+"""Broker time: nothing happens before its deadline, nothing due is slept through, nothing follows a
+closing.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +32,9 @@ STEP_MS = 5
 
 @given(st.data())
 def test_time_before_a_deadline_changes_nothing(data: st.DataObject) -> None:
-    """There are no batches in the engine: a group of records is its records, with time allowed to pass in between."""
+    """There are no batches in the engine: a group of records is its records, with time allowed to
+    pass in between.
+    """
     call, order = drawn(data)
     # Evenly and within every deadline: a record from behind one waits until time is there.
     arrivals = [
@@ -74,15 +78,22 @@ def test_every_step_of_time_gives_what_one_leap_gives(data: st.DataObject) -> No
 
 @given(st.data())
 def test_a_silence_keeps_its_times_while_its_call_grows(data: st.DataObject) -> None:
-    """Dead air does not flicker: it stays as it was first said, and its end is said once. A page draws it no shorter than its threshold."""
+    """Dead air does not flicker: it stays as it was first said, and its end is said once. A page
+    draws it no shorter than its threshold.
+    """
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
-    pauses = data.draw(st.lists(st.sampled_from([0, 0, 400, 4_000, 20_000]), min_size=1, max_size=8))
+    pauses = data.draw(
+        st.lists(st.sampled_from([0, 0, 400, 4_000, 20_000]), min_size=1, max_size=8)
+    )
     evaluator, now_ms = fresh(), T0_MS
     effects: list[Effect] = []
     for place, arrival in enumerate(arrivals):
         now_ms += STEP_MS + pauses[place % len(pauses)]
-        effects += [*evaluator.receive(replace(arrival, broker_time_ms=now_ms)), *evaluator.advance(now_ms)]
+        effects += [
+            *evaluator.receive(replace(arrival, broker_time_ms=now_ms)),
+            *evaluator.advance(now_ms),
+        ]
     effects += evaluator.advance(now_ms + LONG_AFTER_MS)
     shown: dict[int, tuple[Silence, ...]] = {}
     for row in rows_of(effects):
@@ -92,7 +103,9 @@ def test_a_silence_keeps_its_times_while_its_call_grows(data: st.DataObject) -> 
         assert len(before) <= len(row.dead_air)
         for earlier, silence in zip(before, row.dead_air, strict=False):
             assert silence == (
-                structs.replace(earlier, until_ms=silence.until_ms) if earlier.until_ms is None else earlier
+                structs.replace(earlier, until_ms=silence.until_ms)
+                if earlier.until_ms is None
+                else earlier
             )
         shown[row.turn] = row.dead_air
 
@@ -127,7 +140,9 @@ def test_every_call_ends_with_its_closed_row(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_the_pace_of_closing_changes_nothing(data: st.DataObject) -> None:
-    """Calls that are over wait until there is time to close them; meanwhile others go on, and some begin."""
+    """Calls that are over wait until there is time to close them; meanwhile others go on, and some
+    begin.
+    """
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
     pauses = data.draw(st.lists(st.sampled_from([0, 0, 0, 400, 10**9]), min_size=1, max_size=8))
@@ -141,7 +156,9 @@ def test_the_pace_of_closing_changes_nothing(data: st.DataObject) -> None:
             out = effects[id(each)]
             for key in (arrival.conversation_id, f"another, begun at {now_ms // 10**9}"):
                 offset = 2 * arrival.offset + (key != arrival.conversation_id)
-                out += each.receive(replace(arrival, conversation_id=key, broker_time_ms=now_ms, offset=offset))
+                out += each.receive(
+                    replace(arrival, conversation_id=key, broker_time_ms=now_ms, offset=offset)
+                )
             out += each.pass_time(now_ms) if each is slow else each.advance(now_ms)
         if closes[place % len(closes)]:
             effects[id(slow)] += slow.close_some()
@@ -156,7 +173,9 @@ def _by_call(effects: list[Effect]) -> dict[str, list[Row]]:
 
 
 def decided(effects: Sequence[Effect]) -> dict[Subject, tuple[Json, list[str]]]:
-    """By subject: what time has decided in the end, and what has counted. How many rows that is depends on the steps."""
+    """By subject: what time has decided in the end, and what has counted. How many rows that is
+    depends on the steps.
+    """
     rows = rows_of(effects)
     news: dict[Subject, list[str]] = {}
     for row in rows:
@@ -164,6 +183,9 @@ def decided(effects: Sequence[Effect]) -> dict[Subject, tuple[Json, list[str]]]:
             news.setdefault(subject_of(row), []).extend(row.news)
     how = {"revision", "news", "known_ms"}
     return {
-        subject: ({name: part for name, part in to_builtins(row).items() if name not in how}, news.get(subject, []))
+        subject: (
+            {name: part for name, part in to_builtins(row).items() if name not in how},
+            news.get(subject, []),
+        )
         for subject, row in newest(rows).items()
     }

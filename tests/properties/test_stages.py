@@ -1,4 +1,6 @@
-"""Latency by stage: the same for any order of the numbers, repeats or crashes; each stage is counted once."""
+"""Latency by stage: the same for any order of the numbers, repeats or crashes; each stage is
+counted once.
+"""
 
 import json
 import random
@@ -25,16 +27,23 @@ from tests.support.laws import examples
 
 LONG_AFTER_MS = 10**9
 
-_seconds = st.sampled_from([0.0, 0.125, 0.25, 0.25, 0.5, 700.0])  # so that several begin at once, to the last bit
+_seconds = st.sampled_from(
+    [0.0, 0.125, 0.25, 0.25, 0.5, 700.0]
+)  # so that several begin at once, to the last bit
 _processors = st.sampled_from(["OneSTTService#0", "OneLLMService#0", "OneTTSService#0", "Camera#0"])
 _parts = st.fixed_dictionaries(
-    {"key": st.sampled_from(["llm_inference", "llm_tool_call", "pipeline", "of tomorrow"]), "duration_secs": _seconds}
+    {
+        "key": st.sampled_from(["llm_inference", "llm_tool_call", "pipeline", "of tomorrow"]),
+        "duration_secs": _seconds,
+    }
 )
 _call_began_s = T0_MS / 1000
 _numbers = st.one_of(
     st.fixed_dictionaries(
         {
-            "type": st.sampled_from(["TTFBMetricsData", "ProcessingMetricsData", "TextAggregationMetricsData"]),
+            "type": st.sampled_from(
+                ["TTFBMetricsData", "ProcessingMetricsData", "TextAggregationMetricsData"]
+            ),
             "processor": _processors,
             "model": st.sampled_from([None, "m"]),
             "value": _seconds,
@@ -47,7 +56,9 @@ _numbers = st.one_of(
             "data": st.fixed_dictionaries(
                 {
                     "kind": st.just("function_call_completed"),
-                    "in_progress_at": st.integers(0, 5).map(lambda after_s: _call_began_s + after_s),
+                    "in_progress_at": st.integers(0, 5).map(
+                        lambda after_s: _call_began_s + after_s
+                    ),
                 }
             ),
         }
@@ -55,7 +66,9 @@ _numbers = st.one_of(
     st.fixed_dictionaries(
         {
             "type": st.just("latency_breakdown"),
-            "data": st.fixed_dictionaries({"contributions": st.lists(_parts, max_size=4), "user_turn_secs": _seconds}),
+            "data": st.fixed_dictionaries(
+                {"contributions": st.lists(_parts, max_size=4), "user_turn_secs": _seconds}
+            ),
         }
     ),
     st.fixed_dictionaries(
@@ -77,11 +90,18 @@ _numbers = st.one_of(
 
 @st.composite
 def talks(draw: st.DrawFn) -> list[Json]:
-    """A call as pipecat reports it: speakers with times of their own, and numbers at any time, several at once too."""
+    """A call as pipecat reports it: speakers with times of their own, and numbers at any time,
+    several at once too.
+    """
     events: list[Json] = []
     at_ms = 0
     for _ in range(draw(st.integers(1, 4))):
-        for kind in ("user_speech_started", "user_speech_stopped", "bot_speech_started", "bot_speech_stopped"):
+        for kind in (
+            "user_speech_started",
+            "user_speech_stopped",
+            "bot_speech_started",
+            "bot_speech_stopped",
+        ):
             at_ms += draw(st.integers(1, 15)) * 100 + 1
             if draw(st.integers(0, 3)):  # without the bot in between, a turn has several starts
                 moment = {"kind": kind, "timestamp": (T0_MS + at_ms) / 1000}
@@ -95,15 +115,21 @@ def arrivals(events: Iterable[Json]) -> list[Arrival]:
     next_offset: Counter[InputSource] = Counter()
     for event in events:
         source = InputSource.AUDIT if "message_type" in event else InputSource.PIPECAT
-        wire = {"timestamp": T0_MS + event["at_ms"]} | {key: event[key] for key in event if key != "at_ms"}
+        wire = {"timestamp": T0_MS + event["at_ms"]} | {
+            key: event[key] for key in event if key != "at_ms"
+        }
         value = json.dumps(wire).encode()
         found = decode(source, value)
-        result.append(Arrival(source, next_offset[source], T0_MS + 60_000, "call", found, value, None))
+        result.append(
+            Arrival(source, next_offset[source], T0_MS + 60_000, "call", found, value, None)
+        )
         next_offset[source] += 1
     return result
 
 
-def folded(evaluator: PartitionEvaluator, log: Sequence[Arrival], *, closes: bool = True) -> list[Effect]:
+def folded(
+    evaluator: PartitionEvaluator, log: Sequence[Arrival], *, closes: bool = True
+) -> list[Effect]:
     effects = [effect for arrival in log for effect in evaluator.receive(arrival)]
     return [*effects, *evaluator.advance(T0_MS + LONG_AFTER_MS)] if closes else effects
 
@@ -119,7 +145,9 @@ def final_stages(rows: Sequence[Row]) -> dict[int, tuple[StageLatency, ...]]:
 
 
 def transcript_metrics(evaluator: PartitionEvaluator) -> list[Any]:
-    """The transcript's values of each turn, tokens included, if the call closed now: then every turn is looked at."""
+    """The transcript's values of each turn, tokens included, if the call closed now: then every
+    turn is looked at.
+    """
     call = evaluator._calls["call"]
     stages, live, heard = call._measures.stages, call.live, call.live.heard()
     stages.stale_turns(heard, set(live.machine.turns))
@@ -151,7 +179,9 @@ def test_any_order_of_arrival_gives_the_same_stages(events: list[Json], seed: in
 
 @examples(times=2)
 @given(talks(), st.integers(0, 1000))
-def test_whenever_turns_are_measured_their_stages_are_those_worked_out_again(events: list[Json], seed: int) -> None:
+def test_whenever_turns_are_measured_their_stages_are_those_worked_out_again(
+    events: list[Json], seed: int
+) -> None:
     evaluator = fresh()
     measured = MeasuredTurns(evaluator)
     for arrival in arrivals(shuffled(events, seed)):

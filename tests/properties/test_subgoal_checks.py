@@ -1,4 +1,6 @@
-"""Checks by code: turn by turn they reach the result of the definition for the whole call, whatever changed on the way."""
+"""Checks by code: turn by turn they reach the result of the definition for the whole call, whatever
+changed on the way.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from consumers.engine.goals.checks import CalledTool, CheckPlan, CheckState, SubgoalChecks, TurnFacts
+from consumers.engine.goals.checks import (
+    CalledTool,
+    CheckPlan,
+    CheckState,
+    SubgoalChecks,
+    TurnFacts,
+)
 from schemas.goals.checks import CHECKS, CodeCheck, with_depths
 from schemas.goals.goal_set import GoalSet
 
@@ -44,11 +52,21 @@ _leaves = st.one_of(
 def _grown(checks: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
     several = st.lists(checks, min_size=1, max_size=3)
     return st.one_of(
-        st.builds(lambda kind, parts: {"kind": kind, "checks": parts}, st.sampled_from(["all_of", "any_of"]), several),
-        st.builds(lambda part: {"kind": "not", "check": part}, checks),
-        st.builds(lambda part, turns: {"kind": "within", "turns": turns, "check": part}, checks, st.integers(1, 5)),
         st.builds(
-            lambda part, s: {"kind": "within", "seconds": s, "check": part}, checks, st.sampled_from([1, 5, 9.5])
+            lambda kind, parts: {"kind": kind, "checks": parts},
+            st.sampled_from(["all_of", "any_of"]),
+            several,
+        ),
+        st.builds(lambda part: {"kind": "not", "check": part}, checks),
+        st.builds(
+            lambda part, turns: {"kind": "within", "turns": turns, "check": part},
+            checks,
+            st.integers(1, 5),
+        ),
+        st.builds(
+            lambda part, s: {"kind": "within", "seconds": s, "check": part},
+            checks,
+            st.sampled_from([1, 5, 9.5]),
         ),
     )
 
@@ -99,7 +117,9 @@ def test_the_laws_hold_of_every_kind_of_check() -> None:
 
 
 def plan_of(*wanted: Json) -> CheckPlan:
-    subgoals = [{"id": str(number), "details": "d", "check": check} for number, check in enumerate(wanted)]
+    subgoals = [
+        {"id": str(number), "details": "d", "check": check} for number, check in enumerate(wanted)
+    ]
     return CheckPlan(GoalSet.model_validate({"id": "x", "subgoals": subgoals}))
 
 
@@ -110,8 +130,9 @@ def fed(plan: CheckPlan, call: Turns) -> SubgoalChecks:
     return state
 
 
-# The definition, of a call as far as it is known, without any turn being more than a member of a set: which of true, false
-# and open a check is. Where it is decided is then the first beginning of the call of which it is known.
+# The definition, of a call as far as it is known, without any turn being more than a member of a
+# set: which of true, false and open a check is. Where it is decided is then the first beginning of
+# the call of which it is known.
 
 
 def truth(check: Json, call: Turns, *, is_over: bool, limits: Sequence[Json] = ()) -> bool | None:
@@ -154,7 +175,10 @@ def _is_timely_for(limit: Json, number: int, call: Turns) -> bool | None:
 def _is_past(limit: Json, call: Turns) -> bool:
     if "turns" in limit:
         return any(number >= limit["turns"] for number in call)
-    return any((after := _after_ms(number, call)) is not None and after > limit["seconds"] * 1_000 for number in call)
+    return any(
+        (after := _after_ms(number, call)) is not None and after > limit["seconds"] * 1_000
+        for number in call
+    )
 
 
 def _after_ms(number: int, call: Turns) -> int | None:
@@ -164,7 +188,9 @@ def _after_ms(number: int, call: Turns) -> int | None:
 
 
 def _holds(check: Json, turn: TurnFacts) -> bool | None:
-    """None where that hangs on something that is withheld: on either side of it, the answer would be another."""
+    """None where that hangs on something that is withheld: on either side of it, the answer would
+    be another.
+    """
     if check["kind"] == "says":
         words = turn.user_words if check["speaker"] == "user" else turn.assistant_words
         return words in check["pattern"].split("|")
@@ -178,7 +204,11 @@ def _possible(call: CalledTool) -> list[CalledTool]:
     """The call with everything that the withheld parts of it can be."""
     outcomes = [True, False] if call.is_withheld and call.is_success is None else [call.is_success]
     arguments = [{}, {"n": 0}, {"n": 1}, {"n": 2}] if call.lacks_arguments else [call.arguments]
-    return [call._replace(is_success=outcome, arguments=each) for outcome in outcomes for each in arguments]
+    return [
+        call._replace(is_success=outcome, arguments=each)
+        for outcome in outcomes
+        for each in arguments
+    ]
 
 
 def _is_wanted(check: Json, call: CalledTool) -> bool:
@@ -191,7 +221,9 @@ def _is_wanted(check: Json, call: CalledTool) -> bool:
 
 
 def _fits(wanted: Any, given: int | None) -> bool:
-    return given is not None and (given == wanted if isinstance(wanted, int) else given <= wanted["at_most"])
+    return given is not None and (
+        given == wanted if isinstance(wanted, int) else given <= wanted["at_most"]
+    )
 
 
 def defined(check: Json, call: Turns, *, is_over: bool) -> tuple[CheckState, int | None]:
@@ -205,7 +237,9 @@ def defined(check: Json, call: Turns, *, is_over: bool) -> tuple[CheckState, int
 
 
 @given(checks, calls, st.booleans())
-def test_a_check_is_what_the_definition_says(check: Json, call: dict[int, TurnFacts], is_over: bool) -> None:
+def test_a_check_is_what_the_definition_says(
+    check: Json, call: dict[int, TurnFacts], is_over: bool
+) -> None:
     found = fed(plan_of(check), call).results(is_over=is_over)["0"]
     assert (found.state, found.turn) == defined(check, call, is_over=is_over)
 

@@ -1,4 +1,6 @@
-"""Nothing that a producer can write, and no limit, makes the engine fail: it folds, or says why it does not."""
+"""Nothing that a producer can write, and no limit, makes the engine fail: it folds, or says why it
+does not.
+"""
 
 import json
 from typing import Any, NamedTuple
@@ -15,7 +17,12 @@ from schemas.quarantine import QuarantineRecord
 from schemas.rows import CallRow
 from tests.properties.evaluation import end_of, fresh, outcomes_of
 from tests.properties.steered_calls import MOMENTS, STRANGE, drawn
-from tests.support.calls.strategies import AUDIO_EVENTS, AUDIT_EVENTS, OTHER_SIMULATOR_EVENTS, PIPECAT_EVENTS
+from tests.support.calls.strategies import (
+    AUDIO_EVENTS,
+    AUDIT_EVENTS,
+    OTHER_SIMULATOR_EVENTS,
+    PIPECAT_EVENTS,
+)
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import rows_of
 from tests.support.laws import examples
@@ -55,7 +62,9 @@ def test_any_sequence_of_valid_events_is_folded(data: st.DataObject, limits: Lim
         assert wakeup_ms is None or wakeup_ms > arrival.broker_time_ms
     effects += evaluator.advance(end_of(arrivals))
     assert evaluator.open_calls == ()
-    assert sum(count.by for count in outcomes_of(evaluator)) == len(arrivals), "every event has one outcome"
+    assert sum(count.by for count in outcomes_of(evaluator)) == len(arrivals), (
+        "every event has one outcome"
+    )
     closed: dict[str, int] = {}
     for row in rows_of(effects):
         is_closed = isinstance(row, CallRow) and row.state == "closed"
@@ -84,7 +93,8 @@ _scalars = st.one_of(
     st.sampled_from([1e308, -1e308, 10**400, "10" * 200, 1e22, -1, "1790000000000", "x" * 40_000]),
 )
 _values = st.recursive(
-    _scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+    _scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
 _A, _P, _E = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS
 DETAILS = {**EXAMPLES["TurnDetails"], "turn_at": 1_790_000_000_500, "feedback": {"score": "like"}}
@@ -94,10 +104,19 @@ _templates = st.sampled_from(
         *((_P, event) for event in (*PIPECAT_EVENTS, *STRANGE["pipecat"])),
         *((_E, event) for event in (*OTHER_SIMULATOR_EVENTS, *STRANGE["user_sim"])),
         *((_E, {**event, "audio_timestamp": 1790000000.5}) for event in AUDIO_EVENTS),
-        *((_P, {"type": "speech_event", "data": {"kind": kind, "timestamp": 1790000000.5}}) for kind in MOMENTS),
-        *((source, {"type": "call_started", "pipeline_type": "s2s", "agent": "desk"}) for source in InputSource),
+        *(
+            (_P, {"type": "speech_event", "data": {"kind": kind, "timestamp": 1790000000.5}})
+            for kind in MOMENTS
+        ),
+        *(
+            (source, {"type": "call_started", "pipeline_type": "s2s", "agent": "desk"})
+            for source in InputSource
+        ),
         *((source, {"type": "call_ended", "reason": "goodbye"}) for source in InputSource),
-        *((source, {"type": "user_text_updated", "text": "Hello", "turn_id": 3}) for source in InputSource),
+        *(
+            (source, {"type": "user_text_updated", "text": "Hello", "turn_id": 3})
+            for source in InputSource
+        ),
         *((source, DETAILS) for source in InputSource),
     ]
 )
@@ -118,8 +137,12 @@ def _almost_valid(draw: st.DrawFn) -> tuple[InputSource, bytes]:
 
 
 _junk = st.one_of(st.none(), st.binary(max_size=60), _values.map(json.dumps).map(str.encode))
-_inputs = st.one_of(_almost_valid(), _almost_valid(), st.tuples(st.sampled_from(InputSource), _junk))
-_header_values = st.one_of(st.binary(max_size=12), st.sampled_from([b"7" * 5000, b"7", b"callgauge.elevenlabs.x.v1"]))
+_inputs = st.one_of(
+    _almost_valid(), _almost_valid(), st.tuples(st.sampled_from(InputSource), _junk)
+)
+_header_values = st.one_of(
+    st.binary(max_size=12), st.sampled_from([b"7" * 5000, b"7", b"callgauge.elevenlabs.x.v1"])
+)
 _header_names = st.sampled_from(["ce_id", "ce_source", "ce_type", "ce_sequence", "other"])
 _records = st.builds(
     Record,

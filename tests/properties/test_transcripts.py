@@ -1,4 +1,6 @@
-"""Any call, in any order of arrival, with any events in between, has one transcript of the right format at its close."""
+"""Any call, in any order of arrival, with any events in between, has one transcript of the right
+format at its close.
+"""
 
 import json
 from typing import Any
@@ -54,13 +56,19 @@ def test_any_call_has_a_transcript_that_the_sdk_takes(data: st.DataObject) -> No
     assert called >= {use["request_id"] for use in results if use["tool_latency_secs"] > 0}
     ran = {use["request_id"] for use in calls if use["tool_has_been_called"]}
     assert ran == called & {use["request_id"] for use in results}
-    possible = {request_id(str(call["id"]), turn, index) for turn in range(-1, 100) for index in range(len(calls) + 9)}
+    possible = {
+        request_id(str(call["id"]), turn, index)
+        for turn in range(-1, 100)
+        for index in range(len(calls) + 9)
+    }
     assert {use["request_id"] for use in (*calls, *results)} <= possible
 
 
 @given(st.data())
 def test_the_order_of_the_topics_changes_no_transcript(data: st.DataObject) -> None:
-    """Control events contradict each other in some calls, and then the last to come counts: these have one only."""
+    """Control events contradict each other in some calls, and then the last to come counts: these
+    have one only.
+    """
     call, order = drawn(data, updates=False)
     other = data.draw(steered_arrivals(call))
     assert transcript_of(call, order) == transcript_of(call, other)

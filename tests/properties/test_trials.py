@@ -1,4 +1,6 @@
-"""pass@k and pass^k are the shares of all choices of k trials in which one succeeds, and in which all do; intervals are seeded."""
+"""pass@k and pass^k are the shares of all choices of k trials in which one succeeds, and in which
+all do; intervals are seeded.
+"""
 
 from dataclasses import replace
 from itertools import combinations
@@ -15,7 +17,9 @@ from streamer.trials.calls import SubgoalOutcome, Trial
 from streamer.trials.comparison import compared
 from streamer.trials.versus import Versus
 
-GOALS = GoalSet(id="any", subgoals=(Subgoal(id="done", details="it is done", check=Judge(kind="judge")),))
+GOALS = GoalSet(
+    id="any", subgoals=(Subgoal(id="done", details="it is done", check=Judge(kind="judge")),)
+)
 SUCCESSES = st.lists(st.sampled_from([True, False, "judge_disabled"]), min_size=1, max_size=9)
 
 
@@ -45,10 +49,16 @@ def test_an_interval_is_seeded_and_as_wide_as_the_normal_one(shift: int) -> None
     before = {f"c{number}": (number * 37 % 60) / 60 for number in range(60)}
     after = {f"c{number + shift}": (number * 23 % 60) ** 2 / 3_600 for number in range(60)}
     lots = [
-        [replace(trial(0, success=True), conversation_id=name, progress=value) for name, value in lot.items()]
+        [
+            replace(trial(0, success=True), conversation_id=name, progress=value)
+            for name, value in lot.items()
+        ]
         for lot in (before, after)
     ]
-    apart, again = (next(each for each in Versus(*lots).changes() if each.measure == "progress") for _ in range(2))
+    apart, again = (
+        next(each for each in Versus(*lots).changes() if each.measure == "progress")
+        for _ in range(2)
+    )
     assert again == apart
     assert apart.is_paired is (shift == 0)
     assert apart.low is not None

@@ -1,4 +1,6 @@
-"""Word errors kept turn by turn are those of the whole call, and the quick way to one spelling is the slow one's."""
+"""Word errors kept turn by turn are those of the whole call, and the quick way to one spelling is
+the slow one's.
+"""
 
 from unicodedata import category
 
@@ -94,7 +96,9 @@ PUNCTUATION = (
 
 WORDS = st.sampled_from(PLAIN + NUMBERS + MARKS + PUNCTUATION)
 TEXTS = st.one_of(
-    st.lists(WORDS, max_size=9).map(" ".join), st.lists(WORDS, max_size=5).map("".join), st.text(max_size=20)
+    st.lists(WORDS, max_size=9).map(" ".join),
+    st.lists(WORDS, max_size=5).map("".join),
+    st.text(max_size=20),
 )
 PAIRS = st.tuples(TEXTS, TEXTS)
 CHANGES = st.lists(st.tuples(st.integers(-1, 4), st.one_of(st.none(), PAIRS)), max_size=12)
@@ -134,7 +138,10 @@ def test_sums_are_those_of_the_turns_that_are_left(
             has_changed = kept.put(turn, *pair)
         assert has_changed or (kept.sums, dict(kept.turns)) == before
     again = WordErrors(language)
-    again.put_all({turn: one for turn, (one, _) in left.items()}, {turn: other for turn, (_, other) in left.items()})
+    again.put_all(
+        {turn: one for turn, (one, _) in left.items()},
+        {turn: other for turn, (_, other) in left.items()},
+    )
     assert (kept.sums, dict(kept.turns)) == (again.sums, dict(again.turns))
     assert kept.result() == again.result()
     parts = [tuple(turn.sums) for turn in kept.turns.values()]
@@ -159,7 +166,11 @@ def test_rules_that_cannot_be_met_change_nothing(text: str) -> None:
     assert SHORT(text) == LONG(text)
 
 
-@given(TEXTS, st.sampled_from(["en", "de", "es", "fr", "fr-CA", "hi", "ja", "zh", "ko", "it"]), st.booleans())
+@given(
+    TEXTS,
+    st.sampled_from(["en", "de", "es", "fr", "fr-CA", "hi", "ja", "zh", "ko", "it"]),
+    st.booleans(),
+)
 def test_a_spelling_has_no_punctuation(text: str, language: str, as_eva: bool) -> None:
     if "\\" in text:
         return  # an escape that cannot be read leaves the text as it was

@@ -33,7 +33,9 @@ class Place(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A sentence as it was said, the places of its personal data, and its expected text after redaction."""
+    """A sentence as it was said, the places of its personal data, and its expected text after
+    redaction.
+    """
 
     text: str
     places: tuple[Place, ...]
@@ -55,7 +57,9 @@ def labelled(said: str) -> Labelled:
 
 def read(path: Path) -> list[Labelled]:
     """The sentences of a file, one JSON object a line."""
-    return [labelled(json.loads(line)["said"]) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        labelled(json.loads(line)["said"]) for line in path.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def places_in(text: str, redacted: str) -> list[Place]:
@@ -102,11 +106,14 @@ def measured(sentences: Iterable[Labelled], redactor: Redactor) -> Figures:
         taken = places_in(sentence.text, redacted)
         for place in sentence.places:
             is_found = any(
-                each.type is place.type and each.start <= place.start and place.end <= each.end for each in taken
+                each.type is place.type and each.start <= place.start and place.end <= each.end
+                for each in taken
             )
             (figures.found if is_found else figures.missed)[place.type] += 1
         for each in taken:
-            if not any(place.start < each.end and each.start < place.end for place in sentence.places):
+            if not any(
+                place.start < each.end and each.start < place.end for place in sentence.places
+            ):
                 figures.wrong[each.type] += 1
         if redacted != sentence.expected:
             figures.inexact.append(f"{sentence.expected!r} left as {redacted!r}")

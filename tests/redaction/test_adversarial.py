@@ -1,4 +1,6 @@
-"""No text costs the redactor more time than its length is worth: each of these has the maximum length."""
+"""No text costs the redactor more time than its length is worth: each of these has the maximum
+length.
+"""
 
 import time
 

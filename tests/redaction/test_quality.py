@@ -1,4 +1,6 @@
-"""Precision and recall of the redactor on sentences that were labelled by hand; its page has these figures."""
+"""Precision and recall of the redactor on sentences that were labelled by hand; its page has these
+figures.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -48,7 +50,9 @@ def judged(request: pytest.FixtureRequest) -> tuple[Figures, float, float]:
 
 
 @pytest.mark.parametrize("detector", Detector)
-def test_precision_and_recall_stay_above_their_floors(judged: tuple[Figures, float, float], detector: Detector) -> None:
+def test_precision_and_recall_stay_above_their_floors(
+    judged: tuple[Figures, float, float], detector: Detector
+) -> None:
     figures, least_precision, least_recall = judged
     assert figures.precision(detector) >= least_precision, figures.inexact
     assert figures.recall(detector) >= least_recall, figures.inexact
@@ -67,7 +71,9 @@ def test_the_sets_are_large_and_have_nothing_in_common() -> None:
     for each in (sentences, held_out):
         types = Counter(place.type for sentence in each for place in sentence.places)
         assert all(types[detector] >= 9 for detector in Detector), types
-        assert sum(not sentence.places for sentence in each) >= 20, "without hard cases precision says nothing"
+        assert sum(not sentence.places for sentence in each) >= 20, (
+            "without hard cases precision says nothing"
+        )
 
 
 def test_the_sets_of_five_languages_are_large_and_a_third_is_harmless() -> None:
@@ -88,7 +94,8 @@ def test_a_redactor_that_finds_nothing_or_everything_is_seen() -> None:
     nothing = measured(sentences, blind)
     assert all(nothing.recall(detector) == 0 for detector in Detector)
     hasty = Redactor()
-    hasty._redact = lambda text, lead: "[PHONE]" if text else text  # type: ignore[method-assign]  # a redactor that is wrong
+    # a redactor that is wrong
+    hasty._redact = lambda text, lead: "[PHONE]" if text else text  # type: ignore[method-assign]
     assert measured(sentences, hasty).precision(Detector.PHONE) < 0.5
 
 

@@ -1,7 +1,9 @@
-"""The reference result: one call's three streams in, the batch context out, everything computed anew.
+"""The reference result: one call's three streams in, the batch context out, everything computed
+anew.
 
-Written only from the numbered rules of the processor specification (P, M, 5.x and E numbers in the comments). It is
-literal rather than fast and shares no code with the engine. The engine's properties compare against it.
+Written only from the numbered rules of the processor specification (P, M, 5.x and E numbers in the
+comments). It is literal rather than fast and shares no code with the engine. The engine's
+properties compare against it.
 """
 
 import itertools
@@ -19,7 +21,15 @@ CUT_BY_ASSISTANT = "[likely cut off by assistant]"
 CUT_ITSELF = "[speaker likely cut itself off]"
 LIKELY_INTERRUPTION = "[likely interruption]"
 PAUSE = "[pause]"
-LABELS = (ASSISTANT_INTERRUPTS, USER_INTERRUPTS, CUT_BY_USER, CUT_BY_ASSISTANT, CUT_ITSELF, LIKELY_INTERRUPTION, PAUSE)
+LABELS = (
+    ASSISTANT_INTERRUPTS,
+    USER_INTERRUPTS,
+    CUT_BY_USER,
+    CUT_BY_ASSISTANT,
+    CUT_ITSELF,
+    LIKELY_INTERRUPTION,
+    PAUSE,
+)
 GENERIC_ERROR = "I'm sorry, I encountered an error processing your request."
 ROLES = {
     "simulated_user": "user",
@@ -33,7 +43,9 @@ MINIMUM_KEPT_CHARACTERS = 20  # a shorter spoken prefix counts as a chance match
 
 
 class Event(NamedTuple):
-    """One entry of the merged history; `data` is the audit value, the group's text or the simulator's other keys."""
+    """One entry of the merged history; `data` is the audit value, the group's text or the
+    simulator's other keys.
+    """
 
     time_ms: int
     source: str
@@ -42,7 +54,9 @@ class Event(NamedTuple):
 
 
 def batch_context(call: Json) -> Json:
-    """Recompute the context of a wire-level call, or of any prefix of its streams, in the conformance encoding."""
+    """Recompute the context of a wire-level call, or of any prefix of its streams, in the
+    conformance encoding.
+    """
     pipeline_type, reason, history = given(call)
     machine = Machine(pipeline_type)
     for event in history:
@@ -51,7 +65,9 @@ def batch_context(call: Json) -> Json:
 
 
 def turns_spoken_over(call: Json) -> set[int]:
-    """The turns in which the user began to speak while the assistant was heard, whatever EVA's flag says of them."""
+    """The turns in which the user began to speak while the assistant was heard, whatever EVA's flag
+    says of them.
+    """
     pipeline_type, _, history = given(call)
     machine, is_heard, turns = Machine(pipeline_type), False, set[int]()
     for event in history:
@@ -66,7 +82,9 @@ def turns_spoken_over(call: Json) -> set[int]:
 
 
 def given(call: Json) -> tuple[str, str | None, list[Event]]:
-    """The kind of agent, why the call ended, and its history, of a wire-level call or of any prefix of its streams."""
+    """The kind of agent, why the call ended, and its history, of a wire-level call or of any prefix
+    of its streams.
+    """
     pipeline_type = call.get("pipeline_type") or "cascade"
     reason = call.get("conversation_ended_reason")
     audit = list(call.get("audit") or [])
@@ -81,13 +99,22 @@ def given(call: Json) -> tuple[str, str | None, list[Event]]:
     return pipeline_type, reason, merged_history(audit, pipecat, call.get("user_sim") or [])
 
 
-def merged_history(audit: Iterable[Json], pipecat: Iterable[Json], simulator: Iterable[Json]) -> list[Event]:
-    history = [*audit_events(audit), *text_groups(spoken_lines(pipecat)), *simulator_events(simulator)]
-    return sorted(history, key=lambda event: event.time_ms)  # M1: stable, so a tie keeps source order, then file order
+def merged_history(
+    audit: Iterable[Json], pipecat: Iterable[Json], simulator: Iterable[Json]
+) -> list[Event]:
+    history = [
+        *audit_events(audit),
+        *text_groups(spoken_lines(pipecat)),
+        *simulator_events(simulator),
+    ]
+    return sorted(
+        history, key=lambda event: event.time_ms
+    )  # M1: stable, so a tie keeps source order, then file order
 
 
 def replace_user_text(audit: list[Json], control: Json) -> None:
-    """A2: an update names its entry by place or by `turn_id`, or means the last `user` entry; no entry, no change.
+    """A2: an update names its entry by place or by `turn_id`, or means the last `user` entry; no
+    entry, no change.
 
     A `replaces_index` of null says that no `user` entry had arrived when the update did.
     """
@@ -101,7 +128,10 @@ def replace_user_text(audit: list[Json], control: Json) -> None:
 
 
 def audit_events(entries: Iterable[Json]) -> list[Event]:
-    return [Event(int(e["timestamp"]), "audit", e.get("message_type", "unknown"), e["value"]) for e in entries]  # A1
+    return [
+        Event(int(e["timestamp"]), "audit", e.get("message_type", "unknown"), e["value"])
+        for e in entries
+    ]  # A1
 
 
 def simulator_events(lines: Iterable[Json]) -> list[Event]:
@@ -112,7 +142,11 @@ def simulator_events(lines: Iterable[Json]) -> list[Event]:
         if line.get("timestamp") is None:  # S3
             continue
         kind = line.get("type") or line.get("event_type") or "unknown"
-        data = {key: value for key, value in line.items() if key not in ("timestamp", "type", "event_type")}
+        data = {
+            key: value
+            for key, value in line.items()
+            if key not in ("timestamp", "type", "event_type")
+        }
         if "user" in data:
             data["user"] = ROLES.get(data["user"], data["user"])  # S1
         events.append(Event(int(line["timestamp"]), "simulator", kind, data))
@@ -120,11 +154,17 @@ def simulator_events(lines: Iterable[Json]) -> list[Event]:
 
 
 def spoken_lines(lines: Iterable[Json]) -> list[Json]:
-    kept = [line for line in lines if line.get("type") in ("turn_start", "turn_end", "tts_text", "llm_response")]  # P1
+    kept = [
+        line
+        for line in lines
+        if line.get("type") in ("turn_start", "turn_end", "tts_text", "llm_response")
+    ]  # P1
     if any(line["type"] == "tts_text" for line in kept):
         kept = [line for line in kept if line["type"] != "llm_response"]  # P2
         stamps = Counter(line["timestamp"] for line in kept if line["type"] == "tts_text")
-        kept = [line for line in kept if not (is_phrase(line) and stamps[line["timestamp"]] > 1)]  # P3
+        kept = [
+            line for line in kept if not (is_phrase(line) and stamps[line["timestamp"]] > 1)
+        ]  # P3
         kept = [line for index, line in enumerate(kept) if not is_preview(kept, index)]  # P4
     return kept
 
@@ -148,13 +188,17 @@ def is_phrase(line: Json) -> bool:
 
 
 def is_preview(kept: Sequence[Json], index: int) -> bool:
-    """P4: whether the line is a phrase that the next tokens, one for each word, spell out exactly."""
+    """P4: whether the line is a phrase that the next tokens, one for each word, spell
+    out exactly.
+    """
     if not is_phrase(kept[index]):
         return False
     frame = kept[index]["data"]["frame"]
     count = len(frame.split())
     following = kept[index + 1 : index + 1 + count]
-    if len(following) < count or any(line["type"] != "tts_text" or is_phrase(line) for line in following):
+    if len(following) < count or any(
+        line["type"] != "tts_text" or is_phrase(line) for line in following
+    ):
         return False
     return bool(frame == " ".join(line["data"]["frame"] for line in following))
 
@@ -271,7 +315,9 @@ class Machine:
         if self.is_s2s:
             return
         turn, content = self.turn, event.data
-        spoken_of = any(entry.get("role") == "assistant" and entry["turn_id"] == turn for entry in self.trace)
+        spoken_of = any(
+            entry.get("role") == "assistant" and entry["turn_id"] == turn for entry in self.trace
+        )
         if turn in self.a_int and not spoken_of:
             content = joined(ASSISTANT_INTERRUPTS, content)
             kind = "transcribed" if self.pipeline_type == "cascade" else "intended"
@@ -437,7 +483,9 @@ def finish(machine: Machine, history: Sequence[Event], reason: str | None) -> Js
     audio: dict[str, dict[int, list[list[float]] | None]] = {"user": {}, "assistant": {}}
     for (role, turn), starts in machine.starts.items():  # E2
         ends = machine.ends.get((role, turn), [])
-        audio[role][turn] = [[start, ends[i] if i < len(ends) else session_end] for i, start in enumerate(starts)]
+        audio[role][turn] = [
+            [start, ends[i] if i < len(ends) else session_end] for i, start in enumerate(starts)
+        ]
     raw = machine.trace
     trace = group_trace(raw if machine.is_s2s else validated(raw, machine.segments))  # E3, E4
     label_interruptions(trace, machine)  # E5
@@ -535,12 +583,19 @@ def validated(raw: Iterable[Json], segments: dict[int, list[str]]) -> list[Json]
 
 def group_trace(entries: Iterable[Json]) -> list[Json]:
     trace = []
-    for (role, _turn), run in itertools.groupby(entries, key=lambda entry: (entry.get("role"), entry["turn_id"])):  # E4
-        group = [{key: value for key, value in e.items() if key not in ("audit_source", "nudge")} for e in run]
+    for (role, _turn), run in itertools.groupby(
+        entries, key=lambda entry: (entry.get("role"), entry["turn_id"])
+    ):  # E4
+        group = [
+            {key: value for key, value in e.items() if key not in ("audit_source", "nudge")}
+            for e in run
+        ]
         if role is None:
             trace += group
         else:
-            trace.append({**group[0], "content": joined(*(e["content"] for e in group if e["content"]))})
+            trace.append(
+                {**group[0], "content": joined(*(e["content"] for e in group if e["content"]))}
+            )
     return trace
 
 
@@ -550,7 +605,9 @@ def label_interruptions(trace: Iterable[Json], machine: Machine) -> None:
         ("user", machine.u_int, USER_INTERRUPTS),
     ):
         for turn in turns:
-            entries = [entry for entry in trace if entry.get("role") == role and entry["turn_id"] == turn]
+            entries = [
+                entry for entry in trace if entry.get("role") == role and entry["turn_id"] == turn
+            ]
             looked_at = entries[:1] if role == "assistant" else entries
             if entries and not any(entry["content"].startswith(label) for entry in looked_at):
                 entries[0]["content"] = joined(label, entries[0]["content"])
@@ -567,16 +624,24 @@ def reconcile(trace: list[Json], machine: Machine) -> list[Json]:
     intended, transcribed = machine.intended_assistant, machine.transcribed_assistant
     if not trace:  # a
         greeting = intended.get(0)
-        return [{"role": "assistant", "content": greeting, "type": "intended", "turn_id": 0}] if greeting else []
+        return (
+            [{"role": "assistant", "content": greeting, "type": "intended", "turn_id": 0}]
+            if greeting
+            else []
+        )
     if trace[0].get("role") == "user" and trace[0]["turn_id"] > 0:  # b
         moved = next((e for e in trace if e.get("role") == "assistant" and e["turn_id"] == 0), None)
         if moved is not None:
             trace = [moved, *(entry for entry in trace if entry is not moved)]
         elif intended.get(0):
-            trace.insert(0, {"role": "assistant", "content": intended[0], "type": "intended", "turn_id": 0})
+            trace.insert(
+                0, {"role": "assistant", "content": intended[0], "type": "intended", "turn_id": 0}
+            )
         else:
             content = transcribed.get(0)
-            trace.insert(0, {"role": "assistant", "content": content, "type": "transcribed", "turn_id": 0})
+            trace.insert(
+                0, {"role": "assistant", "content": content, "type": "transcribed", "turn_id": 0}
+            )
     if not machine.intended_user:  # c
         return trace
     latest, last = max(machine.intended_user), trace[-1]
@@ -588,10 +653,14 @@ def reconcile(trace: list[Json], machine: Machine) -> list[Json]:
         label_tail(machine, last["turn_id"])
     elif intended:
         turn = max(intended)
-        present = any(entry.get("role") == "assistant" and entry["turn_id"] == turn for entry in trace)
+        present = any(
+            entry.get("role") == "assistant" and entry["turn_id"] == turn for entry in trace
+        )
         if turn >= last["turn_id"] and not present and intended[turn]:
             content = joined(intended[turn], CUT_ITSELF)
-            trace.append({"role": "assistant", "content": content, "type": "intended", "turn_id": turn})
+            trace.append(
+                {"role": "assistant", "content": content, "type": "intended", "turn_id": turn}
+            )
             label_tail(machine, turn)
     if not heard.get(latest):  # d, f
         heard[latest] = said
@@ -606,4 +675,6 @@ def label_tail(machine: Machine, turn: int) -> None:
     if transcribed.get(turn):
         transcribed[turn] = joined(transcribed[turn], CUT_ITSELF)
     else:
-        transcribed[turn] = intended.get(turn)  # None for a nudge in a turn without any assistant text
+        transcribed[turn] = intended.get(
+            turn
+        )  # None for a nudge in a turn without any assistant text

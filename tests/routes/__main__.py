@@ -1,4 +1,5 @@
-"""`python -m tests.routes` goes the ways of strangers: the wheel in an empty environment, `serve`, and a first call of each source.
+"""`python -m tests.routes` goes the ways of strangers: the wheel in an empty environment, `serve`,
+and a first call of each source.
 
 It needs a package index. What an installation takes is measured apart, because it is the network's.
 """
@@ -26,7 +27,9 @@ IN_LIVEKITS: Final = "LiveKit"
 def _made(folder: Path, *installs: list[str]) -> tuple[Path, float]:
     """The Python of a new environment, and the seconds that it took."""
     began = time.monotonic()
-    subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", str(folder)], check=True)
+    subprocess.run(
+        [getattr(sys, "_base_executable", sys.executable), "-m", "venv", str(folder)], check=True
+    )
     for arguments in installs:
         subprocess.run([folder / "bin/pip", "install", "--quiet", *arguments], cwd=ROOT, check=True)
     return folder / "bin/python", time.monotonic() - began
@@ -35,13 +38,16 @@ def _made(folder: Path, *installs: list[str]) -> tuple[Path, float]:
 def _installed_by(page: str) -> list[str]:
     """What the page says to install."""
     return next(
-        found[1].split() for block in blocks_of(page) if (found := re.search(r"^pip install (.*)$", block.text, re.M))
+        found[1].split()
+        for block in blocks_of(page)
+        if (found := re.search(r"^pip install (.*)$", block.text, re.M))
     )
 
 
 def _lines(folder: Path) -> Iterator[str]:
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT], check=True
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT],
+        check=True,
     )
     (wheel,) = folder.glob("callgauge-*.whl")
     python, seconds = _made(folder / "command", [str(wheel)])

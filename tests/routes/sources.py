@@ -1,6 +1,8 @@
-"""How a stranger sees a first call of each source: what its page says, pasted as it stands there, with a free port.
+"""How a stranger sees a first call of each source: what its page says, pasted as it stands there,
+with a free port.
 
-The commands are those of an environment of the stranger's, and bots run in one of their own; `python -m tests.routes` makes both.
+The commands are those of an environment of the stranger's, and bots run in one of their own;
+`python -m tests.routes` makes both.
 """
 
 import json
@@ -46,7 +48,9 @@ class Bots(NamedTuple):
 
 
 class Took(NamedTuple):
-    """Seconds from the command that starts `serve` until it has printed its lines, a call is on the page, and a latency counts."""
+    """Seconds from the command that starts `serve` until it has printed its lines, a call is on the
+    page, and a latency counts.
+    """
 
     ready: float
     on_page: float
@@ -68,9 +72,11 @@ class Reader:
         left = ("CALLGAUGE_", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(left)}
         self._environment = kept | {
-            "PATH": f"{commands}:{os.environ['PATH']}", "XDG_DATA_HOME": str(folder / "data"), "COLUMNS": "200",
+            "PATH": f"{commands}:{os.environ['PATH']}",
+            "XDG_DATA_HOME": str(folder / "data"),
+            "COLUMNS": "200",
             "CALLGAUGE_LOG_FORMAT": "console",
-        }  # fmt: skip
+        }
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -89,31 +95,47 @@ class Reader:
         """Starts `callgauge serve` as the page says, and waits for what it prints."""
         lines = [line for block in blocks_of(page) for line in block.text.splitlines()]
         command = next(
-            (line for line in lines if re.search(r"callgauge serve( --folder \S+)?$", line)), "callgauge serve"
+            (line for line in lines if re.search(r"callgauge serve( --folder \S+)?$", line)),
+            "callgauge serve",
         )
         secret = self.folder / "elevenlabs-webhook"
         secret.write_text(SECRET)
-        self.start("serve", f"{command.replace('/run/secrets/elevenlabs-webhook', str(secret))} --port 0")
-        self.printed = wait_for(lambda: self._text("serve"), lambda: self._printed("pipecat and LiveKit: "), 30)
+        self.start(
+            "serve", f"{command.replace('/run/secrets/elevenlabs-webhook', str(secret))} --port 0"
+        )
+        self.printed = wait_for(
+            lambda: self._text("serve"), lambda: self._printed("pipecat and LiveKit: "), 30
+        )
 
     def paste(self, page: str, *languages: str, having: str = "") -> str:
         """The first block of the page with this text in it, with the address that was printed."""
         blocks = (block.text for block in blocks_of(page) if block.language in languages)
-        return next(text for text in blocks if having in text).replace(AS_WRITTEN, self.address.removeprefix("http://"))
+        return next(text for text in blocks if having in text).replace(
+            AS_WRITTEN, self.address.removeprefix("http://")
+        )
 
     def start(self, name: str, script: str, *arguments: str, **environment: str) -> None:
         """Starts a script of the shell in the folder."""
         with (self.folder / f"{name}.txt").open("wb") as output:
             self._running[name] = subprocess.Popen(
-                ["sh", "-ec", script, name, *arguments], cwd=self.folder, env=self._environment | environment, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                ["sh", "-ec", script, name, *arguments],
+                cwd=self.folder,
+                env=self._environment | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def start_bot(self, script: str, *arguments: str) -> None:
-        """Starts a script of the shell, in which `python` is that of the bots, and the lines of the printed environment hold."""
+        """Starts a script of the shell, in which `python` is that of the bots, and the lines of the
+        printed environment hold.
+        """
         (given,) = re.findall(r"pipecat and LiveKit: (.*)", self.printed)
         path = f"{self.bots.python.parent}:{self._environment['PATH']}"
-        self.start("bot", f"export {given}\n{script}", *arguments, PATH=path, PYTHONPATH=self.bots.path)
+        self.start(
+            "bot", f"export {given}\n{script}", *arguments, PATH=path, PYTHONPATH=self.bots.path
+        )
 
     def sees(self) -> bool:
         """Whether a call is on the page, as a browser gets it."""
@@ -124,7 +146,11 @@ class Reader:
         """Whether a latency counts."""
         self._require_no_failure()
         return (
-            re.search(r"^callgauge_turn_response_latency_seconds_count\S* [1-9]", self._page("metrics"), re.M)
+            re.search(
+                r"^callgauge_turn_response_latency_seconds_count\S* [1-9]",
+                self._page("metrics"),
+                re.M,
+            )
             is not None
         )
 
@@ -142,14 +168,18 @@ class Reader:
 
     def _page(self, name: str) -> str:
         headers = {"Authorization": f"Bearer {self.token}"}
-        return httpx.get(f"{self.address}/{name}", headers=headers, timeout=10).raise_for_status().text
+        return (
+            httpx.get(f"{self.address}/{name}", headers=headers, timeout=10).raise_for_status().text
+        )
 
     def _text(self, name: str) -> str:
         return (self.folder / f"{name}.txt").read_text(errors="replace")
 
     def _require_no_failure(self) -> None:
         for name, process in self._running.items():
-            assert process.poll() in (None, 0), f"{name} ended with {process.poll()}:\n{self._text(name)[-3_000:]}"
+            assert process.poll() in (None, 0), (
+                f"{name} ended with {process.poll()}:\n{self._text(name)[-3_000:]}"
+            )
 
 
 # What a reader of each page does.
@@ -166,23 +196,32 @@ def _pipecat(reader: Reader) -> None:
 
 def _livekit(reader: Reader) -> None:
     attach = reader.paste("docs/sources/livekit.md", "python")
-    reader.start_bot('exec python -W ignore "$@"', str(SESSION), "call", "--turns", "2", "--attach", attach)
+    reader.start_bot(
+        'exec python -W ignore "$@"', str(SESSION), "call", "--turns", "2", "--attach", attach
+    )
 
 
 def _otlp(reader: Reader) -> None:
     export = reader.paste("docs/sources/otlp.md", "sh", having="export")
-    bot = 'exec python -W ignore -m tests.support.pipecat_bots plain --folder . --traces "$OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"'
+    bot = (
+        "exec python -W ignore -m tests.support.pipecat_bots plain --folder . --traces "
+        '"$OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"'
+    )
     reader.start_bot(f"{export}\n{bot}")
 
 
 def _elevenlabs(reader: Reader) -> None:
-    reader.start("webhook", 'exec python3 -c "$1"', reader.paste("docs/sources/elevenlabs.md", "python"))
+    reader.start(
+        "webhook", 'exec python3 -c "$1"', reader.paste("docs/sources/elevenlabs.md", "python")
+    )
 
 
 def _vapi(reader: Reader) -> None:
     server = json.loads(reader.paste("docs/sources/vapi.md", "json"))["server"]
     url = httpx.URL(server["url"])
-    headers = {name: value.replace("TOKEN", reader.token) for name, value in server["headers"].items()}
+    headers = {
+        name: value.replace("TOKEN", reader.token) for name, value in server["headers"].items()
+    }
     with httpx.Client(headers={**headers, "Host": url.host}) as proxy:
         for message in CALL_OF_VAPI:
             proxy.post(f"{reader.address}{url.path}", json=message).raise_for_status()
@@ -192,7 +231,9 @@ def _openai(reader: Reader) -> None:
     events = [{**each} for each in call_of_openai() if not each["type"].startswith("call_")]
     for event in events:  # which the session gives without
         del event["conversation_id"], event["timestamp"]
-    feed = "import sys\nfor event in json.loads(sys.argv[1]):\n    note(event)\n    time.sleep(0.1)\n"
+    feed = (
+        "import sys\nfor event in json.loads(sys.argv[1]):\n    note(event)\n    time.sleep(0.1)\n"
+    )
     end = 'note({"type": "call_ended"}, reason="goodbye")\ntime.sleep(1)\n'
     page = reader.paste("docs/sources/openai-realtime.md", "python")
     reader.start("session", 'exec python3 -c "$@"', f"{page}\n{feed}{end}", json.dumps(events))

@@ -1,5 +1,6 @@
-"""The reference results that callgauge is measured by: those of `tests/conformance/data`, and EVA's own, which are no part of the
-repository. Tests that need EVA's own skip where `CONFORMANCE_DIR` has none.
+"""The reference results that callgauge is measured by: those of `tests/conformance/data`, and EVA's
+own, which are no part of the repository. Tests that need EVA's own skip where `CONFORMANCE_DIR` has
+none.
 """
 
 import os
@@ -17,7 +18,9 @@ _OURS: Final = Path(__file__).parents[1] / "conformance" / "data"
 
 
 def place_of(name: str) -> Path:
-    """Where the file or folder of that name is, or would be: in `CONFORMANCE_DIR`, otherwise in the repository."""
+    """Where the file or folder of that name is, or would be: in `CONFORMANCE_DIR`, otherwise in the
+    repository.
+    """
     ours = _OURS / name
     return ours if ours.exists() and not (CONFORMANCE / name).exists() else CONFORMANCE / name
 

@@ -1,4 +1,6 @@
-"""Logs in files for tests: with a clock of the test, of a process that was killed, and as before anything was decided."""
+"""Logs in files for tests: with a clock of the test, of a process that was killed, and as before
+anything was decided.
+"""
 
 import contextlib
 import sqlite3
@@ -18,7 +20,9 @@ NOW_MS: Final = 1_790_000_000_000
 
 
 class SetClock:
-    """A clock that a test sets. Times that it was told to have come first, one for each look at it."""
+    """A clock that a test sets. Times that it was told to have come first, one for each
+    look at it.
+    """
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.now_ms = now_ms
@@ -35,7 +39,9 @@ class SetClock:
 
 
 @asynccontextmanager
-async def opened(folder: Path, clock: SetClock | None = None, **options: Any) -> AsyncIterator[FileLog]:
+async def opened(
+    folder: Path, clock: SetClock | None = None, **options: Any
+) -> AsyncIterator[FileLog]:
     """An open log, which is closed at the end."""
     log = FileLog(folder, clock_ms=clock or SetClock(), **options)
     log.open()
@@ -53,9 +59,17 @@ async def kill(log: FileLog) -> None:
     log._lock.close()
 
 
-def said(key: str, event_id: str | None = None, value: bytes = b"{}", ce_source: str = "bot") -> OutgoingRecord:
-    """An event of a call on its way into a log; without an id it has none of the headers that name it."""
-    headers = [] if event_id is None else [(SOURCE_HEADER, ce_source.encode()), (ID_HEADER, event_id.encode())]
+def said(
+    key: str, event_id: str | None = None, value: bytes = b"{}", ce_source: str = "bot"
+) -> OutgoingRecord:
+    """An event of a call on its way into a log; without an id it has none of the headers that name
+    it.
+    """
+    headers = (
+        []
+        if event_id is None
+        else [(SOURCE_HEADER, ce_source.encode()), (ID_HEADER, event_id.encode())]
+    )
     return OutgoingRecord(InputSource.PIPECAT, key.encode(), value, headers)
 
 
@@ -63,7 +77,9 @@ def undecided(folder: Path, into: Path) -> None:
     """Copies a log as if no evaluator had ever read it. A process may write it meanwhile."""
     into.mkdir(parents=True, exist_ok=True)
     with (
-        contextlib.closing(sqlite3.connect(f"{(folder / FILE_NAME).as_uri()}?mode=ro", uri=True)) as there,
+        contextlib.closing(
+            sqlite3.connect(f"{(folder / FILE_NAME).as_uri()}?mode=ro", uri=True)
+        ) as there,
         contextlib.closing(sqlite3.connect(into / FILE_NAME)) as copy,
     ):
         there.backup(copy)

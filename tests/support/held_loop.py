@@ -1,4 +1,6 @@
-"""How long one step of an event loop holds it, in processor time: meanwhile nothing else of the process has a turn."""
+"""How long one step of an event loop holds it, in processor time: meanwhile nothing else of the
+process has a turn.
+"""
 
 import asyncio
 import gc
@@ -14,7 +16,9 @@ MOST_SECONDS: Final = 0.05
 
 @contextmanager
 def kept_out_of_collections() -> Iterator[None]:
-    """Keeps the objects of other tests out of collections of cycles: to search them takes longer than any step."""
+    """Keeps the objects of other tests out of collections of cycles: to search them takes longer
+    than any step.
+    """
     gc.collect()
     gc.freeze()
     try:
@@ -54,7 +58,8 @@ class HeldLoop:
 
         self._keeping = kept_out_of_collections()
         self._keeping.__enter__()
-        asyncio.Handle._run = measured  # type: ignore[method-assign,assignment]  # every step of a loop goes through it
+        # every step of a loop goes through it
+        asyncio.Handle._run = measured  # type: ignore[method-assign,assignment]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,6 +1,8 @@
-"""Builds the container image without an engine and without a registry: Debian itself takes the place of the base image.
+"""Builds the container image without an engine and without a registry: Debian itself takes the
+place of the base image.
 
-debootstrap unpacks Debian once for a machine. buildah, with all that it stores in a folder of the test, builds the Dockerfile on it.
+debootstrap unpacks Debian once for a machine. buildah, with all that it stores in a folder of the
+test, builds the Dockerfile on it.
 """
 
 import fcntl
@@ -31,7 +33,8 @@ class Buildah:
 
     Attributes:
         folder: Where they are.
-        driver: How: layers over each other, or where the kernel or the file system cannot do that, whole copies.
+        driver: How: layers over each other, or where the kernel or the file system cannot do that,
+            whole copies.
     """
 
     folder: Path
@@ -39,7 +42,9 @@ class Buildah:
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Buildah":
-        """Returns it with the quickest way of storing that works there. Missing programs are installed where that is allowed."""
+        """Returns it with the quickest way of storing that works there. Missing programs are
+        installed where that is allowed.
+        """
         provide(BUILDAH, DEBOOTSTRAP)
         probe = cls(folder / "probe", "overlay").command("info")
         works = subprocess.run(probe, capture_output=True, timeout=patient(60)).returncode == 0
@@ -47,12 +52,18 @@ class Buildah:
 
     def __call__(self, *arguments: str | Path) -> str:
         """Runs a command and returns its output."""
-        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=patient(_STEP_SECONDS))
+        done = subprocess.run(
+            self.command(*arguments), capture_output=True, text=True, timeout=patient(_STEP_SECONDS)
+        )
         assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
         return done.stdout.strip()
 
     def command(self, *arguments: str | Path) -> list[str]:
-        own = [f"--root={self.folder / 'store'}", f"--runroot={self.folder / 'run'}", f"--storage-driver={self.driver}"]
+        own = [
+            f"--root={self.folder / 'store'}",
+            f"--runroot={self.folder / 'run'}",
+            f"--storage-driver={self.driver}",
+        ]
         return [require_tool("buildah", "apt-get install buildah"), *own, *map(str, arguments)]
 
     def image(self, dockerfile: Path, context: Path, bases: Sequence[str]) -> dict[str, Any]:
@@ -61,11 +72,15 @@ class Buildah:
         Args:
             dockerfile: The file.
             context: The folder that it copies from.
-            bases: Names of the images that it begins with. One with uv in its name becomes this environment's uv, another Debian.
+            bases: Names of the images that it begins with. One with uv in its name becomes this
+                environment's uv, another Debian.
         """
         for name in dict.fromkeys(bases):
-            self._commit(name, Path(sys.executable).with_name("uv") if "/uv:" in name else _debian())
-        # Docker's own format, because the other one has no health check. Host network: the build reaches the registry as we do.
+            self._commit(
+                name, Path(sys.executable).with_name("uv") if "/uv:" in name else _debian()
+            )
+        # Docker's own format, because the other one has no health check. Host network: the build
+        # reaches the registry as we do.
         self(
             "bud",
             "--format=docker",
@@ -76,14 +91,18 @@ class Buildah:
             "--tag=built",
             context,
         )
-        found: dict[str, Any] = json.loads(self("inspect", "--type=image", "built"))["Docker"]["config"]
+        found: dict[str, Any] = json.loads(self("inspect", "--type=image", "built"))["Docker"][
+            "config"
+        ]
         return found
 
     def _commit(self, name: str, content: Path) -> None:
         container = self("from", "scratch")
         if content.suffix == ".tar":
             self("add", "--quiet", container, content, "/")
-            if given := os.environ.get("SSL_CERT_FILE"):  # where a proxy signs the traffic, its certificate is here
+            if given := os.environ.get(
+                "SSL_CERT_FILE"
+            ):  # where a proxy signs the traffic, its certificate is here
                 self("copy", "--quiet", container, given, _CERTIFICATES)
                 self("config", "--env", f"SSL_CERT_FILE={_CERTIFICATES}", container)
         else:
@@ -107,7 +126,9 @@ def _debian() -> Path:
                 [program, "--variant=minbase", f"--include={_PACKAGES}", _RELEASE, str(unpacked)],
                 ["tar", "--directory", str(unpacked), "--create", "--file", str(unfinished), "."],
             ):
-                done = subprocess.run(command, capture_output=True, text=True, timeout=patient(_STEP_SECONDS))
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=patient(_STEP_SECONDS)
+                )
                 assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
             unfinished.rename(archive)
             shutil.rmtree(unpacked)

@@ -1,4 +1,6 @@
-"""An event loop whose time jumps to the next timer, so that a test of a minute takes a millisecond."""
+"""An event loop whose time jumps to the next timer, so that a test of a minute takes a
+millisecond.
+"""
 
 import asyncio
 import selectors

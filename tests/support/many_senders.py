@@ -1,4 +1,5 @@
-"""Many calls of one process that send at a steady rate, whatever becomes of the broker: what a fleet of bots asks of the sender.
+"""Many calls of one process that send at a steady rate, whatever becomes of the broker: what a
+fleet of bots asks of the sender.
 
 `python -m tests.support.many_senders --rate 10000 --seconds 60` prints its figures as JSON.
 """
@@ -50,7 +51,8 @@ async def send(calls: Sequence[Call], rate: int, seconds: float) -> tuple[int, f
     """Sends so many events a second, in turn for each call.
 
     Returns:
-        Their number, and the longest `send` in seconds, but for the time in which there was no processor for it.
+        Their number, and the longest `send` in seconds, but for the time in which there was no
+        processor for it.
     """
     sent, longest_s, begin = 0, 0.0, time.monotonic()
     while (passed_s := time.monotonic() - begin) < seconds:
@@ -68,10 +70,15 @@ async def main() -> None:
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--rate", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--catch-up", type=float, default=120.0, help="how long to wait for what still waits")
+    parser.add_argument(
+        "--catch-up", type=float, default=120.0, help="how long to wait for what still waits"
+    )
     parser.add_argument("--name", default="many")
     given = parser.parse_args()
-    calls = [Call(conversation_id=f"{given.name}-{number}", agent="many") for number in range(given.calls)]
+    calls = [
+        Call(conversation_id=f"{given.name}-{number}", agent="many")
+        for number in range(given.calls)
+    ]
     before_mb, watch = resident_mb(), Watch()
     watching = asyncio.create_task(watch.look())
     sent, longest_s = await send(calls, given.rate, given.seconds)
@@ -83,10 +90,16 @@ async def main() -> None:
     watching.cancel()
     whole = await asyncio.gather(*(call.end() for call in calls))
     figures = {
-        "sent": sent, "lost": sum(sum(call.lost.values()) for call in calls), "is_whole": all(whole), "waiting": waiting,
-        "caught_up_s": caught_up_s, "longest_send_ms": 1000 * longest_s, "late_ms": 1000 * watch.late_s,
-        "grown_mb": watch.most_mb - before_mb, "cpu_s": time.process_time(),
-    }  # fmt: skip
+        "sent": sent,
+        "lost": sum(sum(call.lost.values()) for call in calls),
+        "is_whole": all(whole),
+        "waiting": waiting,
+        "caught_up_s": caught_up_s,
+        "longest_send_ms": 1000 * longest_s,
+        "late_ms": 1000 * watch.late_s,
+        "grown_mb": watch.most_mb - before_mb,
+        "cpu_s": time.process_time(),
+    }
     print(json.dumps(figures))
 
 

@@ -1,4 +1,6 @@
-"""The real servers beside callgauge: Prometheus and Alertmanager, each on a free port of this machine."""
+"""The real servers beside callgauge: Prometheus and Alertmanager, each on a free port of this
+machine.
+"""
 
 import re
 import shutil
@@ -14,26 +16,36 @@ from tests.integration.processes import wait_for
 from tests.support.required_tools import require_tool
 
 T = TypeVar("T")
-ALERTMANAGER_CONFIG: Final = Path(__file__).parents[2] / "deploy" / "alertmanager" / "alertmanager.yml"
+ALERTMANAGER_CONFIG: Final = (
+    Path(__file__).parents[2] / "deploy" / "alertmanager" / "alertmanager.yml"
+)
 TEAMS: Final = ("platform", "voice")
 _ADDRESS = re.compile(r"(?:Listening on|TLS is disabled).*?address=(127\.0\.0\.1:\d+)")
 
 
 @contextmanager
 def alertmanager(config: Path, work: Path) -> Iterator[str]:
-    """Runs Alertmanager with this configuration; gives its address. `work` is a folder for its state and its log."""
+    """Runs Alertmanager with this configuration; gives its address. `work` is a folder for its
+    state and its log.
+    """
     program = require_tool("prometheus-alertmanager", "apt-get install prometheus-alertmanager")
     # Without an address for its cluster it opens no further port.
-    options = [f"--config.file={config}", f"--storage.path={work / 'alertmanager'}", "--cluster.listen-address="]
+    options = [
+        f"--config.file={config}",
+        f"--storage.path={work / 'alertmanager'}",
+        "--cluster.listen-address=",
+    ]
     with _running([program, *options], work / "alertmanager.log") as address:
         yield address
 
 
 @contextmanager
 def shipped_alertmanager(receiver: str, work: Path) -> Iterator[str]:
-    """Runs Alertmanager as it is shipped, but that it sends at once, and everything to `receiver`; gives its address.
+    """Runs Alertmanager as it is shipped, but that it sends at once, and everything to `receiver`;
+    gives its address.
 
-    A page of a team arrives at `/pagerduty` with the key `key-TEAM`, a ticket at `/slack-TEAM`, the watchdog at `/dead-man`.
+    A page of a team arrives at `/pagerduty` with the key `key-TEAM`, a ticket at `/slack-TEAM`, the
+    watchdog at `/dead-man`.
     """
     text = ALERTMANAGER_CONFIG.read_text(encoding="utf-8")
     text = text.replace("http://dead-man.invalid/", f"{receiver}/dead-man")
@@ -54,10 +66,14 @@ def shipped_alertmanager(receiver: str, work: Path) -> Iterator[str]:
 
 @contextmanager
 def prometheus(config: Path, work: Path, *options: str) -> Iterator[str]:
-    """Runs Prometheus with this configuration; gives its address. `work` is a folder; its `prometheus` holds the samples."""
+    """Runs Prometheus with this configuration; gives its address. `work` is a folder; its
+    `prometheus` holds the samples.
+    """
     program = require_tool("prometheus", "apt-get install prometheus")
     storage = f"--storage.tsdb.path={work / 'prometheus'}"
-    with _running([program, f"--config.file={config}", storage, *options], work / "prometheus.log") as address:
+    with _running(
+        [program, f"--config.file={config}", storage, *options], work / "prometheus.log"
+    ) as address:
         yield address
 
 
@@ -65,10 +81,15 @@ def prometheus(config: Path, work: Path, *options: str) -> Iterator[str]:
 def _running(command: list[str], log: Path) -> Iterator[str]:
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [*command, "--web.listen-address=127.0.0.1:0"], stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            [*command, "--web.listen-address=127.0.0.1:0"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
         )
     try:
-        yield "http://" + wait_for(log.read_text, _unless_ended(process, log, lambda: _address_in(log)), 20)
+        yield "http://" + wait_for(
+            log.read_text, _unless_ended(process, log, lambda: _address_in(log)), 20
+        )
     finally:
         process.kill()
         process.wait()
@@ -79,7 +100,9 @@ def _address_in(log: Path) -> str | None:
     return None if found is None else found[1]
 
 
-def _unless_ended(process: "subprocess.Popen[bytes]", log: Path, look: Callable[[], T]) -> Callable[[], T]:
+def _unless_ended(
+    process: "subprocess.Popen[bytes]", log: Path, look: Callable[[], T]
+) -> Callable[[], T]:
     def asked() -> T:
         assert process.poll() is None, log.read_text()
         return look()

@@ -1,4 +1,5 @@
-"""A network of its own for the commands of a test: every port is free in it, and nothing of the world can be reached.
+"""A network of its own for the commands of a test: every port is free in it, and nothing of the
+world can be reached.
 
 The commands also see a `/run` of their own, so a test may put secrets where pages say they are.
 """
@@ -40,26 +41,40 @@ class OwnNetwork:
         """Starts a command in a group of processes of its own, with its output in a file."""
         with output.open("wb") as file:
             return subprocess.Popen(
-                [*self._enter, "env", "--chdir", str(folder), *command], stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                env={**os.environ, **environment}, start_new_session=True,
-            )  # fmt: skip
+                [*self._enter, "env", "--chdir", str(folder), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
 
 
 @contextmanager
 def own_network(secrets: Mapping[str, str]) -> Iterator[OwnNetwork]:
-    """Keeps a network for the length of the block; without the right to make one, the test is skipped."""
+    """Keeps a network for the length of the block; without the right to make one, the test is
+    skipped.
+    """
     if shutil.which("unshare") is None or shutil.which("nsenter") is None:
-        pytest.skip("no network of its own can be made here: unshare and nsenter, of util-linux on Linux, are missing")
+        pytest.skip(
+            "no network of its own can be made here: unshare and nsenter, of util-linux on Linux, "
+            "are missing"
+        )
     arguments = [part for secret in secrets.items() for part in secret]
     keeper = subprocess.Popen(
         ["unshare", "--net", "--mount", "--", sys.executable, "-c", _KEEPER, *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     with keeper:
         assert keeper.stdout is not None
         if keeper.stdout.readline() != "ready\n":
             assert keeper.stderr is not None
-            pytest.skip(f"no network of its own can be made here: {keeper.stderr.read().strip()[-200:]}")
+            pytest.skip(
+                f"no network of its own can be made here: {keeper.stderr.read().strip()[-200:]}"
+            )
         try:
             yield OwnNetwork(keeper.pid)
         finally:

@@ -19,20 +19,28 @@ LONGEST_SECONDS: Final = 600
 NEWEST: Final = CACHE / "promtool-newest" / "usr" / "bin" / "promtool"
 _FETCH_SECONDS: Final = 300
 _SUITE: Final = "sid"
-"""Where Debian has Prometheus 3. Nothing of it is installed: the package is unpacked in the cache."""
+"""Where Debian has Prometheus 3. Nothing of it is installed: the package is unpacked in
+the cache.
+"""
 _KEYS: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 """Debian's own keys, without which nothing is fetched."""
 
 
-def promtool(*arguments: str | Path, program: Path | None = None) -> subprocess.CompletedProcess[str]:
+def promtool(
+    *arguments: str | Path, program: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Runs it, or another one; without it the test is skipped, in CI failed."""
     path = program or require_tool("promtool", "apt-get install prometheus")
-    return subprocess.run([path, *arguments], capture_output=True, text=True, timeout=patient(LONGEST_SECONDS))
+    return subprocess.run(
+        [path, *arguments], capture_output=True, text=True, timeout=patient(LONGEST_SECONDS)
+    )
 
 
 @cache
 def newest_promtool() -> Path:
-    """The path of a promtool of Prometheus 3, fetched once; where that cannot be done the test is skipped, in CI too."""
+    """The path of a promtool of Prometheus 3, fetched once; where that cannot be done the test is
+    skipped, in CI too.
+    """
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "promtool.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -51,18 +59,24 @@ def _fetch() -> None:
         folder = Path(name)
         for part in ("lists/partial", "archives/partial"):
             (folder / part).mkdir(parents=True)
-        sites = _ran("apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", folder=folder)
+        sites = _ran(
+            "apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", folder=folder
+        )
         sources = folder / "sources.list"
         sources.write_text(f"deb [signed-by={_KEYS}] {sites.partition(chr(10))[0]} {_SUITE} main\n")
         options = [
             part
             for option in (
-                f"Dir::Etc::sourcelist={sources}", "Dir::Etc::sourceparts=/dev/null", f"Dir::State={folder}",
-                f"Dir::Cache={folder}", "Dir::State::status=/var/lib/dpkg/status", "Acquire::Languages=none",
+                f"Dir::Etc::sourcelist={sources}",
+                "Dir::Etc::sourceparts=/dev/null",
+                f"Dir::State={folder}",
+                f"Dir::Cache={folder}",
+                "Dir::State::status=/var/lib/dpkg/status",
+                "Acquire::Languages=none",
                 "APT::Sandbox::User=root",
             )
             for part in ("-o", option)
-        ]  # fmt: skip
+        ]
         _ran("apt-get", *options, "update", folder=folder)
         _ran("apt-get", *options, "download", "promtool", folder=folder)
         for package in folder.glob("promtool_*.deb"):
@@ -70,4 +84,6 @@ def _fetch() -> None:
 
 
 def _ran(*command: str, folder: Path) -> str:
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_FETCH_SECONDS).stdout
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=_FETCH_SECONDS
+    ).stdout

@@ -1,7 +1,9 @@
-"""Programs the tests need and pip cannot bring: found, installed where that is allowed, or named in one sentence.
+"""Programs the tests need and pip cannot bring: found, installed where that is allowed, or named in
+one sentence.
 
-`make test` runs this module first. As root on Debian or Ubuntu missing tools are installed with apt; elsewhere the
-sentence says what to install, and a test that needs it is skipped (with CI set, failed: see tests/conftest.py).
+`make test` runs this module first. As root on Debian or Ubuntu missing tools are installed with
+apt; elsewhere the sentence says what to install, and a test that needs it is skipped (with CI set,
+failed: see tests/conftest.py).
 """
 
 import contextlib
@@ -55,7 +57,9 @@ CHROMIUM = Tool("Chromium", "chromium", lambda: shutil.which("chromium") is not 
 
 
 def require_tool(name: str, how: str) -> str:
-    """The path of a program; without it the test is skipped, in CI failed. `how` says how to install it."""
+    """The path of a program; without it the test is skipped, in CI failed. `how` says how to
+    install it.
+    """
     path = shutil.which(name)
     if path is None:
         pytest.skip(f"{MISSING}{name} ({how})")
@@ -75,11 +79,18 @@ def has_docker() -> bool:
 def provide(*tools: Tool) -> tuple[Tool, ...]:
     """Installs missing tools where that is allowed, and returns those that are still missing."""
     missing = tuple(tool for tool in tools if not tool.is_present())
-    if not missing or os.geteuid() != 0 or not Path("/etc/debian_version").exists() or not shutil.which("apt-get"):
+    if (
+        not missing
+        or os.geteuid() != 0
+        or not Path("/etc/debian_version").exists()
+        or not shutil.which("apt-get")
+    ):
         return missing
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "apt.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # apt refuses a second apt at the same time: wait, then look again
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # apt refuses a second apt at the same time: wait, then look again
         missing = tuple(tool for tool in missing if not tool.is_present())
         if missing:
             _install([tool.package for tool in missing])
@@ -89,26 +100,42 @@ def provide(*tools: Tool) -> tuple[Tool, ...]:
 def names(tools: tuple[Tool, ...]) -> str:
     """The tools and how to install them, to be the end of a sentence."""
     packages = " ".join(tool.package for tool in tools)
-    return f"{', '.join(tool.name for tool in tools)} (Debian and Ubuntu: apt-get install {packages})"
+    return (
+        f"{', '.join(tool.name for tool in tools)} (Debian and Ubuntu: apt-get install {packages})"
+    )
 
 
 def _install(packages: list[str]) -> None:
     # Standard error: a process that starts a broker reads the address from standard output.
-    print(f"Installing {' '.join(packages)} with apt-get, which the tests need.", file=sys.stderr, flush=True)
+    print(
+        f"Installing {' '.join(packages)} with apt-get, which the tests need.",
+        file=sys.stderr,
+        flush=True,
+    )
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["install", "--yes", "--quiet", "--no-install-recommends", *packages]
     with _no_services():
         for arguments in (["update", "--quiet"], install):
-            done = subprocess.run(["apt-get", *arguments], env=environment, capture_output=True, text=True)
+            done = subprocess.run(
+                ["apt-get", *arguments], env=environment, capture_output=True, text=True
+            )
             if done.returncode != 0:
                 last = done.stderr.strip().splitlines()[-3:]
-                print(f"apt-get {arguments[0]} failed:", *last, sep="\n  ", file=sys.stderr, flush=True)
+                print(
+                    f"apt-get {arguments[0]} failed:",
+                    *last,
+                    sep="\n  ",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 return
 
 
 @contextlib.contextmanager
 def _no_services() -> Iterator[None]:
-    """Debian starts the service of a package it installs; of `prometheus` only promtool is wanted."""
+    """Debian starts the service of a package it installs; of `prometheus` only promtool
+    is wanted.
+    """
     if _POLICY.exists():  # containers usually have one that says the same
         yield
         return
@@ -127,7 +154,9 @@ def main() -> None:
         without_java = provide(JAVA, MAVEN)
         missing += () if without_java and has_docker() else without_java
     if missing:
-        print(f"Tests that need more are left out, to run them install {names(missing)}.", flush=True)
+        print(
+            f"Tests that need more are left out, to run them install {names(missing)}.", flush=True
+        )
 
 
 if __name__ == "__main__":

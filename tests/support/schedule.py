@@ -17,14 +17,16 @@ _TABLE: Final = Path(__file__).parents[1] / "durations.json"
 _LEAST_SECONDS: Final = 1.0
 """Faster tests are not in the table: nothing is gained by their place."""
 _ONE_BY_ONE: Final = ("tests/drills/test_pipeline.py", "tests/integration/", "tests/properties/")
-"""Files that are too long for one worker. Other files stay together, with the fixtures that their tests share."""
+"""Files that are too long for one worker. Other files stay together, with the fixtures that their
+tests share.
+"""
 _TOGETHER: Final = ("tests/integration/test_process.py", "tests/integration/test_security.py")
 """Files whose tests share slow fixtures: a broker that may be frozen, rights on a secured one."""
 
 
 _IN_A_FRESH_PROCESS: Final = "/test_loop_held.py"
-"""Files that measure steps in milliseconds: in a process that has run thousands of tests, memory is in pieces, and the same step takes
-three times as long.
+"""Files that measure steps in milliseconds: in a process that has run thousands of tests, memory is
+in pieces, and the same step takes three times as long.
 """
 
 _FIRST: Final = "gw0"
@@ -34,7 +36,8 @@ _FIRST_SECONDS: Final = 120
 
 @contextlib.contextmanager
 def after_the_first(worker: str, folder: Path) -> Iterator[None]:
-    """One worker collects alone, the others behind it: in a fresh clone it compiles all that they import, which takes longest.
+    """One worker collects alone, the others behind it: in a fresh clone it compiles all that they
+    import, which takes longest.
 
     Args:
         worker: The name of this one.
@@ -52,7 +55,9 @@ def after_the_first(worker: str, folder: Path) -> Iterator[None]:
 
 
 def arrange(items: list[pytest.Item]) -> None:
-    """Puts the slowest groups first, so that no worker begins one when the others are done; before them what needs a fresh process."""
+    """Puts the slowest groups first, so that no worker begins one when the others are done; before
+    them what needs a fresh process.
+    """
     seconds = known_seconds()
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -80,9 +85,14 @@ class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no t
         config.option.loadscopereorder = False
 
     def remove_node(self, node: Any) -> str | None:
-        """Takes a worker away that ended, and its test, which would end the next worker too. The others get the rest of its tests."""
+        """Takes a worker away that ended, and its test, which would end the next worker too. The
+        others get the rest of its tests.
+        """
         groups = self.assigned_work[node]
-        running = next((test for group in groups.values() for test, is_over in group.items() if not is_over), None)
+        running = next(
+            (test for group in groups.values() for test, is_over in group.items() if not is_over),
+            None,
+        )
         for name, group in list(groups.items()):
             if running in group:
                 group[running] = True
@@ -94,7 +104,8 @@ class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no t
     def schedule(self) -> None:
         """Gives out groups, at the start and when a worker has replaced another one.
 
-        A worker runs a test when it has the next one, too, and the library gives a replacement one group, maybe of one test.
+        A worker runs a test when it has the next one, too, and the library gives a replacement one
+        group, maybe of one test.
         """
         super().schedule()
         for node in self.nodes:
@@ -119,9 +130,19 @@ class Durations:
 
     def pytest_sessionfinish(self) -> None:
         """Tests that did not run keep their rows of the table."""
-        table = {nodeid: seconds for nodeid, seconds in known_seconds().items() if nodeid not in self._seconds}
-        table |= {nodeid: round(taken, 1) for nodeid, taken in self._seconds.items() if taken >= _LEAST_SECONDS}
-        _TABLE.write_text(json.dumps(dict(sorted(table.items())), indent=1, ensure_ascii=False) + "\n")
+        table = {
+            nodeid: seconds
+            for nodeid, seconds in known_seconds().items()
+            if nodeid not in self._seconds
+        }
+        table |= {
+            nodeid: round(taken, 1)
+            for nodeid, taken in self._seconds.items()
+            if taken >= _LEAST_SECONDS
+        }
+        _TABLE.write_text(
+            json.dumps(dict(sorted(table.items())), indent=1, ensure_ascii=False) + "\n"
+        )
 
 
 def known_seconds() -> Mapping[str, float]:

@@ -1,4 +1,6 @@
-"""A sequencer in a process of its own, without other roles: it can be killed, and frozen. Settings are JSON on the command line."""
+"""A sequencer in a process of its own, without other roles: it can be killed, and frozen. Settings
+are JSON on the command line.
+"""
 
 import asyncio
 import json
@@ -63,7 +65,12 @@ class SequencerProcess:
 
 @contextmanager
 def sequencer(
-    output: Path, bootstrap: str, prefix: str, *, behind: Mapping[str, Any] | None = None, **settings: Any
+    output: Path,
+    bootstrap: str,
+    prefix: str,
+    *,
+    behind: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> Iterator[SequencerProcess]:
     """Starts one with a group by its prefix; it is killed at the end if it still runs.
 
@@ -71,11 +78,19 @@ def sequencer(
     """
     kafka = {"bootstrap_servers": bootstrap, "topic_prefix": prefix, "client_id": prefix}
     settings = {"group_id": f"{prefix}sequencer", **settings}
-    command = [sys.executable, "-m", "tests.support.sequencer_process", json.dumps(kafka), json.dumps(settings)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.sequencer_process",
+        json.dumps(kafka),
+        json.dumps(settings),
+    ]
     if behind is not None:
         command.append(json.dumps(behind))
     with output.open("wb") as file:
-        popen = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        popen = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+        )
     try:
         yield SequencerProcess(popen, output)
     finally:
@@ -84,7 +99,8 @@ def sequencer(
 
 
 class Behind(NamedTuple):
-    """An input that is read later than the others, while its leader goes on to tell where it ends: as behind a slow line.
+    """An input that is read later than the others, while its leader goes on to tell where it ends:
+    as behind a slow line.
 
     Attributes:
         topic: The input.
@@ -98,18 +114,30 @@ class Behind(NamedTuple):
         """Makes it so until it is cancelled."""
         topic = kafka.topic(self.topic)
         while True:
-            readers = [shard.reader for shard in sequencer._shards if shard.reader is not None and shard.is_active]
-            late = [(reader, each) for reader in readers for each in reader.inputs.values() if each.tp.topic == topic]
+            readers = [
+                shard.reader
+                for shard in sequencer._shards
+                if shard.reader is not None and shard.is_active
+            ]
+            late = [
+                (reader, each)
+                for reader in readers
+                for each in reader.inputs.values()
+                if each.tp.topic == topic
+            ]
             for reader, each in late:
                 reader._consumer.pause(each.tp)
             await asyncio.sleep(self.seconds if late else STEP_SECONDS)
             for reader, each in late:
                 reader._consumer.resume(each.tp)
-            while any(each.lag_messages for _, each in late):  # noqa: ASYNC110  # reading tells nobody
+            # reading tells nobody
+            while any(each.lag_messages for _, each in late):  # noqa: ASYNC110
                 await asyncio.sleep(STEP_SECONDS)
 
 
-async def _main(kafka: KafkaSettings, settings: SequencerSettings, behind: Behind | None = None) -> None:
+async def _main(
+    kafka: KafkaSettings, settings: SequencerSettings, behind: Behind | None = None
+) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -118,7 +146,9 @@ async def _main(kafka: KafkaSettings, settings: SequencerSettings, behind: Behin
     beside = [asyncio.create_task(_tell(sequencer))]
     if behind is not None:
         beside.append(asyncio.create_task(behind.keep(sequencer, kafka)))
-        beside[-1].add_done_callback(lambda _: stop.set())  # without it the test would prove nothing
+        beside[-1].add_done_callback(
+            lambda _: stop.set()
+        )  # without it the test would prove nothing
     try:
         await sequencer.run(stop)
     finally:

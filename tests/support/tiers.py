@@ -1,6 +1,8 @@
-"""Which tests `make test` runs: those of one process, and one short run of each part on real surroundings. `make test-all` runs the others.
+"""Which tests `make test` runs: those of one process, and one short run of each part on real
+surroundings. `make test-all` runs the others.
 
-A test of `make test` passes on a machine that is three times overloaded: it waits for conditions, and asks nothing about time.
+A test of `make test` passes on a machine that is three times overloaded: it waits for conditions,
+and asks nothing about time.
 """
 
 from collections.abc import Mapping
@@ -13,7 +15,9 @@ ONE_IN: Final = 10
 """One of so many reference calls is compared in `make test`."""
 
 _SURROUNDINGS: Final = ("tests/browser/", "tests/drills/", "tests/integration/")
-"""Tests with a real Kafka, a real browser, real processes. `make test` runs the short ones below alone."""
+"""Tests with a real Kafka, a real browser, real processes. `make test` runs the short ones below
+alone.
+"""
 _REFERENCE: Final = "tests/conformance/test_contexts.py"
 _OF_TIME: Final = (
     "/test_loop_held.py",

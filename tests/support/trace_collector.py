@@ -10,7 +10,9 @@ from pathlib import Path
 
 @contextmanager
 def collecting(folder: Path) -> Iterator[str]:
-    """The address to which traces are posted; each body becomes a file of the folder, in the order of their coming."""
+    """The address to which traces are posted; each body becomes a file of the folder, in the order
+    of their coming.
+    """
     folder.mkdir()
 
     class Handler(BaseHTTPRequestHandler):

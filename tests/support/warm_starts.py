@@ -1,8 +1,10 @@
-"""Processes of `callgauge` that begin with its modules loaded: forked from a process that has loaded them and does nothing more.
+"""Processes of `callgauge` that begin with its modules loaded: forked from a process that has
+loaded them and does nothing more.
 
-A command is ready to work some 1.5 s of processor time after its start, and the integration tests start hundreds. A forked
-command has an id, an environment, files for its output and an end of its own, and takes every signal as any process does.
-It does not show the start itself: for that a test starts the installed command (`processes.COMMAND`).
+A command is ready to work some 1.5 s of processor time after its start, and the integration tests
+start hundreds. A forked command has an id, an environment, files for its output and an end of its
+own, and takes every signal as any process does. It does not show the start itself: for that a test
+starts the installed command (`processes.COMMAND`).
 """
 
 import multiprocessing
@@ -19,7 +21,10 @@ from typing import Final
 
 LOADED: Final = (
     "streamer.cli.main",
-    *(f"streamer.cli.{name}" for name in ("demo", "doctor", "quarantine", "run", "score", "simulate", "topics")),
+    *(
+        f"streamer.cli.{name}"
+        for name in ("demo", "doctor", "quarantine", "run", "score", "simulate", "topics")
+    ),
     "streamer.cluster.topic_admin",
     "streamer.doctor.examination",
     "streamer.quarantine",
@@ -44,7 +49,9 @@ _FORKS.set_forkserver_preload([__name__, *LOADED])
 
 
 def begin_to_load() -> None:
-    """Starts the process that loads, if it does not run yet; others that begin processes so may ask for less to be loaded."""
+    """Starts the process that loads, if it does not run yet; others that begin processes so may ask
+    for less to be loaded.
+    """
     forkserver.ensure_running()
 
 
@@ -55,7 +62,9 @@ class WarmStart:
         pid: Of the process.
     """
 
-    def __init__(self, arguments: tuple[str, ...], environment: Mapping[str, str], out: Path, err: Path) -> None:
+    def __init__(
+        self, arguments: tuple[str, ...], environment: Mapping[str, str], out: Path, err: Path
+    ) -> None:
         """Starts it.
 
         Args:
@@ -95,10 +104,13 @@ class WarmStart:
 
 
 def _run(arguments: tuple[str, ...], environment: dict[str, str], out: Path, err: Path) -> None:
-    """Becomes the command, with the arguments and the environment that a shell would have given it."""
+    """Becomes the command, with the arguments and the environment that a shell would
+    have given it.
+    """
     os.environ.clear()
     os.environ.update(environment)
-    # The process that forked this one may have begun in a moment in which a test had signals blocked (`streamer.offline.side_by_side`).
+    # The process that forked this one may have begun in a moment in which a test had signals
+    # blocked (`streamer.offline.side_by_side`).
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     time.tzset()
     for number, file in ((1, out), (2, err)):

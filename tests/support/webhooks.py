@@ -21,12 +21,23 @@ def delivery(kind: str, data: Json, at_seconds: float) -> bytes:
 
 def record_of_a_call(conversation_id: str, start_seconds: int, *entries: Json, **more: Any) -> Json:
     """The record of a call of half a minute, as the webhook holds it."""
-    metadata = {"start_time_unix_secs": start_seconds, "call_duration_secs": 30, "termination_reason": "client ended"}
-    shape = {"agent_id": "agent_7", "agent_name": "desk", "conversation_id": conversation_id, "status": "done"}
+    metadata = {
+        "start_time_unix_secs": start_seconds,
+        "call_duration_secs": 30,
+        "termination_reason": "client ended",
+    }
+    shape = {
+        "agent_id": "agent_7",
+        "agent_name": "desk",
+        "conversation_id": conversation_id,
+        "status": "done",
+    }
     return {**shape, "metadata": metadata, "transcript": list(entries), **more}
 
 
-def entry(role: str, message: str | None, secs: int, waited_seconds: float | None = None, **more: Any) -> Json:
+def entry(
+    role: str, message: str | None, secs: int, waited_seconds: float | None = None, **more: Any
+) -> Json:
     """One entry of the transcript, with the wait that ElevenLabs measured."""
     metrics = {"convai_ttf_audio_since_silence": {"elapsed_time": waited_seconds}}
     known = {} if waited_seconds is None else {"conversation_turn_metrics": {"metrics": metrics}}
@@ -37,12 +48,26 @@ TRACE, ROOT = "ab" * 16, "cd" * 8
 
 
 def as_spans(record: Json) -> Json:
-    """The same record as ElevenLabs' OpenTelemetry format has it: a span of the call, of each entry, and of each tool in it."""
+    """The same record as ElevenLabs' OpenTelemetry format has it: a span of the call, of each
+    entry, and of each tool in it.
+    """
     begin_s = record["metadata"]["start_time_unix_secs"]
     told = {"elevenlabs.termination_reason": record["metadata"]["termination_reason"]}
-    spans = [_span("elevenlabs.conversation", ROOT, "", begin_s, record["metadata"]["call_duration_secs"], told)]
+    spans = [
+        _span(
+            "elevenlabs.conversation",
+            ROOT,
+            "",
+            begin_s,
+            record["metadata"]["call_duration_secs"],
+            told,
+        )
+    ]
     for place, each in enumerate(record["transcript"]):
-        name, span_id = {"user": "user_transcript"}.get(each["role"], "agent_response"), f"{place + 1:016x}"
+        name, span_id = (
+            {"user": "user_transcript"}.get(each["role"], "agent_response"),
+            f"{place + 1:016x}",
+        )
         side, at_s = each["role"], begin_s + each["time_in_call_secs"]
         usage = (each.get("llm_usage") or {}).get("model_usage", {})
         attributes = {
@@ -50,7 +75,9 @@ def as_spans(record: Json) -> Json:
             **({} if each["message"] is None else {f"elevenlabs.{side}.text": each["message"]}),
             **{
                 f"elevenlabs.metric.{metric}_ms": value["elapsed_time"] * 1000
-                for metric, value in (each.get("conversation_turn_metrics") or {}).get("metrics", {}).items()
+                for metric, value in (each.get("conversation_turn_metrics") or {})
+                .get("metrics", {})
+                .items()
             },
             **{
                 f"elevenlabs.llm_usage.{model}.{kind}": repr(tokens)  # as ElevenLabs does
@@ -59,7 +86,9 @@ def as_spans(record: Json) -> Json:
             },
         }
         spans.append(_span(f"elevenlabs.recv.{name}", span_id, ROOT, at_s, 0.0, attributes))
-        for call, result in zip(each.get("tool_calls", ()), each.get("tool_results", ()), strict=True):
+        for call, result in zip(
+            each.get("tool_calls", ()), each.get("tool_results", ()), strict=True
+        ):
             tool = {
                 "elevenlabs.tool.name": call["tool_name"],
                 "elevenlabs.tool.parameters": call["params_as_json"],
@@ -67,12 +96,16 @@ def as_spans(record: Json) -> Json:
                 "elevenlabs.tool.latency_ms": result["tool_latency_secs"] * 1000,
             }
             own_id = f"f{place:015x}"
-            spans.append(_span(f"elevenlabs.tool.{call['tool_name']}", own_id, span_id, at_s, 0.0, tool))
+            spans.append(
+                _span(f"elevenlabs.tool.{call['tool_name']}", own_id, span_id, at_s, 0.0, tool)
+            )
     resource = {"attributes": _attributes({"service.name": "elevenlabs-convai"})}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
 
 
-def _span(name: str, span_id: str, parent_id: str, begin_s: float, length_s: float, attributes: Json) -> Json:
+def _span(
+    name: str, span_id: str, parent_id: str, begin_s: float, length_s: float, attributes: Json
+) -> Json:
     begin, end = (str(round(at_s * 1_000_000_000)) for at_s in (begin_s, begin_s + length_s))
     identity = {"traceId": TRACE, "spanId": span_id, "parentSpanId": parent_id, "name": name}
     return {

@@ -1,6 +1,8 @@
-"""`callgauge` whose sequencer gets no more of one input after SIGUSR1, while the broker goes on to say that there are records.
+"""`callgauge` whose sequencer gets no more of one input after SIGUSR1, while the broker goes on to
+say that there are records.
 
-`python -m tests.support.withheld_input TOPIC run --roles sequencer`: the topic's name without a prefix, and then the command.
+`python -m tests.support.withheld_input TOPIC run --roles sequencer`: the topic's name without a
+prefix, and then the command.
 """
 
 import signal
@@ -26,7 +28,8 @@ def withhold(topic: str) -> None:
         is_withheld = True
 
     signal.signal(signal.SIGUSR1, begin)
-    InputReader.poll = poll_others  # type: ignore[method-assign]  # there is no setting for a slow line
+    # there is no setting for a slow line
+    InputReader.poll = poll_others  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

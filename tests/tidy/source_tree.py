@@ -29,7 +29,9 @@ def kept_files() -> tuple[Path, ...]:
         "--exclude-standard",
     ]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return tuple(sorted(Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file()))
+    return tuple(
+        sorted(Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file())
+    )
 
 
 @cache
@@ -47,7 +49,9 @@ def kept_texts() -> dict[Path, str]:
 def modules(folder: str) -> dict[Path, ast.Module]:
     """The Python modules under a folder, by path relative to the root."""
     paths = sorted((ROOT / folder).rglob("*.py"))
-    gc.disable()  # a finaliser may parse too in the middle, and before 3.11.9 Python takes that for an internal error
+    # a finaliser may parse too in the middle, and before 3.11.9 Python takes that for an internal
+    # error
+    gc.disable()
     try:
         return {path.relative_to(ROOT): ast.parse(path.read_text(), str(path)) for path in paths}
     finally:

@@ -1,4 +1,6 @@
-"""The product waits with `asyncio.timeout`, and ends tasks with `end_tasks`: no lost cancel holds anything up for ever."""
+"""The product waits with `asyncio.timeout`, and ends tasks with `end_tasks`: no lost cancel holds
+anything up for ever.
+"""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -9,7 +11,9 @@ from tests.tidy.source_tree import modules
 
 
 def _swallowing(tree: ast.Module) -> Iterator[int]:
-    """Lines that name `wait_for`: on Python 3.11 it swallows a cancel that comes in the same turn of the loop as its result."""
+    """Lines that name `wait_for`: on Python 3.11 it swallows a cancel that comes in the same turn
+    of the loop as its result.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr == "wait_for":
             yield node.lineno
@@ -18,7 +22,9 @@ def _swallowing(tree: ast.Module) -> Iterator[int]:
 
 
 def _unbounded(tree: ast.Module) -> Iterator[int]:
-    """Lines that wait without a bound in a function that cancels: a task that goes on after its cancel holds them up for ever."""
+    """Lines that wait without a bound in a function that cancels: a task that goes on after its
+    cancel holds them up for ever.
+    """
     for function in ast.walk(tree):
         if not isinstance(function, ast.AsyncFunctionDef):
             continue
@@ -32,7 +38,11 @@ def _unbounded(tree: ast.Module) -> Iterator[int]:
             given = {keyword.arg for keyword in call.keywords}
             if cancelled and method.attr == "gather" and "return_exceptions" in given:
                 yield call.lineno
-            if method.attr == "wait" and "timeout" not in given and cancelled & {*map(ast.unparse, _members(call))}:
+            if (
+                method.attr == "wait"
+                and "timeout" not in given
+                and cancelled & {*map(ast.unparse, _members(call))}
+            ):
                 yield call.lineno
 
 
@@ -55,7 +65,10 @@ def test_every_wait_of_the_product_is_bounded(rule: Callable[[ast.Module], Itera
     [
         ("await asyncio.wait_for(x, 1)", ([1], [])),
         ("from asyncio import wait_for", ([1], [])),
-        ("async def f():\n  t.cancel()\n  await asyncio.gather(t, return_exceptions=True)", ([], [3])),
+        (
+            "async def f():\n  t.cancel()\n  await asyncio.gather(t, return_exceptions=True)",
+            ([], [3]),
+        ),
         ("async def f():\n  t.cancel()\n  await asyncio.wait([t])", ([], [3])),
         ("async def f():\n  t.cancel()\n  await asyncio.wait([t], timeout=1)", ([], [])),
         ("async def f():\n  await asyncio.gather(t, return_exceptions=True)", ([], [])),

@@ -1,4 +1,6 @@
-"""The engine is pure: no clock, no input or output, nothing asynchronous, no randomness, no logging."""
+"""The engine is pure: no clock, no input or output, nothing asynchronous, no randomness, no
+logging.
+"""
 
 import ast
 from pathlib import Path
@@ -7,13 +9,48 @@ import pytest
 
 from tests.tidy.source_tree import imports, is_within, modules
 
-# The allow-list of test_import_direction forbids these too; here they stay forbidden even if that list is widened.
+# The allow-list of test_import_direction forbids these too; here they stay forbidden even if that
+# list is widened.
 FORBIDDEN_MODULES = (
-    *("time", "datetime", "calendar", "random", "secrets", "uuid", "os", "io", "sys", "pathlib", "tempfile", "socket"),
-    *("asyncio", "threading", "multiprocessing", "concurrent", "subprocess", "logging", "structlog", "warnings"),
+    *(
+        "time",
+        "datetime",
+        "calendar",
+        "random",
+        "secrets",
+        "uuid",
+        "os",
+        "io",
+        "sys",
+        "pathlib",
+        "tempfile",
+        "socket",
+    ),
+    *(
+        "asyncio",
+        "threading",
+        "multiprocessing",
+        "concurrent",
+        "subprocess",
+        "logging",
+        "structlog",
+        "warnings",
+    ),
 )
 FORBIDDEN_CALLS = {
-    *("print", "open", "input", "eval", "exec", "compile", "breakpoint", "globals", "__import__", "id", "hash")
+    *(
+        "print",
+        "open",
+        "input",
+        "eval",
+        "exec",
+        "compile",
+        "breakpoint",
+        "globals",
+        "__import__",
+        "id",
+        "hash",
+    )
 }
 ASYNCHRONOUS = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
 
@@ -27,7 +64,11 @@ def _offences(path: Path, tree: ast.Module) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ASYNCHRONOUS):
             found.append(f"{path}:{node.lineno} is asynchronous")
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN_CALLS:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in FORBIDDEN_CALLS
+        ):
             found.append(f"{path}:{node.lineno} calls {node.func.id}")
         elif isinstance(node, ast.Global):
             found.append(f"{path}:{node.lineno} changes a global name")
@@ -35,7 +76,11 @@ def _offences(path: Path, tree: ast.Module) -> list[str]:
 
 
 def test_the_engine_is_pure() -> None:
-    assert [offence for path, tree in modules("consumers/engine").items() for offence in _offences(path, tree)] == []
+    assert [
+        offence
+        for path, tree in modules("consumers/engine").items()
+        for offence in _offences(path, tree)
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Imports go one way: schemas, engine, runtime and store side by side, the log, the shells, streamer. No module needs itself."""
+"""Imports go one way: schemas, engine, runtime and store side by side, the log, the shells,
+streamer. No module needs itself.
+"""
 
 import ast
 import sys
@@ -13,8 +15,14 @@ from tests.tidy.source_tree import ROOT, imports, is_within, modules
 
 OURS = ("schemas", "consumers", "streamer", "tests", "deploy")
 OBSERVERS_FOLDER = ("streamer", "observers")
-"""The distributions that run inside other people's bots: they import nothing of ours, and nothing of ours imports them."""
-OBSERVERS = {"send": "callgauge_send", "pipecat": "pipecat_callgauge", "livekit": "callgauge_livekit"}
+"""The distributions that run inside other people's bots: they import nothing of ours, and nothing
+of ours imports them.
+"""
+OBSERVERS = {
+    "send": "callgauge_send",
+    "pipecat": "pipecat_callgauge",
+    "livekit": "callgauge_livekit",
+}
 """The package of each, by its folder."""
 OBSERVER_MAY_IMPORT = {
     "callgauge_send": ("aiohttp", "aiokafka"),
@@ -33,7 +41,8 @@ ENGINE_LIBRARIES = (
     "jiwer",  # aligns two texts and counts the errors
     "phonenumbers",  # the world's numbering plans; it reads its own table of a country, once
     "stdnum",  # check digits of cards and bank accounts; it reads its own table of countries, once
-    "whisper_normalizer",  # one spelling of numbers and contractions; it reads its own table of spellings, once
+    # one spelling of numbers and contractions; it reads its own table of spellings, once
+    "whisper_normalizer",
 )
 
 # Pure computation only: nothing here reads a clock, a file, a random number or the network.
@@ -52,17 +61,43 @@ ENGINE_MAY_IMPORT = (
         "hashlib",
         "msgspec",
     ),
-    *("heapq", "itertools", "json", "math", "operator", "re", "statistics", "string", "struct", "types", "typing"),
-    *("unicodedata", "zlib", "typing_extensions", "pydantic", "pydantic_core", "schemas", "consumers.engine"),
+    *(
+        "heapq",
+        "itertools",
+        "json",
+        "math",
+        "operator",
+        "re",
+        "statistics",
+        "string",
+        "struct",
+        "types",
+        "typing",
+    ),
+    *(
+        "unicodedata",
+        "zlib",
+        "typing_extensions",
+        "pydantic",
+        "pydantic_core",
+        "schemas",
+        "consumers.engine",
+    ),
     *ENGINE_LIBRARIES,
 )
 
 
 def _package(path: Path) -> str:
-    """The package of a module: schemas, consumers.engine, consumers.evaluator, ..., streamer, or the package of an observer."""
+    """The package of a module: schemas, consumers.engine, consumers.evaluator, ..., streamer, or
+    the package of an observer.
+    """
     if path.parts[:2] == OBSERVERS_FOLDER:
         return OBSERVERS[path.parts[2]]
-    return ".".join(path.parts[:2]) if path.parts[0] == "consumers" and len(path.parts) > 2 else path.parts[0]
+    return (
+        ".".join(path.parts[:2])
+        if path.parts[0] == "consumers" and len(path.parts) > 2
+        else path.parts[0]
+    )
 
 
 def _may_import(package: str) -> tuple[str, ...]:
@@ -77,7 +112,14 @@ def _may_import(package: str) -> tuple[str, ...]:
             return ("schemas", "consumers.runtime", package)
         case "streamer":
             return ("schemas", "consumers", "streamer")
-    return ("schemas", "consumers.engine", "consumers.runtime", "consumers.log", "consumers.store", package)
+    return (
+        "schemas",
+        "consumers.engine",
+        "consumers.runtime",
+        "consumers.log",
+        "consumers.store",
+        package,
+    )
 
 
 def _offences(path: Path, tree: ast.Module) -> list[str]:
@@ -92,7 +134,9 @@ def _offences(path: Path, tree: ast.Module) -> list[str]:
 
 @pytest.mark.parametrize("folder", ["schemas", "consumers", "streamer"])
 def test_imports_go_one_way(folder: str) -> None:
-    assert [offence for path, tree in modules(folder).items() for offence in _offences(path, tree)] == []
+    assert [
+        offence for path, tree in modules(folder).items() for offence in _offences(path, tree)
+    ] == []
 
 
 def _circles(trees: Mapping[Path, ast.Module]) -> list[list[str]]:
@@ -101,7 +145,9 @@ def _circles(trees: Mapping[Path, ast.Module]) -> list[list[str]]:
     known = set(names.values())
     needs: dict[str, set[str]] = {}
     for path, tree in trees.items():
-        loaded = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+        loaded = ast.Module(
+            [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], []
+        )
         found = {name if name in known else name.rpartition(".")[0] for _, name in imports(loaded)}
         needs[names[path]] = (found & known) - {names[path]}
     while leaves := {name for name, needed in needs.items() if not needed}:
@@ -111,7 +157,9 @@ def _circles(trees: Mapping[Path, ast.Module]) -> list[list[str]]:
 
 def test_no_module_needs_itself() -> None:
     folders = ("schemas", "consumers", "streamer")
-    assert _circles({path: tree for folder in folders for path, tree in modules(folder).items()}) == []
+    assert (
+        _circles({path: tree for folder in folders for path, tree in modules(folder).items()}) == []
+    )
 
 
 def test_a_circle_is_seen() -> None:
@@ -137,7 +185,9 @@ def test_the_engine_imports_only_pure_computation() -> None:
 
 @pytest.mark.parametrize(("folder", "package"), OBSERVERS.items())
 def test_an_observer_needs_its_framework_and_the_sender_only(folder: str, package: str) -> None:
-    project = tomllib.loads((ROOT / Path(*OBSERVERS_FOLDER, folder) / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads(
+        (ROOT / Path(*OBSERVERS_FOLDER, folder) / "pyproject.toml").read_text()
+    )["project"]
     assert {Requirement(each).name for each in project["dependencies"]} == OBSERVER_NEEDS[package]
     strange = [
         f"{path}:{line} imports {name}"
@@ -151,7 +201,9 @@ def test_an_observer_needs_its_framework_and_the_sender_only(folder: str, packag
 
 
 def test_the_wheel_leaves_the_observers_out() -> None:
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]["wheel"]
     assert "/".join(OBSERVERS_FOLDER) in wheel["exclude"]
 
 
@@ -161,7 +213,10 @@ def test_the_wheel_leaves_the_observers_out() -> None:
         ("streamer/observers/pipecat/pipecat_callgauge/x.py", "from schemas.events import codec"),
         ("streamer/cli/x.py", "import pipecat_callgauge"),
         ("streamer/observers/send/callgauge_send/x.py", "import pipecat_callgauge"),
-        ("streamer/observers/livekit/callgauge_livekit/x.py", "from pipecat_callgauge import reading"),
+        (
+            "streamer/observers/livekit/callgauge_livekit/x.py",
+            "from pipecat_callgauge import reading",
+        ),
         ("schemas/x.py", "import consumers.engine.x"),
         ("schemas/x.py", "from streamer import cli"),
         ("consumers/engine/x.py", "from consumers.runtime.kafka.connection import client"),

@@ -1,4 +1,6 @@
-"""Both lock files satisfy pyproject.toml, agree with each other, and name no address that files come from."""
+"""Both lock files satisfy pyproject.toml, agree with each other, and name no address that files
+come from.
+"""
 
 import re
 import tomllib
@@ -26,13 +28,19 @@ class Pin:
 
 
 def _pins(text: str) -> list[Pin]:
-    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+    lines = [
+        line
+        for line in text.replace("\\\n", " ").splitlines()
+        if line.strip() and not line.startswith("#")
+    ]
     pins = []
     for line in lines:
         requirement = Requirement(line.split(" --hash=")[0].strip())
         exact = re.fullmatch(r"==([^,*]+)", str(requirement.specifier))
         assert exact is not None, f"not pinned: {line}"
-        pins.append(Pin(canonicalize_name(requirement.name), exact[1], line.count(" --hash=sha256:")))
+        pins.append(
+            Pin(canonicalize_name(requirement.name), exact[1], line.count(" --hash=sha256:"))
+        )
     return pins
 
 
@@ -56,16 +64,26 @@ def test_a_lock_is_what_the_project_asks_for(lock: str) -> None:
 @pytest.mark.parametrize("lock", [RUNTIME, DEV])
 def test_a_lock_names_no_address(lock: str) -> None:
     lines = (ROOT / lock).read_text().splitlines()
-    assert [line for line in lines if "://" in line or re.match(r"\s*(-i|-f|--\w*(index|find|host))", line)] == []
+    assert [
+        line
+        for line in lines
+        if "://" in line or re.match(r"\s*(-i|-f|--\w*(index|find|host))", line)
+    ] == []
 
 
 def test_what_is_tested_is_what_runs() -> None:
-    runtime, dev = ({(pin.name, pin.version) for pin in _pins((ROOT / lock).read_text())} for lock in (RUNTIME, DEV))
+    runtime, dev = (
+        {(pin.name, pin.version) for pin in _pins((ROOT / lock).read_text())}
+        for lock in (RUNTIME, DEV)
+    )
     assert runtime - dev == set(), "run `make lock`"
 
 
 def test_a_wrong_lock_is_seen() -> None:
-    pins = _pins("a==1.0 \\\n    --hash=sha256:00\nb==2.0 ; python_full_version < '3.13' \\\n    --hash=sha256:00\n")
+    pins = _pins(
+        "a==1.0 \\\n    --hash=sha256:00\nb==2.0 ; python_full_version < '3.13' \\\n    "
+        "--hash=sha256:00\n"
+    )
     assert pins == [Pin("a", "1.0", 1), Pin("b", "2.0", 1)]
     assert _unsatisfied(["A>=1", "b[x]>=2,<3"], pins) == []
     assert _unsatisfied(["a>=2", "c"], pins) == ["a>=2: locked at ['1.0']", "c: locked at []"]

@@ -1,4 +1,6 @@
-"""Every log line of ours has one event name, written in that line, so that a name in a log leads to its place."""
+"""Every log line of ours has one event name, written in that line, so that a name in a log leads to
+its place.
+"""
 
 import ast
 import re
@@ -17,20 +19,33 @@ OF_THEIR_OWN = "streamer/observers/"  # other distributions, which write to the 
 
 def _offences(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("structlog.get_logger("):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith(
+            "structlog.get_logger("
+        ):
             if ast.unparse(node) != f"{LOGGER} = structlog.get_logger()":
                 yield f"{node.lineno}: a module's logger is `{LOGGER} = structlog.get_logger()`"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger":
             yield f"{node.lineno}: lines of ours go through structlog"
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in LEVELS
+        ):
             is_ours = re.match(rf"{LOGGER}\b", ast.unparse(node.func.value))
             if is_ours and not _is_event(node):
-                yield f"{node.lineno}: the event is one literal, words in snake_case: {ast.unparse(node)}"
+                yield (
+                    f"{node.lineno}: the event is one literal, words in snake_case: "
+                    f"{ast.unparse(node)}"
+                )
 
 
 def _is_event(call: ast.Call) -> bool:
     event = call.args[0] if len(call.args) == 1 else None
-    return isinstance(event, ast.Constant) and isinstance(event.value, str) and bool(EVENT.fullmatch(event.value))
+    return (
+        isinstance(event, ast.Constant)
+        and isinstance(event.value, str)
+        and bool(EVENT.fullmatch(event.value))
+    )
 
 
 def test_every_log_line_has_one_event_name() -> None:

@@ -1,4 +1,6 @@
-"""A test that is skipped because of a missing tool fails in CI, and only there; any other skip stays a skip."""
+"""A test that is skipped because of a missing tool fails in CI, and only there; any other skip
+stays a skip.
+"""
 
 import os
 import subprocess
@@ -31,10 +33,30 @@ pytest.skip(MISSING + "no-such-program (nowhere)", allow_module_level=True)
 
 
 def _run(folder: Path, **more: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "CI" and "PYTEST" not in name} | more
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # the tests need no plugin, and plugins take a second to load
-    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", os.devnull]
-    command = [sys.executable, "-m", "pytest", *options, "--continue-on-collection-errors", str(folder)]
+    environment = {
+        name: value for name, value in os.environ.items() if name != "CI" and "PYTEST" not in name
+    } | more
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
+        "1"  # the tests need no plugin, and plugins take a second to load
+    )
+    options = [
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(folder),
+        "-c",
+        os.devnull,
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *options,
+        "--continue-on-collection-errors",
+        str(folder),
+    ]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
 
 
@@ -44,4 +66,7 @@ def test_a_missing_tool_fails_in_ci_only(tmp_path: Path) -> None:
     assert " 5 skipped in" in _run(tmp_path)
     in_ci = _run(tmp_path, CI="true")
     assert " 1 failed, 1 skipped, 3 errors in" in in_ci  # a skip before the test runs is an error
-    assert in_ci.count("missing tool: no-such-program (nowhere): with CI set every tool must be there") >= 4
+    assert (
+        in_ci.count("missing tool: no-such-program (nowhere): with CI set every tool must be there")
+        >= 4
+    )

@@ -1,4 +1,6 @@
-"""Texts reach a terminal through `streamer/terminal.py` only, which makes every character of them visible."""
+"""Texts reach a terminal through `streamer/terminal.py` only, which makes every character of them
+visible.
+"""
 
 import re
 
@@ -19,7 +21,9 @@ OF_THEIR_OWN = "streamer/observers/"  # other distributions
 
 def _writes(text: str) -> list[str]:
     return [
-        line.strip() for line in text.splitlines() if WRITES.search(line) and not line.strip().startswith(("#", ">>>"))
+        line.strip()
+        for line in text.splitlines()
+        if WRITES.search(line) and not line.strip().startswith(("#", ">>>"))
     ]
 
 
@@ -27,7 +31,9 @@ def test_texts_reach_a_terminal_through_one_door() -> None:
     found = {
         path.as_posix(): lines
         for path, text in kept_texts().items()
-        if path.parts[0] in {"consumers", "streamer", "schemas"} and path.suffix == ".py" and (lines := _writes(text))
+        if path.parts[0] in {"consumers", "streamer", "schemas"}
+        and path.suffix == ".py"
+        and (lines := _writes(text))
         if not path.as_posix().startswith(OF_THEIR_OWN)
     }
     assert {name: lines for name, lines in found.items() if name not in EXEMPT} == {}
@@ -35,7 +41,14 @@ def test_texts_reach_a_terminal_through_one_door() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["typer.echo(x)", "print(x)", "sys.stderr.write(x)", "map(sys.stdout.write, y)", "Console(stderr=True)"]
+    "line",
+    [
+        "typer.echo(x)",
+        "print(x)",
+        "sys.stderr.write(x)",
+        "map(sys.stdout.write, y)",
+        "Console(stderr=True)",
+    ],
 )
 def test_another_way_is_seen(line: str) -> None:
     assert _writes(line) == [line]

@@ -1,5 +1,5 @@
-"""`callgauge serve` can run on macOS and on Windows, as far as Linux can tell: nothing on its path is of POSIX alone, and whatever it
-needs has wheels there.
+"""`callgauge serve` can run on macOS and on Windows, as far as Linux can tell: nothing on its path
+is of POSIX alone, and whatever it needs has wheels there.
 
 Which names of Python are there on Windows stands in the type stubs that mypy brings.
 """
@@ -21,7 +21,13 @@ from tests.tidy.source_tree import ROOT
 from tests.unit.streamer.cli.test_imports import loaded
 
 STUBS: Final = Path(mypy.__file__).parent / "typeshed/stdlib"
-LOOP_METHODS: Final = {"add_signal_handler", "remove_signal_handler", "add_reader", "add_writer", "create_unix_server"}
+LOOP_METHODS: Final = {
+    "add_signal_handler",
+    "remove_signal_handler",
+    "add_reader",
+    "add_writer",
+    "create_unix_server",
+}
 """Of event loops: that of Windows raises NotImplementedError."""
 GUARDS: Final = ("hasattr(", "sys.platform", "os.name", "NotImplementedError", "ImportError")
 """One of these stands in the `if`, `with` or `except` around what is not everywhere."""
@@ -54,12 +60,18 @@ SYSTEMS: Final = (
 
 
 def _declared(body: Iterable[ast.stmt], system: str) -> Iterator[str]:
-    """The names that a stub declares for a system, as `sys.platform` has it, without those that it imports."""
+    """The names that a stub declares for a system, as `sys.platform` has it, without those that it
+    imports.
+    """
     for node in body:
         match node:
             case ast.If():
                 known = {"sys": SimpleNamespace(platform=system, version_info=sys.version_info)}
-                yield from _declared(node.body if eval(ast.unparse(node.test), known) else node.orelse, system)  # noqa: S307  # of a stub
+                yield from _declared(
+                    # of a stub
+                    node.body if eval(ast.unparse(node.test), known) else node.orelse,  # noqa: S307
+                    system,
+                )
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.name
             case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
@@ -68,7 +80,9 @@ def _declared(body: Iterable[ast.stmt], system: str) -> Iterator[str]:
 
 @cache
 def _missing_on_windows(module: str) -> frozenset[str] | None:
-    """Names of a module of Python that Windows does not have; None where it lacks the whole module."""
+    """Names of a module of Python that Windows does not have; None where it lacks the
+    whole module.
+    """
     path = STUBS.joinpath(*module.split("."))
     stub = path / "__init__.pyi" if path.is_dir() else path.with_suffix(".pyi")
     if not stub.exists():  # no module of Python, or without a stub
@@ -96,11 +110,15 @@ def _of_posix(tree: ast.Module) -> Iterator[str]:
         match node:
             case ast.Import():
                 names |= {alias.asname or alias.name: alias.name for alias in node.names}
-                yield from (alias.name for alias in node.names if _missing_on_windows(alias.name) is None)
+                yield from (
+                    alias.name for alias in node.names if _missing_on_windows(alias.name) is None
+                )
             case ast.ImportFrom(module=str(module)):
                 missing = _missing_on_windows(module)
                 yield from (
-                    f"{module}.{alias.name}" for alias in node.names if missing is None or alias.name in missing
+                    f"{module}.{alias.name}"
+                    for alias in node.names
+                    if missing is None or alias.name in missing
                 )
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if attribute in (
                 _missing_on_windows(names.get(name, "")) or ()
@@ -111,12 +129,26 @@ def _of_posix(tree: ast.Module) -> Iterator[str]:
 
 
 def test_serve_uses_nothing_of_posix_alone() -> None:
-    modules = {name for name in loaded(SERVE) if name.partition(".")[0] in {"schemas", "consumers", "streamer"}}
-    assert {"streamer.roles.serving", "streamer.signals", "consumers.log.file", "consumers.judge.on_file"} <= modules
+    modules = {
+        name
+        for name in loaded(SERVE)
+        if name.partition(".")[0] in {"schemas", "consumers", "streamer"}
+    }
+    assert {
+        "streamer.roles.serving",
+        "streamer.signals",
+        "consumers.log.file",
+        "consumers.judge.on_file",
+    } <= modules
     assert {name for name in modules if name.endswith(".kafka.connection")} == set()
     paths = (ROOT.joinpath(*name.split(".")) for name in modules)
     files = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths]
-    found = {str(file): uses for file in files if file.exists() if (uses := [*_of_posix(ast.parse(file.read_text()))])}
+    found = {
+        str(file): uses
+        for file in files
+        if file.exists()
+        if (uses := [*_of_posix(ast.parse(file.read_text()))])
+    }
     assert found == {}
 
 
@@ -126,7 +158,10 @@ def test_serve_uses_nothing_of_posix_alone() -> None:
         ("import fcntl", ["fcntl"]),
         ("import resource as r", ["resource"]),
         ("from pwd import getpwuid", ["pwd.getpwuid"]),
-        ("import os; os.fork(); os.getuid(); os.fsync(1); os.O_NOFOLLOW", ["os.fork", "os.getuid", "os.O_NOFOLLOW"]),
+        (
+            "import os; os.fork(); os.getuid(); os.fsync(1); os.O_NOFOLLOW",
+            ["os.fork", "os.getuid", "os.O_NOFOLLOW"],
+        ),
         ("import signal; signal.SIGHUP; signal.SIGTERM", ["signal.SIGHUP"]),
         ("import socket; socket.AF_UNIX; socket.AF_INET6", ["socket.AF_UNIX"]),
         ("loop.add_signal_handler(2, stop)", ["add_signal_handler"]),
@@ -144,11 +179,25 @@ def test_what_is_of_posix_alone_is_seen(line: str, uses: list[str]) -> None:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_locked_package_has_a_wheel(system: str, python: str, tmp_path: Path) -> None:
     uv = Path(sys.executable).with_name("uv")
-    options = ["--no-deps", "--only-binary", ":all:", "--python-platform", system, "--python-version", python]
+    options = [
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--python-platform",
+        system,
+        "--python-version",
+        python,
+    ]
     places = ["--target", str(tmp_path), "--requirement", str(ROOT / "requirements.lock")]
     done = subprocess.run(
-        [uv, "pip", "install", "--dry-run", *options, *places], capture_output=True, text=True, timeout=patient(120)
+        [uv, "pip", "install", "--dry-run", *options, *places],
+        capture_output=True,
+        text=True,
+        timeout=patient(120),
     )
     if done.returncode and ("connect" in done.stderr or "dns" in done.stderr):
-        pytest.skip(f"no package index answers, so nobody knows which wheels there are: {done.stderr.strip()[:200]}")
+        pytest.skip(
+            "no package index answers, so nobody knows which wheels there are: "
+            f"{done.stderr.strip()[:200]}"
+        )
     assert done.returncode == 0, done.stderr

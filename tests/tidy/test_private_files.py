@@ -1,4 +1,6 @@
-"""What writes a file is known: files with words of people are made by `consumers/runtime/private_files.py`, for their owner alone."""
+"""What writes a file is known: files with words of people are made by
+`consumers/runtime/private_files.py`, for their owner alone.
+"""
 
 import re
 
@@ -36,7 +38,8 @@ def test_whatever_makes_files_is_known() -> None:
     found = {
         path.as_posix(): lines
         for path, text in kept_texts().items()
-        if path.parts[0] in {"consumers", "streamer", "schemas", "callgauge.py"} and path.suffix == ".py"
+        if path.parts[0] in {"consumers", "streamer", "schemas", "callgauge.py"}
+        and path.suffix == ".py"
         if not path.as_posix().startswith(OF_THEIR_OWN) and (lines := _makes(text))
     }
     assert {name: lines for name, lines in found.items() if name not in KNOWN} == {}
@@ -44,7 +47,14 @@ def test_whatever_makes_files_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ['path.open("wb")', "open(path, 'a+b')", "path.write_text(x)", "sqlite3.connect(path)", "folder.mkdir()"]
+    "line",
+    [
+        'path.open("wb")',
+        "open(path, 'a+b')",
+        "path.write_text(x)",
+        "sqlite3.connect(path)",
+        "folder.mkdir()",
+    ],
 )
 def test_another_way_is_seen(line: str) -> None:
     assert _makes(line) == [line]

@@ -1,4 +1,6 @@
-"""A set-up that cannot fetch packages says in one sentence what to set, and each Python has its own."""
+"""A set-up that cannot fetch packages says in one sentence what to set, and each Python has its
+own.
+"""
 
 import shutil
 import subprocess
@@ -28,14 +30,18 @@ def python(tmp_path: Path) -> Path:
 
 
 def test_a_network_that_does_not_answer_is_explained(tmp_path: Path, python: Path) -> None:
-    ended = subprocess.run(["make", "demo", f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True)
+    ended = subprocess.run(
+        ["make", "demo", f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert ended.returncode == 2
     assert "HTTPS_PROXY" in ended.stderr
     assert "PIP_INDEX_URL" in ended.stderr
     assert not (tmp_path / ".venv" / ".runs").exists(), "it is done again next time"
 
 
-def test_later_pythons_are_tested_where_they_are_and_named_where_not(tmp_path: Path, python: Path) -> None:
+def test_later_pythons_are_tested_where_they_are_and_named_where_not(
+    tmp_path: Path, python: Path
+) -> None:
     command = ["make", "test-pythons", f"PYTHONS=./no-python {python}"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert "./no-python is not here: nothing is tested on it." in ended.stdout

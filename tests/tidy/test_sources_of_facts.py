@@ -1,4 +1,6 @@
-"""What a source's events mean is decided in `engine/sources` alone: the rest of the engine reads facts."""
+"""What a source's events mean is decided in `engine/sources` alone: the rest of the engine reads
+facts.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -9,15 +11,22 @@ import pytest
 from tests.tidy.source_tree import imports, is_within, modules
 
 SOURCES = Path("consumers/engine/sources")
-EVENTS = tuple(f"schemas.events.{source}" for source in ("audit", "elevenlabs", "pipecat", "simulator"))
+EVENTS = tuple(
+    f"schemas.events.{source}" for source in ("audit", "elevenlabs", "pipecat", "simulator")
+)
 NAMED = {
-    "consumers/engine/admission.py": {"ELEVENLABS"},  # the bound of its records is twice that of the others
+    "consumers/engine/admission.py": {
+        "ELEVENLABS"
+    },  # the bound of its records is twice that of the others
     "consumers/engine/evaluator.py": {"JUDGE"},  # verdicts have no time of a call
     "consumers/engine/measures/stages.py": {
         "AUDIT",
         "ELEVENLABS",
     },  # a label of `callgauge_stage_values_unmapped_total`
-    "consumers/engine/turns/timeline.py": {"AUDIT", "PIPECAT"},  # what a use of a tool lacks depends on who reports it
+    "consumers/engine/turns/timeline.py": {
+        "AUDIT",
+        "PIPECAT",
+    },  # what a use of a tool lacks depends on who reports it
 }
 """Inputs that other modules name: where a metric, a bound or a rank needs it."""
 
@@ -35,12 +44,18 @@ def _inputs_in(tree: ast.Module) -> set[str]:
     return {
         node.attr
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "InputSource"
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "InputSource"
     }
 
 
 def test_only_the_sources_know_their_events() -> None:
-    others = {path: tree for path, tree in modules("consumers/engine").items() if not path.is_relative_to(SOURCES)}
+    others = {
+        path: tree
+        for path, tree in modules("consumers/engine").items()
+        if not path.is_relative_to(SOURCES)
+    }
     assert [offence for path, tree in others.items() for offence in _offences(path, tree)] == []
 
 

@@ -11,13 +11,27 @@ from tests.tidy.source_tree import ROOT, kept_files, kept_texts, modules
 
 TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))
 # These names do not say what a module owns: anything may be put there, so anything will be.
-EMPTY_WORDS = {"base", "common", "helper", "helpers", "manager", "managers", "misc", "stuff", "util", "utils"}
+EMPTY_WORDS = {
+    "base",
+    "common",
+    "helper",
+    "helpers",
+    "manager",
+    "managers",
+    "misc",
+    "stuff",
+    "util",
+    "utils",
+}
 
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
 # Folders of one person's machine, and the folder of this checkout.
-MACHINE_PATH = re.compile(r"(?<![\w.])/(?:root|home|Users|work|workspace|mnt)/|" + re.escape(f"{ROOT}/"))
+MACHINE_PATH = re.compile(
+    r"(?<![\w.])/(?:root|home|Users|work|workspace|mnt)/|" + re.escape(f"{ROOT}/")
+)
 REGISTRY = re.compile(
-    r"(?:pypi|pythonhosted|npmjs|maven|debian|ubuntu|crates|golang)[a-z0-9.-]*\.(?:org|com|io|net)\b", re.I
+    r"(?:pypi|pythonhosted|npmjs|maven|debian|ubuntu|crates|golang)[a-z0-9.-]*\.(?:org|com|io|net)\b",
+    re.I,
 )
 
 
@@ -83,7 +97,9 @@ def _undocumented(path: Path, tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("folder", ["schemas", "consumers/engine"])
 def test_public_names_are_documented(folder: str) -> None:
-    assert [name for path, tree in modules(folder).items() for name in _undocumented(path, tree)] == []
+    assert [
+        name for path, tree in modules(folder).items() for name in _undocumented(path, tree)
+    ] == []
 
 
 def test_documents_name_only_targets_that_exist() -> None:
@@ -94,4 +110,7 @@ def test_documents_name_only_targets_that_exist() -> None:
         for target in re.findall(r"(?:`|^|\s{2}|\$ )make ([a-z-]+)", text, re.M)
     }
     assert {(path, target) for path, target in named if target not in TARGETS} == set()
-    assert not (ROOT / "README.md").read_text() or {("README.md", "demo"), ("README.md", "test")} <= named
+    assert (
+        not (ROOT / "README.md").read_text()
+        or {("README.md", "demo"), ("README.md", "test")} <= named
+    )

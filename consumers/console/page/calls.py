@@ -1,4 +1,6 @@
-"""A call as pages, reports and `callgauge call` show it: one function of its rows, whether it runs or is over. Pure."""
+"""A call as pages, reports and `callgauge call` show it: one function of its rows, whether it runs
+or is over. Pure.
+"""
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +37,9 @@ _OUTLIER_MS: Final = 600_000
 
 
 class Stretch(NamedTuple):
-    """Somebody speaks; times in epoch milliseconds. Where only the beginning is known both are the same."""
+    """Somebody speaks; times in epoch milliseconds. Where only the beginning is known both are the
+    same.
+    """
 
     speaker: Speaker
     turn: int
@@ -77,7 +81,9 @@ def overlaps(stretches: Sequence[Stretch], least_ms: float) -> list[Interval]:
 def _joined(stretches: Iterable[Stretch]) -> list[Interval]:
     """As pieces that do not touch, in their order; each has the turn of its last stretch."""
     pieces: list[Interval] = []
-    for _, turn, start_ms, end_ms in sorted(stretches, key=lambda each: (each.start_ms, each.end_ms, each.turn)):
+    for _, turn, start_ms, end_ms in sorted(
+        stretches, key=lambda each: (each.start_ms, each.end_ms, each.turn)
+    ):
         if pieces and start_ms <= pieces[-1].end_ms:
             last = pieces.pop()
             pieces.append(Interval(last.start_ms, max(last.end_ms, end_ms), turn))
@@ -87,7 +93,9 @@ def _joined(stretches: Iterable[Stretch]) -> list[Interval]:
 
 
 class Wait(NamedTuple):
-    """How long the caller waited for the answer of a turn, or why nobody knows, and how the end of their speech is known."""
+    """How long the caller waited for the answer of a turn, or why nobody knows, and how the end of
+    their speech is known.
+    """
 
     turn: int
     value: Value
@@ -108,7 +116,8 @@ class ReportedCall:
         own: Values of one's own measures.
         start_ms: When it began, on its own clock.
         end_ms: When it ended, or up to when it is known.
-        stretches: Who spoke when, as they began. While the call goes on, so does the newest speech of which no end is known.
+        stretches: Who spoke when, as they began. While the call goes on, so does the newest speech
+            of which no end is known.
         overlaps: Where both spoke.
         silences: Its dead air, each from its beginning to the answer.
     """
@@ -124,10 +133,14 @@ class ReportedCall:
         annotations: Sequence[Annotation] = (),
         own: Sequence[OwnRow] = (),
     ) -> None:
-        """Rows may come in any order. Words are redacted already; `redactor` is for every other text."""
+        """Rows may come in any order. Words are redacted already; `redactor` is for every other
+        text.
+        """
         self.row = row
         self.conversation_id = row.conversation_id
-        self.turns = sorted((each for each in turns if each.status != "withdrawn"), key=lambda each: each.turn)
+        self.turns = sorted(
+            (each for each in turns if each.status != "withdrawn"), key=lambda each: each.turn
+        )
         self.goals_row = goals
         self.goals = None if goals is None else GoalSet.model_validate(goals.goal_set)
         self.words = {each.turn: each for each in words}
@@ -139,14 +152,19 @@ class ReportedCall:
         sounds = [
             (speaker, each.turn, sound)
             for each in self.turns
-            for speaker, of_side in ((Speaker.USER, each.user_sounds), (Speaker.ASSISTANT, each.assistant_sounds))
+            for speaker, of_side in (
+                (Speaker.USER, each.user_sounds),
+                (Speaker.ASSISTANT, each.assistant_sounds),
+            )
             for sound in of_side
         ]
         sounds.sort(key=lambda each: each[2].start_ms)
         self.start_ms, self.end_ms = _span(row, [sound for _, _, sound in sounds])
         self.stretches = tuple(self._stretches(sounds))
         self.overlaps = overlaps(self.stretches, _LEAST_OVERLAP_MS)
-        self.silences = sorted(self._drawn(each.turn, found) for each in self.turns for found in each.dead_air)
+        self.silences = sorted(
+            self._drawn(each.turn, found) for each in self.turns for found in each.dead_air
+        )
 
     @property
     def is_closed(self) -> bool:
@@ -190,7 +208,9 @@ class ReportedCall:
     @property
     def dead_airs(self) -> int | None:
         """How often there was dead air; None where it cannot be known."""
-        is_measured = self.row.speech is not None and number(self.row.speech.dead_air_ms) is not None
+        is_measured = (
+            self.row.speech is not None and number(self.row.speech.dead_air_ms) is not None
+        )
         is_known = self.row.dead_airs or self.stretches or is_measured
         return self.row.dead_airs if is_known else None
 
@@ -201,17 +221,24 @@ class ReportedCall:
 
     @property
     def unjudged_turns(self) -> list[int]:
-        """The turns that were left and of which a judge's verdict is pending; empty once the call is closed.
+        """The turns that were left and of which a judge's verdict is pending; empty once the call
+        is closed.
 
         A turn has its progress as soon as every question about it is answered, or cannot be.
         """
         if self.row.goals is None or not self.row.goals.by_judge or self.is_closed:
             return []
-        return [each.turn for each in self.turns if each.turn >= 1 and each.status != "open" and each.progress is None]
+        return [
+            each.turn
+            for each in self.turns
+            if each.turn >= 1 and each.status != "open" and each.progress is None
+        ]
 
     @property
     def missing_turns(self) -> list[int]:
-        """Turns that the call had and of which there is no row here: their rows were read by nobody who kept them."""
+        """Turns that the call had and of which there is no row here: their rows were read by nobody
+        who kept them.
+        """
         there = {each.turn for each in self.turns}
         return [turn for turn in range(1, (self.row.turn or 0) + 1) if turn not in there]
 
@@ -246,22 +273,32 @@ class ReportedCall:
             yield Stretch(speaker, turn, sound.start_ms, end_ms)
 
     def _drawn(self, turn: int, silence: Silence) -> Interval:
-        """Dead air up to the answer; without one up to when the caller spoke again, or as far as the call is known."""
+        """Dead air up to the answer; without one up to when the caller spoke again, or as far as
+        the call is known.
+        """
         end_ms: float | None = silence.until_ms
         if end_ms is None:
             later = (each.start_ms for each in self.stretches if each.start_ms > silence.since_ms)
             end_ms = next(later, self.end_ms)
-        return Interval(silence.since_ms, max(silence.since_ms + silence.threshold_ms, end_ms), turn)
+        return Interval(
+            silence.since_ms, max(silence.since_ms + silence.threshold_ms, end_ms), turn
+        )
 
 
 def _span(row: CallRow, sounds: Sequence[Sound]) -> tuple[float, float]:
-    """From when to when a call is shown, on its own clock. Of a call that goes on the broker's clock tells how far it has come."""
+    """From when to when a call is shown, on its own clock. Of a call that goes on the broker's
+    clock tells how far it has come.
+    """
     first_ms = sounds[0].start_ms if sounds else None
-    last_ms = max((each.start_ms if each.end_ms is None else each.end_ms for each in sounds), default=None)
+    last_ms = max(
+        (each.start_ms if each.end_ms is None else each.end_ms for each in sounds), default=None
+    )
     start_ms = row.began_ms if row.began_ms is not None else first_ms
     if start_ms is None:
         start_ms = row.first_known_ms
-    end_ms = row.ended_ms if row.ended_ms is not None else start_ms + row.known_ms - row.first_known_ms
+    end_ms = (
+        row.ended_ms if row.ended_ms is not None else start_ms + row.known_ms - row.first_known_ms
+    )
     if first_ms is None or last_ms is None:
         return start_ms, max(start_ms, end_ms)
     start_ms = min(start_ms, first_ms) if first_ms - start_ms <= _OUTLIER_MS else first_ms
@@ -272,7 +309,15 @@ def _span(row: CallRow, sounds: Sequence[Sound]) -> tuple[float, float]:
 # The values in a row of a turn or of a call, one by one under their names.
 
 _VALUES_OF_A_TURN: Final = (
-    *("after_tools_ms", "stages", "turn_taking", "talk", "stt_wer", "user_disagreement", "assistant_disagreement"),
+    *(
+        "after_tools_ms",
+        "stages",
+        "turn_taking",
+        "talk",
+        "stt_wer",
+        "user_disagreement",
+        "assistant_disagreement",
+    ),
     *("estimate_error", "conciseness", "speakability", "transcription_accuracy_key_entities"),
 )
 _VALUES_OF_A_CALL: Final = (
@@ -303,7 +348,9 @@ def parts_of(row: TurnRow | CallRow) -> Iterator[ScorePart]:
     """Every measured value, but no wait of the greeting, in which nobody waits."""
     if isinstance(row, TurnRow):
         if row.turn >= 1 and row.wait_ms is not None:
-            yield ScorePart("wait_ms", row.wait_ms, {"anchor": row.anchor, "source": row.wait_source})
+            yield ScorePart(
+                "wait_ms", row.wait_ms, {"anchor": row.anchor, "source": row.wait_source}
+            )
         yield from _parts(row, _VALUES_OF_A_TURN)
         return
     for metric, score in row.eva.items():

@@ -12,7 +12,8 @@ from schemas.rows import ExpectedTool, NotApplicable, Note, ToolDifference, Unsc
 
 # Axes of drawings: positions in percent of the width, and round tick values. Pure.
 #
-# Drawings are placed in percent and lettered in pixels, so they fit every width and their text never shrinks.
+# Drawings are placed in percent and lettered in pixels, so they fit every width and their text
+# never shrinks.
 
 _TIME_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400)
 _ROUND_STEPS: Final = (1, 2, 5, 10)
@@ -69,7 +70,10 @@ def time_ticks(length_ms: float, most: int) -> list[int]:
     """
     wanted_s = length_ms / MS_PER_SECOND / max(1, most)
     longest_s = _TIME_STEPS_S[-1]
-    step_s = next((each for each in _TIME_STEPS_S if each >= wanted_s), longest_s * int(wanted_s // longest_s + 1))
+    step_s = next(
+        (each for each in _TIME_STEPS_S if each >= wanted_s),
+        longest_s * int(wanted_s // longest_s + 1),
+    )
     return list(range(0, int(length_ms) + 1, step_s * MS_PER_SECOND))
 
 
@@ -84,13 +88,18 @@ def round_ticks(highest: float, most: int) -> list[float]:
         return [0.0, 1.0]
     wanted = highest / max(1, most)
     magnitude: float = 10.0 ** math.floor(math.log10(wanted))
-    step = next((each * magnitude for each in _ROUND_STEPS if each * magnitude >= wanted), 10 * magnitude)
+    step = next(
+        (each * magnitude for each in _ROUND_STEPS if each * magnitude >= wanted), 10 * magnitude
+    )
     count = math.ceil(round(highest / step, 6))
     return [round(index * step, 10) for index in range(count + 1)]
 
 
-def spaced(letterings: Iterable[tuple[float, float]], most_shift: float = 0.0) -> list[float | None]:
-    """How far each lettering, a place and a width in the order of the places, must move on so that no two touch.
+def spaced(
+    letterings: Iterable[tuple[float, float]], most_shift: float = 0.0
+) -> list[float | None]:
+    """How far each lettering, a place and a width in the order of the places, must move on so that
+    no two touch.
 
     Args:
         letterings: Each with the space behind it.
@@ -310,9 +319,14 @@ def note_in_words(note: Note) -> str:
     """What the agent's framework notes, after the number of the turn."""
     match note.what:
         case "handoff":
-            return f"{note.from_agent or 'an agent'} handed the call to {note.to_agent or 'another one'}"
+            return (
+                f"{note.from_agent or 'an agent'} handed the call to "
+                f"{note.to_agent or 'another one'}"
+            )
         case "false_interruption":
-            went_on = {None: "", True: ": the agent went on", False: ": the agent did not go on"}[note.is_resumed]
+            went_on = {None: "", True: ": the agent went on", False: ": the agent did not go on"}[
+                note.is_resumed
+            ]
             return f"what looked like an interruption was none{went_on}"
     return f"the answer was cut off: {_CAUSES[note.cause or InterruptionCause.UNKNOWN]}"
 
@@ -346,7 +360,9 @@ def title(name: str) -> str:
     """
     bare = next((name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)), name)
     words = [
-        word.upper() if word in _ACRONYMS else word for word in re.split(r"[_\s]+", bare.replace(".", ", ")) if word
+        word.upper() if word in _ACRONYMS else word
+        for word in re.split(r"[_\s]+", bare.replace(".", ", "))
+        if word
     ]
     text = " ".join(words)
     return text[:1].upper() + text[1:]
@@ -365,7 +381,9 @@ def counted(count: int, what: str) -> str:
 # Texts of a call as a report shows them: redacted, then cut to a bound.
 
 MOST_CHARS: Final = 4_000
-"""Characters of one text that are shown; a spoken turn has a few hundred, the answer of a tool may have megabytes."""
+"""Characters of one text that are shown; a spoken turn has a few hundred, the answer of a tool may
+have megabytes.
+"""
 
 
 class Redacts(Protocol):
@@ -388,7 +406,8 @@ def shortened(text: str, most: int = MOST_CHARS) -> str:
 
 
 def json_text(text: str) -> str:
-    """What a tool was given or answered, on indented lines; as it is where it is no JSON, because it was cut.
+    """What a tool was given or answered, on indented lines; as it is where it is no JSON, because
+    it was cut.
 
     Example:
         >>> json_text('{"a":1}').splitlines(), json_text('{"a":')

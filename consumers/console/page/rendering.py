@@ -1,4 +1,6 @@
-"""Fills the templates of the report, in which every value except `Markup` is escaped: no text of a call becomes markup."""
+"""Fills the templates of the report, in which every value except `Markup` is escaped: no text of a
+call becomes markup.
+"""
 
 import re
 from collections.abc import Callable, Hashable
@@ -22,12 +24,23 @@ ICON: Final = (
     "%3Crect x='6' y='9' width='9' height='5' rx='1' fill='%23d55e00'/%3E%3C/svg%3E"
 )
 _LINE_BREAK: Final = re.compile(r"(?<=[>}])\n\s*|\n\s*(?=[<{])|\n\Z")
-"""A line break beside a tag, by which people read templates: the page has none there, for browsers show it as a space."""
+"""A line break beside a tag, by which people read templates: the page has none there, for browsers
+show it as a space.
+"""
 _LINE_END: Final = re.compile(r"\r\n?")
 _KEPT: Final = "\n\t\xa0\xad\u200c\u200d\u2002\u2003\u2007\u2009\u202f\u3000"
-"""Line breaks, the spaces of typography, and what joins or parts letters in the scripts of Persia and India."""
+"""Line breaks, the spaces of typography, and what joins or parts letters in the scripts of Persia
+and India.
+"""
 _FILTERS: Final = (
-    *(drawing.anchor_in_words, drawing.clock, drawing.counted, drawing.duration, drawing.in_words, drawing.json_text),
+    *(
+        drawing.anchor_in_words,
+        drawing.clock,
+        drawing.counted,
+        drawing.duration,
+        drawing.in_words,
+        drawing.json_text,
+    ),
     *(
         drawing.number,
         drawing.outcome,
@@ -42,18 +55,24 @@ _FILTERS: Final = (
 
 def render(template: str, **values: Any) -> Markup:
     """The markup that a template makes of the values; None is nothing."""
-    return Markup(showable(templates().get_template(template).render(values)))  # noqa: S704  # escaped by the template
+    # escaped by the template
+    return Markup(showable(templates().get_template(template).render(values)))  # noqa: S704
 
 
 MOST_KEPT: Final = 6_000
-"""Small parts of pages that are kept: rows of running calls, and turns of calls with an open page. They have some 2 kB each."""
+"""Small parts of pages that are kept: rows of running calls, and turns of calls with an open page.
+They have some 2 kB each.
+"""
 MOST_KEPT_CHARS: Final = 4_000
-"""Characters of the texts in one of them; a part with more is drawn each time, so all together have 100 MB at most."""
+"""Characters of the texts in one of them; a part with more is drawn each time, so all together have
+100 MB at most.
+"""
 
 
 @lru_cache(maxsize=MOST_KEPT)
 def kept(template: str, **values: Hashable) -> Markup:
-    """What the macro `part` of a template makes of the values: a part that is mostly the same when a page is drawn again.
+    """What the macro `part` of a template makes of the values: a part that is mostly the same when
+    a page is drawn again.
 
     Values are data, never markup, for markup equals its text.
     """
@@ -78,13 +97,21 @@ def showable(text: str) -> str:
 
 @cache
 def templates() -> "Environment":
-    """The templates, and the filters that write values in them; a name that has no value is an error."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined  # only commands that write a report need it
+    """The templates, and the filters that write values in them; a name that has no value is an
+    error.
+    """
+    from jinja2 import (
+        Environment,
+        FunctionLoader,
+        StrictUndefined,
+    )  # only commands that write a report need it
 
     made = Environment(
         autoescape=True,
         undefined=StrictUndefined,
-        loader=FunctionLoader(lambda name: _LINE_BREAK.sub("", (_TEMPLATES / name).read_text(encoding="utf-8"))),
+        loader=FunctionLoader(
+            lambda name: _LINE_BREAK.sub("", (_TEMPLATES / name).read_text(encoding="utf-8"))
+        ),
         finalize=lambda value: "" if value is None else value,
         auto_reload=False,
     )

@@ -1,4 +1,6 @@
-"""A running call as a line of a list: what pages, `top` and the demo show of it. Pure: a row of a call in, plain data out."""
+"""A running call as a line of a list: what pages, `top` and the demo show of it. Pure: a row of a
+call in, plain data out.
+"""
 
 from typing import Final, Literal, NamedTuple
 
@@ -54,7 +56,9 @@ class RunningLine(NamedTuple):
 def running_line(shown: ShownCall) -> RunningLine:
     """The line of a call."""
     call, labels = shown.call, shown.call.labels
-    chips: list[tuple[Level, str]] = [("urgent" if each.is_urgent else "bad", each.reason) for each in shown.troubles]
+    chips: list[tuple[Level, str]] = [
+        ("urgent" if each.is_urgent else "bad", each.reason) for each in shown.troubles
+    ]
     if (ending := bad_end(call)) is not None:
         chips.insert(0, ("bad", ending))
     state = "running" if call.state == "running" else "over, waiting for verdicts"
@@ -62,7 +66,11 @@ def running_line(shown: ShownCall) -> RunningLine:
     if call.state == "closed":
         state = f"over: {call.ended_reason or call.close_reason or 'not known why'}"
         is_told = call.began_ms is not None and call.ended_ms is not None
-        length_ms = (call.ended_ms or 0) - (call.began_ms or 0) if is_told else call.known_ms - call.first_known_ms
+        length_ms = (
+            (call.ended_ms or 0) - (call.began_ms or 0)
+            if is_told
+            else call.known_ms - call.first_known_ms
+        )
     wait_ms = None if call.answer is None else call.answer.wait_ms
     found = None if call.goals is None else call.goals.progress
     return RunningLine(
@@ -75,7 +83,9 @@ def running_line(shown: ShownCall) -> RunningLine:
         turn="" if call.turn is None else str(call.turn),
         latency="" if wait_ms is None else "overlap" if wait_ms < 0 else seconds(wait_ms),
         latency_level=wait_level(wait_ms),
-        goals="" if found is None else f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}",
+        goals=""
+        if found is None
+        else f"{found.reached} of {found.subgoals}{'?' if found.missing else ''}",
         first_ms=call.first_known_ms,
         changed_ms=call.known_ms,
         length_ms=length_ms,

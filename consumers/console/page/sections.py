@@ -1,4 +1,6 @@
-"""The sections of the page of a call: what each shows is computed here, how it looks is in its template."""
+"""The sections of the page of a call: what each shows is computed here, how it looks is in its
+template.
+"""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -8,7 +10,14 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 from msgspec import Struct, structs
 
-from consumers.console.page.calls import ReportedCall, ScorePart, Stretch, own_parts, part_of, parts_of
+from consumers.console.page.calls import (
+    ReportedCall,
+    ScorePart,
+    Stretch,
+    own_parts,
+    part_of,
+    parts_of,
+)
 from consumers.console.page.drawing import (
     MS_PER_SECOND,
     Scale,
@@ -64,7 +73,8 @@ from schemas.rows import (
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.trouble import SLOW_MS, STAGE_WORDS
 
-# The progress of a call: the share of reached subgoals after each turn, and the turn that reached each.
+# The progress of a call: the share of reached subgoals after each turn, and the turn that reached
+# each.
 
 MOST_POINTS: Final = 1_000
 """Turns that are drawn: as many as a goal set may count."""
@@ -77,7 +87,9 @@ _NUMBER_PERCENT: Final = 7.0
 def progress(call: ReportedCall) -> Markup:
     """The curve and the subgoals."""
     goals = call.row.goals
-    points = [(each.turn, each.progress) for each in call.turns if each.progress is not None][:MOST_POINTS]
+    points = [(each.turn, each.progress) for each in call.turns if each.progress is not None][
+        :MOST_POINTS
+    ]
     return render(
         "progress.html",
         call=call,
@@ -92,10 +104,17 @@ def progress(call: ReportedCall) -> Markup:
 
 def _curve(points: Sequence[tuple[int, rows.Progress]], max_turns: int) -> Mapping[str, object]:
     turns = [turn for turn, _ in points]
-    # From the greeting, before which nothing is reached, to the last turn there can be something about.
+    # From the greeting, before which nothing is reached, to the last turn there can be something
+    # about.
     scale = Scale(0, max([*turns, min(max_turns, turns[-1] + 1)]))
     placed = [
-        (scale.at(turn), _y(least), "" if rows.number(found.result) is not None else " unknown", turn, found)
+        (
+            scale.at(turn),
+            _y(least),
+            "" if rows.number(found.result) is not None else " unknown",
+            turn,
+            found,
+        )
         for turn, found in points
         if (least := _least(found)) is not None
     ]
@@ -108,8 +127,15 @@ def _curve(points: Sequence[tuple[int, rows.Progress]], max_turns: int) -> Mappi
     return {
         "grid": [(share, _y(share)) for share in _SHARES],
         "lines": steps,
-        "points": [(x, y, unknown, f"Turn {turn}: {_progress(found)}") for x, y, unknown, turn, found in placed],
-        "numbers": [(scale.at(turn), turn) for turn, shift in zip(turns, shifts, strict=True) if shift is not None],
+        "points": [
+            (x, y, unknown, f"Turn {turn}: {_progress(found)}")
+            for x, y, unknown, turn, found in placed
+        ],
+        "numbers": [
+            (scale.at(turn), turn)
+            for turn, shift in zip(turns, shifts, strict=True)
+            if shift is not None
+        ],
         "spoken": [f"turn {turn} {_progress(found)}" for turn, found in points],
         "has_unknown": any(rows.number(found.result) is None for _, found in points),
     }
@@ -130,7 +156,10 @@ def _y(share: float) -> float:
 def _progress(found: rows.Progress) -> str:
     match found.result:
         case Unscored(reason=reason):
-            return f"unscored, {in_words(reason)}; {found.reached} of {found.subgoals} subgoals for certain"
+            return (
+                f"unscored, {in_words(reason)}; {found.reached} of {found.subgoals} subgoals for "
+                "certain"
+            )
         case NotApplicable(reason=why):
             return f"not applicable, {why}"
     return percent(found.result)
@@ -157,7 +186,10 @@ def scores(call: ReportedCall) -> Markup:
     goals = call.row.goals
     if goals is not None and goals.progress is not None:
         heading = "Progress at the end" if call.is_closed else "Progress so far"
-        listed.append(_call_row(call, part_of("progress", goals.progress), goals.judged_turn) | {"heading": heading})
+        listed.append(
+            _call_row(call, part_of("progress", goals.progress), goals.judged_turn)
+            | {"heading": heading}
+        )
     told = [each for each in listed if each["kind"] != "none"]
     return render(
         "scores.html",
@@ -169,16 +201,22 @@ def scores(call: ReportedCall) -> Markup:
     )
 
 
-def _scores_of_turns(call: ReportedCall) -> dict[int, tuple[tuple[str, str | None, str, str | None], ...]]:
+def _scores_of_turns(
+    call: ReportedCall,
+) -> dict[int, tuple[tuple[str, str | None, str, str | None], ...]]:
     """By turn its scores but the wait: heading, how it looks, text, and why."""
     of_turns = [
         (row, {each.name: each for each in (*parts_of(row), *own_parts(call, row.turn))})
         for row in call.turns[:MOST_TURNS]
     ]
-    names = dict.fromkeys(name for _, parts in of_turns for name in parts if name not in ("wait_ms", "stages"))
+    names = dict.fromkeys(
+        name for _, parts in of_turns for name in parts if name not in ("wait_ms", "stages")
+    )
     return {
         row.turn: tuple(
-            (title(name), *cell) for name in names if any(cell := _score_cell(call, row, name, parts.get(name)))
+            (title(name), *cell)
+            for name in names
+            if any(cell := _score_cell(call, row, name, parts.get(name)))
         )
         for row, parts in of_turns
     }
@@ -211,7 +249,9 @@ def _kind(value: Value) -> str:
 
 
 def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
-    """The other fields of the score with their names, nested fields included; many rates of zero share one row."""
+    """The other fields of the score with their names, nested fields included; many rates of zero
+    share one row.
+    """
     leaves = [
         (path.removeprefix("sub_metrics."), text)
         for name, value in part.fields.items()
@@ -223,14 +263,19 @@ def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
     for path, text in leaves:
         if path not in folded:
             name = title(path)
-            yield f"{name}, together" if name in names else name, shortened(text, DETAIL_CHARS)  # a count and its sum
+            yield (
+                f"{name}, together" if name in names else name,
+                shortened(text, DETAIL_CHARS),
+            )  # a count and its sum
             names.add(name)
     if folded:
         yield f"{len(folded)} further rates", "0"
 
 
 def _leaves(call: ReportedCall, path: str, value: object) -> Iterator[tuple[str, str]]:
-    """The values of a field with their paths; mappings are walked, empty and missing values are left out."""
+    """The values of a field with their paths; mappings are walked, empty and missing values are
+    left out.
+    """
     match value:
         case None | "":
             return
@@ -260,8 +305,9 @@ def _leaves(call: ReportedCall, path: str, value: object) -> Iterator[tuple[str,
 def _score_cell(
     call: ReportedCall, row: TurnRow, name: str, part: ScorePart | None
 ) -> tuple[str | None, str, str | None]:
-    """How a value looks in the table, its text, and why. A judge's rating that other turns have is pending once a judge is asked: when
-    the turn is left. A value without a single number is shown with all its fields.
+    """How a value looks in the table, its text, and why. A judge's rating that other turns have is
+    pending once a judge is asked: when the turn is left. A value without a single number is shown
+    with all its fields.
     """
     if part is None:
         is_rated_later = name in _RATINGS and row.status != "open" and not call.is_closed
@@ -275,14 +321,18 @@ def _score_cell(
         case NotApplicable(reason=why):
             return "none", "Not applicable", call.shown(why)
     reason = part.fields.get("reason")
-    return "value", quantity(part.name, part.value), in_words(reason) if isinstance(reason, str) else None
+    return (
+        "value",
+        quantity(part.name, part.value),
+        in_words(reason) if isinstance(reason, str) else None,
+    )
 
 
 # The stages of the wait in each turn: a drawing in sequence, and a table of all measurements.
 #
-# pipecat's latency breakdown covers the whole wait without gaps, so it is drawn unchanged. Stages of other sources
-# are drawn in their order, and the rest of the wait as not measured. Stages that contain other stages are only in the
-# table.
+# pipecat's latency breakdown covers the whole wait without gaps, so it is drawn unchanged. Stages
+# of other sources are drawn in their order, and the rest of the wait as not measured. Stages that
+# contain other stages are only in the table.
 
 MOST_ROWS: Final = 500
 """Turns in the table."""
@@ -299,16 +349,29 @@ FAMILIES: Final[Mapping[str, str]] = {
 """The kinds of drawn stages in the order of the legend: class of the style sheet, and label."""
 
 _FAMILY_OF: Final[Mapping[Stage, str]] = {
-    Stage.ENDPOINTING: "listening", Stage.STT_TRAILING: "listening", Stage.ENDPOINTING_WAIT: "listening",
-    Stage.TRANSCRIPTION: "listening", Stage.TURN_DETECTION: "listening", Stage.TURN_COMPLETION: "listening",
+    Stage.ENDPOINTING: "listening",
+    Stage.STT_TRAILING: "listening",
+    Stage.ENDPOINTING_WAIT: "listening",
+    Stage.TRANSCRIPTION: "listening",
+    Stage.TURN_DETECTION: "listening",
+    Stage.TURN_COMPLETION: "listening",
     Stage.WAITING_FOR_USER: "listening",
-    Stage.TOOL_RUN: "tools", Stage.FUNCTION_HANDLER: "tools",
-    Stage.TOOL_REQUEST: "model", Stage.LLM_TOOL_CALL: "model",  # the model writes the arguments of the tool
-    Stage.LLM_FIRST_TOKEN: "model", Stage.LLM_LAST_SENTENCE: "model", Stage.LLM_INFERENCE: "model", Stage.FIRST_REQUEST: "model",
-    Stage.LLM_FIRST_SENTENCE: "sentence", Stage.SENTENCE_AGGREGATION: "sentence", Stage.AWAITING_SPEAKABLE_TEXT: "sentence",
-    Stage.TTS_FIRST_BYTE: "voice", Stage.SPEECH_SYNTHESIS: "voice",
-    Stage.OUTPUT_TRANSPORT: "way", Stage.PIPELINE: "way",
-}  # fmt: skip
+    Stage.TOOL_RUN: "tools",
+    Stage.FUNCTION_HANDLER: "tools",
+    Stage.TOOL_REQUEST: "model",
+    Stage.LLM_TOOL_CALL: "model",  # the model writes the arguments of the tool
+    Stage.LLM_FIRST_TOKEN: "model",
+    Stage.LLM_LAST_SENTENCE: "model",
+    Stage.LLM_INFERENCE: "model",
+    Stage.FIRST_REQUEST: "model",
+    Stage.LLM_FIRST_SENTENCE: "sentence",
+    Stage.SENTENCE_AGGREGATION: "sentence",
+    Stage.AWAITING_SPEAKABLE_TEXT: "sentence",
+    Stage.TTS_FIRST_BYTE: "voice",
+    Stage.SPEECH_SYNTHESIS: "voice",
+    Stage.OUTPUT_TRANSPORT: "way",
+    Stage.PIPELINE: "way",
+}
 
 
 class StagePart(NamedTuple):
@@ -328,9 +391,9 @@ class StagePart(NamedTuple):
 def stacked(stages: Sequence[StageLatency], wait_ms: float | None) -> list[StagePart]:
     """The bar of one turn; `wait_ms` is all that it should cover, None when that is not known."""
     known = {each.stage: each.latency_ms for each in stages}
-    lengths = [(stage, known[stage]) for stage in CONTRIBUTIONS.values() if stage in known] or _in_sequence(
-        known, wait_ms
-    )
+    lengths = [
+        (stage, known[stage]) for stage in CONTRIBUTIONS.values() if stage in known
+    ] or _in_sequence(known, wait_ms)
     parts: list[StagePart] = []
     at_ms = 0.0
     for stage, length_ms in lengths:
@@ -344,17 +407,27 @@ def stacked(stages: Sequence[StageLatency], wait_ms: float | None) -> list[Stage
 
 def _in_sequence(known: Mapping[Stage, float], wait_ms: float | None) -> list[tuple[Stage, float]]:
     """The stages in sequence; the part that a stage shares with the one before it is subtracted."""
-    # The final transcript comes before the turn is ruled over, so the longer of the two contains the other.
+    # The final transcript comes before the turn is ruled over, so the longer of the two contains
+    # the other.
     heard = [stage for stage in (Stage.ENDPOINTING, Stage.STT_TRAILING) if stage in known]
-    lengths = [max(((stage, known[stage]) for stage in heard), key=lambda item: item[1])] if heard else []
-    if Stage.TOOL_REQUEST in known:  # written from the first token on, so it contains the wait for that
+    lengths = (
+        [max(((stage, known[stage]) for stage in heard), key=lambda item: item[1])] if heard else []
+    )
+    if (
+        Stage.TOOL_REQUEST in known
+    ):  # written from the first token on, so it contains the wait for that
         lengths.append((Stage.TOOL_REQUEST, known[Stage.TOOL_REQUEST]))
     else:
         token_ms = known.get(Stage.LLM_FIRST_TOKEN, 0)
         lengths.append((Stage.LLM_FIRST_TOKEN, token_ms))
-        lengths.append((Stage.LLM_FIRST_SENTENCE, known.get(Stage.LLM_FIRST_SENTENCE, 0) - token_ms))
-    lengths += [(stage, known[stage]) for stage in (Stage.TOOL_RUN, Stage.TTS_FIRST_BYTE) if stage in known]
-    # A whole answer says more than was waited for, unless nobody spoke before it was there: then it fits into the wait.
+        lengths.append(
+            (Stage.LLM_FIRST_SENTENCE, known.get(Stage.LLM_FIRST_SENTENCE, 0) - token_ms)
+        )
+    lengths += [
+        (stage, known[stage]) for stage in (Stage.TOOL_RUN, Stage.TTS_FIRST_BYTE) if stage in known
+    ]
+    # A whole answer says more than was waited for, unless nobody spoke before it was there: then it
+    # fits into the wait.
     whole_ms = known.get(Stage.LLM_LAST_SENTENCE)
     has_more_exact = Stage.LLM_FIRST_TOKEN in known or Stage.LLM_FIRST_SENTENCE in known
     if whole_ms is not None and wait_ms is not None and not has_more_exact:
@@ -385,10 +458,14 @@ def speech(call: ReportedCall) -> Markup | None:
         return None
     share = rows.number(found.result)
     together = {
-        "Agent's share of the talk": outcome("share", found.result) if share is None else percent(share),
+        "Agent's share of the talk": outcome("share", found.result)
+        if share is None
+        else percent(share),
         "Agent's first word after": outcome("first_word_ms", found.first_word_ms),
         "Both spoke for": outcome("overlap_ms", found.overlap_ms),
-        f"Dead air, each from {seconds(LONG_SILENCE_MS)}": outcome("dead_air_ms", found.dead_air_ms),
+        f"Dead air, each from {seconds(LONG_SILENCE_MS)}": outcome(
+            "dead_air_ms", found.dead_air_ms
+        ),
     }
     return render(
         "speech.html",
@@ -419,18 +496,26 @@ def told(call: ReportedCall) -> Markup | None:
         for use in row.uses
     ]
     return render(
-        "told.html", call=call, uses=uses, notes=notes_of(call), cost=cost_in_words(rows.number(row.cost_dollars))
+        "told.html",
+        call=call,
+        uses=uses,
+        notes=notes_of(call),
+        cost=cost_in_words(rows.number(row.cost_dollars)),
     )
 
 
-# The timeline of a call: a lane for each speaker, overlaps, silences, tools, and links to the turns.
+# The timeline of a call: a lane for each speaker, overlaps, silences, tools, and links to the
+# turns.
 #
-# Its width grows with the call, and it scrolls in a box of its own. Marks less than a pixel apart are drawn as one.
+# Its width grows with the call, and it scrolls in a box of its own. Marks less than a pixel apart
+# are drawn as one.
 
 MOST_PIXELS: Final = 24_000
 """Widest drawing: over two hours at the usual scale. Longer calls are drawn narrower."""
 MOST_DRAWN: Final = 2_000
-"""Turns, and likewise overlaps, silences and tools that are drawn, the first ones: a call of two hours has some six hundred."""
+"""Turns, and likewise overlaps, silences and tools that are drawn, the first ones: a call of two
+hours has some six hundred.
+"""
 MOST_TURN_LINKS: Final = 500
 """Bound of linked turns: as many as the transcript shows."""
 _LEAST_PIXELS: Final = 320
@@ -449,8 +534,12 @@ def timeline(call: ReportedCall) -> Markup:
     """The drawing with its lanes' names beside it."""
     if not call.stretches:
         so_far = "this call" if call.is_closed else "this call so far"
-        return render("note.html", text=f"Nothing in {so_far} says who spoke when, so there is no timeline.")
-    pixels = int(min(MOST_PIXELS, max(_LEAST_PIXELS, call.length_ms / MS_PER_SECOND * _PIXELS_PER_SECOND)))
+        return render(
+            "note.html", text=f"Nothing in {so_far} says who spoke when, so there is no timeline."
+        )
+    pixels = int(
+        min(MOST_PIXELS, max(_LEAST_PIXELS, call.length_ms / MS_PER_SECOND * _PIXELS_PER_SECOND))
+    )
     scale = Scale(call.start_ms, call.end_ms)
     ticks_ms = time_ticks(call.length_ms, pixels // _TICK_PIXELS)
     places = [(call.start_ms + tick_ms, clock(tick_ms)) for tick_ms in ticks_ms]
@@ -464,7 +553,10 @@ def timeline(call: ReportedCall) -> Markup:
         most_drawn=MOST_DRAWN,
         lane_y=_LANE_Y,
         most_links=MOST_TURN_LINKS,
-        ticks=[(scale.at(at_ms), _label_shift(scale.place(at_ms), pixels), text) for at_ms, text in places],
+        ticks=[
+            (scale.at(at_ms), _label_shift(scale.place(at_ms), pixels), text)
+            for at_ms, text in places
+        ],
         turns=_turns(call, scale, pixels),
         tools=_placed_tools(call),
         kinds=list(_legend(call)),
@@ -496,7 +588,10 @@ def _turns(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[Mapping[st
         by_turn.setdefault(stretch.turn, []).append(stretch)
     ordered = sorted(by_turn.items(), key=lambda item: item[1][0].start_ms)[:MOST_DRAWN]
     letterings = (
-        (scale.place(heard[0].start_ms) / 100 * pixels, _DIGIT_PIXELS * len(str(turn)) + _DIGIT_PIXELS)
+        (
+            scale.place(heard[0].start_ms) / 100 * pixels,
+            _DIGIT_PIXELS * len(str(turn)) + _DIGIT_PIXELS,
+        )
         for turn, heard in ordered
     )
     shifts = spaced(letterings, most_shift=_DIGIT_PIXELS)
@@ -508,7 +603,11 @@ def _turns(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[Mapping[st
             "x": scale.at(heard[0].start_ms),
             "shift": shift,  # None if its number would touch another
             "stretches": [
-                (each.speaker, scale.at(each.start_ms), scale.length(each.start_ms, each.end_ms, least))
+                (
+                    each.speaker,
+                    scale.at(each.start_ms),
+                    scale.length(each.start_ms, each.end_ms, least),
+                )
                 for each in _merged(heard, call.length_ms / pixels)
             ],
         }
@@ -546,7 +645,10 @@ def _legend(call: ReportedCall) -> Iterator[tuple[str, str]]:
     if call.overlaps:
         yield "overlap", f"Both speak ({seconds(sum(each.length_ms for each in call.overlaps))})"
     if call.silences:
-        yield "dead-air", f"Dead air, over {threshold_of(call)} ({counted(len(call.silences), 'time')})"
+        yield (
+            "dead-air",
+            f"Dead air, over {threshold_of(call)} ({counted(len(call.silences), 'time')})",
+        )
     if _placed_tools(call):
         yield "tool", "Tool"
 
@@ -556,17 +658,23 @@ def _notes(call: ReportedCall, pixels: int) -> Iterator[str]:
     if any(each.end_ms <= each.start_ms < began for each in call.stretches):
         yield "Of some speech only the beginning is known: it is drawn as a line."
     if pixels == MOST_PIXELS:
-        yield f"The call is long: one pixel is {seconds(call.length_ms / pixels)}, and nearer events are drawn as one."
+        yield (
+            f"The call is long: one pixel is {seconds(call.length_ms / pixels)}, and nearer events "
+            "are drawn as one."
+        )
     turns = {stretch.turn for stretch in call.stretches}
     most = max(len(turns), len(call.overlaps), len(call.silences), len(_placed_tools(call)))
     if most > MOST_DRAWN:
-        yield f"Of turns, overlaps, silences and tools the first {MOST_DRAWN:,} of each kind are drawn."
+        yield (
+            f"Of turns, overlaps, silences and tools the first {MOST_DRAWN:,} of each kind are "
+            "drawn."
+        )
     if len(turns) > MOST_TURN_LINKS:
         yield f"Only the first {MOST_TURN_LINKS} of {len(turns)} turns lead to their words."
 
 
-# The wait of the user in each turn, as bars: voice-to-voice latency, its anchor, and its known stages; and a table of all
-# stages, with the source and the values of other sources.
+# The wait of the user in each turn, as bars: voice-to-voice latency, its anchor, and its known
+# stages; and a table of all stages, with the source and the values of other sources.
 
 _MOST_TICKS: Final = 4
 
@@ -576,7 +684,10 @@ def latency(call: ReportedCall) -> Markup:
     waits, waits_ms = call.waits, call.waits_ms
     if not waits:
         so_far = "" if call.is_closed else " so far"
-        return render("note.html", text=f"No turn of this call has an answer whose wait could be measured{so_far}.")
+        return render(
+            "note.html",
+            text=f"No turn of this call has an answer whose wait could be measured{so_far}.",
+        )
     bars = {row.turn: tuple(stacked(row.stages, waits_ms.get(row.turn))) for row in call.turns}
     parts = [part for bar in bars.values() for part in bar]
     longest_ms = max([*waits_ms.values(), *(part.end_ms for part in parts)], default=0.0)
@@ -621,11 +732,20 @@ def _stages_told(row: TurnRow) -> tuple[tuple[str, str, float, str], ...]:
     """The stages of a turn: name, class of the style sheet, how long it took, and who says so."""
     told = []
     for each in row.stages:
-        others = "".join(f"; {source} says {seconds(other_ms)}" for source, other_ms in each.others_ms.items())
+        others = "".join(
+            f"; {source} says {seconds(other_ms)}" for source, other_ms in each.others_ms.items()
+        )
         anchor = "" if each.anchor is None else f", {anchor_in_words(each.anchor)}"
         disputed = "disputed: " if each.is_disputed else ""
         family = _FAMILY_OF.get(each.stage, "rest")
-        told.append((_words_of(each.stage), family, each.latency_ms, f"{disputed}{each.source}{anchor}{others}"))
+        told.append(
+            (
+                _words_of(each.stage),
+                family,
+                each.latency_ms,
+                f"{disputed}{each.source}{anchor}{others}",
+            )
+        )
     return tuple(told)
 
 
@@ -649,7 +769,9 @@ def _words_of(stage: Stage) -> str:
 
 
 def transcript(call: ReportedCall) -> Markup:
-    """The turns in their order: what was said, and beside it the stages and scores of the one that is chosen."""
+    """The turns in their order: what was said, and beside it the stages and scores of the one that
+    is chosen.
+    """
     starts_ms = {stretch.turn: stretch.start_ms for stretch in reversed(call.stretches)}
     turns = sorted({*call.words, *(row.turn for row in call.turns)})
     scored, first = _scores_of_turns(call), turn_to_look_at(call)
@@ -689,8 +811,13 @@ def _turn_markup(chars: int, **turn: Hashable) -> Markup:
 
 
 def people(call: ReportedCall) -> Markup:
-    """What people say of the call: a label, a note or both, with who says it and when; nothing if nobody does."""
-    said = [(f"{each.by}, {day_and_time(each.at_ms)}", call.shown(each.words)) for each in call.annotations]
+    """What people say of the call: a label, a note or both, with who says it and when; nothing if
+    nobody does.
+    """
+    said = [
+        (f"{each.by}, {day_and_time(each.at_ms)}", call.shown(each.words))
+        for each in call.annotations
+    ]
     return render("people.html", said=said) if said else Markup()
 
 
@@ -705,7 +832,9 @@ SECTIONS: Final = {
     "Goals": progress,
     "People": people,
 }
-"""The sections of a call below what stands out: each is one function and the template that it fills."""
+"""The sections of a call below what stands out: each is one function and the template that it
+fills.
+"""
 FOLDED: Final = {
     "Figures": figures,
     "Wait for the answer, by turn": latency,
@@ -717,12 +846,20 @@ FOLDED: Final = {
 
 
 def parts_of_page(call: ReportedCall, *, has_index: bool = False) -> dict[str, Markup]:
-    """The parts of an article about a call in their order, by their ids: a live page gets those that changed."""
+    """The parts of an article about a call in their order, by their ids: a live page gets those
+    that changed.
+    """
     top = render(
-        "call_top.html", call=call, has_index=has_index, labels=facts_of(call), verdict=verdict(call),
+        "call_top.html",
+        call=call,
+        has_index=has_index,
+        labels=facts_of(call),
+        verdict=verdict(call),
         is_well=not any(each.is_fault for each in standouts(call)),
-    )  # fmt: skip
-    outstanding = render("standouts.html", call=call, standouts=standouts(call), most_moments=MOST_MOMENTS)
+    )
+    outstanding = render(
+        "standouts.html", call=call, standouts=standouts(call), most_moments=MOST_MOMENTS
+    )
     parts = {f"{call.anchor_id}-top": top, f"{call.anchor_id}-standouts": outstanding}
     for markup, sections in ((_SECTION, SECTIONS), (_FOLD, FOLDED)):
         for name, fill in sections.items():
@@ -734,11 +871,14 @@ def parts_of_page(call: ReportedCall, *, has_index: bool = False) -> dict[str, M
 
 _SECTION: Final = Markup('<section id="{}"><h3>{}</h3>{}</section>')
 _FOLD: Final = Markup(
-    '<section id="{0}" class="fold"><details id="{0}-fold"><summary><h3>{1}</h3></summary>{2}</details></section>'
+    '<section id="{0}" class="fold"><details '
+    'id="{0}-fold"><summary><h3>{1}</h3></summary>{2}</details></section>'
 )
 _ARTICLE: Final = Markup('<article id="{0}" aria-labelledby="{0}-head">{1}</article>')
 
 
 def section(call: ReportedCall, *, has_index: bool) -> Markup:
     """Everything about one call, as one article."""
-    return _ARTICLE.format(call.anchor_id, Markup("").join(parts_of_page(call, has_index=has_index).values()))
+    return _ARTICLE.format(
+        call.anchor_id, Markup("").join(parts_of_page(call, has_index=has_index).values())
+    )

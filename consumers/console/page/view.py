@@ -1,4 +1,6 @@
-"""What is shown of a call, as plain data: the page, the report and `call` print it, each in its way. Pure."""
+"""What is shown of a call, as plain data: the page, the report and `call` print it, each in its
+way. Pure.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,7 +64,11 @@ def end_in_words(call: ReportedCall) -> str:
         return "over, waiting for verdicts" if call.is_over else "not yet"
     if row.ended_reason:
         return call.shown(in_words(row.ended_reason), _REASON_CHARS)
-    return "no reason given" if row.close_reason == CloseReason.ENDED else in_words(row.close_reason or "not known")
+    return (
+        "no reason given"
+        if row.close_reason == CloseReason.ENDED
+        else in_words(row.close_reason or "not known")
+    )
 
 
 def facts_of(call: ReportedCall) -> list[tuple[str, str]]:
@@ -85,7 +91,8 @@ def _began(start_ms: float) -> str:
     return "not known" if start_ms < _FIRST_MS else day_and_time(start_ms)
 
 
-# How a value is known, and how far it can still change. What it was before is at its moment on the page.
+# How a value is known, and how far it can still change. What it was before is at its moment on the
+# page.
 
 STATUS_WORDS: Final = {
     "open": "open: the call is still there",
@@ -93,10 +100,15 @@ STATUS_WORDS: Final = {
     "settled": "settled: every stream has passed it",
     "final": "final: the call is over",
 }
-_OBJECTIVE: Final = f"95 % of answers within {seconds(SLOW_MS)}; of usual agents, 95 % within {seconds(VERY_SLOW_MS)}"
+_OBJECTIVE: Final = (
+    f"95 % of answers within {seconds(SLOW_MS)}; of usual agents, 95 % within "
+    f"{seconds(VERY_SLOW_MS)}"
+)
 
 
-def reasons_of(call: ReportedCall, turn: int | None, anchor: Anchor | None = None) -> Iterator[tuple[str, str]]:
+def reasons_of(
+    call: ReportedCall, turn: int | None, anchor: Anchor | None = None
+) -> Iterator[tuple[str, str]]:
     """The reasons for a value of a turn, or of the call, as pairs of words."""
     if anchor is not None:
         yield "End of the caller's speech", anchor_in_words(anchor)
@@ -113,10 +125,14 @@ def _statuses(call: ReportedCall, turns: Iterable[int]) -> Iterator[tuple[str, s
     if len(known) == 1:
         yield "Status", STATUS_WORDS[next(iter(known))]
     elif known:
-        yield "Status", ", ".join(f"{known[status]} {status}" for status in STATUS_WORDS if status in known)
+        yield (
+            "Status",
+            ", ".join(f"{known[status]} {status}" for status in STATUS_WORDS if status in known),
+        )
 
 
-# The parts of a call to look at first: long waits, missing answers, overlapping speech, dead air, failed tools, the task, stalls.
+# The parts of a call to look at first: long waits, missing answers, overlapping speech, dead air,
+# failed tools, the task, stalls.
 
 MOST_MOMENTS: Final = 12
 """Of one kind that are listed."""
@@ -137,8 +153,8 @@ _TASKS: Final = {
 
 
 class Moment(NamedTuple):
-    """A turn with its remark; None is the call as a whole. A greater `weight` comes first. A stall that the call came out of is no
-    fault.
+    """A turn with its remark; None is the call as a whole. A greater `weight` comes first. A stall
+    that the call came out of is no fault.
     """
 
     turn: int | None
@@ -148,7 +164,8 @@ class Moment(NamedTuple):
 
 
 class Standout(NamedTuple):
-    """One kind of standout with its moments: the greatest weight first, otherwise in the order of the call.
+    """One kind of standout with its moments: the greatest weight first, otherwise in the order of
+    the call.
 
     Attributes:
         heading: The kind.
@@ -168,19 +185,29 @@ def standouts(call: ReportedCall) -> list[Standout]:
     waits_ms = call.waits_ms
     silences = [each for each in call.silences if waits_ms.get(each.turn, 0) <= SLOW_MS]
     long_waits = [(turn, wait_ms) for turn, wait_ms in waits_ms.items() if wait_ms > SLOW_MS]
-    unknown = [(wait.turn, wait.value.reason) for wait in call.waits if isinstance(wait.value, Unscored)]
+    unknown = [
+        (wait.turn, wait.value.reason) for wait in call.waits if isinstance(wait.value, Unscored)
+    ]
     ending = bad_end(call.row)
     kinds: dict[str, tuple[Iterable[Moment], str]] = {
         "Ended badly": ([] if ending is None else [Moment(call.row.turn, ending)], "{text}"),
-        "Authentication failed": (_task(call, "eva_authentication_success"), "authentication failed"),
+        "Authentication failed": (
+            _task(call, "eva_authentication_success"),
+            "authentication failed",
+        ),
         "Task not completed": (_task(call, "eva_task_completion"), "the task was not completed"),
         "Turns without an answer": (
-            [Moment(row.turn, _ENDINGS[row.outcome]) for row in call.turns if row.outcome in _ENDINGS],
+            [
+                Moment(row.turn, _ENDINGS[row.outcome])
+                for row in call.turns
+                if row.outcome in _ENDINGS
+            ],
             "{turns} without an answer",
         ),
         f"Waits over {seconds(SLOW_MS)}, the objective": (
             [Moment(turn, seconds(wait_ms), wait_ms) for turn, wait_ms in long_waits],
-            f"{{count}} of {counted(len(waits_ms), 'wait')} over {seconds(SLOW_MS)}, the longest {{text}} in turn {{turn}}",
+            f"{{count}} of {counted(len(waits_ms), 'wait')} over {seconds(SLOW_MS)}, the longest "
+            f"{{text}} in turn {{turn}}",
         ),
         "Agent spoke over the caller": (
             _interruptions(call, Speaker.ASSISTANT),
@@ -192,7 +219,10 @@ def standouts(call: ReportedCall) -> list[Standout]:
             [Moment(each.turn, seconds(each.length_ms), each.length_ms) for each in silences],
             "dead air in {turns}, the longest {text} in turn {turn}",
         ),
-        "Errors of the agent": ([] if (errors := errors_in_words(call)) is None else [Moment(None, errors)], "{text}"),
+        "Errors of the agent": (
+            [] if (errors := errors_in_words(call)) is None else [Moment(None, errors)],
+            "{text}",
+        ),
         "Tools without success": (_tools(call), "{text} in turn {turn}{more}"),
         "No progress after": (_stalls(call), "no further goal after turn {turn}"),
         "Waits not known": ([Moment(turn, in_words(reason)) for turn, reason in unknown], ""),
@@ -220,7 +250,9 @@ MOST_SAID: Final = 3
 
 
 def verdict(call: ReportedCall) -> str:
-    """What is wrong with the call, where and how often, and whether it is going on: a sentence or two."""
+    """What is wrong with the call, where and how often, and whether it is going on: a sentence or
+    two.
+    """
     faults = [each for each in standouts(call) if each.is_fault]
     if not faults:
         return ("" if call.is_over else "So far: ") + nothing_stands_out(call)
@@ -230,29 +262,50 @@ def verdict(call: ReportedCall) -> str:
 
 
 def turn_to_look_at(call: ReportedCall) -> int | None:
-    """The turn to look at first: one with a fault, otherwise that with the longest wait; None if no wait is known."""
+    """The turn to look at first: one with a fault, otherwise that with the longest wait; None if no
+    wait is known.
+    """
     faults = (each for fault in standouts(call) if fault.is_fault for each in fault.moments)
-    return next((each.turn for each in faults if each.turn is not None and each.is_fault), call.slowest_turn)
+    return next(
+        (each.turn for each in faults if each.turn is not None and each.is_fault), call.slowest_turn
+    )
 
 
 def _going_on(call: ReportedCall, faults: Iterable[Standout]) -> str:
     """Whether the faults go on, or how far they went; empty where nobody can say."""
     if not call.is_over:
         troubles = troubles_of(call.row, call.row.known_ms)
-        return f"It is going on: {call.shown(troubles[0].reason)}." if troubles else "It is not going on now."
+        return (
+            f"It is going on: {call.shown(troubles[0].reason)}."
+            if troubles
+            else "It is not going on now."
+        )
     turns = [each.turn for fault in faults for each in fault.moments if each.turn is not None]
     last, end = max(turns, default=None), call.row.turn
     if last is None or not end:
         return ""
-    return f"The last of it was in turn {last} of {end}." if last < end else "It lasted to the end of the call."
+    return (
+        f"The last of it was in turn {last} of {end}."
+        if last < end
+        else "It lasted to the end of the call."
+    )
 
 
 def summary(call: ReportedCall) -> str:
     """The call in a few lines, for a team's chat."""
     labels = call.row.labels
-    whose = [each for each in (f"{labels.agent} {labels.version or ''}".strip(), labels.tenant) if each != "unknown"]
-    length = f"{duration(call.length_ms)} long" if call.is_over else f"{duration(call.length_ms)} so far"
-    return f"{', '.join(whose)}: {verdict(call)}\nCall {call.conversation_id}, {_began(call.start_ms)}, {length}"
+    whose = [
+        each
+        for each in (f"{labels.agent} {labels.version or ''}".strip(), labels.tenant)
+        if each != "unknown"
+    ]
+    length = (
+        f"{duration(call.length_ms)} long" if call.is_over else f"{duration(call.length_ms)} so far"
+    )
+    return (
+        f"{', '.join(whose)}: {verdict(call)}\nCall {call.conversation_id}, "
+        f"{_began(call.start_ms)}, {length}"
+    )
 
 
 def _task(call: ReportedCall, name: str) -> Iterator[Moment]:
@@ -266,7 +319,10 @@ def errors_in_words(call: ReportedCall) -> str | None:
     if (errors := call.row.errors) is None:
         return None
     of = "" if errors.component is None else f" of its {in_words(errors.component)}"
-    return f"{counted(errors.number, 'error')}, the newest{of} at {clock(call.offset_ms(errors.last_ms))}"
+    return (
+        f"{counted(errors.number, 'error')}, the newest{of} at "
+        f"{clock(call.offset_ms(errors.last_ms))}"
+    )
 
 
 def _interruptions(call: ReportedCall, by: Speaker) -> Iterator[Moment]:
@@ -309,7 +365,8 @@ def nothing_stands_out(call: ReportedCall) -> str:
     return f"{said} Not known: {', '.join(unknown)}." if unknown else said
 
 
-# The figures of a call, as tiles: each says whether it is good by the objectives of deploy/slo.yaml, in words and with a mark.
+# The figures of a call, as tiles: each says whether it is good by the objectives of
+# deploy/slo.yaml, in words and with a mark.
 
 
 class Verdict(StrEnum):
@@ -327,7 +384,8 @@ class Tile(NamedTuple):
         name: What it is.
         value: It in words.
         more: What it rests on; None where the value says all.
-        judged: How good it is, with the objective in words; None where there is no objective, or the figure is not known.
+        judged: How good it is, with the objective in words; None where there is no objective, or
+            the figure is not known.
         why: How it is known, how far it can still change, and what it was.
     """
 
@@ -348,12 +406,18 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
         why=(("What", "from the first event to the last"), ("Call", end_in_words(call))),
     )
     in_time = sum(wait_ms <= SLOW_MS for wait_ms in waits_ms.values())
-    anchors = Counter(wait.anchor for wait in call.waits if wait.turn in waits_ms and wait.anchor is not None)
-    known = [f"{anchor_in_words(anchor)} ({counted(count, 'turn')})" for anchor, count in anchors.items()]
+    anchors = Counter(
+        wait.anchor for wait in call.waits if wait.turn in waits_ms and wait.anchor is not None
+    )
+    known = [
+        f"{anchor_in_words(anchor)} ({counted(count, 'turn')})" for anchor, count in anchors.items()
+    ]
     yield Tile(
         "Median wait",
         seconds_if_known(row.p50_ms),
-        f"{in_time} of {counted(len(waits_ms), 'turn')} within {seconds(SLOW_MS)}" if waits_ms else "of 0 turns",
+        f"{in_time} of {counted(len(waits_ms), 'turn')} within {seconds(SLOW_MS)}"
+        if waits_ms
+        else "of 0 turns",
         None if row.p50_ms is None else _OF_A_WAIT[wait_level(row.p50_ms)],
         (
             ("What", "from the caller's last sound to the agent's first"),
@@ -369,13 +433,21 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
         longest_ms = waits_ms[longest.turn]
         reasons = (*reasons_of(call, longest.turn, longest.anchor), ("Objective", _OBJECTIVE))
         yield Tile(
-            "Longest wait", seconds(longest_ms), f"turn {longest.turn}", _OF_A_WAIT[wait_level(longest_ms)], reasons
+            "Longest wait",
+            seconds(longest_ms),
+            f"turn {longest.turn}",
+            _OF_A_WAIT[wait_level(longest_ms)],
+            reasons,
         )
     yield _dead_air_tile(call)
     yield _interruptions_tile(call)
     failed = row.failed_tool_calls
-    judged = (Verdict.BAD, f"{failed} without success") if failed else (Verdict.GOOD, "all with success")
-    ends = Counter(use.outcome for each in call.turns for use in each.tools if use.outcome is not None)
+    judged = (
+        (Verdict.BAD, f"{failed} without success") if failed else (Verdict.GOOD, "all with success")
+    )
+    ends = Counter(
+        use.outcome for each in call.turns for use in each.tools if use.outcome is not None
+    )
     outcomes = ", ".join(f"{ends[each]} {each}" for each in ToolOutcome if each in ends)
     yield Tile(
         "Tools",
@@ -395,7 +467,12 @@ def _progress_tile(call: ReportedCall) -> Tile:
     turn = None if call.row.goals is None else call.row.goals.judged_turn
     reasons = [] if turn is None else [("Known", f"up to turn {turn}"), *reasons_of(call, turn)]
     if pending:
-        reasons.append(("Pending", f"a judge is asked about turn {', '.join(map(str, pending[:MOST_MOMENTS]))}"))
+        reasons.append(
+            (
+                "Pending",
+                f"a judge is asked about turn {', '.join(map(str, pending[:MOST_MOMENTS]))}",
+            )
+        )
         reached = f"{reached}, a verdict is pending" if reached else "a verdict is pending"
     return Tile("Goals", progress_value(call), reached, _of_progress(call), tuple(reasons))
 
@@ -412,11 +489,17 @@ def _dead_air_tile(call: ReportedCall) -> Tile:
     if times is None:
         return Tile("Dead air", "not known")
     threshold = threshold_of(call)
-    judged = (Verdict.BAD, f"silent for over {threshold}") if times else (Verdict.GOOD, f"never over {threshold}")
+    judged = (
+        (Verdict.BAD, f"silent for over {threshold}")
+        if times
+        else (Verdict.GOOD, f"never over {threshold}")
+    )
     what = f"nobody speaks and no tool runs for over {threshold} after the caller"
     reasons = (("What", what), ("Status", "final: each is decided when it ends"))
     together = sum(each.length_ms for each in call.silences)
-    return Tile("Dead air", counted(times, "time"), seconds(together) if times else None, judged, reasons)
+    return Tile(
+        "Dead air", counted(times, "time"), seconds(together) if times else None, judged, reasons
+    )
 
 
 def threshold_of(call: ReportedCall) -> str:
@@ -456,15 +539,25 @@ def _eva_tiles(call: ReportedCall) -> Iterator[Tile]:
     value = None if timing is None else rows.number(timing.result)
     if timing is not None and value is not None:
         least = EXPERIENCE_THRESHOLDS["turn_taking"]
-        judged = (Verdict.GOOD, f"EVA passes from {least}") if value >= least else (Verdict.BAD, f"below EVA's {least}")
+        judged = (
+            (Verdict.GOOD, f"EVA passes from {least}")
+            if value >= least
+            else (Verdict.BAD, f"below EVA's {least}")
+        )
         yield Tile(
-            "Turn taking", number(value), "from 0 to 1, best 1", judged, tuple(reasons_of(call, None, timing.anchor))
+            "Turn taking",
+            number(value),
+            "from 0 to 1, best 1",
+            judged,
+            tuple(reasons_of(call, None, timing.anchor)),
         )
     task = call.row.eva.get("eva_task_completion")
     value = None if task is None else rows.number(task.result)
     if value is not None:
         judged = (Verdict.GOOD, "as expected") if value else (Verdict.BAD, "not as expected")
-        yield Tile("Task", "done" if value else "not done", None, judged, tuple(reasons_of(call, None)))
+        yield Tile(
+            "Task", "done" if value else "not done", None, judged, tuple(reasons_of(call, None))
+        )
 
 
 # Values.
@@ -484,7 +577,9 @@ def part_in_words(call: ReportedCall, part: ScorePart) -> str | None:
     if part.value is None:
         return None
     text = value_in_words(call, part.name, part.value)
-    if left_out := part.fields.get("not_applicable"):  # beside the number, which is about the rest alone
+    if left_out := part.fields.get(
+        "not_applicable"
+    ):  # beside the number, which is about the rest alone
         text = f"{text}; {call.shown(not_judged(left_out), DETAIL_CHARS)}"
     return text
 
@@ -521,11 +616,18 @@ def _state(found: Subgoal, *, is_judged: bool, is_pending: bool) -> tuple[str, i
 
 
 def expected_of(found: ExpectedTool) -> tuple[str, int | None, str, str]:
-    """The state of an expected tool call, the turn that was looked at, its tool, and why it is so."""
+    """The state of an expected tool call, the turn that was looked at, its tool, and
+    why it is so.
+    """
     value = rows.number(found.result)
     if value is not None:
         return "Made in " if value else "Missed in ", found.turn, found.tool, made(found)
-    return "Not known" if isinstance(found.result, Unscored) else "Left out", None, found.tool, made(found)
+    return (
+        "Not known" if isinstance(found.result, Unscored) else "Left out",
+        None,
+        found.tool,
+        made(found),
+    )
 
 
 # What the models used.
@@ -551,7 +653,10 @@ def cost_in_words(cost: float | None) -> str:
 
 SIDES: Final = {Speaker.USER: "caller", Speaker.ASSISTANT: "agent"}
 """What the sides are called on screens."""
-INTERRUPTIONS: Final = {Speaker.USER: "began by interrupting the agent", Speaker.ASSISTANT: "interrupted by the agent"}
+INTERRUPTIONS: Final = {
+    Speaker.USER: "began by interrupting the agent",
+    Speaker.ASSISTANT: "interrupted by the agent",
+}
 """By who interrupted what is said at the turn: that of a user who interrupts begins with it."""
 _MARKS: Final = (
     ASSISTANT_INTERRUPTS,
@@ -582,11 +687,18 @@ def wait_in_words(value: Value, anchor: Anchor | None) -> str:
 
 def tags_of(row: TurnRow) -> list[str]:
     """What is of note in a turn, beside its wait."""
-    return [*(INTERRUPTIONS[by] for by in row.interruptions), *([_TAGS[row.outcome]] if row.outcome in _TAGS else [])]
+    return [
+        *(INTERRUPTIONS[by] for by in row.interruptions),
+        *([_TAGS[row.outcome]] if row.outcome in _TAGS else []),
+    ]
 
 
-def tools_of(row: TurnRow | None, words: rows.WordsRow | None) -> list[tuple[str, rows.ToolUse, rows.ToolWords]]:
-    """The uses of tools in a turn, in their order: name, use and texts, as far as its row and its row of words are known."""
+def tools_of(
+    row: TurnRow | None, words: rows.WordsRow | None
+) -> list[tuple[str, rows.ToolUse, rows.ToolWords]]:
+    """The uses of tools in a turn, in their order: name, use and texts, as far as its row and its
+    row of words are known.
+    """
     uses = {} if row is None else {use.index: use for use in row.tools}
     texts = {} if words is None else {each.index: each for each in words.tools}
     return [

@@ -1,4 +1,6 @@
-"""One self-contained HTML file about calls, with an index and a section for each. It loads nothing and runs no script."""
+"""One self-contained HTML file about calls, with an index and a section for each. It loads nothing
+and runs no script.
+"""
 
 import base64
 import hashlib
@@ -14,7 +16,10 @@ from consumers.console.page.view import end_in_words, progress_value
 
 
 def page_of(
-    calls: Sequence[ReportedCall], notes: Sequence[str], version: str, over_many_calls: Markup | None = None
+    calls: Sequence[ReportedCall],
+    notes: Sequence[str],
+    version: str,
+    over_many_calls: Markup | None = None,
 ) -> Markup:
     """The whole file.
 
@@ -40,14 +45,22 @@ def page_of(
 
 
 def _policy(style: str) -> str:
-    """The content security policy: text of a call that got into the markup could neither run nor load anything."""
+    """The content security policy: text of a call that got into the markup could neither run nor
+    load anything.
+    """
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
 
 
 def index(calls: Sequence[ReportedCall]) -> Markup:
     """A row for each call, which leads to its section."""
-    return render("index.html", rows=[(call.conversation_id, call.anchor_id, _index_cells(call)) for call in calls])
+    return render(
+        "index.html",
+        rows=[(call.conversation_id, call.anchor_id, _index_cells(call)) for call in calls],
+    )
 
 
 def _index_cells(call: ReportedCall) -> list[tuple[str, str | int | None]]:

@@ -1,4 +1,6 @@
-"""Whether a subgoal is reached, where code can tell: the facts of a turn, and a function for each kind of check."""
+"""Whether a subgoal is reached, where code can tell: the facts of a turn, and a function for each
+kind of check.
+"""
 
 import hashlib
 import json
@@ -37,7 +39,9 @@ from schemas.units import MS_PER_SECOND
 # The facts of one turn that checks by code read, and whether the leaves of a check hold in it.
 
 MAX_SEARCHED_CALLS: Final = 50
-"""Tool calls of a turn that are checked, the first ones; a turn makes some five, a loop of the agent more."""
+"""Tool calls of a turn that are checked, the first ones; a turn makes some five, a loop of the
+agent more.
+"""
 WHOLE_ANSWER: Final = "."
 """Path of a tool's whole answer."""
 
@@ -52,7 +56,8 @@ class CalledTool(NamedTuple):
         tool: Its name.
         arguments: Its parameters by name.
         answer: Its answer as a JSON value.
-        is_success: Whether the tool succeeded; None without an answer, or where a withheld answer hides it.
+        is_success: Whether the tool succeeded; None without an answer, or where a withheld answer
+            hides it.
         is_withheld: Whether it has answered, and its producer does not send the answer.
         lacks_arguments: Whether its producer does not send the arguments.
     """
@@ -95,7 +100,9 @@ class Leaf(Protocol):
     """The part of a check that looks at one turn."""
 
     def holds_in(self, turn: TurnFacts) -> bool | None:
-        """Whether it holds in this turn alone; None where withheld arguments or a withheld answer decide that."""
+        """Whether it holds in this turn alone; None where withheld arguments or a withheld answer
+        decide that.
+        """
 
 
 def leaf_of(check: TurnCheck) -> Leaf:
@@ -138,7 +145,11 @@ class _Wanted(NamedTuple):
                 return any(is_same(value, wanted) for wanted in several)
             case Between(at_least=least, at_most=most):
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
-                return is_number and (least is None or value >= least) and (most is None or value <= most)
+                return (
+                    is_number
+                    and (least is None or value >= least)
+                    and (most is None or value <= most)
+                )
         return self.pattern is not None and is_found(self.pattern, _text(value))
 
 
@@ -160,7 +171,9 @@ class _ToolUsed:
     def _fits(self, call: CalledTool) -> bool | None:
         if call.tool != self._tool:
             return False
-        return _all_of(self._fit_of_arguments(call), self._fit_of_outcome(call), self._fit_of_answer(call))
+        return _all_of(
+            self._fit_of_arguments(call), self._fit_of_outcome(call), self._fit_of_answer(call)
+        )
 
     def _fit_of_arguments(self, call: CalledTool) -> bool | None:
         if self._arguments and call.lacks_arguments:
@@ -192,7 +205,9 @@ def _wanted(matchers: Mapping[str, Matcher]) -> tuple[_Wanted, ...]:
 
 
 def _at(whole: object, path: str) -> Any:
-    """The value at a path of names and indexes joined by dots. A name that contains dots itself comes first."""
+    """The value at a path of names and indexes joined by dots. A name that contains dots itself
+    comes first.
+    """
     if path == WHOLE_ANSWER:
         return whole
     if isinstance(whole, Mapping) and path in whole:
@@ -213,9 +228,13 @@ def is_same(value: object, wanted: object) -> bool:
     if isinstance(value, bool) or isinstance(wanted, bool):
         return value is wanted
     if isinstance(value, Mapping) and isinstance(wanted, Mapping):
-        return value.keys() == wanted.keys() and all(is_same(value[name], wanted[name]) for name in wanted)
+        return value.keys() == wanted.keys() and all(
+            is_same(value[name], wanted[name]) for name in wanted
+        )
     if isinstance(value, list) and isinstance(wanted, list):
-        return len(value) == len(wanted) and all(is_same(*pair) for pair in zip(value, wanted, strict=True))
+        return len(value) == len(wanted) and all(
+            is_same(*pair) for pair in zip(value, wanted, strict=True)
+        )
     return value == wanted
 
 
@@ -228,20 +247,22 @@ def _text(value: object) -> str:
 
 # Evaluates the code checks of a call turn by turn: which subgoals are reached, and the evidence.
 #
-# A check is known to be true, known to be false, or open, and a known result for a part of a call holds when the call
-# goes on. The rules:
+# A check is known to be true, known to be false, or open, and a known result for a part of a call
+# holds when the call goes on. The rules:
 #
-# - A leaf (`says`, `tool_called`, `tool_result`) is true from the first turn in which it holds. It is false only when
-# its time is over: the call's end, or the end of the `within` around it. - `all_of` is true at the last of its parts
-# and false at the first that is false; `any_of` is true at the first of its parts and false at the last. - `not`
-# swaps the two. So a negated leaf is decided when its time is over, never before: outside a `within` that is the end
-# of the call. `not` of a true part is false at once. - `within` n turns is over at turn n, as soon as there is that
-# turn or a later one. `within` s seconds counts from the start of turn 1; a turn is in time when it ends in time, and
-# the first turn that ends later is where the time is over. Checks inside a `within` are under its limit too, so of
-# two limits the stricter one holds. `max_turns` of the set is a `within` around each check: what comes later counts for
-# nothing, as with a judge, who is not asked about it. - A turn without times may be in time or not. A leaf about
-# arguments or an answer that a producer withholds may hold or not. If that decides, the check stays open, even when the
-# call is over.
+# - A leaf (`says`, `tool_called`, `tool_result`) is true from the first turn in which it holds. It
+# is false only when
+# its time is over: the call's end, or the end of the `within` around it. - `all_of` is true at the
+# last of its parts and false at the first that is false; `any_of` is true at the first of its parts
+# and false at the last. - `not` swaps the two. So a negated leaf is decided when its time is over,
+# never before: outside a `within` that is the end of the call. `not` of a true part is false at
+# once. - `within` n turns is over at turn n, as soon as there is that turn or a later one. `within`
+# s seconds counts from the start of turn 1; a turn is in time when it ends in time, and the first
+# turn that ends later is where the time is over. Checks inside a `within` are under its limit too,
+# so of two limits the stricter one holds. `max_turns` of the set is a `within` around each check:
+# what comes later counts for nothing, as with a judge, who is not asked about it. - A turn without
+# times may be in time or not. A leaf about arguments or an answer that a producer withholds may
+# hold or not. If that decides, the check stays open, even when the call is over.
 
 
 class CheckState(StrEnum):
@@ -268,7 +289,9 @@ OPEN: Final = CheckResult(CheckState.OPEN)
 
 
 class Undecided(NamedTuple):
-    """The first turn that may have decided a subgoal of which nobody can know it, and the reason."""
+    """The first turn that may have decided a subgoal of which nobody can know it, and
+    the reason.
+    """
 
     since: int
     reason: UnscoredReason
@@ -311,13 +334,17 @@ class CheckPlan:
         self.max_turns = goals.max_turns
         self.leaves: list[Leaf] = []
         self.nodes: dict[str, _Node] = {
-            subgoal.id: self._node(subgoal.check) for subgoal in goals.subgoals if not isinstance(subgoal.check, Judge)
+            subgoal.id: self._node(subgoal.check)
+            for subgoal in goals.subgoals
+            if not isinstance(subgoal.check, Judge)
         }
 
     def _node(self, check: CodeCheck) -> _Node:
         match check:
             case AllOf() | AnyOf():
-                return _Several(tuple(map(self._node, check.checks)), needs_all=isinstance(check, AllOf))
+                return _Several(
+                    tuple(map(self._node, check.checks)), needs_all=isinstance(check, AllOf)
+                )
             case Not():
                 return _Negated(self._node(check.check))
             case Within():
@@ -329,7 +356,9 @@ class CheckPlan:
 
 
 class _Window(NamedTuple):
-    """The time of a check: up to a turn, up to a number of ms from the call's start (None is no limit), and to the end."""
+    """The time of a check: up to a turn, up to a number of ms from the call's start (None is no
+    limit), and to the end.
+    """
 
     is_over: bool
     turns: int | None = None
@@ -350,7 +379,9 @@ class _Known(NamedTuple):
 
 
 class SubgoalChecks:
-    """The subgoals of one call that code checks. It keeps of each turn the leaves that hold and its times: no texts."""
+    """The subgoals of one call that code checks. It keeps of each turn the leaves that hold and its
+    times: no texts.
+    """
 
     def __init__(self, plan: CheckPlan) -> None:
         self._plan = plan
@@ -402,26 +433,29 @@ class SubgoalChecks:
         """The result of every subgoal that code checks, by its id.
 
         Args:
-            is_over: Whether the call is over, so that nothing more can happen. A call without a turn decides nothing.
+            is_over: Whether the call is over, so that nothing more can happen. A call without a
+                turn decides nothing.
         """
         if is_over not in self._results:
             window = _Window(is_over, self._plan.max_turns)
             self._results[is_over] = {
-                subgoal: _result(self._known(node, window)) for subgoal, node in self._plan.nodes.items()
+                subgoal: _result(self._known(node, window))
+                for subgoal, node in self._plan.nodes.items()
             }
         return self._results[is_over]
 
     def undecidable(self) -> Mapping[str, Undecided]:
         """Subgoals that would be undecidable if the call ended now, by id.
 
-        Each with the first turn that may have decided it: something happened there, but whether in time is unknown; or a tool
-        was used there, and its arguments or its answer are unknown.
+        Each with the first turn that may have decided it: something happened there, but whether in
+        time is unknown; or a tool was used there, and its arguments or its answer are unknown.
         """
         over, window = self.results(is_over=True), _Window(is_over=True, turns=self._plan.max_turns)
         return {
             subgoal: undecided
             for subgoal, node in self._plan.nodes.items()
-            if over[subgoal].state is CheckState.OPEN and (undecided := self._first_undecided(node, window)) is not None
+            if over[subgoal].state is CheckState.OPEN
+            and (undecided := self._first_undecided(node, window)) is not None
         }
 
     def _forget(self) -> None:
@@ -444,12 +478,22 @@ class SubgoalChecks:
                 assert_never(node)
 
     def _first_undecided(self, node: _Node, window: _Window) -> Undecided | None:
-        """The first turn that may have decided a part with this window: its times, or a tool's answer, are missing."""
+        """The first turn that may have decided a part with this window: its times, or a tool's
+        answer, are missing.
+        """
         match node:
             case _One(leaf):
-                untimed = (turn for turn in self._hits[leaf] if self._is_in_time(turn, window) is None)
-                doubted = (turn for turn in self._doubts[leaf] if self._is_in_time(turn, window) is not False)
-                found = [Undecided(turn, UnscoredReason.TIMES_UNKNOWN) for turn in islice(untimed, 1)]
+                untimed = (
+                    turn for turn in self._hits[leaf] if self._is_in_time(turn, window) is None
+                )
+                doubted = (
+                    turn
+                    for turn in self._doubts[leaf]
+                    if self._is_in_time(turn, window) is not False
+                )
+                found = [
+                    Undecided(turn, UnscoredReason.TIMES_UNKNOWN) for turn in islice(untimed, 1)
+                ]
                 found += [Undecided(turn, UnscoredReason.WITHHELD) for turn in islice(doubted, 1)]
                 return min(found, default=None)
             case _Negated(part):
@@ -463,7 +507,9 @@ class SubgoalChecks:
                 assert_never(node)
 
     def _known_of_leaf(self, leaf: int, window: _Window) -> _Known | None:
-        may_be_in_time = any(self._is_in_time(turn, window) is not False for turn in self._doubts[leaf])
+        may_be_in_time = any(
+            self._is_in_time(turn, window) is not False for turn in self._doubts[leaf]
+        )
         for turn in self._hits[leaf]:
             is_in_time = self._is_in_time(turn, window)
             if is_in_time:
@@ -495,14 +541,20 @@ class SubgoalChecks:
         return min(ends, default=None)
 
     def _late_turn(self, ms: float) -> int | None:
-        """The first turn known to have ended later than this after the call's start; None without one."""
+        """The first turn known to have ended later than this after the call's start; None without
+        one.
+        """
         if ms not in self._late_turns:
             ended = ((turn, self._ended_after_ms(turn)) for turn in self._turns)
-            self._late_turns[ms] = next((turn for turn, after in ended if after is not None and after > ms), None)
+            self._late_turns[ms] = next(
+                (turn for turn, after in ended if after is not None and after > ms), None
+            )
         return self._late_turns[ms]
 
     def _ended_after_ms(self, turn: int) -> int | None:
-        """Time in ms from the start of turn 1 to the end of a turn; None when one of them is unknown."""
+        """Time in ms from the start of turn 1 to the end of a turn; None when one of them is
+        unknown.
+        """
         start_ms = self._times.get(1, (None, None))[0]
         end_ms = self._times[turn][1]
         return None if start_ms is None or end_ms is None else end_ms - start_ms

@@ -8,10 +8,11 @@ from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import DEFAULT_MAX_TURNS
 from schemas.rows import Progress, Unscored, Value
 
-# The area under a progress curve, equal to agent-inspect's to the last bit: numpy's trapezoid rule rounded to 4
-# places.
+# The area under a progress curve, equal to agent-inspect's to the last bit: numpy's trapezoid rule
+# rounded to 4 places.
 #
-# At rounding ties the order of summation decides the last digit, so this adds in numpy's order, without numpy.
+# At rounding ties the order of summation decides the last digit, so this adds in numpy's order,
+# without numpy.
 
 PLACES = 4
 """Decimal places of every progress, AUC and success value of agent-inspect."""
@@ -48,10 +49,14 @@ def area_under(heights: Sequence[float]) -> float:
         ValueError: There are fewer than two heights.
     """
     if len(heights) < 2:
-        raise ValueError(f"The area under a curve needs two points or more; there were {len(heights)}.")
+        raise ValueError(
+            f"The area under a curve needs two points or more; there were {len(heights)}."
+        )
     last = len(heights) - 1
     places = [index / last for index in range(last + 1)]
-    return sum_in_numpy_order([(places[i + 1] - places[i]) * (heights[i + 1] + heights[i]) / 2.0 for i in range(last)])
+    return sum_in_numpy_order(
+        [(places[i + 1] - places[i]) * (heights[i + 1] + heights[i]) / 2.0 for i in range(last)]
+    )
 
 
 def _added(start: float, terms: Sequence[float]) -> float:
@@ -62,13 +67,15 @@ def _added(start: float, terms: Sequence[float]) -> float:
     return total
 
 
-# Progress of one call turn by turn, the area under its curve, progress per turn and success, as verdicts come in.
+# Progress of one call turn by turn, the area under its curve, progress per turn and success, as
+# verdicts come in.
 #
-# After the same verdicts the numbers are agent-inspect's for the call up to that turn. The difference is the cost: a
-# verdict updates the known numbers, and the area takes a few additions per turn. Turns count from 1; the greeting is
-# no turn here.
+# After the same verdicts the numbers are agent-inspect's for the call up to that turn. The
+# difference is the cost: a verdict updates the known numbers, and the area takes a few additions
+# per turn. Turns count from 1; the greeting is no turn here.
 
-_UNIT = 10_000  # 10 to the PLACES: rounded progress is a whole number of these parts of 1, so its sums are exact
+# 10 to the PLACES: rounded progress is a whole number of these parts of 1, so its sums are exact
+_UNIT = 10_000
 
 
 # Known after a turn: a number, or why there is none. None while a verdict is open.
@@ -76,7 +83,9 @@ _Known = float | UnscoredReason | None
 
 
 class _Prefix(NamedTuple):
-    """Turns 1 to one of them, summed up. The last three fields have a meaning only when `hole` is False."""
+    """Turns 1 to one of them, summed up. The last three fields have a meaning only when `hole` is
+    False.
+    """
 
     turn: int
     reached: int
@@ -95,10 +104,11 @@ class _Prefix(NamedTuple):
 class ProgressCurve:
     """The verdicts of one call and the scores that follow from them.
 
-    A subgoal is known by its place in the goal set, from 0. A verdict is about one subgoal after one turn and rests on that
-    turn's input, which is everything up to it. A reached subgoal is not judged in later turns, so progress never falls,
-    except when the input of the very turn that reached it changes: then the verdict is void and asked for again. A subgoal
-    that code checks needs no verdicts: code says where it is reached, and can withdraw that.
+    A subgoal is known by its place in the goal set, from 0. A verdict is about one subgoal after
+    one turn and rests on that turn's input, which is everything up to it. A reached subgoal is not
+    judged in later turns, so progress never falls, except when the input of the very turn that
+    reached it changes: then the verdict is void and asked for again. A subgoal that code checks
+    needs no verdicts: code says where it is reached, and can withdraw that.
     """
 
     def __init__(self, subgoals: int, max_turns: int = DEFAULT_MAX_TURNS) -> None:
@@ -129,7 +139,8 @@ class ProgressCurve:
     def set_input(self, turn: int, input_hash: str) -> None:
         """Sets the input on which a turn is judged. Verdicts on another input of it become void.
 
-        A turn that is passed over leaves later scores open until its input is set. Turns after `max_turns` are not judged.
+        A turn that is passed over leaves later scores open until its input is set. Turns after
+        `max_turns` are not judged.
         """
         if turn > self._max_turns or (turn <= self.turns and self._hashes[turn - 1] == input_hash):
             return
@@ -145,8 +156,15 @@ class ProgressCurve:
             self._void(turn)
             del self._hashes[turn - 1], self._verdicts[turn - 1]
 
-    def fold(self, turn: int, subgoal: int, verdict: bool | UnscoredReason, input_hash: str) -> bool:  # noqa: FBT001  # a verdict is data
-        """Folds a verdict on one subgoal after one turn, judged on that input; a reason when it could not be judged.
+    def fold(
+        self,
+        turn: int,
+        subgoal: int,
+        verdict: bool | UnscoredReason,  # noqa: FBT001 - a verdict is data
+        input_hash: str,
+    ) -> bool:
+        """Folds a verdict on one subgoal after one turn, judged on that input; a reason when it
+        could not be judged.
 
         Returns:
             Whether it counts. It does not when the turn has another input by now.
@@ -162,7 +180,9 @@ class ProgressCurve:
         del self._prefixes[turn - 1 :]
         return True
 
-    def know(self, subgoal: int, reached_at: int | None, undecided: Undecided | None = None) -> None:
+    def know(
+        self, subgoal: int, reached_at: int | None, undecided: Undecided | None = None
+    ) -> None:
         """Sets the result of code for a subgoal, for all turns.
 
         Args:
@@ -171,7 +191,10 @@ class ProgressCurve:
             undecided: First turn from which it is undecidable, and why; None if it is decidable.
         """
         is_new = subgoal not in self._by_code
-        was_reached_at, was_undecided = before = (self._reached_at[subgoal], self._undecided.pop(subgoal, None))
+        was_reached_at, was_undecided = before = (
+            self._reached_at[subgoal],
+            self._undecided.pop(subgoal, None),
+        )
         if undecided is not None:
             self._undecided[subgoal] = undecided
         if not is_new and before == (reached_at, undecided):
@@ -197,11 +220,13 @@ class ProgressCurve:
                     break
 
     def at(self, turn: int) -> Progress | None:
-        """The scores of the call up to this turn, of which an input is known; after `max_turns` they do not change.
+        """The scores of the call up to this turn, of which an input is known; after `max_turns`
+        they do not change.
 
         - `auc` is agent-inspect's AUC of these turns: the last value is repeated for missing turns
         - `auc_if_ended_now` is as if `max_turns` were the last of them
-        - `ppt` is progress divided by the turn that reached it first; it can fall while progress rises
+        - `ppt` is progress divided by the turn that reached it first; it can fall while progress
+          rises
         - `success` is known also when a missing verdict could not make it 1
 
         Returns:
@@ -283,17 +308,23 @@ class ProgressCurve:
         return undecided.reason if undecided is not None and turn >= undecided.since else False
 
     def _area(self, last: _Prefix, width: int) -> Value:
-        """Area of the curve up to that turn, its last value repeated up to the turn `width`; rounded as
-        agent-inspect rounds.
+        """Area of the curve up to that turn, its last value repeated up to the turn `width`;
+        rounded as agent-inspect rounds.
         """
         if width == 1:
             return Unscored(UnscoredReason.ONE_TURN_HAS_NO_AREA)
-        doubled = 2 * last.sum_units + 2 * (width - last.turn) * last.last_units - last.first_units - last.last_units
+        doubled = (
+            2 * last.sum_units
+            + 2 * (width - last.turn) * last.last_units
+            - last.first_units
+            - last.last_units
+        )
         units, rest = divmod(doubled, 2 * (width - 1))
         if rest != width - 1:
             return (units + (rest > width - 1)) / _UNIT
-        # Exactly between two results agent-inspect's answer depends on the bits it loses when it adds. Otherwise the nearest
-        # tie is at least 1 / (2 * _UNIT * MAX_TURNS) away, thousands of times more than it can lose.
+        # Exactly between two results agent-inspect's answer depends on the bits it loses when it
+        # adds. Otherwise the nearest tie is at least 1 / (2 * _UNIT * MAX_TURNS) away, thousands of
+        # times more than it can lose.
         heights = [prefix.last_units / _UNIT for prefix in self._prefixes[: last.turn]]
         return round(area_under(heights + heights[-1:] * (width - last.turn)), PLACES)
 
@@ -310,7 +341,14 @@ class ProgressCurve:
         del self._prefixes[turn - 1 :]
 
     def _first_reaching(self, subgoal: int) -> int | None:
-        return next((turn for turn, verdicts in enumerate(self._verdicts, 1) if verdicts.get(subgoal) is True), None)
+        return next(
+            (
+                turn
+                for turn, verdicts in enumerate(self._verdicts, 1)
+                if verdicts.get(subgoal) is True
+            ),
+            None,
+        )
 
 
 def _without_scores(reason: UnscoredReason, subgoals: int = 0) -> Progress:

@@ -30,7 +30,8 @@ from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Votes
 from schemas.rows import Goals, GoalsRow, Stall, Subgoal, ToolDifference, Unscored, Value
 
-# Finds stalls: no further subgoal for too many turns or too long, while some are open. Each stall is published once.
+# Finds stalls: no further subgoal for too many turns or too long, while some are open. Each stall
+# is published once.
 
 
 class Stalls:
@@ -63,7 +64,9 @@ class Stalls:
             self._moved_ms = max(self._moved_ms, until_ms)
 
     def due_at_ms(self, since_turn: int) -> int | None:
-        """Broker time at which the call is stuck if no subgoal is reached; None when this stall is published already."""
+        """Broker time at which the call is stuck if no subgoal is reached; None when this stall is
+        published already.
+        """
         if self._moved_ms is None or since_turn in self._numbers:
             return None
         return self._moved_ms + self._rules.stall_ms
@@ -89,13 +92,17 @@ class Stalls:
         self._rows.count(None, f"stall.{number}")
 
 
-# Judges a call against its goals, turn by turn while it runs: subgoals reached, speed of progress, stalls.
+# Judges a call against its goals, turn by turn while it runs: subgoals reached, speed of progress,
+# stalls.
 #
-# A turn is judged when the call has left it, and again only if its words or tools, or those of a turn before, change.
-# Code makes the checks by code; for the others the call asks the judges, once the words are steady, and goes on.
+# A turn is judged when the call has left it, and again only if its words or tools, or those of a
+# turn before, change. Code makes the checks by code; for the others the call asks the judges, once
+# the words are steady, and goes on.
 
 LOOKED_AT_AGAIN = 3
-"""Turns before the newest whose texts may come late. Older turns change only by a replay, which is noticed."""
+"""Turns before the newest whose texts may come late. Older turns change only by a replay, which is
+noticed.
+"""
 
 
 MAX_SHOWN_CHARS: Final = 200
@@ -113,7 +120,12 @@ class GoalProgress:
     """Judges one call against its goal set."""
 
     def __init__(
-        self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, rows: CallRows
+        self,
+        conversation_id: str,
+        goal_set: GoalSet,
+        plan: CheckPlan,
+        rules: GoalRules,
+        rows: CallRows,
     ) -> None:
         self.goal_set = goal_set
         self._plan = plan
@@ -123,7 +135,9 @@ class GoalProgress:
         self._curve = ProgressCurve(len(goal_set.subgoals), goal_set.max_turns)
         self._tools = ToolCorrectness(goal_set.expected_tool_calls)
         self._asking = SubgoalQuestions(conversation_id, goal_set, rules, rows.redactor)
-        self._questions: OpenQuestions[AskedAbout] = OpenQuestions(keeps_trials=rules.include_judge_explanation)
+        self._questions: OpenQuestions[AskedAbout] = OpenQuestions(
+            keeps_trials=rules.include_judge_explanation
+        )
         self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
         self._turns = JudgedTurns(rows.redactor)
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
@@ -169,14 +183,20 @@ class GoalProgress:
         )
         rows.count(None, "goals")
 
-    def follow(self, live: LiveCall, changes: LiveChanges | None, broker_ms: int, out: list[Effect]) -> None:
-        """Judges the turns that were left, and those that changed. Texts are compared when a turn is left, or
-        without `changes`.
+    def follow(
+        self, live: LiveCall, changes: LiveChanges | None, broker_ms: int, out: list[Effect]
+    ) -> None:
+        """Judges the turns that were left, and those that changed. Texts are compared when a turn
+        is left, or without `changes`.
         """
         current = live.turn
         seen = (live.is_simulated, live.history.replays.elements)
         others = () if changes is None else changes.with_tools
-        has_moved = changes is None or current != self._seen_turn or any(1 <= turn < current for turn in others)
+        has_moved = (
+            changes is None
+            or current != self._seen_turn
+            or any(1 <= turn < current for turn in others)
+        )
         if self._is_over or not has_moved:
             return
         first = min([self._last + 1 - LOOKED_AT_AGAIN, *others]) if seen == self._seen else 0
@@ -184,7 +204,9 @@ class GoalProgress:
         self._look(live, max(0, first), max(0, current - 1), broker_ms, out)
 
     def finish(self, live: LiveCall, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
-        """Judges every turn of a call that is over, the last one too. `asks` says whether judges can still answer."""
+        """Judges every turn of a call that is over, the last one too. `asks` says whether judges
+        can still answer.
+        """
         self._is_over = True
         self._asks = asks
         last = live.turn
@@ -192,7 +214,9 @@ class GoalProgress:
             last -= 1
         self._look(live, 0, last, broker_ms, out)
 
-    def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+    def fold(
+        self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]
+    ) -> None:
         """Applies a verdict. The next questions are about the turns as they are now."""
         self.follow(live, None, broker_ms, out)
         answer = self._questions.fold(verdict, broker_ms)
@@ -200,8 +224,8 @@ class GoalProgress:
             self._settle([answer], broker_ms, out)
 
     def reached(self, live: LiveCall, now_ms: int, out: list[Effect]) -> None:
-        """Expires the verdicts whose deadline broker time `now_ms` has reached, asks about turns whose words are steady by then,
-        and finds a stall.
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, asks about turns
+        whose words are steady by then, and finds a stall.
         """
         late = self._questions.expire(now_ms)
         is_due = self._words.ask_at_ms is not None and self._words.ask_at_ms <= now_ms
@@ -217,7 +241,9 @@ class GoalProgress:
         self._asking.agent = agent
 
     def give_up(self, known_ms: int) -> None:
-        """Sets the scores that change at the end of the call; subgoals without a verdict by now get a reason instead."""
+        """Sets the scores that change at the end of the call; subgoals without a verdict by now get
+        a reason instead.
+        """
         self._apply(self._questions.give_up())
         self._asks = False
         self._ask(0)
@@ -230,15 +256,25 @@ class GoalProgress:
         if goals is None:
             return
         if self.goal_set.expected_tool_calls:
-            tools = self._tools.at_end(self._last) if is_over else self._tools.at(self._last) if self._last else None
+            tools = (
+                self._tools.at_end(self._last)
+                if is_over
+                else self._tools.at(self._last)
+                if self._last
+                else None
+            )
             called_in: dict[str, dict[int, None]] = {}
             for turn, facts in sorted(self._turns.facts.items()):
                 for call in facts.calls:
                     called_in.setdefault(call.tool.strip(), {})[turn] = None
-            expected = tuple(self._tools.found(self._last, called_in, self._in_words, is_over=is_over))
+            expected = tuple(
+                self._tools.found(self._last, called_in, self._in_words, is_over=is_over)
+            )
             self._rows.set_goals(known_ms, tool_correctness=tools, expected_tools=expected)
         if is_over:
-            reasons = [each.result.reason for each in goals.subgoals if isinstance(each.result, Unscored)]
+            reasons = [
+                each.result.reason for each in goals.subgoals if isinstance(each.result, Unscored)
+            ]
             now = self._curve.now
             self._rows.set_goals(
                 known_ms,
@@ -258,12 +294,18 @@ class GoalProgress:
 
     # Turns.
 
-    def _look(self, live: LiveCall, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
+    def _look(
+        self, live: LiveCall, first: int, last: int, broker_ms: int, out: list[Effect]
+    ) -> None:
         if last >= 1:
             self._stalls.begins(broker_ms)
         first = 0 if 0 not in self._turns.facts else min(first, last + 1)
         other_words = self._turns.look(live, first, last)
-        changed = [turn for turn in range(first, last + 1) if self._is_news(turn, has_other_words=turn in other_words)]
+        changed = [
+            turn
+            for turn in range(first, last + 1)
+            if self._is_news(turn, has_other_words=turn in other_words)
+        ]
         self._words.changed(changed, broker_ms)
         for turn in range(last + 1, self._last + 1):
             self._drop(turn, broker_ms)
@@ -278,15 +320,21 @@ class GoalProgress:
             self._curve.set_input(turn, self._turns.inputs[turn])
         results = self._checks.results(is_over=self._is_over)
         undecidable = self._checks.undecidable()
-        self._undecidable = {self._places[subgoal]: each.reason for subgoal, each in undecidable.items()}
+        self._undecidable = {
+            self._places[subgoal]: each.reason for subgoal, each in undecidable.items()
+        }
         for subgoal, result in results.items():
             reached_at = result.turn if result.state is CheckState.REACHED else None
             self._curve.know(self._places[subgoal], reached_at, undecidable.get(subgoal))
-        self._questions.forget_unless(lambda about, input_hash: self._turns.inputs.get(turn_of(about)) == input_hash)
+        self._questions.forget_unless(
+            lambda about, input_hash: self._turns.inputs.get(turn_of(about)) == input_hash
+        )
         self._settle([], broker_ms, out)
 
     def _is_news(self, turn: int, *, has_other_words: bool) -> bool:
-        """Shows the turn to the checks by code; returns whether its words, tools or times differ."""
+        """Shows the turn to the checks by code; returns whether its words, tools or
+        times differ.
+        """
         if turn < 1:
             return has_other_words
         facts = self._turns.facts[turn]
@@ -337,12 +385,17 @@ class GoalProgress:
             self._tools.look(turn, self._turns.facts[turn].calls, self._asking.found)
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:
-        """Asks all open questions; known answers may open further ones. Returns the requests to send."""
+        """Asks all open questions; known answers may open further ones. Returns the requests to
+        send.
+        """
         requests: list[JudgeRequest] = []
         budget = AskingBudget()
         now_ms = None if self._is_over or not self._asks else broker_ms
         while True:
-            abouts: list[AskedAbout] = [*self._curve.open_questions(), *self._tools.open_questions()]
+            abouts: list[AskedAbout] = [
+                *self._curve.open_questions(),
+                *self._tools.open_questions(),
+            ]
             abouts = self._words.steady(abouts, turn_of, now_ms)
             asked = [self._put(about, broker_ms, budget) for about in abouts]
             requests += [each for each in asked if isinstance(each, JudgeRequest)]
@@ -351,7 +404,9 @@ class GoalProgress:
                 return requests
             self._apply(answers)
 
-    def _put(self, about: AskedAbout, broker_ms: int, budget: AskingBudget) -> JudgeRequest | Answer[AskedAbout] | None:
+    def _put(
+        self, about: AskedAbout, broker_ms: int, budget: AskingBudget
+    ) -> JudgeRequest | Answer[AskedAbout] | None:
         turn = turn_of(about)
         self._asking.priority = AT_RISK if self._stalls.is_stuck else 0
         input_hash = self._turns.inputs[turn]
@@ -361,33 +416,47 @@ class GoalProgress:
             return None
         if budget.is_spent:  # the next turn or answer considers it again, if one comes
             return None if self._asks else Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
-        transcript = budget.transcript(self._turns.transcripts.get(number, ()) for number in range(turn + 1))
+        transcript = budget.transcript(
+            self._turns.transcripts.get(number, ()) for number in range(turn + 1)
+        )
         request = self._asking.request(about, transcript, broker_ms)
         return self._questions.ask(about, input_hash, request, is_late=not self._asks)
 
     def _current_verdict(self, place: int) -> "_Verdict | None":
         """The newest verdict on a subgoal whose input is current."""
         verdicts = self._verdicts.get(place, {})
-        current = [turn for turn, verdict in verdicts.items() if verdict.input_hash == self._turns.inputs.get(turn)]
+        current = [
+            turn
+            for turn, verdict in verdicts.items()
+            if verdict.input_hash == self._turns.inputs.get(turn)
+        ]
         return verdicts[max(current)] if current else None
 
     def _unknown(self, place: int) -> UnscoredReason | None:
         if place in self._undecidable:
             return self._undecidable[place]
         standing = self._current_verdict(place)
-        return standing.finding if standing is not None and isinstance(standing.finding, UnscoredReason) else None
+        return (
+            standing.finding
+            if standing is not None and isinstance(standing.finding, UnscoredReason)
+            else None
+        )
 
     # Rows.
 
     def _publish_changes(self, known_ms: int) -> None:
-        """Sets the progress after each turn, and the subgoals; those that were never reached are set at the end."""
+        """Sets the progress after each turn, and the subgoals; those that were never reached are
+        set at the end.
+        """
         curve, rows = self._curve, self._rows
         for turn in range(1, curve.turns + 1):
             progress = curve.at(turn)
             if progress is not None:
                 rows.set_turn(turn, known_ms, progress=progress)
         reached_at = dict(enumerate(curve.reached_at))
-        self._published_subgoals.update(place for place, turn in reached_at.items() if turn is not None)
+        self._published_subgoals.update(
+            place for place, turn in reached_at.items() if turn is not None
+        )
         if rows.call.goals is None or not self._published_subgoals:
             return
         subgoals = list(rows.call.goals.subgoals)
@@ -409,8 +478,12 @@ class GoalProgress:
             result = 0.0 if self._last else Unscored(UnscoredReason.NO_USER_SPEECH)
         if standing is None:
             return Subgoal(result, reached_turn)
-        trials = tuple(trial.model_dump(mode="json") for trial in self._asking.redacted(standing.trials))
-        return Subgoal(result, reached_turn, standing.votes.complete, standing.votes.incomplete, trials)
+        trials = tuple(
+            trial.model_dump(mode="json") for trial in self._asking.redacted(standing.trials)
+        )
+        return Subgoal(
+            result, reached_turn, standing.votes.complete, standing.votes.incomplete, trials
+        )
 
     # Stalls.
 
@@ -418,7 +491,9 @@ class GoalProgress:
     def _is_open(self) -> bool:
         if self._is_over or self._last > self.goal_set.max_turns:  # later turns reach nothing
             return False
-        reached_at = enumerate(self._curve.reached_at)  # a subgoal that nobody can judge may have been reached
+        reached_at = enumerate(
+            self._curve.reached_at
+        )  # a subgoal that nobody can judge may have been reached
         return any(turn is None and not self._unknown(place) for place, turn in reached_at)
 
     def _since(self) -> int:
@@ -428,8 +503,8 @@ class GoalProgress:
 # Chooses the goal set of a call, and makes the part that judges the call against it.
 
 MAX_PLANS: Final = 200
-"""Goal sets whose checks are kept ready; a fleet of agents has some tens. Checks of any other set are made again
-when needed.
+"""Goal sets whose checks are kept ready; a fleet of agents has some tens. Checks of any other set
+are made again when needed.
 """
 
 
@@ -439,7 +514,8 @@ class ChosenGoals:
     Attributes:
         rules: Rules of judging.
         source: Gives goal sets.
-        logged: By call, the goal set that it got in the past; then the source is not asked. None where calls choose.
+        logged: By call, the goal set that it got in the past; then the source is not asked. None
+            where calls choose.
     """
 
     def __init__(self, source: ChoosesGoals | None = None, rules: GoalRules | None = None) -> None:
@@ -449,8 +525,12 @@ class ChosenGoals:
         self.logged: Mapping[str, GoalSet] | None = None
         self._plans: OrderedDict[str, CheckPlan] = OrderedDict()
 
-    def choose(self, conversation_id: str, goals_id: str | None, agent: str | None) -> GoalSet | None:
-        """The goal set for a call of this agent, or the one that the call names; None without any."""
+    def choose(
+        self, conversation_id: str, goals_id: str | None, agent: str | None
+    ) -> GoalSet | None:
+        """The goal set for a call of this agent, or the one that the call names; None
+        without any.
+        """
         if self.logged is not None:
             return self.logged.get(conversation_id)
         return None if self.source is None else self.source.choose(goals_id, agent)
@@ -469,16 +549,20 @@ class ChosenGoals:
 
 
 class JudgedScores:
-    """Passes the events of a call on to its goal progress and its text judges; a call may have neither. Effects are appended to
-    `out`.
+    """Passes the events of a call on to its goal progress and its text judges; a call may have
+    neither. Effects are appended to `out`.
 
     Attributes:
         is_any: Whether the call has goals or text judges.
-        seen_turn: Turn of the call when it was followed last; -1 before. In the same turn only changed uses of tools count.
-        wakeup_ms: Broker time of the next deadline of a verdict, question or stall; None without any.
+        seen_turn: Turn of the call when it was followed last; -1 before. In the same turn only
+            changed uses of tools count.
+        wakeup_ms: Broker time of the next deadline of a verdict, question or stall; None without
+            any.
     """
 
-    def __init__(self, conversation_id: str, chosen: ChosenGoals, rows: CallRows, ratings: Ratings) -> None:
+    def __init__(
+        self, conversation_id: str, chosen: ChosenGoals, rows: CallRows, ratings: Ratings
+    ) -> None:
         self._conversation_id = conversation_id
         self._chosen = chosen
         self._rows = rows
@@ -498,7 +582,9 @@ class JudgedScores:
         """Whether a question is open."""
         return any(part.awaits_verdicts for part in self._parts)
 
-    def started(self, event: Started, agent: str, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+    def started(
+        self, event: Started, agent: str, live: LiveCall, broker_ms: int, out: list[Effect]
+    ) -> None:
         """Folds a `call_started`: the first one with a goal set decides the set of the call.
 
         Args:
@@ -527,15 +613,21 @@ class JudgedScores:
         for part in self._parts:
             part.set_agent(agent)
 
-    def follow(self, live: LiveCall, changes: LiveChanges, broker_ms: int, out: list[Effect]) -> None:
+    def follow(
+        self, live: LiveCall, changes: LiveChanges, broker_ms: int, out: list[Effect]
+    ) -> None:
         """Judges the turns that were left or changed."""
         self.seen_turn = live.turn
         for part in self._parts:
             part.follow(live, changes, broker_ms, out)
         self._plan()
 
-    def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
-        """Folds a verdict. A reader that is behind may read it before the event that names the goals."""
+    def fold(
+        self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]
+    ) -> None:
+        """Folds a verdict. A reader that is behind may read it before the event that names the
+        goals.
+        """
         if self._goals is None and len(self._early_verdicts) < MAX_KEPT_VERDICTS:
             self._early_verdicts.append((verdict, broker_ms))
         for part in self._parts:
@@ -543,15 +635,17 @@ class JudgedScores:
         self._plan()
 
     def reached(self, live: LiveCall, now_ms: int, out: list[Effect]) -> None:
-        """Expires the verdicts whose deadline broker time `now_ms` has reached, asks the questions that waited until then, and finds a
-        stall.
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, asks the questions
+        that waited until then, and finds a stall.
         """
         for part in self._parts:
             part.reached(live, now_ms, out)
         self._plan()
 
     def pass_gap(self, until_ms: int) -> None:
-        """Notes that nobody took events until then, so that nothing which did not happen is a stall."""
+        """Notes that nobody took events until then, so that nothing which did not happen is a
+        stall.
+        """
         if self._goals is not None:
             self._goals.pass_gap(until_ms)
             self._plan()
@@ -563,7 +657,9 @@ class JudgedScores:
         self._plan()
 
     def _plan(self) -> None:
-        self.wakeup_ms = min((time_ms for part in self._parts if (time_ms := part.next_wakeup_ms)), default=None)
+        self.wakeup_ms = min(
+            (time_ms for part in self._parts if (time_ms := part.next_wakeup_ms)), default=None
+        )
 
     def give_up(self, known_ms: int) -> None:
         """Sets what changes at the end of the call: no verdict can come any more."""

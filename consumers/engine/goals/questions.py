@@ -31,10 +31,13 @@ from schemas.judging import (
 )
 from schemas.wire import MAX_TEXT_CHARS
 
-# The open questions of a call to its judges. A question asked again on the same input gets the earlier answer.
+# The open questions of a call to its judges. A question asked again on the same input gets the
+# earlier answer.
 
 MAX_KEPT_VERDICTS: Final = 2_000
-"""Verdicts of a call that are kept until their question is asked (again): 20 turns have some 100."""
+"""Verdicts of a call that are kept until their question is asked (again): 20 turns have
+some 100.
+"""
 
 About = TypeVar("About")
 
@@ -88,7 +91,10 @@ class OpenQuestions(Generic[About]):
 
     def is_open(self, about: About, input_hash: str) -> bool:
         """Whether this question on this input is open, so that it need not be written again."""
-        return any(question.about == about and question.input_hash == input_hash for question in self._open.values())
+        return any(
+            question.about == about and question.input_hash == input_hash
+            for question in self._open.values()
+        )
 
     def ask(
         self, about: About, input_hash: str, request: JudgeRequest, *, is_late: bool
@@ -102,7 +108,8 @@ class OpenQuestions(Generic[About]):
             is_late: Whether the call is closing, so that no answer can come any more.
 
         Returns:
-            The request to send; None when it is open already; or the answer, if it is known or cannot come.
+            The request to send; None when it is open already; or the answer, if it is known or
+            cannot come.
         """
         if request.is_too_large:
             return Answer(about, input_hash, UnscoredReason.TOO_LONG)
@@ -119,7 +126,9 @@ class OpenQuestions(Generic[About]):
         return request
 
     def fold(self, verdict: JudgeVerdict, broker_ms: int) -> Answer[About] | None:
-        """The answer that a verdict gives; None when no open question matches, or the deadline has passed."""
+        """The answer that a verdict gives; None when no open question matches, or the deadline has
+        passed.
+        """
         if not self._keeps_trials:
             verdict = verdict.model_copy(update={"answers": ()})
         self._verdicts.setdefault(verdict.request_id, (broker_ms, verdict))
@@ -133,7 +142,9 @@ class OpenQuestions(Generic[About]):
 
     def expire(self, now_ms: int) -> list[Answer[About]]:
         """Answers without a verdict for the questions whose deadline broker time has reached."""
-        return self._drop(lambda question: question.request.deadline_ms <= now_ms, UnscoredReason.DEADLINE)
+        return self._drop(
+            lambda question: question.request.deadline_ms <= now_ms, UnscoredReason.DEADLINE
+        )
 
     def give_up(self) -> list[Answer[About]]:
         """Answers without a verdict for all open questions, at the close."""
@@ -145,25 +156,33 @@ class OpenQuestions(Generic[About]):
             if not is_wanted(question.about, question.input_hash):
                 del self._open[name]
 
-    def _drop(self, is_dropped: Callable[[_Open[About]], bool], reason: UnscoredReason) -> list[Answer[About]]:
+    def _drop(
+        self, is_dropped: Callable[[_Open[About]], bool], reason: UnscoredReason
+    ) -> list[Answer[About]]:
         dropped = {name: question for name, question in self._open.items() if is_dropped(question)}
         for name in dropped:
             del self._open[name]
-        return [Answer(question.about, question.input_hash, reason) for question in dropped.values()]
+        return [
+            Answer(question.about, question.input_hash, reason) for question in dropped.values()
+        ]
 
 
 def _answer(about: About, input_hash: str, verdict: JudgeVerdict) -> Answer[About]:
     result: VerdictResult | UnscoredReason = verdict.result
     if isinstance(result, Unjudged):
-        result = UnscoredReason(result.reason.value)  # a judge's reasons are among those of scores, by value
+        result = UnscoredReason(
+            result.reason.value
+        )  # a judge's reasons are among those of scores, by value
     return Answer(about, input_hash, result, verdict.votes, verdict.answers)
 
 
-# Bounds the work of asking judges in one step: each question carries the call up to its turn, and there can be many.
+# Bounds the work of asking judges in one step: each question carries the call up to its turn, and
+# there can be many.
 
 MAX_WORK_PER_STEP: Final = 50_000
-"""Transcript entries that one step may put into questions, some 0.3 s of work. Further questions wait until the call leaves the
-next turn or the next answer comes. Only a text that changes long afterwards asks for more: about every turn since.
+"""Transcript entries that one step may put into questions, some 0.3 s of work. Further questions
+wait until the call leaves the next turn or the next answer comes. Only a text that changes long
+afterwards asks for more: about every turn since.
 """
 _WORK_OF_A_QUESTION: Final = 100
 _CHARS_OF_AN_ENTRY: Final = 64
@@ -184,13 +203,16 @@ class AskingBudget:
     def transcript(self, turns: Iterable[tuple[TranscriptItem, ...]]) -> tuple[TranscriptItem, ...]:
         """The turns as the transcript of a question that is asked now."""
         items = tuple(islice(chain.from_iterable(turns), MAX_TRANSCRIPT_ITEMS))
-        self._left -= _WORK_OF_A_QUESTION + len(items) + transcript_chars(items) // _CHARS_OF_AN_ENTRY
+        self._left -= (
+            _WORK_OF_A_QUESTION + len(items) + transcript_chars(items) // _CHARS_OF_AN_ENTRY
+        )
         return items
 
 
 # Turns a judge's answers to one question into one verdict: reads grades, and votes in waves.
 #
-# Voting is a state machine without I/O: it says how many identical requests to send now, and takes their answers.
+# Voting is a state machine without I/O: it says how many identical requests to send now, and takes
+# their answers.
 
 _GRADE = re.compile(r"GRADE\s*:\s*([CPI])", re.IGNORECASE)
 _VOTES = {"C": True, "I": False}
@@ -217,19 +239,23 @@ def grade_of(text: str | None) -> bool | None:
 
 
 class VoteFailure(StrEnum):
-    """Why a vote ended without a verdict: an answer stayed invalid to the last retry; no majority can be reached."""
+    """Why a vote ended without a verdict: an answer stayed invalid to the last retry; no majority
+    can be reached.
+    """
 
     RETRIES_EXHAUSTED = "retries_exhausted"
     TOO_FEW_VALID = "too_few_valid"
 
 
 class Voting:
-    """One question asked an odd number of times; the majority decides. Two ways, both agent-inspect's.
+    """One question asked an odd number of times; the majority decides. Two ways, both
+    agent-inspect's.
 
-    - With `stops_early`, a wave has only as many requests as could still decide the vote. An invalid answer uses up its
-      trial and is not asked again; the majority is one of all trials, not of the valid answers.
-    - Without it, all trials are asked at once and then the invalid ones again, up to `retry_waves` times. One that stays
-      invalid fails the whole vote, even when the others have decided it.
+    - With `stops_early`, a wave has only as many requests as could still decide the vote. An
+      invalid answer uses up its trial and is not asked again; the majority is one of all trials,
+      not of the valid answers.
+    - Without it, all trials are asked at once and then the invalid ones again, up to `retry_waves`
+      times. One that stays invalid fails the whole vote, even when the others have decided it.
 
     Inside a wave the order of the answers makes no difference.
 
@@ -245,14 +271,16 @@ class Voting:
         Args:
             trials: Times the question may be asked; odd, so that there is no tie.
             stops_early: Which of the two ways.
-            retry_waves: Times that invalid answers are asked for again; without effect when the vote stops early.
+            retry_waves: Times that invalid answers are asked for again; without effect when the
+                vote stops early.
 
         Raises:
             ValueError: `trials` is even or not positive, or `retry_waves` is negative.
         """
         if trials <= 0 or trials % 2 == 0:
             raise ValueError(
-                f"A vote needs an odd number of trials, 1 or more, so that it cannot tie; it was {trials}."
+                "A vote needs an odd number of trials, 1 or more, so that it cannot tie; it was "
+                f"{trials}."
             )
         if retry_waves < 0:
             raise ValueError(f"A vote can be retried 0 times or more; it was {retry_waves}.")
@@ -278,7 +306,9 @@ class Voting:
 
     @property
     def verdict(self) -> bool | None:
-        """The majority's verdict, True for complete; None while it is open and when the vote has failed."""
+        """The majority's verdict, True for complete; None while it is open and when the vote has
+        failed.
+        """
         if self.failure is not None:
             return None
         if self._stops_early:
@@ -288,7 +318,8 @@ class Voting:
         return None if self._pending else self.votes_complete > self.votes_incomplete
 
     def fold(self, answers: Sequence[bool | None]) -> None:
-        """Count the answers of the wave that `next_wave` asked for, in any order; None is an invalid one.
+        """Count the answers of the wave that `next_wave` asked for, in any order; None is an
+        invalid one.
 
         Raises:
             ValueError: There are more or fewer answers than were asked for.
@@ -331,7 +362,9 @@ class SubgoalQuestions:
         priority: Urgency of questions; higher for a call at risk.
     """
 
-    def __init__(self, conversation_id: str, goal_set: GoalSet, rules: GoalRules, redactor: CallRedactor) -> None:
+    def __init__(
+        self, conversation_id: str, goal_set: GoalSet, rules: GoalRules, redactor: CallRedactor
+    ) -> None:
         self.agent = "unknown"
         self.priority = 0
         self._conversation_id = conversation_id
@@ -342,7 +375,9 @@ class SubgoalQuestions:
         self._redacted: dict[str, str] = {}
         self._found: dict[str, bool | UnscoredReason] = {}
 
-    def request(self, about: AskedAbout, transcript: tuple[TranscriptItem, ...], broker_ms: int) -> JudgeRequest:
+    def request(
+        self, about: AskedAbout, transcript: tuple[TranscriptItem, ...], broker_ms: int
+    ) -> JudgeRequest:
         """The request for a question."""
         if isinstance(about, ToolQuestion):
             turn, subgoal_id, subgoal = (
@@ -357,15 +392,29 @@ class SubgoalQuestions:
         rules, instruction = self._rules, self._goal_set.user_instruction
         template = None if isinstance(about, ToolQuestion) else rules.template_subgoal
         return JudgeRequest(
-            conversation_id=self._conversation_id, kind=JudgeKind.SUBGOAL, turn=turn, goal_set=self._ref,
-            subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=None if instruction is None else self._redacted_text(instruction),
-            transcript=transcript, trials=rules.trials, stops_early=rules.stops_early,
-            retry_waves=rules.retry_waves, prompt_version=prompt_version(template), template=template, asked_at_ms=broker_ms,
-            deadline_ms=broker_ms + rules.verdict_deadline_ms, agent=self.agent, priority=self.priority,
-        )  # fmt: skip
+            conversation_id=self._conversation_id,
+            kind=JudgeKind.SUBGOAL,
+            turn=turn,
+            goal_set=self._ref,
+            subgoal_id=subgoal_id,
+            subgoal=subgoal,
+            user_instruction=None if instruction is None else self._redacted_text(instruction),
+            transcript=transcript,
+            trials=rules.trials,
+            stops_early=rules.stops_early,
+            retry_waves=rules.retry_waves,
+            prompt_version=prompt_version(template),
+            template=template,
+            asked_at_ms=broker_ms,
+            deadline_ms=broker_ms + rules.verdict_deadline_ms,
+            agent=self.agent,
+            priority=self.priority,
+        )
 
     def _redacted_text(self, text: str) -> str:
-        """A text of the goal set without personal data, as in the transcript that judges compare it with."""
+        """A text of the goal set without personal data, as in the transcript that judges compare it
+        with.
+        """
         redacted = self._redacted.get(text)
         if redacted is None:
             redacted = self._redacted[text] = self._redactor.beginning(text, MAX_TEXT_CHARS)
@@ -394,7 +443,9 @@ class SubgoalQuestions:
         if isinstance(result, Judged):
             finding: bool | UnscoredReason = result.is_completed
         else:
-            finding = result if isinstance(result, UnscoredReason) else UnscoredReason.INVALID_ANSWERS
+            finding = (
+                result if isinstance(result, UnscoredReason) else UnscoredReason.INVALID_ANSWERS
+            )
         if isinstance(answer.about, ToolQuestion):
             self._found[_key(answer.about)] = finding
         return finding
@@ -406,7 +457,9 @@ def turn_of(about: AskedAbout) -> int:
 
 
 def _key(question: ToolQuestion) -> str:
-    return "\x00".join((str(question.turn), question.parameter or "", question.check, _json(question.value)))
+    return "\x00".join(
+        (str(question.turn), question.parameter or "", question.check, _json(question.value))
+    )
 
 
 def in_words(question: ToolQuestion, redactor: CallRedactor | Redactor) -> str:
@@ -414,24 +467,33 @@ def in_words(question: ToolQuestion, redactor: CallRedactor | Redactor) -> str:
     value = redacted_argument(question.parameter, question.value, redactor)
     what = "the answer" if question.parameter is None else f"the argument {question.parameter!r}"
     return (
-        f"In turn {question.turn} the assistant used the tool {question.call.tool!r}, and {what} of that use is as it must "
+        f"In turn {question.turn} the assistant used the tool {question.call.tool!r}, and {what} "
+        "of that use is as it must "
         f"be. It must be so: {redactor.redact(question.check)} It is: {_json(value)}"
     )
 
 
 def redacted_argument(parameter: str | None, value: Any, redactor: CallRedactor | Redactor) -> Any:
-    """The value of an argument, or an answer (None), without personal data. The name of an argument explains its value."""
+    """The value of an argument, or an answer (None), without personal data. The name of an argument
+    explains its value.
+    """
     found = redactor.redact_value({parameter or "": value})
     return next(iter(found.values())) if isinstance(found, dict) else found
 
 
-def value_in_words(parameter: str | None, value: Any, redactor: CallRedactor | Redactor, most: int) -> str:
-    """An argument, or an answer (None), as JSON without personal data, of at most so many characters."""
+def value_in_words(
+    parameter: str | None, value: Any, redactor: CallRedactor | Redactor, most: int
+) -> str:
+    """An argument, or an answer (None), as JSON without personal data, of at most so many
+    characters.
+    """
     text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) > most:  # cut, it is no JSON any more, so it is redacted as text
         return redactor.beginning(text, most)
     redacted = redacted_argument(parameter, value, redactor)
-    return text if redacted == value else json.dumps(redacted, ensure_ascii=False, default=str)[:most]
+    return (
+        text if redacted == value else json.dumps(redacted, ensure_ascii=False, default=str)[:most]
+    )
 
 
 def _json(value: object) -> str:
@@ -442,11 +504,13 @@ def _json(value: object) -> str:
 
 # Holds questions back until the words that they are about have been the same for a while.
 #
-# Topics may arrive one after the other, and words late. Each change of words is another question, and each question
-# costs.
+# Topics may arrive one after the other, and words late. Each change of words is another question,
+# and each question costs.
 
 MAX_HELD_MS: Final = 5_000
-"""Longest that a question about a turn is held back, in ms of broker time: half of the time within which scores are promised."""
+"""Longest that a question about a turn is held back, in ms of broker time: half of the time within
+which scores are promised.
+"""
 
 
 class SteadyWords:
@@ -469,17 +533,24 @@ class SteadyWords:
             until_ms = self._first_ms.setdefault(turn, broker_ms) + MAX_HELD_MS
             self._steady_at_ms[turn] = min(broker_ms + self._for_ms, until_ms)
 
-    def steady(self, abouts: list[About], turn_of: Callable[[About], int], now_ms: int | None) -> list[About]:
+    def steady(
+        self, abouts: list[About], turn_of: Callable[[About], int], now_ms: int | None
+    ) -> list[About]:
         """The questions that may be asked now.
 
         Args:
-            abouts: Open questions. Those about later turns than a held one are held too, because they contain its words.
+            abouts: Open questions. Those about later turns than a held one are held too, because
+                they contain its words.
             turn_of: The turn of a question.
             now_ms: Broker time; None when nothing is held any more, because the call is over.
         """
-        for turn in [turn for turn, at_ms in self._steady_at_ms.items() if now_ms is None or at_ms <= now_ms]:
+        for turn in [
+            turn for turn, at_ms in self._steady_at_ms.items() if now_ms is None or at_ms <= now_ms
+        ]:
             del self._steady_at_ms[turn]
         first = min(self._steady_at_ms, default=None)
         steady = [about for about in abouts if first is None or turn_of(about) < first]
-        self.ask_at_ms = max(self._steady_at_ms.values(), default=None) if len(steady) < len(abouts) else None
+        self.ask_at_ms = (
+            max(self._steady_at_ms.values(), default=None) if len(steady) < len(abouts) else None
+        )
         return steady

@@ -15,8 +15,23 @@ from consumers.engine.sources.facts import Started
 from consumers.engine.turns.heard import HeardTurn, Purpose
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import PairedUse, outcome_of
-from schemas.closed_sets import CALL_JUDGES, TURN_JUDGES, JudgeKind, PipelineType, ToolOutcome, UnscoredReason
-from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeRequest, JudgeVerdict, NotRateable, Rated, TranscriptItem
+from schemas.closed_sets import (
+    CALL_JUDGES,
+    TURN_JUDGES,
+    JudgeKind,
+    PipelineType,
+    ToolOutcome,
+    UnscoredReason,
+)
+from schemas.judging import (
+    PROMPT_VERSIONS,
+    AgentBrief,
+    JudgeRequest,
+    JudgeVerdict,
+    NotRateable,
+    Rated,
+    TranscriptItem,
+)
 from schemas.rows import NotApplicable, Rating, Unscored, number
 from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_TEXT_CHARS
@@ -24,7 +39,9 @@ from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_TEXT_CHARS
 # The turns of a conversation as goals are judged on them: words, tools, and times.
 
 MAX_ITEM_CHARS = 20_000
-"""Longest arguments or answer of one tool in a judge's transcript; the longest recorded ones have 6,000."""
+"""Longest arguments or answer of one tool in a judge's transcript; the longest recorded ones have
+6,000.
+"""
 
 
 def facts_of(live: LiveCall, turns: range) -> dict[int, TurnFacts]:
@@ -50,20 +67,39 @@ def _facts(turn: HeardTurn | None) -> TurnFacts:
     )
 
 
-def transcript_of(turn: int, facts: TurnFacts, redactor: Redactor | CallRedactor) -> tuple[TranscriptItem, ...]:
+def transcript_of(
+    turn: int, facts: TurnFacts, redactor: Redactor | CallRedactor
+) -> tuple[TranscriptItem, ...]:
     """The turn as a judge reads it, without personal data."""
     items = []
     if facts.user_words:
-        items.append(TranscriptItem(turn=turn, kind="user", text=redactor.beginning(facts.user_words, MAX_TEXT_CHARS)))
+        items.append(
+            TranscriptItem(
+                turn=turn, kind="user", text=redactor.beginning(facts.user_words, MAX_TEXT_CHARS)
+            )
+        )
     for call in facts.calls:
-        items.append(TranscriptItem(turn=turn, kind="tool_call", text=_json(call.arguments, redactor), tool=call.tool))
+        items.append(
+            TranscriptItem(
+                turn=turn, kind="tool_call", text=_json(call.arguments, redactor), tool=call.tool
+            )
+        )
         if call.is_success is not None:
             items.append(
-                TranscriptItem(turn=turn, kind="tool_response", text=_json(_answer(call), redactor), tool=call.tool)
+                TranscriptItem(
+                    turn=turn,
+                    kind="tool_response",
+                    text=_json(_answer(call), redactor),
+                    tool=call.tool,
+                )
             )
     if facts.assistant_words:
         items.append(
-            TranscriptItem(turn=turn, kind="assistant", text=redactor.beginning(facts.assistant_words, MAX_TEXT_CHARS))
+            TranscriptItem(
+                turn=turn,
+                kind="assistant",
+                text=redactor.beginning(facts.assistant_words, MAX_TEXT_CHARS),
+            )
         )
     return tuple(items)
 
@@ -78,7 +114,9 @@ def _called(use: PairedUse) -> CalledTool:
     arguments: Mapping[str, Any] = use.arguments if isinstance(use.arguments, Mapping) else {}
     is_known = use.outcome not in (None, ToolOutcome.UNKNOWN)
     is_success = use.outcome is ToolOutcome.SUCCESS if is_known else None
-    return CalledTool(use.tool, arguments, use.answer, is_success, use.is_withheld, use.lacks_arguments)
+    return CalledTool(
+        use.tool, arguments, use.answer, is_success, use.is_withheld, use.lacks_arguments
+    )
 
 
 def _json(value: object, redactor: Redactor | CallRedactor) -> str:
@@ -110,7 +148,9 @@ class JudgedTurns:
         self._redactor = redactor
 
     def look(self, live: LiveCall, first: int, last: int) -> set[int]:
-        """Reads the turns from `first` to `last` again; returns those with other words or tools than before."""
+        """Reads the turns from `first` to `last` again; returns those with other words or tools
+        than before.
+        """
         changed = set()
         for turn, facts in facts_of(live, range(first, last + 1)).items():
             before = self.facts.get(turn)
@@ -127,7 +167,9 @@ class JudgedTurns:
         return self.facts.pop(turn, None) is not None
 
     def hash_from(self, first: int, last: int, beginning: str) -> None:
-        """Makes the hashes of these turns; that of turn 0 rests on `beginning`, all others on the turn before."""
+        """Makes the hashes of these turns; that of turn 0 rests on `beginning`, all others on the
+        turn before.
+        """
         for turn in range(first, last + 1):
             before = self.inputs[turn - 1] if turn else beginning
             digest = hashlib.blake2b(before.encode(), digest_size=16)
@@ -183,7 +225,11 @@ class Ratings:
 
     def known_of_turns(self, kind: JudgeKind) -> list[float]:
         """Ratings from 0 to 1 of all turns that have one, in the order of the turns."""
-        rated = sorted((turn, number(rating.result)) for (each, turn), rating in self._of_turns.items() if each is kind)
+        rated = sorted(
+            (turn, number(rating.result))
+            for (each, turn), rating in self._of_turns.items()
+            if each is kind
+        )
         return [value for _, value in rated if value is not None]
 
 
@@ -205,11 +251,13 @@ def rating_of(outcome: Outcome, through_turn: int) -> Rating:
             return Rating(Unscored(outcome), through_turn)
 
 
-# EVA's text judges, live: each turn when the call leaves it, and the call so far with at most one open question.
+# EVA's text judges, live: each turn when the call leaves it, and the call so far with at most one
+# open question.
 #
-# A turn's rating rests on the call up to it, and is asked again when that part changes. Faithfulness is the lowest
-# rating of all judged versions of the call, conversation progression the rating of the newest. The fidelity of a
-# simulated caller is asked once, when the call is over. Nothing here waits.
+# A turn's rating rests on the call up to it, and is asked again when that part changes.
+# Faithfulness is the lowest rating of all judged versions of the call, conversation progression the
+# rating of the newest. The fidelity of a simulated caller is asked once, when the call is over.
+# Nothing here waits.
 
 LOOKED_AT_AGAIN: Final = 3
 """Turns before the newest that are compared again: their texts may come late."""
@@ -220,7 +268,9 @@ _About = tuple[JudgeKind, int]
 class TextJudges:
     """Judges the text of one call. Effects are appended to `out`."""
 
-    def __init__(self, conversation_id: str, rules: GoalRules, rows: CallRows, ratings: Ratings) -> None:
+    def __init__(
+        self, conversation_id: str, rules: GoalRules, rows: CallRows, ratings: Ratings
+    ) -> None:
         self._agent = "unknown"
         self._brief: AgentBrief | None = None
         self._conversation_id = conversation_id
@@ -245,7 +295,9 @@ class TextJudges:
         """Broker time of the next deadline of a verdict; None without an open question."""
         return self._questions.next_deadline_ms
 
-    def follow(self, live: LiveCall, _changes: LiveChanges, broker_ms: int, out: list[Effect]) -> None:
+    def follow(
+        self, live: LiveCall, _changes: LiveChanges, broker_ms: int, out: list[Effect]
+    ) -> None:
         """Judges the turns that the call has left, and those that changed."""
         seen = (live.turn, live.is_simulated, live.history.replays.elements)
         if self._is_over or seen[0] == self._seen[0]:
@@ -259,7 +311,9 @@ class TextJudges:
         self._is_over, self._is_late = True, not asks
         self._look(live, 0, live.turn, broker_ms, out)
 
-    def fold(self, verdict: JudgeVerdict, _live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+    def fold(
+        self, verdict: JudgeVerdict, _live: LiveCall, broker_ms: int, out: list[Effect]
+    ) -> None:
         """Applies a verdict."""
         answer = self._questions.fold(verdict, broker_ms)
         if answer is not None:
@@ -281,15 +335,23 @@ class TextJudges:
         self._agent = agent
 
     def started(self, event: Started) -> None:
-        """Keeps the role, instructions, tools and date of the agent, redacted. A field that the event omits stays unchanged."""
-        tools = event.tools and _dumped([tool.model_dump(exclude_none=True) for tool in event.tools])
+        """Keeps the role, instructions, tools and date of the agent, redacted. A field that the
+        event omits stays unchanged.
+        """
+        tools = event.tools and _dumped(
+            [tool.model_dump(exclude_none=True) for tool in event.tools]
+        )
         told = {
             "role": event.role,
             "instructions": event.instructions,
             "tools": tools,
             "current_date_time": event.current_date_time,
         }
-        redacted = {name: self._redactor.beginning(text, MAX_INSTRUCTIONS_CHARS) for name, text in told.items() if text}
+        redacted = {
+            name: self._redactor.beginning(text, MAX_INSTRUCTIONS_CHARS)
+            for name, text in told.items()
+            if text
+        }
         if redacted:
             self._brief = (self._brief or AgentBrief()).model_copy(update=redacted)
 
@@ -307,7 +369,9 @@ class TextJudges:
 
     # Questions.
 
-    def _look(self, live: LiveCall, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
+    def _look(
+        self, live: LiveCall, first: int, last: int, broker_ms: int, out: list[Effect]
+    ) -> None:
         last = max(-1, last)  # a call can return to before its greeting
         for turn in range(last + 1, self._last + 1):
             self._turns.drop(turn)
@@ -334,7 +398,10 @@ class TextJudges:
             heard = live.heard(since=first)
             for turn in range(first, last + 1):
                 user = found.user if (found := heard.turn(turn)) is not None else None
-                meant, understood = (user and user.wording(purpose) for purpose in (Purpose.MEANT, Purpose.UNDERSTOOD))
+                meant, understood = (
+                    user and user.wording(purpose)
+                    for purpose in (Purpose.MEANT, Purpose.UNDERSTOOD)
+                )
                 self._user_words[turn] = meant, understood
         self._settle([], broker_ms, out)
 
@@ -358,19 +425,25 @@ class TextJudges:
         return requests
 
     def _newest(self, kind: JudgeKind) -> list[int]:
-        """The newest version of the call, unless a question about it is open; then the next version waits for the answer."""
+        """The newest version of the call, unless a question about it is open; then the next version
+        waits for the answer.
+        """
         if kind is JudgeKind.USER_FIDELITY and not self._is_over:
             return []
         is_under_way = any(about[0] is kind for about in self._questions.abouts)
         return [] if self._last < 0 or is_under_way else [self._last]
 
-    def _put(self, about: _About, broker_ms: int, budget: AskingBudget) -> JudgeRequest | Answer[_About] | None:
+    def _put(
+        self, about: _About, broker_ms: int, budget: AskingBudget
+    ) -> JudgeRequest | Answer[_About] | None:
         kind, turn = about
         input_hash = self._input_hash(about)
         if self._asked.get(about) == input_hash or (budget.is_spent and not self._is_late):
             return None  # a question that must wait is considered again with the next one
         self._asked[about] = input_hash
-        self._questions.forget_unless(lambda open_about, open_hash: open_about != about or open_hash == input_hash)
+        self._questions.forget_unless(
+            lambda open_about, open_hash: open_about != about or open_hash == input_hash
+        )
         if not self._rules.asks_judge:
             return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
         if (reason := self._not_rateable(about)) is not None:
@@ -412,7 +485,9 @@ class TextJudges:
         match kind:
             case JudgeKind.SPEAKABILITY if self._is_s2s:
                 return "the agent speaks without a text of its own"
-            case JudgeKind.CONCISENESS | JudgeKind.SPEAKABILITY if not self._turns.facts[turn].assistant_words:
+            case JudgeKind.CONCISENESS | JudgeKind.SPEAKABILITY if not self._turns.facts[
+                turn
+            ].assistant_words:
                 return "the assistant said nothing"
             case JudgeKind.KEY_ENTITIES if not all(self._user_words.get(turn, (None, None))):
                 return "what the user meant or what the agent understood is not known"
@@ -426,7 +501,9 @@ class TextJudges:
         kind, last = about
         redactor = self._redactor
         if kind is JudgeKind.KEY_ENTITIES:
-            meant, understood = (redactor.beginning(text or "", MAX_TEXT_CHARS) for text in self._user_words[last])
+            meant, understood = (
+                redactor.beginning(text or "", MAX_TEXT_CHARS) for text in self._user_words[last]
+            )
             yield (
                 TranscriptItem(turn=last, kind="user", text=meant),
                 TranscriptItem(turn=last, kind="heard", text=understood),
@@ -436,7 +513,9 @@ class TextJudges:
             items = self._turns.transcripts[turn]
             if kind is JudgeKind.SPEAKABILITY:
                 items = tuple(item for item in items if item.kind == "assistant")
-            elif kind is JudgeKind.USER_FIDELITY and (said := self._user_words.get(turn, (None, None))[0]):
+            elif kind is JudgeKind.USER_FIDELITY and (
+                said := self._user_words.get(turn, (None, None))[0]
+            ):
                 others = tuple(item for item in items if item.kind != "user")
                 said = redactor.beginning(said, MAX_TEXT_CHARS)
                 items = (TranscriptItem(turn=turn, kind="user", text=said), *others)
@@ -444,10 +523,15 @@ class TextJudges:
 
     def _apply(self, answers: list[Answer[_About]]) -> None:
         for answer in answers:
-            if self._input_hash(answer.about) != answer.input_hash and answer.about[0] in TURN_JUDGES:
+            if (
+                self._input_hash(answer.about) != answer.input_hash
+                and answer.about[0] in TURN_JUDGES
+            ):
                 continue
             result: Any = answer.result
-            self._found[answer.about] = result if isinstance(result, Outcome) else UnscoredReason.INVALID_ANSWERS
+            self._found[answer.about] = (
+                result if isinstance(result, Outcome) else UnscoredReason.INVALID_ANSWERS
+            )
 
     def _rate(self) -> None:
         """Passes on the known ratings: of turns, and of the call so far."""
@@ -462,7 +546,11 @@ class TextJudges:
     def _outcome(self, kind: JudgeKind, turn: int) -> Outcome:
         if kind is not JudgeKind.FAITHFULNESS:
             return self._found[kind, turn]
-        ratings = [found for (each, _), found in self._found.items() if each is kind and isinstance(found, Rated)]
+        ratings = [
+            found
+            for (each, _), found in self._found.items()
+            if each is kind and isinstance(found, Rated)
+        ]
         return min(ratings, key=lambda rated: rated.rating, default=self._found[kind, turn])
 
 

@@ -49,13 +49,17 @@ class Difference(NamedTuple):
 
 
 MOST_DIFFERENCES: Final = 5
-"""Differences of one expected tool call that its row names: what follows is rarely another mistake."""
+"""Differences of one expected tool call that its row names: what follows is rarely
+another mistake.
+"""
 MOST_OTHER_TURNS: Final = 10
 """Turns in which a missed tool was called that its row names."""
 _NO_TURN: Final = NotApplicable("the goal set names no turn for it")
 
 Finding = bool | UnscoredReason | None
-"""Whether something is as expected; a reason when that cannot be known, None when it is not known yet."""
+"""Whether something is as expected; a reason when that cannot be known, None when it is not known
+yet.
+"""
 
 Answers = Callable[[ToolQuestion], Finding]
 """The judge's finding for a question; None without a verdict so far."""
@@ -67,8 +71,8 @@ InWords = Callable[[Difference], ToolDifference]
 class ToolCorrectness:
     """The expected tool calls of one conversation and their findings.
 
-    One call may serve several expected ones, and unexpected calls cost nothing: the score shows missing calls, not surplus
-    ones.
+    One call may serve several expected ones, and unexpected calls cost nothing: the score shows
+    missing calls, not surplus ones.
     """
 
     def __init__(self, expected: Sequence[ExpectedToolCall]) -> None:
@@ -78,7 +82,9 @@ class ToolCorrectness:
         self._questions: dict[int, tuple[ToolQuestion, ...]] = {}
 
     def look(self, turn: int, made: Sequence[CalledTool], answers: Answers) -> None:
-        """Looks for the calls expected in this turn among those made in it; again when either changes."""
+        """Looks for the calls expected in this turn among those made in it; again when either
+        changes.
+        """
         for place, expected in enumerate(self._expected):
             if _turn_of(expected) == turn:
                 search = _Search(turn, place, answers)
@@ -98,14 +104,22 @@ class ToolCorrectness:
                 self._questions.pop(place, None)
 
     def open_questions(self) -> Iterator[ToolQuestion]:
-        """Questions for a judge now. Of several calls of a tool only the first that may be right is asked about."""
+        """Questions for a judge now. Of several calls of a tool only the first that may be right is
+        asked about.
+        """
         for questions in self._questions.values():
             yield from questions
 
     def found(
-        self, last_turn: int, called_in: Mapping[str, Collection[int]], in_words: InWords, *, is_over: bool
+        self,
+        last_turn: int,
+        called_in: Mapping[str, Collection[int]],
+        in_words: InWords,
+        *,
+        is_over: bool,
     ) -> Iterator[ExpectedTool]:
-        """The expected calls that are known after this turn, in the order of the goal set; all of them once the call is over.
+        """The expected calls that are known after this turn, in the order of the goal set; all of
+        them once the call is over.
 
         Args:
             last_turn: The turn.
@@ -126,7 +140,10 @@ class ToolCorrectness:
                 yield ExpectedTool(place, expected.tool, _NO_TURN)
 
     def _missed(self, place: int, called_in: Collection[int], in_words: InWords) -> ExpectedTool:
-        expected, differences = self._expected[place], self._differences.get(place, ())[:MOST_DIFFERENCES]
+        expected, differences = (
+            self._expected[place],
+            self._differences.get(place, ())[:MOST_DIFFERENCES],
+        )
         turn = _turn_of(expected)
         missed: dict[Literal["name", "arguments", "output"], None] = {}
         for each in differences:
@@ -143,10 +160,14 @@ class ToolCorrectness:
         )
 
     def at(self, turn: int) -> Value | None:
-        """The share of the calls expected up to this turn that were made: agent-inspect's number for these turns. None while one of them
-        is open.
+        """The share of the calls expected up to this turn that were made: agent-inspect's number
+        for these turns. None while one of them is open.
         """
-        due = [self._findings.get(place) for place, each in enumerate(self._expected) if _is_due(each, turn)]
+        due = [
+            self._findings.get(place)
+            for place, each in enumerate(self._expected)
+            if _is_due(each, turn)
+        ]
         if not due:
             return Unscored(UnscoredReason.NO_TOOL_CALL_DUE)
         if None in due:
@@ -155,10 +176,12 @@ class ToolCorrectness:
         return round(due.count(True) / len(due), PLACES) if unknown is None else Unscored(unknown)
 
     def at_end(self, last_turn: int) -> Value | None:
-        """As `at`, but a call that is expected in a turn that never came leaves the score unknown. One that names no turn is left
-        out, as in agent-inspect.
+        """As `at`, but a call that is expected in a turn that never came leaves the score unknown.
+        One that names no turn is left out, as in agent-inspect.
         """
-        if any(_turn_of(each) is not None and not _is_due(each, last_turn) for each in self._expected):
+        if any(
+            _turn_of(each) is not None and not _is_due(each, last_turn) for each in self._expected
+        ):
             return Unscored(UnscoredReason.EXPECTED_TURN_NOT_REACHED)
         return self.at(last_turn)
 
@@ -168,7 +191,8 @@ class _Search:
 
     Attributes:
         open: The unanswered questions that it waits for.
-        nearest: What is not as expected in the call of this tool with the fewest differences; None without a wrong one.
+        nearest: What is not as expected in the call of this tool with the fewest differences; None
+            without a wrong one.
     """
 
     def __init__(self, turn: int, expected: int, answers: Answers) -> None:
@@ -205,7 +229,9 @@ class _Search:
                 continue
             is_there, value = (True, call.answer) if name is None else _argument(call, name)
             if each.check is not None:
-                questions.append(ToolQuestion(self._turn, self._expected, place, name, each.check, value, call))
+                questions.append(
+                    ToolQuestion(self._turn, self._expected, place, name, each.check, value, call)
+                )
             elif not is_there or value != each.value:
                 wrong.append(Difference(name, each, is_there, value))
         answered = [] if wrong else [(question, self._answers(question)) for question in questions]
@@ -221,16 +247,27 @@ class _Search:
         unanswered = [question for question, answer in answered if answer is None]
         self.open += unanswered
         known = UnscoredReason.WITHHELD if is_withheld else True
-        return None if unanswered else next((answer for _, answer in answered if answer is not True), known)
+        return (
+            None
+            if unanswered
+            else next((answer for _, answer in answered if answer is not True), known)
+        )
 
 
 def _argument(call: CalledTool, name: str) -> tuple[bool, Any]:
-    """Whether the call has such an argument, and its value; names match without the blanks around them."""
-    return next(((True, value) for each, value in call.arguments.items() if each.strip() == name.strip()), (False, ""))
+    """Whether the call has such an argument, and its value; names match without the blanks around
+    them.
+    """
+    return next(
+        ((True, value) for each, value in call.arguments.items() if each.strip() == name.strip()),
+        (False, ""),
+    )
 
 
 def _turn_of(expected: ExpectedToolCall) -> int | None:
-    """The turn in which the call is expected; None when it names none, as agent-inspect reads it."""
+    """The turn in which the call is expected; None when it names none, as agent-inspect
+    reads it.
+    """
     return expected.turn + 1 if isinstance(expected.turn, int) and expected.turn >= 0 else None
 
 

@@ -51,7 +51,8 @@ from schemas.closed_sets import JudgeKind, PipelineType, UnscoredReason
 from schemas.metric_context import MetricContext
 from schemas.rows import Eva, NotApplicable, TurnTaking, Unscored, Value, number
 
-# EVA's metrics of a call's final state: whether the user was identified, and whether the records are as expected.
+# EVA's metrics of a call's final state: whether the user was identified, and whether the records
+# are as expected.
 
 State = Mapping[str, Any]
 """A scenario's records by table; facts about the user are under `session`."""
@@ -60,7 +61,14 @@ SESSION: Final = "session"
 DIGITS: Final = 4
 MAX_LISTED_TABLES: Final = 50
 _UNORDERED: Final = frozenset(
-    {"standby_list", "notifications", "bookings", "system_accounts", "group_memberships", "asset_recoveries"}
+    {
+        "standby_list",
+        "notifications",
+        "bookings",
+        "system_accounts",
+        "group_memberships",
+        "asset_recoveries",
+    }
 )
 """Lists whose order has no meaning."""
 _NOTHING: Final = frozenset({"none", "null"})
@@ -72,7 +80,8 @@ def authentication_success(
     tool_responses: Sequence[Mapping[str, Any]] = (),
     agent_tools: Sequence[Mapping[str, Any]] = (),
 ) -> MetricResult:
-    """1 when the final session has every expected value, otherwise 0; skipped when nothing is expected.
+    """1 when the final session has every expected value, otherwise 0; skipped when nothing is
+    expected.
 
     Args:
         expected: Expected records after the call.
@@ -84,14 +93,22 @@ def authentication_success(
     if not wanted:
         return skipped({"reason": "No expected session to verify"})
     mismatches = session_mismatches(expected, final)
-    explanation = f"Session mismatch on keys: {list(mismatches)}" if mismatches else "Authentication successful"
+    explanation = (
+        f"Session mismatch on keys: {list(mismatches)}"
+        if mismatches
+        else "Authentication successful"
+    )
     details = {
-        "actual_session": _session(final), "expected_session": wanted, "mismatches": mismatches, "reason": explanation
-    }  # fmt: skip
+        "actual_session": _session(final),
+        "expected_session": wanted,
+        "mismatches": mismatches,
+        "reason": explanation,
+    }
     names = {tool.get("name") for tool in agent_tools if tool.get("tool_type") == "auth"}
     calls = Counter(str(each["tool_name"]) for each in tool_responses if each["tool_name"] in names)
     parts: dict[str, float | None] = {}
-    # Calls of each tool on average: an agent with two of them calls both once when nothing goes wrong.
+    # Calls of each tool on average: an agent with two of them calls both once when nothing goes
+    # wrong.
     average = round(calls.total() / len(calls), DIGITS) if calls else 0.0
     if calls and mismatches:
         parts["num_auth_calls_on_failure"] = average
@@ -108,12 +125,21 @@ def task_completion(expected: State, final: State, final_hash: str | None = None
     Args:
         expected: Expected records after the call.
         final: Actual records after the call.
-        final_hash: Hash of the actual records as the run computed it; takes precedence over `final`.
+        final_hash: Hash of the actual records as the run computed it; takes precedence over
+            `final`.
     """
     mismatches = session_mismatches(expected, final)
     if mismatches:
         explanation = f"Authentication failed: session mismatch on keys: {list(mismatches)}"
-        return scored(0.0, {"auth_failed": True, "auth_mismatches": mismatches, "match": False, "message": explanation})
+        return scored(
+            0.0,
+            {
+                "auth_failed": True,
+                "auth_mismatches": mismatches,
+                "match": False,
+                "message": explanation,
+            },
+        )
     expected_hash = state_hash(expected)
     actual_hash = state_hash(final) if final_hash is None else final_hash
     details: dict[str, Any] = {"actual_hash": actual_hash, "expected_hash": expected_hash}
@@ -122,16 +148,27 @@ def task_completion(expected: State, final: State, final_hash: str | None = None
     tables = [
         table
         for table in sorted({*expected, *final} - {SESSION})
-        if (table in expected) is not (table in final) or _plain(expected[table], table) != _plain(final[table], table)
+        if (table in expected) is not (table in final)
+        or _plain(expected[table], table) != _plain(final[table], table)
     ]
-    explanation = f"{len(tables)} tables differ" if tables else "the hash of the run is of another state"
+    explanation = (
+        f"{len(tables)} tables differ" if tables else "the hash of the run is of another state"
+    )
     return scored(
-        0.0, {**details, "differing_tables": tables[:MAX_LISTED_TABLES], "match": False, "message": explanation}
+        0.0,
+        {
+            **details,
+            "differing_tables": tables[:MAX_LISTED_TABLES],
+            "match": False,
+            "message": explanation,
+        },
     )
 
 
 def session_mismatches(expected: State, final: State) -> dict[str, dict[str, Any]]:
-    """Session values that are missing or differ from the expected ones; texts are compared without regard to case."""
+    """Session values that are missing or differ from the expected ones; texts are compared without
+    regard to case.
+    """
     actual = _session(final)
     return {
         name: {"actual": actual.get(name), "expected": value}
@@ -178,11 +215,14 @@ def _canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-# EVA's metrics of how a call ended: whether the assistant still answered, in time, and whether the end is valid.
+# EVA's metrics of how a call ended: whether the assistant still answered, in time, and whether the
+# end is valid.
 
 TIME_LIMIT: Final = "time_limit_exceeded"
 TIME_LIMITS: Final = frozenset({TIME_LIMIT, "timeout"})
-"""Reasons for which a call is over its time limit in our scores. EVA's rule knows the first only, its description names the second."""
+"""Reasons for which a call is over its time limit in our scores. EVA's rule knows the first only,
+its description names the second.
+"""
 GOODBYE: Final = "goodbye"
 
 
@@ -196,15 +236,20 @@ def conversation_correctly_finished(context: MetricContext) -> MetricResult:
         explanation = f"{INACTIVITY} but last speaker was {speaker!r}"
     else:
         explanation = f"conversation ended with reason={reason!r}"
-    details = {"conversation_ended_reason": reason, "last_audio_speaker": speaker, "reason": explanation}
+    details = {
+        "conversation_ended_reason": reason,
+        "last_audio_speaker": speaker,
+        "reason": explanation,
+    }
     return scored(0.0 if is_missed else 1.0, details)
 
 
 def conversation_completed_on_time(
     context: MetricContext, time_limits: Collection[str] = (TIME_LIMIT,)
 ) -> MetricResult:
-    """0 when the call was cut off at its time limit, otherwise 1, whatever the reason: `cancelled` and a bot's own words for the
-    end, such as `ended`, are no time limit, and EVA counts an unknown reason as none either.
+    """0 when the call was cut off at its time limit, otherwise 1, whatever the reason: `cancelled`
+    and a bot's own words for the end, such as `ended`, are no time limit, and EVA counts an unknown
+    reason as none either.
 
     Args:
         context: The call.
@@ -212,17 +257,23 @@ def conversation_completed_on_time(
     """
     reason = context.conversation_ended_reason
     is_cut_off = reason in time_limits
-    return scored(0.0 if is_cut_off else 1.0, {"conversation_ended_reason": reason, "timed_out": is_cut_off})
+    return scored(
+        0.0 if is_cut_off else 1.0, {"conversation_ended_reason": reason, "timed_out": is_cut_off}
+    )
 
 
 def conversation_valid_end(context: MetricContext, line: CallerLine) -> MetricResult:
-    """1 when the assistant left the user without an answer, or the simulated caller's last event is a goodbye, otherwise 0."""
+    """1 when the assistant left the user without an answer, or the simulated caller's last event is
+    a goodbye, otherwise 0.
+    """
     if missed_turn(context):
         return scored(1.0, {"ended_properly": True, "reason": "agent_timeout_on_user_turn"})
     if not line.has_events:
         return failed("The simulated caller's stream is empty")
     is_goodbye = line.last_reason == GOODBYE
-    return scored(1.0 if is_goodbye else 0.0, {"ended_properly": is_goodbye, "reason": line.last_reason})
+    return scored(
+        1.0 if is_goodbye else 0.0, {"ended_properly": is_goodbye, "reason": line.last_reason}
+    )
 
 
 # EVA's metrics of a call that need no judge, as far as their inputs are known.
@@ -240,8 +291,8 @@ def metrics_of(
 ) -> dict[str, MetricResult]:
     """EVA's metrics by name.
 
-    Metrics of the call alone are always there. The one of a valid end needs a simulated caller, and those of the final state need
-    both the final and the expected state.
+    Metrics of the call alone are always there. The one of a valid end needs a simulated caller, and
+    those of the final state need both the final and the expected state.
 
     Args:
         context: EVA's context of the call.
@@ -265,11 +316,14 @@ def metrics_of(
         results["authentication_success"] = authentication_success(
             expected, final, context.tool_responses, context.agent_tools or ()
         )
-        results["task_completion"] = task_completion(expected, final, context.final_scenario_db_hash)
+        results["task_completion"] = task_completion(
+            expected, final, context.final_scenario_db_hash
+        )
     return results
 
 
-# EVA's composites of a call's accuracy (EVA-A) and experience (EVA-X): the mean of the known parts, and whether all are good enough.
+# EVA's composites of a call's accuracy (EVA-A) and experience (EVA-X): the mean of the known parts,
+# and whether all are good enough.
 
 ACCURACY_THRESHOLDS: Final[Mapping[str, float]] = {
     "task_completion": 1.0,
@@ -292,7 +346,9 @@ def composite_mean(parts: Mapping[str, float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def composite_pass(parts: Mapping[str, float | None], thresholds: Mapping[str, float]) -> bool | None:
+def composite_pass(
+    parts: Mapping[str, float | None], thresholds: Mapping[str, float]
+) -> bool | None:
     """Whether every part is good enough; None while one of them is unknown."""
     values = [(parts.get(name), least) for name, least in thresholds.items()]
     if any(value is None for value, _ in values):
@@ -300,8 +356,9 @@ def composite_pass(parts: Mapping[str, float | None], thresholds: Mapping[str, f
     return all(value is not None and value >= least - TOLERANCE for value, least in values)
 
 
-# Facts that a producer supplies so that more of a call can be judged: the agent's role, instructions and tools, the expected
-# and the final state, the latencies that the producer itself measured.
+# Facts that a producer supplies so that more of a call can be judged: the agent's role,
+# instructions and tools, the expected and the final state, the latencies that the producer itself
+# measured.
 
 
 class SuppliedFacts:
@@ -315,9 +372,11 @@ class SuppliedFacts:
         tools: The agent's tools; None before any event names them.
         expected_state: Expected state after the call.
         final_state: Actual state after the call.
-        final_state_hash: Hash of the final state from the same event; takes precedence over the state.
+        final_state_hash: Hash of the final state from the same event; takes precedence over the
+            state.
         language: What the caller speaks; None before any event names it.
-        latencies_ms: The producer's own latencies in the order of the turns; empty before any event names them.
+        latencies_ms: The producer's own latencies in the order of the turns; empty before any event
+            names them.
     """
 
     def __init__(self) -> None:
@@ -341,7 +400,9 @@ class SuppliedFacts:
             self.current_date_time = event.current_date_time
         self.tools = self.tools if event.tools is None else event.tools
         self.language = event.language or self.language
-        self.expected_state = self.expected_state if event.expected_state is None else event.expected_state
+        self.expected_state = (
+            self.expected_state if event.expected_state is None else event.expected_state
+        )
 
     def ended(self, event: Ended) -> None:
         """Folds the end of the call."""
@@ -351,7 +412,8 @@ class SuppliedFacts:
             self.latencies_ms = event.response_latencies_ms
 
 
-# Turns EVA's metrics of a whole call into scores: a zero for an unknown value becomes unscored, with a reason.
+# Turns EVA's metrics of a whole call into scores: a zero for an unknown value becomes unscored,
+# with a reason.
 
 Metrics = dict[str, Eva]
 """Metrics of a call by name."""
@@ -371,11 +433,13 @@ class WholeCall:
     """Inputs of the metrics of a call that is over.
 
     Attributes:
-        context: EVA's context, with the times of the turns in which the call is heard, and with its tools.
+        context: EVA's context, with the times of the turns in which the call is heard, and with its
+            tools.
         turn_scores: The scores of those turns.
         silence: Why nobody was heard; None when some turn has a score.
         pre_tool_speech_rate: Share of tool groups that the assistant announced; None without tools.
-        has_used_tool: Whether any source reports a tool, be it without arguments and without an answer.
+        has_used_tool: Whether any source reports a tool, be it without arguments and without an
+            answer.
         caller_line: The end of the simulated caller's stream.
         supplied: Facts that the producer supplied.
     """
@@ -390,7 +454,9 @@ class WholeCall:
 
 
 def final_scores(call: WholeCall) -> Metrics:
-    """Every metric that needs no judge, scored or with the reason why not; word errors are a measure of their own."""
+    """Every metric that needs no judge, scored or with the reason why not; word errors are a
+    measure of their own.
+    """
     return {
         "eva_turn_taking": _turn_taking(call),
         "eva_response_speed": _response_speed(call),
@@ -446,11 +512,15 @@ def _ends(call: WholeCall) -> Metrics:
         on_time = _of(conversation_completed_on_time(context, TIME_LIMITS))
         finished = _of(conversation_correctly_finished(context))
         if context.conversation_ended_reason == INACTIVITY and last_speaker(context) is None:
-            finished = _unscored(call.silence or UnscoredReason.NO_SPEECH_EVENTS)  # the last speaker is unknown
+            finished = _unscored(
+                call.silence or UnscoredReason.NO_SPEECH_EVENTS
+            )  # the last speaker is unknown
     return {
         "eva_conversation_correctly_finished": finished,
         "eva_conversation_completed_on_time": on_time,
-        "eva_conversation_valid_end": _of(conversation_valid_end(context, line)) if line.has_events else Eva(NO_CALLER),
+        "eva_conversation_valid_end": _of(conversation_valid_end(context, line))
+        if line.has_events
+        else Eva(NO_CALLER),
     }
 
 
@@ -461,21 +531,26 @@ def _state(call: WholeCall) -> Metrics:
     elif final is None:
         authentication = completion = _unscored(UnscoredReason.FINAL_STATE_UNKNOWN)
     else:
-        tools = [tool.model_dump(include={"name", "tool_type"}) for tool in call.supplied.tools or ()]
+        tools = [
+            tool.model_dump(include={"name", "tool_type"}) for tool in call.supplied.tools or ()
+        ]
         session = authentication_success(expected, final, call.context.tool_responses, tools)
         authentication = Eva(NO_EXPECTED_SESSION) if session.skipped else _of(session)
         completion = _of(task_completion(expected, final, call.supplied.final_state_hash))
     return {"eva_authentication_success": authentication, "eva_task_completion": completion}
 
 
-# EVA's metrics of a live call: the timing of each turn the call has left, running values of the call, and final
-# values.
+# EVA's metrics of a live call: the timing of each turn the call has left, running values of the
+# call, and final values.
 #
-# A turn's score is computed from that turn and the end of the answer before it, by the functions that score the whole
-# call; at the close every value is EVA's own. A settled turn whose final value differs is counted with the cause.
+# A turn's score is computed from that turn and the end of the answer before it, by the functions
+# that score the whole call; at the close every value is EVA's own. A settled turn whose final value
+# differs is counted with the cause.
 
 _NO_ACCURACY: Final = NotApplicable("neither the task's completion nor faithfulness is known")
-_NO_SOUND: Final = NotApplicable("agent speech fidelity is judged from sound, which callgauge does not hear")
+_NO_SOUND: Final = NotApplicable(
+    "agent speech fidelity is judged from sound, which callgauge does not hear"
+)
 _NOT_JUDGED: Final = NotApplicable("conciseness and conversation progression are not both judged")
 _OF_SOUND: Final = ("eva_turn_taking", "eva_response_speed")
 _RATING_DIGITS: Final = 3
@@ -512,7 +587,12 @@ class EvaScores:
         if self._final is not None:
             return self._final.get(number)
         view, turn = live.turns.view(number), heard.turn(number)
-        if view is None or turn is None or not may_be_scored(turn, view) or is_scored_at_the_close(turn):
+        if (
+            view is None
+            or turn is None
+            or not may_be_scored(turn, view)
+            or is_scored_at_the_close(turn)
+        ):
             return None
         return live_taking(number, heard_times(turn, view))
 
@@ -521,13 +601,23 @@ class EvaScores:
         tools = live.turns.tools
         metrics: Metrics = {}
         answers = [
-            {"tool_name": use.tool, "tool_response": use.answer} for use in tools if use.tool and use.answer is not None
+            {"tool_name": use.tool, "tool_response": use.answer}
+            for use in tools
+            if use.tool and use.answer is not None
         ]
         if answers:
             metrics["eva_tool_call_validity"] = _of(validity_of(answers, ()))
         timed = self._times(live, heard, is_over=False)
-        takings = [taking for turn, each in timed.items() if (taking := live_taking(turn, each)) is not None]
-        waits = {turn: each.times.latency_s for turn, each in timed.items() if each.times.latency_s is not None}
+        takings = [
+            taking
+            for turn, each in timed.items()
+            if (taking := live_taking(turn, each)) is not None
+        ]
+        waits = {
+            turn: each.times.latency_s
+            for turn, each in timed.items()
+            if each.times.latency_s is not None
+        }
         speed = speed_of(waits, [turn for turn in waits if tools.has_call(turn)])
         if speed.score is not None:
             metrics["eva_response_speed"] = replace(_of(speed), anchor=worst_anchor(takings))
@@ -536,7 +626,9 @@ class EvaScores:
             metrics["eva_x_mean"] = self._experience_mean(round(fmean(scores), SCORE_DIGITS))
         return metrics
 
-    def finish(self, live: LiveCall, heard: HeardTurns, context: MetricContext) -> Generator[None, None, Metrics]:
+    def finish(
+        self, live: LiveCall, heard: HeardTurns, context: MetricContext
+    ) -> Generator[None, None, Metrics]:
         """Makes the final values of all turns. Yields where a step of a long call ends.
 
         Returns:
@@ -548,12 +640,21 @@ class EvaScores:
             scores = turn_scores_of(context)
         else:
             context = context_as_heard(context, timed, heard.last_tool)
-            scores = {turn: score for turn, each in timed.items() if (score := live_score(turn, each)) is not None}
+            scores = {
+                turn: score
+                for turn, each in timed.items()
+                if (score := live_score(turn, each)) is not None
+            }
         takings = {
-            turn: final_taking(each, scores.get(turn), is_last=turn == heard.current) for turn, each in timed.items()
+            turn: final_taking(each, scores.get(turn), is_last=turn == heard.current)
+            for turn, each in timed.items()
         }
         self._settled.close(takings)
-        self._final = {turn: taking for turn, taking in takings.items() if turn or number(taking.result) is not None}
+        self._final = {
+            turn: taking
+            for turn, taking in takings.items()
+            if turn or number(taking.result) is not None
+        }
         yield
         whole = WholeCall(
             context,
@@ -569,7 +670,9 @@ class EvaScores:
         for name in _OF_SOUND:
             metrics[name] = replace(metrics[name], anchor=anchor)
         timing = number(metrics["eva_turn_taking"].result)
-        metrics["eva_a_mean"] = _mean_of(self._accuracy(metrics["eva_task_completion"].result), _NO_ACCURACY)
+        metrics["eva_a_mean"] = _mean_of(
+            self._accuracy(metrics["eva_task_completion"].result), _NO_ACCURACY
+        )
         metrics["eva_a_pass"] = Eva(_NO_SOUND)
         metrics["eva_x_mean"] = self._experience_mean(timing)
         is_passed = composite_pass(self._experience(timing), EXPERIENCE_THRESHOLDS)
@@ -582,7 +685,9 @@ class EvaScores:
         return self._settled.counts()
 
     def _times(self, live: LiveCall, heard: HeardTurns, *, is_over: bool) -> dict[int, HeardTimes]:
-        """Times by turn, lowest first; while the call runs only of the turns that are scored live."""
+        """Times by turn, lowest first; while the call runs only of the turns that are
+        scored live.
+        """
         found = {}
         for place, turn in heard.turns(sorted(heard.numbers())).items():
             view = live.turns.view(place)

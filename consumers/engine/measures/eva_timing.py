@@ -18,16 +18,22 @@ from consumers.engine.effects import Count
 from consumers.engine.measures.results import MetricResult, scored, skipped
 from consumers.engine.turns.heard import HeardTurn
 from consumers.engine.turns.live import LiveCall
-from consumers.engine.turns.timeline import EVA_DIGITS, MS_DIGITS, ToolEntry, TurnView, voice_to_voice_ms
+from consumers.engine.turns.timeline import (
+    EVA_DIGITS,
+    MS_DIGITS,
+    ToolEntry,
+    TurnView,
+    voice_to_voice_ms,
+)
 from schemas.closed_sets import Anchor, PipelineType, UnscoredReason
 from schemas.metric_context import MetricContext
 from schemas.rows import NotApplicable, TurnTaking, Unscored, Value, number
 
-# Scores the timing of one turn from 0 to 1: EVA's curves for latency, for the assistant speaking over the user, and
-# for its yielding.
+# Scores the timing of one turn from 0 to 1: EVA's curves for latency, for the assistant speaking
+# over the user, and for its yielding.
 #
-# The inputs are the turn and the end of the assistant's answer before it, so a turn can be scored while the call runs
-# and again, by the same functions, when it is over.
+# The inputs are the turn and the end of the assistant's answer before it, so a turn can be scored
+# while the call runs and again, by the same functions, when it is over.
 
 EARLIEST_MS: Final = -500.0
 """An answer this early before the user's end, or earlier, scores 0."""
@@ -61,8 +67,10 @@ class TurnTimes(NamedTuple):
     Attributes:
         user: Sounds of the user in the turn.
         assistant: Sounds of the assistant in the turn.
-        assistant_before_end_s: End of the assistant's last sound in the turn before (epoch seconds); None without one.
-        latency_s: From the end of the user's last sound to the assistant's first; None unless both were heard.
+        assistant_before_end_s: End of the assistant's last sound in the turn before (epoch
+            seconds); None without one.
+        latency_s: From the end of the user's last sound to the assistant's first; None unless both
+            were heard.
         has_tool_call: Whether a tool was called in the turn, which allows for a later answer.
         is_fallback: Whether the agent's turn-end timer had to step in.
         assistant_interrupted: Whether the assistant began to speak over the user.
@@ -86,7 +94,8 @@ class TurnScore:
     Attributes:
         score: From 0 to 1, rounded to 4 digits.
         reason: Its grounds.
-        evidence: The measurements behind it under EVA's names; milliseconds have 3 digits, scores 4.
+        evidence: The measurements behind it under EVA's names; milliseconds have 3 digits, scores
+            4.
     """
 
     score: float
@@ -113,7 +122,10 @@ def latency_score(latency_ms: float, *, has_tool_call: bool) -> float:
         >>> latency_score(4000, has_tool_call=True)
         0.5
     """
-    high_ms, late_ms = on_time_until_ms(has_tool_call=has_tool_call), latest_ms(has_tool_call=has_tool_call)
+    high_ms, late_ms = (
+        on_time_until_ms(has_tool_call=has_tool_call),
+        latest_ms(has_tool_call=has_tool_call),
+    )
     if latency_ms <= EARLIEST_MS or latency_ms >= late_ms:
         return 0.0
     if latency_ms < SWEET_FROM_MS:
@@ -124,16 +136,22 @@ def latency_score(latency_ms: float, *, has_tool_call: bool) -> float:
 
 
 def turn_score(times: TurnTimes) -> TurnScore | None:
-    """The score of a turn; None while one side was not heard in it, unless the fallback timer stepped in."""
+    """The score of a turn; None while one side was not heard in it, unless the fallback timer
+    stepped in.
+    """
     if times.is_fallback:
         return TurnScore(0.0, TurnReason.TURN_END_FALLBACK, {"has_tool_call": times.has_tool_call})
     if not times.user or not times.assistant or times.latency_s is None:
         return None
-    by_agent, agent_evidence = _agent_interruption(times) if times.assistant_interrupted else (None, {})
+    by_agent, agent_evidence = (
+        _agent_interruption(times) if times.assistant_interrupted else (None, {})
+    )
     by_user, user_evidence = _user_interruption(times) if times.user_interrupted else (None, {})
     evidence: dict[str, float | int | bool] = {
-        "has_tool_call": times.has_tool_call, **agent_evidence, **user_evidence
-    }  # fmt: skip
+        "has_tool_call": times.has_tool_call,
+        **agent_evidence,
+        **user_evidence,
+    }
     if by_agent is not None and by_user is not None:
         score, reason = min(by_agent, by_user), TurnReason.DUAL_INTERRUPT
     elif by_agent is not None:
@@ -142,19 +160,26 @@ def turn_score(times: TurnTimes) -> TurnScore | None:
         score, reason = by_user, TurnReason.USER_INTERRUPT
     else:
         latency_ms = times.latency_s * 1000
-        score, reason = latency_score(latency_ms, has_tool_call=times.has_tool_call), TurnReason.LATENCY
+        score, reason = (
+            latency_score(latency_ms, has_tool_call=times.has_tool_call),
+            TurnReason.LATENCY,
+        )
         evidence["latency_ms"] = round(latency_ms, MS_DIGITS)
         evidence["latency_score"] = round(score, SCORE_DIGITS)
     return TurnScore(round(score, SCORE_DIGITS), reason, evidence)
 
 
 def _agent_interruption(times: TurnTimes) -> tuple[float, dict[str, float | int | bool]]:
-    """Score and evidence where the assistant spoke over the user: how long, how often, and its answer after that."""
+    """Score and evidence where the assistant spoke over the user: how long, how often, and its
+    answer after that.
+    """
     overlap_s = 0.0
     count = 0
     for theirs in times.assistant:
         count += any(_shared_s(mine, theirs) > TOUCHING_S for mine in times.user)
-    for mine, theirs in product(times.user, times.assistant):  # one by one: from Python 3.12 on sum() adds differently
+    for mine, theirs in product(
+        times.user, times.assistant
+    ):  # one by one: from Python 3.12 on sum() adds differently
         overlap_s += max(0.0, _shared_s(mine, theirs))
     overlap_ms = overlap_s * 1000
     scores = [INTERRUPTION_BEST * max(0.0, 1 - overlap_ms / OVERLAP_LIMIT_MS)]
@@ -177,7 +202,9 @@ def _agent_interruption(times: TurnTimes) -> tuple[float, dict[str, float | int 
 
 
 def _settled_latency_ms(times: TurnTimes) -> float | None:
-    """From the user's last end to the answer that begins after it; None when the assistant keeps speaking, or never answers."""
+    """From the user's last end to the answer that begins after it; None when the assistant keeps
+    speaking, or never answers.
+    """
     user_end_s = times.user[-1][1]
     if any(start <= user_end_s < end for start, end in times.assistant):
         return None
@@ -191,7 +218,10 @@ def _user_interruption(times: TurnTimes) -> tuple[float | None, dict[str, float 
         return None, {}
     yield_ms = max(0.0, times.assistant_before_end_s - times.user[0][0]) * 1000
     score = max(0.0, 1 - yield_ms / YIELD_LIMIT_MS)
-    return score, {"yield_ms": round(yield_ms, MS_DIGITS), "yield_score": round(score, SCORE_DIGITS)}
+    return score, {
+        "yield_ms": round(yield_ms, MS_DIGITS),
+        "yield_score": round(score, SCORE_DIGITS),
+    }
 
 
 def _shared_s(one: tuple[float, float], other: tuple[float, float]) -> float:
@@ -217,7 +247,8 @@ def turn_taking(
 
     Args:
         context: EVA's context of the call.
-        pre_tool_speech_rate: Share of the audit log's tool groups that began after words of the assistant; None without tools.
+        pre_tool_speech_rate: Share of the audit log's tool groups that began after words of the
+            assistant; None without tools.
         scores: The scores of the turns, if known already.
         mean_tokens: Mean number of tokens of the model's steps, by EVA's names, as far as known.
     """
@@ -239,7 +270,10 @@ def turn_taking(
     evaluable = evaluable_turns(context)
     parts: dict[str, float | None] = {}
     if evaluable:
-        parts = {**_sub_metrics(context, evaluable, scores, pre_tool_speech_rate), **(mean_tokens or {})}
+        parts = {
+            **_sub_metrics(context, evaluable, scores, pre_tool_speech_rate),
+            **(mean_tokens or {}),
+        }
     return scored(0.0 if is_missed or mean is None else mean, details, parts)
 
 
@@ -256,7 +290,9 @@ def turn_scores_of(context: MetricContext) -> dict[int, TurnScore]:
 
 def turns_with_tools(context: MetricContext) -> frozenset[int]:
     """Turns in which a tool was called."""
-    return frozenset(entry["turn_id"] for entry in context.conversation_trace if entry.get("type") == "tool_call")
+    return frozenset(
+        entry["turn_id"] for entry in context.conversation_trace if entry.get("type") == "tool_call"
+    )
 
 
 def evaluable_turns(context: MetricContext) -> list[int]:
@@ -280,12 +316,16 @@ def times_of(context: MetricContext, turn: int, *, has_tool_call: bool) -> TurnT
 
 
 def missed_turn(context: MetricContext) -> bool:
-    """Whether the call ended because the assistant did not answer: idle, and the user was heard last."""
+    """Whether the call ended because the assistant did not answer: idle, and the user was heard
+    last.
+    """
     return context.conversation_ended_reason == INACTIVITY and last_speaker(context) == "user"
 
 
 def last_speaker(context: MetricContext) -> str | None:
-    """The side that was heard last, the assistant if both ended at once; None when nobody was heard."""
+    """The side that was heard last, the assistant if both ended at once; None when nobody was
+    heard.
+    """
     user_s = _last_end_s(context.audio_timestamps_user_turns.values())
     assistant_s = _last_end_s(context.audio_timestamps_assistant_turns.values())
     if assistant_s is None:
@@ -308,7 +348,8 @@ def _sub_metrics(
     latencies_ms = sorted(latency_ms for _, latency_ms in timed)
     early = sum(latency_ms < EARLY_BELOW_MS for _, latency_ms in timed)
     late = sum(
-        latency_ms >= (LATE_FROM_WITH_TOOL_MS if turn in with_tools else LATE_FROM_MS) for turn, latency_ms in timed
+        latency_ms >= (LATE_FROM_WITH_TOOL_MS if turn in with_tools else LATE_FROM_MS)
+        for turn, latency_ms in timed
     )
     count = len(timed)
     assistant_keys = len(context.audio_timestamps_assistant_turns)
@@ -320,12 +361,18 @@ def _sub_metrics(
         "on_time_rate": _rate(count - early - late, count),
         "early_rate": _rate(early, count),
         "late_rate": _rate(late, count),
-        "agent_interruption.rate": _rate(len(context.assistant_interrupted_turns & {*evaluable}), count),
+        "agent_interruption.rate": _rate(
+            len(context.assistant_interrupted_turns & {*evaluable}), count
+        ),
         "user_interruption.rate": _rate(len(context.user_interrupted_turns & {*evaluable}), count),
         "fallback_nudge.rate": _rate(fallbacks, assistant_keys),
         "fallback_nudge.count": float(fallbacks) if fallbacks else None,
     }
-    evidence = [score.evidence for score in scores.values() if score.reason is not TurnReason.TURN_END_FALLBACK]
+    evidence = [
+        score.evidence
+        for score in scores.values()
+        if score.reason is not TurnReason.TURN_END_FALLBACK
+    ]
     counts = [each["n_interrupt_segments"] for each in evidence if "n_interrupt_segments" in each]
     parts["agent_interruption.num_interruptions"] = float(sum(counts)) if counts else None
     for name, key, digits in _MEANS:
@@ -342,7 +389,11 @@ _MEANS = (
     ("agent_interruption.mean_overlap_score", "overlap_score", SCORE_DIGITS),
     ("agent_interruption.mean_count_score", "interrupt_count_score", SCORE_DIGITS),
     ("agent_interruption.mean_post_interrupt_latency_ms", "post_interrupt_latency_ms", MS_DIGITS),
-    ("agent_interruption.mean_post_interrupt_latency_score", "post_interrupt_latency_score", SCORE_DIGITS),
+    (
+        "agent_interruption.mean_post_interrupt_latency_score",
+        "post_interrupt_latency_score",
+        SCORE_DIGITS,
+    ),
     ("user_interruption.mean_yield_ms", "yield_ms", MS_DIGITS),
     ("user_interruption.mean_yield_score", "yield_score", SCORE_DIGITS),
 )
@@ -357,10 +408,15 @@ def _rate(part: int, whole: int) -> float:
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float | None:
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], MS_DIGITS) if ordered else None
+    return (
+        round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], MS_DIGITS)
+        if ordered
+        else None
+    )
 
 
-# Times at which both sides were heard in a turn, as known now: the input of the turn's score while the call runs.
+# Times at which both sides were heard in a turn, as known now: the input of the turn's score while
+# the call runs.
 
 
 class HeardTimes(NamedTuple):
@@ -369,7 +425,8 @@ class HeardTimes(NamedTuple):
     Attributes:
         times: Input of its score.
         anchor: Source of the end of the user's speech; None while unknown.
-        pending: Why there is no score yet although both sides were heard; None if there is nothing to wait for.
+        pending: Why there is no score yet although both sides were heard; None if there is nothing
+            to wait for.
     """
 
     times: TurnTimes
@@ -378,23 +435,29 @@ class HeardTimes(NamedTuple):
 
 
 MAX_LIVE_SOUNDS: Final = 256
-"""Stretches of sound of one side in a turn up to which it is scored while the call runs. A minute of it has some ten; a loop
-would make each event cost as much as all before it.
+"""Stretches of sound of one side in a turn up to which it is scored while the call runs. A minute
+of it has some ten; a loop would make each event cost as much as all before it.
 """
 
 
 def may_be_scored(turn: HeardTurn, view: TurnView) -> bool:
-    """Whether the turn has anything to score: both sides, or the fallback timer. Most events of a turn change nothing here."""
+    """Whether the turn has anything to score: both sides, or the fallback timer. Most events of a
+    turn change nothing here.
+    """
     return (view.has_user and (view.has_assistant or view.is_answered_in_text)) or turn.is_fallback
 
 
 def is_scored_at_the_close(turn: HeardTurn) -> bool:
-    """Whether the turn has more than `MAX_LIVE_SOUNDS`: its last live value stays until the close."""
+    """Whether the turn has more than `MAX_LIVE_SOUNDS`: its last live value stays until
+    the close.
+    """
     return max(len(turn.assistant.starts), len(turn.user.starts)) > MAX_LIVE_SOUNDS
 
 
 def heard_times(turn: HeardTurn, view: TurnView) -> HeardTimes:
-    """The turn as EVA's formulas read it. A side without sound gets one without length where the view has a time of it."""
+    """The turn as EVA's formulas read it. A side without sound gets one without length where the
+    view has a time of it.
+    """
     user, assistant = turn.user.segments, turn.assistant.segments
     if not user and view.user_end_s is not None:
         user = ((view.user_end_s, view.user_end_s),)
@@ -414,7 +477,11 @@ def heard_times(turn: HeardTurn, view: TurnView) -> HeardTimes:
     anchor = view.anchor or (Anchor.ESTIMATED if turn.is_fallback else None)
     pending = wait_ms.reason if isinstance(wait_ms, Unscored) else None
     is_over_other = times.assistant_interrupted or times.user_interrupted
-    if is_over_other and (turn.user.has_gaps or turn.assistant.has_gaps) and may_be_scored(turn, view):
+    if (
+        is_over_other
+        and (turn.user.has_gaps or turn.assistant.has_gaps)
+        and may_be_scored(turn, view)
+    ):
         pending = UnscoredReason.TIMES_UNKNOWN  # for how long one spoke over the other is not known
     if times.is_fallback:
         pending = None
@@ -457,7 +524,9 @@ def live_taking(turn: int, heard: HeardTimes) -> TurnTaking | None:
 
 
 def live_score(turn: int, heard: HeardTimes) -> TurnScore | None:
-    """The score of the turn as heard so far. The greeting has none, unless the fallback timer stepped in."""
+    """The score of the turn as heard so far. The greeting has none, unless the fallback timer
+    stepped in.
+    """
     if heard.pending is not None or not (turn or heard.times.is_fallback):
         return None
     return turn_score(heard.times)
@@ -484,8 +553,8 @@ def final_taking(heard: HeardTimes, score: TurnScore | None, *, is_last: bool) -
 
 
 def why_silent(heard: Mapping[int, HeardTimes], *, has_speech_events: bool) -> UnscoredReason:
-    """Why no turn of a call has a score: the pending reason of the first turn with both sides, or the side that was
-    not heard.
+    """Why no turn of a call has a score: the pending reason of the first turn with both sides, or
+    the side that was not heard.
     """
     pending = next((turn.pending for turn in heard.values() if turn.pending is not None), None)
     if pending is not None:
@@ -499,28 +568,36 @@ def why_silent(heard: Mapping[int, HeardTimes], *, has_speech_events: bool) -> U
 def worst_anchor(takings: Iterable[TurnTaking]) -> Anchor | None:
     """The least certain anchor of the turns that have a score; None when none has one."""
     places = [
-        _ANCHORS.index(each.anchor) for each in takings if number(each.result) is not None and each.anchor is not None
+        _ANCHORS.index(each.anchor)
+        for each in takings
+        if number(each.result) is not None and each.anchor is not None
     ]
     return _ANCHORS[max(places)] if places else None
 
 
-# EVA's context for a call without a simulated caller, so that EVA's formulas apply to the turns that the bot heard.
+# EVA's context for a call without a simulated caller, so that EVA's formulas apply to the turns
+# that the bot heard.
 
 
 def context_as_heard(
     context: MetricContext, turns: Mapping[int, HeardTimes], last_tool: ToolEntry | None
 ) -> MetricContext:
-    """The context with the times of these turns, in their order, since EVA has none for such a call.
+    """The context with the times of these turns, in their order, since EVA has none for such a
+    call.
 
-    Its tools are those of the chain that ends with `last_tool`: EVA knows only the tools of the audit log.
+    Its tools are those of the chain that ends with `last_tool`: EVA knows only the tools of the
+    audit log.
 
-    An open sound has an infinite end, so the result is for comparing times and not for printing them.
+    An open sound has an infinite end, so the result is for comparing times and not for printing
+    them.
     """
     times = {turn: turns[turn].times for turn in sorted(turns)}
     calls, responses = told_tools(last_tool)
     return context.model_copy(
         update={
-            "audio_timestamps_user_turns": {turn: list(each.user) for turn, each in times.items() if each.user},
+            "audio_timestamps_user_turns": {
+                turn: list(each.user) for turn, each in times.items() if each.user
+            },
             "audio_timestamps_assistant_turns": {
                 turn: list(each.assistant) for turn, each in times.items() if each.assistant
             },
@@ -530,19 +607,27 @@ def context_as_heard(
             "tool_params": calls,
             "tool_responses": responses,
             "conversation_trace": [
-                {"type": "tool_call", "turn_id": turn} for turn, each in times.items() if each.has_tool_call
+                {"type": "tool_call", "turn_id": turn}
+                for turn, each in times.items()
+                if each.has_tool_call
             ],
             "assistant_interrupted_turns": frozenset(
                 turn for turn, each in times.items() if each.assistant_interrupted
             ),
-            "user_interrupted_turns": frozenset(turn for turn, each in times.items() if each.user_interrupted),
-            "fallback_turn_ids": frozenset(turn for turn, each in times.items() if each.is_fallback),
+            "user_interrupted_turns": frozenset(
+                turn for turn, each in times.items() if each.user_interrupted
+            ),
+            "fallback_turn_ids": frozenset(
+                turn for turn, each in times.items() if each.is_fallback
+            ),
         }
     )
 
 
 def told_tools(last: ToolEntry | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The calls with arguments and the answers of the chain that ends with `last`, each in order, as EVA's context has them."""
+    """The calls with arguments and the answers of the chain that ends with `last`, each in order,
+    as EVA's context has them.
+    """
     calls: list[dict[str, Any]] = []
     responses: list[dict[str, Any]] = []
     while last is not None:
@@ -563,35 +648,52 @@ LONGEST_S: Final = 1000.0
 DIGITS: Final = 3
 
 
-def response_speed(context: MetricContext, stage_mean_ms: Mapping[str, float] | None = None) -> MetricResult:
+def response_speed(
+    context: MetricContext, stage_mean_ms: Mapping[str, float] | None = None
+) -> MetricResult:
     """The metric with its sub-metrics.
 
     Args:
         context: EVA's context of the call.
-        stage_mean_ms: Mean latency of a stage (`llm_latency`, `stt_latency`, `tts_latency`) from the run's result.
+        stage_mean_ms: Mean latency of a stage (`llm_latency`, `stt_latency`, `tts_latency`) from
+            the run's result.
     """
     return speed_of(context.latency_assistant_turns, turns_with_tools(context), stage_mean_ms)
 
 
 def speed_of(
-    latency_s: Mapping[int, float], with_tools: Iterable[int], stage_mean_ms: Mapping[str, float] | None = None
+    latency_s: Mapping[int, float],
+    with_tools: Iterable[int],
+    stage_mean_ms: Mapping[str, float] | None = None,
 ) -> MetricResult:
-    """The metric of these latencies by turn, in seconds, without waits that are none or cannot be true."""
+    """The metric of these latencies by turn, in seconds, without waits that are none or cannot be
+    true.
+    """
     tool_turns = frozenset(with_tools)
     details = _summary(latency_s.values())
     if not details:
         return skipped()
     split = {
-        "with_tool_calls": _summary(wait_s for turn, wait_s in latency_s.items() if turn in tool_turns),
-        "no_tool_calls": _summary(wait_s for turn, wait_s in latency_s.items() if turn not in tool_turns),
+        "with_tool_calls": _summary(
+            wait_s for turn, wait_s in latency_s.items() if turn in tool_turns
+        ),
+        "no_tool_calls": _summary(
+            wait_s for turn, wait_s in latency_s.items() if turn not in tool_turns
+        ),
     }
-    parts: dict[str, float | None] = {name: part["mean_speed_seconds"] for name, part in split.items() if part}
-    parts |= {stage: round(mean_ms / 1000, DIGITS) for stage, mean_ms in (stage_mean_ms or {}).items()}
+    parts: dict[str, float | None] = {
+        name: part["mean_speed_seconds"] for name, part in split.items() if part
+    }
+    parts |= {
+        stage: round(mean_ms / 1000, DIGITS) for stage, mean_ms in (stage_mean_ms or {}).items()
+    }
     return MetricResult(details["mean_speed_seconds"], None, details, sub_metrics=parts)
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """The mean, added one by one from the first: from Python 3.12 on sum() adds differently, and EVA's rounding shows it."""
+    """The mean, added one by one from the first: from Python 3.12 on sum() adds differently, and
+    EVA's rounding shows it.
+    """
     return reduce(add, values) / len(values)
 
 
@@ -613,8 +715,9 @@ def _summary(waits_s: Iterable[float]) -> dict[str, Any]:
 class ChangeCause(StrEnum):
     """Causes of a different final value of a settled turn.
 
-    An event came later than the allowed lateness; the log of a speech-to-speech agent, which is back-dated by a whole
-    utterance; an event in order changed the count of turns; or only the end of the call made the difference.
+    An event came later than the allowed lateness; the log of a speech-to-speech agent, which is
+    back-dated by a whole utterance; an event in order changed the count of turns; or only the end
+    of the call made the difference.
     """
 
     LATE_EVENT = "late_event"
@@ -633,10 +736,14 @@ class SettledTurns:
         self._changed: Counter[ChangeCause] = Counter()
 
     def settle(self, turn: int, taking: TurnTaking | None) -> None:
-        """Notes that the turn is settled with this score; a turn that was settled before keeps its first value."""
+        """Notes that the turn is settled with this score; a turn that was settled before keeps its
+        first value.
+        """
         self._then.setdefault(turn, _score(taking))
 
-    def changed(self, live: LiveCall, turn: int, taking: TurnTaking | None, time_ms: int | None) -> None:
+    def changed(
+        self, live: LiveCall, turn: int, taking: TurnTaking | None, time_ms: int | None
+    ) -> None:
         """Notes the value of a settled turn after an event at this time touched it."""
         if turn in self._causes or turn not in self._then or self._then[turn] == _score(taking):
             return
@@ -656,7 +763,9 @@ class SettledTurns:
 
     def counts(self) -> list[Count]:
         """Counts for the metrics, at the end of the call."""
-        counts = [Count("callgauge_settled_turns_total", (), self._settled)] if self._settled else []
+        counts = (
+            [Count("callgauge_settled_turns_total", (), self._settled)] if self._settled else []
+        )
         return counts + [
             Count("callgauge_settled_turns_changed_total", (cause.value,), self._changed[cause])
             for cause in ChangeCause

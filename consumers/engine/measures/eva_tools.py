@@ -20,23 +20,49 @@ DIGITS: Final = 4
 CALL_ERRORS: Final = frozenset(
     {
         *("tool_not_found", "function_not_found", "execution_error", "invalid_parameter"),
-        *("invalid_rebooking_type", "invalid_fare_class", "invalid_meal_type", "invalid_credit_reason"),
-        *("invalid_voucher_reason", "invalid_refund_type", "invalid_seat_preference", "invalid_cancellation_reason"),
-        *("invalid_confirmation_number_format", "invalid_flight_number_format", "invalid_date_format"),
-        *("invalid_journey_id_format", "invalid_passenger_id_format", "invalid_airport_code_format"),
+        *(
+            "invalid_rebooking_type",
+            "invalid_fare_class",
+            "invalid_meal_type",
+            "invalid_credit_reason",
+        ),
+        *(
+            "invalid_voucher_reason",
+            "invalid_refund_type",
+            "invalid_seat_preference",
+            "invalid_cancellation_reason",
+        ),
+        *(
+            "invalid_confirmation_number_format",
+            "invalid_flight_number_format",
+            "invalid_date_format",
+        ),
+        *(
+            "invalid_journey_id_format",
+            "invalid_passenger_id_format",
+            "invalid_airport_code_format",
+        ),
         "invalid_bag_count",
     }
 )
-"""Error types that blame the call. Other domains than the airline have more, and EVA does not count them."""
+"""Error types that blame the call. Other domains than the airline have more, and EVA does not count
+them.
+"""
 
 
 def tool_call_validity(context: MetricContext) -> MetricResult:
-    """The metric with a rate for each error type. EVA calls the number of answers `num_tool_calls`."""
+    """The metric with a rate for each error type. EVA calls the number of answers
+    `num_tool_calls`.
+    """
     return validity_of(context.tool_responses, context.tool_params)
 
 
-def validity_of(responses: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, Any]]) -> MetricResult:
-    """The metric of these tool answers; as EVA does, the parameters shown are those of the call at the same place."""
+def validity_of(
+    responses: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, Any]]
+) -> MetricResult:
+    """The metric of these tool answers; as EVA does, the parameters shown are those of the call at
+    the same place.
+    """
     total = len(responses)
     if not total:
         details = {"note": "No tool calls to evaluate", "total_tool_calls": 0}
@@ -56,13 +82,17 @@ def validity_of(responses: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[
             )
     counts = [error["error_type"] for error in errors]
     parts: dict[str, float | None] = {
-        f"{error_type}_rate": round(counts.count(error_type) / total, DIGITS) for error_type in sorted(CALL_ERRORS)
+        f"{error_type}_rate": round(counts.count(error_type) / total, DIGITS)
+        for error_type in sorted(CALL_ERRORS)
     }
     parts["num_tool_calls"] = float(total)
     valid = total - len(errors)
     details = {
-        "errors": errors, "invalid_tool_calls": len(errors), "total_tool_calls": total, "valid_tool_calls": valid
-    }  # fmt: skip
+        "errors": errors,
+        "invalid_tool_calls": len(errors),
+        "total_tool_calls": total,
+        "valid_tool_calls": valid,
+    }
     return scored(round(valid / total, DIGITS), details, parts)
 
 
@@ -72,11 +102,12 @@ def call_error_of(response: object) -> str | None:
     return error_type if isinstance(error_type, str) and error_type in CALL_ERRORS else None
 
 
-# Checks a value against a JSON schema: the part of JSON Schema 2020-12 that descriptions of an agent's tools use.
+# Checks a value against a JSON schema: the part of JSON Schema 2020-12 that descriptions of an
+# agent's tools use.
 #
-# An unknown keyword forbids nothing, as the standard wants it; nor does `format`, a pattern that could keep the
-# evaluator busy, or a reference that leads nowhere. The size of a record bounds values and schemas; depth and number
-# of comparisons are bounded here.
+# An unknown keyword forbids nothing, as the standard wants it; nor does `format`, a pattern that
+# could keep the evaluator busy, or a reference that leads nowhere. The size of a record bounds
+# values and schemas; depth and number of comparisons are bounded here.
 
 MAX_SCHEMA_DEPTH: Final = 32
 """Depth of schemas inside schemas and of references; anything deeper forbids nothing."""
@@ -135,9 +166,14 @@ class _Check:
             return False
         if not all(self.fits(value, each, depth) for each in _list(schema.get("allOf"))):
             return False
-        if "anyOf" in schema and not any(self.fits(value, each, depth) for each in _list(schema["anyOf"])):
+        if "anyOf" in schema and not any(
+            self.fits(value, each, depth) for each in _list(schema["anyOf"])
+        ):
             return False
-        if "oneOf" in schema and sum(self.fits(value, each, depth) for each in _list(schema["oneOf"])) != 1:
+        if (
+            "oneOf" in schema
+            and sum(self.fits(value, each, depth) for each in _list(schema["oneOf"])) != 1
+        ):
             return False
         return "not" not in schema or not self.fits(value, schema["not"], depth)
 
@@ -147,18 +183,28 @@ class _Check:
             return None
         found: object = self._root
         for name in reference[1:].split("/")[1:]:
-            found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+            found = (
+                found.get(name.replace("~1", "/").replace("~0", "~"))
+                if isinstance(found, dict)
+                else None
+            )
         return found
 
     def _fits_object(self, value: dict[str, Any], schema: dict[str, Any], depth: int) -> bool:
         properties = schema.get("properties")
         known = properties if isinstance(properties, dict) else {}
-        if not all(name in value for name in _list(schema.get("required")) if isinstance(name, str)):
+        if not all(
+            name in value for name in _list(schema.get("required")) if isinstance(name, str)
+        ):
             return False
-        if not all(self.fits(value[name], each, depth) for name, each in known.items() if name in value):
+        if not all(
+            self.fits(value[name], each, depth) for name, each in known.items() if name in value
+        ):
             return False
         others = schema.get("additionalProperties", True)
-        return others is True or all(self.fits(value[name], others, depth) for name in value if name not in known)
+        return others is True or all(
+            self.fits(value[name], others, depth) for name in value if name not in known
+        )
 
     def _fits_array(self, value: list[Any], schema: dict[str, Any], depth: int) -> bool:
         if not _is_within(len(value), schema, "minItems", "maxItems"):
@@ -238,14 +284,18 @@ def _searched(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-# The share of tool calls that fit the agent's tool descriptions, for agents whose tools do not name errors as EVA's
-# do.
+# The share of tool calls that fit the agent's tool descriptions, for agents whose tools do not name
+# errors as EVA's do.
 
 MAX_CHECKED_CALLS: Final = 200
-"""Tool calls of a call that are checked, the first ones; a call makes some five, a loop of the agent more."""
+"""Tool calls of a call that are checked, the first ones; a call makes some five, a loop of the
+agent more.
+"""
 
 
-def tool_schema_validity(calls: Sequence[Mapping[str, Any]], tools: Sequence[AgentTool]) -> MetricResult:
+def tool_schema_validity(
+    calls: Sequence[Mapping[str, Any]], tools: Sequence[AgentTool]
+) -> MetricResult:
     """The share of tool calls whose tool is one of these and whose arguments fit its schema.
 
     Args:
@@ -260,7 +310,8 @@ def tool_schema_validity(calls: Sequence[Mapping[str, Any]], tools: Sequence[Age
     unfit = [
         call
         for call in checked
-        if call["tool_name"] in schemas and not fits(call["tool_parameters"], schemas[call["tool_name"]])
+        if call["tool_name"] in schemas
+        and not fits(call["tool_parameters"], schemas[call["tool_name"]])
     ]
     total = len(checked)
     parts: dict[str, float | None] = {
@@ -268,7 +319,10 @@ def tool_schema_validity(calls: Sequence[Mapping[str, Any]], tools: Sequence[Age
         "unknown_tool_rate": round(len(unknown) / total, DIGITS),
         "unfit_arguments_rate": round(len(unfit) / total, DIGITS),
     }
-    details = {"unknown_tools": [call["tool_name"] for call in unknown], "unfit": [call["tool_name"] for call in unfit]}
+    details = {
+        "unknown_tools": [call["tool_name"] for call in unknown],
+        "unfit": [call["tool_name"] for call in unfit],
+    }
     return scored(round((total - len(unknown) - len(unfit)) / total, DIGITS), details, parts)
 
 
@@ -283,7 +337,8 @@ def pre_tool_speech_rate(history: Iterable[tuple[int, int, object]]) -> float | 
     A group is a run of tool calls and answers with no words of either side between them.
 
     Args:
-        history: The merged history, (key, kind, payload) in its order; only entries of the audit log are read.
+        history: The merged history, (key, kind, payload) in its order; only entries of the audit
+            log are read.
 
     Returns:
         The share, from 0 to 1; None without tools.

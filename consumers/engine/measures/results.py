@@ -1,4 +1,6 @@
-"""The result of one EVA metric for a call in EVA's encoding: zeros for values it cannot compute, errors, skips."""
+"""The result of one EVA metric for a call in EVA's encoding: zeros for values it cannot compute,
+errors, skips.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,12 +13,13 @@ class MetricResult:
 
     Attributes:
         score: On the metric's own scale; None when skipped. With an `error` it is EVA's 0.0.
-        normalized_score: From 0 (worst) to 1 (best); None for a metric without such a scale, or skipped.
+        normalized_score: From 0 (worst) to 1 (best); None for a metric without such a scale, or
+            skipped.
         details: Grounds of the score under EVA's keys. JSON values; turn ids are texts.
         error: Why EVA could not compute it, in EVA's words.
         skipped: Whether the call has nothing that this metric measures.
-        sub_metrics: Parts of the score by name; a part without values to average is absent, None is a value that EVA leaves
-            open.
+        sub_metrics: Parts of the score by name; a part without values to average is absent, None is
+            a value that EVA leaves open.
     """
 
     score: float | None

@@ -1,4 +1,6 @@
-"""The measures of a call as its rows have them: those of each turn, when the call leaves it, and those of the whole call."""
+"""The measures of a call as its rows have them: those of each turn, when the call leaves it, and
+those of the whole call.
+"""
 
 from collections.abc import Container, Generator, Iterable, Mapping
 from math import fsum, inf
@@ -11,14 +13,26 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures.eva import EvaScores, Metrics
 from consumers.engine.measures.eva_timing import NOT_ANSWERED
 from consumers.engine.measures.stages import StageLatencies
-from consumers.engine.measures.talk import MAX_RUNNING_WORK, TURNS_OF_ONE_STEP, speech_in_steps, speech_of, talk_of
+from consumers.engine.measures.talk import (
+    MAX_RUNNING_WORK,
+    TURNS_OF_ONE_STEP,
+    speech_in_steps,
+    speech_of,
+    talk_of,
+)
 from consumers.engine.measures.told import Notes, cost_of, uses_of
 from consumers.engine.measures.words import TranscriptErrors
 from consumers.engine.rows import CallRows
 from consumers.engine.turns.bot import TokenUsage
 from consumers.engine.turns.heard import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.live import Cause, LiveCall, LiveChanges
-from consumers.engine.turns.timeline import EVA_DIGITS, MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
+from consumers.engine.turns.timeline import (
+    EVA_DIGITS,
+    MS_DIGITS,
+    TurnView,
+    unmeasured_reason,
+    voice_to_voice_ms,
+)
 from schemas.closed_sets import CALL_JUDGES, TURN_JUDGES, Anchor, JudgeKind, UnscoredReason
 from schemas.metric_context import MetricContext
 from schemas.rows import (
@@ -64,7 +78,9 @@ _WITHDRAWN: Final[Mapping[str, Any]] = {
 def _outcome(
     live: LiveCall, heard: HeardTurns, turn: HeardTurn, view: TurnView, *, is_over: bool
 ) -> TurnOutcome | None:
-    """How the turn ended; None if it has not, if the caller did not speak in it, or if lost events hide it."""
+    """How the turn ended; None if it has not, if the caller did not speak in it, or if lost events
+    hide it.
+    """
     if turn.number < 1 or not view.has_user:
         return None
     following = heard.turn(turn.number + 1)
@@ -82,7 +98,9 @@ def _outcome(
 
 
 def _after_tools_ms(turn: HeardTurn, view: TurnView) -> float | None:
-    """The wait for the sound after the tools, where an earlier sound bridged the time; None if no sound did, or times are unknown."""
+    """The wait for the sound after the tools, where an earlier sound bridged the time; None if no
+    sound did, or times are unknown.
+    """
     begin_s, first_s = view.user_end_s, view.assistant_start_s
     if begin_s is None or first_s is None or not view.are_times_exact or turn.assistant.has_gaps:
         return None
@@ -94,16 +112,23 @@ def _after_tools_ms(turn: HeardTurn, view: TurnView) -> float | None:
     if not done_ms or max(done_ms) <= first_s * MS_PER_SECOND:
         return None
     later_s = min(
-        (start_s for start_s in turn.assistant.starts if start_s * MS_PER_SECOND >= max(done_ms)), default=None
+        (start_s for start_s in turn.assistant.starts if start_s * MS_PER_SECOND >= max(done_ms)),
+        default=None,
     )
-    return None if later_s is None else round(round(later_s - begin_s, EVA_DIGITS) * MS_PER_SECOND, MS_DIGITS)
+    return (
+        None
+        if later_s is None
+        else round(round(later_s - begin_s, EVA_DIGITS) * MS_PER_SECOND, MS_DIGITS)
+    )
 
 
 def _estimate_error(view: TurnView) -> EstimateError | None:
     """Error of the live estimate, where a record has the wait too."""
     if view.recorded_ms is None or view.heard_ms is None:
         return None
-    return EstimateError(round(view.heard_ms - view.recorded_ms, MS_DIGITS), view.heard_ms, float(view.recorded_ms))
+    return EstimateError(
+        round(view.heard_ms - view.recorded_ms, MS_DIGITS), view.heard_ms, float(view.recorded_ms)
+    )
 
 
 def _count_known(rows: CallRows, row: TurnRow) -> None:
@@ -127,7 +152,12 @@ class MeasuredTurns:
     """Measures the turns of a call, and sets what it finds in their rows."""
 
     def __init__(
-        self, rows: CallRows, stages: StageLatencies, eva: EvaScores, transcripts: TranscriptErrors, ratings: Ratings
+        self,
+        rows: CallRows,
+        stages: StageLatencies,
+        eva: EvaScores,
+        transcripts: TranscriptErrors,
+        ratings: Ratings,
     ) -> None:
         self._rows = rows
         self._stages = stages
@@ -170,15 +200,25 @@ class MeasuredTurns:
             known_ms: Broker time of what changed it, or of the end of the call.
             end_ms: End of open sound; None while the call runs.
             is_final: Whether the call is over.
-            may_differ: Whether other measures than its words and its timing may differ from those in its row.
+            may_differ: Whether other measures than its words and its timing may differ from those
+                in its row.
         """
         rows, view, turn = self._rows, live.turns.view(number), heard.turn(number)
         if view is None or turn is None:
             self.withdraw(number, known_ms)
             return
-        taking, wait_ms = self._eva.turn_taking(live, heard, number), self._wait_ms(live, number, view)
+        taking, wait_ms = (
+            self._eva.turn_taking(live, heard, number),
+            self._wait_ms(live, number, view),
+        )
         is_last = number == heard.current and number >= 1
-        if is_final and is_last and view.has_user and not view.has_assistant and not view.is_answered_in_text:
+        if (
+            is_final
+            and is_last
+            and view.has_user
+            and not view.has_assistant
+            and not view.is_answered_in_text
+        ):
             wait_ms = NOT_ANSWERED
         outcome = _outcome(live, heard, turn, view, is_over=is_final)
         if not may_differ and self._words.get(number) == turn.words.mark:
@@ -204,7 +244,9 @@ class MeasuredTurns:
             estimate_error=_estimate_error(view),
             conciseness=self._ratings.of_turn(JudgeKind.CONCISENESS, number),
             speakability=self._ratings.of_turn(JudgeKind.SPEAKABILITY, number),
-            transcription_accuracy_key_entities=self._ratings.of_turn(JudgeKind.KEY_ENTITIES, number),
+            transcription_accuracy_key_entities=self._ratings.of_turn(
+                JudgeKind.KEY_ENTITIES, number
+            ),
         )
         if is_changed:
             _count_known(rows, rows.turns[number])
@@ -215,7 +257,9 @@ class MeasuredTurns:
             self._rows.set_turn(turn, known_ms, **_WITHDRAWN)
 
     def withdraw_for_good(self, there: Container[int], known_ms: int) -> None:
-        """Withdraws every turn beside those that exist, unless its row has a tool or a goal: a silence makes no turn."""
+        """Withdraws every turn beside those that exist, unless its row has a tool or a goal: a
+        silence makes no turn.
+        """
         for turn, row in sorted(self._rows.turns.items()):
             if turn not in there and (turn in self._words or not (row.tools or row.progress)):
                 self._rows.set_turn(turn, known_ms, **_WITHDRAWN)
@@ -241,7 +285,9 @@ def _final_waits(rows: Iterable[TurnRow]) -> dict[Anchor, FinalWaits]:
     found = {}
     for anchor, all_ms in sorted(waits_ms.items()):
         measured = [wait_ms for wait_ms in all_ms if wait_ms >= 0]
-        found[anchor] = FinalWaits(len(measured), round(fsum(measured), MS_DIGITS), len(all_ms) - len(measured))
+        found[anchor] = FinalWaits(
+            len(measured), round(fsum(measured), MS_DIGITS), len(all_ms) - len(measured)
+        )
     return found
 
 
@@ -270,20 +316,28 @@ def _agreement(rows: Iterable[TurnRow]) -> dict[Stage, Agreement]:
         for stage in row.stages:
             if stage.others_ms:
                 compared.setdefault(stage.stage, []).append(stage.is_disputed)
-    return {stage: Agreement(len(disputes), sum(disputes)) for stage, disputes in sorted(compared.items())}
+    return {
+        stage: Agreement(len(disputes), sum(disputes))
+        for stage, disputes in sorted(compared.items())
+    }
 
 
-# The measures of one call beside its moments. They are in the row of each turn, and in that of the call.
+# The measures of one call beside its moments. They are in the row of each turn, and in that of the
+# call.
 #
-# A turn is measured when the call leaves it, when it is settled and at the close; the call as a whole at intervals.
+# A turn is measured when the call leaves it, when it is settled and at the close; the call as a
+# whole at intervals.
 
 LONG_CALL_MS: Final = 120_000
-"""Age from which a call is long: a shorter call gets its own values only at the close, which is soon enough."""
+"""Age from which a call is long: a shorter call gets its own values only at the close, which is
+soon enough.
+"""
 
 
 OLDER_BY: Final = 10
-"""The values of a long call are set again when the call is older by one part in this many: they cost more the more
-turns there are, and change less. So two hours cost no more for each event than five minutes.
+"""The values of a long call are set again when the call is older by one part in this many: they
+cost more the more turns there are, and change less. So two hours cost no more for each event than
+five minutes.
 """
 
 
@@ -315,17 +369,26 @@ class Measures:
         self._known: tuple[HeardSides, bool] | None = None
 
     def speaks(self, language: str) -> None:
-        """Notes the language in which the call is held; its words are compared by that language's rules."""
+        """Notes the language in which the call is held; its words are compared by that language's
+        rules.
+        """
         self._transcripts.speaks(language)
 
     def follow(
-        self, live: LiveCall, changes: LiveChanges, cause: Cause, judged: JudgedScores, out: list[Effect]
+        self,
+        live: LiveCall,
+        changes: LiveChanges,
+        cause: Cause,
+        judged: JudgedScores,
+        out: list[Effect],
     ) -> None:
-        """Measures the changed turns that were left, if the call has left a turn now or a turn is settled.
+        """Measures the changed turns that were left, if the call has left a turn now or a turn is
+        settled.
 
         Args:
             live: The call.
-            changes: The changed turns. `refresh` of the live call has made them and updated the turns.
+            changes: The changed turns. `refresh` of the live call has made them and updated the
+                turns.
             cause: When they changed.
             judged: Goals and text judges of the call.
             out: Effects are appended here.
@@ -344,7 +407,8 @@ class Measures:
             self._dirty.update(
                 turn
                 for turn in settled
-                if self._turns.has_other_words(heard, turn) or self._turns.has_other_outcome(live, heard, turn)
+                if self._turns.has_other_words(heard, turn)
+                or self._turns.has_other_outcome(live, heard, turn)
             )
         if turn == self._turn and not settled:
             return
@@ -354,8 +418,12 @@ class Measures:
         if self._is_call_due(cause.broker_ms):
             self._measure_call(live, cause.broker_ms, judged, out)
 
-    def announce_end(self, live: LiveCall, known_ms: int, judged: JudgedScores, out: list[Effect]) -> None:
-        """Sets the values so far of a call that is over and waits for verdicts, so that readers know that it is over."""
+    def announce_end(
+        self, live: LiveCall, known_ms: int, judged: JudgedScores, out: list[Effect]
+    ) -> None:
+        """Sets the values so far of a call that is over and waits for verdicts, so that readers
+        know that it is over.
+        """
         self._measure_call(live, known_ms, judged, out)
         self._rows.set_call(known_ms, state="over")
 
@@ -369,7 +437,9 @@ class Measures:
         return True
 
     def compare_at_close(self, context: MetricContext) -> bool:
-        """Takes one step of the comparisons that precede the final values; returns whether it was the last."""
+        """Takes one step of the comparisons that precede the final values; returns whether it was
+        the last.
+        """
         return self._transcripts.compare_at_close(context)
 
     def finish(
@@ -381,7 +451,9 @@ class Measures:
         self._fold_recorded(live, turns)
         if self.eva.supplied.latencies_ms:
             self.stages.fold_run(heard, turns, self.eva.supplied.latencies_ms)
-        changed = self._dirty | self.stages.stale_turns(heard, self._dirty) | self._ratings.changed_turns
+        changed = (
+            self._dirty | self.stages.stale_turns(heard, self._dirty) | self._ratings.changed_turns
+        )
         changed |= self._transcripts.finish(context)
         yield
         metrics = yield from self.eva.finish(live, heard, context)
@@ -393,14 +465,23 @@ class Measures:
         for count, (place, turn) in enumerate(there.items(), 1):
             if count % TURNS_OF_ONE_STEP == 0:
                 yield
-            may_differ = has_other_sides or place in changed or place >= heard.current or turn.rests_on_open_sound
-            self._turns.measure(live, heard, place, known_ms, end_ms, is_final=True, may_differ=may_differ)
+            may_differ = (
+                has_other_sides
+                or place in changed
+                or place >= heard.current
+                or turn.rests_on_open_sound
+            )
+            self._turns.measure(
+                live, heard, place, known_ms, end_ms, is_final=True, may_differ=may_differ
+            )
         yield
         self.stages.count_contradicted(heard)
         counted = heard.numbers()
         speech, _ = yield from speech_in_steps(live, heard, sorted(counted), last_ms, is_over=True)
         yield
-        self._set_call(live, max(counted, default=heard.current), speech, metrics, known_ms, context)
+        self._set_call(
+            live, max(counted, default=heard.current), speech, metrics, known_ms, context
+        )
         measured = [rows.turns[turn] for turn in turns if turn in rows.turns]
         uses = uses_of(self.stages.used, self._recorded_uses(live, turns), self._prices)
         rows.set_call(
@@ -420,11 +501,15 @@ class Measures:
         return [*self.stages.drain_counts(), *self.eva.closing_counts(), *full]
 
     def _measure(self, live: LiveCall, known_ms: int, out: list[Effect]) -> None:
-        """Measures the changed turns that were left; other changed turns wait until they are left."""
+        """Measures the changed turns that were left; other changed turns wait until
+        they are left.
+        """
         dirty, rated = self._dirty, self._ratings.changed_turns
         heard = live.heard()
         known = heard.sides, live.has_speech_events
-        if known != self._known:  # a side without sound was silent in every turn, and not merely unheard
+        if (
+            known != self._known
+        ):  # a side without sound was silent in every turn, and not merely unheard
             self._known = known
             dirty |= live.turns.turns
         if rated:
@@ -433,7 +518,9 @@ class Measures:
         self._fold_recorded(live, dirty)
         dirty |= self.stages.stale_turns(heard, dirty)
         # A caller who begins to speak over an answer does so in the turn behind it.
-        dirty |= {turn - 1 for turn in dirty if self._turns.has_other_outcome(live, heard, turn - 1)}
+        dirty |= {
+            turn - 1 for turn in dirty if self._turns.has_other_outcome(live, heard, turn - 1)
+        }
         left = {turn for turn in dirty if turn < heard.current}
         left |= self._transcripts.compare(heard, left)
         self._dirty = dirty - left
@@ -445,7 +532,9 @@ class Measures:
             self._turns.measure(live, heard, turn, known_ms)
         self._rows.leave(heard.current - 1, known_ms)
 
-    def _measure_call(self, live: LiveCall, known_ms: int, judged: JudgedScores, out: list[Effect]) -> None:
+    def _measure_call(
+        self, live: LiveCall, known_ms: int, judged: JudgedScores, out: list[Effect]
+    ) -> None:
         """Sets the values of the call so far; not once they have cost too much."""
         if self._transcripts.is_over_limit and not self._is_compared_out:
             self._is_compared_out = True
@@ -473,7 +562,9 @@ class Measures:
         known_ms: int,
         context: MetricContext | None = None,
     ) -> None:
-        """Sets the values that a call has also while it runs; agreement of sources is judged at the close, on all their reports."""
+        """Sets the values that a call has also while it runs; agreement of sources is judged at the
+        close, on all their reports.
+        """
         differences = self._transcripts.of_call(live, context)
         self._rows.set_call(
             known_ms,
@@ -487,12 +578,16 @@ class Measures:
             **{kind.value: self._ratings.of_call(kind) for kind in CALL_JUDGES},
         )
 
-    def _recorded_uses(self, live: LiveCall, turns: Iterable[int]) -> list[Mapping[str, TokenUsage]]:
+    def _recorded_uses(
+        self, live: LiveCall, turns: Iterable[int]
+    ) -> list[Mapping[str, TokenUsage]]:
         record = live.record
         return [] if record is None else [record.recorded(turn).usage for turn in turns]
 
     def _fold_recorded(self, live: LiveCall, turns: Iterable[int]) -> None:
-        """Folds the values of an ElevenLabs agent's record for these turns; a turn that it lacks has none."""
+        """Folds the values of an ElevenLabs agent's record for these turns; a turn that it lacks
+        has none.
+        """
         record = live.record
         if record is not None:
             for turn in turns:

@@ -40,8 +40,8 @@ from schemas.wire import MAX_NAME_CHARS
 
 
 class TurnWindows:
-    """A turn's window reaches from its user's first sound to the next turn's; the first turn has no earlier end.
-    Epoch seconds.
+    """A turn's window reaches from its user's first sound to the next turn's; the first turn has no
+    earlier end. Epoch seconds.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,9 @@ class TurnWindows:
         self._order: list[tuple[float, int]] = []
 
     def update(self, heard: HeardTurns, touched: Iterable[int]) -> set[int]:
-        """Updates the windows of turns that may have changed; returns the turns with a new window, neighbours included."""
+        """Updates the windows of turns that may have changed; returns the turns with a new window,
+        neighbours included.
+        """
         moved: set[int] = set()
         # The start of a turn of transcripts depends on the speech before it.
         for turn in {turn for first in touched for turn in (first, first + 1)}:
@@ -102,21 +104,34 @@ class TurnWindows:
 # What the sounds of a turn allow for a value that a source reports.
 
 BEFORE_FIRST_TURN_SECONDS: Final = 60.0
-"""How long before the first sound of the call a value may have begun: a cold bot takes up to a minute to its greeting."""
+"""How long before the first sound of the call a value may have begun: a cold bot takes up to a
+minute to its greeting.
+"""
 DISAGREEMENT_MS: Final = 200
-"""Difference in ms that two sources may have: one step of a voice detector, or the way over the line."""
+"""Difference in ms that two sources may have: one step of a voice detector, or the way over the
+line.
+"""
 DISAGREEMENT_SHARE: Final = 0.2
-"""And share of the larger number. Beyond both they disagree: a clock is skewed, or one of them measures something else."""
+"""And share of the larger number. Beyond both they disagree: a clock is skewed, or one of them
+measures something else.
+"""
 LEAST_CHECKED_SECONDS: Final = DISAGREEMENT_MS * MS
 """A shorter value contradicts nothing by more than measuring explains."""
 _EVERY_PART: Final = frozenset(PARTS_OF_WAIT)
-_ANSWERING: Final = frozenset(stage for stage, part in PARTS_OF_WAIT.items() if part is PartOfWait.ANSWERING)
+_ANSWERING: Final = frozenset(
+    stage for stage, part in PARTS_OF_WAIT.items() if part is PartOfWait.ANSWERING
+)
 _PARTS_BY_ANCHOR: Final = {
-    Anchor.VAD: _EVERY_PART, Anchor.AUDIO: _EVERY_PART, Anchor.RECORD: _EVERY_PART,
-    Anchor.TURN_RELEASE: _ANSWERING, Anchor.TRANSCRIPT: _ANSWERING,
-}  # fmt: skip
+    Anchor.VAD: _EVERY_PART,
+    Anchor.AUDIO: _EVERY_PART,
+    Anchor.RECORD: _EVERY_PART,
+    Anchor.TURN_RELEASE: _ANSWERING,
+    Anchor.TRANSCRIPT: _ANSWERING,
+}
 """The stages that lie in the wait, by the source of its beginning. An estimate bounds none."""
-_OF_THE_USER: Final = FROM_USER_SILENCE | {stage for stage, part in PARTS_OF_WAIT.items() if part is PartOfWait.HEARING}
+_OF_THE_USER: Final = FROM_USER_SILENCE | {
+    stage for stage, part in PARTS_OF_WAIT.items() if part is PartOfWait.HEARING
+}
 
 
 def disagree(one_ms: float, other_ms: float) -> bool:
@@ -131,7 +146,9 @@ def disagree(one_ms: float, other_ms: float) -> bool:
 
 def _exceeds(seconds: float, bound_s: float) -> bool:
     """Whether a length is beyond its bound by more than measuring explains."""
-    return seconds > bound_s and disagree(seconds * MS_PER_SECOND, max(0.0, bound_s) * MS_PER_SECOND)
+    return seconds > bound_s and disagree(
+        seconds * MS_PER_SECOND, max(0.0, bound_s) * MS_PER_SECOND
+    )
 
 
 class StageBounds(NamedTuple):
@@ -142,7 +159,8 @@ class StageBounds(NamedTuple):
         heard_s: Start of the user's first sound; minus infinity where it is not known.
         silent_s: End of the user's last sound; infinite without a wait.
         until_s: Start of the next turn.
-        wait_s: The wait of the turn; infinite where it is not known, or where the assistant began first.
+        wait_s: The wait of the turn; infinite where it is not known, or where the assistant began
+            first.
         parts: The stages that lie in it.
     """
 
@@ -154,27 +172,44 @@ class StageBounds(NamedTuple):
     parts: frozenset[Stage]
 
     def allow(self, stage: Stage, seconds: float, begin_s: float = -inf) -> bool:
-        """Whether the stage can have taken so long, by the sounds; `begin_s` is minus infinity where its start is not known."""
+        """Whether the stage can have taken so long, by the sounds; `begin_s` is minus infinity
+        where its start is not known.
+        """
         tolerance_s = DISAGREEMENT_MS * MS
-        # One that begins in the wait may go on after the first sound: another sound bridged the time.
-        if begin_s < self.silent_s - tolerance_s and stage in self.parts and _exceeds(seconds, self.wait_s):
+        # One that begins in the wait may go on after the first sound: another sound bridged the
+        # time.
+        if (
+            begin_s < self.silent_s - tolerance_s
+            and stage in self.parts
+            and _exceeds(seconds, self.wait_s)
+        ):
             return False
         if stage in RUNS_ON or begin_s == -inf:
             return True
-        if begin_s < self.least_s or (stage in _OF_THE_USER and begin_s < self.heard_s - tolerance_s):
+        if begin_s < self.least_s or (
+            stage in _OF_THE_USER and begin_s < self.heard_s - tolerance_s
+        ):
             return False
         return seconds <= self.until_s - begin_s or not _exceeds(seconds, self.until_s - begin_s)
 
 
-# The reported stage latencies of one call, in the order in which the stages began, and their reports for one turn.
+# The reported stage latencies of one call, in the order in which the stages began, and their
+# reports for one turn.
 
 MAX_VALUES_PER_TURN = 256
-"""Values of one turn that count, the earliest ones. A turn with tools has about thirty; more is a loop in the producer."""
+"""Values of one turn that count, the earliest ones. A turn with tools has about thirty; more is a
+loop in the producer.
+"""
 
 PRECISION_SECONDS = 0.005
 """Error of a start that is computed from a whole millisecond and a length."""
 OF_A_REQUEST = frozenset(
-    {Stage.LLM_FIRST_TOKEN, Stage.LLM_FIRST_SENTENCE, Stage.SENTENCE_AGGREGATION, Stage.TTS_FIRST_BYTE}
+    {
+        Stage.LLM_FIRST_TOKEN,
+        Stage.LLM_FIRST_SENTENCE,
+        Stage.SENTENCE_AGGREGATION,
+        Stage.TTS_FIRST_BYTE,
+    }
 )
 """Stages of one request to the model of which the first counts."""
 _FIRST_TOKEN = (Stage.LLM_FIRST_TOKEN, StageSource.PIPECAT)
@@ -198,7 +233,8 @@ Reports = dict[Stage, dict[StageSource, Reported]]
 
 
 class StageValues:
-    """Reported values sorted by start, then by content, so that the order of arrival does not matter.
+    """Reported values sorted by start, then by content, so that the order of arrival does not
+    matter.
 
     They are stored as columns: a call has hundreds of them, and most are read once.
     """
@@ -235,10 +271,19 @@ class StageValues:
 
     def longest(self, from_s: float, until_s: float) -> Iterator[Measured]:
         """The values that began in a window and are so long that sounds may contradict them."""
-        for place in range(bisect_left(self._begins_s, from_s), bisect_left(self._begins_s, until_s)):
+        for place in range(
+            bisect_left(self._begins_s, from_s), bisect_left(self._begins_s, until_s)
+        ):
             if self._seconds[place] > LEAST_CHECKED_SECONDS:
                 stage, source, rank = _CODES[self._codes[place]]
-                yield Measured(self._begins_s[place], stage, source, self._seconds[place], rank, self._models[place])
+                yield Measured(
+                    self._begins_s[place],
+                    stage,
+                    source,
+                    self._seconds[place],
+                    rank,
+                    self._models[place],
+                )
 
     def reports(
         self,
@@ -252,21 +297,29 @@ class StageValues:
         Args:
             from_s: Start of the window (epoch).
             until_s: Its end, excluded.
-            silent_from_s: End of the user's last speech before the answer; None when unknown. A request to the model that was
-                replaced by one after it was not answered, so it and the rest of its values do not count.
-            allow: Says of a stage, its seconds and its start whether the sounds of the turn allow them; None allows all.
+            silent_from_s: End of the user's last speech before the answer; None when unknown. A
+                request to the model that was replaced by one after it was not answered, so it and
+                the rest of its values do not count.
+            allow: Says of a stage, its seconds and its start whether the sounds of the turn allow
+                them; None allows all.
         """
         found: Reports = {}
         asked: dict[StageSource, tuple[float, str]] = {}
         covered_s: dict[tuple[Stage, StageSource], float] = {}
         first, last = bisect_left(self._begins_s, from_s), bisect_left(self._begins_s, until_s)
         last = min(last, first + MAX_VALUES_PER_TURN)
-        answered_s = -inf if silent_from_s is None else self._answered_from_s(first, last, silent_from_s)
+        answered_s = (
+            -inf if silent_from_s is None else self._answered_from_s(first, last, silent_from_s)
+        )
         for place in range(first, last):
             stage, source, rank = _CODES[self._codes[place]]
             seconds, model = self._seconds[place], self._models[place]
             begin_s = self._begins_s[place]
-            if seconds > LEAST_CHECKED_SECONDS and allow is not None and not allow(stage, seconds, begin_s):
+            if (
+                seconds > LEAST_CHECKED_SECONDS
+                and allow is not None
+                and not allow(stage, seconds, begin_s)
+            ):
                 continue
             if begin_s < answered_s and stage in OF_A_REQUEST and source is StageSource.PIPECAT:
                 continue
@@ -275,16 +328,21 @@ class StageValues:
                 covered_s[stage, source] = max(begun_s, begin_s + seconds)
                 seconds = covered_s[stage, source] - begun_s
             _take(found, stage, source, Reported(rank, seconds, model))
-            # Pipecat measures the wait for the first sentence from the first token on; others from the request on.
+            # Pipecat measures the wait for the first sentence from the first token on; others from
+            # the request on.
             if stage is Stage.LLM_FIRST_TOKEN:
                 asked[source] = seconds, model
             elif stage is Stage.SENTENCE_AGGREGATION and source in asked:
                 waited_s, model = asked[source]
-                _take(found, Stage.LLM_FIRST_SENTENCE, source, Reported(1, waited_s + seconds, model))
+                _take(
+                    found, Stage.LLM_FIRST_SENTENCE, source, Reported(1, waited_s + seconds, model)
+                )
         return found
 
     def _answered_from_s(self, first: int, last: int, silent_from_s: float) -> float:
-        """Start of the request that was answered: the first after the user's last sound, otherwise the last before it."""
+        """Start of the request that was answered: the first after the user's last sound, otherwise
+        the last before it.
+        """
         before_s = -inf
         for place in range(first, last):
             if _CODES[self._codes[place]][:2] == _FIRST_TOKEN:
@@ -311,7 +369,8 @@ def _take(found: Reports, stage: Stage, source: StageSource, value: Reported) ->
     by_source[source] = value
 
 
-# The stages of one turn: the best source's number, the other sources' numbers, and whether they disagree.
+# The stages of one turn: the best source's number, the other sources' numbers, and whether they
+# disagree.
 
 SECOND_DIGITS = 6
 _FROM_A_RECORD = frozenset({StageSource.ELEVENLABS, StageSource.RUN})
@@ -323,8 +382,8 @@ _SOURCE_PLACES: Mapping[StageSource, int] = {source: place for place, source in 
 def stages_in_row(reports: Reports, heard_ms: float | None) -> tuple[StageLatency, ...]:
     """The measured stages, in the order of the list of stages.
 
-    Voice to voice has a score of its own from the times of speech, `heard_ms`; it appears here where others measured it too, unless
-    it does not begin at the end of the user's speech (None).
+    Voice to voice has a score of its own from the times of speech, `heard_ms`; it appears here
+    where others measured it too, unless it does not begin at the end of the user's speech (None).
     """
     stages = []
     for stage in sorted(reports, key=STAGE_PLACES.__getitem__):
@@ -335,25 +394,32 @@ def stages_in_row(reports: Reports, heard_ms: float | None) -> tuple[StageLatenc
             others_ms[StageSource.SPEECH] = heard_ms
         latency_ms, anchor = _ms(best), None
         if stage in FROM_USER_SILENCE:
-            # A source that measures from the end of the user's speech has that from a detector; a record made after the call
-            # does not name its source.
+            # A source that measures from the end of the user's speech has that from a detector; a
+            # record made after the call does not name its source.
             anchor = Anchor.RECORD if source in _FROM_A_RECORD else Anchor.VAD
         is_disputed = any(disagree(latency_ms, other_ms) for other_ms in others_ms.values())
-        stages.append(StageLatency(stage, latency_ms, source, anchor, best.model or None, others_ms, is_disputed))
+        stages.append(
+            StageLatency(
+                stage, latency_ms, source, anchor, best.model or None, others_ms, is_disputed
+            )
+        )
     return tuple(stages)
 
 
 def convai_seconds(reports: Reports, heard_ms: float | None) -> dict[str, float]:
-    """Seconds by ElevenLabs' name; voice to voice as heard, where no other source has it and the user waited. The run's own
-    latencies are for comparison: those as heard come before them.
+    """Seconds by ElevenLabs' name; voice to voice as heard, where no other source has it and the
+    user waited. The run's own latencies are for comparison: those as heard come before them.
     """
     seconds = {
         name: round(by_source[best].seconds, SECOND_DIGITS)
         for stage, name in CONVAI_NAMES.items()
-        if (by_source := reports.get(stage)) and (best := _best_source(by_source)) is not StageSource.RUN
+        if (by_source := reports.get(stage))
+        and (best := _best_source(by_source)) is not StageSource.RUN
     }
     if heard_ms is not None and heard_ms >= 0:
-        seconds.setdefault(CONVAI_NAMES[Stage.VOICE_TO_VOICE], round(heard_ms / MS_PER_SECOND, SECOND_DIGITS))
+        seconds.setdefault(
+            CONVAI_NAMES[Stage.VOICE_TO_VOICE], round(heard_ms / MS_PER_SECOND, SECOND_DIGITS)
+        )
     return seconds
 
 
@@ -368,9 +434,10 @@ def _ms(found: Reported) -> float:
 
 # Latency by stage and turn: a reported value is filed under the turn in whose time it began.
 #
-# The turn of a value follows from times alone, so it does not matter whether a number comes before or after the sound
-# that creates the turn; when a turn moves, so do its numbers. Endpointing also follows from the speech itself, and a
-# tool's run from the audit log or an ElevenLabs agent's events: these are sources beside the reports.
+# The turn of a value follows from times alone, so it does not matter whether a number comes before
+# or after the sound that creates the turn; when a turn moves, so do its numbers. Endpointing also
+# follows from the speech itself, and a tool's run from the audit log or an ElevenLabs agent's
+# events: these are sources beside the reports.
 
 MAX_UNKNOWN_KEYS = 32
 """Unknown names that are kept of a call, for debugging."""
@@ -404,7 +471,8 @@ class StageLatencies:
     def observe(self, findings: Findings, time_ms: int) -> None:
         """Folds the reports of one event, which came at `time_ms`."""
         for value in findings.measured:
-            # A source reports a stage when it is over: so the stage began at least that long before.
+            # A source reports a stage when it is over: so the stage began at least that long
+            # before.
             latest_s = time_ms / MS_PER_SECOND - value.seconds
             if value.begin_s > latest_s + PRECISION_SECONDS and value.stage not in RUNS_ON:
                 value = value._replace(begin_s=latest_s)
@@ -421,18 +489,25 @@ class StageLatencies:
         """Replaces the metrics that an ElevenLabs record has for a turn, in seconds by name."""
         if self._convai.get(turn, {}) == seconds:
             return
-        self._convai[turn] = seconds  # replaced, never changed: values computed from it are compared with it
+        self._convai[turn] = (
+            seconds  # replaced, never changed: values computed from it are compared with it
+        )
         self._stale.add(turn)
-        self._unknown(InputSource.ELEVENLABS, [name for name in seconds if name not in CONVAI_METRICS])
+        self._unknown(
+            InputSource.ELEVENLABS, [name for name in seconds if name not in CONVAI_METRICS]
+        )
 
-    def fold_run(self, heard: HeardTurns, turns: Iterable[int], latencies_ms: Sequence[float]) -> None:
-        """Takes the latencies that the run measured itself, at the close: only then is it known which turns have one.
+    def fold_run(
+        self, heard: HeardTurns, turns: Iterable[int], latencies_ms: Sequence[float]
+    ) -> None:
+        """Takes the latencies that the run measured itself, at the close: only then is it known
+        which turns have one.
 
         Args:
             heard: The turns of the call.
             turns: Their numbers, in order.
-            latencies_ms: The latencies in the order of the turns. They name no turn, so unless there is one for each turn with a
-                latency they belong to none.
+            latencies_ms: The latencies in the order of the turns. They name no turn, so unless
+                there is one for each turn with a latency they belong to none.
         """
         answered = [
             number
@@ -441,14 +516,20 @@ class StageLatencies:
         ]
         if len(answered) == len(latencies_ms):
             by_turn_ms = dict(zip(answered, latencies_ms, strict=True))
-            self._of_the_run_s = {turn: latency_ms / MS_PER_SECOND for turn, latency_ms in by_turn_ms.items()}
+            self._of_the_run_s = {
+                turn: latency_ms / MS_PER_SECOND for turn, latency_ms in by_turn_ms.items()
+            }
             self._stale.update(answered)
         else:
             self._counts[_UNMAPPED, InputSource.AUDIT.value] += len(latencies_ms)
 
     def drain_counts(self) -> list[Count]:
-        """Counts of reports without a stage, and at the close of those that the sounds contradict, since the last drain."""
-        counts = [Count(metric, tuple(labels), by) for (metric, *labels), by in self._counts.items()]
+        """Counts of reports without a stage, and at the close of those that the sounds contradict,
+        since the last drain.
+        """
+        counts = [
+            Count(metric, tuple(labels), by) for (metric, *labels), by in self._counts.items()
+        ]
         self._counts.clear()
         return counts
 
@@ -475,12 +556,15 @@ class StageLatencies:
         is_reported = self._values or number in self._convai or number in self._of_the_run_s
         if heard.is_simulated and not is_reported and not turn.tools:
             return ()
-        # A source measures from the end of the user's speech; from a transcript or a ruling on, the wait is another one.
+        # A source measures from the end of the user's speech; from a transcript or a ruling on, the
+        # wait is another one.
         is_from_silence = turn.view.anchor in _FROM_SPEECH
         return stages_in_row(self._reports(turn), turn.view.heard_ms if is_from_silence else None)
 
     def count_contradicted(self, heard: HeardTurns) -> None:
-        """Counts the values that the sounds do not allow: at the close, when every sound is known."""
+        """Counts the values that the sounds do not allow: at the close, when every
+        sound is known.
+        """
         for number, turn in heard.turns(self._windows.turns() if self._values else ()).items():
             window = self._windows.window(number)
             bounds = self._bounds(turn, window)
@@ -493,7 +577,9 @@ class StageLatencies:
                 if not bounds.allow(stage, seconds):
                     self._counts[CONTRADICTED, StageSource.ELEVENLABS.value, stage.value] += 1
 
-    def turn_metrics(self, heard: HeardTurns, record: AgentRecord | None, number: int) -> TurnMetrics:
+    def turn_metrics(
+        self, heard: HeardTurns, record: AgentRecord | None, number: int
+    ) -> TurnMetrics:
         """The metrics of a turn for a transcript, as of the last `follow`."""
         turn = heard.turn(number)
         if turn is None or turn.view is None:
@@ -510,7 +596,9 @@ class StageLatencies:
     def _usage(self, turn: int) -> Mapping[str, TokenUsage]:
         """Tokens by model. Several sources may count the same ones: the best of them wins."""
         from_s, until_s = self._windows.window(turn)
-        first, last = (bisect_left(self._used, at_s, key=attrgetter("at_s")) for at_s in (from_s, until_s))
+        first, last = (
+            bisect_left(self._used, at_s, key=attrgetter("at_s")) for at_s in (from_s, until_s)
+        )
         used = [each for each in self._used[first:last] if each.kind is ServiceKind.LLM]
         best = min((each.rank for each in used), default=0)
         usage: dict[str, TokenUsage] = {}
@@ -549,7 +637,9 @@ class StageLatencies:
             runs = [
                 Span(use.called_at_ms, use.called_at_ms + use.duration_ms)
                 for use in turn.tools
-                if use.duration_ms is not None and use.called_at_ms is not None and use.source.value == teller.value
+                if use.duration_ms is not None
+                and use.called_at_ms is not None
+                and use.source.value == teller.value
             ]
             if runs:
                 own.append((Stage.TOOL_RUN, teller, length_ms(merged(runs)) / MS_PER_SECOND))
@@ -571,7 +661,9 @@ class StageLatencies:
             found.append((Stage.VOICE_TO_VOICE, StageSource.RUN, self._of_the_run_s[turn.number]))
         for stage, source, seconds in (*self._own(turn), *found):
             if 0 < seconds <= MAX_STAGE_SECONDS:
-                reports.setdefault(stage, {}).setdefault(source, Reported(0, round(seconds, SECOND_DIGITS), ""))
+                reports.setdefault(stage, {}).setdefault(
+                    source, Reported(0, round(seconds, SECOND_DIGITS), "")
+                )
         return reports
 
     def _bounds(self, turn: HeardTurn, window: tuple[float, float]) -> StageBounds:
@@ -591,6 +683,8 @@ class StageLatencies:
 
 
 def _in_record(by_name: Mapping[str, float]) -> list[tuple[Stage, float]]:
-    """The stages of an ElevenLabs record's turn. A copy follows its original, which thereby wins."""
+    """The stages of an ElevenLabs record's turn. A copy follows its original, which
+    thereby wins.
+    """
     known = sorted(CONVAI_METRICS.keys() & by_name, key=lambda name: CONVAI_METRICS[name].is_copy)
     return [(CONVAI_METRICS[name].stage, by_name[name]) for name in known]

@@ -14,8 +14,8 @@ from schemas.rows import NotApplicable, SideSpeech, SideTalk, Speech, TurnTalk, 
 
 # Measures of how a call sounded: amount of speech, overlap, pace, monologues and silence.
 #
-# Pure arithmetic over stretches of sound, in milliseconds of epoch time; the caller chooses the events that they
-# come from. Open stretches are left out: they have no length.
+# Pure arithmetic over stretches of sound, in milliseconds of epoch time; the caller chooses the
+# events that they come from. Open stretches are left out: they have no length.
 
 MS_PER_MINUTE: Final = 60_000
 TURNS_OF_ONE_STEP: Final = 200
@@ -23,14 +23,18 @@ TURNS_OF_ONE_STEP: Final = 200
 
 
 class ToolRun(NamedTuple):
-    """The run of a tool in ms; a run without an end was never answered, and was waited for until somebody spoke."""
+    """The run of a tool in ms; a run without an end was never answered, and was waited for until
+    somebody spoke.
+    """
 
     start_ms: int
     end_ms: int | None
 
 
 class SpokenTurn(NamedTuple):
-    """One turn: the sounds of each side, and its number of words; 0 words where its text is unknown."""
+    """One turn: the sounds of each side, and its number of words; 0 words where its text is
+    unknown.
+    """
 
     user: Spans = ()
     assistant: Spans = ()
@@ -43,7 +47,8 @@ class SideMeasures(NamedTuple):
 
     Attributes:
         speech_ms: Time for which it was heard. Sounds at the same time count once.
-        longest_ms: Its longest monologue: from its start until the other side spoke, or it paused for too long.
+        longest_ms: Its longest monologue: from its start until the other side spoke, or it paused
+            for too long.
         words: Its words in the turns in which it was heard.
         worded_ms: Time for which it was heard in the turns whose words are known.
     """
@@ -56,7 +61,9 @@ class SideMeasures(NamedTuple):
     @property
     def words_per_minute(self) -> float | None:
         """Words by the minutes in which they were spoken; None without words or without sound."""
-        return self.words * MS_PER_MINUTE / self.worded_ms if self.words and self.worded_ms else None
+        return (
+            self.words * MS_PER_MINUTE / self.worded_ms if self.words and self.worded_ms else None
+        )
 
 
 class CallMeasures(NamedTuple):
@@ -66,8 +73,8 @@ class CallMeasures(NamedTuple):
         user: The user.
         assistant: The assistant.
         overlap_ms: Time for which both were heard at once.
-        dead_air_ms: Time for which the caller waited in silence, without speech and without a running tool; only waits of at
-            least the threshold.
+        dead_air_ms: Time for which the caller waited in silence, without speech and without a
+            running tool; only waits of at least the threshold.
         first_assistant_ms: First sound of the assistant (epoch); None without one.
     """
 
@@ -85,14 +92,18 @@ class CallMeasures(NamedTuple):
 
 
 def measures_of(
-    turns: Mapping[int, SpokenTurn], tools: Iterable[ToolRun], pause_ms: int, ended_ms: int | None = None
+    turns: Mapping[int, SpokenTurn],
+    tools: Iterable[ToolRun],
+    pause_ms: int,
+    ended_ms: int | None = None,
 ) -> CallMeasures:
     """Measures the call.
 
     Args:
         turns: The turns by id, in any order. A turn's sound may reach into other turns.
         tools: The runs of tools: they explain silence.
-        pause_ms: Least silence that counts: as dead air after the caller has spoken, and as the end of a monologue.
+        pause_ms: Least silence that counts: as dead air after the caller has spoken, and as the end
+            of a monologue.
         ended_ms: End of the call, if it is over: the caller may have waited until then.
 
     Example:
@@ -104,14 +115,23 @@ def measures_of(
     user = merged(span for turn in turns.values() for span in turn.user)
     assistant = merged(span for turn in turns.values() for span in turn.assistant)
     user_words, user_worded_ms = _worded((turn.user_words, turn.user) for turn in turns.values())
-    assistant_words, assistant_worded_ms = _worded((turn.assistant_words, turn.assistant) for turn in turns.values())
+    assistant_words, assistant_worded_ms = _worded(
+        (turn.assistant_words, turn.assistant) for turn in turns.values()
+    )
     user_ms, assistant_ms = length_ms(user), length_ms(assistant)
     anyone = merged((*user, *assistant))
     # A tool that answers at once has no length, and cuts a silence in two all the same.
-    tool_spans = merged((_until_somebody_speaks(tool, anyone, ended_ms) for tool in tools), keeps_moments=True)
+    tool_spans = merged(
+        (_until_somebody_speaks(tool, anyone, ended_ms) for tool in tools), keeps_moments=True
+    )
     return CallMeasures(
         SideMeasures(user_ms, _longest_ms(user, assistant, pause_ms), user_words, user_worded_ms),
-        SideMeasures(assistant_ms, _longest_ms(assistant, user, pause_ms), assistant_words, assistant_worded_ms),
+        SideMeasures(
+            assistant_ms,
+            _longest_ms(assistant, user, pause_ms),
+            assistant_words,
+            assistant_worded_ms,
+        ),
         user_ms + assistant_ms - length_ms(anyone),
         _dead_air_ms(anyone, user, tool_spans, pause_ms, ended_ms),
         assistant[0].start_ms if assistant else None,
@@ -130,8 +150,8 @@ def _worded(sides: Iterable[tuple[int, Spans]]) -> tuple[int, int]:
 
 
 def _longest_ms(own: Spans, other: Spans, pause_ms: int) -> int:
-    """Longest monologue in ms. It ends when the other side is heard in a pause, or when a pause reaches `pause_ms`; the other
-    side talking over it does not end it.
+    """Longest monologue in ms. It ends when the other side is heard in a pause, or when a pause
+    reaches `pause_ms`; the other side talking over it does not end it.
     """
     longest_ms = start_ms = 0
     place = 0
@@ -156,7 +176,9 @@ def _until_somebody_speaks(tool: ToolRun, anyone: Spans, ended_ms: int | None) -
     return Span(tool.start_ms, tool.start_ms if end_ms is None else end_ms)
 
 
-def _dead_air_ms(anyone: Spans, user: Spans, tools: Spans, pause_ms: int, ended_ms: int | None) -> int:
+def _dead_air_ms(
+    anyone: Spans, user: Spans, tools: Spans, pause_ms: int, ended_ms: int | None
+) -> int:
     """Silences after speech of the caller; a running tool cuts a silence in two."""
     user_ends_ms = {span.end_ms for span in user}
     nexts_ms: Sequence[int | None] = [*(span.start_ms for span in anyone[1:]), ended_ms]
@@ -179,7 +201,8 @@ def _dead_air_ms(anyone: Spans, user: Spans, tools: Spans, pause_ms: int, ended_
     return dead_air_ms
 
 
-# Finds questions asked again in the same words: by a caller who was not understood, or by an agent that forgot.
+# Finds questions asked again in the same words: by a caller who was not understood, or by an agent
+# that forgot.
 
 MIN_WORDS: Final = 3
 """Fewest words of a question whose repetition means something, unlike "Really?", "And you?"."""
@@ -214,7 +237,22 @@ _ASKING: Final = frozenset(
 """First words of English questions. Recognisers often leave the question mark out."""
 _OPENING: Final = frozenset(
     {
-        *("and", "but", "so", "okay", "ok", "well", "now", "then", "sorry", "please", "yes", "no", "alright", "thanks"),
+        *(
+            "and",
+            "but",
+            "so",
+            "okay",
+            "ok",
+            "well",
+            "now",
+            "then",
+            "sorry",
+            "please",
+            "yes",
+            "no",
+            "alright",
+            "thanks",
+        ),
         *("again", "um", "uh", "er", "hm", "hmm"),
     }
 )
@@ -222,7 +260,8 @@ _OPENING: Final = frozenset(
 
 
 def questions_in(text: str) -> frozenset[str]:
-    """The questions of a text, in one spelling: the sentences with a question mark, and those that begin like one.
+    """The questions of a text, in one spelling: the sentences with a question mark, and those that
+    begin like one.
 
     Example:
         >>> sorted(questions_in("Sorry, what is your code? Okay. And can I have your name, please"))
@@ -241,7 +280,9 @@ def questions_in(text: str) -> frozenset[str]:
 
 
 def repeated(asked: Mapping[int, frozenset[str]]) -> tuple[int, tuple[int, ...]]:
-    """The number of questions by turn that had been asked in an earlier turn, and the turns with such questions, lowest first."""
+    """The number of questions by turn that had been asked in an earlier turn, and the turns with
+    such questions, lowest first.
+    """
     known: set[str] = set()
     again = {}
     for turn in sorted(asked):
@@ -253,12 +294,13 @@ def repeated(asked: Mapping[int, frozenset[str]]) -> tuple[int, tuple[int, ...]]
 # Measures how a call sounds: talk, pace, monologues, silence, overlap and repeated questions.
 
 LONG_SILENCE_MS: Final = 3_000
-"""Least silence that is dead air here and ends a monologue. Fixed, whatever `dead_air_ms` is, so that the values mean the same
-everywhere, and in a back-test with other limits.
+"""Least silence that is dead air here and ends a monologue. Fixed, whatever `dead_air_ms` is, so
+that the values mean the same everywhere, and in a back-test with other limits.
 """
 MAX_RUNNING_WORK: Final = 500_000
-"""Turns, stretches of sound, tools and pieces of text read for the running values of one call, a second or two; beyond it only
-the final ones are published. A call of two hours with 250 turns takes a quarter of it.
+"""Turns, stretches of sound, tools and pieces of text read for the running values of one call, a
+second or two; beyond it only the final ones are published. A call of two hours with 250 turns takes
+a quarter of it.
 """
 _PIECE_CHARS: Final = 64
 """Characters that cost as much to read as one turn."""
@@ -272,7 +314,9 @@ _RATIO_DIGITS = 4
 _PACE_DIGITS = 1
 
 SpeechAndWork = tuple[Speech, int]
-"""The speech of a call, and the work done for it: turns, stretches of sound, tools and pieces of text."""
+"""The speech of a call, and the work done for it: turns, stretches of sound, tools and pieces of
+text.
+"""
 
 
 def word_count(text: str) -> int:
@@ -285,10 +329,17 @@ def word_count(text: str) -> int:
     return len(text.split())
 
 
-def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None, *, is_cut_off: bool) -> TurnTalk:
-    """The talk of a turn, whose answer the caller cut off or not; an open sound ends at `end_ms`, or is left out."""
+def talk_of(
+    turn: HeardTurn, sides: HeardSides, end_ms: int | None, *, is_cut_off: bool
+) -> TurnTalk:
+    """The talk of a turn, whose answer the caller cut off or not; an open sound ends at `end_ms`,
+    or is left out.
+    """
     return TurnTalk(
-        SideTalk(_heard_ms(turn.user, end_ms) if sides.user else _NO_USER, _words(turn.user, Purpose.TALK)),
+        SideTalk(
+            _heard_ms(turn.user, end_ms) if sides.user else _NO_USER,
+            _words(turn.user, Purpose.TALK),
+        ),
         SideTalk(
             _heard_ms(turn.assistant, end_ms) if sides.assistant else _NO_ASSISTANT,
             _words(turn.assistant, Purpose.TALK),
@@ -325,7 +376,8 @@ def speech_in_steps(
         heard: Its turns.
         turns: Numbers of the turns that count.
         last_ms: Time of its last event.
-        is_over: Whether it is over: open sound ends then, and the caller may have waited until then.
+        is_over: Whether it is over: open sound ends then, and the caller may have waited until
+            then.
     """
     end_ms = heard.sound_end_ms(last_ms) if is_over else None
     user_asks, assistant_asks = dict[int, frozenset[str]](), dict[int, frozenset[str]]()
@@ -347,10 +399,14 @@ def speech_in_steps(
         has_user_gaps |= _has_gaps(turn.user, is_over=is_over)
         has_assistant_gaps |= _has_gaps(turn.assistant, is_over=is_over)
         work += 1 + len(user) + len(assistant) + (len(by_user) + len(by_assistant)) // _PIECE_CHARS
-    tools = [_run(use.called_at_ms, use) for use in live.turns.tools if use.called_at_ms is not None]
+    tools = [
+        _run(use.called_at_ms, use) for use in live.turns.tools if use.called_at_ms is not None
+    ]
     measured = measures_of(spoken, tools, LONG_SILENCE_MS, end_ms)
     sides = heard.sides
-    unknown = _unknown(sides, measured) or (_NO_TIMES if has_user_gaps or has_assistant_gaps else None)
+    unknown = _unknown(sides, measured) or (
+        _NO_TIMES if has_user_gaps or has_assistant_gaps else None
+    )
     of_user = repeated(user_asks) if has_user_words else None
     of_assistant = repeated(assistant_asks) if has_assistant_words else None
     no_user = _unheard(_NO_USER, is_heard=sides.user, has_gaps=has_user_gaps)
@@ -378,8 +434,8 @@ def _heard_ms(side: HeardSide, end_ms: int | None) -> Value:
 
 
 def _has_gaps(side: HeardSide, *, is_over: bool) -> bool:
-    """Whether the length of its sounds is unknown. The bot reports its ends itself, so the end that is missing after the call
-    was lost, or the line went down first.
+    """Whether the length of its sounds is unknown. The bot reports its ends itself, so the end that
+    is missing after the call was lost, or the line went down first.
     """
     return side.has_gaps or (is_over and side.is_paired_by_time and side.is_open)
 
@@ -400,7 +456,9 @@ def _unheard(reason: Unscored, *, is_heard: bool, has_gaps: bool) -> Unscored | 
     return _NO_TIMES if has_gaps else None
 
 
-def _side(measured: SideMeasures, asks: tuple[int, tuple[int, ...]] | None, unheard: Unscored | None) -> SideSpeech:
+def _side(
+    measured: SideMeasures, asks: tuple[int, tuple[int, ...]] | None, unheard: Unscored | None
+) -> SideSpeech:
     pace = measured.words_per_minute
     return SideSpeech(
         speech_ms=unheard or float(measured.speech_ms),

@@ -1,4 +1,6 @@
-"""What the agent tells of a call beside its turns: what its models used and cost, and notes of its framework."""
+"""What the agent tells of a call beside its turns: what its models used and cost, and notes of its
+framework.
+"""
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +30,8 @@ def uses_of(
 
     Args:
         used: As sources report it. Of each kind of service the best source counts.
-        recorded: By turn, the tokens by model in the record of an ElevenLabs agent, with their prices. It counts before the reports.
+        recorded: By turn, the tokens by model in the record of an ElevenLabs agent, with their
+            prices. It counts before the reports.
         prices: Prices by model. They count before those of a record.
     """
     sums: dict[tuple[ServiceKind, str, str], tuple[TokenUsage, float]] = {}
@@ -36,7 +39,10 @@ def uses_of(
         for model, usage in by_model.items():
             _add(sums, (ServiceKind.LLM, "", model), usage, 0.0)
     has_record = bool(sums)
-    best = {kind: min((each.rank for each in used if each.kind is kind), default=0) for kind in ServiceKind}
+    best = {
+        kind: min((each.rank for each in used if each.kind is kind), default=0)
+        for kind in ServiceKind
+    }
     for each in used:
         if each.rank == best[each.kind] and not (has_record and each.kind is ServiceKind.LLM):
             _add(sums, (each.kind, each.provider, each.model), each.usage, each.amount)
@@ -65,7 +71,12 @@ def _add(
 
 
 def _use(
-    kind: ServiceKind, provider: str, model: str, usage: TokenUsage, amount: float, price: Price | None
+    kind: ServiceKind,
+    provider: str,
+    model: str,
+    usage: TokenUsage,
+    amount: float,
+    price: Price | None,
 ) -> rows.ServiceUse:
     use = rows.ServiceUse(kind, provider or None, model or None)
     if kind is ServiceKind.TTS:
@@ -76,8 +87,13 @@ def _use(
         return replace(use, audio_seconds=round(amount, SECOND_DIGITS), cost=cost)
     counts, its_own = usage[:4], usage[4:]
     if price is not None:
-        cached, cache_write = _first(price.cached, price.input), _first(price.cache_write, price.input)
-        cost = _sum(zip(counts, (price.input, cached, cache_write, price.output), strict=True), MILLION)
+        cached, cache_write = (
+            _first(price.cached, price.input),
+            _first(price.cache_write, price.input),
+        )
+        cost = _sum(
+            zip(counts, (price.input, cached, cache_write, price.output), strict=True), MILLION
+        )
     else:
         cost = round(fsum(its_own), PRICE_DIGITS) if any(its_own) else None
     return rows.ServiceUse(kind, provider or None, model or None, *counts, cost=cost)
@@ -119,11 +135,18 @@ class Notes:
     def in_row(self, turns: Iterable[HeardTurn]) -> tuple[rows.Note, ...]:
         """The notes as the row of the call has them; its turns say in which one each was."""
         begun: list[tuple[float, float]] = sorted(
-            (turn.begin_s * MS_PER_SECOND, turn.number) for turn in turns if turn.begin_s is not None
+            (turn.begin_s * MS_PER_SECOND, turn.number)
+            for turn in turns
+            if turn.begin_s is not None
         )
         return tuple(
             convert(
-                {"what": note.what, "at_ms": note.at_ms, "turn": _turn_at(begun, note.at_ms), **dict(note.more)},
+                {
+                    "what": note.what,
+                    "at_ms": note.at_ms,
+                    "turn": _turn_at(begun, note.at_ms),
+                    **dict(note.more),
+                },
                 rows.Note,
             )
             for note in self._notes

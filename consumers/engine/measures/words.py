@@ -1,4 +1,6 @@
-"""Word errors: between the transcripts of a call, and of speech recognition against the spoken words."""
+"""Word errors: between the transcripts of a call, and of speech recognition against the spoken
+words.
+"""
 
 import re
 from collections import Counter
@@ -20,9 +22,9 @@ from schemas.metric_context import MetricContext
 
 # EVA's `stt_wer`: how well the speech of simulated callers is understood, word by word.
 #
-# A turn counts with the caller's intended words and the agent's transcript, both in one spelling (`normal_text`). The
-# score is the errors of all turns by the words of all turns, so both sums are kept, and adding, replacing or removing
-# a turn costs only that turn.
+# A turn counts with the caller's intended words and the agent's transcript, both in one spelling
+# (`normal_text`). The score is the errors of all turns by the words of all turns, so both sums are
+# kept, and adding, replacing or removing a turn costs only that turn.
 
 NO_PAIR: Final = "No user turns with both TTS text and transcript available"
 """EVA's error for a call in which no turn has both texts."""
@@ -48,7 +50,9 @@ class ErrorSums(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Errors by reference words; it can exceed 1. Without a reference word every error counts whole, as in jiwer."""
+        """Errors by reference words; it can exceed 1. Without a reference word every error counts
+        whole, as in jiwer.
+        """
         return self.errors / self.reference_words if self.reference_words else float(self.errors)
 
     def plus(self, other: "ErrorSums", sign: int = 1) -> "ErrorSums":
@@ -57,8 +61,8 @@ class ErrorSums(NamedTuple):
 
 
 class TurnErrors(NamedTuple):
-    """One turn compared: its sums, and each error as (intended words, understood words), one of them empty for missing or
-    surplus words.
+    """One turn compared: its sums, and each error as (intended words, understood words), one of
+    them empty for missing or surplus words.
     """
 
     sums: ErrorSums
@@ -67,7 +71,11 @@ class TurnErrors(NamedTuple):
     def to_dict(self) -> dict[str, list[Any]]:
         """The errors in EVA's encoding."""
         return {
-            "substitutions": [{"expected": meant, "actual": heard} for meant, heard in self.errors if meant and heard],
+            "substitutions": [
+                {"expected": meant, "actual": heard}
+                for meant, heard in self.errors
+                if meant and heard
+            ],
             "deletions": [meant for meant, heard in self.errors if not heard],
             "insertions": [heard for meant, heard in self.errors if not meant],
         }
@@ -90,7 +98,9 @@ class WordErrors:
         as_eva: Whether the numbers must be EVA's (`normalised`, `counts_characters`).
     """
 
-    def __init__(self, language: str = "en", comparing: Comparison | None = None, *, as_eva: bool = False) -> None:
+    def __init__(
+        self, language: str = "en", comparing: Comparison | None = None, *, as_eva: bool = False
+    ) -> None:
         self._language = language
         self._as_eva = as_eva
         self._comparing = comparing or partial(compare, as_eva=as_eva)
@@ -159,7 +169,9 @@ class WordErrors:
             "language": self._language,
             "use_cer": by_character,
             "num_turns": len(turns),
-            "per_turn_wer": {str(turn): round(compared.sums.rate, _DIGITS) for turn, compared in turns.items()},
+            "per_turn_wer": {
+                str(turn): round(compared.sums.rate, _DIGITS) for turn, compared in turns.items()
+            },
             "per_turn_errors": {str(turn): compared.to_dict() for turn, compared in turns.items()},
             # EVA lists those of the first turn only, although it means all.
             "error_summary": _summary(next(iter(turns.values()))),
@@ -179,11 +191,13 @@ class WordErrors:
 
 
 def stt_wer(context: MetricContext, language: str = "en") -> MetricResult:
-    """EVA's metric of a whole call: the simulated caller's intended words against the agent's transcript.
+    """EVA's metric of a whole call: the simulated caller's intended words against the agent's
+    transcript.
 
     Args:
         context: EVA's context of the call.
-        language: The spoken language, as EVA's code. Japanese, Chinese and Korean are counted by character.
+        language: The spoken language, as EVA's code. Japanese, Chinese and Korean are counted by
+            character.
 
     Returns:
         The score in EVA's encoding; its error when no turn has both texts.
@@ -194,11 +208,15 @@ def stt_wer(context: MetricContext, language: str = "en") -> MetricResult:
 
 
 def counts_characters(language: str, *, as_eva: bool = False) -> bool:
-    """Whether characters are counted in place of words. EVA counts words where the language has a region ("zh-TW")."""
+    """Whether characters are counted in place of words. EVA counts words where the language has a
+    region ("zh-TW").
+    """
     return (language if as_eva else rules_of(language)) in _LANGUAGES_OF_CHARACTERS
 
 
-def compare(meant: str, understood: str, language: str = "en", *, as_eva: bool = False) -> TurnErrors:
+def compare(
+    meant: str, understood: str, language: str = "en", *, as_eva: bool = False
+) -> TurnErrors:
     """The fewest substitutions, deletions and insertions that turn one text into the other.
 
     Args:
@@ -213,7 +231,9 @@ def compare(meant: str, understood: str, language: str = "en", *, as_eva: bool =
     """
     meant, understood = (normalised(text, language, as_eva=as_eva) for text in (meant, understood))
     if counts_characters(language, as_eva=as_eva):
-        aligned: jiwer.WordOutput | jiwer.CharacterOutput = jiwer.process_characters(meant, understood)
+        aligned: jiwer.WordOutput | jiwer.CharacterOutput = jiwer.process_characters(
+            meant, understood
+        )
     elif meant == understood:
         return TurnErrors(ErrorSums(reference_words=len(meant.split())), ())
     else:
@@ -242,7 +262,9 @@ def fingerprint(one: str, other: str) -> bytes:
 
 def _summary(turn: TurnErrors) -> dict[str, list[dict[str, Any]]]:
     listed = turn.to_dict()
-    substitutions = [f"{each['expected']} \u2192 {each['actual']}" for each in listed["substitutions"]]
+    substitutions = [
+        f"{each['expected']} \u2192 {each['actual']}" for each in listed["substitutions"]
+    ]
     return {
         "top_substitutions": _top("error", substitutions),
         "top_deletions": _top("word", listed["deletions"]),
@@ -251,14 +273,16 @@ def _summary(turn: TurnErrors) -> dict[str, list[dict[str, Any]]]:
 
 
 def _top(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
-    return [{name: text, "count": count} for text, count in Counter(texts).most_common(_LISTED_ERRORS)]
+    return [
+        {name: text, "count": count} for text, count in Counter(texts).most_common(_LISTED_ERRORS)
+    ]
 
 
 # Compares two transcripts of the same speech, neither of which is known to be right.
 #
-# Both are aligned word by word as written, and only where they differ are the words brought into one spelling:
-# "twenty five" and "25", or "I'm" and "I am", are no difference. That is much cheaper than normalising everything, as
-# `stt_wer` must.
+# Both are aligned word by word as written, and only where they differ are the words brought into
+# one spelling: "twenty five" and "25", or "I'm" and "I am", are no difference. That is much cheaper
+# than normalising everything, as `stt_wer` must.
 
 _NOT_IN_WORDS = re.compile(r"[\W_]+")
 
@@ -269,7 +293,8 @@ def differences(one: str, other: str, language: str = "en") -> TurnErrors:
     Args:
         one: A side's intended words, without labels; they count as the reference.
         other: The words that the other side understood, without labels.
-        language: The spoken language, as a two-letter code; languages without blanks between words are compared by character.
+        language: The spoken language, as a two-letter code; languages without blanks between words
+            are compared by character.
 
     Example:
         >>> differences("I'm on flight seven oh three.", "I am on the flight 703").errors
@@ -304,7 +329,9 @@ class _Words:
     def __init__(self, text: str) -> None:
         words = text[:MAX_CHARS].split()
         # Nearly all words have no signs, and to search one for them costs more.
-        keys = [key if (key := word.lower()).isalnum() else _NOT_IN_WORDS.sub("", key) for word in words]
+        keys = [
+            key if (key := word.lower()).isalnum() else _NOT_IN_WORDS.sub("", key) for word in words
+        ]
         if "" in keys:
             words = [word for word, key in zip(words, keys, strict=True) if key]
             keys = [key for key in keys if key]
@@ -314,30 +341,37 @@ class _Words:
         return " ".join(self._words[start:end])
 
 
-# Measures how well the sides of a call understand each other: EVA's `stt_wer`, and the disagreement of transcripts.
+# Measures how well the sides of a call understand each other: EVA's `stt_wer`, and the disagreement
+# of transcripts.
 #
-# Only a simulated caller reports intended and understood words, so real calls have neither measure. A turn is
-# compared when the call leaves it; at the close EVA's own context decides, because it may complete the last turn.
+# Only a simulated caller reports intended and understood words, so real calls have neither measure.
+# A turn is compared when the call leaves it; at the close EVA's own context decides, because it may
+# complete the last turn.
 
 MAX_RUNNING_CHARS: Final = 1_000_000
-"""Characters compared for the running values of one call, a second or two; beyond it turns are compared at the close. A call of
-two hours has 300,000.
+"""Characters compared for the running values of one call, a second or two; beyond it turns are
+compared at the close. A call of two hours has 300,000.
 """
 
 MAX_CHARS_PER_STEP: Final = 50_000
-"""Characters compared in one step of a call, some 0.3 s at worst; further turns wait for the next turn, or for the close."""
+"""Characters compared in one step of a call, some 0.3 s at worst; further turns wait for the next
+turn, or for the close.
+"""
 _SEEN_CHARS: Final = 64
 """Characters of unchanged texts whose recognition costs as much as comparing one character."""
 
 _NO_USER: Final = rows.Unscored(UnscoredReason.NO_USER_SPEECH)
 _NO_CALLER: Final = rows.NotApplicable("only a simulated caller knows what it meant to say")
-_NO_TRANSCRIBER: Final = rows.NotApplicable("the agent hears sound: no transcript has the words that it understood")
+_NO_TRANSCRIBER: Final = rows.NotApplicable(
+    "the agent hears sound: no transcript has the words that it understood"
+)
 _ONE_TRANSCRIPT: Final = rows.NotApplicable("there are no two transcripts of it")
 _RATE_DIGITS = 3  # as EVA rounds
 
 
 class Differences(NamedTuple):
-    """The differences in a turn, or in a call, as rows have them; None where they are not known, or not yet.
+    """The differences in a turn, or in a call, as rows have them; None where they are not known, or
+    not yet.
 
     Attributes:
         stt_wer: Errors in the agent's transcript of the user.
@@ -353,7 +387,9 @@ class Differences(NamedTuple):
 
 
 class TranscriptErrors:
-    """Compares the turns of one call. Until it is known which language they are in, they count as English, which is EVA's default."""
+    """Compares the turns of one call. Until it is known which language they are in, they count as
+    English, which is EVA's default.
+    """
 
     def __init__(self) -> None:
         self._language = "en"
@@ -382,7 +418,8 @@ class TranscriptErrors:
         self._of_user, self._of_assistant = _of_both_sides(language)
 
     def compare(self, heard: HeardTurns, turns: Iterable[int]) -> set[int]:
-        """Compares these turns, and those that wait, as far as one step may. Over the limit only turns that never were.
+        """Compares these turns, and those that wait, as far as one step may. Over the limit only
+        turns that never were.
 
         Returns:
             The turns that were compared although they are not among `turns`.
@@ -406,7 +443,9 @@ class TranscriptErrors:
         return compared - asked
 
     def compare_at_close(self, context: MetricContext) -> bool:
-        """Compares turns as EVA's own context has them, as many as one step may; returns whether all are."""
+        """Compares turns as EVA's own context has them, as many as one step may; returns whether
+        all are.
+        """
         until = self._chars + MAX_CHARS_PER_STEP
         for errors, one, other in self._pairs(context):
             for turn in one.keys() & other.keys():
@@ -440,7 +479,9 @@ class TranscriptErrors:
         )
 
     def of_call(self, live: LiveCall, context: MetricContext | None) -> Differences:
-        """The differences in the call so far; at its end by EVA's context, with the reason where nothing can be compared."""
+        """The differences in the call so far; at its end by EVA's context, with the reason where
+        nothing can be compared.
+        """
         user, assistant = self._of_user, self._of_assistant
         rate: rows.WordErrors | None = None
         if context is not None and context.is_audio_native:
@@ -449,7 +490,9 @@ class TranscriptErrors:
             rate = rows.WordErrors(_NO_CALLER, normalizer=self.normalizer)
         elif context is not None and not user.turns:
             rate = rows.WordErrors(_NO_USER, normalizer=self.normalizer)
-        elif user.turns and (context is not None or live.history.pipeline_type is PipelineType.CASCADE):
+        elif user.turns and (
+            context is not None or live.history.pipeline_type is PipelineType.CASCADE
+        ):
             rate = self._rate(user.sums, len(user.turns))
         is_compared = bool(user.turns or assistant.turns)
         if context is None and not is_compared:
@@ -469,11 +512,17 @@ class TranscriptErrors:
     ) -> tuple[tuple[WordErrors, Mapping[int, str], Mapping[int, str | None]], ...]:
         return (
             (self._of_user, context.intended_user_turns, context.transcribed_user_turns),
-            (self._of_assistant, context.intended_assistant_turns, context.transcribed_assistant_turns),
+            (
+                self._of_assistant,
+                context.intended_assistant_turns,
+                context.transcribed_assistant_turns,
+            ),
         )
 
     def _put(self, errors: WordErrors, turn: int, side: HeardSide | None) -> bool:
-        one, other = (side and side.wording(purpose) for purpose in (Purpose.MEANT, Purpose.UNDERSTOOD))
+        one, other = (
+            side and side.wording(purpose) for purpose in (Purpose.MEANT, Purpose.UNDERSTOOD)
+        )
         if not errors.put(turn, one, other):
             self._chars += (len(one or "") + len(other or "")) // _SEEN_CHARS
             return False
@@ -486,7 +535,9 @@ def _of_both_sides(language: str) -> tuple[WordErrors, WordErrors]:
 
 
 def _compared(meant: str, understood: str, language: str) -> TurnErrors:
-    """Compares two texts for their sums alone: the differing words are not published, and would be kept until the close."""
+    """Compares two texts for their sums alone: the differing words are not published, and would be
+    kept until the close.
+    """
     return TurnErrors(compare(meant, understood, language).sums, ())
 
 
@@ -503,4 +554,6 @@ def _rounded(sums: ErrorSums) -> float:
 
 
 def _disagreement(sums: ErrorSums, turns: int) -> rows.Disagreement:
-    return rows.Disagreement(_rounded(sums) if turns else _ONE_TRANSCRIPT, sums.errors, sums.reference_words, turns)
+    return rows.Disagreement(
+        _rounded(sums) if turns else _ONE_TRANSCRIPT, sums.errors, sums.reference_words, turns
+    )

@@ -44,7 +44,8 @@ from consumers.engine.redaction.vocabulary import (
 )
 from consumers.engine.redaction.words import Span, WordKind, Words
 
-# Finds days as people write and say them: "3/14/85", "March 3rd, 1985", "the third of march nineteen eighty five".
+# Finds days as people write and say them: "3/14/85", "March 3rd, 1985", "the third of march
+# nineteen eighty five".
 
 OLD_TWO_DIGIT_YEAR: Final = 40
 """First two-digit year of the last century."""
@@ -54,7 +55,9 @@ _MONTHS_A_YEAR: Final = 12
 _FIRST_YEAR: Final = 1880
 _LAST_YEAR: Final = 2099
 
-_MAY_BEGIN: Final = frozenset({*MONTHS, *ORDINALS, *MAY_BEGIN_A_NUMBER, *GERMAN_ORDINALS, *FIRSTS, "the"})
+_MAY_BEGIN: Final = frozenset(
+    {*MONTHS, *ORDINALS, *MAY_BEGIN_A_NUMBER, *GERMAN_ORDINALS, *FIRSTS, "the"}
+)
 """Words with which a day or a year begins."""
 _SPELLED_OUT: Final = SAID_IN_DATES | BIRTH_WORDS
 _BEFORE_NUMBERS: Final = frozenset({"de", "del", "di", "du", ".", "/"})
@@ -110,7 +113,9 @@ class Date(NamedTuple):
 
 
 def find_dates(words: Words) -> Iterator[Date]:
-    """Every day in the text, from left to right; months with their year, and years behind "born in"."""
+    """Every day in the text, from left to right; months with their year, and years behind "born
+    in".
+    """
     numeric = _numeric(words)
     if words.texts.isdisjoint(_SPELLED_OUT):
         yield from numeric.values()
@@ -196,12 +201,16 @@ def _in_words(words: Words, index: int) -> Date | None:
 
 
 def _numbered_month(words: Words, index: int, languages: int, before: str) -> int | None:
-    """The last word of a month that is said as a number, as in "vierten siebten" and "cuatro del siete"."""
+    """The last word of a month that is said as a number, as in "vierten siebten" and "cuatro del
+    siete".
+    """
     if index >= len(words.all):
         return None
     word = words.all[index]
     if word.text in GERMAN_ORDINALS:
-        return index if languages == GERMAN and GERMAN_ORDINALS[word.text] <= _MONTHS_A_YEAR else None
+        return (
+            index if languages == GERMAN and GERMAN_ORDINALS[word.text] <= _MONTHS_A_YEAR else None
+        )
     if before == "the" and word.text in ORDINALS:
         return index if languages & ENGLISH and int(ORDINALS[word.text]) <= _MONTHS_A_YEAR else None
     if before not in _BEFORE_NUMBERS:
@@ -225,7 +234,9 @@ def _with_year(words: Words, first: int, last: int) -> Date:
 
 
 def _day_and_languages(words: Words, index: int) -> tuple[int | None, int]:
-    """The last word of a day of the month that begins here, and the languages in which it is one."""
+    """The last word of a day of the month that begins here, and the languages in which
+    it is one.
+    """
     day = _day(words, index)
     if day is not None:
         is_written = words.all[index].kind is WordKind.NUMBER
@@ -253,7 +264,9 @@ def _day(words: Words, index: int) -> int | None:
     if word.kind is WordKind.NUMBER:
         if len(word.text) > 2 or not 1 <= int(word.text) <= _MOST_DAYS:  # a day has two digits
             return None
-        return index + 1 if words.is_joined(index) and words.is_at(index + 1, DAY_ENDINGS) else index
+        return (
+            index + 1 if words.is_joined(index) and words.is_at(index + 1, DAY_ENDINGS) else index
+        )
     if word.text in ORDINALS or word.text in TEENS:
         return index
     if word.text in {"twenty", "thirty"}:
@@ -313,7 +326,9 @@ def _english_year(words: Words, index: int) -> _Year | None:
 
 
 def _year_in_words(words: Words, index: int) -> _Year | None:
-    """A year in German, French, Spanish or Italian: neunzehnhundertsechsundsiebzig, mille neuf cent soixante-seize."""
+    """A year in German, French, Spanish or Italian: neunzehnhundertsechsundsiebzig, mille neuf cent
+    soixante-seize.
+    """
     if words.all[index].text in {"mille", "mil"}:
         rest = said_number(words, index + 1) if index + 1 < len(words.all) else None
         if rest is None or not _FIRST_YEAR <= 1000 + int(rest.digits) < 2000:
@@ -382,14 +397,16 @@ def _year_of_birth(words: Words, index: int) -> Date | None:
     return Date(index, year.last, year.value, has_day=False) if is_one else None
 
 
-# Finds dates of birth: dates called one, and full dates so long ago that in a call they are hardly anything else.
+# Finds dates of birth: dates called one, and full dates so long ago that in a call they are hardly
+# anything else.
 #
-# The year decides about a date that no word explains: a caller was born before the rules' latest year, and bookings,
-# bills and appointments are later. The engine has no clock, so the year is a setting.
+# The year decides about a date that no word explains: a caller was born before the rules' latest
+# year, and bookings, bills and appointments are later. The engine has no clock, so the year is a
+# setting.
 
 NEAR_WORDS: Final = 8
-"""Greatest distance of a word that names a date's meaning: chosen on the labelled sentences of `tests/redaction`, as are the
-next ones.
+"""Greatest distance of a word that names a date's meaning: chosen on the labelled sentences of
+`tests/redaction`, as are the next ones.
 """
 NEAR_WORDS_OF_A_BIRTHDAY: Final = 5
 NEAR_WORDS_BEHIND: Final = 5
@@ -416,7 +433,11 @@ def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator
     says_what = not words.texts.isdisjoint(_WORDS_ABOUT_DATES)
     for date in find_dates(words):
         said = _said(words, date, latest_year) if says_what else None
-        if said or (said is None and _is_long_ago(words, date, latest_year) and not _is_of_something_else(words, date)):
+        if said or (
+            said is None
+            and _is_long_ago(words, date, latest_year)
+            and not _is_of_something_else(words, date)
+        ):
             span = Span(words.all[date.first].start, words.all[date.last].end)
             taken = span.end
             yield span
@@ -454,13 +475,16 @@ def _is_old(date: Date, latest_year: int) -> bool:
 
 def _is_long_ago(words: Words, date: Date, latest_year: int) -> bool:
     """Whether it is a date of birth although no word says so."""
-    # Without a word about it 3/14/85 is one, while 3.14.85 may be a version and "march fourteenth, eighty five" two numbers.
+    # Without a word about it 3/14/85 is one, while 3.14.85 may be a version and "march fourteenth,
+    # eighty five" two numbers.
     is_certain = date.has_century or words.is_at(date.first + 1, {"/"})
     return _is_old(date, latest_year) and date.has_day and is_certain
 
 
 def _is_of_something_else(words: Words, date: Date) -> bool:
-    """Whether the words right before a date say when something was: "the meeting is at", "we met there on"."""
+    """Whether the words right before a date say when something was: "the meeting is at", "we met
+    there on".
+    """
     at = date.first - 1
     is_placed = words.is_at(at, DAY_PREPOSITIONS)
     at -= is_placed
@@ -477,8 +501,12 @@ def _is_of_something_else(words: Words, date: Date) -> bool:
 
 
 def _ends_with_born(words: Words, last: int) -> bool:
-    """Whether the verb comes right behind, as in German: "am 4. Juli geboren". With "geboren am" the day comes later."""
-    return words.is_at(last + 1, VERBS_AT_THE_END) and not words.is_at(last + 2, DAY_PREPOSITIONS | _IN_A_YEAR)
+    """Whether the verb comes right behind, as in German: "am 4. Juli geboren". With "geboren am"
+    the day comes later.
+    """
+    return words.is_at(last + 1, VERBS_AT_THE_END) and not words.is_at(
+        last + 2, DAY_PREPOSITIONS | _IN_A_YEAR
+    )
 
 
 def _is_about_a_thing(words: Words, copula: int, articles: Collection[str]) -> bool:
@@ -508,7 +536,9 @@ def _dictated(words: Words, digits: Digits) -> Iterator[Span]:
         if _is_asked_for(words, run):
             last = _end_of_day(run)
             if last is not None:
-                yield Span(words.all[run.groups[0].first].start, words.all[run.groups[last].last].end)
+                yield Span(
+                    words.all[run.groups[0].first].start, words.all[run.groups[last].last].end
+                )
 
 
 def _is_asked_for(words: Words, run: Run) -> bool:

@@ -37,7 +37,14 @@ NEAR_WORDS: Final = 10
 
 _WORDS_OF_A_SENTENCE: Final = WORDS_OF_A_SENTENCE - NO_MAILBOXES
 _IN_OTHER_LANGUAGES: Final = frozenset(
-    {*AT_SIGNS, *AT_NOUNS, *SPOKEN_SIGNS, AT_THE_RATE[1], *DOTTED_ENDS, *(first for first, _ in TWO_WORDS)}
+    {
+        *AT_SIGNS,
+        *AT_NOUNS,
+        *SPOKEN_SIGNS,
+        AT_THE_RATE[1],
+        *DOTTED_ENDS,
+        *(first for first, _ in TWO_WORDS),
+    }
 )
 _NO_INITIALS: Final = frozenset({"a", "i", "à", "è", "é"})
 """Words of one letter that a sentence has before an address."""
@@ -94,10 +101,14 @@ def _written(source: str, at: int) -> Span | None:
     if before is None or domain is None:
         return None
     labels = domain[0].rstrip("-").split(".")
-    while labels and not _TOP_LEVEL.fullmatch(labels[-1]):  # perhaps the number of the next sentence
+    while labels and not _TOP_LEVEL.fullmatch(
+        labels[-1]
+    ):  # perhaps the number of the next sentence
         labels.pop()
     local = before[0][::-1].lstrip(".'")
-    return Span(at - len(local), at + 1 + len(".".join(labels))) if local and len(labels) > 1 else None
+    return (
+        Span(at - len(local), at + 1 + len(".".join(labels))) if local and len(labels) > 1 else None
+    )
 
 
 def _said(words: Words, at: int, not_before: int) -> Span | None:
@@ -126,7 +137,9 @@ def _is_announced(words: Words, at: int) -> bool:
 
 
 def _end_of_domain(words: Words, first: int, *, is_announced: bool) -> int | None:
-    """The last word of the domain that begins with a word; in an announced address its last part may be any word."""
+    """The last word of the domain that begins with a word; in an announced address its last part
+    may be any word.
+    """
     index, last = first, None
     for _ in range(MAX_LABELS):
         label_end = _end_of_label(words, index)
@@ -153,7 +166,9 @@ def _end_of_label(words: Words, first: int) -> int | None:
             break
         if word.text in LABEL_JOINERS:
             said_apart = max(0, said_apart - 1)
-        elif word.kind is WordKind.SIGN or (index > first and word.text in {"at", "and", "or", "is"}):
+        elif word.kind is WordKind.SIGN or (
+            index > first and word.text in {"at", "and", "or", "is"}
+        ):
             break
         elif len(word.text) == 1 or word.kind is WordKind.NUMBER or word.text in NUMBER_WORDS:
             spelled += 1
@@ -185,7 +200,9 @@ def _end_of_top_level(words: Words, index: int, *, is_announced: bool) -> int | 
 
 
 def _begin_of_local(words: Words, at: int) -> tuple[int | None, bool]:
-    """The first word of the part before an at, and whether it is joined as no sentence is: by dots, digits, letters."""
+    """The first word of the part before an at, and whether it is joined as no sentence is: by dots,
+    digits, letters.
+    """
     index = at - 1
     if not _is_atom(words, index):
         return None, False
@@ -200,7 +217,11 @@ def _begin_of_local(words: Words, at: int) -> tuple[int | None, bool]:
             and not _ends_sentence(words, index - 1)
         ):
             index, is_joined = index - 2, True
-        elif _is_spelled(words, index) and _is_atom(words, index - 1) and not _is_of_a_sentence(words, index - 1):
+        elif (
+            _is_spelled(words, index)
+            and _is_atom(words, index - 1)
+            and not _is_of_a_sentence(words, index - 1)
+        ):
             index -= 1
         elif _is_spelled(words, index - 1) and words.all[index - 1].text not in _NO_INITIALS:
             index, is_joined = index - 1, True
@@ -237,4 +258,6 @@ def _is_of_a_sentence(words: Words, index: int) -> bool:
 
 def _ends_sentence(words: Words, index: int) -> bool:
     """Whether this dot ends a sentence: a space follows it, and none comes before."""
-    return words.all[index].text == "." and words.is_joined(index - 1) and not words.is_joined(index)
+    return (
+        words.all[index].text == "." and words.is_joined(index - 1) and not words.is_joined(index)
+    )

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from typing import Final
 
-# A number word says its languages, one bit each: "sei" is six in Italian, and digits of one number are said in one
-# language. Without that "due at five" would hold a two, and "once" an eleven.
+# A number word says its languages, one bit each: "sei" is six in Italian, and digits of one number
+# are said in one language. Without that "due at five" would hold a two, and "once" an eleven.
 
 ENGLISH: Final = 1
 GERMAN: Final = 2
@@ -17,21 +17,31 @@ ANY_LANGUAGE: Final = 31
 
 HYPHENS: Final = frozenset("-\u2010\u2011\u2013\u2014")
 
-_PLAIN: Final = str.maketrans(dict(zip("áéíóúàèìòùâêîôûäöüñç", "aeiouaeiouaeiouaounc", strict=True)) | {"ß": "ss"})
+_PLAIN: Final = str.maketrans(
+    dict(zip("áéíóúàèìòùâêîôûäöüñç", "aeiouaeiouaeiouaounc", strict=True)) | {"ß": "ss"}
+)
 _TWO_LETTERS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"})
 
 
 _SHORTEST_WITHOUT_ACCENTS: Final = 4
-"""Letters of a word that is also known without its accents. A shorter one is then another word: né and ne, ät and at."""
+"""Letters of a word that is also known without its accents. A shorter one is then another word: né
+and ne, ät and at.
+"""
 
 
 def listed(text: str) -> frozenset[str]:
     """The words of a text, each also without its accents: not every writer sets them."""
     words = text.split()
-    return frozenset([*words, *(word.translate(_PLAIN) for word in words if len(word) >= _SHORTEST_WITHOUT_ACCENTS)])
+    return frozenset(
+        [
+            *words,
+            *(word.translate(_PLAIN) for word in words if len(word) >= _SHORTEST_WITHOUT_ACCENTS),
+        ]
+    )
 
 
-# Numbers. A phrase is a number as it is said without a pause; hyphens between its words do not count.
+# Numbers. A phrase is a number as it is said without a pause; hyphens between its words do not
+# count.
 
 UNITS: Final = {
     ENGLISH: "zero one two three four five six seven eight nine",
@@ -45,7 +55,9 @@ TEENS: Final = {
     GERMAN: "zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn",
     FRENCH: "dix onze douze treize quatorze quinze seize dix_sept dix_huit dix_neuf",
     SPANISH: "diez once doce trece catorce quince dieciséis diecisiete dieciocho diecinueve",
-    ITALIAN: "dieci undici dodici tredici quattordici quindici sedici diciassette diciotto diciannove",
+    ITALIAN: (
+        "dieci undici dodici tredici quattordici quindici sedici diciassette diciotto diciannove"
+    ),
 }
 TENS: Final = {
     ENGLISH: "twenty thirty forty fifty sixty seventy eighty ninety",
@@ -63,9 +75,31 @@ OTHER_UNITS: Final = {
 }
 REPEATS: Final = {
     ENGLISH: {"double": 2, "triple": 3, "treble": 3, "quadruple": 4},
-    GERMAN: {"doppel": 2, "doppelt": 2, "zweimal": 2, "dreimal": 3, "viermal": 4, "zweimal_die": 2, "dreimal_die": 3},
-    FRENCH: {"double": 2, "triple": 3, "deux_fois": 2, "trois_fois": 3, "deux_fois_le": 2, "trois_fois_le": 3},
-    SPANISH: {"doble": 2, "triple": 3, "dos_veces": 2, "tres_veces": 3, "dos_veces_el": 2, "tres_veces_el": 3},
+    GERMAN: {
+        "doppel": 2,
+        "doppelt": 2,
+        "zweimal": 2,
+        "dreimal": 3,
+        "viermal": 4,
+        "zweimal_die": 2,
+        "dreimal_die": 3,
+    },
+    FRENCH: {
+        "double": 2,
+        "triple": 3,
+        "deux_fois": 2,
+        "trois_fois": 3,
+        "deux_fois_le": 2,
+        "trois_fois_le": 3,
+    },
+    SPANISH: {
+        "doble": 2,
+        "triple": 3,
+        "dos_veces": 2,
+        "tres_veces": 3,
+        "dos_veces_el": 2,
+        "tres_veces_el": 3,
+    },
     ITALIAN: {
         "doppio": 2,
         "doppia": 2,
@@ -77,13 +111,16 @@ REPEATS: Final = {
         "tre_volte_il": 3,
     },
 }
-REPEAT_WORDS: Final = {word: times for words in REPEATS.values() for word, times in words.items() if "_" not in word}
+REPEAT_WORDS: Final = {
+    word: times for words in REPEATS.values() for word, times in words.items() if "_" not in word
+}
 """Words before a digit that say how often it comes: double five, double 5."""
 HUNDRED: Final = {"hundred": ENGLISH, "hundert": GERMAN, "cent": FRENCH, "cents": FRENCH}
 THOUSANDS: Final = frozenset({"thousand", "tausend", "mille", "mil", "mila"})
 _STEMS: Final = "ein zwei drei vier fünf sechs sieben acht neun"
 _SPANISH_HUNDREDS: Final = (
-    "cien doscientos trescientos cuatrocientos quinientos seiscientos setecientos ochocientos novecientos"
+    "cien doscientos trescientos cuatrocientos quinientos seiscientos setecientos ochocientos "
+    "novecientos"
 )
 
 
@@ -98,8 +135,14 @@ def _numbered(text: str, first: int, step: int = 1) -> dict[str, int]:
 
 def _german() -> Iterator[tuple[str, int]]:
     """The numbers above twenty: one word in writing, of which a recogniser makes several."""
-    below = {**_numbered(UNITS[GERMAN], 0), **_numbered(TEENS[GERMAN], 10), **_numbered(TENS[GERMAN], 20, 10)}
-    for (stem, unit), (tens, value) in product(_numbered(_STEMS, 1).items(), _numbered(TENS[GERMAN], 20, 10).items()):
+    below = {
+        **_numbered(UNITS[GERMAN], 0),
+        **_numbered(TEENS[GERMAN], 10),
+        **_numbered(TENS[GERMAN], 20, 10),
+    }
+    for (stem, unit), (tens, value) in product(
+        _numbered(_STEMS, 1).items(), _numbered(TENS[GERMAN], 20, 10).items()
+    ):
         below[f"{stem}und{tens}"] = value + unit
         yield f"{stem}_und_{tens}", value + unit
     yield from below.items()
@@ -151,7 +194,10 @@ def _spanish() -> Iterator[tuple[str, int]]:
 
 def _italian() -> Iterator[tuple[str, int]]:
     units = {**_numbered(UNITS[ITALIAN], 0), "tré": 3}
-    below = {**{word: digit for word, digit in units.items() if digit}, **_numbered(TEENS[ITALIAN], 10)}
+    below = {
+        **{word: digit for word, digit in units.items() if digit},
+        **_numbered(TEENS[ITALIAN], 10),
+    }
     for tens, value in _numbered(TENS[ITALIAN], 20, 10).items():
         below[tens] = value
         for unit, digit in units.items():
@@ -178,7 +224,13 @@ def _english() -> Iterator[tuple[str, int]]:
         yield f"{tens}_niner", value + 9
 
 
-_LARGER: Final = {ENGLISH: _english, GERMAN: _german, FRENCH: _french, SPANISH: _spanish, ITALIAN: _italian}
+_LARGER: Final = {
+    ENGLISH: _english,
+    GERMAN: _german,
+    FRENCH: _french,
+    SPANISH: _spanish,
+    ITALIAN: _italian,
+}
 
 
 def _phrases(language: int) -> Iterator[tuple[str, str]]:
@@ -199,7 +251,12 @@ def _spellings(phrase: str) -> Collection[str]:
     """A phrase as it is written with and without accents, umlauts and sharp s."""
     if phrase.isascii():
         return (phrase,)
-    return {phrase, phrase.replace("ß", "ss"), phrase.translate(_PLAIN), phrase.translate(_TWO_LETTERS)}
+    return {
+        phrase,
+        phrase.replace("ß", "ss"),
+        phrase.translate(_PLAIN),
+        phrase.translate(_TWO_LETTERS),
+    }
 
 
 def _all_phrases() -> tuple[dict[str, tuple[str, int]], set[str]]:
@@ -217,7 +274,9 @@ def _all_phrases() -> tuple[dict[str, tuple[str, int]], set[str]]:
 
 
 PHRASES, BEGUN = _all_phrases()
-"""Phrases, their words joined by underscores, with their digits and languages; and beginnings with which a longer one begins."""
+"""Phrases, their words joined by underscores, with their digits and languages; and beginnings with
+which a longer one begins.
+"""
 _FIRST_OF_SEVERAL: Final = frozenset(begun for begun in BEGUN if "_" not in begun)
 
 
@@ -261,22 +320,29 @@ def _bits(words: Mapping[int, str]) -> dict[str, int]:
 
 MONTHS: Final = _bits(
     {
-        ENGLISH: "january february march april may june july august september october november december "
+        ENGLISH: "january february march april may june july august "
+        "september october november december "
         "jan feb mar apr jun jul aug sep sept oct nov dec",
-        GERMAN: "januar jänner februar märz april mai juni juli august september oktober november dezember "
+        GERMAN: "januar jänner februar märz april mai juni juli august september oktober november "
+        "dezember "
         "jan feb apr jun jul aug sep sept okt nov dez",
-        FRENCH: "janvier février mars avril mai juin juillet août septembre octobre novembre décembre "
+        FRENCH: "janvier février mars avril mai juin juillet août "
+        "septembre octobre novembre décembre "
         "janv févr avr juil sept oct nov déc",
-        SPANISH: "enero febrero marzo abril mayo junio julio agosto septiembre setiembre octubre noviembre diciembre "
+        SPANISH: "enero febrero marzo abril mayo junio julio agosto septiembre setiembre octubre "
+        "noviembre diciembre "
         "ene feb mar abr jun jul sep sept oct nov dic",
-        ITALIAN: "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre "
+        ITALIAN: "gennaio febbraio marzo aprile maggio giugno luglio "
+        "agosto settembre ottobre novembre "
+        "dicembre "
         "gen feb mar apr giu lug sett ott nov dic",
     }
 )
 FIRSTS: Final = {"premier": FRENCH, "première": FRENCH, "primero": SPANISH, "primo": ITALIAN}
 """The first of a month, in languages that count its other days as numbers."""
 _ORDINAL_STEMS: Final = (
-    "erst zweit dritt viert fünft sechst siebt acht neunt zehnt elft zwölft dreizehnt vierzehnt fünfzehnt sechzehnt "
+    "erst zweit dritt viert fünft sechst siebt acht neunt zehnt elft zwölft dreizehnt vierzehnt "
+    "fünfzehnt sechzehnt "
     "siebzehnt achtzehnt neunzehnt zwanzigst"
 )
 

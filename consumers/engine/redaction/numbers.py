@@ -47,7 +47,8 @@ from consumers.engine.redaction.vocabulary import (
 )
 from consumers.engine.redaction.words import GERMAN_NUMBER, Near, Span, WordKind, Words
 
-# Finds digits as people dictate them: written or spoken, in groups, with pauses and fillers between them.
+# Finds digits as people dictate them: written or spoken, in groups, with pauses and fillers between
+# them.
 
 MAX_GAP_WORDS: Final = 6
 """Words and signs that may come between two groups of digits."""
@@ -56,11 +57,15 @@ _JOINING_SIGNS: Final = frozenset("-\u2010\u2011\u2013\u2014/()\u00b7_")
 _PAUSING_SIGNS: Final = frozenset(",;\u2026")
 _DIGITS_BELOW_HUNDRED: Final = 2
 _LONGEST_CODE: Final = 16
-"""Words and signs on one side of a number among which a letter makes all of it a code: order_2026_0012."""
+"""Words and signs on one side of a number among which a letter makes all of it a code:
+order_2026_0012.
+"""
 
 
 class Group(NamedTuple):
-    """Digits said or written in one go: a number, "four", "forty-one", "double five"; from word `first` to word `last`."""
+    """Digits said or written in one go: a number, "four", "forty-one", "double five"; from word
+    `first` to word `last`.
+    """
 
     digits: str
     first: int
@@ -145,13 +150,19 @@ class Digits:
         if said is None:
             times = REPEAT_WORDS.get(words.all[index].text, 0)
             digit = words.all[index + 1].text if index + 1 < len(words.all) else ""
-            return Group(digit * times, index, index + 1, is_spoken=True) if times and _is_one_digit(digit) else None
+            return (
+                Group(digit * times, index, index + 1, is_spoken=True)
+                if times and _is_one_digit(digit)
+                else None
+            )
         if words.all[index].text == "o" and not self._is_zero(index):
             return None
         return Group(said.digits, index, said.last, is_spoken=True, languages=said.languages)
 
     def _is_zero(self, index: int) -> bool:
-        """Whether an o is a digit: beside one that English has, not between two numbers of which one is meant."""
+        """Whether an o is a digit: beside one that English has, not between two numbers of which
+        one is meant.
+        """
         for beside in (index - 1, index + 1):
             if 0 <= beside < len(self.words.all):
                 text = self.words.all[beside].text
@@ -166,7 +177,9 @@ class Digits:
         return self._is_lettered(index, 1) and not self.words.is_at(index + 1, {"x", "ext"})
 
     def _is_lettered(self, index: int, step: int) -> bool:
-        """Whether letters are joined to a number on one side, or an underscore that joins it to no other number."""
+        """Whether letters are joined to a number on one side, or an underscore that joins it to no
+        other number.
+        """
         words, at = self.words, index
         for _ in range(_LONGEST_CODE):
             if not words.is_joined(min(at, at + step)):
@@ -203,16 +216,24 @@ def said_number(words: Words, index: int) -> Said | None:
     languages = said.languages & HUNDRED.get(_text(words, said.last + 1), 0)
     if languages and len(said.digits) <= _DIGITS_BELOW_HUNDRED and said.digits[0] != "0":
         said = Said(f"{said.digits}00", said.last + 1, languages)
-    elif len(said.digits) <= _DIGITS_BELOW_HUNDRED or not said.digits.endswith("00") or said.digits[0] == "0":
+    elif (
+        len(said.digits) <= _DIGITS_BELOW_HUNDRED
+        or not said.digits.endswith("00")
+        or said.digits[0] == "0"
+    ):
         return said
     # In English "eight hundred five five five" are digits; the other languages add what follows.
     rest = None if said.languages == ENGLISH else _phrase(words, said.last + 1)
     if rest is None or not rest.languages & said.languages or rest.digits[0] == "0":
         return said
-    is_one_of_many = len(rest.digits) == 1 and len(PHRASES.get(_text(words, rest.last + 1), ("", 0))[0]) == 1
+    is_one_of_many = (
+        len(rest.digits) == 1 and len(PHRASES.get(_text(words, rest.last + 1), ("", 0))[0]) == 1
+    )
     if is_one_of_many or len(rest.digits) > _DIGITS_BELOW_HUNDRED:
         return said
-    return Said(str(int(said.digits) + int(rest.digits)), rest.last, rest.languages & said.languages)
+    return Said(
+        str(int(said.digits) + int(rest.digits)), rest.last, rest.languages & said.languages
+    )
 
 
 def _phrase(words: Words, index: int) -> Said | None:
@@ -286,12 +307,16 @@ def find_cards(words: Words, digits: Digits) -> Iterator[Span]:
             if last is None and says_card and run.pauses[first]:
                 last = _end_of_said_one(words, run, first)
             if last is not None:
-                yield Span(words.all[run.groups[first].first].start, words.all[run.groups[last].last].end)
+                yield Span(
+                    words.all[run.groups[first].first].start, words.all[run.groups[last].last].end
+                )
             first = first + 1 if last is None else last + 1
 
 
 def _is_named(words: Words, begin: int) -> bool:
-    """Whether words right before a number name it, and not a card: "your order number is", "Ticket:"."""
+    """Whether words right before a number name it, and not a card: "your order number is",
+    "Ticket:".
+    """
     at = begin - 1
     for _ in range(MOST_WORDS_OF_A_NAME):
         if not words.is_at(at, _NAMING_SIGNS) and not words.is_at(at, BETWEEN_NAME_AND_NUMBER):
@@ -329,7 +354,9 @@ def _last_of_card(run: Run, first: int) -> int | None:
 
 
 def _end_of_said_one(words: Words, run: Run, first: int) -> int | None:
-    """The last group of a number that begins here and that words before or just behind it call a card's."""
+    """The last group of a number that begins here and that words before or just behind it call a
+    card's.
+    """
     if run.groups[first].digits[0] not in _FIRST_DIGITS:
         return None
     last = _end_of_dictation(run, first)
@@ -362,7 +389,9 @@ def _is_of_another_kind(words: Words, card: int) -> bool:
 
 
 def _end_of_dictation(run: Run, first: int) -> int | None:
-    """The last group of a number as long as a card's that ends with a pause or with the dictation."""
+    """The last group of a number as long as a card's that ends with a pause or with the
+    dictation.
+    """
     count, found = 0, None
     for index in range(first, len(run.groups)):
         count += len(run.groups[index].digits)
@@ -374,8 +403,8 @@ def _end_of_dictation(run: Run, first: int) -> int | None:
     return found
 
 
-# Finds bank accounts: a country, two check digits and the form of that country's accounts, written or spelled letter
-# by letter.
+# Finds bank accounts: a country, two check digits and the form of that country's accounts, written
+# or spelled letter by letter.
 
 MOST_LETTERS_OF_A_GROUP: Final = 6
 """Longest group of letters in an account; a longer one is a word, and ends the account."""
@@ -386,23 +415,35 @@ CHECK_DIGITS: Final = 2
 
 _CUES: Final = frozenset({"iban", "ibans"})
 _GAPS: Final = frozenset({"-", "\u2013", ",", ".", *PAUSING_WORDS, *JOINING_WORDS}) - {"e", "y"}
-_ALPHABETS: Final = tuple(zip((ENGLISH, GERMAN, FRENCH, SPANISH, ITALIAN), LETTER_NAMES, strict=True))
-_LONG_NAMES: Final = tuple(frozenset(name for name in names if len(name) > 1) for names in LETTER_NAMES)
+_ALPHABETS: Final = tuple(
+    zip((ENGLISH, GERMAN, FRENCH, SPANISH, ITALIAN), LETTER_NAMES, strict=True)
+)
+_LONG_NAMES: Final = tuple(
+    frozenset(name for name in names if len(name) > 1) for names in LETTER_NAMES
+)
 _PARTS: Final = re.compile(r"(\d+)!")
 
 
 class _Spelling:
     """The letters and digits of a text from some word on, word by word."""
 
-    def __init__(self, words: Words, digits: Digits, language: int, names: Mapping[str, str]) -> None:
-        """Reads letters by their names in one language; without a language, letters by themselves."""
+    def __init__(
+        self, words: Words, digits: Digits, language: int, names: Mapping[str, str]
+    ) -> None:
+        """Reads letters by their names in one language; without a language, letters by
+        themselves.
+        """
         self._words = words
         self._language = language
         self._names = names
-        self._groups: dict[int, Group] = {group.first: group for run in digits.runs for group in run.groups}
+        self._groups: dict[int, Group] = {
+            group.first: group for run in digits.runs for group in run.groups
+        }
 
     def part(self, index: int) -> tuple[str, int] | None:
-        """The characters of the word at an index, and the index of its last word; None when it has none."""
+        """The characters of the word at an index, and the index of its last word; None when it has
+        none.
+        """
         word = self._words.all[index]
         group = self._groups.get(index)
         if group is not None and group.languages & self._language:
@@ -412,12 +453,19 @@ class _Spelling:
         if word.kind is not WordKind.WORD:
             return None
         names = self._names
-        if names and (of_two := names.get(f"{word.text}_{_text(self._words, index + 1)}")) is not None:
+        if (
+            names
+            and (of_two := names.get(f"{word.text}_{_text(self._words, index + 1)}")) is not None
+        ):
             return of_two, index + 1
         letters = names.get(word.text) or SPELLING_WORDS.get(word.text, word.text)
         if len(letters) == 1:
             return letters, self._end_of_example(index, letters)
-        return (letters, index) if letters.isascii() and len(letters) <= MOST_LETTERS_OF_A_GROUP else None
+        return (
+            (letters, index)
+            if letters.isascii() and len(letters) <= MOST_LETTERS_OF_A_GROUP
+            else None
+        )
 
     def _end_of_example(self, index: int, letter: str) -> int:
         """The last word of a letter with an example: "d wie Dora", "b as in bravo"."""
@@ -430,7 +478,9 @@ class _Spelling:
 
     def next(self, index: int) -> int | None:
         """The index of the next word after pauses and dashes; None when something other follows."""
-        for following in range(index + 1, min(index + 2 + MAX_IBAN_GAP_WORDS, len(self._words.all))):
+        for following in range(
+            index + 1, min(index + 2 + MAX_IBAN_GAP_WORDS, len(self._words.all))
+        ):
             if self._words.all[following].text not in _GAPS:
                 return following
         return None
@@ -458,10 +508,16 @@ def find_ibans(words: Words, digits: Digits) -> Iterator[Span]:
 
 @cache
 def beginnings() -> frozenset[str]:
-    """Words with which an account can begin: countries that have accounts, and letters of which they may be spelled."""
+    """Words with which an account can begin: countries that have accounts, and letters of which
+    they may be spelled.
+    """
     letters = [*ascii_lowercase]
-    countries = [one + other for one in letters for other in letters if _length((one + other).upper())]
-    return frozenset({*letters, *countries, *SPELLING_WORDS, *(name for names in LETTER_NAMES for name in names)})
+    countries = [
+        one + other for one in letters for other in letters if _length((one + other).upper())
+    ]
+    return frozenset(
+        {*letters, *countries, *SPELLING_WORDS, *(name for names in LETTER_NAMES for name in names)}
+    )
 
 
 def _last_of_account(words: Words, spelling: _Spelling, first: int) -> int | None:
@@ -475,7 +531,9 @@ def _last_of_account(words: Words, spelling: _Spelling, first: int) -> int | Non
         if not length and len(account) >= 2:  # the letters of the country
             length = _length(account[:2])
         beginning = account[:4]
-        if (len(account) >= 2 and not length) or (beginning[2:] and not beginning[2:].isdecimal()):  # as above
+        if (len(account) >= 2 and not length) or (
+            beginning[2:] and not beginning[2:].isdecimal()
+        ):  # as above
             return None
         if len(account) >= length > 0:
             break
@@ -505,10 +563,11 @@ def _length(country: str) -> int:
     return 4 + sum(int(count) for count in _PARTS.findall(facts["bban"])) if "bban" in facts else 0
 
 
-# Finds telephone numbers: with a country code, written as one, or dictated digits that the words around name.
+# Finds telephone numbers: with a country code, written as one, or dictated digits that the words
+# around name.
 #
-# Any other number may as well be an order's or a code. It counts only where the text has nothing else, as in an
-# answer.
+# Any other number may as well be an order's or a code. It counts only where the text has nothing
+# else, as in an answer.
 
 FEWEST_PHONE_DIGITS: Final = 7
 FEWEST_WITH_COUNTRY: Final = 8
@@ -516,10 +575,12 @@ FEWEST_WITHOUT_A_WORD: Final = 9
 MOST_PHONE_DIGITS: Final = 15
 """Most digits of a telephone number in E.164."""
 MOST_DIGITS_OF_A_RUN: Final = 200
-"""Most consecutive digits with nothing but pauses between them; more are a table, which nobody dictates."""
+"""Most consecutive digits with nothing but pauses between them; more are a table, which nobody
+dictates.
+"""
 NEAR_WORDS: Final = 8
-"""Greatest distance of a word that names a number's meaning: chosen on the labelled sentences of `tests/redaction`, as are the
-next ones.
+"""Greatest distance of a word that names a number's meaning: chosen on the labelled sentences of
+`tests/redaction`, as are the next ones.
 """
 NEAR_WORDS_OF_OTHERS: Final = 5
 MOST_BARE_WORDS: Final = 8
@@ -539,7 +600,9 @@ _USUAL_GROUPS: Final = (
     [3, 7],
     [2, 4, 4],
 )
-"""Groups in which countries write numbers that need not begin with a 0: 612 345 678, 347 123 4567, 91 123 45 67."""
+"""Groups in which countries write numbers that need not begin with a 0: 612 345 678, 347 123 4567,
+91 123 45 67.
+"""
 
 
 class _Plan(NamedTuple):
@@ -574,11 +637,17 @@ class PhoneFinder:
         """Prepares the rules of the countries.
 
         Args:
-            regions: Two-letter codes of countries whose numbers are known without their code. Unknown ones have no numbers.
+            regions: Two-letter codes of countries whose numbers are known without their code.
+                Unknown ones have no numbers.
         """
         self._plans = tuple(plan for plan in map(_plan, regions) if plan is not None)
         self._american = next(
-            (region for region in regions if phonenumbers.country_code_for_region(region) == _NORTH_AMERICA), None
+            (
+                region
+                for region in regions
+                if phonenumbers.country_code_for_region(region) == _NORTH_AMERICA
+            ),
+            None,
         )
 
     def find(self, words: Words, digits: Digits) -> Iterator[Span]:
@@ -593,7 +662,9 @@ class PhoneFinder:
                 first = first + 1 if last is None else last + 1
 
     def _last_of_phone(self, words: Words, run: Run, first: int, *, is_table: bool) -> int | None:
-        """The last group of the number that begins at a group; a number by its own form comes before one that words name."""
+        """The last group of the number that begins at a group; a number by its own form comes
+        before one that words name.
+        """
         lasts = _candidates(run, first, is_table=is_table)
         for last in lasts:
             if self._is_one(words, run, first, last):
@@ -608,17 +679,24 @@ class PhoneFinder:
         number = run.digits(first, last)
         if _has_country_code(words, run.groups[first].first, number):
             return True
-        if not FEWEST_WITHOUT_A_WORD <= len(number) <= MOST_PHONE_DIGITS or _is_marked(words, run, first):
+        if not FEWEST_WITHOUT_A_WORD <= len(number) <= MOST_PHONE_DIGITS or _is_marked(
+            words, run, first
+        ):
             return False
         is_spoken = run.is_spoken(first, last)
         is_in_groups = last > first and not is_spoken
-        if is_in_groups and self._american is not None and _has_groups(run, first, last, _NORTH_AMERICAN_GROUPS):
+        if (
+            is_in_groups
+            and self._american is not None
+            and _has_groups(run, first, last, _NORTH_AMERICAN_GROUPS)
+        ):
             is_possible = _is_possible(number, self._american)
             return is_possible and not _is_of_something_else(words, run.groups[first].first)
         is_dictated = is_in_groups or is_spoken or _is_bare(words, run)
         if not is_dictated or _said(words, run, first, last) is False:
             return False
-        # Many a row of numbers is as long as a telephone's: without a 0 in front the groups have to be a telephone's too.
+        # Many a row of numbers is as long as a telephone's: without a 0 in front the groups have to
+        # be a telephone's too.
         has_groups = not is_in_groups or all(map(_is_single, run.groups[first : last + 1]))
         is_usual = has_groups or _has_groups(run, first, last, _USUAL_GROUPS)
         return any(
@@ -633,17 +711,26 @@ def _plan(region: str) -> _Plan | None:
     if metadata is None or metadata.general_desc is None:
         return None
     is_american = metadata.country_code == _NORTH_AMERICA
-    return _Plan(region, metadata.national_prefix == "0", is_american, frozenset(metadata.general_desc.possible_length))
+    return _Plan(
+        region,
+        metadata.national_prefix == "0",
+        is_american,
+        frozenset(metadata.general_desc.possible_length),
+    )
 
 
 def _candidates(run: Run, first: int, *, is_table: bool) -> list[int]:
-    """Last groups of numbers that may begin at a group, the longest number first. In a table they have no pauses inside."""
+    """Last groups of numbers that may begin at a group, the longest number first. In a table they
+    have no pauses inside.
+    """
     if not run.pauses[first] and _is_single(run.groups[first]):
         return []
     lasts, count = [], 0
     for index in range(first, len(run.groups)):
         count += len(run.groups[index].digits)
-        if count > MOST_PHONE_DIGITS + len(_COUNTRY_PREFIXES[-1]) or (is_table and index > first and run.pauses[index]):
+        if count > MOST_PHONE_DIGITS + len(_COUNTRY_PREFIXES[-1]) or (
+            is_table and index > first and run.pauses[index]
+        ):
             break
         is_end = index + 1 == len(run.groups) or run.pauses[index + 1]
         if count >= FEWEST_PHONE_DIGITS and (is_end or not _is_single(run.groups[index + 1])):
@@ -652,9 +739,15 @@ def _candidates(run: Run, first: int, *, is_table: bool) -> list[int]:
 
 
 def _has_country_code(words: Words, begin: int, number: str) -> bool:
-    """Whether a number has its country's code: +49, plus four nine, or 0049, which may also begin something else."""
-    if words.is_at(begin - 1, PLUS) or (words.is_at(begin - 1, {"("}) and words.is_at(begin - 2, PLUS)):
-        return FEWEST_WITH_COUNTRY <= len(number) <= MOST_PHONE_DIGITS and _is_possible(f"+{number}", None)
+    """Whether a number has its country's code: +49, plus four nine, or 0049, which may also begin
+    something else.
+    """
+    if words.is_at(begin - 1, PLUS) or (
+        words.is_at(begin - 1, {"("}) and words.is_at(begin - 2, PLUS)
+    ):
+        return FEWEST_WITH_COUNTRY <= len(number) <= MOST_PHONE_DIGITS and _is_possible(
+            f"+{number}", None
+        )
     for prefix in _COUNTRY_PREFIXES:
         full = number.removeprefix(prefix)
         if full != number and FEWEST_WITH_COUNTRY <= len(full) <= MOST_PHONE_DIGITS:
@@ -695,7 +788,9 @@ def _span(words: Words, run: Run, first: int, last: int) -> Span:
 
 
 def _is_of_something_else(words: Words, begin: int) -> bool:
-    """Whether the words just before name something else; a number in the form of a telephone's needs more than a hint."""
+    """Whether the words just before name something else; a number in the form of a telephone's
+    needs more than a hint.
+    """
     for near in words.before(begin, NEAR_WORDS_OF_OTHERS):
         if near.is_beyond_sentence or near.text in PHONE_WORDS:
             return False
@@ -705,14 +800,16 @@ def _is_of_something_else(words: Words, begin: int) -> bool:
 
 
 def _said(words: Words, run: Run, first: int, last: int) -> bool | None:
-    """Whether the words around call it a telephone number; False for something else, None when no word decides. The nearest
-    word before it decides.
+    """Whether the words around call it a telephone number; False for something else, None when no
+    word decides. The nearest word before it decides.
     """
     if words.texts.isdisjoint(WORDS_ABOUT_NUMBERS) and not words.has_german_number:
         return None
     begin, end = run.groups[first].first, run.groups[last].last
     for near in words.before(begin, NEAR_WORDS):
-        if near.text in PHONE_WORDS or (near.text == "code" and words.is_at(near.place - 1, CODES_OF_A_PLACE)):
+        if near.text in PHONE_WORDS or (
+            near.text == "code" and words.is_at(near.place - 1, CODES_OF_A_PLACE)
+        ):
             return True
         if _is_something_else(near.text) and not _is_where_it_stands(words, near):
             return False
@@ -729,7 +826,9 @@ def _said(words: Words, run: Run, first: int, last: int) -> bool | None:
 
 
 def _is_something_else(text: str) -> bool:
-    """Whether it names something that has a number and is no telephone: order, Bestellung, Mitgliedsnummer."""
+    """Whether it names something that has a number and is no telephone: order, Bestellung,
+    Mitgliedsnummer.
+    """
     return text in NO_PHONE_WORDS or (
         text.endswith(GERMAN_NUMBER) and text not in PHONE_WORDS and text != GERMAN_NUMBER
     )
@@ -746,7 +845,11 @@ def _is_bare(words: Words, run: Run) -> bool:
     begin, end = run.groups[0].first, run.groups[-1].last
     if begin > MOST_BARE_WORDS or len(words.all) - end > MOST_BARE_WORDS:
         return False
-    around = [word for word in (*words.all[:begin], *words.all[end + 1 :]) if word.kind is not WordKind.SIGN]
+    around = [
+        word
+        for word in (*words.all[:begin], *words.all[end + 1 :])
+        if word.kind is not WordKind.SIGN
+    ]
     return all(word.text in WORDS_OF_AN_ANSWER for word in around)
 
 

@@ -13,7 +13,14 @@ from consumers.engine.effects import Count
 from consumers.engine.redaction.dates import WORDS_ABOUT_BIRTHS, find_birth_dates, has_numeric_date
 from consumers.engine.redaction.emails import find_emails
 from consumers.engine.redaction.languages import MAY_BEGIN_A_NUMBER
-from consumers.engine.redaction.numbers import CHECK_DIGITS, Digits, PhoneFinder, beginnings, find_cards, find_ibans
+from consumers.engine.redaction.numbers import (
+    CHECK_DIGITS,
+    Digits,
+    PhoneFinder,
+    beginnings,
+    find_cards,
+    find_ibans,
+)
 from consumers.engine.redaction.numbers import FEWEST_CARD_DIGITS as FEWEST_OF_A_CARD
 from consumers.engine.redaction.numbers import FEWEST_PHONE_DIGITS as FEWEST_OF_A_PHONE
 from consumers.engine.redaction.vocabulary import (
@@ -29,7 +36,8 @@ from schemas.closed_sets import CUSTOM, Detector
 from schemas.goals.patterns import compiled
 from schemas.redaction import RedactionRules, tag_of
 
-# Decides from a few signs in a text which personal data it may hold, so that most texts are never read word by word.
+# Decides from a few signs in a text which personal data it may hold, so that most texts are never
+# read word by word.
 
 FEWEST_DIGITS: Final = 4
 
@@ -60,7 +68,9 @@ def may_hold_any(text: str) -> bool:
     if "@" in text or sum(map(len, _NUMBERS.findall(text))) >= FEWEST_DIGITS:
         return True
     lower = text.lower()
-    if "at)" in lower or "at]" in lower or _AT_A_DOMAIN.search(lower) is not None:  # jane[at]example.com
+    if (
+        "at)" in lower or "at]" in lower or _AT_A_DOMAIN.search(lower) is not None
+    ):  # jane[at]example.com
         return True
     if "birth" in lower or "d.o.b" in lower:
         return True
@@ -73,7 +83,8 @@ def may_hold_any(text: str) -> bool:
 
 
 def possible_detectors(text: str) -> frozenset[Detector]:
-    """The detectors that may find something in a text for which `may_hold_any` is true. All others find nothing in it.
+    """The detectors that may find something in a text for which `may_hold_any` is true. All others
+    find nothing in it.
 
     Example:
         >>> possible_detectors("departure time: 08:15")
@@ -99,20 +110,24 @@ def possible_detectors(text: str) -> frozenset[Detector]:
     return frozenset(possible)
 
 
-# Removes personal data from texts before they leave the engine. Scores are computed on the original words.
+# Removes personal data from texts before they leave the engine. Scores are computed on the original
+# words.
 #
-# Each finding is replaced by its type in brackets, and no search looks into those again: redacting twice is redacting
-# once.
+# Each finding is replaced by its type in brackets, and no search looks into those again: redacting
+# twice is redacting once.
 
 MAX_ROUNDS: Final = 10
-"""Most searches of a text: it is searched again after each replacement; the second search nearly always finds nothing."""
+"""Most searches of a text: it is searched again after each replacement; the second search nearly
+always finds nothing.
+"""
 LEAST_NUMBER: Final = 100_000
 """Smallest number with enough digits to be a finding."""
 MOST_NUMBER: Final = 10**40
 """Largest number with few enough digits to be a finding."""
 MAX_CHARS: Final = 20_000
-"""Characters that are searched of one text, or of the texts of one JSON value: twenty minutes of talk without an answer. The rest is
-left out and replaced by `TOO_LONG`. So many digits take 40 ms, a text made to be slow takes 0.2 s.
+"""Characters that are searched of one text, or of the texts of one JSON value: twenty minutes of
+talk without an answer. The rest is left out and replaced by `TOO_LONG`. So many digits take 40 ms,
+a text made to be slow takes 0.2 s.
 """
 TOO_LONG: Final = "[TOO_LONG]"
 MARGIN_CHARS: Final = 400
@@ -122,7 +137,13 @@ _SEALED: Final = re.compile(r"\[[A-Z][A-Z_]{1,39}\]")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\W]+")
 _KEYS_OF_A_PLACE: Final = 2
 """Keys above a value that give it a meaning: its own and the one around."""
-_IN_ORDER: Final = (Detector.EMAIL, Detector.IBAN, Detector.CARD, Detector.BIRTH_DATE, Detector.PHONE)
+_IN_ORDER: Final = (
+    Detector.EMAIL,
+    Detector.IBAN,
+    Detector.CARD,
+    Detector.BIRTH_DATE,
+    Detector.PHONE,
+)
 """The most certain detector first, so that no other takes a part of its finding."""
 
 
@@ -141,8 +162,12 @@ class Redactor:
         self.counts: Counter[str] = Counter()
         self.looked_at_chars = 0
         self._phones = PhoneFinder(self.rules.phone_regions)
-        self._detectors = tuple(detector for detector in _IN_ORDER if detector in self.rules.detectors)
-        self._patterns = {tag_of(name): compiled(pattern) for name, pattern in self.rules.patterns.items()}
+        self._detectors = tuple(
+            detector for detector in _IN_ORDER if detector in self.rules.detectors
+        )
+        self._patterns = {
+            tag_of(name): compiled(pattern) for name, pattern in self.rules.patterns.items()
+        }
 
     def redact(self, text: str) -> str:
         """The text with each finding replaced by its type.
@@ -158,7 +183,8 @@ class Redactor:
         return self._redact(text, "")
 
     def beginning(self, text: str, most: int, key: str = "") -> str:
-        """The redacted text up to about `most` characters. No finding is cut in its middle and so overlooked.
+        """The redacted text up to about `most` characters. No finding is cut in its middle and so
+        overlooked.
 
         Args:
             text: The text.
@@ -178,22 +204,32 @@ class Redactor:
         return redacted[: max(0, min(most, certain))]
 
     def redact_value(self, value: Any) -> Any:
-        """A JSON value of the same shape. Texts are redacted, keys too, and numbers that are personal data become texts.
+        """A JSON value of the same shape. Texts are redacted, keys too, and numbers that are
+        personal data become texts.
 
-        A key explains its value, as words before it would: ten digits under `phone` are a telephone number.
+        A key explains its value, as words before it would: ten digits under `phone` are a telephone
+        number.
 
         Example:
             >>> Redactor().redact_value({"customer": {"phone": 4155550123, "seats": 2}})
             {'customer': {'phone': '[PHONE]', 'seats': 2}}
         """
-        return _Value(self._redact, self.is_worth_a_look).redacted(value, ()) if self.rules.enabled else value
+        return (
+            _Value(self._redact, self.is_worth_a_look).redacted(value, ())
+            if self.rules.enabled
+            else value
+        )
 
     def is_worth_a_look(self, text: str) -> bool:
-        """Whether the text can hold a finding; otherwise redacting it changes nothing and costs nothing."""
+        """Whether the text can hold a finding; otherwise redacting it changes nothing and costs
+        nothing.
+        """
         return self.rules.enabled and (bool(self._patterns) or may_hold_any(text))
 
     def _redact(self, text: str, lead: str) -> str:
-        """Searches until nothing is found. `lead` are words before the text that are no part of it."""
+        """Searches until nothing is found. `lead` are words before the text that are no
+        part of it.
+        """
         for _ in range(MAX_ROUNDS):
             redacted = self._look(text, lead)
             if redacted == text:
@@ -222,7 +258,9 @@ class Redactor:
             places = map(words.origin, self._found(detector, words, digits))
             found = [span for span in places if span.end > len(lead)]
             if found:
-                inside = (Span(max(0, span.start - len(lead)), span.end - len(lead)) for span in found)
+                inside = (
+                    Span(max(0, span.start - len(lead)), span.end - len(lead)) for span in found
+                )
                 text = self._replaced(text, inside, tag_of(detector), detector.value)
                 words = digits = possible = None
         return text
@@ -253,7 +291,9 @@ class Redactor:
 class _Value:
     """A JSON value on its way through a redactor, which searches so much of it and no more."""
 
-    def __init__(self, redact: Callable[[str, str], str], is_worth_a_look: Callable[[str], bool]) -> None:
+    def __init__(
+        self, redact: Callable[[str, str], str], is_worth_a_look: Callable[[str], bool]
+    ) -> None:
         self._redact = redact
         self._is_worth_a_look = is_worth_a_look
         self._left = MAX_CHARS
@@ -306,19 +346,28 @@ class _Value:
 
 def _words_of(keys: tuple[str, ...]) -> str:
     """Keys as words before their value: `dateOfBirth` is "date of birth: "."""
-    # No search reads further back for a value's meaning, and a producer may have keys of any length.
-    return " ".join(_HUMP.sub(" ", _SEALED.sub(" ", key[-MARGIN_CHARS:])).strip() for key in keys) + ": "
+    # No search reads further back for a value's meaning, and a producer may have keys of any
+    # length.
+    return (
+        " ".join(_HUMP.sub(" ", _SEALED.sub(" ", key[-MARGIN_CHARS:])).strip() for key in keys)
+        + ": "
+    )
 
 
 def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
-    """Findings of a pattern outside of earlier tags; a finding that reaches into a tag includes all of it."""
+    """Findings of a pattern outside of earlier tags; a finding that reaches into a tag includes all
+    of it.
+    """
     sealed = [Span(*found.span()) for found in _SEALED.finditer(text)]
     end = first = 0
     for found in pattern.finditer(text):
         start, stop = found.span()
         while first < len(sealed) and sealed[first].end <= start:
             first += 1
-        touched = list(takewhile(lambda each: each.start < stop, sealed[first : first + stop - start + 1]))  # noqa: B023  # used at once
+        touched = list(
+            # used at once
+            takewhile(lambda each: each.start < stop, sealed[first : first + stop - start + 1])  # noqa: B023
+        )
         known = sum(min(each.end, stop) - max(each.start, start) for each in touched)
         if stop - start == known or start < end:
             continue
@@ -330,15 +379,19 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
 
 # Redacts the texts of one call: each once, and no step of the call more than a bound.
 #
-# The same words leave the engine several times: in questions to judges, in the rows of words, and in the transcript. The call keeps
-# each text and each tool's value in which something was searched for, so that the next reader does not search it again.
+# The same words leave the engine several times: in questions to judges, in the rows of words, and
+# in the transcript. The call keeps each text and each tool's value in which something was searched
+# for, so that the next reader does not search it again.
 
 MAX_CHARS_PER_STEP: Final = 20_000
-"""Characters that one step of a call searches closely: 40 ms of digits, 0.2 s at worst. A turn with tools has a few thousand, and most of
-its texts hold nothing and end at a glance. A transcript goes on in the next step; the rest of a question to judges is left out.
+"""Characters that one step of a call searches closely: 40 ms of digits, 0.2 s at worst. A turn with
+tools has a few thousand, and most of its texts hold nothing and end at a glance. A transcript goes
+on in the next step; the rest of a question to judges is left out.
 """
 MAX_KEPT_TEXTS: Final = 4_096
-"""Texts and values whose redaction is kept: two sides of 1,000 turns, and as many that have changed since."""
+"""Texts and values whose redaction is kept: two sides of 1,000 turns, and as many that have changed
+since.
+"""
 _DIGEST_BYTES: Final = 16
 _OF_A_VALUE: Final = b"\0"
 _JSON: Final = b"\0"
@@ -348,7 +401,8 @@ class CallRedactor:
     """A redactor for one call. Texts beyond the bound of a step become `TOO_LONG`.
 
     Attributes:
-        left_chars: Characters that the step may still redact. A step folds a record, lets time pass, or goes on with the close.
+        left_chars: Characters that the step may still redact. A step folds a record, lets time
+            pass, or goes on with the close.
         texts_left_out: Number of texts left out since the last `drain_counts`.
     """
 
@@ -435,5 +489,10 @@ def _digest(text: bytes) -> bytes:
 def _digest_of(value: Any) -> bytes:
     """Of a JSON value; a text as a value is redacted otherwise than as a text."""
     return _digest(
-        _OF_A_VALUE + (value.encode(errors="surrogatepass") if isinstance(value, str) else _JSON + to_json(value))
+        _OF_A_VALUE
+        + (
+            value.encode(errors="surrogatepass")
+            if isinstance(value, str)
+            else _JSON + to_json(value)
+        )
     )

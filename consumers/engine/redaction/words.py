@@ -10,14 +10,16 @@ from unicodedata import is_normalized, normalize
 
 from consumers.engine.redaction.languages import NUMBER_WORDS
 
-# A text in plain characters. Full-width digits, letters with loose accents and characters that nobody sees would hide
-# what they spell.
+# A text in plain characters. Full-width digits, letters with loose accents and characters that
+# nobody sees would hide what they spell.
 
 _MARKS: Final = "\u0300-\u036f"
 _UNSEEN: Final = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff"
 _FIRST_UNSEEN: Final = re.compile(f"[{_UNSEEN}]")
 _FIRST_MARK: Final = re.compile(f"[{_MARKS}]")
-_NOT_PLAIN: Final = re.compile(rf"[{_UNSEEN}]|(?:[^\x00-\x7f]|[A-Za-z](?=[{_MARKS}]))[{_MARKS}]{{0,9}}")
+_NOT_PLAIN: Final = re.compile(
+    rf"[{_UNSEEN}]|(?:[^\x00-\x7f]|[A-Za-z](?=[{_MARKS}]))[{_MARKS}]{{0,9}}"
+)
 _AS_THEY_ARE: Final = frozenset({"\u2026"})
 """Characters whose plain form says something else: an ellipsis is no end of three sentences."""
 _FRACTION: Final = "\u2044"
@@ -28,7 +30,8 @@ class Plain(NamedTuple):
 
     Attributes:
         text: The text.
-        begins: Place in the original of each character's beginning; None when the places are the same.
+        begins: Place in the original of each character's beginning; None when the places are the
+            same.
         ends: Place of its end.
     """
 
@@ -88,7 +91,8 @@ _WORD: Final = re.compile(
     r"(?P<SEALED>\[[A-Z][A-Z_]{1,39}\])|(?P<NUMBER>\d+)|(?P<WORD>[^\W\d_]+(?:['\u2019][^\W\d_]+)?)"
     r"|(?P<AT>[(\[{<]\s?(?i:at|ät|arobase|arroba|chiocciola)\s?[)\]}>])"
     r"|(?P<DOT>[(\[{<]\s?(?i:dot|punkt|point|punto)\s?[)\]}>])"
-    r"|(?P<SIGN>\\[nrt]|</?[A-Za-z]{1,10}/?>|[^\w\s]|_)"  # an end of a line as JSON and messages write it; markup
+    # an end of a line as JSON and messages write it; markup
+    r"|(?P<SIGN>\\[nrt]|</?[A-Za-z]{1,10}/?>|[^\w\s]|_)"
 )
 _NO_DICTATION: Final = re.compile(
     r"(?<![\d:])\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?![\d:])"  # times
@@ -126,7 +130,9 @@ class Word(NamedTuple):
 
 
 class Near(NamedTuple):
-    """A word near another: its index, its distance in words, and whether a sentence ends in between."""
+    """A word near another: its index, its distance in words, and whether a sentence ends in
+    between.
+    """
 
     place: int
     text: str
@@ -184,7 +190,8 @@ class Words:
         return any(text.endswith(GERMAN_NUMBER) for text in self.texts)
 
     def before(self, index: int, most: int) -> Iterator[Near]:
-        """The words before one, the nearest first. Numbers, signs and tags are passed and not counted.
+        """The words before one, the nearest first. Numbers, signs and tags are passed and not
+        counted.
 
         So the distance of words does not change when something between them is redacted.
         """

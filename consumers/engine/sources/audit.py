@@ -1,4 +1,6 @@
-"""What the agent's audit log says of a call, and the call's own events, which every input may carry."""
+"""What the agent's audit log says of a call, and the call's own events, which every input may
+carry.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -59,7 +61,9 @@ def _fallback(_event: AuditFallback) -> tuple[Fallback]:
 
 
 def _llm_call(event: AuditLlmCall) -> tuple[EvaElement | Findings, ...]:
-    """One step of the model: the agent waits for all of it. A step without words in its answer was a tool call."""
+    """One step of the model: the agent waits for all of it. A step without words in its answer was
+    a tool call.
+    """
     if event.latency_ms is None and event.usage is None:
         return UNREAD_ENTRY
     findings, at_s = Findings(InputSource.AUDIT), int(event.timestamp) / 1000
@@ -67,7 +71,9 @@ def _llm_call(event: AuditLlmCall) -> tuple[EvaElement | Findings, ...]:
         said = event.value.get("response") if isinstance(event.value, Mapping) else event.value
         stage = Stage.LLM_LAST_SENTENCE if said else Stage.TOOL_REQUEST
         seconds = event.latency_ms * MS if is_number(event.latency_ms) else event.latency_ms
-        findings.took("llm_call latency_ms", stage, StageSource.AUDIT, seconds, end_s=at_s, model=event.model)
+        findings.took(
+            "llm_call latency_ms", stage, StageSource.AUDIT, seconds, end_s=at_s, model=event.model
+        )
     if event.usage is not None:
         findings.used_tokens("llm_call usage", at_s, 2, event.model, event.usage)
     return (*UNREAD_ENTRY, findings)
@@ -101,7 +107,11 @@ def _started(event: CallStarted) -> tuple[Started]:
 def _ended(event: CallEnded) -> tuple[Ended]:
     return (
         Ended(
-            event.reason, event.final_state, event.final_state_hash, event.response_latencies_ms, event.awaits_record
+            event.reason,
+            event.final_state,
+            event.final_state_hash,
+            event.response_latencies_ms,
+            event.awaits_record,
         ),
     )
 
@@ -127,7 +137,11 @@ def _details(event: TurnDetails) -> tuple[Detailed]:
 def _retrieval(info: RagRetrieval) -> Mapping[str, object]:
     """The fields of the format alone, in its order."""
     chunks = [
-        {"document_id": each.document_id, "chunk_id": each.chunk_id, "vector_distance": each.vector_distance}
+        {
+            "document_id": each.document_id,
+            "chunk_id": each.chunk_id,
+            "vector_distance": each.vector_distance,
+        }
         for each in info.chunks
     ]
     return {
@@ -147,7 +161,9 @@ RULES: Final[Mapping[type, EventRule]] = {
     AuditUser: EventRule(_user),
     AuditAssistant: EventRule(_assistant),
     AuditFallback: EventRule(_fallback, is_kept=False),
-    AuditLlmCall: EventRule(_llm_call, is_kept=False),  # the largest of all events, and only numbers of it are kept
+    AuditLlmCall: EventRule(
+        _llm_call, is_kept=False
+    ),  # the largest of all events, and only numbers of it are kept
     AuditToolCall: EventRule(_tool_call),
     AuditToolResponse: EventRule(_tool_response),
     CallStarted: EventRule(_started, is_of_a_stream=False),

@@ -1,6 +1,8 @@
-"""Deepgram's voice agent: messages of its socket, with the `conversation_id` and the `timestamp` that the sender adds. Pure.
+"""Deepgram's voice agent: messages of its socket, with the `conversation_id` and the `timestamp`
+that the sender adds. Pure.
 
-They have no time of their own, and none says that the caller fell silent: the caller's words are the ruling that the turn is over.
+They have no time of their own, and none says that the caller fell silent: the caller's words are
+the ruling that the turn is over.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,10 +25,30 @@ from schemas.units import MS_PER_SECOND
 
 _TYPES: Final = frozenset(
     {
-        *("Welcome", "SettingsApplied", "ConversationText", "History", "UserStartedSpeaking", "EndOfThought"),
+        *(
+            "Welcome",
+            "SettingsApplied",
+            "ConversationText",
+            "History",
+            "UserStartedSpeaking",
+            "EndOfThought",
+        ),
         *("AgentThinking", "AgentStartedSpeaking", "AgentAudioDone", "LatencyReport"),
-        *("FunctionCallRequest", "FunctionCallResponse", "FunctionCallCancelled", "FunctionCalling"),
-        *("PromptUpdated", "SpeakUpdated", "ThinkUpdated", "ListenUpdated", "InjectionRefused", "Error", "Warning"),
+        *(
+            "FunctionCallRequest",
+            "FunctionCallResponse",
+            "FunctionCallCancelled",
+            "FunctionCalling",
+        ),
+        *(
+            "PromptUpdated",
+            "SpeakUpdated",
+            "ThinkUpdated",
+            "ListenUpdated",
+            "InjectionRefused",
+            "Error",
+            "Warning",
+        ),
     }
 )
 
@@ -57,16 +79,23 @@ def _agent(event: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
             yield from _waited(event, time_ms)
         case "FunctionCallRequest":
             for each in listed_in(event.get("functions")):
-                known = {"function_name": each.get("name"), "arguments": parsed(each.get("arguments"))}
+                known = {
+                    "function_name": each.get("name"),
+                    "arguments": parsed(each.get("arguments")),
+                }
                 yield tool_event("in_progress", time_ms, each.get("id"), **known)
         case "FunctionCallResponse":
             known = {"function_name": event.get("name"), "result": parsed(event.get("content"))}
             yield tool_event("completed", time_ms, event.get("id"), **known)
         case "FunctionCallCancelled":
             for each in listed_in(event.get("functions")):
-                yield tool_event("cancelled", time_ms, each.get("id"), function_name=each.get("name"))
+                yield tool_event(
+                    "cancelled", time_ms, each.get("id"), function_name=each.get("name")
+                )
         case "Error":
-            yield error_event(time_ms, event.get("description") or event.get("message") or event.get("code"))
+            yield error_event(
+                time_ms, event.get("description") or event.get("message") or event.get("code")
+            )
 
 
 def _waited(event: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
@@ -74,7 +103,11 @@ def _waited(event: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
     total_s, spoke_s = number_in(event.get("total_latency")), number_in(event.get("tts_latency"))
     thought_s = number_in(event.get("ttt_latency", event.get("ttt_text_latency")))
     if total_s:
-        yield {"type": "user_bot_latency", "timestamp": int(time_ms), "data": {"latency_seconds": total_s}}
+        yield {
+            "type": "user_bot_latency",
+            "timestamp": int(time_ms),
+            "data": {"latency_seconds": total_s},
+        }
     voiced_ms = (spoke_s or 0.0) * MS_PER_SECOND
     if voiced_ms > 0:
         yield service_latency("TTS", time_ms - voiced_ms, voiced_ms)
@@ -83,6 +116,10 @@ def _waited(event: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
         yield service_latency("LLM", time_ms - voiced_ms - thought_ms, thought_ms)
 
 
-_NEEDED: Final = dict.fromkeys(("type", "conversation_id", "timestamp", "functions", "id", "name", "content"))
+_NEEDED: Final = dict.fromkeys(
+    ("type", "conversation_id", "timestamp", "functions", "id", "name", "content")
+)
 
-FRAMEWORK: Final = Framework("deepgram", _owns, _told, signs={"type": None}, needed=lambda _: _NEEDED)
+FRAMEWORK: Final = Framework(
+    "deepgram", _owns, _told, signs={"type": None}, needed=lambda _: _NEEDED
+)

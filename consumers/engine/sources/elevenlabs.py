@@ -1,4 +1,6 @@
-"""What a real ElevenLabs agent says of a call: its live events, how they belong together, and the record of the call afterwards."""
+"""What a real ElevenLabs agent says of a call: its live events, how they belong together, and the
+record of the call afterwards.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -54,7 +56,9 @@ _IN_TOOLS: Final[Mapping[str, ToolState]] = {
     "success": ToolState.ANSWERED,
     "failure": ToolState.ANSWERED,
 }
-"""What a tool of an MCP server does, by its state there; in any other it does not run yet, for example because it waits for approval."""
+"""What a tool of an MCP server does, by its state there; in any other it does not run yet, for
+example because it waits for approval.
+"""
 
 
 _CLIENT: Final = "client"
@@ -69,18 +73,25 @@ def _teller(event: TimedAgentEvent) -> Teller:
 def _user(event: UserTranscript) -> tuple[RecordFollows, Said]:
     said = event.user_transcription_event
     text, at_ms = said.user_transcript.strip(), int(event.timestamp)
-    return _FOLLOWS, Said(_teller(event), text, at_ms, is_user=True, id=said.event_id, is_exact=event.is_time_exact)
+    return _FOLLOWS, Said(
+        _teller(event), text, at_ms, is_user=True, id=said.event_id, is_exact=event.is_time_exact
+    )
 
 
 def _reply(event: AgentResponse) -> tuple[RecordFollows, Said]:
     said = event.agent_response_event
     text, at_ms = said.agent_response.strip(), int(event.timestamp)
-    return _FOLLOWS, Said(_teller(event), text, at_ms, is_user=False, id=said.event_id, is_exact=event.is_time_exact)
+    return _FOLLOWS, Said(
+        _teller(event), text, at_ms, is_user=False, id=said.event_id, is_exact=event.is_time_exact
+    )
 
 
 def _correction(event: AgentResponseCorrection) -> tuple[RecordFollows, Corrected]:
     said = event.agent_response_correction_event
-    original, corrected = said.original_agent_response.strip(), said.corrected_agent_response.strip()
+    original, corrected = (
+        said.original_agent_response.strip(),
+        said.corrected_agent_response.strip(),
+    )
     return _FOLLOWS, Corrected(_teller(event), corrected, said.event_id, original)
 
 
@@ -93,35 +104,62 @@ def _interruption(event: Interruption) -> tuple[RecordFollows, CutOff]:
 def _tool(event: ToolRequested) -> tuple[RecordFollows, ToolRun]:
     tool = event.data
     return _FOLLOWS, ToolRun(
-        _teller(event), ToolState.RUNS, tool.tool_call_id, tool.tool_name, int(event.timestamp), tool.parameters,
-        tool.event_id, is_exact=event.is_time_exact,
+        _teller(event),
+        ToolState.RUNS,
+        tool.tool_call_id,
+        tool.tool_name,
+        int(event.timestamp),
+        tool.parameters,
+        tool.event_id,
+        is_exact=event.is_time_exact,
         kind=_CLIENT if event.type == "client_tool_call" else tool.tool_type or None,
-    )  # fmt: skip
+    )
 
 
 def _tool_reply(event: ToolReplied) -> tuple[RecordFollows, ToolRun]:
     """A tool that did not run has not answered."""
-    tool, state = event.data, ToolState.CANCELLED if event.data.is_called is False else ToolState.ANSWERED
+    tool, state = (
+        event.data,
+        ToolState.CANCELLED if event.data.is_called is False else ToolState.ANSWERED,
+    )
     return _FOLLOWS, ToolRun(
-        _teller(event), state, tool.tool_call_id, tool.tool_name, int(event.timestamp), tool.full_tool_result,
-        tool.event_id, is_error=bool(tool.is_error), is_withheld=tool.full_tool_result is None,
-        is_exact=event.is_time_exact, took_ms=tool.took_ms, kind=tool.tool_type or None,
-    )  # fmt: skip
+        _teller(event),
+        state,
+        tool.tool_call_id,
+        tool.tool_name,
+        int(event.timestamp),
+        tool.full_tool_result,
+        tool.event_id,
+        is_error=bool(tool.is_error),
+        is_withheld=tool.full_tool_result is None,
+        is_exact=event.is_time_exact,
+        took_ms=tool.took_ms,
+        kind=tool.tool_type or None,
+    )
 
 
 def _mcp_tool(event: McpToolCalled) -> tuple[RecordFollows, ToolRun]:
     tool, state = event.data, _IN_TOOLS.get(event.data.state, ToolState.ASKED)
     has_answered = state is ToolState.ANSWERED
     return _FOLLOWS, ToolRun(
-        _teller(event), state, tool.tool_call_id, tool.tool_name, int(event.timestamp),
-        tool.answer if has_answered else tool.parameters, is_error=tool.state == "failure",
-        is_withheld=has_answered and tool.answer is None, is_exact=event.is_time_exact, kind=_MCP,
-    )  # fmt: skip
+        _teller(event),
+        state,
+        tool.tool_call_id,
+        tool.tool_name,
+        int(event.timestamp),
+        tool.answer if has_answered else tool.parameters,
+        is_error=tool.state == "failure",
+        is_withheld=has_answered and tool.answer is None,
+        is_exact=event.is_time_exact,
+        kind=_MCP,
+    )
 
 
 def _failed(event: AgentFailed) -> tuple[AgentError | RecordFollows, ...]:
     """An error out of the past was counted when it happened, or before anybody watched."""
-    return (AgentError(InputSource.ELEVENLABS, None), _FOLLOWS) if event.is_time_exact else (_FOLLOWS,)
+    return (
+        (AgentError(InputSource.ELEVENLABS, None), _FOLLOWS) if event.is_time_exact else (_FOLLOWS,)
+    )
 
 
 def _of_no_turn(_event: TimedAgentEvent) -> tuple[RecordFollows]:
@@ -145,7 +183,9 @@ def _record(record: ConversationRecord) -> tuple[Recorded]:
             record.transcript if record.is_final else (),
             record.agent_id,
             metadata.termination_reason,
-            0 if start_s is None or duration_s is None else int((start_s + duration_s) * MS_PER_SECOND),
+            0
+            if start_s is None or duration_s is None
+            else int((start_s + duration_s) * MS_PER_SECOND),
         ),
     )
 
@@ -174,7 +214,8 @@ def _turns(record: ConversationRecord) -> tuple[RecordedTurn, ...]:
 def _turn(entries: list[_Entry]) -> RecordedTurn:
     measured = [(each.entry.role == "user", each.entry.metrics) for each in entries]
     waits_s = (seconds.get(LATENCY_METRIC, 0.0) for is_user, seconds in measured if not is_user)
-    # The first wait only: a turn with tools has several, and the caller's silence precedes none of the later ones.
+    # The first wait only: a turn with tools has several, and the caller's silence precedes none of
+    # the later ones.
     wait_s = next((seconds for seconds in waits_s if 0 < seconds <= MAX_STAGE_SECONDS), None)
     return RecordedTurn(
         user_words=plain_words(" ".join(each.user_words for each in entries if each.user_words)),
@@ -190,7 +231,9 @@ def _turn(entries: list[_Entry]) -> RecordedTurn:
 
 
 def _together(entries: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
-    """A turn with tools has several entries, and an entry after a tool may repeat earlier measurements."""
+    """A turn with tools has several entries, and an entry after a tool may repeat earlier
+    measurements.
+    """
     metrics: dict[str, float] = {}
     for seconds in entries:
         for name, elapsed in seconds.items():
@@ -201,15 +244,17 @@ def _together(entries: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
 
 
 def usage_in(entries: Iterable[object]) -> Mapping[str, TokenUsage]:
-    """Tokens of a turn by model, from `llm_usage` of its entries. Equal counts are one count repeated: requests to a model grow
-    from one to the next.
+    """Tokens of a turn by model, from `llm_usage` of its entries. Equal counts are one count
+    repeated: requests to a model grow from one to the next.
     """
     counted: list[tuple[str, TokenUsage]] = []
     for entry in entries:
         by_model = entry.get("model_usage") if isinstance(entry, Mapping) else None
         if isinstance(by_model, Mapping):
             counted += [
-                (str(model), _token_usage(each)) for model, each in by_model.items() if isinstance(each, Mapping)
+                (str(model), _token_usage(each))
+                for model, each in by_model.items()
+                if isinstance(each, Mapping)
             ]
     usage: dict[str, TokenUsage] = {}
     for model, used in dict.fromkeys(counted):
@@ -218,7 +263,10 @@ def usage_in(entries: Iterable[object]) -> Mapping[str, TokenUsage]:
 
 
 def _token_usage(counts: Mapping[str, object]) -> TokenUsage:
-    kinds = [counts.get(kind) for kind in ("input", "input_cache_read", "input_cache_write", "output_total")]
+    kinds = [
+        counts.get(kind)
+        for kind in ("input", "input_cache_read", "input_cache_write", "output_total")
+    ]
     found = [each if isinstance(each, Mapping) else {} for each in kinds]
     tokens = [int(_amount(each.get("tokens"))) for each in found]
     return TokenUsage(*tokens, *(_amount(each.get("price")) for each in found))
@@ -248,15 +296,18 @@ RULES: Final[Mapping[type, EventRule]] = {
 """How each type of its events is read."""
 
 
-# Joins the facts of one call that belong together, in any order: a correction with the corrected answer, the two
-# announcements of a client's tool, a tool's answer with its full form.
+# Joins the facts of one call that belong together, in any order: a correction with the corrected
+# answer, the two announcements of a client's tool, a tool's answer with its full form.
 
 MAX_REPLIES_OF_AN_ID: Final = 256
-"""Answers with the same id, or without one, that a correction can match; a provider gives each answer an id of its own."""
+"""Answers with the same id, or without one, that a correction can match; a provider gives each
+answer an id of its own.
+"""
 
 _WITHOUT_ID: Final = -1
-# Ranks of these words among those of the other sources, the best known first: of an answer, the part that was heard, then the
-# whole of it, as in the audit log; of the caller, the agent's transcript ranks behind that log.
+# Ranks of these words among those of the other sources, the best known first: of an answer, the
+# part that was heard, then the whole of it, as in the audit log; of the caller, the agent's
+# transcript ranks behind that log.
 _HEARD_RANK, _WRITTEN_RANK, _USER_RANK = 0, 1, 1
 
 
@@ -268,21 +319,28 @@ class _Reply(NamedTuple):
     at_ms: int
 
     def said(self, heard: str | None) -> AgentWords:
-        """The words for the timeline; `heard` is the part that was heard of an answer that the caller cut off."""
-        whole = Words(is_user=False, rank=_HEARD_RANK, ref=self.text, event_id=self.event_id, at_ms=self.at_ms)
+        """The words for the timeline; `heard` is the part that was heard of an answer that the
+        caller cut off.
+        """
+        whole = Words(
+            is_user=False, rank=_HEARD_RANK, ref=self.text, event_id=self.event_id, at_ms=self.at_ms
+        )
         if heard is None:
             return AgentWords((whole,), self.is_exact)
-        return AgentWords((whole._replace(ref=heard), whole._replace(rank=_WRITTEN_RANK)), self.is_exact)
+        return AgentWords(
+            (whole._replace(ref=heard), whole._replace(rank=_WRITTEN_RANK)), self.is_exact
+        )
 
 
 AgentFact = Said | Corrected | CutOff | ToolRun
 
 
 class AgentFacts:
-    """The agent's words and tools in one call. EVA's history has none of them, and a call with a simulated caller does not need them.
+    """The agent's words and tools in one call. EVA's history has none of them, and a call with a
+    simulated caller does not need them.
 
-    Facts that are made from the record of the conversation give way to live ones: with the first live one of a turn they leave
-    the timeline, and further ones are repeats.
+    Facts that are made from the record of the conversation give way to live ones: with the first
+    live one of a turn they leave the timeline, and further ones are repeats.
     """
 
     def __init__(self) -> None:
@@ -291,7 +349,9 @@ class AgentFacts:
 
     def repeats_live(self, event: Any) -> bool:
         """Whether the event is made from a record of which the live events are here."""
-        return self._live is not None and isinstance(event, TimedAgentEvent) and event.is_from_record
+        return (
+            self._live is not None and isinstance(event, TimedAgentEvent) and event.is_from_record
+        )
 
     def fold(self, fact: AgentFact, live: LiveCall) -> None:
         """Folds one fact."""
@@ -345,10 +405,16 @@ class _AgentStream:
     def _on_user(self, said: Said, live: LiveCall, bot: BotHistory) -> None:
         if said.text in NO_WORDS:
             return
-        words = Words(is_user=True, rank=_USER_RANK, ref=said.text, event_id=said.id, at_ms=said.at_ms)
+        words = Words(
+            is_user=True, rank=_USER_RANK, ref=said.text, event_id=said.id, at_ms=said.at_ms
+        )
         heard = AgentWords((words,), said.is_exact)
         self._keys.append(bot.from_agent(SpeechMoment.AGENT_HEARD, said.at_ms, said.id, heard))
-        if said.is_exact and not bot.machine.has_user_events and not bot.machine.was_answered(said.at_ms):
+        if (
+            said.is_exact
+            and not bot.machine.has_user_events
+            and not bot.machine.was_answered(said.at_ms)
+        ):
             live.user_fell_silent(said.at_ms, bot.machine.turn)
 
     def _on_reply(self, said: Said, live: LiveCall, bot: BotHistory) -> None:
@@ -368,7 +434,9 @@ class _AgentStream:
     def _on_correction(self, said: Corrected, bot: BotHistory) -> None:
         event_id = _WITHOUT_ID if said.id is None else said.id
         heard = self._heard.setdefault(event_id, {})
-        heard[said.instead_of] = min(heard.get(said.instead_of, said.text), said.text, key=_shortest)
+        heard[said.instead_of] = min(
+            heard.get(said.instead_of, said.text), said.text, key=_shortest
+        )
         self._correct(event_id, bot)
 
     def _correct(self, event_id: int, bot: BotHistory) -> None:

@@ -1,4 +1,6 @@
-"""The facts of a call: the one vocabulary into which each source translates its events, and which the engine reads."""
+"""The facts of a call: the one vocabulary into which each source translates its events, and which
+the engine reads.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,18 +18,23 @@ from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
 AgentTool = audit.AgentTool
 """A tool as the agent was told of it, in the contract's own shape."""
 RecordEntry = elevenlabs.RecordEntry
-"""An entry of a record, which is in the format of a transcript already; so are its two kinds of steps of tools."""
+"""An entry of a record, which is in the format of a transcript already; so are its two kinds of
+steps of tools.
+"""
 RecordedToolCall = elevenlabs.RecordedToolCall
 RecordedToolResult = elevenlabs.RecordedToolResult
 
-# A fact says what happened, in words that are the same for every source. Its time is that of its event, except where it
-# has a time of its own. Facts are small and short-lived: most are folded and dropped.
+# A fact says what happened, in words that are the same for every source. Its time is that of its
+# event, except where it has a time of its own. Facts are small and short-lived: most are folded and
+# dropped.
 
 
 class Started(NamedTuple):
-    """What is known of a call and its agent. It comes at any time, also repeatedly; None leaves a value as it is.
+    """What is known of a call and its agent. It comes at any time, also repeatedly; None leaves a
+    value as it is.
 
-    The fields are those of the contract's `call_started`. A tool of the agent keeps its shape there.
+    The fields are those of the contract's `call_started`. A tool of the agent keeps its shape
+    there.
     """
 
     pipeline_type: PipelineType | None
@@ -48,7 +55,9 @@ class Started(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The call is over. The fields are those of the contract's `call_ended`; None where it leaves one out."""
+    """The call is over. The fields are those of the contract's `call_ended`; None where it leaves
+    one out.
+    """
 
     reason: str | None
     final_state: Mapping[str, Any] | None
@@ -58,7 +67,9 @@ class Ended(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The state of the simulated caller's line; `details` says more in the caller's own words. A line that has ended ends the call."""
+    """The state of the simulated caller's line; `details` says more in the caller's own words. A
+    line that has ended ends the call.
+    """
 
     has_ended: bool
     details: object
@@ -79,8 +90,8 @@ class Layer(IntEnum):
 
 
 class Speech(NamedTuple):
-    """A side begins or ends to speak at `at_s` (epoch seconds). An end may name its start, which counts where that was lost; a start may
-    have the id of its sound, which its words have too.
+    """A side begins or ends to speak at `at_s` (epoch seconds). An end may name its start, which
+    counts where that was lost; a start may have the id of its sound, which its words have too.
     """
 
     layer: Layer
@@ -92,7 +103,9 @@ class Speech(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A piece of the bot's answer on its way to speech synthesis, or as its model wrote it. `stamp_ms` has fractions of a ms."""
+    """A piece of the bot's answer on its way to speech synthesis, or as its model wrote it.
+    `stamp_ms` has fractions of a ms.
+    """
 
     stamp_ms: float
     text: str
@@ -113,7 +126,8 @@ class Teller(IntEnum):
         LOG: The agent's audit log, which EVA reads too.
         BOT: The bot's framework.
         AGENT: A hosted agent while it runs. No sound tells of its turns, so its words do.
-        RECORD: What was made of that agent's record afterwards. It counts only where nothing came while the call ran.
+        RECORD: What was made of that agent's record afterwards. It counts only where nothing came
+            while the call ran.
     """
 
     LOG = 0
@@ -143,7 +157,8 @@ class Said(NamedTuple):
         is_cut: Whether an answer is the part that was heard before the user cut it off.
         tells_cuts: Whether the teller distinguishes such an answer from a whole one.
         is_exact: Whether the time is its own, and not only a place in the order.
-        sounded_s: A moment of their sound (epoch seconds), where the teller knows it and it is not that of the event.
+        sounded_s: A moment of their sound (epoch seconds), where the teller knows it and it is not
+            that of the event.
         is_from_record: Whether they were taken from a record of the whole call, made after its end.
         sound_id: The id of their sound, where that has one.
     """
@@ -162,8 +177,8 @@ class Said(NamedTuple):
 
 
 class Corrected(NamedTuple):
-    """A correction: `text` replaces words that came before. They are those with the id, and, if it has several, with the words
-    `instead_of`; without an id a log's newest ones of the user.
+    """A correction: `text` replaces words that came before. They are those with the id, and, if it
+    has several, with the words `instead_of`; without an id a log's newest ones of the user.
     """
 
     teller: Teller
@@ -189,7 +204,9 @@ class ToolUsed(NamedTuple):
 
 
 class ToolState(IntEnum):
-    """What a tool does from now on. One that is only asked for may wait for another, and never run."""
+    """What a tool does from now on. One that is only asked for may wait for another,
+    and never run.
+    """
 
     ASKED = 0
     RUNS = 1
@@ -206,14 +223,17 @@ class ToolRun(NamedTuple):
         call_id: The id of the use.
         name: The tool's name; None where this step does not have it.
         at_ms: When it happened.
-        value: The arguments of a tool that runs, the answer of one that has answered; None where it is not told.
+        value: The arguments of a tool that runs, the answer of one that has answered; None where it
+            is not told.
         event_id: Its place among the events of its teller; None without one.
         began_ms: Of an end, when it began to run; None where that is not told.
         is_error: Whether it failed.
-        is_withheld: Whether the teller keeps the answer back; `value` is then None, or its status alone.
+        is_withheld: Whether the teller keeps the answer back; `value` is then None, or its status
+            alone.
         is_exact: Whether the time is its own, and not only a place in the order.
         took_ms: Its time, if this step itself has it.
-        kind: Where the tool runs, in ElevenLabs' words, such as `webhook`; None where this step does not tell.
+        kind: Where the tool runs, in ElevenLabs' words, such as `webhook`; None where this step
+            does not tell.
     """
 
     teller: Teller
@@ -263,10 +283,13 @@ class Recorded(NamedTuple):
     Attributes:
         is_final: Whether the conversation is over; otherwise it was fetched too early.
         worth: Of two records the one with more is better.
-        turns: Its turns, grouped as live events are: one begins when the caller speaks after the agent has.
-        entries: The entries of a record that is final, in the format of a transcript; otherwise none.
+        turns: Its turns, grouped as live events are: one begins when the caller speaks after the
+            agent has.
+        entries: The entries of a record that is final, in the format of a transcript; otherwise
+            none.
         agent_id: The provider's id of the agent; None where the record has none.
-        ended_reason: Why the call ended, in the provider's words; None where the record does not say.
+        ended_reason: Why the call ended, in the provider's words; None where the record does not
+            say.
         ended_ms: When the call ended, in ms since 1970; 0 where the record does not say.
     """
 
@@ -311,7 +334,9 @@ class Fallback(NamedTuple):
 
 
 class EvaElement(NamedTuple):
-    """An entry of a log that EVA reads and no other rule does; with `kind` None only its time and its place in the log count."""
+    """An entry of a log that EVA reads and no other rule does; with `kind` None only its time and
+    its place in the log count.
+    """
 
     kind: ElementKind | None = None
     text: str | None = None
@@ -319,7 +344,9 @@ class EvaElement(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something that no sound shows: when, what, and its particulars by their names in `FrameworkNote`."""
+    """Something that no sound shows: when, what, and its particulars by their names in
+    `FrameworkNote`.
+    """
 
     at_ms: int
     what: str
@@ -327,8 +354,8 @@ class Note(NamedTuple):
 
 
 RANKS: Final = (0, 1)
-"""Ranks of one source's values for a turn; only the lowest present counts. Pipecat reports some values in two ways, one of
-which has more detail.
+"""Ranks of one source's values for a turn; only the lowest present counts. Pipecat reports some
+values in two ways, one of which has more detail.
 """
 
 
@@ -344,7 +371,9 @@ class Measured(NamedTuple):
 
 
 class ToldWait(NamedTuple):
-    """The user waited `seconds` for an answer, in the one turn that lies between these moments (epoch seconds)."""
+    """The user waited `seconds` for an answer, in the one turn that lies between these moments
+    (epoch seconds).
+    """
 
     begin_s: float
     end_s: float
@@ -352,8 +381,8 @@ class ToldWait(NamedTuple):
 
 
 class Used(NamedTuple):
-    """What a model used: tokens, or an `amount` of characters or of seconds of sound. All sources count the same, and those of the
-    lowest `rank` win: 0, 1 or 2.
+    """What a model used: tokens, or an `amount` of characters or of seconds of sound. All sources
+    count the same, and those of the lowest `rank` win: 0, 1 or 2.
     """
 
     at_s: float
@@ -366,8 +395,8 @@ class Used(NamedTuple):
 
 
 class AgentError(NamedTuple):
-    """The agent reports an error, of this kind of service if that is known. Of one that is told in two ways, `told_twice` has the
-    framework's name of it and the way.
+    """The agent reports an error, of this kind of service if that is known. Of one that is told in
+    two ways, `told_twice` has the framework's name of it and the way.
     """
 
     source: InputSource
@@ -412,12 +441,12 @@ class EventRule:
 
     Attributes:
         facts: Its facts.
-        is_kept: Whether some of its content is kept until the call closes, so that its bytes count. A type for which this is wrongly true
-            costs too much rather than nothing.
+        is_kept: Whether some of its content is kept until the call closes, so that its bytes count.
+            A type for which this is wrongly true costs too much rather than nothing.
         is_of_a_stream: Whether its time advances the watermark of its stream.
         outcome: Label in the events counter when it comes in time.
-        may_be_from_record: Whether a record of the whole call may tell the same, as the field `is_from_record` says: only what came first
-            counts.
+        may_be_from_record: Whether a record of the whole call may tell the same, as the field
+            `is_from_record` says: only what came first counts.
     """
 
     facts: Translator

@@ -9,9 +9,9 @@ from schemas.closed_sets import InputSource
 from schemas.scores.latency_stages import MAX_STAGE_SECONDS, ServiceKind, Stage, StageSource
 from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS
 
-# Sources fill it by the tables of `schemas.scores.latency_stages`, and read leniently: a value that is no number, or not
-# positive, or has an unknown name is left out. A zero is a service's first report, before it did anything. Every other
-# omission is named in `Findings.unknown`.
+# Sources fill it by the tables of `schemas.scores.latency_stages`, and read leniently: a value that
+# is no number, or not positive, or has an unknown name is left out. A zero is a service's first
+# report, before it did anything. Every other omission is named in `Findings.unknown`.
 
 MAX_ITEMS: Final = 64
 """Entries of one list in one event that are read. A breakdown has about a dozen."""
@@ -53,7 +53,9 @@ class Findings:
         begun_s = end_s - seconds if begin_s is None else begin_s
         self.measured.append(Measured(begun_s, stage, source, float(seconds), rank, text_in(model)))
 
-    def used_tokens(self, key: str, at_s: float, rank: int, model: Any, counts: Any, provider: str = "") -> None:
+    def used_tokens(
+        self, key: str, at_s: float, rank: int, model: Any, counts: Any, provider: str = ""
+    ) -> None:
         """Adds counts of tokens under `key`."""
         usage = _token_usage(counts)
         if usage is None:
@@ -62,18 +64,31 @@ class Findings:
             self.used.append(Used(at_s, rank, text_in(model), usage, ServiceKind.LLM, provider))
 
     def used_amount(
-        self, key: str, at_s: float, rank: int, model: Any, kind: ServiceKind, amount: Any, provider: str
+        self,
+        key: str,
+        at_s: float,
+        rank: int,
+        model: Any,
+        kind: ServiceKind,
+        amount: Any,
+        provider: str,
     ) -> None:
         """Adds characters that were spoken, or seconds of sound that were transcribed."""
         if not is_number(amount) or not 0 <= amount <= MAX_TOKENS:
             self.unknown.append(key)
         elif amount:
-            self.used.append(Used(at_s, rank, text_in(model), _NO_TOKENS, kind, provider, float(amount)))
+            self.used.append(
+                Used(at_s, rank, text_in(model), _NO_TOKENS, kind, provider, float(amount))
+            )
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether arithmetic on it is safe: JSON has integers that are no float, and non-finite numbers compare with nothing."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_TIME_MS
+    """Whether arithmetic on it is safe: JSON has integers that are no float, and non-finite numbers
+    compare with nothing.
+    """
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_TIME_MS
+    )
 
 
 def moment_in(value: Any, otherwise_s: float) -> float:
@@ -93,11 +108,17 @@ def name_in(value: object) -> str:
 
 def items_in(value: object) -> list[Mapping[str, Any]]:
     """The objects of a list, at most `MAX_ITEMS`; none for anything else."""
-    return [item for item in value[:MAX_ITEMS] if isinstance(item, Mapping)] if isinstance(value, list) else []
+    return (
+        [item for item in value[:MAX_ITEMS] if isinstance(item, Mapping)]
+        if isinstance(value, list)
+        else []
+    )
 
 
 def _token_usage(counts: Any) -> TokenUsage | None:
-    """Tokens by kind. Services count input with or without the cache; the total has all of it, so the input follows from it."""
+    """Tokens by kind. Services count input with or without the cache; the total has all of it, so
+    the input follows from it.
+    """
     if not isinstance(counts, Mapping):
         return None
 

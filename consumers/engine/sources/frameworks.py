@@ -1,6 +1,8 @@
-"""The frameworks whose servers or sockets report a call in their own words. A new one is a module, and a line of this table.
+"""The frameworks whose servers or sockets report a call in their own words. A new one is a module,
+and a line of this table.
 
-`POST /events`, files and `callgauge events check` take their messages as they are. What no rule reads is counted as left out. Pure.
+`POST /events`, files and `callgauge events check` take their messages as they are. What no rule
+reads is counted as left out. Pure.
 """
 
 from collections.abc import Mapping
@@ -9,13 +11,19 @@ from typing import Any, Final
 from consumers.engine.sources import deepgram, openai_realtime, vapi
 from consumers.engine.sources.told import Framework, Needed, Translated
 
-FRAMEWORKS: Final[tuple[Framework, ...]] = (vapi.FRAMEWORK, openai_realtime.FRAMEWORK, deepgram.FRAMEWORK)
+FRAMEWORKS: Final[tuple[Framework, ...]] = (
+    vapi.FRAMEWORK,
+    openai_realtime.FRAMEWORK,
+    deepgram.FRAMEWORK,
+)
 SIGNS: Final[Needed] = {name: inside for each in FRAMEWORKS for name, inside in each.signs.items()}
 """What tells a message of any of them from other JSON."""
 
 
 def framework_of(event: Mapping[str, Any]) -> Framework | None:
-    """The framework whose message it is; None if it is of none of these. Of a message that is too large, its signs are enough."""
+    """The framework whose message it is; None if it is of none of these. Of a message that is too
+    large, its signs are enough.
+    """
     return next((each for each in FRAMEWORKS if each.owns(event)), None)
 
 

@@ -10,7 +10,9 @@ from schemas.events.audit import TRACEPARENT
 
 PROTOBUF: Final = "application/x-protobuf"
 MAX_FIELDS: Final = 10_000
-"""Most fields of a span, a scope or a resource in protobuf, and most attributes of one in JSON. To read them takes 20 ms."""
+"""Most fields of a span, a scope or a resource in protobuf, and most attributes of one in JSON. To
+read them takes 20 ms.
+"""
 _NS_IN_MS: Final = 1_000_000
 _TRACEPARENT: Final = re.compile(TRACEPARENT)
 _FAILED: Final = (2, "STATUS_CODE_ERROR")
@@ -60,15 +62,20 @@ class Span(NamedTuple):
 
     def first(self, *names: str) -> Any:
         """The first of these attributes that the span has."""
-        return next((self.attributes[name] for name in names if self.attributes.get(name) is not None), None)
+        return next(
+            (self.attributes[name] for name in names if self.attributes.get(name) is not None), None
+        )
 
     def as_parent(self, span_id: str) -> dict[str, str]:
-        """A span of its trace as the field `traceparent`; empty if the ids have not the form of W3C's."""
+        """A span of its trace as the field `traceparent`; empty if the ids have not the form of
+        W3C's.
+        """
         traceparent = f"00-{self.trace_id}-{span_id}-01"
         return {"traceparent": traceparent} if _TRACEPARENT.fullmatch(traceparent) else {}
 
 
-# The two encodings of an export request. A span that cannot be read costs itself alone, and what is wrong in it is said.
+# The two encodings of an export request. A span that cannot be read costs itself alone, and what is
+# wrong in it is said.
 
 
 def spans_in_json(request: Any) -> Iterator[Span]:
@@ -121,7 +128,9 @@ def span_in_json(span: Any, producer: Producer) -> Span:
             str(span.get("parentSpanId") or "").lower(),
         )
     except _UNREADABLE as error:
-        raise UnreadableSpansError(f"this is no span in JSON ({type(error).__name__}: {error})") from None
+        raise UnreadableSpansError(
+            f"this is no span in JSON ({type(error).__name__}: {error})"
+        ) from None
 
 
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
@@ -149,8 +158,8 @@ def _refuse(text: str) -> Span:
 
 
 def spans_in_protobuf(body: bytes, most: int) -> Generator[None, None, list[Reader]]:
-    """The spans of an export request in protobuf. They are read field by field: OpenTelemetry's own classes make an object of each part
-    first, and 4 MB of empty parts took 16 s and 300 MB.
+    """The spans of an export request in protobuf. They are read field by field: OpenTelemetry's own
+    classes make an object of each part first, and 4 MB of empty parts took 16 s and 300 MB.
 
     Args:
         body: The request.
@@ -224,7 +233,14 @@ def span_in_protobuf(message: memoryview, producer: Producer) -> Span:
         raise UnreadableSpansError(f"this is no span in protobuf ({error})") from None
 
 
-_UNREADABLE_MESSAGE: Final = (ValueError, TypeError, AttributeError, IndexError, OverflowError, struct.error)
+_UNREADABLE_MESSAGE: Final = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    struct.error,
+)
 
 
 def _in_protobuf(attributes: Iterable[memoryview], room: Iterator[int]) -> dict[str, Any]:
@@ -251,8 +267,8 @@ def _room() -> Iterator[int]:
 
 
 def _fields(message: memoryview | bytes, room: Iterator[int]) -> Iterator[_Field]:
-    """The fields of a message of protobuf by their numbers: integers, and the bytes of all that is no varint. Each takes a place of
-    the room, which the parts of a message share.
+    """The fields of a message of protobuf by their numbers: integers, and the bytes of all that is
+    no varint. Each takes a place of the room, which the parts of a message share.
     """
     at = 0
     while at < len(message):

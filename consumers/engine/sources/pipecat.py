@@ -1,4 +1,6 @@
-"""What a pipecat bot says of a call: who speaks, the words, its tools, and what its services measure."""
+"""What a pipecat bot says of a call: who speaks, the words, its tools, and what its services
+measure.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -21,7 +23,14 @@ from consumers.engine.sources.facts import (
     ToolState,
     Unread,
 )
-from consumers.engine.sources.findings import Findings, is_number, items_in, moment_in, name_in, text_in
+from consumers.engine.sources.findings import (
+    Findings,
+    is_number,
+    items_in,
+    moment_in,
+    name_in,
+    text_in,
+)
 from consumers.engine.turns.bot import SAME_MOMENT_SECONDS
 from schemas.closed_sets import InputSource, InterruptionCause
 from schemas.events.codec import NAMELESS_TOOL, misread_of
@@ -74,7 +83,9 @@ _HEARD: Final = {
     "user_started_speaking": (Layer.RULING, True, True),
     "user_stopped_speaking": (Layer.RULING, True, False),
 }
-"""Layer, side and edge by the kind of a `speech_event`, or by the type of EVA's line for the decision about a turn."""
+"""Layer, side and edge by the kind of a `speech_event`, or by the type of EVA's line for the
+decision about a turn.
+"""
 _CAUSES: Final = frozenset(InterruptionCause)
 
 
@@ -95,7 +106,9 @@ def _ruling(event: UserSpeaking) -> tuple[Speech]:
 
 # Words.
 
-_made: Final = tuple.__new__  # half of all events are texts, and a fact's own constructor takes twice as long
+_made: Final = (
+    tuple.__new__
+)  # half of all events are texts, and a fact's own constructor takes twice as long
 
 
 def _spoken(event: TtsText) -> tuple[Text]:
@@ -111,7 +124,9 @@ def _border(event: TurnMarker) -> tuple[TextBorder]:
 
 
 def _message(event: MessageRecord) -> tuple[Said, ...]:
-    """The words of a turn. Those of an answer that was cut off are logged after the caller has begun, and belong to the turn before."""
+    """The words of a turn. Those of an answer that was cut off are logged after the caller has
+    begun, and belong to the turn before.
+    """
     message, time_ms = event.data, int(event.timestamp)
     if message.content is None:
         return ()
@@ -121,12 +136,17 @@ def _message(event: MessageRecord) -> tuple[Said, ...]:
     is_user = event.type == "user_message"
     return (
         Said(
-            Teller.BOT, message.content, time_ms if is_user else began_ms, is_user,
-            is_cut=not is_user and message.interrupted is True, tells_cuts=not is_user and message.says_what_was_heard,
-            sounded_s=began_ms / MS_PER_SECOND if is_timed else None, is_from_record=bool(event.is_from_record),
+            Teller.BOT,
+            message.content,
+            time_ms if is_user else began_ms,
+            is_user,
+            is_cut=not is_user and message.interrupted is True,
+            tells_cuts=not is_user and message.says_what_was_heard,
+            sounded_s=began_ms / MS_PER_SECOND if is_timed else None,
+            is_from_record=bool(event.is_from_record),
             sound_id=message.sound_id,
         ),
-    )  # fmt: skip
+    )
 
 
 # Tools, notes and faults.
@@ -136,7 +156,9 @@ NAMELESS: Final = Unread(InputSource.PIPECAT, NAMELESS_TOOL)
 
 
 def _function_call(event: FunctionCallRecord) -> Iterator[Unread | ToolRun | Findings]:
-    """Reads a step of a tool; one that has answered, failed, or run into its time limit also has a time. A running one has none yet."""
+    """Reads a step of a tool; one that has answered, failed, or run into its time limit also has a
+    time. A running one has none yet.
+    """
     call = event.data
     if call.tool_call_id is None and (misread := misread_of(event)) is not None:
         yield Unread(InputSource.PIPECAT, misread)
@@ -146,7 +168,13 @@ def _function_call(event: FunctionCallRecord) -> Iterator[Unread | ToolRun | Fin
     if call.has_answered and call.in_progress_at is not None:
         end_s, findings = moment_in(call.timestamp, time_ms / 1000), Findings(InputSource.PIPECAT)
         seconds = round(end_s - call.in_progress_at, 6)
-        findings.took("function_call_event", Stage.TOOL_RUN, StageSource.PIPECAT, seconds, begin_s=call.in_progress_at)
+        findings.took(
+            "function_call_event",
+            Stage.TOOL_RUN,
+            StageSource.PIPECAT,
+            seconds,
+            begin_s=call.in_progress_at,
+        )
         yield findings
 
 
@@ -160,10 +188,16 @@ def _step(call_id: str, call: FunctionCall, time_ms: int) -> ToolRun:
     if not call.has_answered:
         return ToolRun(teller, ToolState.CANCELLED, call_id, name, at_ms, began_ms=began_ms)
     return ToolRun(
-        teller, ToolState.ANSWERED, call_id, name, at_ms,
+        teller,
+        ToolState.ANSWERED,
+        call_id,
+        name,
+        at_ms,
         call.result if call.error is None else {"status": "error", "message": call.error},
-        began_ms=began_ms, is_error=call.has_failed, is_withheld=call.withholds_result,
-    )  # fmt: skip
+        began_ms=began_ms,
+        is_error=call.has_failed,
+        is_withheld=call.withholds_result,
+    )
 
 
 def _note(event: CallNote) -> tuple[Note]:
@@ -171,7 +205,9 @@ def _note(event: CallNote) -> tuple[Note]:
     data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
     if event.type == "agent_handoff":
         agents = {"from_agent": data.get("old_agent"), "to_agent": data.get("new_agent")}
-        more = {name: agent[:MAX_NAME_CHARS] for name, agent in agents.items() if isinstance(agent, str)}
+        more = {
+            name: agent[:MAX_NAME_CHARS] for name, agent in agents.items() if isinstance(agent, str)
+        }
         return (Note(int(event.timestamp), "handoff", tuple(more.items())),)
     resumed = data.get("resumed")
     told = (("is_resumed", resumed),) if isinstance(resumed, bool) else ()
@@ -203,16 +239,30 @@ def _metric(event: PipecatMetric) -> tuple[Findings]:
             value = value.get(reading.field) if isinstance(value, Mapping) else None
         seconds = value * reading.seconds if is_number(value) else value
         key = f"{kind} of {event.processor}"
-        findings.took(key, stage, StageSource.PIPECAT, seconds, end_s=at_s, rank=_rank(stage), model=event.model)
+        findings.took(
+            key,
+            stage,
+            StageSource.PIPECAT,
+            seconds,
+            end_s=at_s,
+            rank=_rank(stage),
+            model=event.model,
+        )
     elif kind == LATENCY_METRIC:
         stage = LATENCY_METRIC_STAGES.get(event.stage or "")
         key = f"{kind} {event.stage}"
         findings.took(key, stage, StageSource.PIPECAT, event.value, end_s=at_s, model=event.model)
     elif kind in TOKEN_METRICS:
-        findings.used_tokens(kind, at_s, 1, event.model, event.value, provider_of(event.processor or ""))
+        findings.used_tokens(
+            kind, at_s, 1, event.model, event.value, provider_of(event.processor or "")
+        )
     elif (counted := AMOUNT_METRICS.get(kind)) is not None:
-        amount = event.value.get("audio_seconds") if isinstance(event.value, Mapping) else event.value
-        findings.used_amount(kind, at_s, 1, event.model, counted, amount, provider_of(event.processor or ""))
+        amount = (
+            event.value.get("audio_seconds") if isinstance(event.value, Mapping) else event.value
+        )
+        findings.used_amount(
+            kind, at_s, 1, event.model, counted, amount, provider_of(event.processor or "")
+        )
     return (findings,)
 
 
@@ -235,7 +285,12 @@ def _told_wait(data: Mapping[str, Any]) -> Iterator[ToldWait]:
     """The wait of one turn, where its source knows from when to when the turn was."""
     values = [data.get(name) for name in ("turn_began_at", "turn_ended_at", "latency_seconds")]
     begin_s, end_s, seconds = (float(each) if is_number(each) else None for each in values)
-    if begin_s is not None and end_s is not None and seconds is not None and 0 < seconds <= MAX_STAGE_SECONDS:
+    if (
+        begin_s is not None
+        and end_s is not None
+        and seconds is not None
+        and 0 < seconds <= MAX_STAGE_SECONDS
+    ):
         yield ToldWait(begin_s, end_s, seconds)
 
 
@@ -248,7 +303,14 @@ def _service_latency(data: Any, at_s: float, findings: Findings) -> None:
     stage = FIRST_BYTE_STAGES[service] if kind == "ttfb" and service is not None else None
     end_s = moment_in(record.get("timestamp"), at_s)
     key = f"service_latency {name_in(kind)} of {processor}"
-    findings.took(key, stage, StageSource.PIPECAT, record.get("seconds"), end_s=end_s, model=record.get("model"))
+    findings.took(
+        key,
+        stage,
+        StageSource.PIPECAT,
+        record.get("seconds"),
+        end_s=end_s,
+        model=record.get("model"),
+    )
 
 
 def _service_usage(data: Any, at_s: float, findings: Findings) -> None:
@@ -261,24 +323,32 @@ def _service_usage(data: Any, at_s: float, findings: Findings) -> None:
         findings.used_tokens("service_usage llm", at_s, 0, model, data, provider)
     else:
         name = "characters" if kind is ServiceKind.TTS else "audio_seconds"
-        findings.used_amount(f"service_usage {name}", at_s, 0, model, kind, data.get(name), provider)
+        findings.used_amount(
+            f"service_usage {name}", at_s, 0, model, kind, data.get(name), provider
+        )
 
 
 def _whole(stage: Stage, data: Any, at_s: float, findings: Findings) -> None:
-    """Reads a whole wait. LiveKit tells it when the answer is over, and says when that was heard first."""
+    """Reads a whole wait. LiveKit tells it when the answer is over, and says when that was heard
+    first.
+    """
     record: Mapping[str, Any] = data if isinstance(data, Mapping) else {"latency_seconds": data}
     end_s = moment_in(record.get("timestamp"), at_s)
     findings.took(stage, stage, StageSource.PIPECAT, record.get("latency_seconds"), end_s=end_s)
 
 
 def _breakdown(data: Any, at_s: float, findings: Findings) -> None:
-    """Reads a breakdown. Its parts are also reported one by one, except the contributions; so they are the second choice."""
+    """Reads a breakdown. Its parts are also reported one by one, except the contributions; so they
+    are the second choice.
+    """
     record: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
     source = StageSource.PIPECAT
     contributions = items_in(record.get("contributions"))
     _contributions(contributions, at_s, findings)
     if record.get("measured_from") == "user_silence":
-        findings.took("total_secs", Stage.VOICE_TO_VOICE, source, record.get("total_secs"), end_s=at_s, rank=1)
+        findings.took(
+            "total_secs", Stage.VOICE_TO_VOICE, source, record.get("total_secs"), end_s=at_s, rank=1
+        )
     turn_secs = record.get("user_turn_secs")
     if turn_secs is not None:
         begin_s = moment_in(record.get("user_turn_start_time"), at_s)
@@ -295,7 +365,9 @@ def _breakdown(data: Any, at_s: float, findings: Findings) -> None:
 
 
 def _contributions(items: list[Mapping[str, Any]], at_s: float, findings: Findings) -> None:
-    """Reads one value for each key, the sum of its parts. The model's time to its first tool call is two parts together."""
+    """Reads one value for each key, the sum of its parts. The model's time to its first tool call
+    is two parts together.
+    """
     sums: dict[Stage, tuple[float, float]] = {}
     inference: tuple[float, float] | None = None
     has_request = False
@@ -311,7 +383,12 @@ def _contributions(items: list[Mapping[str, Any]], at_s: float, findings: Findin
             has_request = True
             asked_s, thought_s = inference
             findings.took(
-                "llm_tool_call", Stage.TOOL_REQUEST, StageSource.PIPECAT, thought_s + seconds, begin_s=asked_s, rank=1
+                "llm_tool_call",
+                Stage.TOOL_REQUEST,
+                StageSource.PIPECAT,
+                thought_s + seconds,
+                begin_s=asked_s,
+                rank=1,
             )
         inference = (begin_s, seconds) if stage is Stage.LLM_INFERENCE else None
     for stage, (begin_s, seconds) in sums.items():
@@ -319,20 +396,36 @@ def _contributions(items: list[Mapping[str, Any]], at_s: float, findings: Findin
 
 
 def _part(
-    key: str, stage: Stage | None, item: Mapping[str, Any], at_s: float, findings: Findings, *, rank: int
+    key: str,
+    stage: Stage | None,
+    item: Mapping[str, Any],
+    at_s: float,
+    findings: Findings,
+    *,
+    rank: int,
 ) -> None:
     begin_s = moment_in(item.get("start_time"), at_s)
     findings.took(
-        key, stage, StageSource.PIPECAT, item.get("duration_secs"), begin_s=begin_s, rank=rank, model=item.get("model")
+        key,
+        stage,
+        StageSource.PIPECAT,
+        item.get("duration_secs"),
+        begin_s=begin_s,
+        rank=rank,
+        model=item.get("model"),
     )
 
 
 def _rank(stage: Stage | None) -> int:
-    """The rank of a contribution: a text aggregation has two reports, and the contribution is the one that adds up."""
+    """The rank of a contribution: a text aggregation has two reports, and the contribution is the
+    one that adds up.
+    """
     return 1 if stage is Stage.SENTENCE_AGGREGATION else 0
 
 
-_KIND_OF_USAGE: Final[Mapping[str, ServiceKind]] = {kind.value.lower(): kind for kind in ServiceKind}
+_KIND_OF_USAGE: Final[Mapping[str, ServiceKind]] = {
+    kind.value.lower(): kind for kind in ServiceKind
+}
 _RECORD_READERS: Final[Mapping[str, Callable[[Any, float, Findings], None]]] = {
     "service_latency": _service_latency,
     "service_usage": _service_usage,
@@ -348,7 +441,9 @@ RULES: Final[Mapping[type, EventRule]] = {
     TurnMarker: EventRule(_border, is_kept=False),
     UserSpeaking: EventRule(_ruling, is_kept=False),
     SpeechEventRecord: EventRule(_speech, is_kept=False, may_be_from_record=True),
-    MessageRecord: EventRule(_message, is_kept=False, may_be_from_record=True),  # its words count alone
+    MessageRecord: EventRule(
+        _message, is_kept=False, may_be_from_record=True
+    ),  # its words count alone
     FunctionCallRecord: EventRule(_function_call),
     ObserverRecord: EventRule(_observed, is_kept=False),
     PipecatMetric: EventRule(_metric, is_kept=False),

@@ -1,7 +1,8 @@
 """Spans of pipecat's bots. Pure.
 
-A call is one trace, under `conversation`. A bot of separate services has `stt`, `llm` and `tts`; one of a realtime model has `llm_response`
-in the place of the last two. No span has the end of anybody's speech.
+A call is one trace, under `conversation`. A bot of separate services has `stt`, `llm` and `tts`;
+one of a realtime model has `llm_response` in the place of the last two. No span has the end of
+anybody's speech.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,12 +10,20 @@ from typing import Final
 
 from consumers.engine.sources.gen_ai_spans import AGENT_NAME, Rule, failed, first_byte, used
 from consumers.engine.sources.otlp import Span
-from consumers.engine.sources.told import REPORT, Event, message_events, number_in, parsed, tool_event
+from consumers.engine.sources.told import (
+    REPORT,
+    Event,
+    message_events,
+    number_in,
+    parsed,
+    tool_event,
+)
 from schemas.units import MS_PER_SECOND, to_seconds
 
 LATEST_START_S: Final = 1.0
-"""Longest time in seconds from the caller's first sound to the start of the turn's span, which comes when the detector is sure (0.2 s
-unless set otherwise). A transcript may have the time of that sound.
+"""Longest time in seconds from the caller's first sound to the start of the turn's span, which
+comes when the detector is sure (0.2 s unless set otherwise). A transcript may have the time of that
+sound.
 """
 
 CLOCK_DIGITS: Final = 6
@@ -22,9 +31,11 @@ CLOCK_DIGITS: Final = 6
 
 
 def _heard(span: Span) -> Iterator[Event]:
-    """The final transcript is the nearest moment to the end of speech, and an entry of an audit log says so.
+    """The final transcript is the nearest moment to the end of speech, and an entry of an audit log
+    says so.
 
-    Every transcript in such a span is final: `is_final` only says whether the recogniser confirmed a request to finish.
+    Every transcript in such a span is final: `is_final` only says whether the recogniser confirmed
+    a request to finish.
     """
     words, is_of_realtime = span.first("transcript"), _is_of_realtime_model(span)
     if isinstance(words, str) and words.strip():
@@ -36,7 +47,9 @@ def _heard(span: Span) -> Iterator[Event]:
 
 
 def _is_of_realtime_model(span: Span) -> bool:
-    """Whether the transcript is a realtime model's own: pipecat names the provider by the class of the service."""
+    """Whether the transcript is a realtime model's own: pipecat names the provider by the class of
+    the service.
+    """
     provider = span.first("gen_ai.provider.name", "gen_ai.system")
     return isinstance(provider, str) and provider.lower().endswith("llmservice")
 
@@ -63,8 +76,9 @@ def _answered(service: str, span: Span) -> Iterator[Event]:
 
 
 def _first_byte(service: str, span: Span, time_ms: float | None) -> Iterator[Event]:
-    """What pipecat last measured of a service. Where it has measured nothing since, a span has the same number again: a realtime model is
-    measured only when pipecat asks it. Two measurements never agree in all digits of a clock; rounded ones may.
+    """What pipecat last measured of a service. Where it has measured nothing since, a span has the
+    same number again: a realtime model is measured only when pipecat asks it. Two measurements
+    never agree in all digits of a clock; rounded ones may.
     """
     seconds = number_in(span.first("metrics.ttfb"))
     is_exact = seconds is not None and round(seconds, CLOCK_DIGITS) != seconds
@@ -73,10 +87,12 @@ def _first_byte(service: str, span: Span, time_ms: float | None) -> Iterator[Eve
 
 
 def _responded(span: Span) -> Iterator[Event]:
-    """An answer of a realtime model. The span begins when the whole answer is there, while its sound may still be playing: it has no
-    moment at which the caller heard something.
+    """An answer of a realtime model. The span begins when the whole answer is there, while its
+    sound may still be playing: it has no moment at which the caller heard something.
     """
-    if span.first("output_modality") != "TEXT":  # such words go to a voice, which has a span of its own
+    if (
+        span.first("output_modality") != "TEXT"
+    ):  # such words go to a voice, which has a span of its own
         yield from message_events("bot", span.first("output"), span.start_ms)
     yield from _first_byte("LLM", span, span.start_ms)
     yield from used("LLM", span)
@@ -85,16 +101,26 @@ def _responded(span: Span) -> Iterator[Event]:
 
 
 def _called_tool(span: Span) -> Iterator[Event]:
-    """The first of the tools that a realtime model calls together. The others, and those without an id, are told by their results."""
+    """The first of the tools that a realtime model calls together. The others, and those without an
+    id, are told by their results.
+    """
     call_id = span.first("tool.call_id")
     if call_id is not None:
-        known = {"function_name": span.first("tool.function_name"), "arguments": parsed(span.first("tool.arguments"))}
+        known = {
+            "function_name": span.first("tool.function_name"),
+            "arguments": parsed(span.first("tool.arguments")),
+        }
         yield tool_event("in_progress", span.start_ms, call_id, **known)
 
 
 def _tool_answered(span: Span) -> Iterator[Event]:
-    kind = "failed" if span.has_failed or span.first("tool.result_status") == "error" else "completed"
-    known = {"function_name": span.first("tool.function_name"), "result": parsed(span.first("tool.result"))}
+    kind = (
+        "failed" if span.has_failed or span.first("tool.result_status") == "error" else "completed"
+    )
+    known = {
+        "function_name": span.first("tool.function_name"),
+        "result": parsed(span.first("tool.result")),
+    }
     yield tool_event(kind, span.start_ms, span.first("tool.call_id") or span.span_id, **known)
 
 
@@ -103,8 +129,15 @@ def _took_turn(span: Span) -> Iterator[Event]:
     if seconds is not None:
         # The span ends with the next turn; so much later than its start, the number is of this one.
         time_ms = int(span.start_ms + seconds * MS_PER_SECOND)
-        turn = {"turn_began_at": to_seconds(span.start_ms) - LATEST_START_S, "turn_ended_at": to_seconds(span.end_ms)}
-        yield {"type": "user_bot_latency", "timestamp": time_ms, "data": {"latency_seconds": seconds, **turn}}
+        turn = {
+            "turn_began_at": to_seconds(span.start_ms) - LATEST_START_S,
+            "turn_ended_at": to_seconds(span.end_ms),
+        }
+        yield {
+            "type": "user_bot_latency",
+            "timestamp": time_ms,
+            "data": {"latency_seconds": seconds, **turn},
+        }
 
 
 def _called(span: Span) -> Iterator[Event]:

@@ -39,7 +39,9 @@ UNKNOWN: Final[Mapping[InputSource, EventRule]] = {
 
 
 def reports_of(source: InputSource, event: Any, outcome: str, conversation_id: str) -> list[Effect]:
-    """The effects that report unknown fields of an event, or that it is not understood. Such events are rare."""
+    """The effects that report unknown fields of an event, or that it is not understood. Such events
+    are rare.
+    """
     reports: list[Effect] = []
     extra = event.__pydantic_extra__
     if extra and outcome != "unknown":

@@ -20,7 +20,14 @@ _LINE: Final = Layer.LINE  # looked up once
 
 
 def _audio(event: AudioEvent) -> tuple[Speech]:
-    return (Speech(_LINE, event.user in USER_ROLES, event.event_type == "audio_start", event.audio_timestamp),)
+    return (
+        Speech(
+            _LINE,
+            event.user in USER_ROLES,
+            event.event_type == "audio_start",
+            event.audio_timestamp,
+        ),
+    )
 
 
 def _user_speech(event: UserSpeech) -> tuple[EvaElement]:

@@ -1,4 +1,6 @@
-"""The words in which sources of other frameworks tell a call: events as any framework may send them (docs/sources/other.md)."""
+"""The words in which sources of other frameworks tell a call: events as any framework may send them
+(docs/sources/other.md).
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +15,9 @@ from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_NAME_CHARS, MAX_TIME_MS
 
 Event = dict[str, Any]
 REPORT: Final = "report"
-"""The field of an event of a span that names what is reported, where several spans of a trace may report the same. It is not sent."""
+"""The field of an event of a span that names what is reported, where several spans of a trace may
+report the same. It is not sent.
+"""
 MAX_TOOLS: Final = 100
 """Most uses of tools that are taken from one message."""
 MAX_RECORD_ENTRIES: Final = 10_000
@@ -23,19 +27,22 @@ MAX_PARSED_CHARS: Final = 100_000
 
 
 Needed = Mapping[str, Any]
-"""The members of a message that a rule reads, by name: None for a whole value, another `Needed` for the members inside of it. Of an
-array it is that of each element."""
+"""The members of a message that a rule reads, by name: None for a whole value, another `Needed` for
+the members inside of it. Of an array it is that of each element.
+"""
 
 
 class Framework(NamedTuple):
     """A framework whose own messages are taken as they are.
 
-    Some frameworks repeat the whole call in each message. So one that is too large is read without what no rule reads of it.
+    Some frameworks repeat the whole call in each message. So one that is too large is read without
+    what no rule reads of it.
 
     Attributes:
         name: Its name; with the id of a message it identifies an event.
         owns: Whether a message, any JSON object, is one of its own.
-        told: What a message says in our words; the number is the time of one that has none, in epoch ms.
+        told: What a message says in our words; the number is the time of one that has none, in
+            epoch ms.
         signs: What `owns` and `needed` look at, a few members.
         needed: What the rules read of a message, by its signs.
         id_of: The framework's own id of a message; None where it has none.
@@ -55,7 +62,8 @@ class Translated(NamedTuple):
     Attributes:
         framework: Its name; with the id of an event it identifies the event.
         events: What it says in our words; none if no rule reads it.
-        event_id: The framework's own id; None for one that is made from the content, so that a message sent again has the same.
+        event_id: The framework's own id; None for one that is made from the content, so that a
+            message sent again has the same.
     """
 
     framework: str
@@ -63,19 +71,31 @@ class Translated(NamedTuple):
     event_id: str | None = None
 
     def attributes(self, event: Event) -> dict[str, str]:
-        """The CloudEvents attributes of one of the events. Several events of one message each have an id of their own."""
+        """The CloudEvents attributes of one of the events. Several events of one message each have
+        an id of their own.
+        """
         if self.event_id is not None and len(self.events) == 1:
             return {"id": self.event_id, "source": self.framework}
         content = hashlib.blake2b(to_json(event, inf_nan_mode="null"), digest_size=12).hexdigest()
-        return {"id": content if self.event_id is None else f"{self.event_id}/{content}", "source": self.framework}
+        return {
+            "id": content if self.event_id is None else f"{self.event_id}/{content}",
+            "source": self.framework,
+        }
 
 
-_SIDES: Final[Mapping[str, str]] = {"user": "user", "assistant": "bot", "bot": "bot", "agent": "bot"}
+_SIDES: Final[Mapping[str, str]] = {
+    "user": "user",
+    "assistant": "bot",
+    "bot": "bot",
+    "agent": "bot",
+}
 """Who speaks, by the words that frameworks have for it."""
 
 
 def speech_event(kind: str, time_ms: float, **known: object) -> Event:
-    """A start or end of speech, or a ruling about a turn, at this moment; words with the same `sound_id` are of this sound."""
+    """A start or end of speech, or a ruling about a turn, at this moment; words with the same
+    `sound_id` are of this sound.
+    """
     data = {"kind": kind, "timestamp": to_seconds(time_ms), **known}
     return {"type": "speech_event", "timestamp": int(time_ms), "data": data}
 
@@ -87,24 +107,35 @@ def spoke_event(role: object, status: object, time_ms: float, **known: object) -
         yield speech_event(f"{side}_speech_{status}", time_ms, **known)
 
 
-def message_events(role: object, words: object, time_ms: float, sound_id: object = None) -> Iterator[Event]:
+def message_events(
+    role: object, words: object, time_ms: float, sound_id: object = None
+) -> Iterator[Event]:
     """The words of a turn of one side; nothing if there are none. `sound_id` names their sound."""
     side = _SIDES.get(str(role))
     if side is not None and isinstance(words, str) and words.strip():
         name = "user_message" if side == "user" else "assistant_message"
-        yield {"type": name, "timestamp": int(time_ms), "data": {"content": words, **named_sound(sound_id)}}
+        yield {
+            "type": name,
+            "timestamp": int(time_ms),
+            "data": {"content": words, **named_sound(sound_id)},
+        }
 
 
 def named_sound(sound_id: object) -> Event:
-    """The name of a sound as a field of its speech event and of its words; nothing if it has none."""
+    """The name of a sound as a field of its speech event and of its words; nothing if
+    it has none.
+    """
     return {"sound_id": sound_id} if isinstance(sound_id, str) and sound_id else {}
 
 
-def recorded_speech(role: object, words: object, start_ms: float, end_ms: float | None) -> Iterator[Event]:
-    """What the record of a call says of one stretch of speech: its words, and its sound if its end is known and after its start.
+def recorded_speech(
+    role: object, words: object, start_ms: float, end_ms: float | None
+) -> Iterator[Event]:
+    """What the record of a call says of one stretch of speech: its words, and its sound if its end
+    is known and after its start.
 
-    The words have the time of the start, and name the sound: a record knows to which one they belong, and what follows may overlap its
-    end.
+    The words have the time of the start, and name the sound: a record knows to which one they
+    belong, and what follows may overlap its end.
     """
     is_heard = end_ms is not None and end_ms > start_ms
     sound_id = f"{role} {start_ms}" if is_heard else None
@@ -116,8 +147,8 @@ def recorded_speech(role: object, words: object, start_ms: float, end_ms: float 
 
 
 def of_record(events: Iterable[Event]) -> list[Event]:
-    """The events that the record of a call tells, in the order of time. Speech and words say that they are from a record: where live
-    events have told them, they are repeats.
+    """The events that the record of a call tells, in the order of time. Speech and words say that
+    they are from a record: where live events have told them, they are repeats.
     """
     return [
         {**event, "is_from_record": True} if event["type"] in _TOLD_LIVE_TOO else event
@@ -136,11 +167,16 @@ def call_started(time_ms: float, agent: object, *, is_from_record: bool = False)
 
 
 def agent_told(instructions: object, tools: object) -> Event:
-    """What the agent was told, as fields of `call_started`: its instructions and its tools. What is no text and no list is left out, and so
-    is what `call_started` has no room for. Tools are told all or none: a use of one that is missing in the list would count as wrong.
+    """What the agent was told, as fields of `call_started`: its instructions and its tools. What is
+    no text and no list is left out, and so is what `call_started` has no room for. Tools are told
+    all or none: a use of one that is missing in the list would count as wrong.
     """
     found: Event = {}
-    if isinstance(instructions, str) and instructions.strip() and len(instructions) <= MAX_INSTRUCTIONS_CHARS:
+    if (
+        isinstance(instructions, str)
+        and instructions.strip()
+        and len(instructions) <= MAX_INSTRUCTIONS_CHARS
+    ):
         found["instructions"] = instructions
     if isinstance(tools, list):
         several = [_declared(mapping_in(each)) for each in tools[: MAX_AGENT_TOOLS + 1]]
@@ -156,7 +192,9 @@ def _declared(tool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _agent_tool(tool: Mapping[str, Any]) -> Event:
-    """A tool as `call_started` has it; nothing for one without a name, such as a server of tools."""
+    """A tool as `call_started` has it; nothing for one without a name, such as a server
+    of tools.
+    """
     function = mapping_in(tool.get("function")) or tool
     name = function.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
@@ -164,20 +202,25 @@ def _agent_tool(tool: Mapping[str, Any]) -> Event:
     schema = {key: function[key] for key in ("properties", "required") if key in function}
     parameters = function.get("parameters") or function.get("input_schema") or schema
     return (
-        {"name": name, "parameters": parameters} if isinstance(parameters, Mapping) and parameters else {"name": name}
+        {"name": name, "parameters": parameters}
+        if isinstance(parameters, Mapping) and parameters
+        else {"name": name}
     )
 
 
 def call_ended(time_ms: float, reason: object, *, awaits_record: bool | None = None) -> Event:
-    """The end of a call, and whether its record is still to come; None where no record ever comes."""
+    """The end of a call, and whether its record is still to come; None where no record
+    ever comes.
+    """
     named = {"reason": reason} if isinstance(reason, str) and reason else {}
     record = {} if awaits_record is None else {"awaits_record": awaits_record}
     return {"type": "call_ended", "timestamp": int(time_ms), **named, **record}
 
 
 def error_event(time_ms: float, message: object, **known: object) -> Event:
-    """An error of the agent. `processor` names the service, for example `STTService#0`. Where a framework may tell one error in two
-    ways, `cause` is its name of the error, and `told_by` names the way.
+    """An error of the agent. `processor` names the service, for example `STTService#0`. Where a
+    framework may tell one error in two ways, `cause` is its name of the error, and `told_by` names
+    the way.
     """
     data = {"error": str(message), **{name: value for name, value in known.items() if value}}
     return {"type": "error", "timestamp": int(time_ms), "data": data}
@@ -187,13 +230,22 @@ def service_latency(service: str, begin_ms: float, took_ms: float) -> Event:
     """Time to first byte of `STT`, `LLM` or `TTS`, from this moment on."""
     end_ms = begin_ms + took_ms
     data = {"kind": "ttfb", "processor": f"{service}Service#0", "seconds": to_seconds(took_ms)}
-    return {"type": "service_latency", "timestamp": int(end_ms), "data": {**data, "timestamp": to_seconds(end_ms)}}
+    return {
+        "type": "service_latency",
+        "timestamp": int(end_ms),
+        "data": {**data, "timestamp": to_seconds(end_ms)},
+    }
 
 
 def tool_event(kind: str, time_ms: float, call_id: object, **known: object) -> Event:
     """A moment of a tool: `in_progress`, `completed` or `failed`."""
     fields = {name: value for name, value in known.items() if value is not None}
-    data = {"kind": f"function_call_{kind}", "tool_call_id": call_id, "timestamp": to_seconds(time_ms), **fields}
+    data = {
+        "kind": f"function_call_{kind}",
+        "tool_call_id": call_id,
+        "timestamp": to_seconds(time_ms),
+        **fields,
+    }
     return {"type": "function_call_event", "timestamp": int(time_ms), "data": data}
 
 
@@ -219,7 +271,9 @@ def time_ms_in(value: object, otherwise_ms: float) -> float:
 
 
 def number_in(value: object) -> float | None:
-    """A number with which one can compute; None for anything that is none, for infinity and for what no time can be."""
+    """A number with which one can compute; None for anything that is none, for infinity and for
+    what no time can be.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if -MAX_TIME_MS <= value <= MAX_TIME_MS else None
@@ -232,4 +286,8 @@ def mapping_in(value: object) -> Mapping[str, Any]:
 
 def listed_in(value: object, most: int = MAX_TOOLS) -> list[Mapping[str, Any]]:
     """The objects of a list, at most so many; none for anything else."""
-    return [each for each in value[:most] if isinstance(each, Mapping)] if isinstance(value, list) else []
+    return (
+        [each for each in value[:most] if isinstance(each, Mapping)]
+        if isinstance(value, list)
+        else []
+    )

@@ -1,7 +1,8 @@
-"""Vapi: messages to a server URL. `speech-update` has the four moments; `timestamp` is in epoch milliseconds. Pure.
+"""Vapi: messages to a server URL. `speech-update` has the four moments; `timestamp` is in epoch
+milliseconds. Pure.
 
-Each message repeats the whole call so far, which no rule reads. The report comes when the call is over, up to a minute later. It tells
-everything once more, so it also stands alone.
+Each message repeats the whole call so far, which no rule reads. The report comes when the call is
+over, up to a minute later. It tells everything once more, so it also stands alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +60,9 @@ def _status(message: Message, time_ms: float) -> Iterator[Event]:
         yield {**call_started(time_ms, _agent(message)), **_told_agent(message)}
     elif message.get("status") == "ended":
         wanted = mapping_in(message.get("assistant")).get("serverMessages")
-        yield _ended(message, time_ms, awaits_record=not isinstance(wanted, list) or REPORT in wanted)
+        yield _ended(
+            message, time_ms, awaits_record=not isinstance(wanted, list) or REPORT in wanted
+        )
 
 
 def _ended(message: Message, time_ms: float, *, awaits_record: bool) -> Event:
@@ -74,18 +77,32 @@ def _of_call(message: Message, name: str) -> object:
 
 def _agent(message: Message) -> object:
     assistant = _assistant(message)
-    return assistant.get("name") or mapping_in(message.get("call")).get("assistantId") or assistant.get("id")
+    return (
+        assistant.get("name")
+        or mapping_in(message.get("call")).get("assistantId")
+        or assistant.get("id")
+    )
 
 
 def _assistant(message: Message) -> Mapping[str, Any]:
-    return mapping_in(message.get("assistant")) or mapping_in(mapping_in(message.get("call")).get("assistant"))
+    return mapping_in(message.get("assistant")) or mapping_in(
+        mapping_in(message.get("call")).get("assistant")
+    )
 
 
 def _told_agent(message: Message) -> Event:
-    """The prompt and the tools of the assistant's model. Where tools are named by ids, nobody knows which ones there are."""
+    """The prompt and the tools of the assistant's model. Where tools are named by ids, nobody knows
+    which ones there are.
+    """
     model = mapping_in(_assistant(message).get("model"))
-    prompts = [each.get("content") for each in listed_in(model.get("messages")) if each.get("role") == "system"]
-    prompt = "\n".join(each for each in prompts if isinstance(each, str)) or model.get("systemPrompt")
+    prompts = [
+        each.get("content")
+        for each in listed_in(model.get("messages"))
+        if each.get("role") == "system"
+    ]
+    prompt = "\n".join(each for each in prompts if isinstance(each, str)) or model.get(
+        "systemPrompt"
+    )
     tools = None if model.get("toolIds") else model.get("tools") or model.get("functions")
     return agent_told(prompt, tools)
 
@@ -106,7 +123,11 @@ def _interrupted(_message: Message, time_ms: float) -> Iterator[Event]:
 def _handed_over(message: Message, time_ms: float) -> Iterator[Event]:
     """From one assistant to another; a transfer to a person has no `toAssistant`."""
     known = {"old_agent": message.get("fromAssistant"), "new_agent": message.get("toAssistant")}
-    named = {key: name for key, each in known.items() if isinstance(name := mapping_in(each).get("name"), str)}
+    named = {
+        key: name
+        for key, each in known.items()
+        if isinstance(name := mapping_in(each).get("name"), str)
+    }
     if "new_agent" in named:
         yield {"type": "agent_handoff", "timestamp": int(time_ms), "data": named}
 
@@ -114,13 +135,17 @@ def _handed_over(message: Message, time_ms: float) -> Iterator[Event]:
 def _tools(message: Message, time_ms: float) -> Iterator[Event]:
     uses = listed_in(message.get("toolCallList")) or listed_in(message.get("toolCalls"))
     # The oldest messages have the use inside of the tool's settings alone.
-    inside = [mapping_in(each.get("toolCall")) for each in listed_in(message.get("toolWithToolCallList"))]
+    inside = [
+        mapping_in(each.get("toolCall")) for each in listed_in(message.get("toolWithToolCallList"))
+    ]
     for use in uses or inside:
         yield _called(use, time_ms)
 
 
 def _function(message: Message, time_ms: float) -> Iterator[Event]:
-    """The message of before there were tools. Its use has no id: the time tells one from another."""
+    """The message of before there were tools. Its use has no id: the time tells one
+    from another.
+    """
     use = mapping_in(message.get("functionCall"))
     if use:
         yield _called({"id": f"function-call-{int(time_ms)}", **use}, time_ms)
@@ -128,9 +153,13 @@ def _function(message: Message, time_ms: float) -> Iterator[Event]:
 
 def _called(use: Mapping[str, Any], time_ms: float) -> Event:
     function = mapping_in(use.get("function"))
-    arguments = use.get("parameters", use.get("arguments", function.get("arguments", function.get("parameters"))))
+    arguments = use.get(
+        "parameters", use.get("arguments", function.get("arguments", function.get("parameters")))
+    )
     name = use.get("name") or function.get("name")
-    return tool_event("in_progress", time_ms, use.get("id"), function_name=name, arguments=parsed(arguments))
+    return tool_event(
+        "in_progress", time_ms, use.get("id"), function_name=name, arguments=parsed(arguments)
+    )
 
 
 # The report.
@@ -145,7 +174,9 @@ def _report(message: Message, time_ms: float) -> Iterator[Event]:
         *_used(entries, time_ms),
         *_waited(entries, mapping_in(artifact.get("performanceMetrics"))),
     ]
-    started = call_started(time_ms_in(_of_call(message, "startedAt"), first_ms), _agent(message), is_from_record=True)
+    started = call_started(
+        time_ms_in(_of_call(message, "startedAt"), first_ms), _agent(message), is_from_record=True
+    )
     yield {**started, **_told_agent(message)}
     yield from of_record(told)
     yield _ended(message, time_ms, awaits_record=False)
@@ -154,7 +185,9 @@ def _report(message: Message, time_ms: float) -> Iterator[Event]:
 def _heard(entries: list[Mapping[str, Any]], time_ms: float) -> Iterator[Event]:
     for each in entries:
         start_ms = time_ms_in(each.get("time"), time_ms)
-        yield from recorded_speech(each.get("role"), each.get("message"), start_ms, number_in(each.get("endTime")))
+        yield from recorded_speech(
+            each.get("role"), each.get("message"), start_ms, number_in(each.get("endTime"))
+        )
 
 
 def _used(entries: list[Mapping[str, Any]], time_ms: float) -> Iterator[Event]:
@@ -179,21 +212,31 @@ def _used(entries: list[Mapping[str, Any]], time_ms: float) -> Iterator[Event]:
 
 
 def _waited(entries: list[Mapping[str, Any]], metrics: Mapping[str, Any]) -> Iterator[Event]:
-    """The latencies of the turns, in ms in the order of the answers. They name no turn: where there are more or fewer of them than
-    answered turns, nobody knows whose they are, and they are left out.
+    """The latencies of the turns, in ms in the order of the answers. They name no turn: where there
+    are more or fewer of them than answered turns, nobody knows whose they are, and they are left
+    out.
     """
     latencies = listed_in(metrics.get("turnLatencies"), MAX_RECORD_ENTRIES)
     answered = list(_answered(entries))
     if len(latencies) != len(answered):
         return
     for each, (silent_ms, answer_ms) in zip(latencies, answered, strict=True):
-        wait_ms, ruled_ms, heard_ms, thought_ms, voiced_ms = (_took_ms(each.get(name)) for name in _LATENCIES)
+        wait_ms, ruled_ms, heard_ms, thought_ms, voiced_ms = (
+            _took_ms(each.get(name)) for name in _LATENCIES
+        )
         if wait_ms:
             whole = {"type": "user_bot_latency", "timestamp": int(answer_ms)}
             yield {**whole, "data": {"latency_seconds": to_seconds(wait_ms)}}
         if ruled_ms:
-            breakdown = {"user_turn_start_time": to_seconds(silent_ms), "user_turn_secs": to_seconds(ruled_ms)}
-            yield {"type": "latency_breakdown", "timestamp": int(silent_ms + ruled_ms), "data": breakdown}
+            breakdown = {
+                "user_turn_start_time": to_seconds(silent_ms),
+                "user_turn_secs": to_seconds(ruled_ms),
+            }
+            yield {
+                "type": "latency_breakdown",
+                "timestamp": int(silent_ms + ruled_ms),
+                "data": breakdown,
+            }
         if heard_ms:
             yield service_latency("STT", silent_ms, heard_ms)
         asked_ms = silent_ms + ruled_ms
@@ -204,13 +247,19 @@ def _waited(entries: list[Mapping[str, Any]], metrics: Mapping[str, Any]) -> Ite
 
 
 def _answered(entries: list[Mapping[str, Any]]) -> Iterator[tuple[float, float]]:
-    """When the caller fell silent and when the first answer to it began, of each turn that has both times."""
+    """When the caller fell silent and when the first answer to it began, of each turn that has both
+    times.
+    """
     silent_ms: float | None = None
     for each in entries:
         began_ms = number_in(each.get("time"))
         if each.get("role") == "user":
             silent_ms = number_in(each.get("endTime"))
-        elif each.get("role") in ("bot", "assistant") and silent_ms is not None and began_ms is not None:
+        elif (
+            each.get("role") in ("bot", "assistant")
+            and silent_ms is not None
+            and began_ms is not None
+        ):
             yield silent_ms, began_ms
             silent_ms = None
 
@@ -220,7 +269,13 @@ def _took_ms(value: object) -> float:
     return max(0.0, number_in(value) or 0.0)
 
 
-_LATENCIES: Final = ("turnLatency", "endpointingLatency", "transcriberLatency", "modelLatency", "voiceLatency")
+_LATENCIES: Final = (
+    "turnLatency",
+    "endpointingLatency",
+    "transcriberLatency",
+    "modelLatency",
+    "voiceLatency",
+)
 _Rule = Callable[[Message, float], Iterator[Event]]
 _RULES: Final[Mapping[str, _Rule]] = {
     "status-update": _status,
@@ -246,7 +301,10 @@ _ENTRY: Final = {
 _ALWAYS: Final[Needed] = {
     **dict.fromkeys(("type", "timestamp", "status", "role", "startedAt", "endedAt", "endedReason")),
     **dict.fromkeys(("assistant", "fromAssistant", "toAssistant"), _ASSISTANT),
-    "call": {**dict.fromkeys(("id", "assistantId", "startedAt", "endedAt", "endedReason")), "assistant": _ASSISTANT},
+    "call": {
+        **dict.fromkeys(("id", "assistantId", "startedAt", "endedAt", "endedReason")),
+        "assistant": _ASSISTANT,
+    },
 }
 _OF_A_MESSAGE: Final[Needed] = {
     **_ALWAYS,
@@ -256,7 +314,10 @@ _OF_A_MESSAGE: Final[Needed] = {
 }
 _OF_THE_REPORT: Final[Needed] = {
     **_ALWAYS,
-    "artifact": {"messages": _ENTRY, "performanceMetrics": {"turnLatencies": dict.fromkeys(_LATENCIES)}},
+    "artifact": {
+        "messages": _ENTRY,
+        "performanceMetrics": {"turnLatencies": dict.fromkeys(_LATENCIES)},
+    },
     "messages": _ENTRY,
 }
 

@@ -1,4 +1,6 @@
-"""English, German, Spanish, French and Hindi in one spelling, as EVA has it: numbers in digits, without fillers, accents and marks."""
+"""English, German, Spanish, French and Hindi in one spelling, as EVA has it: numbers in digits,
+without fillers, accents and marks.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -41,7 +43,8 @@ class Alphabetic:
         rules: How it says numbers.
         fillers: Words that are left out.
         titles: Abbreviations, each with its words.
-        thousands: What parts the thousands of a number; empty where commas do ("1,25,000") and the decimals have the point.
+        thousands: What parts the thousands of a number; empty where commas do ("1,25,000") and the
+            decimals have the point.
         letters: The letters of its script, as in a character class.
         has_marks: Whether accents are vowels, and stay.
     """
@@ -59,7 +62,9 @@ class Alphabetic:
         self._numbers = SpokenNumbers(rules, letters)
         self._fillers = re.compile(rf"\b(?:{fillers.replace(' ', '|').replace('_', ' ')})\b")
         self._titles = [(re.compile(rf"\b{title}\b"), words) for title, words in titles.items()]
-        self._thousands = [re.compile(rf"(\d){re.escape(mark)}(\d{{3}})(?!\d)") for mark in thousands]
+        self._thousands = [
+            re.compile(rf"(\d){re.escape(mark)}(\d{{3}})(?!\d)") for mark in thousands
+        ]
         self._decimal = r"\1.\2" if thousands else r"\1\2"
         self._in_plain_letters = with_marks if has_marks else without_marks
 
@@ -79,14 +84,16 @@ class Alphabetic:
 
 
 def without_lone_marks(text: str) -> str:
-    """The text with its currencies in front of their numbers, and without marks that belong to none."""
+    """The text with its currencies in front of their numbers, and without marks that belong to
+    none.
+    """
     text = _GAP_BEHIND_CURRENCY.sub("", _CURRENCY_BEHIND.sub(r"\2\1", text))
     return " ".join(_MARK_ALONE.sub(" ", text).split())
 
 
 class English:
-    """English without the rules that nothing in the text can meet: most speech is plain words, and trying every rule on each would
-    cost more than all other work for a turn.
+    """English without the rules that nothing in the text can meet: most speech is plain words, and
+    trying every rule on each would cost more than all other work for a turn.
     """
 
     def __init__(self) -> None:
@@ -97,9 +104,14 @@ class English:
         self._fillers = re.compile(rf"\b(?:{_FILLERS_OF_ENGLISH.replace(' ', '|')})\b")
         self._filler_words = frozenset(_FILLERS_OF_ENGLISH.split())
         table = EnglishTextNormalizer().replacers
-        written_out = [(pattern.replace(r"\b", ""), re.compile(pattern), words) for pattern, words in table.items()]
+        written_out = [
+            (pattern.replace(r"\b", ""), re.compile(pattern), words)
+            for pattern, words in table.items()
+        ]
         self._written_out = [each for each in written_out if each[0] not in _NOT_OF_EVA]
-        self._abbreviations = frozenset(literal for literal, *_ in self._written_out if "'" not in literal)
+        self._abbreviations = frozenset(
+            literal for literal, *_ in self._written_out if "'" not in literal
+        )
         self._spellings: dict[str, str] = EnglishSpellingNormalizer().mapping
 
     def __call__(self, text: str) -> str:
@@ -110,7 +122,9 @@ class English:
         """
         text = text.lower()
         words = _WORD.findall(text)
-        has_rules = not (self._number_words.isdisjoint(words) and self._abbreviations.isdisjoint(words))
+        has_rules = not (
+            self._number_words.isdisjoint(words) and self._abbreviations.isdisjoint(words)
+        )
         if not has_rules and _PLAIN_SPEECH.fullmatch(text):
             return self._american([word for word in words if word not in self._filler_words])
         return self.by_every_rule(text)

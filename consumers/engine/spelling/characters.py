@@ -1,4 +1,6 @@
-"""Japanese, Chinese and Korean in one spelling, as EVA has it: numbers in digits, without fillers and punctuation."""
+"""Japanese, Chinese and Korean in one spelling, as EVA has it: numbers in digits, without fillers
+and punctuation.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,7 +17,9 @@ def without_markup(text: str) -> str:
 
 
 class _Numerals(NamedTuple):
-    """Characters that numbers are written with: of digits, of tens to thousands, and of ten thousands and more."""
+    """Characters that numbers are written with: of digits, of tens to thousands, and of ten
+    thousands and more.
+    """
 
     digits: dict[str, int]
     units: dict[str, int]
@@ -54,7 +58,9 @@ _JAPANESE: Final = _Numerals(
     {"万": 10**4, "億": 10**8, "兆": 10**12},
 )
 _CHINESE: Final = _Numerals(
-    _JAPANESE.digits | {"两": 2, "兩": 2}, _JAPANESE.units, _JAPANESE.groups | {"亿": 10**8, "萬": 10**4}
+    _JAPANESE.digits | {"两": 2, "兩": 2},
+    _JAPANESE.units,
+    _JAPANESE.groups | {"亿": 10**8, "萬": 10**4},
 )
 _KOREAN: Final = _Numerals(
     _counted("영일이삼사오육칠팔구") | {"공": 0},
@@ -62,10 +68,18 @@ _KOREAN: Final = _Numerals(
     {"만": 10**4, "억": 10**8, "조": 10**12},
 )
 _KOREAN_ONES: Final = dict(
-    zip(["하나", "둘", "셋", "넷", "다섯", "여섯", "일곱", "여덟", "아홉"], range(1, 10), strict=True)
+    zip(
+        ["하나", "둘", "셋", "넷", "다섯", "여섯", "일곱", "여덟", "아홉"],
+        range(1, 10),
+        strict=True,
+    )
 )
 _KOREAN_TENS: Final = dict(
-    zip(["열", "스물", "서른", "마흔", "쉰", "예순", "일흔", "여든", "아흔"], range(10, 100, 10), strict=True)
+    zip(
+        ["열", "스물", "서른", "마흔", "쉰", "예순", "일흔", "여든", "아흔"],
+        range(10, 100, 10),
+        strict=True,
+    )
 )
 _KOREAN_NATIVE: Final = re.compile(
     rf"({'|'.join(_KOREAN_TENS)})\s*({'|'.join(_KOREAN_ONES)})|{'|'.join(_KOREAN_TENS)}|{'|'.join(_KOREAN_ONES)}"
@@ -82,8 +96,12 @@ _JAPANESE_FILLER: Final = re.compile(
 _CHINESE_FILLER: Final = re.compile("那个|那個|就是|然后|然後|[嗯啊哦呢哈唉]")
 _KOREAN_FILLER: Final = re.compile("음+|어+|그러니까|그냥|뭐")
 # The escapes are wide forms that look like marks of ASCII, and tortoise shell brackets.
-_JAPANESE_MARK: Final = re.compile("[。、・「」『』【】\u3014\u3015〈〉《》〜\uff5e\uff01\uff1f…—―]")
-_CHINESE_MARK: Final = re.compile("[。、…—「」『』【】《》〈〉·\uff0c\uff1b\uff1a\uff1f\uff01\uff5e]")
+_JAPANESE_MARK: Final = re.compile(
+    "[。、・「」『』【】\u3014\u3015〈〉《》〜\uff5e\uff01\uff1f…—―]"
+)
+_CHINESE_MARK: Final = re.compile(
+    "[。、…—「」『』【】《》〈〉·\uff0c\uff1b\uff1a\uff1f\uff01\uff5e]"
+)
 _KOREAN_MARK: Final = _CHINESE_MARK
 
 
@@ -92,19 +110,25 @@ def japanese(text: str) -> str:
     from jaconv import normalize as japanese_widths  # a call in Japanese alone needs it
 
     text = japanese_widths(_JAPANESE_FILLER.sub("", without_markup(text)))
-    return _finished(_JAPANESE_NUMBER.sub(lambda found: _JAPANESE.amount(found[0]), text), _JAPANESE_MARK)
+    return _finished(
+        _JAPANESE_NUMBER.sub(lambda found: _JAPANESE.amount(found[0]), text), _JAPANESE_MARK
+    )
 
 
 def chinese(text: str) -> str:
     """Chinese, in simplified or traditional characters."""
     text = normalize("NFKC", _CHINESE_FILLER.sub("", without_markup(text)))
-    return _finished(_CHINESE_NUMBER.sub(lambda found: _CHINESE.amount(found[0]), text), _CHINESE_MARK)
+    return _finished(
+        _CHINESE_NUMBER.sub(lambda found: _CHINESE.amount(found[0]), text), _CHINESE_MARK
+    )
 
 
 def korean(text: str) -> str:
     """Korean. A Chinese number counts with a unit only: "이" alone also means "this"."""
     text = _KOREAN_FILLER.sub("", without_markup(text))
-    text = _KOREAN_NUMBER.sub(lambda found: _KOREAN.amount(found[0]) if _KOREAN.has_unit(found[0]) else found[0], text)
+    text = _KOREAN_NUMBER.sub(
+        lambda found: _KOREAN.amount(found[0]) if _KOREAN.has_unit(found[0]) else found[0], text
+    )
     return _finished(_KOREAN_NATIVE.sub(_korean_amount, text), _KOREAN_MARK)
 
 

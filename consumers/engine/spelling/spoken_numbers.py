@@ -1,4 +1,6 @@
-"""Writes the numbers of a text in digits: "two hundred and five" as 205, as EVA does, so that spelling is no error."""
+"""Writes the numbers of a text in digits: "two hundred and five" as 205, as EVA does, so that
+spelling is no error.
+"""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +16,9 @@ _ENGLISH_HALF: Final = re.compile(r"\band\s+a\s+half\b")
 _ENGLISH_ONE: Final = re.compile(r"\b1(s?)\b")
 _ENGLISH_SUFFIX: Final = re.compile(r"([0-9])\s+(st|nd|rd|th|s)\b")
 _MOST_PARTS: Final = 10
-"""How often a German compound is parted, as in EVA: each time one more word comes off every part."""
+"""How often a German compound is parted, as in EVA: each time one more word comes off
+every part.
+"""
 
 
 class SpokenNumbers:
@@ -23,19 +27,25 @@ class SpokenNumbers:
     Args:
         rules: How the language says them.
         letters: The letters of its script, as in a character class: numbers and letters are parted.
-        is_english: Whether English's own rules hold: halves, "1st", and "one" where a number is a lone 1.
+        is_english: Whether English's own rules hold: halves, "1st", and "one" where a number is a
+            lone 1.
     """
 
-    def __init__(self, rules: NumberRules, letters: str = "a-z", *, is_english: bool = False) -> None:
+    def __init__(
+        self, rules: NumberRules, letters: str = "a-z", *, is_english: bool = False
+    ) -> None:
         self._rules = rules
         self._is_english = is_english
         self._marks = frozenset(word.mark for word in rules.words.values() if word.mark) - {"%"}
         self._before_digit = re.compile(rf"([{letters}])([0-9])")
         self._behind_digit = re.compile(rf"([0-9])([{letters}])")
-        self._compounds, self._turned = _german_compounds(rules.words) if rules.says_ones_first else ((), ())
+        self._compounds, self._turned = (
+            _german_compounds(rules.words) if rules.says_ones_first else ((), ())
+        )
 
     def written(self, text: str) -> str:
-        """The text with its numbers in digits; it comes in small letters, without accents and symbols.
+        """The text with its numbers in digits; it comes in small letters, without accents and
+        symbols.
 
         Raises:
             ValueError: A number is longer than Python writes.
@@ -70,7 +80,9 @@ class SpokenNumbers:
         return " ".join([*parts, last] if last.strip() else parts)
 
     def _in_order(self, text: str) -> str:
-        """German numbers from the large to the small: "zweihunderteinundzwanzig" is "zwei hundert zwanzig ein"."""
+        """German numbers from the large to the small: "zweihunderteinundzwanzig" is "zwei hundert
+        zwanzig ein".
+        """
         for _ in range(_MOST_PARTS):
             before = text
             for pattern in self._compounds:
@@ -88,8 +100,12 @@ def _german_compounds(
     """Patterns of words that are written together, and of ones in front of tens."""
 
     def any_of(*kinds: Kind) -> str:
-        # The longest first within a kind: "einer" before "ein". The kinds keep their order, as in EVA.
-        lists = [[word for word, its in words.items() if its.kind is kind and its.suffix is None] for kind in kinds]
+        # The longest first within a kind: "einer" before "ein". The kinds keep their order, as in
+        # EVA.
+        lists = [
+            [word for word, its in words.items() if its.kind is kind and its.suffix is None]
+            for kind in kinds
+        ]
         return "|".join(word for each in lists for word in sorted(each, key=len, reverse=True))
 
     ones, tens, scales = map(any_of, (Kind.ONES, Kind.TENS, Kind.SCALE))
@@ -162,11 +178,17 @@ class _Reading:
             self._end_with(text)
         elif word.kind is Kind.AND:
             before = self._meaning(at - 1)
-            if before is None or before.suffix is not None or before.kind not in self._rules.is_joined_after:
+            if (
+                before is None
+                or before.suffix is not None
+                or before.kind not in self._rules.is_joined_after
+            ):
                 self._end_with(text)
         elif word.kind is Kind.REPEAT:
             return self._read_repeat(at, word)
-        elif self._is_numeral(at + 1) or self._is_number_word(at + 1, Kind.ZERO, Kind.ONES, Kind.TENS):
+        elif self._is_numeral(at + 1) or self._is_number_word(
+            at + 1, Kind.ZERO, Kind.ONES, Kind.TENS
+        ):
             self._value = f"{self._value or ''}."
         return 1
 

@@ -1,4 +1,6 @@
-"""Turns by the bot's own view: what pipecat and ElevenLabs agents report of speech, one transition for each moment."""
+"""Turns by the bot's own view: what pipecat and ElevenLabs agents report of speech, one transition
+for each moment.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
@@ -20,10 +22,12 @@ from consumers.engine.turns.timeline import (
 )
 from schemas.units import MS_PER_SECOND
 
-# The bot's own texts in pieces, so that each lies in the turn in which it came, with or without EVA's turn markers.
+# The bot's own texts in pieces, so that each lies in the turn in which it came, with or without
+# EVA's turn markers.
 #
-# A phrase is a piece of its own. Single words are one piece until the caller's turn begins, a marker comes, or the
-# words pause. EVA's groups (`turns/eva_text`) follow other rules, and its context reads those.
+# A phrase is a piece of its own. Single words are one piece until the caller's turn begins, a
+# marker comes, or the words pause. EVA's groups (`turns/eva_text`) follow other rules, and its
+# context reads those.
 
 MAX_PAUSE_MS: Final = 1_000
 """Longest pause between two words of one piece. A caller who takes a turn speaks longer."""
@@ -55,7 +59,9 @@ class TextPiece:
 
 
 class SpokenText:
-    """The texts of one call's pipecat stream, in stream order. Replies of the model count only while no text went to synthesis."""
+    """The texts of one call's pipecat stream, in stream order. Replies of the model count only
+    while no text went to synthesis.
+    """
 
     def __init__(self) -> None:
         self._open: TextPiece | None = None
@@ -86,7 +92,9 @@ class SpokenText:
         return True
 
     def reply(self, edits: "BotHistory", time_ms: int, frame: str) -> bool:
-        """Adds an `llm_response`, whole or a token with its own blanks; returns whether it begins a piece."""
+        """Adds an `llm_response`, whole or a token with its own blanks; returns whether it begins a
+        piece.
+        """
         if self._has_speech:
             return False
         is_new = self._word(edits, time_ms, frame, "")
@@ -117,7 +125,11 @@ def spoken_once(pieces: Iterable[TextPiece]) -> list[TextPiece]:
     kept: list[TextPiece] = []
     announced: str | None = None
     for piece in pieces:
-        if announced is not None and not piece.is_phrase and f"{piece.text} ".startswith(f"{announced} "):
+        if (
+            announced is not None
+            and not piece.is_phrase
+            and f"{piece.text} ".startswith(f"{announced} ")
+        ):
             kept.pop()
         announced = piece.text if piece.is_phrase else None
         kept.append(piece)
@@ -127,20 +139,20 @@ def spoken_once(pieces: Iterable[TextPiece]) -> list[TextPiece]:
 # One turn of a call as its bot heard it, and the moments and words that turns are made of.
 
 SAME_MOMENT_SECONDS: Final = 0.25
-"""Two equal moments this close are one: both halves of a broadcast, or a record that was sent twice. No stretch of speech is so
-short that another can begin or end so soon after it.
+"""Two equal moments this close are one: both halves of a broadcast, or a record that was sent
+twice. No stretch of speech is so short that another can begin or end so soon after it.
 """
 MAX_PENDING_SECONDS: Final = 3.0
-"""Longest time from the end of a stretch of sound to the ruling that makes it a turn; a strategy that waits for words takes
-one or two. An older stretch was a cough.
+"""Longest time from the end of a stretch of sound to the ruling that makes it a turn; a strategy
+that waits for words takes one or two. An older stretch was a cough.
 """
 MESSAGE_RANK: Final = 2
 """Rank of an answer's words that a bot sends as one message, among those of the other sources."""
 MAX_NAMED_SOUNDS: Final = 4_096
 """Sounds of a call that are known by their ids; two hours have a quarter of them."""
 FIRST_WORDS_SECONDS: Final = 0.3
-"""Shortest time from the start of a sound that a detector hears to final words of it: one short word, without the recogniser's
-own time. Earlier words are of the sound before.
+"""Shortest time from the start of a sound that a detector hears to final words of it: one short
+word, without the recogniser's own time. Earlier words are of the sound before.
 """
 
 
@@ -185,11 +197,13 @@ class SpeechMoment(IntEnum):
 
 
 class Words(NamedTuple):
-    """Words of one speaker: the rank of their source (0 is best), and the text, the bot's text or its key in EVA's history.
+    """Words of one speaker: the rank of their source (0 is best), and the text, the bot's text or
+    its key in EVA's history.
 
-    `event_id` is the one that an ElevenLabs agent gave it. `is_cut` marks the heard part of an answer that was cut off,
-    `is_turn` the words of the caller at the end of a turn. `sounded_s` is a moment of their sound (epoch seconds), where the
-    source tells it beside the time of the record; `sound_id` names that sound.
+    `event_id` is the one that an ElevenLabs agent gave it. `is_cut` marks the heard part of an
+    answer that was cut off, `is_turn` the words of the caller at the end of a turn. `sounded_s` is
+    a moment of their sound (epoch seconds), where the source tells it beside the time of the
+    record; `sound_id` names that sound.
     """
 
     is_user: bool
@@ -204,7 +218,9 @@ class Words(NamedTuple):
 
 
 class AgentWords(NamedTuple):
-    """One utterance in a conversation with an ElevenLabs agent; `is_exact` is false where its time gives only the order."""
+    """One utterance in a conversation with an ElevenLabs agent; `is_exact` is false where its time
+    gives only the order.
+    """
 
     words: tuple[Words, ...]
     is_exact: bool
@@ -213,9 +229,10 @@ class AgentWords(NamedTuple):
 class BotTurn(NamedTuple):
     """One turn; times in epoch seconds, in the order of the moments.
 
-    Starts and ends of the detector, the rulings and the bot belong together by their places; only the last end can be missing.
-    A stretch of which one end was lost has no length and lies at the known end; `gaps` says so. `is_cut` means that the caller
-    spoke over the bot's speech of this turn. `written` has the times of the words with which a bot that never speaks answered.
+    Starts and ends of the detector, the rulings and the bot belong together by their places; only
+    the last end can be missing. A stretch of which one end was lost has no length and lies at the
+    known end; `gaps` says so. `is_cut` means that the caller spoke over the bot's speech of this
+    turn. `written` has the times of the words with which a bot that never speaks answered.
     """
 
     vad_starts: tuple[float, ...] = ()
@@ -237,8 +254,13 @@ class BotTurn(NamedTuple):
     written: tuple[float, ...] = ()
 
     def has_user_end(self, end_ms: int) -> bool:
-        """Whether the caller ended in this turn at that millisecond, by any of the reports that know it."""
-        return any(end_ms == int(end_s * 1000) for end_s in (*self.vad_ends, *self.release_ends, *self.transcripts))
+        """Whether the caller ended in this turn at that millisecond, by any of the reports that
+        know it.
+        """
+        return any(
+            end_ms == int(end_s * 1000)
+            for end_s in (*self.vad_ends, *self.release_ends, *self.transcripts)
+        )
 
     @property
     def times_s(self) -> Iterator[tuple[float, ...]]:
@@ -247,7 +269,9 @@ class BotTurn(NamedTuple):
 
     @property
     def user_start_s(self) -> float | None:
-        """The caller's first moment, of sound or ruling; None without any, and where a start was lost."""
+        """The caller's first moment, of sound or ruling; None without any, and where a start was
+        lost.
+        """
         return (
             None
             if self.gaps & (Gap.VAD | Gap.RULING)
@@ -256,14 +280,20 @@ class BotTurn(NamedTuple):
 
     @property
     def user_end_s(self) -> float | None:
-        """End of the caller's last sound, otherwise of the last ruling; None without either, and while it is open."""
-        starts, ends = (self.vad_starts, self.vad_ends) if self.vad_starts else (self.release_starts, self.release_ends)
+        """End of the caller's last sound, otherwise of the last ruling; None without either, and
+        while it is open.
+        """
+        starts, ends = (
+            (self.vad_starts, self.vad_ends)
+            if self.vad_starts
+            else (self.release_starts, self.release_ends)
+        )
         return ends[-1] if ends and len(ends) == len(starts) else None
 
 
 class PendingSpeech(NamedTuple):
-    """A stretch of sound that no ruling has made a turn yet: its start and end, None while unknown, and whether the bot spoke
-    when it began.
+    """A stretch of sound that no ruling has made a turn yet: its start and end, None while unknown,
+    and whether the bot spoke when it began.
     """
 
     start_s: float | None
@@ -273,16 +303,18 @@ class PendingSpeech(NamedTuple):
 
 # Live turns of a call without a simulated caller, from the bot's own events.
 #
-# A caller is heard at two layers. The voice activity detector (`vad`) hears sound, coughs included; the turn strategy
-# (`turn_release`) rules that it was a turn. Rulings advance turns where the call has them, and the detector's times
-# are used where it has them. A call with neither has the agent's transcript of the caller, or messages with the
-# caller's words: these tell the order of turns and no time. The assistant is heard
-# through its own speech events, or, in a call without them, through the text sent to speech synthesis. An ElevenLabs
-# agent has none of these: its moments are the arrivals of its transcripts and answers.
+# A caller is heard at two layers. The voice activity detector (`vad`) hears sound, coughs included;
+# the turn strategy (`turn_release`) rules that it was a turn. Rulings advance turns where the call
+# has them, and the detector's times are used where it has them. A call with neither has the agent's
+# transcript of the caller, or messages with the caller's words: these tell the order of turns and
+# no time. The assistant is heard through its own speech events, or, in a call without them, through
+# the text sent to speech synthesis. An ElevenLabs agent has none of these: its moments are the
+# arrivals of its transcripts and answers.
 #
-# Any of these moments can be lost or come twice, because an observer's queue is bounded and producers retry. A moment
-# that is missing makes a time unknown (`Gap`) and nothing more: who spoke over whom is decided when the stretch of
-# speech that was spoken over has its end, and a stretch without one proves nothing.
+# Any of these moments can be lost or come twice, because an observer's queue is bounded and
+# producers retry. A moment that is missing makes a time unknown (`Gap`) and nothing more: who spoke
+# over whom is decided when the stretch of speech that was spoken over has its end, and a stretch
+# without one proves nothing.
 
 _EMPTY = BotTurn()
 
@@ -290,23 +322,27 @@ _EMPTY = BotTurn()
 class BotTurnMachine:
     """State after the last moment. `turn` 0 is the greeting.
 
-    `touched` has, since it was last emptied, every turn whose times, interruptions or tools may differ; a change of words alone
-    sets `have_words_changed` instead, until the reader of the words clears it. `reworded` has the turns whose words may differ, but for
-    pieces of a text that grows.
+    `touched` has, since it was last emptied, every turn whose times, interruptions or tools may
+    differ; a change of words alone sets `have_words_changed` instead, until the reader of the words
+    clears it. `reworded` has the turns whose words may differ, but for pieces of a text that grows.
 
-    `bot_turn` is the turn in which the bot speaks, `ruled_turn` the one of the open ruling, `vad_turn` the one of the open
-    stretch of sound, each None without one. `answering` is the turn to which the bot's words belong: one that the caller has
-    finished. `is_answered` means that the bot has answered during a ruling whose end is overdue. `over_bot` and `over_user` are
-    turns that one side began while the other spoke, not confirmed yet; `unruled` is such a turn from before the first ruling.
+    `bot_turn` is the turn in which the bot speaks, `ruled_turn` the one of the open ruling,
+    `vad_turn` the one of the open stretch of sound, each None without one. `answering` is the turn
+    to which the bot's words belong: one that the caller has finished. `is_answered` means that the
+    bot has answered during a ruling whose end is overdue. `over_bot` and `over_user` are turns that
+    one side began while the other spoke, not confirmed yet; `unruled` is such a turn from before
+    the first ruling.
 
-    Six attributes are no state but facts of the call, whenever they become known: whether transcripts mark the end of the
-    caller's turn (`hears_transcripts`), a turn strategy rules (`has_rulings`), a detector hears the caller (`hears_detector`),
-    the bot reports its answers as they were heard (`reports_answers`), no event shows that it speaks (`is_mute`), it `is_over`.
+    Six attributes are no state but facts of the call, whenever they become known: whether
+    transcripts mark the end of the caller's turn (`hears_transcripts`), a turn strategy rules
+    (`has_rulings`), a detector hears the caller (`hears_detector`), the bot reports its answers as
+    they were heard (`reports_answers`), no event shows that it speaks (`is_mute`), it `is_over`.
 
-    `reads_log` says that the agent's own transcripts mark the turns of a caller whom nobody hears; messages then repeat them.
+    `reads_log` says that the agent's own transcripts mark the turns of a caller whom nobody hears;
+    messages then repeat them.
 
-    Words can come after the next sound has begun. `latest_words_s` is how long after the end of a sound they may still be of it,
-    and `name_sound` gives a sound the id by which its words name it.
+    Words can come after the next sound has begun. `latest_words_s` is how long after the end of a
+    sound they may still be of it, and `name_sound` gives a sound the id by which its words name it.
     """
 
     # Each value that a checkpoint keeps, besides turns and words; its annotation makes it one.
@@ -365,8 +401,12 @@ class BotTurnMachine:
         fields, turns, words = frozen
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)
-        self.touched.update(number for number, state in self.turns.items() if turns.get(number) is not state)
-        self.reworded.update(number for number, said in self.words.items() if words.get(number) is not said)
+        self.touched.update(
+            number for number, state in self.turns.items() if turns.get(number) is not state
+        )
+        self.reworded.update(
+            number for number, said in self.words.items() if words.get(number) is not said
+        )
         self.turns = dict(turns)
         self.words = dict(words)
         self.have_words_changed = True
@@ -391,7 +431,9 @@ class BotTurnMachine:
             self.over_bot = self.turn
 
     def _spoke_over(self, turn: int) -> None:
-        """Notes that the user spoke over the bot; before the first ruling, a stretch that is over may have been a cough."""
+        """Notes that the user spoke over the bot; before the first ruling, a stretch that is over
+        may have been a cough.
+        """
         if self.has_rulings or self.lacks_rulings or self.vad_open_s is not None:
             self._change(turn, user_interrupted=True)
         else:
@@ -466,7 +508,11 @@ class BotTurnMachine:
 
     def _take_pending(self, at_s: float) -> PendingSpeech | None:
         pending, self.pending_vad = self.pending_vad, None
-        is_old = pending is not None and pending.end_s is not None and at_s - pending.end_s > MAX_PENDING_SECONDS
+        is_old = (
+            pending is not None
+            and pending.end_s is not None
+            and at_s - pending.end_s > MAX_PENDING_SECONDS
+        )
         return None if is_old else pending
 
     # The rulings.
@@ -478,7 +524,11 @@ class BotTurnMachine:
             if at_s - state.release_starts[-1] < SAME_MOMENT_SECONDS:
                 return  # EVA's log repeats every ruling
             gaps = state.gaps | Gap.RULING | Gap.RULING_END
-            self._change(self.ruled_turn, release_ends=(*state.release_ends, state.release_starts[-1]), gaps=gaps)
+            self._change(
+                self.ruled_turn,
+                release_ends=(*state.release_ends, state.release_starts[-1]),
+                gaps=gaps,
+            )
             if self.over_user == self.ruled_turn and not state.vad_starts:
                 self.over_user = None
         self._file_pending(self._take_pending(at_s))
@@ -489,7 +539,9 @@ class BotTurnMachine:
 
     def _file_pending(self, pending: PendingSpeech | None) -> None:
         """Begins a turn by a ruling, with the sound that it rules on."""
-        self._user_begins(over_bot=self.bot_turn is not None or (pending is not None and pending.is_over_bot))
+        self._user_begins(
+            over_bot=self.bot_turn is not None or (pending is not None and pending.is_over_bot)
+        )
         if pending is not None:
             self._file_vad(pending.start_s, pending.end_s)
 
@@ -540,7 +592,9 @@ class BotTurnMachine:
             start_s = state.bot_starts[-1]
             if at_s - start_s < SAME_MOMENT_SECONDS:
                 return
-            self._change(self.bot_turn, bot_ends=(*state.bot_ends, start_s), gaps=state.gaps | Gap.BOT)
+            self._change(
+                self.bot_turn, bot_ends=(*state.bot_ends, start_s), gaps=state.gaps | Gap.BOT
+            )
             self.over_bot = None
         state = self._of(self.turn)
         if state.vad_starts and not self.has_rulings:
@@ -551,10 +605,14 @@ class BotTurnMachine:
                 state = self._of(self.turn)
         self.has_bot_spoken = True
         self.bot_turn = self.answering = self.turn
-        is_over_user = self.vad_turn == self.turn if state.vad_starts else self.ruled_turn is not None
+        is_over_user = (
+            self.vad_turn == self.turn if state.vad_starts else self.ruled_turn is not None
+        )
         if is_over_user and self.turn > 0:
             self.over_user = self.turn
-        self.is_answered = self.ruled_turn is not None and bool(state.vad_starts) and not is_over_user
+        self.is_answered = (
+            self.ruled_turn is not None and bool(state.vad_starts) and not is_over_user
+        )
         self._change(self.turn, bot_starts=(*state.bot_starts, at_s))
 
     def _hear_bot_events(self) -> None:
@@ -566,7 +624,9 @@ class BotTurnMachine:
         if self.bot_turn is not None:
             state = self._of(self.bot_turn)
             is_cut = self.over_bot is not None
-            self._change(self.bot_turn, bot_ends=(*state.bot_ends, at_s), is_cut=state.is_cut or is_cut)
+            self._change(
+                self.bot_turn, bot_ends=(*state.bot_ends, at_s), is_cut=state.is_cut or is_cut
+            )
             if self.over_bot is not None:
                 self._spoke_over(self.over_bot)
                 self.over_bot = None
@@ -583,7 +643,8 @@ class BotTurnMachine:
         self.bot_closed_s = at_s
 
     def _words(self, words: Words, time_ms: int) -> None:
-        # Words are no part of a turn as it is heard: only judging, transcripts and counts of words read them.
+        # Words are no part of a turn as it is heard: only judging, transcripts and counts of words
+        # read them.
         turn = self.turn if self.hears_agent else self.answering
         if words.is_turn and not (self.has_user_events or self.hears_agent or self.reads_log):
             # Nothing else tells that the caller has spoken; when, these words do not tell.
@@ -608,7 +669,9 @@ class BotTurnMachine:
         pending = self.pending_vad if self.ruled_turn is None else None
         turn = self.turn
         if pending is not None:
-            if self._are_of_a_sound_before(words, at_s, pending.start_s, turn, is_open=pending.end_s is None):
+            if self._are_of_a_sound_before(
+                words, at_s, pending.start_s, turn, is_open=pending.end_s is None
+            ):
                 return self._sounded(words, turn)
             if words.is_turn:  # the ruling was lost: words prove that it came
                 self._file_pending(self._take_pending(at_s))
@@ -616,19 +679,26 @@ class BotTurnMachine:
         state = self._of(turn)
         is_open = (self.vad_turn if state.vad_starts else self.ruled_turn) == turn
         is_first = len(state.vad_starts or state.release_starts) == 1
-        if not self._are_of_a_sound_before(words, at_s, state.user_start_s, turn - 1, is_open=is_open and is_first):
+        if not self._are_of_a_sound_before(
+            words, at_s, state.user_start_s, turn - 1, is_open=is_open and is_first
+        ):
             return turn
         turn = self._sounded(words, turn - 1)
         self.touched.add(turn)  # the call has left it
         return turn
 
     def _turn_of_message(self, turn: int, at_s: float) -> int:
-        """The turn of the answer that a message without a time of its own has the words of. A bot sends it when the answer is over,
-        or before its sound: so it is of the answer that ended last, where that one has no words yet and no new one is heard.
+        """The turn of the answer that a message without a time of its own has the words of. A bot
+        sends it when the answer is over, or before its sound: so it is of the answer that ended
+        last, where that one has no words yet and no new one is heard.
         """
         before = self._of(turn - 1)
         is_over = len(before.bot_ends) == len(before.bot_starts) > 0 and self.bot_turn is None
-        if not is_over or self._of(turn).bot_starts or at_s - before.bot_ends[-1] > self.latest_words_s:
+        if (
+            not is_over
+            or self._of(turn).bot_starts
+            or at_s - before.bot_ends[-1] > self.latest_words_s
+        ):
             return turn
         if any(not each.is_user for each in self.words.get(turn - 1, ())):
             return turn
@@ -651,18 +721,24 @@ class BotTurnMachine:
             return False
         if words.sounded_s is not None:
             return words.sounded_s < start_s - SAME_MOMENT_SECONDS
-        # Without a time of their own they are of the sound that ended last before they came, where that one has none yet.
+        # Without a time of their own they are of the sound that ended last before they came, where
+        # that one has none yet.
         state = self._of(turn)
         end_s = state.user_end_s
         if not is_open or end_s is None or at_s - end_s > self.latest_words_s:
             return False
         is_too_soon = self.hears_detector and at_s - start_s < FIRST_WORDS_SECONDS
-        return is_too_soon or not any(each.is_user and each.rank == words.rank for each in self.words.get(turn, ()))
+        return is_too_soon or not any(
+            each.is_user and each.rank == words.rank for each in self.words.get(turn, ())
+        )
 
     def _sounded(self, words: Words, turn: int) -> int:
         """The turn, at most this one, in which the words sounded, by their own time."""
         if words.sounded_s is not None:
-            while turn > 1 and (self._of(turn).user_start_s or 0.0) - SAME_MOMENT_SECONDS > words.sounded_s:
+            while (
+                turn > 1
+                and (self._of(turn).user_start_s or 0.0) - SAME_MOMENT_SECONDS > words.sounded_s
+            ):
                 turn -= 1
         return turn
 
@@ -694,8 +770,9 @@ class BotTurnMachine:
             self._words(words, time_ms)
 
     def _begin_answered(self, event_id: int | None, at_s: float) -> float | None:
-        """Begins the turn of words that come after their answer, and gives it the answer. The ids of an ElevenLabs agent grow, so an
-        answer with the same id or a higher one is of these words.
+        """Begins the turn of words that come after their answer, and gives it the answer. The ids
+        of an ElevenLabs agent grow, so an answer with the same id or a higher one is of these
+        words.
 
         Returns:
             The time of the answer; None where these words come before it.
@@ -704,18 +781,33 @@ class BotTurnMachine:
         said = self.words.get(turn, ())
         ids = [each.event_id for each in said if not each.is_user and each.rank == 0]
         place = _first_from(event_id, ids)
-        if place is None or len(ids) != len(state.agent_said) or at_s - state.agent_said[place] > self.latest_words_s:
+        if (
+            place is None
+            or len(ids) != len(state.agent_said)
+            or at_s - state.agent_said[place] > self.latest_words_s
+        ):
             return None
         if place or not turn:
             of_answer = [not each.is_user and each.event_id in ids[place:] for each in said]
-            self._part(turn, of_answer, agent_said=(state.agent_said[:place], state.agent_said[place:]))
+            self._part(
+                turn, of_answer, agent_said=(state.agent_said[:place], state.agent_said[place:])
+            )
         return state.agent_said[place]
 
-    def _part(self, turn: int, are_later: list[bool], **times_s: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
+    def _part(
+        self,
+        turn: int,
+        are_later: list[bool],
+        **times_s: tuple[tuple[float, ...], tuple[float, ...]],
+    ) -> None:
         """Makes the newest turn two: each has its part of the words and times."""
         said = self.words.get(turn, ())
         self.words[turn], self.words[turn + 1] = (
-            tuple(words for words, is_later in zip(said, are_later, strict=True) if is_later is of_later)
+            tuple(
+                words
+                for words, is_later in zip(said, are_later, strict=True)
+                if is_later is of_later
+            )
             for of_later in (False, True)
         )
         self.turn = turn + 1
@@ -746,19 +838,26 @@ class BotTurnMachine:
         )
 
     def _turn_of_answer(self, event_id: int | None, at_s: float) -> tuple[int, bool]:
-        """The turn of an answer, and whether it comes after words of the caller that followed it, as their ids tell."""
+        """The turn of an answer, and whether it comes after words of the caller that followed it,
+        as their ids tell.
+        """
         turn, state = self.turn, self._of(self.turn)
         said = self.words.get(turn, ())
         ids = [each.event_id for each in said if each.is_user]
         place = None if event_id is None else _first_from(event_id + 1, ids)
-        if place is None or len(ids) != len(state.agent_heard) or at_s - state.agent_heard[place] > self.latest_words_s:
+        if (
+            place is None
+            or len(ids) != len(state.agent_heard)
+            or at_s - state.agent_heard[place] > self.latest_words_s
+        ):
             return turn, False
         if not place:
             return turn - 1, True
         first = ids[place] or 0
         are_later = [each.event_id is not None and each.event_id >= first for each in said]
         answers = sum(
-            not later and not each.is_user and each.rank == 0 for each, later in zip(said, are_later, strict=True)
+            not later and not each.is_user and each.rank == 0
+            for each, later in zip(said, are_later, strict=True)
         )
         self._part(
             turn,
@@ -790,11 +889,17 @@ class BotTurnMachine:
 
 
 def _first_from(event_id: int | None, ids: list[int | None]) -> int | None:
-    """The place from which on all ids are this one or higher; None without one, and where an id is not known."""
+    """The place from which on all ids are this one or higher; None without one, and where an id is
+    not known.
+    """
     if event_id is None or None in ids:
         return None
-    place = next((place for place, each in enumerate(ids) if each is not None and each >= event_id), None)
-    are_higher = place is not None and all(each is not None and each >= event_id for each in ids[place:])
+    place = next(
+        (place for place, each in enumerate(ids) if each is not None and each >= event_id), None
+    )
+    are_higher = place is not None and all(
+        each is not None and each >= event_id for each in ids[place:]
+    )
     return place if are_higher else None
 
 
@@ -804,8 +909,8 @@ _read_fields = attrgetter(*_FIELDS)
 _RULES = tuple(getattr(BotTurnMachine, f"_{kind.name.lower()}") for kind in SpeechMoment)
 
 
-# The bot's own view of who speaks, as a timeline: speech moments of pipecat's stream, tools and transcripts of the
-# audit log, events of an ElevenLabs agent.
+# The bot's own view of who speaks, as a timeline: speech moments of pipecat's stream, tools and
+# transcripts of the audit log, events of an ElevenLabs agent.
 
 _START_OF = {
     SpeechMoment.VAD_STOPPED: SpeechMoment.VAD_STARTED,
@@ -816,7 +921,9 @@ _OF_DETECTOR = (SpeechMoment.VAD_STARTED, SpeechMoment.VAD_STOPPED)
 _RULINGS = (SpeechMoment.TURN_STARTED, SpeechMoment.TURN_RELEASED)
 _OF_THE_BOT = (SpeechMoment.BOT_STARTED, SpeechMoment.BOT_STOPPED)
 _BORDERS = (SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED)
-"""Moments at which a turn of the caller can begin, so that the bot's further words are another piece."""
+"""Moments at which a turn of the caller can begin, so that the bot's further words are another
+piece.
+"""
 
 _AGENT_PLACES = {
     SpeechMoment.AGENT_HEARD: 0,
@@ -825,7 +932,9 @@ _AGENT_PLACES = {
     SpeechMoment.AGENT_SAID: 3,
     SpeechMoment.AGENT_CUT_OFF: 4,
 }
-"""Order of an agent's events that a bridge receives in the same millisecond: the usual course of a turn."""
+"""Order of an agent's events that a bridge receives in the same millisecond: the usual course of a
+turn.
+"""
 _MAX_ORDERED_ID = 0xFFFF
 
 
@@ -861,21 +970,30 @@ class BotHistory:
         self._insert(time_ms, SpeechMoment.WORDS, words)
 
     def said_in_record(self, said: Iterable[tuple[int, Words]]) -> None:
-        """Adds words that a record has of the call, with the times in ms at which they were said."""
+        """Adds words that a record has of the call, with the times in ms at which they
+        were said.
+        """
         found = []
         for time_ms, words in said:
             self._words_count += 1
             self._pipecat_count += 1
             self._has_answers = self._has_answers or not words.is_user
-            found.append((order_key(time_ms, PIPECAT_RANK, self._pipecat_count), SpeechMoment.WORDS, words))
+            found.append(
+                (order_key(time_ms, PIPECAT_RANK, self._pipecat_count), SpeechMoment.WORDS, words)
+            )
         self.timeline.insert_all(found)
 
     def is_start_unseen(self, moment: SpeechMoment) -> bool:
-        """Whether a moment that is not added yet shows that somebody speaks whose start was lost: the bot stops that did not speak,
-        or the caller's turn begins and the detector, which hears this call, has heard no sound.
+        """Whether a moment that is not added yet shows that somebody speaks whose start was lost:
+        the bot stops that did not speak, or the caller's turn begins and the detector, which hears
+        this call, has heard no sound.
         """
         if moment is SpeechMoment.TURN_STARTED:
-            return self.machine.hears_detector and self.machine.vad_open_s is None and self.machine.pending_vad is None
+            return (
+                self.machine.hears_detector
+                and self.machine.vad_open_s is None
+                and self.machine.pending_vad is None
+            )
         return moment is SpeechMoment.BOT_STOPPED and self.machine.bot_turn is None
 
     def spoken(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> bool:
@@ -884,7 +1002,8 @@ class BotHistory:
         Args:
             moment: Its kind.
             at_s: When it happened.
-            started_s: Of an end, the start of the same stretch, if the producer repeats it: it is added where it was lost.
+            started_s: Of an end, the start of the same stretch, if the producer repeats it: it is
+                added where it was lost.
 
         Returns:
             Whether a lost start was added.
@@ -927,7 +1046,9 @@ class BotHistory:
         return self._text.speech(self, time_ms, frame)
 
     def replied(self, time_ms: int, frame: str) -> bool:
-        """Adds a reply of the model, for calls without synthesis; returns whether it begins a piece of text."""
+        """Adds a reply of the model, for calls without synthesis; returns whether it begins a piece
+        of text.
+        """
         return self._text.reply(self, time_ms, frame)
 
     def marked(self) -> None:
@@ -948,12 +1069,14 @@ class BotHistory:
         self._audit_count += 1
         self.timeline.insert(order_key(time_ms, AUDIT_RANK, self._audit_count), moment, payload)
 
-    def from_agent(self, moment: SpeechMoment, time_ms: int, event_id: int | None, payload: object) -> int:
+    def from_agent(
+        self, moment: SpeechMoment, time_ms: int, event_id: int | None, payload: object
+    ) -> int:
         """Adds an event of an ElevenLabs agent; `payload` is not None.
 
         Returns:
-            The key by which it can be changed. Equal times are ordered by id, then by the usual course of a turn, then by
-            arrival.
+            The key by which it can be changed. Equal times are ordered by id, then by the usual
+            course of a turn, then by arrival.
         """
         if moment is SpeechMoment.AGENT_SAID:
             self._hear_bot()
@@ -970,7 +1093,9 @@ class BotHistory:
         self.audited(SpeechMoment.FALLBACK, time_ms, None)
 
     def hear_transcripts(self, *, are_heard: bool) -> None:
-        """Sets whether the agent's transcripts of the caller mark the end of a turn; a change folds everything again."""
+        """Sets whether the agent's transcripts of the caller mark the end of a turn; a change folds
+        everything again.
+        """
         if are_heard is not self.machine.hears_transcripts:
             self.machine.hears_transcripts = are_heard
             self._fold_again()
@@ -981,7 +1106,9 @@ class BotHistory:
             self.machine.reports_answers = self.machine.have_words_changed = True
 
     def _hear_bot(self) -> None:
-        """Notes that the bot speaks: its words alone are no answer. Answers that counted as such are folded again."""
+        """Notes that the bot speaks: its words alone are no answer. Answers that counted as such
+        are folded again.
+        """
         if self.machine.is_mute:
             self.machine.is_mute = False
             if self._has_answers:
@@ -996,7 +1123,9 @@ class BotHistory:
 # The numbers of one turn for a transcript: stage latencies, and tokens.
 
 PRICE_DIGITS: Final = 12
-"""Decimals of a price: a token costs some millionths, and sums of such numbers have noise far behind."""
+"""Decimals of a price: a token costs some millionths, and sums of such numbers have noise far
+behind.
+"""
 
 
 class TokenUsage(NamedTuple):
@@ -1024,7 +1153,8 @@ class TokenUsage(NamedTuple):
 
 
 class TurnMetrics(NamedTuple):
-    """Seconds by ElevenLabs' name of the stage (`convai_*`), for the user's and the agent's entry; tokens by model.
+    """Seconds by ElevenLabs' name of the stage (`convai_*`), for the user's and the agent's entry;
+    tokens by model.
 
     A stage without a measurement is absent. A model without a name is the empty text.
     """

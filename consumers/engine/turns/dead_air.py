@@ -1,12 +1,15 @@
-"""Dead air: after the caller has finished, nobody speaks and no tool runs for longer than a threshold.
+"""Dead air: after the caller has finished, nobody speaks and no tool runs for longer than a
+threshold.
 
-Only the absence of events reveals it, so it is decided once and never withdrawn. Live time is the broker's; the detector's
-delay, which the event itself shows, counts as silence already passed. Whether a tool or an answer came in time depends on
-records of several topics. So each moment waits here until broker time has passed it, and moments are applied in the broker's
-order: the order of reading the topics does not matter.
+Only the absence of events reveals it, so it is decided once and never withdrawn. Live time is the
+broker's; the detector's delay, which the event itself shows, counts as silence already passed.
+Whether a tool or an answer came in time depends on records of several topics. So each moment waits
+here until broker time has passed it, and moments are applied in the broker's order: the order of
+reading the topics does not matter.
 
-A start of speech can be lost, so a silence must be provable. It is not where an end shows that somebody has spoken, and not
-while words that went to speech synthesis may be heard: the decision then waits until they would be over.
+A start of speech can be lost, so a silence must be provable. It is not where an end shows that
+somebody has spoken, and not while words that went to speech synthesis may be heard: the decision
+then waits until they would be over.
 """
 
 from bisect import insort
@@ -16,10 +19,14 @@ from consumers.engine.turns.timeline import BrokerMoment, HeardBy, SilenceKind, 
 from schemas.units import MS_PER_SECOND
 
 MAX_WAITING_MOMENTS: Final = 1_000
-"""Moments of a call that may wait for broker time: minutes of it. Beyond that the oldest is applied early."""
+"""Moments of a call that may wait for broker time: minutes of it. Beyond that the oldest is applied
+early.
+"""
 
 SLOWEST_CHARS_PER_SECOND: Final = 8
-"""Slowest pace of words that may be heard, half of the usual one: speech whose start is lost ends before dead air is decided."""
+"""Slowest pace of words that may be heard, half of the usual one: speech whose start is lost ends
+before dead air is decided.
+"""
 
 
 _BEGINS_AGAIN: Final = frozenset({SilenceKind.TOOL_ANSWERED, SilenceKind.FUNCTION_SETTLED})
@@ -27,9 +34,10 @@ _BEGINS_AGAIN: Final = frozenset({SilenceKind.TOOL_ANSWERED, SilenceKind.FUNCTIO
 
 
 class DeadAir(NamedTuple):
-    """A silence that became dead air: its start (event time), turn, number, the broker time at which it was known, and the end of the
-    caller's speech before it (0 where only the log is known). The turn is the one in which that end was read; another topic can
-    give it another number.
+    """A silence that became dead air: its start (event time), turn, number, the broker time at
+    which it was known, and the end of the caller's speech before it (0 where only the log is
+    known). The turn is the one in which that end was read; another topic can give it another
+    number.
     """
 
     silent_since_ms: int
@@ -40,7 +48,8 @@ class DeadAir(NamedTuple):
 
 
 class DeadAirWatch:
-    """Watches one call. Times ending in `_at_ms` and `broker_ms` are the broker's, others the call's own.
+    """Watches one call. Times ending in `_at_ms` and `broker_ms` are the broker's, others the
+    call's own.
 
     Attributes:
         count: Number of silences that became dead air.
@@ -58,7 +67,9 @@ class DeadAirWatch:
         self._since_ms: int | None = None
         self._turn = 0
         self._due_at_ms: int | None = None
-        self._words_until_ms = 0  # broker time at which the words since the silence began are over; 0 without any
+        self._words_until_ms = (
+            0  # broker time at which the words since the silence began are over; 0 without any
+        )
         self._is_line_down = False
         self._last_start_ms = 0
         self._running_tools = 0
@@ -67,42 +78,68 @@ class DeadAirWatch:
         self._tool_called_ms: int | None = None
         self._counted_since_ms: int | None = None
         self._user_end_ms = 0
-        self._answered = (0, 0)  # latest answer of a tool: its time, and when the silence after it becomes dead air
+        self._answered = (
+            0,
+            0,
+        )  # latest answer of a tool: its time, and when the silence after it becomes dead air
         self.count = 0
 
     def user_ended(
-        self, end_ms: int, logged_ms: int, at: BrokerMoment, turn: int, heard_by: HeardBy = HeardBy.CALLER
+        self,
+        end_ms: int,
+        logged_ms: int,
+        at: BrokerMoment,
+        turn: int,
+        heard_by: HeardBy = HeardBy.CALLER,
     ) -> None:
         """Begins a silence at `end_ms`; the user's end was noticed at `logged_ms`."""
         noticed_after_ms = min(max(0, logged_ms - end_ms), self._threshold_ms)
         silent_ms = self._threshold_ms - noticed_after_ms
         self._wait(SilenceKind.USER_ENDED, end_ms, at, silent_ms, turn, heard_by)
 
-    def note(self, kind: SilenceKind, time_ms: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
+    def note(
+        self, kind: SilenceKind, time_ms: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER
+    ) -> None:
         """Takes a moment of any other kind; `SilenceKind` says what each does."""
-        self._wait(kind, time_ms, at, self._threshold_ms if kind in _BEGINS_AGAIN else None, heard_by=heard_by)
+        self._wait(
+            kind,
+            time_ms,
+            at,
+            self._threshold_ms if kind in _BEGINS_AGAIN else None,
+            heard_by=heard_by,
+        )
 
-    def words_came(self, time_ms: int, chars: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
+    def words_came(
+        self, time_ms: int, chars: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER
+    ) -> None:
         """Puts the decision off while words that went to speech synthesis may be heard."""
         spoken_ms = chars * MS_PER_SECOND // SLOWEST_CHARS_PER_SECOND
         self._wait(SilenceKind.WORDS_CAME, time_ms, at, spoken_ms, heard_by=heard_by)
 
     def is_heard(self, heard_by: HeardBy, at: BrokerMoment) -> None:
-        """Notes that a source reports speech. If it is better than those so far, it drops their reports from behind this moment:
-        they do not count, although they were read first.
+        """Notes that a source reports speech. If it is better than those so far, it drops their
+        reports from behind this moment: they do not count, although they were read first.
         """
         if heard_by > self._heard_by:
             self._heard_by = heard_by
             after = (at.broker_ms, at.input_rank)
-            self._waiting = [each for each in self._waiting if each.heard_by >= heard_by or each[:2] <= after]
+            self._waiting = [
+                each for each in self._waiting if each.heard_by >= heard_by or each[:2] <= after
+            ]
 
     def reached(self, now_ms: int) -> list[DeadAir]:
-        """The dead air decided by broker time `now_ms`, up to which every input is known; oldest first."""
+        """The dead air decided by broker time `now_ms`, up to which every input is known; oldest
+        first.
+        """
         waiting = self._waiting
         while True:
             due_at_ms = None if self._running_tools else self._due_at_ms
             head_ms = waiting[0].broker_ms if waiting else None
-            if due_at_ms is not None and due_at_ms <= now_ms and (head_ms is None or due_at_ms <= head_ms):
+            if (
+                due_at_ms is not None
+                and due_at_ms <= now_ms
+                and (head_ms is None or due_at_ms <= head_ms)
+            ):
                 self._due_at_ms = None
                 self._declare(due_at_ms)
             elif head_ms is not None and head_ms < now_ms:
@@ -130,13 +167,21 @@ class DeadAirWatch:
         rank = at.input_rank
         # A topic keeps its own order, whatever its times.
         broker_ms = self._latest_ms[rank] = max(at.broker_ms, self._latest_ms.get(rank, 0))
-        due_at_ms = 0 if silent_ms is None else max(broker_ms + silent_ms + self._allowance_ms, broker_ms + 1)
+        due_at_ms = (
+            0
+            if silent_ms is None
+            else max(broker_ms + silent_ms + self._allowance_ms, broker_ms + 1)
+        )
         self._place += 1
         waiting = self._waiting
-        insort(waiting, SilenceMoment(broker_ms, rank, self._place, kind, time_ms, due_at_ms, turn, heard_by))
+        insort(
+            waiting,
+            SilenceMoment(broker_ms, rank, self._place, kind, time_ms, due_at_ms, turn, heard_by),
+        )
         if len(waiting) > MAX_WAITING_MOMENTS:
             self._apply(waiting.pop(0))
-        # A moment that ends a silence needs no wake-up before that silence would have become dead air.
+        # A moment that ends a silence needs no wake-up before that silence would have become dead
+        # air.
         if due_at_ms and (self.wakeup_at_ms is None or due_at_ms < self.wakeup_at_ms):
             self.wakeup_at_ms = due_at_ms
 
@@ -152,7 +197,9 @@ class DeadAirWatch:
                 self._on_someone_spoke(moment)
             case SilenceKind.WORDS_CAME:
                 self._on_words(moment)
-            case SilenceKind.FUNCTION_CALLED | SilenceKind.FUNCTION_SETTLED if self._functions_gave_way:
+            case SilenceKind.FUNCTION_CALLED | SilenceKind.FUNCTION_SETTLED if (
+                self._functions_gave_way
+            ):
                 pass
             case SilenceKind.TOOL_CALLED | SilenceKind.FUNCTION_CALLED:
                 self._on_tool_called(moment)
@@ -171,7 +218,9 @@ class DeadAirWatch:
         self._words_until_ms = 0
         self._turn = moment.turn
         if self._tool_called_ms is not None and self._tool_called_ms < end_ms:
-            self._running_tools = 0  # an unanswered tool of an earlier turn explains no waiting here
+            self._running_tools = (
+                0  # an unanswered tool of an earlier turn explains no waiting here
+            )
         self._due_at_ms = moment.due_at_ms
         answered_ms, answered_due_ms = self._answered
         if answered_ms > end_ms:  # it came before this end, but happened later
@@ -183,7 +232,11 @@ class DeadAirWatch:
         if self._since_ms is None or start_ms < self._since_ms:
             return
         is_proved = moment.kind is SilenceKind.SPEECH_STARTED or not self._words_until_ms
-        if is_proved and not self._running_tools and start_ms - self._since_ms >= self._threshold_ms:
+        if (
+            is_proved
+            and not self._running_tools
+            and start_ms - self._since_ms >= self._threshold_ms
+        ):
             self._declare(moment.broker_ms)
         self._since_ms = self._due_at_ms = None
 
@@ -202,12 +255,16 @@ class DeadAirWatch:
     def _on_functions_gave_way(self) -> None:
         if not self._functions_gave_way:
             self._functions_gave_way = True
-            self._running_tools = 0  # they are all pipecat's: no other source has reported a tool before
+            self._running_tools = (
+                0  # they are all pipecat's: no other source has reported a tool before
+            )
 
     def _on_tool_called(self, moment: SilenceMoment) -> None:
         if moment.time_ms < self._user_end_ms:
             return  # a call before the caller had finished explains no waiting now
-        has_lasted = self._since_ms is not None and moment.time_ms - self._since_ms >= self._threshold_ms
+        has_lasted = (
+            self._since_ms is not None and moment.time_ms - self._since_ms >= self._threshold_ms
+        )
         if has_lasted and not self._running_tools and not self._words_until_ms:
             self._declare(moment.broker_ms)
         self._running_tools += 1
@@ -231,4 +288,6 @@ class DeadAirWatch:
             return
         self._counted_since_ms = since_ms
         self.count += 1
-        self._found.append(DeadAir(since_ms, self._turn, self.count, known_at_ms, self._user_end_ms))
+        self._found.append(
+            DeadAir(since_ms, self._turn, self.count, known_at_ms, self._user_end_ms)
+        )

@@ -1,4 +1,6 @@
-"""Turns by EVA's rules: the state of its processor, one transition for each element, and the context at the end."""
+"""Turns by EVA's rules: the state of its processor, one transition for each element, and the
+context at the end.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -36,15 +38,17 @@ from schemas.metric_context import AudioSegments, MetricContext
 
 # The state of one turn, and one entry of the conversation trace: values that checkpoints can share.
 #
-# Texts grow by appending and are read on demand, so they are kept as pieces: joining them at every growth would make
-# the cost of a turn quadratic in its words.
+# Texts grow by appending and are read on demand, so they are kept as pieces: joining them at every
+# growth would make the cost of a turn quadratic in its words.
 
 Times = tuple[float, ...]
 """Audio times in epoch seconds, in the order of filing."""
 
 Piece = str | TextGroup
 Pieces = Piece | tuple["Pieces", tuple[Piece, ...]]
-"""A text: one piece, or a text and the pieces behind it, all joined by one blank. A text slot may still grow."""
+"""A text: one piece, or a text and the pieces behind it, all joined by one blank. A text slot may
+still grow.
+"""
 
 
 def grown(text: Pieces, *more: Piece) -> Pieces:
@@ -92,7 +96,8 @@ def chars_of(text: Pieces) -> int:
 
 
 def is_there(text: Pieces | None) -> bool:
-    """Whether a text exists and is not empty, without joining it; two pieces have a blank between them.
+    """Whether a text exists and is not empty, without joining it; two pieces have a blank between
+    them.
 
     Example:
         >>> is_there(None), is_there(""), is_there("so"), is_there(grown("", ""))
@@ -105,11 +110,13 @@ def is_there(text: Pieces | None) -> bool:
 
 @dataclass(slots=True, eq=False)
 class TurnState:
-    """One turn. Every field is an immutable value, so a copy is shallow; `epoch` names the checkpoint that still shares it.
+    """One turn. Every field is an immutable value, so a copy is shallow; `epoch` names the
+    checkpoint that still shares it.
 
-    Texts are None where the turn has none, which is not the same as empty. `user_interrupted` is EVA's flag: in a call without audit
-    entries of the user, one interruption leaves it set in later turns, too. `spoke_over` says whether the user began to speak in this
-    turn while the assistant was heard.
+    Texts are None where the turn has none, which is not the same as empty. `user_interrupted` is
+    EVA's flag: in a call without audit entries of the user, one interruption leaves it set in later
+    turns, too. `spoke_over` says whether the user began to speak in this turn while the assistant
+    was heard.
     """
 
     epoch: int
@@ -171,16 +178,19 @@ def in_order(last: TraceEntry | None) -> list[TraceEntry]:
 
 # EVA's single pass over the merged history as a machine: one element in, one transition.
 #
-# The rules and their quirks are the reference's; rule numbers in comments are those of EVA's processor as specified
-# for this project (5.1 audit `user` to 5.11 `connection_state`). EVA's work after the pass is in `metric_context`.
+# The rules and their quirks are the reference's; rule numbers in comments are those of EVA's
+# processor as specified for this project (5.1 audit `user` to 5.11 `connection_state`). EVA's work
+# after the pass is in `metric_context`.
 
 
 class EvaTurnMachine:
-    """State of the pass. `turns` has the state of each turn id; `turn` is 0 for the greeting and can become -1.
+    """State of the pass. `turns` has the state of each turn id; `turn` is 0 for the greeting and
+    can become -1.
 
-    `touched` has, since it was last emptied, every turn whose times, interruptions or tools may differ; a change of words alone
-    does not touch a turn, and `reworded` has those that the call has left. `user_start_turn` and `assistant_start_turn` are the
-    turns of the role's latest audio start (None before the first); the ends belong there.
+    `touched` has, since it was last emptied, every turn whose times, interruptions or tools may
+    differ; a change of words alone does not touch a turn, and `reworded` has those that the call
+    has left. `user_start_turn` and `assistant_start_turn` are the turns of the role's latest audio
+    start (None before the first); the ends belong there.
     """
 
     # Each value that a checkpoint keeps, besides the turns; its annotation makes it one.
@@ -223,7 +233,9 @@ class EvaTurnMachine:
     def freeze(self) -> object:
         """The state; turns are shared with it until they are next written."""
         self._epoch += 1
-        return _read_fields(self), tuple(chain.from_iterable(self.turns.items()))  # a dict takes twice the bytes
+        return _read_fields(self), tuple(
+            chain.from_iterable(self.turns.items())
+        )  # a dict takes twice the bytes
 
     def thaw(self, frozen: Any) -> None:
         """Returns to a frozen state; every turn that differs is touched."""
@@ -232,7 +244,9 @@ class EvaTurnMachine:
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)
         now = self.turns
-        self.touched.update(number for number, state in now.items() if turns.get(number) is not state)
+        self.touched.update(
+            number for number, state in now.items() if turns.get(number) is not state
+        )
         self.touched.update(turns.keys() - now.keys())
         self._epoch += 1
         self.turns = turns
@@ -266,7 +280,9 @@ class EvaTurnMachine:
             self.has_assistant_spoken = self.has_user_audio_begun = self.has_tool_run = False
 
     def _annotate(self, turn: int, role: str, kind: str, label: str) -> None:
-        """Appends `label` to the newest entry of that role and type, looking no further back than this turn's entries."""
+        """Appends `label` to the newest entry of that role and type, looking no further back than
+        this turn's entries.
+        """
         passed: list[TraceEntry] = []
         entry = self.trace
         while entry is not None and entry.turn == turn:
@@ -282,7 +298,11 @@ class EvaTurnMachine:
 
     def _audit_user(self, text: str, time_ms: int) -> None:  # 5.1
         if self.is_advance_owed:
-            self.has_assistant_spoken, self.is_advance_owed, self.was_owed_advance_used = True, False, True
+            self.has_assistant_spoken, self.is_advance_owed, self.was_owed_advance_used = (
+                True,
+                False,
+                True,
+            )
         if self.is_user_audio_open:
             self.has_assistant_spoken = False
         self._advance(from_audio=False, is_bypassed=self._is_s2s)
@@ -306,7 +326,12 @@ class EvaTurnMachine:
         state = self._writable(self.turn)
         if state.assistant_interrupted and not state.has_assistant_entry:
             text = f"{ASSISTANT_INTERRUPTS} {text}"
-            self._annotate(self.turn, "user", "transcribed" if self._is_cascade else "intended", CUT_OFF_BY_ASSISTANT)
+            self._annotate(
+                self.turn,
+                "user",
+                "transcribed" if self._is_cascade else "intended",
+                CUT_OFF_BY_ASSISTANT,
+            )
         state.has_assistant_entry = True
         self.trace = TraceEntry(
             self.trace,
@@ -440,7 +465,9 @@ class EvaTurnMachine:
         has_old = is_there(old)
         if not has_old and self.is_user_interruption_pending:
             text = f"{USER_INTERRUPTS} {text}"
-        state.intended_user = text if old is None or not has_old else grown(old, CUT_ITSELF_OFF, text)
+        state.intended_user = (
+            text if old is None or not has_old else grown(old, CUT_ITSELF_OFF, text)
+        )
         self.has_user_speech = True
         if self._is_cascade:
             return
@@ -484,45 +511,59 @@ _RULES = tuple(getattr(EvaTurnMachine, f"_{kind.name.lower()}") for kind in Elem
 
 # Core and tail: EVA's `MetricContext` of a call, computed on copies on demand.
 #
-# The core is the state of the turn machine (rules E2 to E6, E9). The tail is EVA's work when a call is over: fallback
-# end times (E1), counts and aligned keys (E7, E8), the greeting and the last turn reconciled (E10).
+# The core is the state of the turn machine (rules E2 to E6, E9). The tail is EVA's work when a call
+# is over: fallback end times (E1), counts and aligned keys (E7, E8), the greeting and the last turn
+# reconciled (E10).
 
 Entry = dict[str, Any]
 LATENCY_DIGITS = 6
 MAX_SEARCHED_CHARS = 100_000_000
-"""Characters in which replies of the log are searched, some 0.1 s; beyond it the rest counts as spoken. Two hours have a
-million: only a turn with thousands of replies and as many utterances has more.
+"""Characters in which replies of the log are searched, some 0.1 s; beyond it the rest counts as
+spoken. Two hours have a million: only a turn with thousands of replies and as many utterances has
+more.
 """
 
 
 def metric_context(
-    machine: EvaTurnMachine, pipeline_type: PipelineType, last_time_ms: int | None, ended_reason: str | None
+    machine: EvaTurnMachine,
+    pipeline_type: PipelineType,
+    last_time_ms: int | None,
+    ended_reason: str | None,
 ) -> MetricContext:
     """EVA's result for the events that the machine has applied.
 
     Args:
         machine: State after the last element; it is read, never changed.
         pipeline_type: Chooses EVA's rules.
-        last_time_ms: Time of the last event of any source that counts: the end of a session without a reported end.
+        last_time_ms: Time of the last event of any source that counts: the end of a session without
+            a reported end.
         ended_reason: Why the call ended, as its producer reported.
     """
     return _ContextBuilder(machine, pipeline_type, last_time_ms).result(ended_reason)
 
 
-def latency_s(user: list[tuple[float, float]] | None, assistant: list[tuple[float, float]] | None) -> float | None:
-    """E9: first start of the assistant minus last end of the user, in seconds; None unless both have audio."""
+def latency_s(
+    user: list[tuple[float, float]] | None, assistant: list[tuple[float, float]] | None
+) -> float | None:
+    """E9: first start of the assistant minus last end of the user, in seconds; None unless both
+    have audio.
+    """
     if not user or not assistant:
         return None
     return round(assistant[0][0] - user[-1][1], LATENCY_DIGITS)
 
 
 def paired(starts: Times, ends: Times, fallback_end_s: float) -> list[tuple[float, float]]:
-    """E2: starts and ends by index; a start without an end runs to the fallback, surplus ends are ignored."""
+    """E2: starts and ends by index; a start without an end runs to the fallback, surplus ends are
+    ignored.
+    """
     return [(start, ends[i] if i < len(ends) else fallback_end_s) for i, start in enumerate(starts)]
 
 
 class _ContextBuilder:
-    def __init__(self, machine: EvaTurnMachine, pipeline_type: PipelineType, last_time_ms: int | None) -> None:
+    def __init__(
+        self, machine: EvaTurnMachine, pipeline_type: PipelineType, last_time_ms: int | None
+    ) -> None:
         self._machine = machine
         self._pipeline_type = pipeline_type
         self._is_s2s = pipeline_type is PipelineType.S2S
@@ -545,7 +586,9 @@ class _ContextBuilder:
             if state.intended_assistant is not None:
                 self._meant_assistant[number] = joined(state.intended_assistant)
             if state.user_starts:
-                self._user_audio[number] = paired(state.user_starts, state.user_ends, self._session_end_s)
+                self._user_audio[number] = paired(
+                    state.user_starts, state.user_ends, self._session_end_s
+                )
             if state.assistant_starts:
                 self._assistant_audio[number] = paired(
                     state.assistant_starts, state.assistant_ends, self._session_end_s
@@ -568,7 +611,9 @@ class _ContextBuilder:
             for use in _uses(raw, "tool_response")
             if use.value is not None
         ]
-        num_assistant_turns = len(self._heard_assistant if self._is_s2s else self._meant_assistant)  # E7
+        num_assistant_turns = len(
+            self._heard_assistant if self._is_s2s else self._meant_assistant
+        )  # E7
         num_user_turns = len(self._heard_user)
         self._align()
         latencies = {}
@@ -600,7 +645,9 @@ class _ContextBuilder:
         )
 
     def _validated(self, raw: list[TraceEntry]) -> list[TraceEntry]:
-        """E3: audit replies cut to the spoken part; a reply without one is dropped unless it is a nudge."""
+        """E3: audit replies cut to the spoken part; a reply without one is dropped unless it is a
+        nudge.
+        """
         spoken: dict[int, SpokenText] = {}
         searched_chars = 0
         kept = []
@@ -609,7 +656,9 @@ class _ContextBuilder:
                 kept.append(entry)
                 continue
             if entry.turn not in spoken:
-                spoken[entry.turn] = SpokenText(group.text for group in self._machine.turns[entry.turn].segments)
+                spoken[entry.turn] = SpokenText(
+                    group.text for group in self._machine.turns[entry.turn].segments
+                )
             content: str | None = joined(entry.content)
             if searched_chars <= MAX_SEARCHED_CHARS:
                 searched_chars += spoken[entry.turn].chars
@@ -642,7 +691,9 @@ class _ContextBuilder:
             return trace
         last_user_turn, last = max(self._meant_user), trace[-1]
         if last_user_turn > last["turn_id"]:
-            trace.append(_said("user", self._meant_user[last_user_turn], "intended", last_user_turn))
+            trace.append(
+                _said("user", self._meant_user[last_user_turn], "intended", last_user_turn)
+            )
         else:
             self._mark_tail(trace, last)
         if not self._heard_user.get(last_user_turn):
@@ -668,7 +719,9 @@ class _ContextBuilder:
         if not self._meant_assistant:
             return
         number = max(self._meant_assistant)
-        is_in_trace = any(entry.get("role") == "assistant" and entry["turn_id"] == number for entry in trace)
+        is_in_trace = any(
+            entry.get("role") == "assistant" and entry["turn_id"] == number for entry in trace
+        )
         if number >= last["turn_id"] and not is_in_trace and self._meant_assistant[number]:
             content = f"{self._meant_assistant[number]} {CUT_ITSELF_OFF}"
             trace.append(_said("assistant", content, "intended", number))
@@ -683,7 +736,9 @@ class _ContextBuilder:
 
 
 def _uses(raw: list[TraceEntry], kind: str) -> list[ToolUse]:
-    return [entry.content for entry in raw if entry.kind == kind and isinstance(entry.content, ToolUse)]
+    return [
+        entry.content for entry in raw if entry.kind == kind and isinstance(entry.content, ToolUse)
+    ]
 
 
 def _said(role: str, content: str | None, kind: str, turn: int) -> Entry:
@@ -691,7 +746,9 @@ def _said(role: str, content: str | None, kind: str, turn: int) -> Entry:
 
 
 def _grouped(entries: list[TraceEntry]) -> list[Entry]:
-    """E4: neighbours of one role and turn are one entry, their texts joined by one blank; tools stay single."""
+    """E4: neighbours of one role and turn are one entry, their texts joined by one blank; tools
+    stay single.
+    """
     grouped: list[Entry] = []
     texts: list[list[str]] = []
     open_role: str | None = None
@@ -701,14 +758,21 @@ def _grouped(entries: list[TraceEntry]) -> list[Entry]:
         if isinstance(content, ToolUse):
             value_name = "parameters" if entry.kind == "tool_call" else "tool_response"
             grouped.append(
-                {"tool_name": content.name, value_name: content.value, "type": entry.kind, "turn_id": entry.turn}
+                {
+                    "tool_name": content.name,
+                    value_name: content.value,
+                    "type": entry.kind,
+                    "turn_id": entry.turn,
+                }
             )
             open_role = None
         elif entry.role == open_role and entry.turn == open_turn:
             texts[-1].append(joined(content))
             continue
         else:
-            grouped.append({"role": entry.role, "content": "", "type": entry.kind, "turn_id": entry.turn})
+            grouped.append(
+                {"role": entry.role, "content": "", "type": entry.kind, "turn_id": entry.turn}
+            )
             texts.append([joined(content)])
             open_role, open_turn = entry.role, entry.turn
         if entry.time_ms is not None:
@@ -719,7 +783,9 @@ def _grouped(entries: list[TraceEntry]) -> list[Entry]:
 
 
 def _label_interruptions(trace: list[Entry], by_assistant: set[int], by_user: set[int]) -> None:
-    """E5: labels the first reply of a turn in which the assistant interrupted, and a user entry of one in which the user did."""
+    """E5: labels the first reply of a turn in which the assistant interrupted, and a user entry of
+    one in which the user did.
+    """
     said: dict[tuple[str, int], list[Entry]] = {}
     for entry in trace:
         if "role" in entry:
@@ -738,10 +804,13 @@ def _by_turn(values: dict[int, Any]) -> dict[int, Any]:
     return {number: values[number] for number in sorted(values)}
 
 
-# EVA's history of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment.
+# EVA's history of a call: its events by EVA's loading rules, the merged timeline, and the context
+# at any moment.
 
 MAX_PENDING_TEXT_UPDATES = 64
-"""Text updates kept for audit entries that have not arrived yet; an audio-LLM call has one in flight."""
+"""Text updates kept for audit entries that have not arrived yet; an audio-LLM call has one in
+flight.
+"""
 
 
 class CallerLine(NamedTuple):
@@ -749,7 +818,8 @@ class CallerLine(NamedTuple):
 
     Attributes:
         has_events: Whether the stream has any event.
-        last_reason: Reason in the last event, if that is about the state of the line; otherwise None.
+        last_reason: Reason in the last event, if that is about the state of the line; otherwise
+            None.
     """
 
     has_events: bool
@@ -757,8 +827,8 @@ class CallerLine(NamedTuple):
 
 
 class EvaHistory:
-    """Events of the three sources in, `context` out. The context is exact after every event, in whatever order the sources
-    arrive.
+    """Events of the three sources in, `context` out. The context is exact after every event, in
+    whatever order the sources arrive.
 
     Each source must keep its own order; a change of the pipeline type folds everything again.
     """
@@ -795,13 +865,25 @@ class EvaHistory:
     def text_at(self, key: int) -> str:
         """The current text of the element with this key; empty without one."""
         payload = self.timeline.payload(key)
-        return payload.text if isinstance(payload, TextGroup) else payload if isinstance(payload, str) else ""
+        return (
+            payload.text
+            if isinstance(payload, TextGroup)
+            else payload
+            if isinstance(payload, str)
+            else ""
+        )
 
     def text_mark(self, key: int) -> int:
-        """A number that changes with the text of the element with this key, for the price of a length; 0 without a text."""
+        """A number that changes with the text of the element with this key, for the price of a
+        length; 0 without a text.
+        """
         payload = self.timeline.payload(key)
         return (
-            payload.length if isinstance(payload, TextGroup) else text_mark(payload) if isinstance(payload, str) else 0
+            payload.length
+            if isinstance(payload, TextGroup)
+            else text_mark(payload)
+            if isinstance(payload, str)
+            else 0
         )
 
     def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> int:
@@ -834,12 +916,18 @@ class EvaHistory:
     def simulator(self, kind: ElementKind | None, time_ms: int, payload: object) -> None:
         """Adds an event of the simulated caller; `kind` is None for one that no rule reads."""
         self._simulator_count += 1
-        if kind is ElementKind.USER_SPEECH and isinstance(payload, str) and payload.strip() in EMPTY_UTTERANCES:
+        if (
+            kind is ElementKind.USER_SPEECH
+            and isinstance(payload, str)
+            and payload.strip() in EMPTY_UTTERANCES
+        ):
             return
         if self._last_simulator_ms is None or time_ms > self._last_simulator_ms:
             self._last_simulator_ms = time_ms
         if kind is not None:
-            self.timeline.insert(order_key(time_ms, SIMULATOR_RANK, self._simulator_count), kind, payload)
+            self.timeline.insert(
+                order_key(time_ms, SIMULATOR_RANK, self._simulator_count), kind, payload
+            )
 
     def line_state(self, details: object) -> None:
         """Notes the details of the simulated caller's newest event, which was about the line."""
@@ -855,7 +943,9 @@ class EvaHistory:
     def caller_line(self) -> CallerLine:
         """The end of the simulated caller's stream."""
         place, reason = self._line_state
-        return CallerLine(self._simulator_count > 0, reason if place == self._simulator_count else None)
+        return CallerLine(
+            self._simulator_count > 0, reason if place == self._simulator_count else None
+        )
 
     def set_pipeline_type(self, pipeline_type: PipelineType) -> None:
         """Folds the call again from its first event by the rules of another pipeline."""
@@ -900,7 +990,9 @@ class EvaHistory:
         del self.text_stream
 
     def session_end_s(self) -> float:
-        """End of sound without an end (E1): the session's end, otherwise the last event; epoch seconds."""
+        """End of sound without an end (E1): the session's end, otherwise the last event; epoch
+        seconds.
+        """
         return (self.machine.session_ended_ms or self.last_time_ms() or 0) / 1000
 
     def last_time_ms(self) -> int | None:

@@ -1,4 +1,6 @@
-"""EVA's texts: speech and words of one entry grow in groups, and the spoken part of an interrupted answer."""
+"""EVA's texts: speech and words of one entry grow in groups, and the spoken part of an interrupted
+answer.
+"""
 
 import re
 from array import array
@@ -8,7 +10,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
-from consumers.engine.turns.timeline import INDEX_BITS, PIPECAT_RANK, Replays, key_time_ms, order_key
+from consumers.engine.turns.timeline import (
+    INDEX_BITS,
+    PIPECAT_RANK,
+    Replays,
+    key_time_ms,
+    order_key,
+)
 
 # EVA's labels of who cut off whom, and the sentences that its rules compare with.
 
@@ -31,7 +39,9 @@ ALL_LABELS = (
 )
 
 GENERIC_ERROR_SENTENCE = "I'm sorry, I encountered an error processing your request."
-"""The pipeline's own apology. A text group that equals it enters the trace, although no reply of the model caused it."""
+"""The pipeline's own apology. A text group that equals it enters the trace, although no reply of
+the model caused it.
+"""
 
 EMPTY_UTTERANCES = frozenset({"", "...", "......", ".", ",", "?", "!"})
 """Texts of a `user_speech` without words; `..` is not among them."""
@@ -39,10 +49,11 @@ EMPTY_UTTERANCES = frozenset({"", "...", "......", ".", ",", "?", "!"})
 
 # Pipecat's text stream as groups: rules P1 to P5, kept up to date event by event.
 #
-# Between two turn markers all kept `tts_text` frames form one group, so a group and the block between its markers are
-# the same thing here. Words only append to the open group. A group that holds a phrase (a frame with a blank) keeps
-# its raw frames, because the phrase may turn out to be the preview of the words after it (P4) or may share its stamp
-# with another frame (P3) and then vanish; a group of single words keeps only its text.
+# Between two turn markers all kept `tts_text` frames form one group, so a group and the block
+# between its markers are the same thing here. Words only append to the open group. A group that
+# holds a phrase (a frame with a blank) keeps its raw frames, because the phrase may turn out to be
+# the preview of the words after it (P4) or may share its stamp with another frame (P3) and then
+# vanish; a group of single words keeps only its text.
 
 _ERROR_LENGTH = len(GENERIC_ERROR_SENTENCE)
 _INDEX_MASK = (1 << INDEX_BITS) - 1
@@ -65,11 +76,21 @@ class RawFrame:
 class TextGroup:
     """A text slot: its place in the timeline stays while its text grows.
 
-    `key` orders it by its first kept frame; None while no frame is kept. `frames` is None while it holds no phrase;
-    then `words_wanted` is the word count of its last phrase and `words_seen` the number of frames after it.
+    `key` orders it by its first kept frame; None while no frame is kept. `frames` is None while it
+    holds no phrase; then `words_wanted` is the word count of its last phrase and `words_seen` the
+    number of frames after it.
     """
 
-    __slots__ = ("frames", "glue", "is_error_sentence", "key", "length", "parts", "words_seen", "words_wanted")
+    __slots__ = (
+        "frames",
+        "glue",
+        "is_error_sentence",
+        "key",
+        "length",
+        "parts",
+        "words_seen",
+        "words_wanted",
+    )
 
     def __init__(self, key: int | None, glue: str, text: str) -> None:
         self.key = key
@@ -89,13 +110,17 @@ class TextGroup:
         return self.parts[0] if self.parts else ""
 
     def append(self, frame: str) -> bool:
-        """Adds a frame; true when that changed a property that rules read: emptiness, or being the generic error sentence."""
+        """Adds a frame; true when that changed a property that rules read: emptiness, or being the
+        generic error sentence.
+        """
         before = self.length
         self.parts.append(frame)
         self.length = before + len(self.glue) + len(frame)
         if self.length == _ERROR_LENGTH or self.is_error_sentence or not before:
             was_error = self.is_error_sentence
-            self.is_error_sentence = self.length == _ERROR_LENGTH and self.text == GENERIC_ERROR_SENTENCE
+            self.is_error_sentence = (
+                self.length == _ERROR_LENGTH and self.text == GENERIC_ERROR_SENTENCE
+            )
             return was_error != self.is_error_sentence or (not before and self.length > 0)
         return False
 
@@ -130,7 +155,9 @@ class TextStream:
         self._count = 0
         self._has_speech = False
         self._stamps = array("d")
-        self._descended: set[float] | None = None  # all stamps, from the first that is below an earlier one
+        self._descended: set[float] | None = (
+            None  # all stamps, from the first that is below an earlier one
+        )
         self._last_stamp = -inf
         self._phrases: dict[float, list[tuple[TextGroup, RawFrame]]] = {}
 
@@ -159,7 +186,12 @@ class TextStream:
             self._drop_responses()
         group = self._open
         is_phrase = " " in frame
-        if not is_phrase and stamp > self._last_stamp and group is not None and group.frames is None:
+        if (
+            not is_phrase
+            and stamp > self._last_stamp
+            and group is not None
+            and group.frames is None
+        ):
             # Nine of ten frames: one more word of the open group, with a stamp of its own.
             self._last_stamp = stamp
             self._note(stamp)
@@ -182,14 +214,20 @@ class TextStream:
         elif group.frames is None:
             self._append(group, frame)
         else:
-            self._word_after_phrase(group, group.frames, RawFrame(stamp, frame, self._count, is_phrase=False))
+            self._word_after_phrase(
+                group, group.frames, RawFrame(stamp, frame, self._count, is_phrase=False)
+            )
 
     def groups(self) -> Iterator[TextGroup]:
         """Every group that is placed, in stream order."""
-        return (item for item in self._items if isinstance(item, TextGroup) and item.key is not None)
+        return (
+            item for item in self._items if isinstance(item, TextGroup) and item.key is not None
+        )
 
     def last_time_ms(self) -> int | None:
-        """Latest time of a group or marker; None without any. Markers are one when the text between them has vanished."""
+        """Latest time of a group or marker; None without any. Markers are one when the text between
+        them has vanished.
+        """
         latest: int | None = None
         marker = ""
         for item in self._items:
@@ -241,7 +279,9 @@ class TextStream:
         return False
 
     def _note(self, stamp: float) -> None:
-        """Keeps a stamp in an array of eight bytes each while stamps ascend, as in nearly every call."""
+        """Keeps a stamp in an array of eight bytes each while stamps ascend, as in nearly every
+        call.
+        """
         if self._descended is None:
             self._stamps.append(stamp)
         else:
@@ -253,7 +293,9 @@ class TextStream:
             frame.is_dropped = True
             self._rebuild(group)
 
-    def _phrase(self, group: TextGroup | None, stamp: float, frame: str, *, is_dropped: bool) -> None:
+    def _phrase(
+        self, group: TextGroup | None, stamp: float, frame: str, *, is_dropped: bool
+    ) -> None:
         if is_dropped:
             return  # a repeated stamp stays repeated, and a dropped frame takes no part in P4 or P5
         if group is None:
@@ -263,7 +305,9 @@ class TextStream:
         elif group.frames is None:
             # The words before the first phrase never change, so one frame represents them all.
             first = group.key if group.key is not None else 0
-            group.frames = [RawFrame(key_time_ms(first), group.text, first & _INDEX_MASK, is_phrase=False)]
+            group.frames = [
+                RawFrame(key_time_ms(first), group.text, first & _INDEX_MASK, is_phrase=False)
+            ]
             self._append(group, frame)
         else:
             self._append_kept(group, stamp, frame)
@@ -283,7 +327,9 @@ class TextStream:
     def _word_after_phrase(self, group: TextGroup, frames: list[RawFrame], word: RawFrame) -> None:
         frames.append(word)
         group.words_seen += 1
-        if group.words_seen == group.words_wanted and _is_preview(frames, len(frames) - 1 - group.words_seen):
+        if group.words_seen == group.words_wanted and _is_preview(
+            frames, len(frames) - 1 - group.words_seen
+        ):
             self._rebuild(group)
             return
         self._append_kept(group, word.stamp, word.text)
@@ -295,7 +341,9 @@ class TextStream:
         return any(raw.is_phrase for raw in frames)
 
     def _rebuild(self, group: TextGroup) -> None:
-        """Applies P4 and P5 to one group again, after a phrase was dropped or recognised as a preview."""
+        """Applies P4 and P5 to one group again, after a phrase was dropped or recognised as a
+        preview.
+        """
         self._replays.elements += len(group.frames or ()) + group.length // CHARS_LIKE_AN_ELEMENT
         frames = [raw for raw in group.frames or () if not raw.is_dropped]
         kept = [raw for place, raw in enumerate(frames) if not _is_preview(frames, place)]
@@ -309,8 +357,12 @@ class TextStream:
             group.frames = None
         else:  # a recognised preview still separates the words behind it from a phrase before it
             group.frames = frames
-        phrase_place = max((place for place, raw in enumerate(frames) if raw.is_phrase), default=len(frames))
-        group.words_wanted = len(frames[phrase_place].text.split()) if phrase_place < len(frames) else 0
+        phrase_place = max(
+            (place for place, raw in enumerate(frames) if raw.is_phrase), default=len(frames)
+        )
+        group.words_wanted = (
+            len(frames[phrase_place].text.split()) if phrase_place < len(frames) else 0
+        )
         group.words_seen = len(frames) - 1 - phrase_place
         group.set_text(text)
         if new_key == old_key and old_key is not None:
@@ -331,7 +383,9 @@ class TextStream:
 
 
 def _is_preview(frames: list[RawFrame], place: int) -> bool:
-    """P4: as many single words follow as the phrase has, and joined by one blank they are the phrase exactly."""
+    """P4: as many single words follow as the phrase has, and joined by one blank they are the
+    phrase exactly.
+    """
     raw = frames[place]
     if not raw.is_phrase:
         return False
@@ -344,7 +398,8 @@ def _is_preview(frames: list[RawFrame], place: int) -> bool:
     )
 
 
-# Finds the spoken part of a reply: EVA's check of audit texts against the text sent to speech synthesis (E3).
+# Finds the spoken part of a reply: EVA's check of audit texts against the text sent to speech
+# synthesis (E3).
 
 MIN_SPOKEN_CHARS = 20
 """Shortest common beginning, in normalised characters, that is no coincidence."""
@@ -375,7 +430,9 @@ def _letters(text: str) -> str:
 
 
 def _without_labels(text: str) -> str:
-    """As EVA compares texts: a line break in a label is a blank, and a label that touches a word leaves no blank behind."""
+    """As EVA compares texts: a line break in a label is a blank, and a label that touches a word
+    leaves no blank behind.
+    """
     text = " ".join(text.split())
     if "[" not in text:
         return text
@@ -385,7 +442,8 @@ def _without_labels(text: str) -> str:
 
 
 class SpokenText:
-    """The text that speech synthesis got in one turn, normalised once for all replies that are compared with it.
+    """The text that speech synthesis got in one turn, normalised once for all replies that are
+    compared with it.
 
     Attributes:
         chars: Its letters and digits.
@@ -401,9 +459,10 @@ class SpokenText:
         """The part of `text` that the segments spoke.
 
         Returns:
-            The whole text if one segment, or all joined, contain it; otherwise its longest beginning in words that some segment
-            begins with; None when that is shorter than `MIN_SPOKEN_CHARS` or there is nothing to compare. A label in
-            `text` counts as words in the cut, as the reference does.
+            The whole text if one segment, or all joined, contain it; otherwise its longest
+            beginning in words that some segment begins with; None when that is shorter than
+            `MIN_SPOKEN_CHARS` or there is nothing to compare. A label in `text` counts as words in
+            the cut, as the reference does.
         """
         wanted = normalised(text)
         if not wanted or not self._joined:
@@ -434,7 +493,9 @@ def _common_length(wanted: str, segment: str) -> int:
 
 
 def _words_within(sizes: Sequence[int], length: int) -> int:
-    """Number of whole words that fit into `length` characters; words without letters or digits cost nothing."""
+    """Number of whole words that fit into `length` characters; words without letters or digits cost
+    nothing.
+    """
     count = 0
     for size in sizes:
         if size > length:

@@ -1,4 +1,6 @@
-"""One shape of a turn from any source: the speech of both sides, their words by purpose, and the caller's wait."""
+"""One shape of a turn from any source: the speech of both sides, their words by purpose, and the
+caller's wait.
+"""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
@@ -10,8 +12,24 @@ from itertools import chain, islice
 from math import inf
 from typing import Final, Literal, NamedTuple, Protocol
 
-from consumers.engine.turns.bot import MESSAGE_RANK, BotTurn, BotTurnMachine, Gap, TextPiece, Words, spoken_once
-from consumers.engine.turns.eva import EvaHistory, Pieces, TraceEntry, TurnState, chars_of, joined, text_mark
+from consumers.engine.turns.bot import (
+    MESSAGE_RANK,
+    BotTurn,
+    BotTurnMachine,
+    Gap,
+    TextPiece,
+    Words,
+    spoken_once,
+)
+from consumers.engine.turns.eva import (
+    EvaHistory,
+    Pieces,
+    TraceEntry,
+    TurnState,
+    chars_of,
+    joined,
+    text_mark,
+)
 from consumers.engine.turns.eva_text import without_eva_labels
 from consumers.engine.turns.normal_text import without_bracketed
 from consumers.engine.turns.timeline import (
@@ -31,8 +49,8 @@ from schemas.units import MS_PER_SECOND
 
 # The words of a turn by source, and one table that chooses the sources for each purpose.
 #
-# A turn's words come from up to five sources that differ: a caller is misunderstood, an answer is cut off, a log has
-# words that nobody heard. Texts are joined when they are read, and not before.
+# A turn's words come from up to five sources that differ: a caller is misunderstood, an answer is
+# cut off, a log has words that nobody heard. Texts are joined when they are read, and not before.
 
 PLACEHOLDER: Final = "[user audio]"
 """Placeholder in the log of an audio-LLM agent until the caller is transcribed; it has no words."""
@@ -62,11 +80,16 @@ class WordSource(IntEnum):
         LOG: The agent's log: its transcript of the caller, and its model's text.
         TRACE: The log's answers in a call that a simulated caller hears, as EVA's trace has them.
         CALLER: The simulated caller: its intended words, and the words it heard.
-        SYNTHESIS: The text sent to speech synthesis; of an ElevenLabs agent's answer, the part that was heard.
-        HEARD: The part that was heard of an answer that the caller cut off, as pipecat's messages have it.
-        LABELLED: The same as SYNTHESIS in a call that a simulated caller hears, with EVA's labels of who cut off whom.
-        BOT: The bot's own reports: pipecat's messages, and an ElevenLabs agent's transcript of the caller.
-        MEANT: All that the bot gave to speech synthesis, heard or not; of an ElevenLabs agent's answer the original.
+        SYNTHESIS: The text sent to speech synthesis; of an ElevenLabs agent's answer, the part that
+            was heard.
+        HEARD: The part that was heard of an answer that the caller cut off, as pipecat's messages
+            have it.
+        LABELLED: The same as SYNTHESIS in a call that a simulated caller hears, with EVA's labels
+            of who cut off whom.
+        BOT: The bot's own reports: pipecat's messages, and an ElevenLabs agent's transcript of the
+            caller.
+        MEANT: All that the bot gave to speech synthesis, heard or not; of an ElevenLabs agent's
+            answer the original.
     """
 
     LOG = auto()
@@ -89,7 +112,8 @@ class Purpose(IntEnum):
         WRITTEN: The original of an answer that was cut off, for the transcript.
         MEANT: The reference of EVA's word errors.
         UNDERSTOOD: The text that they compare with it.
-        TOLD: The context of a call that its bot alone hears: what the agent understood, and what it meant to say.
+        TOLD: The context of a call that its bot alone hears: what the agent understood, and what it
+            meant to say.
     """
 
     TALK = auto()
@@ -106,11 +130,15 @@ class SaidWords(Protocol):
 
     @property
     def mark(self) -> int:
-        """A number that changes with the known words, of every source but the trace; cheaper than the words."""
+        """A number that changes with the known words, of every source but the trace; cheaper than
+        the words.
+        """
 
     @property
     def logged_times_ms(self) -> tuple[int, ...]:
-        """The times of the turn's entries in EVA's trace; none where the bot alone hears the call."""
+        """The times of the turn's entries in EVA's trace; none where the bot alone
+        hears the call.
+        """
 
     @property
     def is_corrected(self) -> bool:
@@ -147,15 +175,20 @@ def _as_told(texts: Texts) -> str:
 
 
 def _readable(texts: Texts) -> str:
-    return " ".join(text for each in texts if (text := without_eva_labels(each.replace(PLACEHOLDER, " "))))
+    return " ".join(
+        text for each in texts if (text := without_eva_labels(each.replace(PLACEHOLDER, " ")))
+    )
 
 
 _AS_UNDERSTOOD: Final = (WordSource.LOG, WordSource.BOT, WordSource.CALLER)
-"""The agent answers to the words it understood. Its log has them first; the caller's intended words are the last resort."""
+"""The agent answers to the words it understood. Its log has them first; the caller's intended words
+are the last resort.
+"""
 
 WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
-    # Words that sounded: synthesis got them; otherwise pipecat logged them, cut where the bot was cut off; otherwise the caller
-    # heard them. Words of the log alone come last, since many of them may never have sounded.
+    # Words that sounded: synthesis got them; otherwise pipecat logged them, cut where the bot was
+    # cut off; otherwise the caller heard them. Words of the log alone come last, since many of them
+    # may never have sounded.
     Purpose.TALK: _Order(
         _AS_UNDERSTOOD,
         (
@@ -168,9 +201,9 @@ WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
         ),
         _without_marks,
     ),
-    # Words the agent meant, as EVA's and agent-inspect's judges read them: they rate the model and not the line. So the log
-    # comes before pipecat's texts, and labels stay, since EVA's prompts explain them. But words that are known not to have been
-    # heard reach no goal.
+    # Words the agent meant, as EVA's and agent-inspect's judges read them: they rate the model and
+    # not the line. So the log comes before pipecat's texts, and labels stay, since EVA's prompts
+    # explain them. But words that are known not to have been heard reach no goal.
     Purpose.JUDGED: _Order(
         _AS_UNDERSTOOD,
         (
@@ -183,18 +216,24 @@ WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
         ),
         _as_written,
     ),
-    # Words the caller heard, for people to read. Without the log: it has the whole of an answer that was cut off.
+    # Words the caller heard, for people to read. Without the log: it has the whole of an answer
+    # that was cut off.
     Purpose.SPOKEN: _Order(
-        _AS_UNDERSTOOD, (WordSource.HEARD, WordSource.SYNTHESIS, WordSource.BOT, WordSource.CALLER), _readable
+        _AS_UNDERSTOOD,
+        (WordSource.HEARD, WordSource.SYNTHESIS, WordSource.BOT, WordSource.CALLER),
+        _readable,
     ),
     # The log alone: it has the model's own words.
     Purpose.WRITTEN: _Order((), (WordSource.TRACE, WordSource.LOG), _readable),
-    # EVA's pairs: the caller's intended words with the agent's transcript, the agent's intended words with the ones the caller
-    # heard.
+    # EVA's pairs: the caller's intended words with the agent's transcript, the agent's intended
+    # words with the ones the caller heard.
     Purpose.MEANT: _Order((WordSource.CALLER,), (WordSource.LABELLED,), " ".join),
     Purpose.UNDERSTOOD: _Order((WordSource.LOG,), (WordSource.CALLER,), " ".join),
-    # Of the agent the text that went to synthesis, also the part that was never heard; the log has it too.
-    Purpose.TOLD: _Order(_AS_UNDERSTOOD, (WordSource.MEANT, WordSource.LOG, WordSource.BOT), _as_told),
+    # Of the agent the text that went to synthesis, also the part that was never heard; the log has
+    # it too.
+    Purpose.TOLD: _Order(
+        _AS_UNDERSTOOD, (WordSource.MEANT, WordSource.LOG, WordSource.BOT), _as_told
+    ),
 }
 """Sources of words by purpose."""
 
@@ -202,8 +241,8 @@ WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
 # One shape of a turn, for either machine: when each side was heard, its words, the tools.
 #
 # Two adapters build it, one from EVA's turns and one from the bot's own view. They are the only
-# places that know both the machines and this shape. Everything that measures, judges or shows a turn reads it and no
-# machine.
+# places that know both the machines and this shape. Everything that measures, judges or shows a
+# turn reads it and no machine.
 
 Times = tuple[float, ...]
 """Epoch seconds, in the order of filing."""
@@ -217,11 +256,13 @@ class HeardSide(NamedTuple):
         words: The words of the turn.
         starts: Starts of its sounds.
         ends: Ends of its sounds; the last one may have no end yet.
-        texts_s: Times at which its words came to the log or to speech synthesis, for a side without sound.
+        texts_s: Times at which its words came to the log or to speech synthesis, for a side without
+            sound.
         reports_s: Times at which an ElevenLabs agent reported its words.
         is_user: Whether it is the user's side.
-        is_paired_by_time: Whether a start belongs to the next end, as with a bot that is started twice and stops once;
-            otherwise the first end is that of the first start, and so on, as EVA pairs them.
+        is_paired_by_time: Whether a start belongs to the next end, as with a bot that is started
+            twice and stops once; otherwise the first end is that of the first start, and so on, as
+            EVA pairs them.
         has_gaps: Whether a start or an end of its sounds was lost, so that their length is unknown.
     """
 
@@ -241,13 +282,22 @@ class HeardSide(NamedTuple):
 
     @property
     def segments(self) -> Segments:
-        """(start, end) of each sound by place, in epoch seconds; an open sound has an infinite end."""
+        """(start, end) of each sound by place, in epoch seconds; an open sound has an
+        infinite end.
+        """
         ends = self.ends
-        return tuple((start_s, ends[at] if at < len(ends) else inf) for at, start_s in enumerate(self.starts))
+        return tuple(
+            (start_s, ends[at] if at < len(ends) else inf) for at, start_s in enumerate(self.starts)
+        )
 
     def sounds(self, end_s: float) -> Segments:
-        """(start, end) of each sound in epoch seconds, each start with its own end; an open one ends at `end_s`, or at once."""
-        return tuple((start_s, max(start_s, end_s) if stop_s is None else stop_s) for start_s, stop_s in self._pairs())
+        """(start, end) of each sound in epoch seconds, each start with its own end; an open one
+        ends at `end_s`, or at once.
+        """
+        return tuple(
+            (start_s, max(start_s, end_s) if stop_s is None else stop_s)
+            for start_s, stop_s in self._pairs()
+        )
 
     def spans(self, end_ms: int | None) -> Spans:
         """Each sound in ms; an open one ends at `end_ms`, or is left out if that is None."""
@@ -262,7 +312,10 @@ class HeardSide(NamedTuple):
     def in_row(self) -> tuple[Sound, ...]:
         """Its first sounds, as the row of a turn has them."""
         pairs = islice(self._pairs(), MAX_SOUNDS)
-        return tuple(Sound(_ms(start_s), None if stop_s is None else _ms(stop_s)) for start_s, stop_s in pairs)
+        return tuple(
+            Sound(_ms(start_s), None if stop_s is None else _ms(stop_s))
+            for start_s, stop_s in pairs
+        )
 
     def _pairs(self) -> Iterator[tuple[float, float | None]]:
         ends = self.ends
@@ -274,18 +327,30 @@ class HeardSide(NamedTuple):
     def logged_ms(self) -> int | None:
         """Time at which its words were first logged; None when unknown."""
         times_s = self.texts_s or self.reports_s
-        return int(times_s[0] * MS_PER_SECOND) if times_s else self.words.first_logged_ms(is_user=self.is_user)
+        return (
+            int(times_s[0] * MS_PER_SECOND)
+            if times_s
+            else self.words.first_logged_ms(is_user=self.is_user)
+        )
 
     @property
     def begin_ms(self) -> float | None:
-        """Time at which it began to speak, otherwise at which its words were logged; None when both are unknown."""
+        """Time at which it began to speak, otherwise at which its words were logged; None when both
+        are unknown.
+        """
         return self.starts[0] * MS_PER_SECOND if self.starts else self.logged_ms
 
     def timed(self, purpose: Purpose) -> tuple[WordSource | None, list[TimedText]]:
-        """The best source for this purpose that has words, and its texts that have any; None and nothing without one."""
+        """The best source for this purpose that has words, and its texts that have any; None and
+        nothing without one.
+        """
         order = WORDS_BY_PURPOSE[purpose]
         for source in order.user if self.is_user else order.assistant:
-            texts = [each for each in self.words.timed_texts(source, is_user=self.is_user) if each.text.strip()]
+            texts = [
+                each
+                for each in self.words.timed_texts(source, is_user=self.is_user)
+                if each.text.strip()
+            ]
             if texts:
                 return source, texts
         return None, []
@@ -296,7 +361,9 @@ class HeardSide(NamedTuple):
         return next((text for texts in self._texts(purpose) if (text := joined(texts))), "")
 
     def wording(self, purpose: Purpose) -> str | None:
-        """The same words to the letter; None where no source for this purpose has a text, not even an empty one."""
+        """The same words to the letter; None where no source for this purpose has a text, not even
+        an empty one.
+        """
         texts = next(self._texts(purpose), None)
         return None if texts is None else WORDS_BY_PURPOSE[purpose].joined(texts)
 
@@ -319,13 +386,18 @@ class HeardTurn(NamedTuple):
         view: Who waited for whom, and the anchor; None for a turn with words only.
         times_s: Every moment of the turn, in groups.
         begin_s: Start of the turn; None where it has no time.
-        answer_before_end_s: End of the agent's last sound of the turn before, infinite while it is open; None without one.
-        endpointing_s: Time that the bot took to rule that the caller had finished; None if not reported.
-        user_interrupted: Whether the user began to speak over the assistant; of EVA's turns it is EVA's flag.
+        answer_before_end_s: End of the agent's last sound of the turn before, infinite while it is
+            open; None without one.
+        endpointing_s: Time that the bot took to rule that the caller had finished; None if not
+            reported.
+        user_interrupted: Whether the user began to speak over the assistant; of EVA's turns it is
+            EVA's flag.
         assistant_interrupted: Whether the assistant began to speak over the user.
         is_fallback: Whether the agent's turn-end timer stepped in.
-        silent_from_s: The user's last end, or the latest moment of the user's turn that is known; None without one.
-        is_cut: Whether the caller spoke over the assistant's answer in this turn; only the bot's own view knows it at once.
+        silent_from_s: The user's last end, or the latest moment of the user's turn that is known;
+            None without one.
+        is_cut: Whether the caller spoke over the assistant's answer in this turn; only the bot's
+            own view knows it at once.
     """
 
     number: int
@@ -356,13 +428,17 @@ class HeardTurn(NamedTuple):
 
     @property
     def rests_on_open_sound(self) -> bool:
-        """Whether an open sound hides a value: one of its own, or of the answer before it that was spoken over."""
+        """Whether an open sound hides a value: one of its own, or of the answer before it that was
+        spoken over.
+        """
         is_over_open = self.user_interrupted and self.answer_before_end_s == inf
         return self.user.is_open or self.assistant.is_open or is_over_open
 
 
 class HeardSides(NamedTuple):
-    """Sides whose sound the events of a call have, and who reports it. Without sound, silence is unknown and not zero."""
+    """Sides whose sound the events of a call have, and who reports it. Without sound, silence is
+    unknown and not zero.
+    """
 
     user: bool
     assistant: bool
@@ -381,7 +457,9 @@ class HeardTurns(ABC):
 
     is_simulated: bool
 
-    def __init__(self, tools: ToolUses, sides: HeardSides, current: int, last_tool: ToolEntry | None) -> None:
+    def __init__(
+        self, tools: ToolUses, sides: HeardSides, current: int, last_tool: ToolEntry | None
+    ) -> None:
         self.sides = sides
         self.current = current
         self.last_tool = last_tool
@@ -404,17 +482,23 @@ class HeardTurns(ABC):
 
     @abstractmethod
     def sound_end_ms(self, last_ms: int | None) -> int:
-        """Time in ms at which a call that is over fell silent for good; `last_ms` is the time of its last event."""
+        """Time in ms at which a call that is over fell silent for good; `last_ms` is the time of
+        its last event.
+        """
 
     @abstractmethod
     def _build(self, number: int, tools: Sequence[PairedUse]) -> HeardTurn | None:
         """Builds the turn from the machine's state."""
 
 
-def answers_of(turns: Mapping[int, HeardTurn], spoken: Mapping[int, str] | None = None) -> dict[int, str]:
-    """The agent's spoken words by turn, as transcript and report show them; empty for a turn without any.
+def answers_of(
+    turns: Mapping[int, HeardTurn], spoken: Mapping[int, str] | None = None
+) -> dict[int, str]:
+    """The agent's spoken words by turn, as transcript and report show them; empty for a turn
+    without any.
 
-    An answer that only the log has counts where its sound was heard, and in a call without any source of spoken words.
+    An answer that only the log has counts where its sound was heard, and in a call without any
+    source of spoken words.
 
     Args:
         turns: The turns.
@@ -423,7 +507,10 @@ def answers_of(turns: Mapping[int, HeardTurn], spoken: Mapping[int, str] | None 
     if spoken is None:
         spoken = {number: turn.assistant.said(Purpose.SPOKEN) for number, turn in turns.items()}
     knows_speech = any(spoken.values())
-    return {number: answer_of(turn, spoken[number], knows_speech=knows_speech) for number, turn in turns.items()}
+    return {
+        number: answer_of(turn, spoken[number], knows_speech=knows_speech)
+        for number, turn in turns.items()
+    }
 
 
 def answer_of(turn: HeardTurn, spoken: str, *, knows_speech: bool) -> str:
@@ -436,21 +523,28 @@ def answer_of(turn: HeardTurn, spoken: str, *, knows_speech: bool) -> str:
 def cut_off_turns(turns: Mapping[int, HeardTurn]) -> set[int]:
     """The turns in which the caller spoke over the agent; each time the one of the agent's sound.
 
-    A barge-in is filed in the caller's turn, which is the next one, or the same where the agent had no text yet. Where no
-    sound decides, it was the turn before. A correction is filed in the turn itself, also where the caller then hung up.
+    A barge-in is filed in the caller's turn, which is the next one, or the same where the agent had
+    no text yet. Where no sound decides, it was the turn before. A correction is filed in the turn
+    itself, also where the caller then hung up.
     """
     cut = {number for number, turn in turns.items() if turn.words.is_corrected}
     for number, turn in turns.items():
         if turn.is_barge_in:
             over = [
-                each for each in (number - 1, number) if each in turns and _is_heard_at(turns[each], turn.user.starts)
+                each
+                for each in (number - 1, number)
+                if each in turns and _is_heard_at(turns[each], turn.user.starts)
             ]
             cut.update(over or [number - 1])
     return cut
 
 
 def _is_heard_at(turn: HeardTurn, times_s: Iterable[float]) -> bool:
-    return any(start_s <= time_s < end_s for time_s in times_s for start_s, end_s in turn.assistant.segments)
+    return any(
+        start_s <= time_s < end_s
+        for time_s in times_s
+        for start_s, end_s in turn.assistant.segments
+    )
 
 
 def last_end_s(starts: Times, ends: Times) -> float | None:
@@ -486,11 +580,12 @@ _RANKS = {
 
 
 def view_of_bot_turn(machine: BotTurnMachine, number: int) -> TurnView:
-    """The view of a turn: the user's end by the detector where it heard one, otherwise by the ruling, otherwise by the
-    transcript.
+    """The view of a turn: the user's end by the detector where it heard one, otherwise by the
+    ruling, otherwise by the transcript.
 
-    An ElevenLabs agent has the arrivals of its transcripts and answers. A cut-off shows that the user was heard. Where the end
-    of the user's speech or the start of the answer was lost, the turn is not measured: another source's time is another's.
+    An ElevenLabs agent has the arrivals of its transcripts and answers. A cut-off shows that the
+    user was heard. Where the end of the user's speech or the start of the answer was lost, the turn
+    is not measured: another source's time is another's.
     """
     state = machine.turns[number]
     bot_starts = _starts_of_answer(machine, number)
@@ -536,8 +631,8 @@ def view_of_bot_turn(machine: BotTurnMachine, number: int) -> TurnView:
 def _starts_of_answer(machine: BotTurnMachine, number: int) -> tuple[float, ...]:
     """Starts of the bot's speech; in a call without any, the times of its texts.
 
-    Where a detector hears the caller, the producer may report the bot's speech too, and its first start may be lost: there, the
-    text of a turn counts when the call has left it.
+    Where a detector hears the caller, the producer may report the bot's speech too, and its first
+    start may be lost: there, the text of a turn counts when the call has left it.
     """
     state = machine.turns[number]
     if machine.has_bot_events:
@@ -617,9 +712,18 @@ class HeardByTheBot(HeardTurns):
 
 def _silent_from_s(state: BotTurn) -> float | None:
     """The user's last end; where it was lost, the latest known moment of the user's turn."""
-    if state.vad_starts and len(state.vad_ends) == len(state.vad_starts) and not state.gaps & Gap.VAD_END:
+    if (
+        state.vad_starts
+        and len(state.vad_ends) == len(state.vad_starts)
+        and not state.gaps & Gap.VAD_END
+    ):
         return state.vad_ends[-1]
-    known = (*state.release_ends[-1:], *state.vad_starts[-1:], *state.transcripts[-1:], *state.agent_heard[-1:])
+    known = (
+        *state.release_ends[-1:],
+        *state.vad_starts[-1:],
+        *state.transcripts[-1:],
+        *state.agent_heard[-1:],
+    )
     return max(known, default=None)
 
 
@@ -635,11 +739,13 @@ def _endpointing_s(state: BotTurn) -> float | None:
 def _begin_s(state: BotTurn, before: BotTurn) -> float | None:
     """Start of a turn whose caller has no sound.
 
-    A transcript comes after the caller has spoken, and its latency began before it: at the earliest after the bot's last words
-    of the turn before.
+    A transcript comes after the caller has spoken, and its latency began before it: at the earliest
+    after the bot's last words of the turn before.
     """
     if state.transcripts:
-        return ((before.bot_starts or before.bot_texts or before.written)[-1:] or state.transcripts)[0]
+        return (
+            (before.bot_starts or before.bot_texts or before.written)[-1:] or state.transcripts
+        )[0]
     return min(chain(*state.times_s), default=None)
 
 
@@ -648,7 +754,9 @@ class _Words:
 
     __slots__ = ("_history", "_is_unheard", "_said")
 
-    def __init__(self, said: Sequence[Words], history: EvaHistory, *, is_unheard: bool = False) -> None:
+    def __init__(
+        self, said: Sequence[Words], history: EvaHistory, *, is_unheard: bool = False
+    ) -> None:
         self._said = said
         self._history = history
         self._is_unheard = is_unheard
@@ -659,7 +767,13 @@ class _Words:
         mark = int(self._is_unheard)
         for words in self._said:
             ref = words.ref
-            mark += mark_at(ref) if isinstance(ref, int) else text_mark(ref) if isinstance(ref, str) else ref.length
+            mark += (
+                mark_at(ref)
+                if isinstance(ref, int)
+                else text_mark(ref)
+                if isinstance(ref, str)
+                else ref.length
+            )
         return mark
 
     @property
@@ -668,9 +782,11 @@ class _Words:
 
     @property
     def is_corrected(self) -> bool:
-        # Only a corrected answer has a text of this rank. The audit log's words are keys in EVA's history.
+        # Only a corrected answer has a text of this rank. The audit log's words are keys in EVA's
+        # history.
         return any(
-            not words.is_user and words.rank == _WRITTEN_RANK and isinstance(words.ref, str) for words in self._said
+            not words.is_user and words.rank == _WRITTEN_RANK and isinstance(words.ref, str)
+            for words in self._said
         )
 
     def texts(self, source: WordSource, *, is_user: bool) -> Texts:
@@ -710,7 +826,10 @@ class _Words:
             if words.rank == _RANKS[False][WordSource.SYNTHESIS]:
                 said.append(words)
             elif words.rank == _WRITTEN_RANK and said:
-                said[-1] = words  # the original of a corrected answer follows the part of it that was heard
+                said[-1] = (
+                    # the original of a corrected answer follows the part of it that was heard
+                    words
+                )
         return _spoken_once(said)
 
     def _text(self, words: Words) -> str:
@@ -754,7 +873,13 @@ def view_of_eva_turn(state: TurnState, fallback_end_s: float | None = None) -> T
         fallback_end_s: End of sound without an end, once the call is over (EVA's rule E1).
     """
     starts, ends = state.user_starts, state.user_ends
-    end_s = ends[len(starts) - 1] if starts and len(ends) >= len(starts) else fallback_end_s if starts else None
+    end_s = (
+        ends[len(starts) - 1]
+        if starts and len(ends) >= len(starts)
+        else fallback_end_s
+        if starts
+        else None
+    )
     return TurnView(
         has_user=bool(starts),
         has_assistant=bool(state.assistant_starts),
@@ -805,7 +930,9 @@ class HeardByTheCaller(HeardTurns):
             view,
             (state.user_starts, state.user_ends, state.assistant_starts, state.assistant_ends),
             begin_s=starts[0] if starts else None,
-            answer_before_end_s=None if before is None else last_end_s(before.assistant_starts, before.assistant_ends),
+            answer_before_end_s=None
+            if before is None
+            else last_end_s(before.assistant_starts, before.assistant_ends),
             user_interrupted=state.user_interrupted,
             assistant_interrupted=state.assistant_interrupted,
             is_fallback=state.is_fallback,
@@ -840,16 +967,22 @@ class _CallerWords:
         self._number = number
         self._trace = trace
         self._segments = state.segments
-        self._of_user = {WordSource.LOG: state.transcribed_user, WordSource.CALLER: state.intended_user}
+        self._of_user = {
+            WordSource.LOG: state.transcribed_user,
+            WordSource.CALLER: state.intended_user,
+        }
         self._of_assistant = {
-            WordSource.LABELLED: state.intended_assistant, WordSource.CALLER: state.transcribed_assistant
-        }  # fmt: skip
+            WordSource.LABELLED: state.intended_assistant,
+            WordSource.CALLER: state.transcribed_assistant,
+        }
 
     @property
     def mark(self) -> int:
         # Late words add characters, and a replaced text creates the turn again.
         texts: list[Pieces | None] = [*self._of_user.values(), *self._of_assistant.values()]
-        return sum(chars_of(text) for text in texts if text is not None) + sum(each.length for each in self._segments)
+        return sum(chars_of(text) for text in texts if text is not None) + sum(
+            each.length for each in self._segments
+        )
 
     @property
     def logged_times_ms(self) -> tuple[int, ...]:
@@ -861,7 +994,11 @@ class _CallerWords:
 
     def texts(self, source: WordSource, *, is_user: bool) -> Texts:
         if source is WordSource.SYNTHESIS:
-            return () if is_user or not self._segments else (" ".join(each.text for each in self._segments),)
+            return (
+                ()
+                if is_user or not self._segments
+                else (" ".join(each.text for each in self._segments),)
+            )
         if source is WordSource.TRACE and not is_user:
             written = [entry.content for entry in reversed(self._entries) if entry.is_from_audit]
             return tuple(joined(content) for content in written if not isinstance(content, ToolUse))

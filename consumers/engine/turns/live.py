@@ -59,7 +59,8 @@ class Cause(NamedTuple):
     """What changed turns.
 
     Attributes:
-        event_time_ms: The time of the event, on the call's own clock; None where the change has no time there.
+        event_time_ms: The time of the event, on the call's own clock; None where the change has no
+            time there.
         broker_ms: Broker time of the record.
     """
 
@@ -68,8 +69,8 @@ class Cause(NamedTuple):
 
 
 class TurnMoments:
-    """The turns as last seen, and their status: open, provisional (left), settled (every stream has passed it, and none of its
-    sounds is open).
+    """The turns as last seen, and their status: open, provisional (left), settled (every stream has
+    passed it, and none of its sounds is open).
 
     Attributes:
         ever_settled: Turns that were settled once, whatever their status now.
@@ -99,7 +100,9 @@ class TurnMoments:
 
     @property
     def unsettled_since_ms(self) -> int | None:
-        """Time in ms at which the oldest turn that is left but not settled was left; None without one."""
+        """Time in ms at which the oldest turn that is left but not settled was left; None without
+        one.
+        """
         return min(self._left_at_ms.values(), default=None)
 
     def update(
@@ -145,8 +148,8 @@ class TurnMoments:
         return {turn for turn, _ in changed}
 
     def settle(self, passed_ms: float, rests_on_open_sound: Callable[[int], bool]) -> list[int]:
-        """Settles the turns that were left at or before `passed_ms`, and returns them. A turn with an open sound waits for its
-        end.
+        """Settles the turns that were left at or before `passed_ms`, and returns them. A turn with
+        an open sound waits for its end.
         """
         settled = []
         for turn in sorted(turn for turn, left in self._left_at_ms.items() if left <= passed_ms):
@@ -159,7 +162,9 @@ class TurnMoments:
             settled.append(turn)
         return settled
 
-    def finish(self, views: dict[int, TurnView], last_tool: ToolEntry | None, known_ms: int) -> None:
+    def finish(
+        self, views: dict[int, TurnView], last_tool: ToolEntry | None, known_ms: int
+    ) -> None:
         """Sets the waits that change now that every sound has an end, and unanswered tools."""
         self._views = dict(views)
         for turn in sorted(views):
@@ -191,7 +196,9 @@ class TurnMoments:
             self._left_at_ms.setdefault(turn, cause.event_time_ms or 0)
 
     def _follow(self, turn: int, view: TurnView, old: TurnView | None, known_ms: int) -> None:
-        """Follows a changed view: its wait if its ends moved, an interruption if it appeared or vanished."""
+        """Follows a changed view: its wait if its ends moved, an interruption if it appeared or
+        vanished.
+        """
         if old is None and turn in self._rows.turns:  # it may be there again
             self._rows.set_turn(turn, known_ms, status=self.status(turn))
         if turn >= 1 and (old is None or view.timing != old.timing):
@@ -204,7 +211,9 @@ class TurnMoments:
                     self._rows.interrupts(turn, known_ms, by, is_withdrawn=not is_so)
 
     def _set_wait(self, turn: int, view: TurnView, known_ms: int) -> None:
-        """Sets the wait once it is known; withdraws one that is not known any more. Why it is not known is a measure's to say."""
+        """Sets the wait once it is known; withdraws one that is not known any more. Why it is not
+        known is a measure's to say.
+        """
         wait_ms = voice_to_voice_ms(view)
         if isinstance(wait_ms, float):
             self._rows.set_wait(turn, known_ms, wait_ms, view.anchor, view.source)
@@ -230,8 +239,12 @@ class TurnMoments:
                 self._rows.interrupts(turn, known_ms, by, is_withdrawn=True)
             self._rows.set_turn(turn, known_ms, status="withdrawn")
 
-    def _follow_tool(self, key: UseKey, use: PairedUse | None, known_ms: int, *, is_over: bool = False) -> None:
-        """Sets a use with a known outcome, at the end also an unanswered one; otherwise withdraws what is known of it."""
+    def _follow_tool(
+        self, key: UseKey, use: PairedUse | None, known_ms: int, *, is_over: bool = False
+    ) -> None:
+        """Sets a use with a known outcome, at the end also an unanswered one; otherwise withdraws
+        what is known of it.
+        """
         turn, index = key
         if use is None or (use.outcome is None and not is_over):
             if turn in self._rows.turns:
@@ -247,8 +260,8 @@ class TurnMoments:
 
 
 class FunctionCalls:
-    """Follows the function calls of one call. A requested tool is not in use yet: it may wait for another, and never run. A
-    cancelled tool runs no more and has no answer.
+    """Follows the function calls of one call. A requested tool is not in use yet: it may wait for
+    another, and never run. A cancelled tool runs no more and has no answer.
     """
 
     def __init__(self) -> None:
@@ -263,14 +276,22 @@ class FunctionCalls:
         """Tools of which no event has the name; they are in no score."""
         return len(self._nameless)
 
-    def fold(self, run: ToolRun, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None) -> None:
-        """Folds one step of a use. One step of several needs to have the name. `bot` is None where a simulated caller hears the call."""
+    def fold(
+        self, run: ToolRun, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
+    ) -> None:
+        """Folds one step of a use. One step of several needs to have the name. `bot` is None where
+        a simulated caller hears the call.
+        """
         call_id, is_over = run.call_id, run.state is not ToolState.RUNS
         if run.state is ToolState.ASKED:
             return
         if (call_id, is_over) not in self._heard:
             self._heard.add((call_id, is_over))
-            dead_air.note(SilenceKind.FUNCTION_SETTLED if is_over else SilenceKind.FUNCTION_CALLED, run.at_ms, at)
+            dead_air.note(
+                SilenceKind.FUNCTION_SETTLED if is_over else SilenceKind.FUNCTION_CALLED,
+                run.at_ms,
+                at,
+            )
         if bot is None or self._gave_way_at is not None:
             return
         if run.name is None and call_id not in self._names:
@@ -289,10 +310,12 @@ class FunctionCalls:
             self._tools.answered(bot, run)
 
     def give_way(self, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None) -> None:
-        """Drops these tools: another source, the audit log or an ElevenLabs agent, has reported a tool at this moment.
+        """Drops these tools: another source, the audit log or an ElevenLabs agent, has reported a
+        tool at this moment.
 
-        They leave the timeline at once, the earlier ones too. A silence that one of them explains is decided in the broker's order,
-        so there they count until the first such moment in that order.
+        They leave the timeline at once, the earlier ones too. A silence that one of them explains
+        is decided in the broker's order, so there they count until the first such moment in that
+        order.
         """
         if self._gave_way_at is None and bot is not None:
             self._tools.withdraw(bot)
@@ -307,17 +330,25 @@ class FunctionCalls:
 NEVER_MS: Final = 10**15
 """A threshold that no silence reaches."""
 ERRORS_EVERY_MS: Final = 10_000
-"""From one record of further errors to the next, in ms of the call: a bot can report one for every frame."""
+"""From one record of further errors to the next, in ms of the call: a bot can report one for every
+frame.
+"""
 TOLD_AGAIN_MS: Final = 5_000
-"""Two ways to tell one error are so close together at most: a server says it by two messages at once."""
+"""Two ways to tell one error are so close together at most: a server says it by two messages at
+once.
+"""
 MAX_TOLD_ERRORS: Final = 16
 """Errors kept of a call that may be told again, the newest ones."""
 MAX_ERROR_TIMES: Final = 1_000
-"""Times of errors kept of a call, the earliest ones: a turn without an answer is looked up among them."""
+"""Times of errors kept of a call, the earliest ones: a turn without an answer is looked up among
+them.
+"""
 
 
 class AgentErrors:
-    """The errors of the agent of one call. What is final does not depend on the order in which they arrive."""
+    """The errors of the agent of one call. What is final does not depend on the order in which they
+    arrive.
+    """
 
     __slots__ = ("_count", "_newest", "_published_ms", "_rows", "_times_ms", "_told")
 
@@ -333,7 +364,8 @@ class AgentErrors:
         """Whether this is an error that was told already in the other way.
 
         Args:
-            told: The framework's name of the error, and the way in which it is told; None if there is one way only.
+            told: The framework's name of the error, and the way in which it is told; None if there
+                is one way only.
             time_ms: When it was told.
         """
         if told is None:
@@ -361,8 +393,12 @@ class AgentErrors:
         """Sets what is known of the errors in the row of the call; nothing without any."""
         last_ms, component = self._newest
         known = self._rows.call.errors
-        errors = Errors(self._count, last_ms, known_ms, ServiceKind(component) if component else None)
-        if self._count and (known is None or structs.replace(errors, known_ms=known.known_ms) != known):
+        errors = Errors(
+            self._count, last_ms, known_ms, ServiceKind(component) if component else None
+        )
+        if self._count and (
+            known is None or structs.replace(errors, known_ms=known.known_ms) != known
+        ):
             self._rows.set_call(known_ms, errors=errors)
             self._rows.count(None, "errors")
 
@@ -372,22 +408,28 @@ class AgentErrors:
         return place < len(self._times_ms) and self._times_ms[place] / MS_PER_SECOND < until_s
 
 
-# The live call: turns as heard now, and their waits, interruptions, tools and silences, which it sets in their rows.
+# The live call: turns as heard now, and their waits, interruptions, tools and silences, which it
+# sets in their rows.
 #
-# A call with a simulated caller is heard through the caller's audio events, which make EVA's own turns; any other
-# call through the bot's events. The first audio event switches from the bot's turns to EVA's, as a revision.
-# Estimates of an ElevenLabs agent's turns give way to the values of the conversation record, once it is there.
+# A call with a simulated caller is heard through the caller's audio events, which make EVA's own
+# turns; any other call through the bot's events. The first audio event switches from the bot's
+# turns to EVA's, as a revision. Estimates of an ElevenLabs agent's turns give way to the values of
+# the conversation record, once it is there.
 
 _USER_STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED})
 _ASSISTANTS = frozenset({SpeechMoment.BOT_STARTED, SpeechMoment.BOT_STOPPED})
 MAX_ANSWERS: Final = 20
-"""Starts of the assistant's speech that are kept, the newest ones: one may come before the silence that it ends is known."""
+"""Starts of the assistant's speech that are kept, the newest ones: one may come before the silence
+that it ends is known.
+"""
 INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
 """Order of two records of different topics with the same broker time."""
 
 
 class LiveChanges(NamedTuple):
-    """Turns that one event may have changed, turns that it settled, and turns with changed uses of tools."""
+    """Turns that one event may have changed, turns that it settled, and turns with changed uses of
+    tools.
+    """
 
     touched: AbstractSet[int] = frozenset()
     settled: Sequence[int] = ()
@@ -404,14 +446,16 @@ class LiveCall:
         history: EVA's history of the call.
         broker_ms: Broker time of the record that is folded now.
         input_rank: The rank of its input.
-        first_ms: When the call began: its start or its first event of any stream, whichever is earlier; None before both.
+        first_ms: When the call began: its start or its first event of any stream, whichever is
+            earlier; None before both.
         announced_end_ms: Time of the latest `call_ended`; 0 without one.
         turns: The turns and their published moments.
         dead_air: Watches for dead air.
         records: The records of a conversation with an ElevenLabs agent.
         errors: The errors that the agent reports.
         low_ms: Time in ms that every stream has reached; minus infinity before the first.
-        settle_at_ms: Time in ms at which the oldest turn that is left settles, once every stream has reached it; infinity without one.
+        settle_at_ms: Time in ms at which the oldest turn that is left settles, once every stream
+            has reached it; infinity without one.
         bot: The bot's own history; None where a simulated caller hears the call.
         is_told_later: Whether events come long after what they tell, as spans do.
     """
@@ -449,7 +493,9 @@ class LiveCall:
 
     @property
     def machine(self) -> EvaTurnMachine | BotTurnMachine:
-        """The machine whose turns count: EVA's where a simulated caller hears the call, otherwise the bot's."""
+        """The machine whose turns count: EVA's where a simulated caller hears the call, otherwise
+        the bot's.
+        """
         return self.history.machine if self.bot is None else self.bot.machine
 
     @property
@@ -458,7 +504,9 @@ class LiveCall:
         return self.machine.turn
 
     def heard(self, since: int | None = None) -> HeardTurns:
-        """The turns as they are now, in one shape, each built on demand; of EVA's trace only the part `since` that turn."""
+        """The turns as they are now, in one shape, each built on demand; of EVA's trace only the
+        part `since` that turn.
+        """
         if self.bot is None:
             return HeardByTheCaller(self.history, self.turns.tools, since)
         return HeardByTheBot(self.bot.machine, self.history, self.turns.tools)
@@ -479,7 +527,9 @@ class LiveCall:
         return max(self._watermarks.values(), default=0)
 
     def note_time(self, source: InputSource, time_ms: int) -> bool:
-        """Moves the stream's watermark; true when every stream was past this time by the allowed lateness."""
+        """Moves the stream's watermark; true when every stream was past this time by the allowed
+        lateness.
+        """
         self._logged_ms = time_ms
         watermarks = self._watermarks
         own_ms = watermarks.get(source)
@@ -507,14 +557,22 @@ class LiveCall:
         return self.bot is not None and not len(self.bot.timeline) and not self.records.is_any
 
     def told_later(self) -> None:
-        """Leaves dead air out of this call: its events come too late to tell silence from speech that is not known yet."""
+        """Leaves dead air out of this call: its events come too late to tell silence from speech
+        that is not known yet.
+        """
         self.is_told_later = True
         self.dead_air = DeadAirWatch(NEVER_MS, 0)
 
     def moment(
-        self, moment: SpeechMoment, at_s: float, started_s: float | None = None, sound_id: str | None = None
+        self,
+        moment: SpeechMoment,
+        at_s: float,
+        started_s: float | None = None,
+        sound_id: str | None = None,
     ) -> None:
-        """Folds a start or end of speech that the bot reports; an end may name its start, and a start the id that its words have."""
+        """Folds a start or end of speech that the bot reports; an end may name its start, and a
+        start the id that its words have.
+        """
         bot = self.bot
         if bot is None:
             return
@@ -525,7 +583,9 @@ class LiveCall:
         is_assistant = moment in _ASSISTANTS
         if is_found and started_s is not None:
             self.someone_speaks(int(started_s * 1000), is_assistant=is_assistant)
-        self.dead_air.is_heard(HeardBy.BOT if machine.has_user_events else HeardBy.TRANSCRIPT, self.broker_moment)
+        self.dead_air.is_heard(
+            HeardBy.BOT if machine.has_user_events else HeardBy.TRANSCRIPT, self.broker_moment
+        )
         if is_unseen and not is_found:
             self.dead_air.note(SilenceKind.SOMEONE_SPOKE, at_ms, self.broker_moment, self._heard_by)
             if is_assistant:
@@ -536,12 +596,17 @@ class LiveCall:
             self.someone_speaks(at_ms, is_assistant=True)
         if machine.bot_turn is None and (
             (moment is SpeechMoment.VAD_STOPPED and machine.pending_vad is None)
-            or (moment is SpeechMoment.TURN_RELEASED and not machine.turns.get(machine.turn, BotTurn()).vad_starts)
+            or (
+                moment is SpeechMoment.TURN_RELEASED
+                and not machine.turns.get(machine.turn, BotTurn()).vad_starts
+            )
         ):
             self.user_fell_silent(at_ms, machine.turn)
 
     def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
-        """Folds a start or end of sound at the simulated caller; EVA's history must have it already."""
+        """Folds a start or end of sound at the simulated caller; EVA's history must have it
+        already.
+        """
         machine = self.history.machine
         if self.bot is not None:
             self.bot, self._heard_by = None, HeardBy.CALLER
@@ -549,11 +614,15 @@ class LiveCall:
             machine.touched |= self.turns.turns | set(machine.turns) | self.records.forget()
         if is_start:
             self.someone_speaks(int(at_s * 1000), is_assistant=not is_user)
-        elif is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None:
+        elif (
+            is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None
+        ):
             self.user_fell_silent(int(at_s * 1000), machine.user_start_turn)
 
     def user_text(self, time_ms: int, key: int) -> None:
-        """Folds the agent's transcript of a whole turn of the caller; only in a cascade does its stamp mark the turn's end."""
+        """Folds the agent's transcript of a whole turn of the caller; only in a cascade does its
+        stamp mark the turn's end.
+        """
         bot = self.bot
         if bot is None:
             return
@@ -585,7 +654,9 @@ class LiveCall:
             self.bot.said_in_record((each.at_ms, _words_of(each)) for each in said)
 
     def pipeline_type_set(self) -> None:
-        """Follows a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
+        """Follows a change of the history's pipeline type: it decides whether transcripts mark the
+        end of turns.
+        """
         if self.bot is not None:
             self.bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
 
@@ -596,12 +667,16 @@ class LiveCall:
         self.other_tool(moment, time_ms)
 
     def other_tool(self, moment: SpeechMoment, time_ms: int, *, is_exact: bool = True) -> None:
-        """Notes a use of a tool that another source than pipecat reports; a time that is not exact explains no silence."""
+        """Notes a use of a tool that another source than pipecat reports; a time that is not exact
+        explains no silence.
+        """
         at = self.broker_moment
         self._function_calls.give_way(at, self.dead_air, self.bot)
         if is_exact:
             is_call = moment is SpeechMoment.TOOL_CALL
-            self.dead_air.note(SilenceKind.TOOL_CALLED if is_call else SilenceKind.TOOL_ANSWERED, time_ms, at)
+            self.dead_air.note(
+                SilenceKind.TOOL_CALLED if is_call else SilenceKind.TOOL_ANSWERED, time_ms, at
+            )
 
     def function_call(self, run: ToolRun) -> None:
         """Folds the bot's report of a tool's progress."""
@@ -622,7 +697,9 @@ class LiveCall:
         self.errors.fold(time_ms, component, self.broker_ms)
 
     def bot_text(self, stamp: float, frame: str, *, is_reply: bool = False) -> None:
-        """Folds text that the bot hands to speech synthesis, or a reply of its model: its speech, if it does not report that."""
+        """Folds text that the bot hands to speech synthesis, or a reply of its model: its speech,
+        if it does not report that.
+        """
         bot = self.bot
         if bot is None:
             return
@@ -644,11 +721,15 @@ class LiveCall:
             views = self._views(touched)
             with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
             touched |= with_tools
-            self.announce(cause.broker_ms)  # a call is announced with its first turn, whatever is known of it
+            self.announce(
+                cause.broker_ms
+            )  # a call is announced with its first turn, whatever is known of it
             self._plan_settling()
         settled: Sequence[int] = ()
         if min(cause.event_time_ms or 0, self.low_ms) >= self.settle_at_ms:
-            settled = self.turns.settle(self.low_ms - self._limits.allowed_lateness_ms, self.rests_on_open_sound)
+            settled = self.turns.settle(
+                self.low_ms - self._limits.allowed_lateness_ms, self.rests_on_open_sound
+            )
             self._plan_settling()
         return LiveChanges(touched, settled, with_tools)
 
@@ -664,13 +745,17 @@ class LiveCall:
                 self._silences = [*self._silences, (turn, silence)][-MAX_SILENCES:]
 
     def pass_gap(self, from_ms: int, until_ms: int) -> None:
-        """Notes that nobody took events in this time: a silence that had not lasted long enough by its beginning is given up."""
+        """Notes that nobody took events in this time: a silence that had not lasted long enough by
+        its beginning is given up.
+        """
         behind_all = BrokerMoment(from_ms, max(INPUT_RANK.values()))
         self.dead_air.note(SilenceKind.SOMEONE_SPOKE, until_ms, behind_all)
 
     def set_labels(self, labels: Labels, traceparent: str | None, known_ms: int) -> None:
         """Sets the labels of the call, and its span unless that is None."""
-        self._rows.set_call(known_ms, labels=labels, traceparent=traceparent or self._rows.call.traceparent)
+        self._rows.set_call(
+            known_ms, labels=labels, traceparent=traceparent or self._rows.call.traceparent
+        )
         self.announce(known_ms)
 
     def announce(self, known_ms: int) -> None:
@@ -680,20 +765,26 @@ class LiveCall:
             self._rows.announce(known_ms)
 
     def finish(self, known_ms: int) -> None:
-        """Sets the moments that change at the end of the call, with open sound closed as EVA closes it."""
+        """Sets the moments that change at the end of the call, with open sound closed as EVA closes
+        it.
+        """
         if self.bot is not None:
             self.bot.machine.is_over = True
         self.records.finish(None if self.bot is None else self.bot.machine)
-        self.turns.finish(self._views(None, self.history.session_end_s()), self.machine.last_tool, known_ms)
+        self.turns.finish(
+            self._views(None, self.history.session_end_s()), self.machine.last_tool, known_ms
+        )
         self.errors.publish(known_ms)
 
     def is_answer_over(self, turn: int) -> bool:
-        """Whether the agent has answered in the turn and is silent now. Without sound it is, because its words are whole utterances;
-        text for a synthesis that nobody reports may go on.
+        """Whether the agent has answered in the turn and is silent now. Without sound it is,
+        because its words are whole utterances; text for a synthesis that nobody reports may go on.
         """
         if self.bot is None:
             heard = self.history.machine.turns.get(turn)
-            return heard is not None and 0 < len(heard.assistant_starts) <= len(heard.assistant_ends)
+            return heard is not None and 0 < len(heard.assistant_starts) <= len(
+                heard.assistant_ends
+            )
         machine = self.bot.machine
         state = machine.turns.get(turn)
         if state is None:
@@ -708,23 +799,38 @@ class LiveCall:
         return heard is not None and heard.rests_on_open_sound
 
     def _views(self, numbers: set[int] | None, end_s: float | None = None) -> dict[int, TurnView]:
-        """Views of the existing turns among `numbers`, or of all; EVA's open sound ends at `end_s`."""
+        """Views of the existing turns among `numbers`, or of all; EVA's open sound ends
+        at `end_s`.
+        """
         if self.bot is None:
             of_caller = self.history.machine.turns
-            return {turn: view_of_eva_turn(of_caller[turn], end_s) for turn in _among(of_caller, numbers)}
+            return {
+                turn: view_of_eva_turn(of_caller[turn], end_s)
+                for turn in _among(of_caller, numbers)
+            }
         machine, record = self.bot.machine, self.record
         views = {turn: view_of_bot_turn(machine, turn) for turn in _among(machine.turns, numbers)}
         if self._told_waits:
-            views = {turn: self._told_waits.revised(machine, turn, view) for turn, view in views.items()}
-        return views if record is None else {turn: record.revised(turn, view) for turn, view in views.items()}
+            views = {
+                turn: self._told_waits.revised(machine, turn, view) for turn, view in views.items()
+            }
+        return (
+            views
+            if record is None
+            else {turn: record.revised(turn, view) for turn, view in views.items()}
+        )
 
     def _plan_settling(self) -> None:
         since_ms = self.turns.unsettled_since_ms
         self.settle_at_ms = inf if since_ms is None else since_ms + self._limits.allowed_lateness_ms
 
     def user_fell_silent(self, end_ms: int, turn: int, heard_by: HeardBy | None = None) -> None:
-        """Begins a silence: the caller has finished. `heard_by` is the better of the caller and the bot by default."""
-        self.dead_air.user_ended(end_ms, self._logged_ms, self.broker_moment, turn, heard_by or self._heard_by)
+        """Begins a silence: the caller has finished. `heard_by` is the better of the caller and the
+        bot by default.
+        """
+        self.dead_air.user_ended(
+            end_ms, self._logged_ms, self.broker_moment, turn, heard_by or self._heard_by
+        )
 
     def someone_speaks(self, start_ms: int, *, is_assistant: bool) -> None:
         """Ends the silence."""
@@ -733,7 +839,9 @@ class LiveCall:
             self._assistant_heard(start_ms)
 
     def _assistant_heard(self, at_ms: int) -> None:
-        """Notes until when the caller has waited through silences that became dead air, or are about to."""
+        """Notes until when the caller has waited through silences that became dead air, or are
+        about to.
+        """
         self._answers_ms = [*self._answers_ms, at_ms][-MAX_ANSWERS:]
         if self._silences:
             for turn, silence in self._silences:

@@ -12,11 +12,13 @@ from consumers.engine.spelling.alphabets import ALPHABETIC, spelling_of
 from consumers.engine.spelling.characters import SPELLINGS as CHARACTERS
 
 MAX_CHARS: Final = 5_000
-"""Characters read of one text: five minutes of speech in one turn. The cost of a comparison is quadratic in them."""
+"""Characters read of one text: five minutes of speech in one turn. The cost of a comparison is
+quadratic in them.
+"""
 
 _REMEMBERED_PIECES: Final = 512
-"""Pieces of text kept with their normal form, 5 MB at most: the two sides of a turn mostly agree, and a call that closes is
-compared once more.
+"""Pieces of text kept with their normal form, 5 MB at most: the two sides of a turn mostly agree,
+and a call that closes is compared once more.
 """
 
 _REMEMBERED_LANGUAGES: Final = 64
@@ -55,7 +57,9 @@ def without_bracketed(text: str) -> str:
 
 
 def _between_labels(text: str) -> Iterator[str]:
-    """Yields the text outside of brackets. It reads every character once, however many brackets stay open."""
+    """Yields the text outside of brackets. It reads every character once, however many brackets
+    stay open.
+    """
     at = 0
     while (begin := text.find("[", at)) >= 0 and (end := text.find("]", begin)) >= 0:
         line_end = text.find("\n", begin, end)
@@ -75,9 +79,11 @@ def normalised(text: str, language: str = "en", *, as_eva: bool = False) -> str:
 
     Args:
         text: Spoken or understood words, without labels.
-        language: Its language, as a code with or without a region. Numbers, fillers and abbreviations are read in the languages of EVA.
-        as_eva: Whether the result must be EVA's: all of the text is read, a typographic apostrophe parts words, because EVA's pattern
-            of apostrophes lacks it, and an unknown region is an unknown language.
+        language: Its language, as a code with or without a region. Numbers, fillers and
+            abbreviations are read in the languages of EVA.
+        as_eva: Whether the result must be EVA's: all of the text is read, a typographic apostrophe
+            parts words, because EVA's pattern of apostrophes lacks it, and an unknown region is an
+            unknown language.
 
     Example:
         >>> normalised("I'll fly to L A X on March twenty-fifth, at nine fifteen.")
@@ -99,7 +105,10 @@ def normalised(text: str, language: str = "en", *, as_eva: bool = False) -> str:
     rules = rules_of(language, as_eva=as_eva)
     try:
         # Vowel signs are part of the word: without them a word of Hindi would fall into syllables.
-        pieces = [_spelled(piece, rules, keeps_vowel_signs=not as_eva) for piece in _LIST_COMMA.split(text)]
+        pieces = [
+            _spelled(piece, rules, keeps_vowel_signs=not as_eva)
+            for piece in _LIST_COMMA.split(text)
+        ]
     except ValueError:  # a number is longer than Python writes
         return text
     joined = _LEADING_ZEROS.sub(r"\1", " ".join([piece for piece in pieces if piece]))
@@ -108,7 +117,8 @@ def normalised(text: str, language: str = "en", *, as_eva: bool = False) -> str:
 
 @lru_cache(maxsize=_REMEMBERED_LANGUAGES)
 def rules_of(language: str, *, as_eva: bool = False) -> str:
-    """The language whose rules a text is spelled by; empty where there are none but case and punctuation.
+    """The language whose rules a text is spelled by; empty where there are none but case and
+    punctuation.
 
     Example:
         >>> rules_of("fr_ca"), rules_of("de-AT"), rules_of("zh-TW"), rules_of("it"), rules_of("de-AT", as_eva=True)
@@ -142,7 +152,9 @@ def _escaped_character(found: re.Match[str]) -> str:
 
 
 def _joined_if_number(found: re.Match[str]) -> str:
-    """`919-696-3901` and `WZH-89B` are said without the hyphens; `wishy-washy` is not a number; a date has three parts."""
+    """`919-696-3901` and `WZH-89B` are said without the hyphens; `wishy-washy` is not a number; a
+    date has three parts.
+    """
     group = found.group()
     if _ISO_DATE.fullmatch(group):
         return group.replace("-", " ")

@@ -9,7 +9,15 @@ from typing import Final
 from pydantic_core import from_json
 
 from consumers.engine.effects import Count, Effect
-from consumers.engine.sources.facts import INPUT_OF, Recorded, RecordedTurn, Teller, ToldWait, ToolRun, plain_words
+from consumers.engine.sources.facts import (
+    INPUT_OF,
+    Recorded,
+    RecordedTurn,
+    Teller,
+    ToldWait,
+    ToolRun,
+    plain_words,
+)
 from consumers.engine.turns.bot import BotHistory, BotTurnMachine, SpeechMoment
 from consumers.engine.turns.timeline import MS_DIGITS, ToolUse, TurnView
 from schemas.closed_sets import Anchor
@@ -18,8 +26,8 @@ from schemas.wire import without_infinity
 
 # Matches the turns of an ElevenLabs conversation record with the turns heard live.
 #
-# Entries of a record match live events by id. Without ids, turns match by place if both sides have as many, otherwise by the caller's
-# words.
+# Entries of a record match live events by id. Without ids, turns match by place if both sides have
+# as many, otherwise by the caller's words.
 
 _PIECE_CHARS: Final = 64
 """Characters that cost as much to read as one turn."""
@@ -33,7 +41,8 @@ class AgentRecord:
 
     Attributes:
         agent_id: ElevenLabs' id of the agent; None where the record has none.
-        entries: The entries of a record of a call that is over; empty for one that was fetched too early.
+        entries: The entries of a record of a call that is over; empty for one that was fetched too
+            early.
         ended_reason: Why the call ended, in ElevenLabs' words; None where the record does not say.
         ended_ms: When the call ended, in ms since 1970; 0 where the record does not say.
     """
@@ -43,7 +52,9 @@ class AgentRecord:
         self.ended_reason, self.ended_ms = record.ended_reason, record.ended_ms
         self._turns, self._worth = record.turns, record.worth
         self._places: dict[int, int] = {}
-        self._place_by_id = {each: place for place, turn in enumerate(self._turns) for each in turn.ids}
+        self._place_by_id = {
+            each: place for place, turn in enumerate(self._turns) for each in turn.ids
+        }
         self._spoken = [place for place, turn in enumerate(self._turns) if turn.user_words]
         self._places_by_words: dict[str, list[int]] = {}
         for place in self._spoken:
@@ -65,7 +76,9 @@ class AgentRecord:
             The work done: turns and pieces of text read.
         """
         self._places = self._found(machine)
-        return sum(1 + sum(1 + _pieces(words.ref) for words in said) for said in machine.words.values())
+        return sum(
+            1 + sum(1 + _pieces(words.ref) for words in said) for said in machine.words.values()
+        )
 
     def forget(self) -> None:
         """Drops the matches: the live turns are others now."""
@@ -88,18 +101,30 @@ class AgentRecord:
         found: dict[int, int] = {}
         placed: set[int] = set()
         for turn in sorted(machine.words):
-            said = [(words.is_user, words.event_id) for words in machine.words[turn] if words.event_id is not None]
-            place = next((by_id[each] for each in sorted(said, reverse=True) if each in by_id), None)
+            said = [
+                (words.is_user, words.event_id)
+                for words in machine.words[turn]
+                if words.event_id is not None
+            ]
+            place = next(
+                (by_id[each] for each in sorted(said, reverse=True) if each in by_id), None
+            )
             if place is not None and place not in placed:
                 found[turn] = place
                 placed.add(place)
         return found or self._found_by_words(machine)
 
     def _found_by_words(self, machine: BotTurnMachine) -> dict[int, int]:
-        live = [(turn, words) for turn in sorted(machine.words) if (words := _user_words(machine, turn))]
-        found = {0: 0} if self._turns and 0 in machine.words and not self._turns[0].user_words else {}
+        live = [
+            (turn, words) for turn in sorted(machine.words) if (words := _user_words(machine, turn))
+        ]
+        found = (
+            {0: 0} if self._turns and 0 in machine.words and not self._turns[0].user_words else {}
+        )
         if len(live) == len(self._spoken):
-            return found | {turn: place for (turn, _), place in zip(live, self._spoken, strict=True)}
+            return found | {
+                turn: place for (turn, _), place in zip(live, self._spoken, strict=True)
+            }
         first = 0
         for turn, words in live:
             places = self._places_by_words.get(words, [])
@@ -119,16 +144,19 @@ def _pieces(ref: object) -> int:
     return len(ref) // _PIECE_CHARS if isinstance(ref, str) else 0
 
 
-# The conversation records of one call with an ElevenLabs agent: chooses the best and matches it with the live turns.
+# The conversation records of one call with an ElevenLabs agent: chooses the best and matches it
+# with the live turns.
 #
-# Several come when one is fetched while the call runs. Once matching has cost too much, it waits for the close, which
-# always matches the most complete record.
+# Several come when one is fetched while the call runs. Once matching has cost too much, it waits
+# for the close, which always matches the most complete record.
 
 MAX_RECORDS: Final = 16
-"""Records of one call that are matched while it runs. A webhook sends one; a bridge that fetches too early a few."""
+"""Records of one call that are matched while it runs. A webhook sends one; a bridge that fetches
+too early a few.
+"""
 MAX_PLACING_WORK: Final = 500_000
-"""Turns and pieces of text read to match records while one call runs, half a second; words of two hours that come after their
-record, one by one, take two fifths of it.
+"""Turns and pieces of text read to match records while one call runs, half a second; words of two
+hours that come after their record, one by one, take two fifths of it.
 """
 
 _LIMIT: Final = "callgauge_limits_hit_total"
@@ -178,8 +206,8 @@ class AgentRecords:
         return changed
 
     def finish(self, machine: BotTurnMachine | None) -> None:
-        """Matches the most complete record with the final words. In a call without a bot's turns (`machine` is None), match
-        nothing.
+        """Matches the most complete record with the final words. In a call without a bot's turns
+        (`machine` is None), match nothing.
         """
         record = self._newest or self.current
         if machine is None:
@@ -188,7 +216,8 @@ class AgentRecords:
             self._place(record, machine)
 
     def forget(self) -> set[int]:
-        """Drops the matches: the call's turns are EVA's from now on, and a record does not know them.
+        """Drops the matches: the call's turns are EVA's from now on, and a record does not know
+        them.
 
         Returns:
             The turns that had recorded values.
@@ -200,7 +229,9 @@ class AgentRecords:
         return turns
 
     def _place(self, record: AgentRecord, machine: BotTurnMachine) -> set[int]:
-        """Makes this record the current one; returns the turns with other recorded values than before."""
+        """Makes this record the current one; returns the turns with other recorded values than
+        before.
+        """
         before = {} if self.current is None else self.current.placed
         if record is self._newest:
             self._newest = None
@@ -211,16 +242,26 @@ class AgentRecords:
 
 
 def _changed(before: Mapping[int, RecordedTurn], after: Mapping[int, RecordedTurn]) -> set[int]:
-    pairs = {turn: (before.get(turn, _NOTHING), after.get(turn, _NOTHING)) for turn in before.keys() | after.keys()}
-    return {turn for turn, (old, new) in pairs.items() if old is not new and old.measured != new.measured}
+    pairs = {
+        turn: (before.get(turn, _NOTHING), after.get(turn, _NOTHING))
+        for turn in before.keys() | after.keys()
+    }
+    return {
+        turn
+        for turn, (old, new) in pairs.items()
+        if old is not new and old.measured != new.measured
+    }
 
 
-# Uses of tools as an ElevenLabs agent or pipecat reports them: with the id of the call, in any order, repeatedly.
+# Uses of tools as an ElevenLabs agent or pipecat reports them: with the id of the call, in any
+# order, repeatedly.
 
 
 @dataclass(slots=True)
 class _Tool:
-    """One use of a tool, as far as its events have come: `call` and `reply` are its keys on the timeline."""
+    """One use of a tool, as far as its events have come: `call` and `reply` are its keys on the
+    timeline.
+    """
 
     call: int | None = None
     called_ms: int = 0
@@ -236,7 +277,9 @@ class _Tool:
 
 
 class ReportedTools:
-    """The tools of one call that one teller reports. Of repeated reports the earlier time and the fuller value count."""
+    """The tools of one call that one teller reports. Of repeated reports the earlier time and the
+    fuller value count.
+    """
 
     def __init__(self) -> None:
         self._tools: dict[str, _Tool] = {}
@@ -269,7 +312,8 @@ class ReportedTools:
         return is_news
 
     def answered(self, bot: BotHistory, run: ToolRun) -> bool:
-        """Adds the answer of a tool, parsed if its text holds JSON, so that an error in it is found.
+        """Adds the answer of a tool, parsed if its text holds JSON, so that an error in it is
+        found.
 
         Returns:
             Whether it is the first report of this answer.
@@ -287,7 +331,9 @@ class ReportedTools:
             bot.timeline.remove(tool.reply)
         tool.replied_ms = run.at_ms if is_news else min(tool.replied_ms, run.at_ms)
         # A failure without a result gets an answer of its own, because EVA sees no answer in None.
-        answer = {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
+        answer = (
+            {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
+        )
         use = ToolUse(
             run.name or "",
             answer,
@@ -327,14 +373,17 @@ def _parsed(result: object) -> object:
     return result
 
 
-# Waits that the agent's framework measured itself, of turns in which no event tells when the answer was heard.
+# Waits that the agent's framework measured itself, of turns in which no event tells when the answer
+# was heard.
 
 MAX_TOLD_WAITS: Final = 1_000
 """Waits of one call that are kept, the first ones: as many as a call may have turns."""
 
 
 class ToldWaits:
-    """The waits of one call, each with the stretch of time in which its turn lies. They do not depend on the order of arrival."""
+    """The waits of one call, each with the stretch of time in which its turn lies. They do not
+    depend on the order of arrival.
+    """
 
     def __init__(self) -> None:
         self._waits: list[ToldWait] = []
@@ -354,14 +403,25 @@ class ToldWaits:
         )
 
     def revised(self, machine: BotTurnMachine, number: int, view: TurnView) -> TurnView:
-        """The view of a turn with the told wait, if its words are all that is known of the answer. The turn is the last one whose
-        transcript lies in the stretch: of several waits, the framework keeps the last.
+        """The view of a turn with the told wait, if its words are all that is known of the answer.
+        The turn is the last one whose transcript lies in the stretch: of several waits, the
+        framework keeps the last.
         """
         turn, following = machine.turns[number], machine.turns.get(number + 1)
-        if not view.is_answered_in_text or view.anchor is not Anchor.TRANSCRIPT or not turn.transcripts:
+        if (
+            not view.is_answered_in_text
+            or view.anchor is not Anchor.TRANSCRIPT
+            or not turn.transcripts
+        ):
             return view
-        next_s = following.transcripts[0] if following is not None and following.transcripts else inf
-        told_s = [each.seconds for each in self._waits if each.begin_s <= turn.transcripts[-1] <= each.end_s < next_s]
+        next_s = (
+            following.transcripts[0] if following is not None and following.transcripts else inf
+        )
+        told_s = [
+            each.seconds
+            for each in self._waits
+            if each.begin_s <= turn.transcripts[-1] <= each.end_s < next_s
+        ]
         if not told_s:
             return view
         recorded_ms = round(min(told_s) * MS_PER_SECOND, MS_DIGITS)

@@ -1,4 +1,6 @@
-"""The events of a call in order: elements with the state after each, uses of tools, and stretches of time."""
+"""The events of a call in order: elements with the state after each, uses of tools, and stretches
+of time.
+"""
 
 from array import array
 from bisect import bisect_left
@@ -10,19 +12,24 @@ from typing import Literal, NamedTuple, Protocol
 from schemas.closed_sets import Anchor, InputSource, ToolOutcome, UnscoredReason
 from schemas.rows import Unscored
 
-# One merged timeline of a call: sorted elements, the machine's state after the last, and checkpoints to return to.
+# One merged timeline of a call: sorted elements, the machine's state after the last, and
+# checkpoints to return to.
 #
-# An element in order costs one step of the machine. An insertion before the end, a removal or a changed text returns
-# to the nearest checkpoint at or before it and replays the elements after it.
+# An element in order costs one step of the machine. An insertion before the end, a removal or a
+# changed text returns to the nearest checkpoint at or before it and replays the elements after it.
 
 CHECKPOINT_EVERY = 8
 """Elements between checkpoints: a slightly late event replays about four of them and itself."""
 
 MOST_BITS_OF_A_KEY = 62
-"""Difference of two keys that fits into eight bytes: three days, of order keys. Keys further apart are kept as whole numbers."""
+"""Difference of two keys that fits into eight bytes: three days, of order keys. Keys further apart
+are kept as whole numbers.
+"""
 
 RECENT_CHECKPOINTS = 3
-"""Checkpoints kept at that spacing; older ones thin out by powers of two, so their number grows with the logarithm."""
+"""Checkpoints kept at that spacing; older ones thin out by powers of two, so their number grows
+with the logarithm.
+"""
 
 
 class Machine(Protocol):
@@ -39,10 +46,11 @@ class Machine(Protocol):
 
 
 class Replays:
-    """Counts the elements of one call that were folded or read again because of late or changed events; a limit bounds it.
+    """Counts the elements of one call that were folded or read again because of late or changed
+    events; a limit bounds it.
 
-    Going back is cheap for a slightly late event and costs the whole call for a very late one, so a producer whose
-    events run backwards could keep a partition busy with one call.
+    Going back is cheap for a slightly late event and costs the whole call for a very late one, so a
+    producer whose events run backwards could keep a partition busy with one call.
     """
 
     def __init__(self) -> None:
@@ -57,7 +65,9 @@ class Timeline:
         self._time_shift = time_shift
         self._replays = replays
         self._first_key = 0
-        self._keys: MutableSequence[int] = array("q")  # differences to the first key: eight bytes each
+        self._keys: MutableSequence[int] = array(
+            "q"
+        )  # differences to the first key: eight bytes each
         self._kinds = bytearray()
         self._payloads: list[object] = []
         self._checkpoints: list[tuple[int, object]] = [(0, machine.freeze())]
@@ -88,15 +98,23 @@ class Timeline:
         self._replay(self._put(own, kind, payload))
 
     def insert_all(self, elements: Sequence[tuple[int, int, object]]) -> None:
-        """Inserts keys, kinds and payloads that are late, and folds once again what follows the first of them. One by one, those of a
-        long call would take time with the square of its length.
+        """Inserts keys, kinds and payloads that are late, and folds once again what follows the
+        first of them. One by one, those of a long call would take time with the square of its
+        length.
         """
         if elements and not self._keys:
             self._first_key = elements[0][0]
         if any((key - self._first_key).bit_length() > MOST_BITS_OF_A_KEY for key, _, _ in elements):
             self._keys = list(self._keys)
         if elements:
-            self._replay(min([self._put(key - self._first_key, kind, payload) for key, kind, payload in elements]))
+            self._replay(
+                min(
+                    [
+                        self._put(key - self._first_key, kind, payload)
+                        for key, kind, payload in elements
+                    ]
+                )
+            )
 
     def _put(self, own: int, kind: int, payload: object) -> int:
         place = bisect_left(self._keys, own)
@@ -108,7 +126,9 @@ class Timeline:
     def payload(self, key: int) -> object:
         """The payload of the element with this key; None without one."""
         own, place = key - self._first_key, self._place(key)
-        return self._payloads[place] if place < len(self._keys) and self._keys[place] == own else None
+        return (
+            self._payloads[place] if place < len(self._keys) and self._keys[place] == own else None
+        )
 
     def remove(self, key: int) -> None:
         """Removes the element with this key."""
@@ -123,7 +143,9 @@ class Timeline:
         self._replay(place)
 
     def reread(self, key: int) -> None:
-        """Replays from the element with this key, whose payload changed in place in a way that rules read."""
+        """Replays from the element with this key, whose payload changed in place in a way that
+        rules read.
+        """
         self._replay(self._place(key))
 
     def _place(self, key: int) -> int:
@@ -138,7 +160,11 @@ class Timeline:
         machine.thaw(state)
         shift, first = self._time_shift, self._first_key
         for position in range(start, len(self._keys)):
-            machine.apply(self._kinds[position], self._payloads[position], (first + self._keys[position]) >> shift)
+            machine.apply(
+                self._kinds[position],
+                self._payloads[position],
+                (first + self._keys[position]) >> shift,
+            )
             if (position + 1) % CHECKPOINT_EVERY == 0:
                 self._keep_checkpoint(position + 1)
         self._replays.elements += len(self._keys) - start
@@ -148,12 +174,14 @@ class Timeline:
         self._checkpoints = [
             checkpoint
             for checkpoint in self._checkpoints
-            if checkpoint[0] >= recent or checkpoint[0] % (1 << ((position - checkpoint[0]).bit_length() - 1)) == 0
+            if checkpoint[0] >= recent
+            or checkpoint[0] % (1 << ((position - checkpoint[0]).bit_length() - 1)) == 0
         ]
         self._checkpoints.append((position, self._machine.freeze()))
 
 
-# The elements of a call's merged timeline: their kinds, their payloads and the key that orders them.
+# The elements of a call's merged timeline: their kinds, their payloads and the key that orders
+# them.
 
 INDEX_BITS = 32
 RANK_BITS = 2
@@ -184,7 +212,8 @@ class ElementKind(IntEnum):
 
 
 def order_key(time_ms: int, rank: int, index: int) -> int:
-    """One integer that sorts by time, then source (audit, pipecat, simulator, agent), then place within the source.
+    """One integer that sorts by time, then source (audit, pipecat, simulator, agent), then place
+    within the source.
 
     Example:
         >>> order_key(5, AUDIT_RANK, 9) < order_key(5, SIMULATOR_RANK, 0) < order_key(6, AUDIT_RANK, 0)
@@ -202,13 +231,16 @@ def key_time_ms(key: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class ToolUse:
-    """Payload of a tool call or response: the tool, and its parameters or its answer (None without any).
+    """Payload of a tool call or response: the tool, and its parameters or its answer (None without
+    any).
 
-    ElevenLabs agents and pipecat pair calls and responses by `call_id`; the audit log has none (None). `is_error` marks a
-    failed tool, whatever its answer; `is_withheld` an answer that the producer does not send, but perhaps its status. `is_exact`
-    is false where the time gives only the order, `took_ms` is the tool's time as the response itself has it; `source` is the
-    reporting input. `provider_id` is the id by which the provider's own record of the call names the use; None where none ever comes.
-    `kind` is ElevenLabs' word for where the tool runs: `webhook`, `client`, `system`, `mcp` and others.
+    ElevenLabs agents and pipecat pair calls and responses by `call_id`; the audit log has none
+    (None). `is_error` marks a failed tool, whatever its answer; `is_withheld` an answer that the
+    producer does not send, but perhaps its status. `is_exact` is false where the time gives only
+    the order, `took_ms` is the tool's time as the response itself has it; `source` is the reporting
+    input. `provider_id` is the id by which the provider's own record of the call names the use;
+    None where none ever comes. `kind` is ElevenLabs' word for where the tool runs: `webhook`,
+    `client`, `system`, `mcp` and others.
     """
 
     name: str
@@ -235,7 +267,9 @@ class BrokerMoment(NamedTuple):
 
 
 class HeardBy(IntEnum):
-    """The source of a report of speech, from the poorest up; a call's best one counts from its first report on."""
+    """The source of a report of speech, from the poorest up; a call's best one counts from its
+    first report on.
+    """
 
     TRANSCRIPT = 1
     BOT = 2
@@ -248,13 +282,16 @@ class SilenceKind(IntEnum):
     Attributes:
         USER_ENDED: Begins a silence.
         SPEECH_STARTED: Ends the silence; it was dead air if it had lasted by the call's own clock.
-        TOOL_CALLED: Pauses the silence while a tool runs; it was dead air if it had already lasted too long.
+        TOOL_CALLED: Pauses the silence while a tool runs; it was dead air if it had already lasted
+            too long.
         TOOL_ANSWERED: Begins the silence again at the answer of a tool.
         LINE_DOWN: Ends the watch: the call is over, and the caller waits for no answer.
         FUNCTION_CALLED: Pipecat reports a running tool; it counts until pipecat's tools give way.
         FUNCTION_SETTLED: Pipecat reports the end of that tool.
-        USER_STARTED: As SPEECH_STARTED; but words that may have been heard before it leave the silence unproved.
-        SOMEONE_SPOKE: Ends the silence without a result: somebody was speaking at this time, and it is not known since when.
+        USER_STARTED: As SPEECH_STARTED; but words that may have been heard before it leave the
+            silence unproved.
+        SOMEONE_SPOKE: Ends the silence without a result: somebody was speaking at this time, and it
+            is not known since when.
         WORDS_CAME: Puts the decision off while words that went to speech synthesis may be heard.
         FUNCTIONS_GAVE_WAY: Drops pipecat's tools from this moment on; `FunctionCalls` has the rule.
     """
@@ -273,10 +310,11 @@ class SilenceKind(IntEnum):
 
 
 class SilenceMoment(NamedTuple):
-    """One moment; sorts in the order of application. `place` is its number among the call's moments, so a comparison never goes
-    beyond it. `due_at_ms` is the broker time at which a silence that begins here becomes dead air, or words that begin here
-    would be over; 0 where neither begins.
-    `heard_by` is the source of a report of speech. A moment without it counts for every source.
+    """One moment; sorts in the order of application. `place` is its number among the call's
+    moments, so a comparison never goes beyond it. `due_at_ms` is the broker time at which a silence
+    that begins here becomes dead air, or words that begin here would be over; 0 where neither
+    begins. `heard_by` is the source of a report of speech. A moment without it counts for every
+    source.
     """
 
     broker_ms: int
@@ -303,8 +341,8 @@ Spans = tuple[Span, ...]
 
 
 def merged(spans: Iterable[Span], *, keeps_moments: bool = False) -> Spans:
-    """The same time without overlaps, earliest first; spans that touch are one. Spans without a length are left out unless
-    `keeps_moments`.
+    """The same time without overlaps, earliest first; spans that touch are one. Spans without a
+    length are left out unless `keeps_moments`.
 
     Example:
         >>> merged([Span(5, 9), Span(1, 3), Span(3, 4), Span(6, 7), Span(8, 8)])
@@ -326,8 +364,8 @@ def length_ms(spans: Iterable[Span]) -> int:
     return sum(span.end_ms - span.start_ms for span in spans)
 
 
-# Pairs tool calls with their responses: by id where they have one, otherwise the first call of a tool with the first
-# response of it, in the order of the timeline.
+# Pairs tool calls with their responses: by id where they have one, otherwise the first call of a
+# tool with the first response of it, in the order of the timeline.
 
 _ERROR_STATUSES = frozenset({"error", "failed", "failure"})
 
@@ -338,12 +376,20 @@ _Pairing = tuple[str, str | None]
 
 
 class ToolEntry:
-    """One tool event and, through `previous`, all of the call before it: a value that checkpoints share."""
+    """One tool event and, through `previous`, all of the call before it: a value that checkpoints
+    share.
+    """
 
     __slots__ = ("is_response", "place", "previous", "time_ms", "turn", "use")
 
     def __init__(
-        self, previous: "ToolEntry | None", turn: int, use: ToolUse, time_ms: int, *, is_response: bool
+        self,
+        previous: "ToolEntry | None",
+        turn: int,
+        use: ToolUse,
+        time_ms: int,
+        *,
+        is_response: bool,
     ) -> None:
         self.previous = previous
         self.place: int = 0 if previous is None else previous.place + 1
@@ -355,15 +401,21 @@ class ToolEntry:
     def is_as(self, other: "ToolEntry") -> bool:
         """Whether the other entry, at the same place of another chain, is of the same event."""
         # An event keeps its payload through replays; only its turn can change.
-        return self.use is other.use and self.turn == other.turn and self.is_response is other.is_response
+        return (
+            self.use is other.use
+            and self.turn == other.turn
+            and self.is_response is other.is_response
+        )
 
 
 @dataclass(slots=True)
 class PairedUse:
-    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. Its arguments and answer are the
-    events' own values, shared and not to be changed. `is_withheld` marks an answer that the producer does not send. `source` is
-    the reporting input. `is_exact` says whether the call has a time of its own, and not only a place. `provider_id` is
-    that of the event that begins the use. `kind_of_call` and `kind_of_answer` say where the tool runs, as its call and its answer tell it.
+    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. Its
+    arguments and answer are the events' own values, shared and not to be changed. `is_withheld`
+    marks an answer that the producer does not send. `source` is the reporting input. `is_exact`
+    says whether the call has a time of its own, and not only a place. `provider_id` is that of the
+    event that begins the use. `kind_of_call` and `kind_of_answer` say where the tool runs, as its
+    call and its answer tell it.
     """
 
     turn: int
@@ -388,17 +440,23 @@ class PairedUse:
 
     @property
     def lacks_arguments(self) -> bool:
-        """Whether its producer does not send the arguments: None in the audit log means a tool without any."""
+        """Whether its producer does not send the arguments: None in the audit log means a tool
+        without any.
+        """
         return self.arguments is None and self.source is not InputSource.AUDIT
 
 
 class ToolUses:
-    """The pairing of a call's tool events. It follows the end of their chain, at the cost of the changes there."""
+    """The pairing of a call's tool events. It follows the end of their chain, at the cost of the
+    changes there.
+    """
 
     def __init__(self) -> None:
         self._entries: list[ToolEntry] = []
         self._uses: list[PairedUse] = []
-        self._waiting: dict[_Pairing, list[PairedUse]] = {}  # one or two: an empty deque is ten times as large
+        self._waiting: dict[
+            _Pairing, list[PairedUse]
+        ] = {}  # one or two: an empty deque is ten times as large
         self._by_turn: dict[int, list[PairedUse]] = {}
 
     def __iter__(self) -> Iterator[PairedUse]:
@@ -447,9 +505,14 @@ class ToolUses:
             of_turn = self._by_turn.setdefault(entry.turn, [])
             called_at_ms = None if entry.is_response else entry.time_ms
             use = PairedUse(
-                entry.turn, len(of_turn), tool, called_at_ms, source=entry.use.source, is_exact=entry.use.is_exact,
+                entry.turn,
+                len(of_turn),
+                tool,
+                called_at_ms,
+                source=entry.use.source,
+                is_exact=entry.use.is_exact,
                 provider_id=entry.use.provider_id,
-            )  # fmt: skip
+            )
             of_turn.append(use)
             if not entry.is_response:
                 use.arguments, use.kind_of_call = entry.use.value, entry.use.kind
@@ -483,12 +546,16 @@ def _outcome(response: ToolUse) -> ToolOutcome:
     if response.is_error:
         return ToolOutcome.ERROR
     # An ElevenLabs agent reports with every answer whether the tool failed.
-    is_hidden = response.is_withheld and response.value is None and response.source is InputSource.PIPECAT
+    is_hidden = (
+        response.is_withheld and response.value is None and response.source is InputSource.PIPECAT
+    )
     return ToolOutcome.UNKNOWN if is_hidden else outcome_of(response.value)
 
 
 def _took_ms(use: PairedUse, response: ToolEntry) -> int | None:
-    """The tool's time; None where the call or the response is out of the past, with no time of its own."""
+    """The tool's time; None where the call or the response is out of the past, with no time of its
+    own.
+    """
     if response.use.took_ms is not None:
         return response.use.took_ms
     if use.called_at_ms is None or not (use.is_exact and response.use.is_exact):
@@ -502,7 +569,8 @@ def _begins(entry: ToolEntry, use: PairedUse) -> bool:
 
 
 def outcome_of(response: object) -> ToolOutcome:
-    """The outcome that a tool's answer shows: an error status, an `error_type` or an `error` is a failure.
+    """The outcome that a tool's answer shows: an error status, an `error_type` or an `error` is a
+    failure.
 
     Example:
         >>> outcome_of({"status": "error", "error_type": "not_found"}), outcome_of({"status": "ok"}), outcome_of(None)
@@ -513,7 +581,9 @@ def outcome_of(response: object) -> ToolOutcome:
     if not isinstance(response, Mapping):
         return ToolOutcome.SUCCESS
     status = response.get("status")
-    is_error_status = isinstance(status, str) and status in _ERROR_STATUSES  # some tools put an object there
+    is_error_status = (
+        isinstance(status, str) and status in _ERROR_STATUSES
+    )  # some tools put an object there
     if is_error_status or response.get("error_type") or response.get("error"):
         return ToolOutcome.ERROR
     return ToolOutcome.SUCCESS
@@ -521,20 +591,24 @@ def outcome_of(response: object) -> ToolOutcome:
 
 # The cheap view of a live turn, for either machine: who waited for whom, and how long.
 #
-# Moments are published from it at every event that touches a turn; building a whole `HeardTurn` each time would cost
-# more. The adapters in `heard` make both.
+# Moments are published from it at every event that touches a turn; building a whole `HeardTurn`
+# each time would cost more. The adapters in `heard` make both.
 
 Source = Literal["elevenlabs", "pipecat", "audit"]
 EVA_DIGITS = 6
-"""Decimals of a second to which EVA rounds a latency; rounding first makes ours equal to its, times 1000."""
+"""Decimals of a second to which EVA rounds a latency; rounding first makes ours equal to its, times
+1000.
+"""
 MS_DIGITS = 3
 
 
 class TurnView(NamedTuple):
-    """A turn as heard. `user_end_s` is None while the user speaks or was not heard; `anchor` names the source of that end.
+    """A turn as heard. `user_end_s` is None while the user speaks or was not heard; `anchor` names
+    the source of that end.
 
-    `are_times_exact` is false where times give only the order. `recorded_ms` is the latency that the agent's provider measured
-    itself; the ends are then estimates. `is_answered_in_text` means that the assistant's answer was never spoken.
+    `are_times_exact` is false where times give only the order. `recorded_ms` is the latency that
+    the agent's provider measured itself; the ends are then estimates. `is_answered_in_text` means
+    that the assistant's answer was never spoken.
     """
 
     has_user: bool
@@ -557,19 +631,22 @@ class TurnView(NamedTuple):
 
     @property
     def heard_ms(self) -> float | None:
-        """Latency in ms as heard, from the end of the user's speech to the start of the assistant's; None when unknown."""
+        """Latency in ms as heard, from the end of the user's speech to the start of the
+        assistant's; None when unknown.
+        """
         if self.user_end_s is None or self.assistant_start_s is None or not self.are_times_exact:
             return None
         return round(round(self.assistant_start_s - self.user_end_s, EVA_DIGITS) * 1000, MS_DIGITS)
 
 
 def voice_to_voice_ms(view: TurnView) -> float | Unscored | None:
-    """Silence the caller sat through: from the end of the user's last speech of the turn to the assistant's first.
+    """Silence the caller sat through: from the end of the user's last speech of the turn to the
+    assistant's first.
 
     Returns:
-        Milliseconds, negative when the assistant began before the user had finished; unscored while the user is still
-        heard, where times give only the order, and where the answer was never spoken; None while one side has not been heard,
-        since nothing is known yet.
+        Milliseconds, negative when the assistant began before the user had finished; unscored while
+        the user is still heard, where times give only the order, and where the answer was never
+        spoken; None while one side has not been heard, since nothing is known yet.
     """
     if view.recorded_ms is not None:
         return float(view.recorded_ms)
@@ -587,7 +664,9 @@ def unmeasured_reason(view: TurnView, *, has_speech_events: bool) -> UnscoredRea
     """Why a turn of an ended call has no latency."""
     if not has_speech_events:
         return UnscoredReason.NO_SPEECH_EVENTS
-    return UnscoredReason.NO_USER_SPEECH if not view.has_user else UnscoredReason.NO_ASSISTANT_SPEECH
+    return (
+        UnscoredReason.NO_USER_SPEECH if not view.has_user else UnscoredReason.NO_ASSISTANT_SPEECH
+    )
 
 
 class HasUserEnds(Protocol):
@@ -600,6 +679,10 @@ class HasUserEnds(Protocol):
 def turn_with_user_end(turns: Mapping[int, HasUserEnds], end_ms: int, otherwise: int) -> int:
     """The last of the turns in which the caller ended then; `otherwise` without one.
 
-    When a silence is decided, every input is known up to it. When its beginning was read, others could still number its turn.
+    When a silence is decided, every input is known up to it. When its beginning was read, others
+    could still number its turn.
     """
-    return next((number for number in sorted(turns, reverse=True) if turns[number].has_user_end(end_ms)), otherwise)
+    return next(
+        (number for number in sorted(turns, reverse=True) if turns[number].has_user_end(end_ms)),
+        otherwise,
+    )

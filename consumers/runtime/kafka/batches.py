@@ -1,4 +1,6 @@
-"""Record batches that the client cannot decode stop no reader, and compressed ones cannot fill the memory."""
+"""Record batches that the client cannot decode stop no reader, and compressed ones cannot fill the
+memory.
+"""
 
 import mmap
 import struct
@@ -16,14 +18,18 @@ from schemas.quarantine import UndecodableRecord
 # Decompresses batches up to a bound, because their unpacked size is up to the producer.
 
 MAX_UNPACKED_BATCH_BYTES: Final = 16 * 2**20
-"""Records of one compressed batch, unpacked. Producers make batches of up to 1 MB before compression unless set otherwise,
-and one record may have `max_record_bytes` (1 MB); this is sixteen times as much. One such batch of each input partition can
-be in memory, and a copy of it while it is unpacked."""
+"""Records of one compressed batch, unpacked. Producers make batches of up to 1 MB before
+compression unless set otherwise, and one record may have `max_record_bytes` (1 MB); this is sixteen
+times as much. One such batch of each input partition can be in memory, and a copy of it while it is
+unpacked.
+"""
 CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 """The codecs of Kafka's message format 2, by their number in a batch's attributes."""
 
 _SNAPPY_BLOCKS: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
-"""Header of Java's snappy format, with blocks that have lengths. Other producers write a single block without a header."""
+"""Header of Java's snappy format, with blocks that have lengths. Other producers write a single
+block without a header.
+"""
 _LENGTH: Final = struct.Struct(">i")
 _IS_FULL: Final = "failed to write whole buffer"
 """Error text of cramjam when the output does not fit."""
@@ -93,13 +99,17 @@ _UNPACK: Final[dict[int, Callable[[Any, memoryview], int]]] = {
 }
 
 
-# Splits an answer of the broker into record batches, checks them, and reads their records one by one.
+# Splits an answer of the broker into record batches, checks them, and reads their records one by
+# one.
 
 MAX_HEADERS: Final = 1_000
-"""Headers of a record in a batch above MAX_QUICK_BYTES. Each takes two bytes there and a hundred here; events have five."""
+"""Headers of a record in a batch above MAX_QUICK_BYTES. Each takes two bytes there and a hundred
+here; events have five.
+"""
 MAX_QUICK_BYTES: Final = 2**20
-"""Unpacked size up to which a batch is left to the client's own decoder, which bounds no headers: 1 MB can have no more of
-them than take some 30 MB."""
+"""Unpacked size up to which a batch is left to the client's own decoder, which bounds no headers: 1
+MB can have no more of them than take some 30 MB.
+"""
 HEAD_BYTES: Final = 61
 """Size of the fields in front of the records of a batch."""
 FORMAT: Final = 2
@@ -115,7 +125,9 @@ _BATCH_ERRORS: Final = (ValueError, LookupError)
 
 
 class UnreadableError(Exception):
-    """Records cannot be read. It has the fault, the expected and the actual content, and the remedy."""
+    """Records cannot be read. It has the fault, the expected and the actual content, and the
+    remedy.
+    """
 
     def __init__(self, what: str, expected_and_seen: str, what_to_do: str) -> None:
         super().__init__(f"{what}: {expected_and_seen}")
@@ -131,12 +143,14 @@ class DamagedBatchError(UnreadableError):
         super().__init__(
             what,
             expected_and_seen,
-            "Check the broker's disks (`kafka-dump-log.sh --deep-iteration`), and proxies between it and callgauge.",
+            "Check the broker's disks (`kafka-dump-log.sh --deep-iteration`), and proxies between "
+            "it and callgauge.",
         )
 
 
 class RecordBatches:
-    """Replaces aiokafka's `MemoryRecords`: iterates over the bytes of each batch, and never raises because of them.
+    """Replaces aiokafka's `MemoryRecords`: iterates over the bytes of each batch, and never raises
+    because of them.
 
     Attributes:
         start: Where in the answer the next batch begins.
@@ -152,19 +166,24 @@ class RecordBatches:
         return len(self._answer)
 
     def has_next(self) -> bool:
-        """Whether a batch follows. The first one is always complete; the last one may be cut, and is fetched again."""
+        """Whether a batch follows. The first one is always complete; the last one may be cut, and
+        is fetched again.
+        """
         if self.start == 0:
             return bool(self._answer)
         return self._end() is not None
 
     def next_batch(self) -> bytes:
-        """Returns the bytes of the next batch; all remaining bytes if its length does not fit them."""
+        """Returns the bytes of the next batch; all remaining bytes if its length does
+        not fit them.
+        """
         start, end = self.start, self._end()
         self.start = len(self._answer) if end is None else end
         return self._answer[start:end]
 
     def pass_over(self, texts: Sequence[bytes], *, marks: bool) -> bytes:
-        """Moves on to the next batch that may have one of some texts, and returns the batch before it; empty if that is the next one.
+        """Moves on to the next batch that may have one of some texts, and returns the batch before
+        it; empty if that is the next one.
 
         Args:
             texts: Compressed batches may have them.
@@ -175,7 +194,10 @@ class RecordBatches:
             if self._found.get(text, -1) < self.start:
                 found = answer.find(text, self.start)
                 self._found[text] = len(answer) if found < 0 else found
-        found, stops = min(self._found[text] for text in texts), _CODEC_MASK | (0 if marks else _CONTROL)
+        found, stops = (
+            min(self._found[text] for text in texts),
+            _CODEC_MASK | (0 if marks else _CONTROL),
+        )
         while self.start + HEAD_BYTES <= found and not answer[self.start + _ATTRIBUTES_AT] & stops:
             end = self.start + _START.size + _LENGTH.unpack_from(answer, self.start + _LENGTH_AT)[0]
             if not self.start + HEAD_BYTES <= end <= found:
@@ -184,7 +206,9 @@ class RecordBatches:
         return answer[last : self.start]
 
     def following_offset(self) -> int | None:
-        """Returns the base offset of the batch after the last returned one; None if there is none or it is not a batch."""
+        """Returns the base offset of the batch after the last returned one; None if there is none
+        or it is not a batch.
+        """
         if (end := self._end()) is None:
             return None
         try:
@@ -207,7 +231,9 @@ def checked(raw: bytes, *, check_crc: bool) -> Any:
         DamagedBatchError: The bytes are damaged.
     """
     if len(raw) < HEAD_BYTES:
-        raise DamagedBatchError("the batch is cut", f"expected at least {HEAD_BYTES} bytes, saw {len(raw)}")
+        raise DamagedBatchError(
+            "the batch is cut", f"expected at least {HEAD_BYTES} bytes, saw {len(raw)}"
+        )
     length: int = _START.unpack_from(raw)[1]
     if length != len(raw) - _START.size:
         seen = f"expected {length} bytes as its head says, saw {len(raw) - _START.size}"
@@ -217,7 +243,9 @@ def checked(raw: bytes, *, check_crc: bool) -> Any:
         seen = f"expected message format {FORMAT}, of Kafka 0.11 and later, saw {batch.magic}"
         raise DamagedBatchError("the batch has an unknown format", seen)
     if check_crc and not batch.validate_crc():
-        raise DamagedBatchError("the batch's checksum is wrong", f"expected the sum of its bytes, saw {batch.crc:08x}")
+        raise DamagedBatchError(
+            "the batch's checksum is wrong", f"expected the sum of its bytes, saw {batch.crc:08x}"
+        )
     return batch
 
 
@@ -254,12 +282,15 @@ def unpacked(raw: bytes) -> bytes:
 
 
 def has_every_offset(batch: Any, raw: bytes) -> bool:
-    """Whether a batch has as many records as offsets, as brokers ensure for all batches that are not compacted."""
+    """Whether a batch has as many records as offsets, as brokers ensure for all batches that are
+    not compacted.
+    """
     return bool(0 < _LENGTH.unpack_from(raw, _COUNT_AT)[0] == batch.last_offset_delta + 1)
 
 
 def one_by_one(plain: bytes) -> Iterator[Any]:
-    """Yields the records of an uncompressed batch, or the fault of each. It is slower than aiokafka, but does not stop at a fault.
+    """Yields the records of an uncompressed batch, or the fault of each. It is slower than
+    aiokafka, but does not stop at a fault.
 
     In header names, bytes that are not UTF-8 become U+FFFD.
 
@@ -308,14 +339,20 @@ def _record_in(field_bytes: bytes, batch: Any) -> Any:
         headers.append((name.decode("utf-8", "replace"), header))
     if position != len(field_bytes):
         raise _malformed(f"{len(field_bytes) - position} bytes behind its fields")
-    timestamp = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + timestamp_delta
-    return DefaultRecord(batch.base_offset + offset_delta, timestamp, batch.timestamp_type, key, value, headers)
+    timestamp = (
+        batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + timestamp_delta
+    )
+    return DefaultRecord(
+        batch.base_offset + offset_delta, timestamp, batch.timestamp_type, key, value, headers
+    )
 
 
 def _number_at(field_bytes: bytes, position: int) -> tuple[int, int]:
-    """The number that begins here, and where it ends: one byte behind the bytes if they end within it.
+    """The number that begins here, and where it ends: one byte behind the bytes if they end within
+    it.
 
-    The compiled decoder knows no end. It stops at a byte below 128, and bytes have a zero behind them.
+    The compiled decoder knows no end. It stops at a byte below 128, and bytes have a zero behind
+    them.
 
     Raises:
         IndexError: Nothing is left.
@@ -337,25 +374,29 @@ def _bytes_at(field_bytes: bytes, position: int) -> tuple[bytes | None, int]:
     return field_bytes[begin:end], end
 
 
-# Makes our clients return records that they cannot decode as `UndecodableRecord`, instead of stopping there for good.
+# Makes our clients return records that they cannot decode as `UndecodableRecord`, instead of
+# stopping there for good.
 #
-# aiokafka raises in the middle of a poll, does not move on, and raises again in the next poll. It has no interface
-# for another decoder, so this module replaces two names of its fetcher, in which bytes become records.
+# aiokafka raises in the middle of a poll, does not move on, and raises again in the next poll. It
+# has no interface for another decoder, so this module replaces two names of its fetcher, in which
+# bytes become records.
 #
-# A batch with the right checksum is trusted: its end is known, and reading goes on behind it. A damaged batch is not
-# trusted: reading goes on at the next trustworthy offset, so that no good record of another batch is skipped. The
-# base offset of a batch is not covered by Kafka's checksum, and is trusted only if it moves reading forward.
+# A batch with the right checksum is trusted: its end is known, and reading goes on behind it. A
+# damaged batch is not trusted: reading goes on at the next trustworthy offset, so that no good
+# record of another batch is skipped. The base offset of a batch is not covered by Kafka's checksum,
+# and is trusted only if it moves reading forward.
 
 _DECODER_ERRORS: Final = (KafkaError, ValueError, LookupError, ArithmeticError)
 """Errors of aiokafka's decoders, in Python and compiled; CorruptRecordException is a KafkaError."""
 
 
 class OnlyBatchesWith:
-    """Passes batches over whose bytes have none of some texts, before one of their records is decoded: a search by key is that much
-    quicker.
+    """Passes batches over whose bytes have none of some texts, before one of their records is
+    decoded: a search by key is that much quicker.
 
-    It is given to a consumer as its `key_deserializer`, which is the one thing of a consumer's that its fetcher hands on to where the
-    batches are read. A batch with a text comes whole, with the records of others, and keys stay bytes.
+    It is given to a consumer as its `key_deserializer`, which is the one thing of a consumer's that
+    its fetcher hands on to where the batches are read. A batch with a text comes whole, with the
+    records of others, and keys stay bytes.
     """
 
     def __init__(self, *texts: bytes) -> None:
@@ -365,15 +406,19 @@ class OnlyBatchesWith:
         return key
 
 
-class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the library has no type hints
-    """Replaces aiokafka's `PartitionRecords`: the records of one partition in an answer of the broker."""
+# the library has no type hints
+class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]
+    """Replaces aiokafka's `PartitionRecords`: the records of one partition in an answer of the
+    broker.
+    """
 
     _records_iterator: Iterator[Any] | None
     _last_ms = 0  # broker time of the last record that could be decoded
 
     def __next__(self) -> Any:
         try:
-            return next(self._records_iterator)  # type: ignore[arg-type]  # none only after the last one
+            # none only after the last one
+            return next(self._records_iterator)  # type: ignore[arg-type]
         except StopIteration:
             self._records_iterator = None  # it refers to us
             raise
@@ -429,7 +474,8 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
             return bool(self._contains_abort_marker(batch))
         except _DECODER_ERRORS as error:
             raise DamagedBatchError(
-                "the mark at the end of a transaction is malformed", f"expected commit or abort, saw {error!r}"
+                "the mark at the end of a transaction is malformed",
+                f"expected commit or abort, saw {error!r}",
             ) from error
 
     def _records_of(self, batch: Any, raw: bytes) -> Iterator[Any]:
@@ -447,7 +493,9 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
             end = batch.next_offset
             try:
                 for record in batch:
-                    if record.offset >= self.next_fetch_offset:  # the broker gives the whole batch that we are in
+                    if (
+                        record.offset >= self.next_fetch_offset
+                    ):  # the broker gives the whole batch that we are in
                         if record.offset >= end:
                             raise CorruptRecordException("an offset behind the batch's last one")
                         self.next_fetch_offset = record.offset + 1
@@ -460,12 +508,18 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
         yield from self._carefully(batch, raw)
 
     def _carefully(self, batch: Any, raw: bytes) -> Iterator[Any]:
-        """Yields the records from our position on, with stand-ins for those that cannot be decoded."""
+        """Yields the records from our position on, with stand-ins for those that cannot
+        be decoded.
+        """
         try:
             for place, record in enumerate(one_by_one(raw)):
                 if isinstance(record, UnreadableError):
                     # Where it is not known, it is the next one.
-                    offset = batch.base_offset + place if has_every_offset(batch, raw) else self.next_fetch_offset
+                    offset = (
+                        batch.base_offset + place
+                        if has_every_offset(batch, raw)
+                        else self.next_fetch_offset
+                    )
                     if self.next_fetch_offset <= offset < batch.next_offset:
                         yield self._undecodable(batch, offset, record)
                 elif self.next_fetch_offset <= record.offset < batch.next_offset:
@@ -477,17 +531,26 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
                 yield self._undecodable(batch, batch.next_offset - 1, error)
 
     def _undecodable(self, batch: Any, last: int, error: UnreadableError) -> UndecodableRecord:
-        """Returns the stand-in for the records up to `last` of a batch with a trustworthy header."""
-        return self._stand_in(last, max(0, batch.max_timestamp), error, is_transactional=bool(batch.is_transactional))
+        """Returns the stand-in for the records up to `last` of a batch with a
+        trustworthy header.
+        """
+        return self._stand_in(
+            last, max(0, batch.max_timestamp), error, is_transactional=bool(batch.is_transactional)
+        )
 
-    def _damaged(self, raw: bytes, error: DamagedBatchError, following_offset: int | None) -> UndecodableRecord:
-        """Returns the stand-in for the records of a damaged batch, whose header is trusted only where two fields agree."""
+    def _damaged(
+        self, raw: bytes, error: DamagedBatchError, following_offset: int | None
+    ) -> UndecodableRecord:
+        """Returns the stand-in for the records of a damaged batch, whose header is trusted only
+        where two fields agree.
+        """
         position, time_ms = self.next_fetch_offset, self._last_ms
         nexts = [following_offset] if following_offset is not None else []
         head = DefaultRecordBatch(raw) if len(raw) >= HEAD_BYTES else None
         if head is not None and has_every_offset(head, raw) and head.base_offset <= position:
             nexts.append(head.next_offset)
-            # Time that has come too far closes calls; one that is behind only waits for the next record.
+            # Time that has come too far closes calls; one that is behind only waits for the next
+            # record.
             time_ms = time_ms or max(0, min(head.first_timestamp, head.max_timestamp))
         # The nearest: a wrong length may have taken good batches in.
         last = min((offset for offset in nexts if offset > position), default=position + 1) - 1
@@ -511,6 +574,8 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
 
 
 def read_tolerantly() -> None:
-    """Switches all consumers of this process to tolerant reading, existing ones included; harmless when repeated."""
+    """Switches all consumers of this process to tolerant reading, existing ones included; harmless
+    when repeated.
+    """
     fetcher.MemoryRecords = RecordBatches
     fetcher.PartitionRecords = TolerantRecords

@@ -1,4 +1,6 @@
-"""Connections to Kafka: the settings, the clients made from them, and what refusals of the broker mean."""
+"""Connections to Kafka: the settings, the clients made from them, and what refusals of the broker
+mean.
+"""
 
 import asyncio
 import os
@@ -40,14 +42,19 @@ from consumers.runtime.registry import Instruments
 
 # Explains to a person why a broker cannot be used: the symptom and the remedy.
 #
-# aiokafka's errors name a symptom. Most causes are in the error they were raised from, or follow from the step that
-# failed.
+# aiokafka's errors name a symptom. Most causes are in the error they were raised from, or follow
+# from the step that failed.
 
 RIGHTS_PAGE: Final = "deploy/security.md lists what each role needs."
 
-_NAME_MISMATCHES: Final = {62, 64}  # OpenSSL's numbers for a certificate of another host name, of another address
+_NAME_MISMATCHES: Final = {
+    62,
+    64,
+}  # OpenSSL's numbers for a certificate of another host name, of another address
 _EXPIRED: Final = 10
-_TLS_ALERT_AS_SIZE: Final = 0x1503  # a TLS alert, read as the size of an answer, begins with these two bytes
+_TLS_ALERT_AS_SIZE: Final = (
+    0x1503  # a TLS alert, read as the size of an answer, begins with these two bytes
+)
 
 
 _REFUSED: Final[Mapping[type, str]] = {
@@ -61,7 +68,8 @@ class NoBrokersError(errors.KafkaError):  # type: ignore[misc]  # the library ha
     """A broker answered without naming any broker of the cluster."""
 
 
-class UnreachableNamesError(errors.KafkaError):  # type: ignore[misc]  # the library has no type hints
+# the library has no type hints
+class UnreachableNamesError(errors.KafkaError):  # type: ignore[misc]
     """A broker answered, and none of the addresses it names for the cluster can be reached."""
 
 
@@ -69,7 +77,8 @@ class Explanation(NamedTuple):
     """Explanation of an error for a person.
 
     Attributes:
-        seen: The broker's reaction, as the end of a sentence that begins with the broker; or the symptom without an answer.
+        seen: The broker's reaction, as the end of a sentence that begins with the broker; or the
+            symptom without an answer.
         remedy: The next steps, as sentences.
         answers: Whether a broker answered at all.
     """
@@ -90,7 +99,12 @@ def explained(error: BaseException, security: SecuritySettings) -> Explanation:
         remedy = "Check the address, the network, and that the broker runs and is not overloaded."
         return Explanation("no answer in time", remedy, answers=False)
     if isinstance(
-        error, ssl.SSLError | TokenError | errors.BrokerResponseError | NoBrokersError | UnreachableNamesError
+        error,
+        ssl.SSLError
+        | TokenError
+        | errors.BrokerResponseError
+        | NoBrokersError
+        | UnreachableNamesError,
     ):
         return _explanation_of(error, security)
     if isinstance(error, errors.KafkaConnectionError) and error.__cause__ is not None:
@@ -112,16 +126,21 @@ def _explanation_of(error: BaseException, security: SecuritySettings) -> Explana
         case ssl.SSLError():
             return _closed(error, security)
         case TokenError():
-            return Explanation(f"asks for a token, and there is {_text(error)}", "Write a fresh token into the file.")
+            return Explanation(
+                f"asks for a token, and there is {_text(error)}",
+                "Write a fresh token into the file.",
+            )
         case errors.SaslAuthenticationFailed():
             detail = str(error.args[0]) if error.args else _text(error)
             return Explanation(
                 f"refuses the login of {security.who} with {security.mechanism}: {detail}",
-                "Check security.username and the password, and that this user exists there for this mechanism.",
+                "Check security.username and the password, and that this user exists there for "
+                "this mechanism.",
             )
         case errors.UnsupportedSaslMechanismError():
             return Explanation(
-                f"does not offer logins with {security.mechanism}", "Choose another security.mechanism, or port."
+                f"does not offer logins with {security.mechanism}",
+                "Choose another security.mechanism, or port.",
             )
         case errors.IllegalSaslStateError():
             return Explanation(
@@ -134,12 +153,19 @@ def _explanation_of(error: BaseException, security: SecuritySettings) -> Explana
                 "Check its issuer, audience and expiry against what the broker accepts.",
             )
         case NoBrokersError():
-            return Explanation("names no broker of its cluster", "Wait until the cluster is up, and start again.")
+            return Explanation(
+                "names no broker of its cluster", "Wait until the cluster is up, and start again."
+            )
         case UnreachableNamesError():
-            why = explained(error.__cause__, security).seen if error.__cause__ is not None else "unreachable"
+            why = (
+                explained(error.__cause__, security).seen
+                if error.__cause__ is not None
+                else "unreachable"
+            )
             return Explanation(
                 f"sends us on to {_text(error)}, of which the last one: {why}",
-                "Set the broker's advertised.listeners to addresses that can be, for this listener.",
+                "Set the broker's advertised.listeners to addresses that can be, for this "
+                "listener.",
             )
     return _refused(error, security)
 
@@ -147,23 +173,37 @@ def _explanation_of(error: BaseException, security: SecuritySettings) -> Explana
 def _untrusted(error: ssl.SSLCertVerificationError, security: SecuritySettings) -> Explanation:
     seen = f"shows a certificate that is not accepted: {error.verify_message.rstrip('.')}"
     if error.verify_code in _NAME_MISMATCHES:
-        remedy = "Use an address that its certificate names, or have one made that names this address."
+        remedy = (
+            "Use an address that its certificate names, or have one made that names this address."
+        )
     elif error.verify_code == _EXPIRED:
         remedy = "Renew the broker's certificate; if it is good, check the clock here."
     elif security.ca_file is not None:
         remedy = f"Check that {security.ca_file} holds the CA that signed it."
     else:
-        remedy = "Set security.ca_file to the CA that signed it; without it the system's CAs are trusted."
+        remedy = (
+            "Set security.ca_file to the CA that signed it; without it the system's CAs are "
+            "trusted."
+        )
     return Explanation(seen, remedy)
 
 
 def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
-    """Explains a connection that closed before an answer. The cause is unknown, so the likeliest ones are named."""
+    """Explains a connection that closed before an answer. The cause is unknown, so the likeliest
+    ones are named.
+    """
     if security.fits and isinstance(cause, EOFError | ConnectionResetError):
-        return Explanation("the connection was cut off", "Check the network, and that the broker runs.", answers=False)
+        return Explanation(
+            "the connection was cut off",
+            "Check the network, and that the broker runs.",
+            answers=False,
+        )
     protocol = security.protocol
     has_tls = protocol.endswith("SSL")
-    if isinstance(cause, asyncio.IncompleteReadError) and (cause.expected or 0) >> 16 == _TLS_ALERT_AS_SIZE:
+    if (
+        isinstance(cause, asyncio.IncompleteReadError)
+        and (cause.expected or 0) >> 16 == _TLS_ALERT_AS_SIZE
+    ):
         return Explanation(
             f"speaks TLS at this port, and security.protocol is {protocol}",
             "Set security.protocol to SSL or SASL_SSL, or use the port without TLS.",
@@ -171,9 +211,13 @@ def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
     if isinstance(cause, ssl.SSLError) and "ALERT" in (cause.reason or ""):
         alert = (cause.reason or "").lower().replace("_", " ")
         remedy = (
-            "Set security.cert_file and security.key_file: this port probably wants a client certificate."
+            "Set security.cert_file and security.key_file: this port probably wants a client "
+            "certificate."
             if security.cert_file is None
-            else f"Check that the brokers trust the CA that signed {security.cert_file}, and that it has not expired."
+            else (
+                f"Check that the brokers trust the CA that signed {security.cert_file}, and that "
+                "it has not expired."
+            )
         )
         return Explanation(f"ends the TLS handshake: {alert}", remedy)
     if has_tls and isinstance(cause, ssl.SSLError | ConnectionResetError):
@@ -183,7 +227,8 @@ def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
         )
     return Explanation(
         f"closes the connection without a word, and security.protocol is {protocol}",
-        "This port probably wants a login (SASL_), or TLS, or none of it: check security.protocol and the port. Or the broker was "
+        "This port probably wants a login (SASL_), or TLS, or none of it: check security.protocol "
+        "and the port. Or the broker was "
         "just stopping.",
     )
 
@@ -193,17 +238,25 @@ def _refused(error: BaseException, security: SecuritySettings) -> Explanation:
     what = _REFUSED.get(type(error))
     if what is not None:
         names = sorted(str(name) for arg in error.args for name in _names_in(arg))
-        named = f"the {what}{'s' if len(names) > 1 else ''} {', '.join(names)}" if names else f"a {what}"
+        named = (
+            f"the {what}{'s' if len(names) > 1 else ''} {', '.join(names)}"
+            if names
+            else f"a {what}"
+        )
     elif isinstance(error, errors.ClusterAuthorizationFailedError):
         named = "the cluster as a whole in this way"
     elif isinstance(error, errors.InvalidTransactionTimeout):
         return Explanation(
-            f"does not let a transaction take as long as ours: its transaction.max.timeout.ms is below {MAX_TRANSACTION_MS}",
-            f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more; Kafka's default is 900000.",
+            "does not let a transaction take as long as ours: its transaction.max.timeout.ms is "
+            f"below {MAX_TRANSACTION_MS}",
+            f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more; "
+            "Kafka's default is 900000.",
         )
     else:
         return Explanation(f"answers with {_text(error)}", "Look into the broker's log for more.")
-    return Explanation(f"does not let {security.who} use {named}", f"Give it the right; {RIGHTS_PAGE}")
+    return Explanation(
+        f"does not let {security.who} use {named}", f"Give it the right; {RIGHTS_PAGE}"
+    )
 
 
 def _names_in(arg: object) -> tuple[object, ...]:
@@ -212,17 +265,27 @@ def _names_in(arg: object) -> tuple[object, ...]:
 
 def _system_text(error: OSError) -> str:
     # asyncio's own text names the address, which the sentence has already.
-    return "nothing listens there" if isinstance(error, ConnectionRefusedError) else error.strerror or _text(error)
+    return (
+        "nothing listens there"
+        if isinstance(error, ConnectionRefusedError)
+        else error.strerror or _text(error)
+    )
 
 
 def _text(error: BaseException) -> str:
-    shown = "; ".join(str(arg) for arg in error.args) if isinstance(error, errors.KafkaError) else str(error)
+    shown = (
+        "; ".join(str(arg) for arg in error.args)
+        if isinstance(error, errors.KafkaError)
+        else str(error)
+    )
     return shown or type(error).__name__
 
 
-# Makes the first connection to a cluster without aiokafka's clients, so that a failure has its cause.
+# Makes the first connection to a cluster without aiokafka's clients, so that a failure has its
+# cause.
 #
-# Those clients only log why an address failed, and then raise that no address is left. Here the cause is raised.
+# Those clients only log why an address failed, and then raise that no address is left. Here the
+# cause is raised.
 
 ANSWER_MS: Final = 10_000
 """How long one connection and each answer on it may take."""
@@ -249,7 +312,12 @@ class _TopicsResponse(Response):  # type: ignore[misc]  # the library has no typ
         ("throttle_time_ms", Int32),
         (
             "brokers",
-            Array(("node_id", Int32), ("host", String("utf-8")), ("port", Int32), ("rack", String("utf-8"))),
+            Array(
+                ("node_id", Int32),
+                ("host", String("utf-8")),
+                ("port", Int32),
+                ("rack", String("utf-8")),
+            ),
         ),
         ("cluster_id", String("utf-8")),
         ("controller_id", Int32),
@@ -291,7 +359,8 @@ class _TopicsRequest(RequestStruct):  # type: ignore[misc]  # as above
 
 
 class TopicsRequest(Request[MetadataRequest_v5 | _TopicsRequest]):  # type: ignore[misc]  # as above
-    """Kafka's Metadata request including our rights on each topic; aiokafka only has versions without them.
+    """Kafka's Metadata request including our rights on each topic; aiokafka only has versions
+    without them.
 
     For brokers before Kafka 2.3, the request is sent without them.
     """
@@ -310,8 +379,11 @@ class TopicsRequest(Request[MetadataRequest_v5 | _TopicsRequest]):  # type: igno
 
 
 @asynccontextmanager
-async def first_contact(options: Mapping[str, Any], client_id: str) -> AsyncIterator[AIOKafkaConnection]:
-    """Connects to the first address that answers, logs in, and checks that the cluster's own addresses can be reached.
+async def first_contact(
+    options: Mapping[str, Any], client_id: str
+) -> AsyncIterator[AIOKafkaConnection]:
+    """Connects to the first address that answers, logs in, and checks that the cluster's own
+    addresses can be reached.
 
     Args:
         options: Options of any client of aiokafka.
@@ -322,7 +394,9 @@ async def first_contact(options: Mapping[str, Any], client_id: str) -> AsyncIter
     """
     connecting = {"client_id": client_id, "request_timeout_ms": ANSWER_MS, **options}
     hosts = collect_hosts(connecting.pop("bootstrap_servers"), randomize=False)
-    connection = await _first_that_opens([(host, port) for host, port, _ in hosts], partial(_opened, connecting))
+    connection = await _first_that_opens(
+        [(host, port) for host, port, _ in hosts], partial(_opened, connecting)
+    )
     try:
         yield connection
     finally:
@@ -330,14 +404,22 @@ async def first_contact(options: Mapping[str, Any], client_id: str) -> AsyncIter
 
 
 async def _first_that_opens(
-    addresses: Iterable[tuple[str, int]], opening: Callable[[str, int], Awaitable[AIOKafkaConnection]]
+    addresses: Iterable[tuple[str, int]],
+    opening: Callable[[str, int], Awaitable[AIOKafkaConnection]],
 ) -> AIOKafkaConnection:
-    """Opens a connection to one address after the other until one works; raises `NoContactError` if none does."""
+    """Opens a connection to one address after the other until one works; raises `NoContactError` if
+    none does.
+    """
     causes: list[tuple[str, Exception]] = []
     for host, port in addresses:
         try:
             return await opening(host, port)
-        except (OSError, KafkaError, TimeoutError, ValueError) as error:  # ValueError: no host name, or a false proof
+        except (
+            OSError,
+            KafkaError,
+            TimeoutError,
+            ValueError,
+        ) as error:  # ValueError: no host name, or a false proof
             causes.append((f"{host}:{port}", error))
             if isinstance(error, SaslAuthenticationFailed):
                 break  # the others would say the same, and may lock the user out
@@ -358,7 +440,9 @@ async def _opened(connecting: Mapping[str, Any], host: str, port: int) -> AIOKaf
 async def _require_cluster(
     connecting: Mapping[str, Any], connection: AIOKafkaConnection, address: tuple[str, int]
 ) -> None:
-    """Checks that one of the cluster's own addresses can be reached, because clients go on with those."""
+    """Checks that one of the cluster's own addresses can be reached, because clients go on with
+    those.
+    """
     answer = await connection.send(TopicsRequest([]))
     known = sorted({(broker[1], broker[2]) for broker in answer.brokers})
     if not known:
@@ -368,7 +452,9 @@ async def _require_cluster(
     try:
         onward = await _first_that_opens(known, partial(create_conn, **connecting))
     except NoContactError as error:
-        raise UnreachableNamesError(", ".join(f"{host}:{port}" for host, port in known)) from error.causes[-1][1]
+        raise UnreachableNamesError(
+            ", ".join(f"{host}:{port}" for host, port in known)
+        ) from error.causes[-1][1]
     await onward.close()
 
 
@@ -379,12 +465,18 @@ CONNECT_SECONDS: Final = 10.0
 REQUEST_TIMEOUT_MS: Final = 10_000
 """How long an administrative request may take."""
 LINGER_MS: Final = 5
-"""How long a producer without transactions waits for more records of a batch: a fiftieth of the promised delay."""
+"""How long a producer without transactions waits for more records of a batch: a fiftieth of the
+promised delay.
+"""
 BATCH_BYTES: Final = 128 * 1_024
-"""Most bytes of one batch, unless one record has more. A batch waits for the answer to the one before it, so with the client's 16 kB
-a thousand scores would wait forty times. Each partition in use may hold as much in memory."""
+"""Most bytes of one batch, unless one record has more. A batch waits for the answer to the one
+before it, so with the client's 16 kB a thousand scores would wait forty times. Each partition in
+use may hold as much in memory.
+"""
 METADATA_AGE_MS: Final = 20_000
-"""How often a reader asks for the partitions of its topics. Calls on added partitions wait for up to this time."""
+"""How often a reader asks for the partitions of its topics. Calls on added partitions wait for up
+to this time.
+"""
 HANDLER_STOP_SECONDS: Final = 0.5
 """How long stopping waits for the current batch."""
 
@@ -397,16 +489,24 @@ class KafkaSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    bootstrap_servers: str = Field("127.0.0.1:9092", min_length=1, description="`host:port`, several with commas.")
-    client_id: str = Field("callgauge", min_length=1, description="Start of the names our clients give to the broker.")
+    bootstrap_servers: str = Field(
+        "127.0.0.1:9092", min_length=1, description="`host:port`, several with commas."
+    )
+    client_id: str = Field(
+        "callgauge", min_length=1, description="Start of the names our clients give to the broker."
+    )
     topic_prefix: str = Field(
         "",
         max_length=100,
         pattern=r"^[A-Za-z0-9._-]*$",
-        description="Put before every topic's name as it is, where several installations share a cluster.",
+        description=(
+            "Put before every topic's name as it is, where several installations share a cluster."
+        ),
     )
 
-    security: SecuritySettings = Field(default_factory=SecuritySettings, description="TLS, and how to log in.")
+    security: SecuritySettings = Field(
+        default_factory=SecuritySettings, description="TLS, and how to log in."
+    )
 
     def topic(self, name: str) -> str:
         """Returns the name on this cluster of a topic of the topic table."""
@@ -421,9 +521,13 @@ class KafkaSettings(BaseModel):
         return {"bootstrap_servers": self.bootstrap_servers, **self.security.client_options()}
 
     def admin(self, role: str) -> AIOKafkaAdminClient:
-        """Returns a client for topics and their settings; its `start` connects, and says nothing if it cannot."""
+        """Returns a client for topics and their settings; its `start` connects, and says nothing if
+        it cannot.
+        """
         return AIOKafkaAdminClient(
-            **self.client_options(), client_id=self._client_name(role), request_timeout_ms=REQUEST_TIMEOUT_MS
+            **self.client_options(),
+            client_id=self._client_name(role),
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
 
     @asynccontextmanager
@@ -433,7 +537,9 @@ class KafkaSettings(BaseModel):
         Raises:
             KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
         """
-        async with self.first_contact(role):  # for the cause: the client logs it, and raises another error
+        async with self.first_contact(
+            role
+        ):  # for the cause: the client logs it, and raises another error
             admin = self.admin(role)
         try:
             await admin.start()
@@ -451,46 +557,65 @@ class KafkaSettings(BaseModel):
         Args:
             role: Last part of the client's name.
             topics: Full names, from `topic`.
-            options: Further arguments of aiokafka's consumer; without a `group_id` it is in no group.
+            options: Further arguments of aiokafka's consumer; without a `group_id` it is in no
+                group.
         """
         read_tolerantly()
         return AIOKafkaConsumer(
-            *topics, **self.client_options(), client_id=self._client_name(role), **self.reader_options(), **options
+            *topics,
+            **self.client_options(),
+            client_id=self._client_name(role),
+            **self.reader_options(),
+            **options,
         )
 
     def producer(
-        self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = MAX_TRANSACTION_MS
+        self,
+        role: str,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = MAX_TRANSACTION_MS,
     ) -> AIOKafkaProducer:
-        """Returns a producer whose retries neither double nor reorder records; its `start` connects.
+        """Returns a producer whose retries neither double nor reorder records; its `start`
+        connects.
 
         Args:
             role: Last part of the client's name.
-            transactional_id: Id of its transactions, whose last user is fenced off; None for no transactions.
-            transaction_timeout_ms: How long a transaction may stay open before the broker aborts it.
+            transactional_id: Id of its transactions, whose last user is fenced off; None for no
+                transactions.
+            transaction_timeout_ms: How long a transaction may stay open before the broker aborts
+                it.
         """
         return AIOKafkaProducer(
             **self.client_options(),
             client_id=self._client_name(role),
             enable_idempotence=True,
-            linger_ms=LINGER_MS if transactional_id is None else 0,  # a transaction is sent whole: nothing more comes
+            linger_ms=LINGER_MS
+            if transactional_id is None
+            else 0,  # a transaction is sent whole: nothing more comes
             max_batch_size=BATCH_BYTES,
             max_request_size=MAX_BATCH_BYTES,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
         )
 
-    def broker(self, role: str, logger: Any = None, middlewares: Sequence[Any] = ()) -> "KafkaBroker":
-        """Returns a FastStream broker that only reads: without producer and administration, and without creating topics.
+    def broker(
+        self, role: str, logger: Any = None, middlewares: Sequence[Any] = ()
+    ) -> "KafkaBroker":
+        """Returns a FastStream broker that only reads: without producer and administration, and
+        without creating topics.
 
         Args:
             role: Last part of the client's name.
             logger: Gets FastStream's lines.
             middlewares: FastStream's middlewares of its subscribers.
         """
-        from faststream.kafka import KafkaBroker  # only roles need it, and commands without one start sooner
+        from faststream.kafka import (
+            KafkaBroker,
+        )  # only roles need it, and commands without one start sooner
 
         read_tolerantly()
-        # By itself it logs an error of a poll once an hour and polls again at once. A role that began again would not hear of it.
+        # By itself it logs an error of a poll once an hour and polls again at once. A role that
+        # began again would not hear of it.
         os.environ["FASTSTREAM_SUPERVISOR_CACHE_TTL"] = "0"
         return KafkaBroker(
             self.bootstrap_servers.split(","),
@@ -531,12 +656,18 @@ class KafkaSettings(BaseModel):
         Returns:
             A `KafkaRefusedError` if a broker answered with a refusal.
         """
-        causes = error.causes if isinstance(error, NoContactError) else ((self.bootstrap_servers, error),)
+        causes = (
+            error.causes
+            if isinstance(error, NoContactError)
+            else ((self.bootstrap_servers, error),)
+        )
         told = [(address, cause, explained(cause, self.security)) for address, cause in causes]
         for address, cause, each in told:
             if each.answers:
                 text = f"Kafka: the broker at {address} {each.seen}. {_ENDS} {each.remedy}"
-                if isinstance(cause, UnreachableNamesError):  # it let us in, and other brokers do not answer
+                if isinstance(
+                    cause, UnreachableNamesError
+                ):  # it let us in, and other brokers do not answer
                     return KafkaUnreachableError(text)
                 return KafkaRefusedError(text, address, each)
         _, _, first = told[0]
@@ -572,7 +703,9 @@ class KafkaRefusedError(KafkaUnreachableError):
 
 
 class TopicsUnfitError(OperatorError):
-    """Topics are missing or have partition counts that do not fit. A person must fix them before a start."""
+    """Topics are missing or have partition counts that do not fit. A person must fix them before a
+    start.
+    """
 
     is_away = True
 
@@ -589,48 +722,70 @@ async def partition_counts(kafka: KafkaSettings, names: Iterable[str]) -> Mappin
     async with kafka.first_contact("topics") as connection:
         answer = await connection.send(request)
     topics = answer.to_object()["topics"]
-    hidden = [topic["topic"] for topic in topics if topic["error_code"] == TopicAuthorizationFailedError.errno]
+    hidden = [
+        topic["topic"]
+        for topic in topics
+        if topic["error_code"] == TopicAuthorizationFailedError.errno
+    ]
     if hidden:
         raise kafka.unreachable(TopicAuthorizationFailedError(hidden))
     return counts_in(topics, kafka, wanted)
 
 
-def counts_in(topics: Iterable[Mapping[str, Any]], kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
-    """Returns the partition counts in a broker's answer to a `TopicsRequest`; errors as in `partition_counts`."""
+def counts_in(
+    topics: Iterable[Mapping[str, Any]], kafka: KafkaSettings, names: Iterable[str]
+) -> Mapping[str, int]:
+    """Returns the partition counts in a broker's answer to a `TopicsRequest`; errors as in
+    `partition_counts`.
+    """
     wanted = {name: kafka.topic(name) for name in names}
-    counts = {topic["topic"]: 0 if topic["error_code"] else len(topic["partitions"]) for topic in topics}
+    counts = {
+        topic["topic"]: 0 if topic["error_code"] else len(topic["partitions"]) for topic in topics
+    }
     missing = [topic for topic in wanted.values() if not counts.get(topic)]
     if missing:
         raise TopicsUnfitError(
-            f"Topics: {', '.join(missing)} not found on {kafka.bootstrap_servers}. callgauge does not make topics, "
+            f"Topics: {', '.join(missing)} not found on {kafka.bootstrap_servers}. callgauge does "
+            "not make topics, "
             "so it does not start. `callgauge topics create` makes them; or check the topic prefix."
         )
     return {name: counts[topic] for name, topic in wanted.items()}
 
 
 MAX_KEYS_REMEMBERED: Final = 32_768
-"""Most keys whose partition is cached, some 6 MB. Hashing a key takes as long as twenty look-ups."""
+"""Most keys whose partition is cached, some 6 MB. Hashing a key takes as long as twenty
+look-ups.
+"""
 
 
 @lru_cache(maxsize=MAX_KEYS_REMEMBERED)
 def murmur2_place(key: bytes, partitions: int) -> int:
-    """Returns the partition number that the default partitioner of Java and aiokafka gives a key."""
+    """Returns the partition number that the default partitioner of Java and aiokafka
+    gives a key.
+    """
     return int((murmur2(key) & 0x7FFFFFFF) % partitions)
 
 
 # Tries a new login to Kafka now and then, to notice a changed password before connections are lost.
 #
-# Connections outlive their credentials: after a password has changed or a certificate has expired, everything works
-# until a connection is lost. Then aiokafka tries for ever, and neither its clients nor its polls raise an error.
+# Connections outlive their credentials: after a password has changed or a certificate has expired,
+# everything works until a connection is lost. Then aiokafka tries for ever, and neither its clients
+# nor its polls raise an error.
 
 TRIAL_SECONDS: Final = 10.0
-"""Time between two trials, and so the longest delay of noticing a refusal. Each is one connection; a process has dozens."""
+"""Time between two trials, and so the longest delay of noticing a refusal. Each is one connection;
+a process has dozens.
+"""
 CONFIRM_SECONDS: Final = 2.0
-"""Time until the second trial, which confirms a refusal, because a stopping broker also closes connections."""
+"""Time until the second trial, which confirms a refusal, because a stopping broker also closes
+connections.
+"""
 
 
 class LoginWatch:
-    """Finds out whether Kafka refuses new connections of this process, and takes certificates that were written meanwhile."""
+    """Finds out whether Kafka refuses new connections of this process, and takes certificates that
+    were written meanwhile.
+    """
 
     def __init__(self, kafka: KafkaSettings, instruments: Instruments) -> None:
         self._kafka = kafka
@@ -639,11 +794,15 @@ class LoginWatch:
         self._mistakes: Sequence[Mistake] = ()
 
     def problems(self) -> Sequence[str]:
-        """Reasons why Kafka refuses new connections, for `/readyz`; none while it accepts them or does not answer."""
+        """Reasons why Kafka refuses new connections, for `/readyz`; none while it accepts them or
+        does not answer.
+        """
         return (self._refusal,) if self._refusal else ()
 
     async def follow(self, stop: asyncio.Event) -> None:
-        """Tries until `stop` is set. Without TLS and login nothing can be refused, so nothing is tried."""
+        """Tries until `stop` is set. Without TLS and login nothing can be refused, so nothing is
+        tried.
+        """
         if self._kafka.security.protocol == "PLAINTEXT":
             return
         while not stop.is_set():
@@ -659,7 +818,10 @@ class LoginWatch:
             log.error(
                 "certificates_not_usable",
                 problem="; ".join(f"security.{each.field}: {each.text}" for each in self._mistakes),
-                what_happens_now=f"Those from before are used. The files are read again every {TRIAL_SECONDS:.0f} s.",
+                what_happens_now=(
+                    "Those from before are used. The files are read again every "
+                    f"{TRIAL_SECONDS:.0f} s."
+                ),
                 what_to_do="Write certificate, key and CA that belong together.",
             )
 
@@ -677,13 +839,19 @@ class LoginWatch:
 
     def _tell(self, address: str, refused: Explanation) -> None:
         self._instruments.inc("callgauge_kafka_logins_refused_total")
-        self._refusal = f"kafka: new connections are refused: the broker at {address} {refused.seen}"
+        self._refusal = (
+            f"kafka: new connections are refused: the broker at {address} {refused.seen}"
+        )
         log.error(
             "kafka_login_refused",
             problem=f"The broker at {address} {refused.seen}.",
-            what_happens_now="Connections that are open go on; once one is lost, what needs it waits. It is tried again every "
+            what_happens_now="Connections that are open go on; once one is lost, "
+            "what needs it waits. It is "
+            "tried again every "
             f"{TRIAL_SECONDS:.0f} s.",
-            what_to_do=f"{refused.remedy} A password is read at the start: restart callgauge when its own has "
+            what_to_do=f"{refused.remedy} A password is read at the start: "
+            "restart callgauge when its own "
+            "has "
             "changed. Certificates and keys are read again before each try.",
         )
 
@@ -696,7 +864,9 @@ class LoginWatch:
 # Asks the broker for the settings of topics.
 
 
-async def topic_settings(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+async def topic_settings(
+    kafka: KafkaSettings, names: Iterable[str]
+) -> Mapping[str, Mapping[str, str]]:
     """Returns the settings of topics at the broker, including its defaults.
 
     Args:
@@ -704,8 +874,8 @@ async def topic_settings(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[
         names: Names in the topic table.
 
     Returns:
-        Settings by name in the topic table, without topics that do not exist, that this user may not describe, or that the
-        broker cannot describe.
+        Settings by name in the topic table, without topics that do not exist, that this user may
+        not describe, or that the broker cannot describe.
 
     Raises:
         KafkaUnreachableError: No broker answers.
@@ -714,7 +884,9 @@ async def topic_settings(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[
         return await settings_of(admin, {kafka.topic(name): name for name in names})
 
 
-async def settings_of(admin: AIOKafkaAdminClient, names: Mapping[str, str]) -> dict[str, dict[str, str]]:
+async def settings_of(
+    admin: AIOKafkaAdminClient, names: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
     """Does the same as `topic_settings`, with a connected client.
 
     Args:
@@ -765,7 +937,8 @@ class Needs:
 async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
     """Asks the broker whether the topics exist and this user has the needed rights.
 
-    A broker that does not report rights (before Kafka 2.3) counts as granting them; a refusal then comes with the operation.
+    A broker that does not report rights (before Kafka 2.3) counts as granting them; a refusal then
+    comes with the operation.
 
     Args:
         kafka: The cluster, and our login.
@@ -781,7 +954,8 @@ async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
         raise KafkaRefusedError(
             "\n".join(
                 [
-                    f"Kafka: {kafka.security.who} lacks rights on {kafka.bootstrap_servers}, so nothing was started:",
+                    f"Kafka: {kafka.security.who} lacks rights on {kafka.bootstrap_servers}, so "
+                    "nothing was started:",
                     *(f"  {line}" for line in missing),
                     f"  Give it these, for example with `kafka-acls.sh --add`; {RIGHTS_PAGE}",
                 ]
@@ -791,7 +965,8 @@ async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
 
 
 async def missing_rights(kafka: KafkaSettings, needs: Needs) -> Sequence[str]:
-    """The rights that this user lacks, each as `topic NAME: Write`; none if the broker does not report rights.
+    """The rights that this user lacks, each as `topic NAME: Write`; none if the broker does not
+    report rights.
 
     Raises:
         KafkaUnreachableError: No broker answers, or it does not let us in.
@@ -799,7 +974,9 @@ async def missing_rights(kafka: KafkaSettings, needs: Needs) -> Sequence[str]:
     return (await _asked(kafka, needs))[1]
 
 
-async def _asked(kafka: KafkaSettings, needs: Needs) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+async def _asked(
+    kafka: KafkaSettings, needs: Needs
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
     """The broker's answer about the topics, and the rights that are missing."""
     needed = {kafka.topic(name): operations for name, operations in needs.operations.items()}
     async with kafka.first_contact("access") as connection:
@@ -808,12 +985,19 @@ async def _asked(kafka: KafkaSettings, needs: Needs) -> tuple[Sequence[Mapping[s
         missing = [
             *_missing_on_topics(topics, needed),
             *await _missing_on(connection, "group", CoordinationType.GROUP, needs.groups),
-            *await _missing_on(connection, "transactional id", CoordinationType.TRANSACTION, needs.transactional_ids),
+            *await _missing_on(
+                connection,
+                "transactional id",
+                CoordinationType.TRANSACTION,
+                needs.transactional_ids,
+            ),
         ]
     return topics, missing
 
 
-def _missing_on_topics(topics: Iterable[Mapping[str, Any]], needed: Mapping[str, frozenset[str]]) -> list[str]:
+def _missing_on_topics(
+    topics: Iterable[Mapping[str, Any]], needed: Mapping[str, frozenset[str]]
+) -> list[str]:
     lines = []
     for topic in sorted(topics, key=itemgetter("topic")):
         name, rights = topic["topic"], topic.get("authorized_operations", UNKNOWN_RIGHTS)
@@ -821,7 +1005,9 @@ def _missing_on_topics(topics: Iterable[Mapping[str, Any]], needed: Mapping[str,
             rights = 0
         elif topic["error_code"] or rights == UNKNOWN_RIGHTS:
             continue
-        if lacking := [operation for operation in sorted(needed[name]) if not rights & _BITS[operation]]:
+        if lacking := [
+            operation for operation in sorted(needed[name]) if not rights & _BITS[operation]
+        ]:
             lines.append(f"topic {name}: {', '.join(lacking)}")
     return lines
 
@@ -829,7 +1015,15 @@ def _missing_on_topics(topics: Iterable[Mapping[str, Any]], needed: Mapping[str,
 async def _missing_on(
     connection: AIOKafkaConnection, kind: str, coordination: CoordinationType, names: Iterable[str]
 ) -> list[str]:
-    """Returns the missing rights: a client without the right to ask for the coordinator of a name has no right to the name."""
+    """Returns the missing rights: a client without the right to ask for the coordinator of a name
+    has no right to the name.
+    """
     refusal, operation = _COORDINATION[coordination]
-    answers = {name: await connection.send(FindCoordinatorRequest(name, coordination)) for name in names}
-    return [f"{kind} {name}: {operation}" for name, answer in answers.items() if answer.error_code == refusal.errno]
+    answers = {
+        name: await connection.send(FindCoordinatorRequest(name, coordination)) for name in names
+    }
+    return [
+        f"{kind} {name}: {operation}"
+        for name, answer in answers.items()
+        if answer.error_code == refusal.errno
+    ]

@@ -22,25 +22,35 @@ from consumers.runtime.received import Batch, Message, Place, Received, Unreadab
 from consumers.runtime.registry import Instruments
 from schemas.quarantine import UndecodableRecord
 
-# Watches the polls of one role: failed polls are counted and logged, and make `/healthz` fail if they persist.
+# Watches the polls of one role: failed polls are counted and logged, and make `/healthz` fail if
+# they persist.
 
 RETRY_SECONDS: Final = 1.0
 """Pause after a failed poll, so that polls that fail at once do not use up the processor."""
 LINE_SECONDS: Final = 30.0
 """Time between log lines about failing polls. The first failure is logged at once."""
 MAX_FAILING_SECONDS: Final = 30.0
-"""How long polls may fail, for other reasons than an unreachable broker, before only a restart helps."""
+"""How long polls may fail, for other reasons than an unreachable broker, before only a restart
+helps.
+"""
 QUIET_SECONDS: Final = 10.0
-"""Time without a failure after which the trouble counts as over. A single good poll is not enough: one partition may still fail."""
+"""Time without a failure after which the trouble counts as over. A single good poll is not enough:
+one partition may still fail.
+"""
 
 log = structlog.get_logger()
 
 
 class PollWatch:
-    """Runs every poll and swallows its errors. The position has not moved, so the next poll tries again."""
+    """Runs every poll and swallows its errors. The position has not moved, so the next poll tries
+    again.
+    """
 
     def __init__(
-        self, role: str, instruments: Instruments | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        role: str,
+        instruments: Instruments | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._role = role
         self._instruments = instruments
@@ -51,7 +61,9 @@ class PollWatch:
         self._since_line = 0
 
     def stalled(self) -> Sequence[str]:
-        """Reasons why only a restart helps, for `/healthz`: polls have failed for MAX_FAILING_SECONDS."""
+        """Reasons why only a restart helps, for `/healthz`: polls have failed for
+        MAX_FAILING_SECONDS.
+        """
         if not self._is_failing or self._clock() - self._failed_at > QUIET_SECONDS:
             return ()
         failing_seconds = self._failed_at - self._failing_since
@@ -69,7 +81,8 @@ class PollWatch:
             return await poll()
         except ConsumerStoppedError:
             raise
-        except Exception as error:  # noqa: BLE001  # whatever it is: it would end reading, with one line an hour
+        # whatever it is: it would end reading, with one line an hour
+        except Exception as error:  # noqa: BLE001
             self.failed(error)
         await asyncio.sleep(RETRY_SECONDS)
         return ()
@@ -93,8 +106,11 @@ class PollWatch:
             record=", ".join(getattr(error, "__notes__", ())) or None,
             error=repr(error),
             failures=self._since_line,
-            what_happens_now="It is tried again from the same position in a few seconds; other partitions go on. "
-            f"If it lasts for {MAX_FAILING_SECONDS:.0f} s and the broker is not away, /healthz fails.",
+            what_happens_now="It is tried again from the same position in a few "
+            "seconds; other partitions go "
+            "on. "
+            f"If it lasts for {MAX_FAILING_SECONDS:.0f} s and the broker is not away, /healthz "
+            "fails.",
             what_to_do="See to what the error names: rights, the topic's settings, or that record.",
             exc_info=None if isinstance(error, KafkaError) else error,
         )
@@ -103,16 +119,18 @@ class PollWatch:
 
 # Commits of a group member, none of which goes on while it joins its group.
 #
-# By itself the client tries for ever to commit an offset of a topic that was deleted. If it does so while the member
-# joins its group again, the broker refuses the commit, and the client forgets its membership and begins to join anew,
-# for ever too.
+# By itself the client tries for ever to commit an offset of a topic that was deleted. If it does so
+# while the member joins its group again, the broker refuses the commit, and the client forgets its
+# membership and begins to join anew, for ever too.
 
 COMMIT_SECONDS: Final = 5.0
 """How long a commit may take when nothing waits for it. The next one covers a failed one."""
 
 
 class Commits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
-    """Ends open commits at a revocation, once the owner has handed over, and lets none begin before the next assignment."""
+    """Ends open commits at a revocation, once the owner has handed over, and lets none begin before
+    the next assignment.
+    """
 
     def __init__(self, owner: ConsumerRebalanceListener | None) -> None:
         self._owner = owner
@@ -120,7 +138,10 @@ class Commits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library h
         self._is_joining = False
 
     async def commit(
-        self, consumer: AIOKafkaConsumer, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
+        self,
+        consumer: AIOKafkaConsumer,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        seconds: float,
     ) -> bool:
         """Commits the next offset of each partition, within so many seconds.
 
@@ -159,28 +180,36 @@ class Commits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library h
             await self._owner.on_partitions_assigned(assigned)
 
 
-# A member of a group that reads an internal topic with FastStream: a subscriber of batches, whose decoder gives a handler messages.
+# A member of a group that reads an internal topic with FastStream: a subscriber of batches, whose
+# decoder gives a handler messages.
 #
 # Of FastStream these parts are not used:
 #
-# - its publishers: they know no transaction of records and offsets, which the judge needs, and give each record two headers more, one
+# - its publishers: they know no transaction of records and offsets, which the judge needs, and give
+# each record two headers more, one
 #   of them drawn at random,
-# - its application: it takes the signals of the process, but our roles share one and are started again one by one.
+# - its application: it takes the signals of the process, but our roles share one and are started
+# again one by one.
 
 POLL_INTERVAL_MS: Final = 25
-"""How long a broker lets records gather before it answers, because a poll of fifty records costs the same as one of one record. A poll
-waits as long for records, and FastStream as long again after an empty one. So it is the longest delay of a record."""
+"""How long a broker lets records gather before it answers, because a poll of fifty records costs
+the same as one of one record. A poll waits as long for records, and FastStream as long again after
+an empty one. So it is the longest delay of a record.
+"""
 ENOUGH_BYTES: Final = 64 * 1_024
 """Bytes at which a broker answers at once: some two hundred events, so a backlog never waits."""
 STOP_SECONDS: Final = 1.0
-"""How long stopping may take, leaving the group included. The broker drops a silent member by itself."""
+"""How long stopping may take, leaving the group included. The broker drops a silent member by
+itself.
+"""
 
 
 class GroupReader(Generic[Message]):
-    """Hands the decoded batches of a topic to a handler. Its first error ends reading: `failure` raises it.
+    """Hands the decoded batches of a topic to a handler. Its first error ends reading: `failure`
+    raises it.
 
-    FastStream logs an error of a handler and goes on with the next batch. If that builds on this one, the gap would go unnoticed. So a
-    middleware keeps the error and drops what comes later.
+    FastStream logs an error of a handler and goes on with the next batch. If that builds on this
+    one, the gap would go unnoticed. So a middleware keeps the error and drops what comes later.
 
     Attributes:
         broker: FastStream's broker, for `TestKafkaBroker` and for AsyncAPI.
@@ -214,7 +243,8 @@ class GroupReader(Generic[Message]):
             group_id: The consumer group.
             max_records: Most records of one batch.
             begins: Where a new group begins.
-            listener: Called with assignments. Its errors only go to aiokafka's log, so it must call `fail`.
+            listener: Called with assignments. Its errors only go to aiokafka's log, so it must call
+                `fail`.
             instruments: Count failed polls; None for no count.
         """
         self._kafka = kafka
@@ -245,7 +275,9 @@ class GroupReader(Generic[Message]):
         async def take(batch: Any) -> None:
             await handle(batch)
 
-        take.__annotations__["batch"] = message  # AsyncAPI would show a batch as one record that is a list
+        take.__annotations__["batch"] = (
+            message  # AsyncAPI would show a batch as one record that is a list
+        )
         self.subscriber(take)
 
     @property
@@ -257,7 +289,9 @@ class GroupReader(Generic[Message]):
         return consumer
 
     def stalled(self) -> Sequence[str]:
-        """Reasons why only a restart helps, for `/healthz`: polls keep failing although the broker answers."""
+        """Reasons why only a restart helps, for `/healthz`: polls keep failing although the broker
+        answers.
+        """
         return self._watch.stalled()
 
     async def start(self) -> None:
@@ -271,12 +305,16 @@ class GroupReader(Generic[Message]):
         except KafkaError as error:
             raise self._kafka.unreachable(error) from error
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
+    ) -> bool:
         """Commits offsets of the group. Returns and raises as `Commits.commit`."""
         return await self._commits.commit(self.consumer, offsets, seconds)
 
     async def stop(self) -> None:
-        """Waits for the current batch, leaves the group and disconnects; bounded, and harmless when repeated."""
+        """Waits for the current batch, leaves the group and disconnects; bounded, and harmless when
+        repeated.
+        """
         with contextlib.suppress(TimeoutError):
             await in_time(STOP_SECONDS, self.broker.stop())
 
@@ -297,13 +335,21 @@ class GroupReader(Generic[Message]):
 
     def fail_in(self, records: Sequence[Any], error: Exception) -> None:
         """Ends reading with an error of the handler."""
-        log.error("batch_failed", role=self._role, records=len(records), **about_record(records[0]), exc_info=error)
+        log.error(
+            "batch_failed",
+            role=self._role,
+            records=len(records),
+            **about_record(records[0]),
+            exc_info=error,
+        )
         self.fail(error)
 
     def log(self, _level: int, _text: Any, /, *, exc_info: Any = None, extra: Any = None) -> None:
-        """Takes FastStream's lines. Those with an error are of failed polls, which no middleware sees.
+        """Takes FastStream's lines. Those with an error are of failed polls, which no middleware
+        sees.
 
-        After an error of Kafka it polls again in 5 s. After any other it polls again at once, for ever, so that ends reading.
+        After an error of Kafka it polls again in 5 s. After any other it polls again at once, for
+        ever, so that ends reading.
         """
         if isinstance(exc_info, Exception):
             self._watch.failed(exc_info)
@@ -336,9 +382,14 @@ class _EndsAtErrors(BaseMiddleware[Any, Any]):
         return None if self._reader.has_failed else await call_next(msg)
 
     async def after_processed(
-        self, exc_type: type[BaseException] | None = None, exc_val: BaseException | None = None, exc_tb: Any = None
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_val: BaseException | None = None,
+        exc_tb: Any = None,
     ) -> bool:
-        """Tells the reader of an error. Returns whether there was one, so that FastStream does not log it too."""
+        """Tells the reader of an error. Returns whether there was one, so that FastStream does not
+        log it too.
+        """
         if not isinstance(exc_val, Exception):
             return False
         self._reader.fail_in(self.msg, exc_val)
@@ -346,7 +397,8 @@ class _EndsAtErrors(BaseMiddleware[Any, Any]):
 
 
 async def _as_they_came(records: Any) -> KafkaMessage:
-    # FastStream's own parser reads every header as UTF-8, and a stranger's header that is not would end reading.
+    # FastStream's own parser reads every header as UTF-8, and a stranger's header that is not would
+    # end reading.
     return KafkaMessage(body=b"", raw_message=records, headers={}, consumer=FAKE_CONSUMER)
 
 

@@ -1,4 +1,6 @@
-"""Readers in no group, which disturb no other: ranges of offsets from first to last, each record once."""
+"""Readers in no group, which disturb no other: ranges of offsets from first to last, each record
+once.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -14,7 +16,9 @@ STALL_SECONDS: Final = 15.0
 """A broker that hands over nothing for this long, with records still to come, counts as away."""
 MAX_BATCH_RECORDS: Final = 5_000
 FETCH_BYTES: Final = 4 * 2**20
-"""Bytes of one partition in an answer, for readers of many records: with the client's 1 MB they wait for the broker more often."""
+"""Bytes of one partition in an answer, for readers of many records: with the client's 1 MB they
+wait for the broker more often.
+"""
 _PAUSE_SECONDS: Final = 0.005
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
@@ -22,7 +26,9 @@ Ranges = Mapping[TopicPartition, tuple[int, int]]
 
 
 @asynccontextmanager
-async def onlooker(kafka: KafkaSettings, role: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+async def onlooker(
+    kafka: KafkaSettings, role: str, **options: Any
+) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer that is connected and has no partitions yet.
 
     Args:
@@ -55,7 +61,8 @@ async def records_between(
     """The records in some ranges; those of one partition in order.
 
     Args:
-        consumer: A started consumer; it gets the partitions of the ranges. With `OnlyBatchesWith` it gives few of their records.
+        consumer: A started consumer; it gets the partitions of the ranges. With `OnlyBatchesWith`
+            it gives few of their records.
         ranges: What to read.
         show: Called now and then with the share of the offsets that is behind us, from 0 to 1.
 
@@ -74,7 +81,8 @@ async def records_between(
     patience = clock() + STALL_SECONDS
     left = total
     while reached:
-        # Without a wait: the client does not come back from one while batches are passed over, and new ones follow.
+        # Without a wait: the client does not come back from one while batches are passed over, and
+        # new ones follow.
         batches = await consumer.getmany(*reached, timeout_ms=0, max_records=MAX_BATCH_RECORDS)
         for tp, records in batches.items():
             end = ranges[tp][1]
@@ -89,6 +97,8 @@ async def records_between(
             show(1 - left / total)
             patience = clock() + STALL_SECONDS
         elif clock() > patience:
-            raise TimeoutError(f"nothing more of {next(iter(reached)).topic} for {STALL_SECONDS:.0f} s")
+            raise TimeoutError(
+                f"nothing more of {next(iter(reached)).topic} for {STALL_SECONDS:.0f} s"
+            )
         else:
             await asyncio.sleep(_PAUSE_SECONDS)

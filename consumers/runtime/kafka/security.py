@@ -10,8 +10,9 @@ from pydantic_core import PydanticCustomError
 
 from consumers.runtime.settings import FromFile, UnusableSecretError, token_in
 
-# Mistakes are found when the settings are read, before anything connects: files are read here, and a certificate is
-# loaded with its key. Secrets are never shown, neither by `repr` nor in an error or a log line.
+# Mistakes are found when the settings are read, before anything connects: files are read here, and
+# a certificate is loaded with its key. Secrets are never shown, neither by `repr` nor in an error
+# or a log line.
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -43,18 +44,27 @@ class Mistake(NamedTuple):
 class SecuritySettings(BaseModel):
     """Kind of the brokers' listener, and our credentials for it.
 
-    `settings_mistakes` errors name every value that does not fit the others, or whose file cannot be used.
+    `settings_mistakes` errors name every value that does not fit the others, or whose file cannot
+    be used.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     protocol: Protocol = Field(
-        "PLAINTEXT", examples=["SSL"], description="kind of the listener in Kafka's words: SSL is TLS, SASL is a login"
+        "PLAINTEXT",
+        examples=["SSL"],
+        description="kind of the listener in Kafka's words: SSL is TLS, SASL is a login",
     )
-    mechanism: Mechanism | None = Field(None, examples=["SCRAM-SHA-512"], description="how to log in")
-    username: Name | None = Field(None, examples=["callgauge"], description="who logs in with PLAIN or SCRAM")
+    mechanism: Mechanism | None = Field(
+        None, examples=["SCRAM-SHA-512"], description="how to log in"
+    )
+    username: Name | None = Field(
+        None, examples=["callgauge"], description="who logs in with PLAIN or SCRAM"
+    )
     password: Secret | None = Field(
-        None, examples=["file:/run/secrets/kafka-password"], description="password of security.username"
+        None,
+        examples=["file:/run/secrets/kafka-password"],
+        description="password of security.username",
     )
     token_file: Path | None = Field(
         None,
@@ -67,13 +77,19 @@ class SecuritySettings(BaseModel):
         description="CA of the brokers' certificates, PEM; else the system's CAs",
     )
     cert_file: Path | None = Field(
-        None, examples=["/run/secrets/client.pem"], description="our own certificate and its chain, PEM"
+        None,
+        examples=["/run/secrets/client.pem"],
+        description="our own certificate and its chain, PEM",
     )
     key_file: Path | None = Field(
-        None, examples=["/run/secrets/client.key"], description="private key of security.cert_file, PEM"
+        None,
+        examples=["/run/secrets/client.key"],
+        description="private key of security.cert_file, PEM",
     )
     key_password: Secret | None = Field(
-        None, examples=["file:/run/secrets/key-password"], description="password of security.key_file"
+        None,
+        examples=["file:/run/secrets/key-password"],
+        description="password of security.key_file",
     )
 
     _is_settled: bool = PrivateAttr(default=False)
@@ -88,7 +104,9 @@ class SecuritySettings(BaseModel):
         mistakes = (*self._settle_login(), *self._settle_tls())
         if mistakes:
             text = "; ".join(f"{each.field}: {each.text}" for each in mistakes)
-            raise PydanticCustomError(MISTAKES_ERROR, "{text}", {"text": text, "mistakes": mistakes})
+            raise PydanticCustomError(
+                MISTAKES_ERROR, "{text}", {"text": text, "mistakes": mistakes}
+            )
         self._is_settled = True
         return self
 
@@ -111,7 +129,10 @@ class SecuritySettings(BaseModel):
         if self.mechanism is not None:
             options["sasl_mechanism"] = self.mechanism
         if self.password is not None:
-            options |= {"sasl_plain_username": self.username, "sasl_plain_password": self.password.get_secret_value()}
+            options |= {
+                "sasl_plain_username": self.username,
+                "sasl_plain_password": self.password.get_secret_value(),
+            }
         if self.token_file is not None:
             from consumers.runtime.kafka.token_file import TokenFile  # brings the client
 
@@ -120,7 +141,13 @@ class SecuritySettings(BaseModel):
 
     def faststream_options(self) -> dict[str, Any]:
         """The same arguments for a FastStream broker."""
-        from faststream.security import BaseSecurity, SASLOAuthBearer, SASLPlaintext, SASLScram256, SASLScram512
+        from faststream.security import (
+            BaseSecurity,
+            SASLOAuthBearer,
+            SASLPlaintext,
+            SASLScram256,
+            SASLScram512,
+        )
 
         options = self.client_options()
         tls: dict[str, Any] = {"ssl_context": self._tls, "use_ssl": self._tls is not None}
@@ -130,13 +157,21 @@ class SecuritySettings(BaseModel):
             case "OAUTHBEARER":
                 token = options["sasl_oauth_token_provider"]
                 return {"security": SASLOAuthBearer(**tls), "sasl_oauth_token_provider": token}
-        logins = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
+        logins = {
+            "PLAIN": SASLPlaintext,
+            "SCRAM-SHA-256": SASLScram256,
+            "SCRAM-SHA-512": SASLScram512,
+        }
         login = logins[self.mechanism]
-        return {"security": login(options["sasl_plain_username"], options["sasl_plain_password"], **tls)}
+        return {
+            "security": login(options["sasl_plain_username"], options["sasl_plain_password"], **tls)
+        }
 
     @property
     def fits(self) -> bool:
-        """Whether a broker has let us in with these settings, so that a connection that ends without a word was only cut off."""
+        """Whether a broker has let us in with these settings, so that a connection that ends
+        without a word was only cut off.
+        """
         return self._fits
 
     def let_in(self) -> None:
@@ -144,14 +179,17 @@ class SecuritySettings(BaseModel):
         self._fits = True
 
     def read_certificates_anew(self) -> Sequence[Mistake]:
-        """Lets new connections use the certificates and the key that the files have now. A CA that is no more in its file stays known.
+        """Lets new connections use the certificates and the key that the files have now. A CA that
+        is no more in its file stays known.
 
         Returns:
             Why they cannot be used; then those from before stay.
         """
         if self._tls is None:
             return ()
-        tried = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # a file that is half written would spoil the one in use
+        tried = ssl.SSLContext(
+            ssl.PROTOCOL_TLS_CLIENT
+        )  # a file that is half written would spoil the one in use
         mistakes = tuple(self._load_files(tried))
         if not mistakes:
             mistakes = tuple(self._load_files(self._tls))
@@ -169,17 +207,26 @@ class SecuritySettings(BaseModel):
     def _settle_login(self) -> Iterator[Mistake]:
         has_login = self.protocol.startswith("SASL_")
         if has_login and self.mechanism is None:
-            yield Mistake("mechanism", f"security.protocol {self.protocol} needs one of {', '.join(MECHANISMS)}")
+            yield Mistake(
+                "mechanism",
+                f"security.protocol {self.protocol} needs one of {', '.join(MECHANISMS)}",
+            )
             return
         if self.mechanism is not None and not has_login:
-            yield Mistake("mechanism", f"security.protocol {self.protocol} has no login; did you mean SASL_SSL?")
+            yield Mistake(
+                "mechanism",
+                f"security.protocol {self.protocol} has no login; did you mean SASL_SSL?",
+            )
             return
         takes_password = self.mechanism in _PASSWORD_MECHANISMS
         for name, value in {"username": self.username, "password": self.password}.items():
             if takes_password and value is None:
                 yield Mistake(name, f"security.mechanism {self.mechanism} needs it")
             elif not takes_password and value is not None:
-                reason = "it is used only with security.protocol SASL_SSL and security.mechanism PLAIN or SCRAM"
+                reason = (
+                    "it is used only with security.protocol SASL_SSL and security.mechanism PLAIN "
+                    "or SCRAM"
+                )
                 yield Mistake(name, reason)
         if self.mechanism == "OAUTHBEARER" and self.token_file is None:
             yield Mistake("token_file", "security.mechanism OAUTHBEARER needs it")
@@ -202,7 +249,9 @@ class SecuritySettings(BaseModel):
         except OSError as error:
             yield Mistake("ca_file", _unreadable(error))
         if (self.cert_file is None) != (self.key_file is None):
-            missing, given = ("cert_file", "key_file") if self.cert_file is None else ("key_file", "cert_file")
+            missing, given = (
+                ("cert_file", "key_file") if self.cert_file is None else ("key_file", "cert_file")
+            )
             yield Mistake(missing, f"security.{given} is set: the two belong together")
         elif self.cert_file is not None and self.key_file is not None:
             yield from self._settle_certificate(
@@ -211,7 +260,9 @@ class SecuritySettings(BaseModel):
         elif self.key_password is not None:
             yield Mistake("key_file", "there is a password for it")
 
-    def _settle_certificate(self, tls: ssl.SSLContext, certificate: Path, key: Path) -> Iterator[Mistake]:
+    def _settle_certificate(
+        self, tls: ssl.SSLContext, certificate: Path, key: Path
+    ) -> Iterator[Mistake]:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=certificate)
         except OSError as error:
@@ -232,7 +283,9 @@ class SecuritySettings(BaseModel):
                 refused = ", and this does not open it" if key_password else ""
                 yield Mistake("key_password", f"security.key_file is encrypted{refused}")
             elif error.reason == "KEY_VALUES_MISMATCH":
-                yield Mistake("key_file", "it is not the key of the certificate in security.cert_file")
+                yield Mistake(
+                    "key_file", "it is not the key of the certificate in security.cert_file"
+                )
             else:
                 yield Mistake("key_file", "expected a private key in PEM form")
         except OSError as error:

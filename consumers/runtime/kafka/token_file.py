@@ -9,14 +9,17 @@ from aiokafka.errors import KafkaError
 from consumers.runtime.settings import UnusableSecretError, token_in
 
 
-class TokenError(KafkaError):  # type: ignore[misc]  # the library has no type hints; it must be its error, see TokenFile
+# the library has no type hints; it must be its error, see TokenFile
+class TokenError(KafkaError):  # type: ignore[misc]
     """There is no valid token for a login. A new one must be written."""
 
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # the library has no type hints
-    """Gives aiokafka the token of a file, read for each connection, so that the file can be renewed.
+    """Gives aiokafka the token of a file, read for each connection, so that the file can be
+    renewed.
 
-    Its errors are errors of aiokafka, because the clients go on after those, and the next try may find a new token.
+    Its errors are errors of aiokafka, because the clients go on after those, and the next try may
+    find a new token.
     """
 
     def __init__(self, path: Path) -> None:

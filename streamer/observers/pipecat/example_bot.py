@@ -1,4 +1,5 @@
-"""A pipecat bot in one file whose calls are scored by callgauge: Deepgram hears, OpenAI answers, Cartesia speaks, in a browser.
+"""A pipecat bot in one file whose calls are scored by callgauge: Deepgram hears, OpenAI answers,
+Cartesia speaks, in a browser.
 
     cd PATH_OF_CALLGAUGE
     pip install ./streamer/observers/send ./streamer/observers/pipecat
@@ -17,7 +18,10 @@ from pipecat.frames.frames import LLMRunFrame
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
-from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
+from pipecat.processors.aggregators.llm_response_universal import (
+    LLMContextAggregatorPair,
+    LLMUserAggregatorParams,
+)
 from pipecat.runner.types import RunnerArguments
 from pipecat.runner.utils import create_transport
 from pipecat.services.cartesia.tts import CartesiaTTSService
@@ -39,13 +43,25 @@ async def run_bot(transport: BaseTransport, arguments: RunnerArguments) -> None:
         api_key=os.environ["CARTESIA_API_KEY"], settings=CartesiaTTSService.Settings(voice=VOICE)
     )
     context = LLMContext([{"role": "developer", "content": TASK}])
-    turns = LLMContextAggregatorPair(context, user_params=LLMUserAggregatorParams(vad_analyzer=SileroVADAnalyzer()))
+    turns = LLMContextAggregatorPair(
+        context, user_params=LLMUserAggregatorParams(vad_analyzer=SileroVADAnalyzer())
+    )
     pipeline = Pipeline(
-        [transport.input(), hears, turns.user(), answers, speaks, transport.output(), turns.assistant()]
+        [
+            transport.input(),
+            hears,
+            turns.user(),
+            answers,
+            speaks,
+            transport.output(),
+            turns.assistant(),
+        ]
     )
     worker = PipelineWorker(
         pipeline,
-        params=PipelineParams(enable_metrics=True, enable_usage_metrics=True),  # without these, services report nothing
+        params=PipelineParams(
+            enable_metrics=True, enable_usage_metrics=True
+        ),  # without these, services report nothing
         observers=[CallgaugeObserver(agent="museum-desk", environment="try-out")],
     )
 

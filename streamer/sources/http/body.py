@@ -1,4 +1,6 @@
-"""Bytes become events: plain JSON, JSON lines, and CloudEvents 1.0 in all three modes of HTTP. The same for HTTP and files. Pure."""
+"""Bytes become events: plain JSON, JSON lines, and CloudEvents 1.0 in all three modes of HTTP. The
+same for HTTP and files. Pure.
+"""
 
 import base64
 import binascii
@@ -27,7 +29,8 @@ REQUIRED: Final = ("specversion", "id", "source", "type")
 MAX_EVENTS: Final = 10_000
 """Most events of one request."""
 WHICH_EVENTS: Final = (
-    "docs/sources/other.md says which events any framework has to send, and `callgauge schema` has all."
+    "docs/sources/other.md says which events any framework has to send, and `callgauge schema` has "
+    "all."
 )
 """What to do where the type of an event is not known."""
 LEFT_OUT: Final = object()
@@ -60,7 +63,8 @@ class Posted(NamedTuple):
 def posted_events(
     body: bytes, content_type: str, headers: Mapping[str, str], most_events: int = MAX_EVENTS
 ) -> Iterator[Posted | None]:
-    """Reads the events of a request, one by one, after they were told apart. One that is no JSON is refused alone.
+    """Reads the events of a request, one by one, after they were told apart. One that is no JSON is
+    refused alone.
 
     Args:
         body: The body.
@@ -72,7 +76,8 @@ def posted_events(
         The events; None between steps of a long search, so that others may have their turn.
 
     Raises:
-        UnreadableBodyError: No events can be told apart in it, or too many. That is known before the first event is yielded.
+        UnreadableBodyError: No events can be told apart in it, or too many. That is known before
+            the first event is yielded.
     """
     kind = content_type.partition(";")[0].strip().lower()
     is_array = body.lstrip()[:1] == b"["
@@ -83,8 +88,12 @@ def posted_events(
             raise UnreadableBodyError(f"{BATCH}: expected a JSON array of CloudEvents")
         yield from _elements(body, most_events, structured)
     elif "ce-specversion" in headers or "ce-id" in headers:
-        attributes = {name[3:]: _decoded(value) for name, value in headers.items() if name.startswith("ce-")}
-        yield from _one(body, lambda place, event: Posted(place, event, attributes, _lacking(attributes)))
+        attributes = {
+            name[3:]: _decoded(value) for name, value in headers.items() if name.startswith("ce-")
+        }
+        yield from _one(
+            body, lambda place, event: Posted(place, event, attributes, _lacking(attributes))
+        )
     elif is_array and kind not in LINES:
         yield from _elements(body, most_events, Posted)
     elif kind in LINES or not (yield from _is_one_value(body)):
@@ -94,8 +103,8 @@ def posted_events(
 
 
 def event_in(text: bytes) -> Generator[None, None, Any]:
-    """The value of an event. A message of a framework that is too large is read without what no rule reads of it: some repeat the whole
-    call in each.
+    """The value of an event. A message of a framework that is too large is read without what no
+    rule reads of it: some repeat the whole call in each.
 
     Yields:
         None between steps of a long search.
@@ -123,7 +132,11 @@ def _lean(text: bytes) -> Generator[None, None, Any]:
     try:
         signs = element_of((yield from whole.only(whole.place, SIGNS)))
         framework = framework_of(signs) if isinstance(signs, Mapping) else None
-        kept = None if framework is None else (yield from whole.only(whole.place, framework.needed(signs)))
+        kept = (
+            None
+            if framework is None
+            else (yield from whole.only(whole.place, framework.needed(signs)))
+        )
     except OverfullError:
         raise
     except ValueError:
@@ -136,11 +149,14 @@ def _one(body: bytes, posted: Callable[[int, Any], Posted]) -> Iterator[Posted |
     try:
         yield posted(1, (yield from event_in(body)))
     except ValueError as error:
-        if isinstance(error, OverfullError) or (body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"):
+        if isinstance(error, OverfullError) or (
+            body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"
+        ):
             yield _unread(1, error)
             return
         raise UnreadableBodyError(
-            f"the body is not JSON ({error}); expected one JSON object, an array of them, or one object a line"
+            f"the body is not JSON ({error}); expected one JSON object, an array of them, or one "
+            "object a line"
         ) from None
 
 
@@ -162,13 +178,17 @@ def _found_lines(body: bytes) -> Iterator[re.Match[bytes]]:
         at = line.end()
 
 
-def _elements(body: bytes, most: int, posted: Callable[[int, Any], Posted]) -> Iterator[Posted | None]:
+def _elements(
+    body: bytes, most: int, posted: Callable[[int, Any], Posted]
+) -> Iterator[Posted | None]:
     """The events of a JSON array."""
     text = JsonText(body)
     try:
         places = yield from text.elements(text.place, b"[]", most)
     except TooManyError:
-        raise UnreadableBodyError(f"expected at most {most} events in a request, saw more") from None
+        raise UnreadableBodyError(
+            f"expected at most {most} events in a request, saw more"
+        ) from None
     except UnsplitError as error:
         raise UnreadableBodyError(f"the body is not JSON: {error}") from None
     for number, place in enumerate(places, 1):
@@ -195,7 +215,9 @@ def _is_one_value(body: bytes) -> Generator[None, None, bool]:
     return True
 
 
-def _read(place: int, text: bytes, posted: Callable[[int, Any], Posted]) -> Generator[None, None, Posted]:
+def _read(
+    place: int, text: bytes, posted: Callable[[int, Any], Posted]
+) -> Generator[None, None, Posted]:
     try:
         return posted(place, (yield from event_in(text)))
     except ValueError as error:
@@ -203,17 +225,26 @@ def _read(place: int, text: bytes, posted: Callable[[int, Any], Posted]) -> Gene
 
 
 def _unread(place: int, error: ValueError) -> Posted:
-    return Posted(place, None, {}, str(error) if isinstance(error, OverfullError) else f"expected JSON: {error}")
+    return Posted(
+        place,
+        None,
+        {},
+        str(error) if isinstance(error, OverfullError) else f"expected JSON: {error}",
+    )
 
 
 def structured(place: int, document: Any) -> Posted:
-    """A CloudEvent in structured mode: one JSON object with the attributes, and the event in `data`."""
+    """A CloudEvent in structured mode: one JSON object with the attributes, and the event in
+    `data`.
+    """
     if not isinstance(document, Mapping):
         return Posted(place, None, {}, "expected a CloudEvent as a JSON object")
     attributes = {
         name: value if isinstance(value, str) else str(value)
         for name, value in document.items()
-        if name not in ("data", "data_base64") and isinstance(value, str | int) and not isinstance(value, bool)
+        if name not in ("data", "data_base64")
+        and isinstance(value, str | int)
+        and not isinstance(value, bool)
     }
     data = document.get("data")
     fault = _lacking(attributes)
@@ -229,7 +260,11 @@ def _lacking(attributes: Mapping[str, str]) -> str | None:
     missing = [name for name in REQUIRED if not attributes.get(name)]
     if missing:
         return f"the CloudEvent lacks {', '.join(missing)}"
-    if broken := [name for name in (*REQUIRED, "subject", "partitionkey") if not _is_whole(attributes.get(name, ""))]:
+    if broken := [
+        name
+        for name in (*REQUIRED, "subject", "partitionkey")
+        if not _is_whole(attributes.get(name, ""))
+    ]:
         return f"{', '.join(broken)} of the CloudEvent is no text in UTF-8"
     return None if attributes["specversion"] == "1.0" else 'specversion: expected "1.0"'
 
@@ -243,19 +278,22 @@ def _is_whole(text: str) -> bool:
 
 
 def _decoded(value: str) -> str:
-    """A header value without its percent encoding, and without the quotes that a sender may put around it. Bytes that are no UTF-8
-    are halves of surrogate pairs in it.
+    """A header value without its percent encoding, and without the quotes that a sender may put
+    around it. Bytes that are no UTF-8 are halves of surrogate pairs in it.
     """
     if quoted := _QUOTED.fullmatch(value):
         value = _ESCAPED.sub(r"\1", quoted[1])
-    return unquote_to_bytes(value.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+    return unquote_to_bytes(value.encode("utf-8", "surrogateescape")).decode(
+        "utf-8", "surrogateescape"
+    )
 
 
 # What an event says, and of which stream it is.
 
 
 def in_our_words(posted: Posted, now_ms: int) -> Iterator[Posted]:
-    """The event, or what a message of another framework says in our words: nothing if no rule reads it.
+    """The event, or what a message of another framework says in our words: nothing if no rule reads
+    it.
 
     Args:
         posted: The event; one of a CloudEvent is in our words.
@@ -263,7 +301,9 @@ def in_our_words(posted: Posted, now_ms: int) -> Iterator[Posted]:
     """
     if posted.event is LEFT_OUT:
         return
-    is_plain = posted.fault is None and posted.attributes is None and isinstance(posted.event, Mapping)
+    is_plain = (
+        posted.fault is None and posted.attributes is None and isinstance(posted.event, Mapping)
+    )
     found = translated(posted.event, now_ms) if is_plain else None
     if found is None:
         yield posted
@@ -273,8 +313,9 @@ def in_our_words(posted: Posted, now_ms: int) -> Iterator[Posted]:
 
 
 def stream_in(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream:
-    """The stream that the event names, which is taken out of it, or its CloudEvents type, or its own type. Start and end of a call go to
-    the topic of what any framework sends: in one topic the labels come before the events that count under them.
+    """The stream that the event names, which is taken out of it, or its CloudEvents type, or its
+    own type. Start and end of a call go to the topic of what any framework sends: in one topic the
+    labels come before the events that count under them.
 
     Raises:
         RefusedRecordError: Nothing of it is a stream, or the event has no type.

@@ -47,20 +47,39 @@ from streamer.sources.replay import AGENT_RECORD, agent_event_name, compact_json
 # The records for Kafka of one delivery of ElevenLabs' webhook. Pure.
 
 CE_SOURCE: Final = "callgauge.elevenlabs.webhook"
-"""`ce_source` of these records. With ids that come from the call alone, a second delivery of it is a repeat in any process."""
+"""`ce_source` of these records. With ids that come from the call alone, a second delivery of it is
+a repeat in any process.
+"""
 MAX_EVENTS: Final = 20_000
 """Most events that one record gives; the evaluator closes a call with more."""
 MAX_TOLD_ENTRIES: Final = 5
 """Entries that are not read which the log names one by one."""
-_READ_FIELDS: Final = ("timestamp", "conversation_id", "agent_id", "agent_name", "status", "metadata", "transcript")
+_READ_FIELDS: Final = (
+    "timestamp",
+    "conversation_id",
+    "agent_id",
+    "agent_name",
+    "status",
+    "metadata",
+    "transcript",
+)
 _OUTLINE_FIELDS: Final = (
-    *("role", "ignored_as_backchannel", "interrupted", "time_in_call_secs", "created_at_unix_ms", "source_event_id"),
+    *(
+        "role",
+        "ignored_as_backchannel",
+        "interrupted",
+        "time_in_call_secs",
+        "created_at_unix_ms",
+        "source_event_id",
+    ),
     *("conversation_turn_metrics", "llm_usage"),
 )
 
 
 OUTLINE_CHARS: Final = 64
-"""Beginning of an entry's words in the outline of a record that is too large: it says whose turn it was."""
+"""Beginning of an entry's words in the outline of a record that is too large: it says whose turn it
+was.
+"""
 
 
 class Delivery(NamedTuple):
@@ -68,8 +87,9 @@ class Delivery(NamedTuple):
 
     Attributes:
         records: In order.
-        outcome: `accepted`; `quarantined` for the body as it came, which the evaluator puts into quarantine, from where it can be
-            sent again after a fix; `too_large_to_keep`; or `too_old`, without records.
+        outcome: `accepted`; `quarantined` for the body as it came, which the evaluator puts into
+            quarantine, from where it can be sent again after a fix; `too_large_to_keep`; or
+            `too_old`, without records.
         what: What is not as expected, and what was seen; empty if nothing is.
     """
 
@@ -93,7 +113,9 @@ class Read(NamedTuple):
 
 
 def read_body(content: bytes, sender: Sender, oldest_ms: float) -> Read:
-    """Reads a body with a signature that holds, as `records_of_delivery` does if it holds a call."""
+    """Reads a body with a signature that holds, as `records_of_delivery` does if it
+    holds a call.
+    """
     fault: ValueError | None = None
     try:
         document = value_of(content)
@@ -111,10 +133,14 @@ def read_body(content: bytes, sender: Sender, oldest_ms: float) -> Read:
     return Read(kind, name, records_of_delivery(document, content, sender, oldest_ms))
 
 
-def records_of_delivery(document: Mapping[str, Any], content: bytes, sender: Sender, oldest_ms: float = 0) -> Delivery:
-    """Turns the body of a webhook into records: the call's start, the events of its transcript, its record.
+def records_of_delivery(
+    document: Mapping[str, Any], content: bytes, sender: Sender, oldest_ms: float = 0
+) -> Delivery:
+    """Turns the body of a webhook into records: the call's start, the events of its transcript, its
+    record.
 
-    The events are marked as made from the record: the evaluator leaves them out of a call that has live events.
+    The events are marked as made from the record: the evaluator leaves them out of a call that has
+    live events.
 
     Args:
         document: The body as JSON.
@@ -124,14 +150,24 @@ def records_of_delivery(document: Mapping[str, Any], content: bytes, sender: Sen
     """
     data = document.get("data", document)
     if not isinstance(data, Mapping):
-        return _unread("", content, f"data: expected the record of a conversation, saw {shown(data)}")
+        return _unread(
+            "", content, f"data: expected the record of a conversation, saw {shown(data)}"
+        )
     conversation_id = data.get("conversation_id")
     if not isinstance(conversation_id, str) or key_of(conversation_id) is None:
-        return _unread("", content, f"data.conversation_id: expected the id of the call, saw {shown(conversation_id)}")
+        return _unread(
+            "",
+            content,
+            f"data.conversation_id: expected the id of the call, saw {shown(conversation_id)}",
+        )
     try:
         call = call_in(document)
     except UnreadableSpansError as error:
-        return _unread(conversation_id, content, f"data.otlp_traces: expected an export request of traces, saw {error}")
+        return _unread(
+            conversation_id,
+            content,
+            f"data.otlp_traces: expected an export request of traces, saw {error}",
+        )
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where, seen = ".".join(map(str, fault["loc"])), shown(fault["input"], str(fault["loc"][-1]))
@@ -139,7 +175,11 @@ def records_of_delivery(document: Mapping[str, Any], content: bytes, sender: Sen
     begin_ms = call.events[0]["timestamp"]
     if begin_ms < oldest_ms:
         began = datetime.fromtimestamp(to_seconds(begin_ms), UTC)
-        return Delivery((), WebhookOutcome.TOO_OLD, f"call {conversation_id} began at {began:%Y-%m-%d %H:%M:%S} UTC")
+        return Delivery(
+            (),
+            WebhookOutcome.TOO_OLD,
+            f"call {conversation_id} began at {began:%Y-%m-%d %H:%M:%S} UTC",
+        )
     records = [_control(conversation_id, {**call.started, "tenant": sender.tenant or None})]
     records += _agent_records(conversation_id, call.events[:-1])
     last, is_whole = _fitting(call.events[-1])
@@ -149,15 +189,24 @@ def records_of_delivery(document: Mapping[str, Any], content: bytes, sender: Sen
         told = [f"call {conversation_id}: {each}" for each in call.left_out[:MAX_TOLD_ENTRIES]]
         return Delivery(tuple(records), what="; ".join(told))
     end_ms = call.events[-1]["timestamp"]
-    records += [_control(conversation_id, {"type": "call_ended", "timestamp": end_ms, "reason": call.ended_reason})]
-    what = f"call {conversation_id}: expected a record of at most {MAX_VALUE_BYTES} bytes, saw {len(content)}"
+    records += [
+        _control(
+            conversation_id,
+            {"type": "call_ended", "timestamp": end_ms, "reason": call.ended_reason},
+        )
+    ]
+    what = (
+        f"call {conversation_id}: expected a record of at most {MAX_VALUE_BYTES} bytes, saw "
+        f"{len(content)}"
+    )
     return Delivery(tuple(records), WebhookOutcome.TOO_LARGE_TO_KEEP, what)
 
 
 def _fitting(record: Mapping[str, Any]) -> tuple[bytes, bool]:
-    """The record as one of Kafka's can carry it, and whether that is all that a rule reads: as it came, without the fields that
-    nothing reads, or as an outline. The outline has the status of a record that is not final, so that the transcript is made from the
-    events, which have all words. Empty if not even the outline fits.
+    """The record as one of Kafka's can carry it, and whether that is all that a rule reads: as it
+    came, without the fields that nothing reads, or as an outline. The outline has the status of a
+    record that is not final, so that the transcript is made from the events, which have all words.
+    Empty if not even the outline fits.
     """
     if len(value := to_json(record, inf_nan_mode="null")) <= MAX_VALUE_BYTES:
         return value, True
@@ -176,21 +225,35 @@ def _outlined(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: entry[name] for name in _OUTLINE_FIELDS if name in entry}, "message": words}
 
 
-def _agent_records(conversation_id: str, events: tuple[dict[str, Any], ...]) -> Iterator[OutgoingRecord]:
+def _agent_records(
+    conversation_id: str, events: tuple[dict[str, Any], ...]
+) -> Iterator[OutgoingRecord]:
     for number, event in enumerate(events[:MAX_EVENTS], 1):
         yield _record(
-            conversation_id, agent_event_name(event), compact_json(event), int(event["timestamp"]), str(number)
+            conversation_id,
+            agent_event_name(event),
+            compact_json(event),
+            int(event["timestamp"]),
+            str(number),
         )
 
 
 def _control(conversation_id: str, event: Mapping[str, Any]) -> OutgoingRecord:
-    """An event about the call, on the topic of its others: so the labels come before what counts under them."""
+    """An event about the call, on the topic of its others: so the labels come before what counts
+    under them.
+    """
     known = {key: value for key, value in event.items() if value is not None}
-    return _record(conversation_id, str(event["type"]), compact_json(known), int(event["timestamp"]))
+    return _record(
+        conversation_id, str(event["type"]), compact_json(known), int(event["timestamp"])
+    )
 
 
 def _record(
-    conversation_id: str, name: str, value: bytes, time_ms: int | None = None, event_id: str | None = None
+    conversation_id: str,
+    name: str,
+    value: bytes,
+    time_ms: int | None = None,
+    event_id: str | None = None,
 ) -> OutgoingRecord:
     return outgoing(
         "elevenlabs",
@@ -205,16 +268,21 @@ def _record(
 
 
 def _unread(conversation_id: str, content: bytes, what: str) -> Delivery:
-    """The body as it came, for the quarantine; the beginning of one that is too large for a record."""
+    """The body as it came, for the quarantine; the beginning of one that is too large
+    for a record.
+    """
     return Delivery(
-        (_record(conversation_id, AGENT_RECORD, content[:MAX_VALUE_BYTES]),), WebhookOutcome.QUARANTINED, what
+        (_record(conversation_id, AGENT_RECORD, content[:MAX_VALUE_BYTES]),),
+        WebhookOutcome.QUARANTINED,
+        what,
     )
 
 
-# Verifies the signature of ElevenLabs' webhooks: `t=<unix seconds>,v0=<HMAC-SHA256 of "<t>.<body>" in hex>`. Pure.
+# Verifies the signature of ElevenLabs' webhooks: `t=<unix seconds>,v0=<HMAC-SHA256 of "<t>.<body>"
+# in hex>`. Pure.
 #
-# We do not use the check in ElevenLabs' package. It accepts times of any future, and times such as `1_790` or Arabic
-# digits; it takes the last of several signatures; it needs the body as text.
+# We do not use the check in ElevenLabs' package. It accepts times of any future, and times such as
+# `1_790` or Arabic digits; it takes the last of several signatures; it needs the body as text.
 
 SIGNATURE_HEADER: Final = "elevenlabs-signature"
 MAX_HEADER_BYTES: Final = 1_024
@@ -222,7 +290,9 @@ MAX_HEADER_BYTES: Final = 1_024
 MAX_SIGNATURES: Final = 4
 """Most signatures of one header. Each is compared, and one that holds is enough."""
 MAX_AGE_SECONDS: Final = 1_800
-"""Age from which a delivery is refused, as in ElevenLabs' own check: a record of a delivery cannot be sent again later."""
+"""Age from which a delivery is refused, as in ElevenLabs' own check: a record of a delivery cannot
+be sent again later.
+"""
 MAX_AHEAD_SECONDS: Final = 300
 """How far the sender's clock may be ahead of ours."""
 _MAX_TIME_DIGITS: Final = 12
@@ -261,7 +331,8 @@ class Signature(NamedTuple):
 
 
 def read_signature(header: bytes) -> Signature:
-    """Reads the header. Blanks around its parts do not matter, and parts of other schemes are left out.
+    """Reads the header. Blanks around its parts do not matter, and parts of other schemes are left
+    out.
 
     Raises:
         SignatureError: It is malformed.
@@ -277,10 +348,15 @@ def read_signature(header: bytes) -> Signature:
     digests = tuple(value for name, _, value in parts if name == b"v0")
     # bytes.isdigit() knows ASCII digits alone, and no underscore.
     if len(times) != 1 or not times[0].isdigit() or len(times[0]) > _MAX_TIME_DIGITS:
-        raise SignatureError("malformed", "expected one `t=` with seconds since 1970 in plain digits")
-    if not 0 < len(digests) <= MAX_SIGNATURES or any(len(digest) != _HEX_DIGITS for digest in digests):
         raise SignatureError(
-            "malformed", f"expected 1 to {MAX_SIGNATURES} parts `v0=`, each with {_HEX_DIGITS} hex digits"
+            "malformed", "expected one `t=` with seconds since 1970 in plain digits"
+        )
+    if not 0 < len(digests) <= MAX_SIGNATURES or any(
+        len(digest) != _HEX_DIGITS for digest in digests
+    ):
+        raise SignatureError(
+            "malformed",
+            f"expected 1 to {MAX_SIGNATURES} parts `v0=`, each with {_HEX_DIGITS} hex digits",
         )
     return Signature(times[0], digests)
 
@@ -293,7 +369,9 @@ def check_time(signature: Signature, now_seconds: float) -> None:
     """
     age_seconds = now_seconds - signature.time_seconds
     if age_seconds > MAX_AGE_SECONDS:
-        raise SignatureError("stale", f"it was signed {age_seconds:.0f} s ago, expected at most {MAX_AGE_SECONDS} s")
+        raise SignatureError(
+            "stale", f"it was signed {age_seconds:.0f} s ago, expected at most {MAX_AGE_SECONDS} s"
+        )
     if age_seconds < -MAX_AHEAD_SECONDS:
         raise SignatureError("ahead", f"it was signed {-age_seconds:.0f} s ahead of our clock")
 
@@ -322,29 +400,38 @@ class SignedBody:
             SignatureError: No signature of the header is that of this body.
         """
         expected = self._mac.hexdigest().encode()
-        # As bytes, because compare_digest raises for text beyond ASCII; all of them, so that time says nothing.
-        holding = [digest for digest in self._signature.digests if hmac.compare_digest(digest, expected)]
+        # As bytes, because compare_digest raises for text beyond ASCII; all of them, so that time
+        # says nothing.
+        holding = [
+            digest for digest in self._signature.digests if hmac.compare_digest(digest, expected)
+        ]
         if not holding:
             raise SignatureError("forged", "the signature is not that of this body and our secret")
 
 
 # `POST /webhooks/elevenlabs`: the record of a call, when ElevenLabs has processed it.
 #
-# ElevenLabs switches a webhook off after ten failures in a row. So a delivery that a second try would not improve
-# gets 200 and a count: recorded sound, a call that never began, types of tomorrow. 503 is only for a delivery that
-# must come again.
+# ElevenLabs switches a webhook off after ten failures in a row. So a delivery that a second try
+# would not improve gets 200 and a count: recorded sound, a call that never began, types of
+# tomorrow. 503 is only for a delivery that must come again.
 
 MAX_BODY_BYTES: Final = 8_388_608
-"""Largest body that is kept. The record of an hour with its usage figures has 2 MB; recorded sound is read and dropped."""
+"""Largest body that is kept. The record of an hour with its usage figures has 2 MB; recorded sound
+is read and dropped.
+"""
 SNIFFED_BYTES: Final = 4_096
 """Beginning of a body in which its type is looked for; ElevenLabs writes it first."""
 MAX_REMEMBERED_DELIVERIES: Final = 10_000
-"""Deliveries that are recognised when they come again: those of half an hour, after which a signature is stale, at five a second.
-The ids of events make a delivery a repeat for the evaluator beyond that, and in other processes."""
+"""Deliveries that are recognised when they come again: those of half an hour, after which a
+signature is stale, at five a second. The ids of events make a delivery a repeat for the evaluator
+beyond that, and in other processes.
+"""
 RETRY_SECONDS: Final = 5
 """Pause after which a delivery should come again when it cannot be written, or there is no room."""
 NO_SECRET: Final = secrets.token_bytes(32)
-"""Signs the deliveries to a path without a webhook, so that they are answered as those with a wrong signature are."""
+"""Signs the deliveries to a path without a webhook, so that they are answered as those with a wrong
+signature are.
+"""
 MAX_TENANT_CHARS: Final = 256
 """Longest name in the path of a webhook that is told apart from others."""
 
@@ -363,11 +450,14 @@ _TOLD: Final[Mapping[WebhookOutcome, tuple[str, str]]] = {
     ),
     WebhookOutcome.QUARANTINED: (
         "The body is kept as it came, and the evaluator puts it into quarantine.",
-        "Look for a newer version of callgauge; `callgauge quarantine list` names the record until then.",
+        "Look for a newer version of callgauge; `callgauge quarantine list` names the record until "
+        "then.",
     ),
     WebhookOutcome.TOO_LARGE_TO_KEEP: (
-        "The turns and ElevenLabs' figures are evaluated. The transcript is made from the events, without details of tools.",
-        "Nothing needs to be done for the scores; `callgauge score` reads the whole record from ElevenLabs' API.",
+        "The turns and ElevenLabs' figures are evaluated. The transcript is made from the events, "
+        "without details of tools.",
+        "Nothing needs to be done for the scores; `callgauge score` reads the whole record from "
+        "ElevenLabs' API.",
     ),
     WebhookOutcome.TOO_OLD: (
         "Nothing is written: the evaluator would refuse each event.",
@@ -399,20 +489,29 @@ class WebhookRoute:
         self._instruments = instruments
         self._nobody = Sender("", SenderSettings())
         self._addresses = Addresses()
-        self._has_webhook = any(each.settings.elevenlabs_secret for each in senders.by_tenant.values())
-        # One body at a time, and one of each sender: what waits for the thread is in the room, which is bounded.
+        self._has_webhook = any(
+            each.settings.elevenlabs_secret for each in senders.by_tenant.values()
+        )
+        # One body at a time, and one of each sender: what waits for the thread is in the room,
+        # which is bounded.
         self._reading = ThreadPoolExecutor(1, "webhook")
         self._deliveries: OrderedDict[bytes, asyncio.Future[None]] = OrderedDict()
 
     async def answer(self, request: Request) -> Response:
-        """Answers one delivery. That of a tenant whom nobody knows is answered as one with a wrong signature."""
+        """Answers one delivery. That of a tenant whom nobody knows is answered as one with a wrong
+        signature.
+        """
         if not self._has_webhook:
-            return PlainTextResponse("There is no webhook of ElevenLabs here: set ingest.elevenlabs_secret.\n", 404)
+            return PlainTextResponse(
+                "There is no webhook of ElevenLabs here: set ingest.elevenlabs_secret.\n", 404
+            )
         tenant = request.path_params.get("tenant", "")
         sender = self._senders.by_tenant.get(tenant, self._nobody)
         found = sender.settings.elevenlabs_secret
         secret = NO_SECRET if found is None else found.get_secret_value().encode()
-        headers = [value for name, value in request.headers.raw if name == SIGNATURE_HEADER.encode()]
+        headers = [
+            value for name, value in request.headers.raw if name == SIGNATURE_HEADER.encode()
+        ]
         address = address_of(request)
         try:
             signature = read_signature(b"".join(headers) if len(headers) == 1 else b"")
@@ -421,11 +520,14 @@ class WebhookRoute:
             room = tenant[:MAX_TENANT_CHARS], address
             async with self._bodies.read(request, room, arriving.kept_bytes, arriving.add) as body:
                 arriving.signed.check()
-                # What was dropped is not given back: to read it took as long, and nothing else limits it.
+                # What was dropped is not given back: to read it took as long, and nothing else
+                # limits it.
                 self._addresses.take(address, -len(body.content) - UNSIGNED_REQUEST_BYTES)
                 return await self._taken(body, sender)
         except SignatureError as error:
-            return self._answer(WebhookKind.UNKNOWN, WebhookOutcome(error.fault), _REFUSED_STATUS, str(error))
+            return self._answer(
+                WebhookKind.UNKNOWN, WebhookOutcome(error.fault), _REFUSED_STATUS, str(error)
+            )
         except UnreadBodyError as error:
             return self._answer(WebhookKind.UNKNOWN, WebhookOutcome(error.reason), error.status)
 
@@ -442,26 +544,35 @@ class WebhookRoute:
         if kind is not WebhookKind.TRANSCRIPTION:
             return self._ignored(kind, name, body.total_bytes)
         log.error(
-            "webhook_too_large", bytes=body.total_bytes, expected=f"at most {MAX_BODY_BYTES} bytes",
+            "webhook_too_large",
+            bytes=body.total_bytes,
+            expected=f"at most {MAX_BODY_BYTES} bytes",
             what_happens_now="The call is not measured.",
             what_to_do="Get the record from ElevenLabs' API, and read it with `callgauge score`.",
-        )  # fmt: skip
+        )
         return self._answer(kind, WebhookOutcome.TOO_LARGE)
 
     def _ignored(self, kind: WebhookKind, name: str | None, total_bytes: int) -> Response:
         if name is None:
             log.warning(
-                "webhook_not_as_expected", bytes=total_bytes, expected="a JSON object with a `type`",
-                what_happens_now="Nothing of it is written.", what_to_do="Send ElevenLabs' own webhooks to this address only.",
-            )  # fmt: skip
+                "webhook_not_as_expected",
+                bytes=total_bytes,
+                expected="a JSON object with a `type`",
+                what_happens_now="Nothing of it is written.",
+                what_to_do="Send ElevenLabs' own webhooks to this address only.",
+            )
         return self._answer(kind, WebhookOutcome.IGNORED)
 
     async def _deliver(self, content: bytes, sender: Sender) -> Response:
-        """Writes the records of a call once, also if the same delivery comes twice at the same time."""
+        """Writes the records of a call once, also if the same delivery comes twice at the same
+        time.
+        """
         run = asyncio.get_running_loop().run_in_executor
         async with sender.turn:  # so no sender has more than one body in the thread
             if (wait_seconds := sender.wait_seconds()) > 0:
-                return self._answer(WebhookKind.UNKNOWN, WebhookOutcome.LIMITED, 429, retry_seconds=wait_seconds)
+                return self._answer(
+                    WebhookKind.UNKNOWN, WebhookOutcome.LIMITED, 429, retry_seconds=wait_seconds
+                )
             digest = await run(self._reading, _digest, sender.tenant, content)
             known = self._deliveries.get(digest)
             if known is None:
@@ -492,9 +603,12 @@ class WebhookRoute:
         if delivery.what:
             what_happens_now, what_to_do = _TOLD[delivery.outcome]
             log.error(
-                "webhook_not_as_expected", outcome=delivery.outcome.value, what=delivery.what,
-                what_happens_now=what_happens_now, what_to_do=what_to_do,
-            )  # fmt: skip
+                "webhook_not_as_expected",
+                outcome=delivery.outcome.value,
+                what=delivery.what,
+                what_happens_now=what_happens_now,
+                what_to_do=what_to_do,
+            )
         return self._answer(kind, delivery.outcome)
 
     async def _write_once(self, digest: bytes, records: Sequence[OutgoingRecord]) -> None:
@@ -512,10 +626,17 @@ class WebhookRoute:
             raise
         delivery.set_result(None)
         seconds = time.perf_counter() - began
-        self._instruments.observe("callgauge_ingest_acknowledgement_seconds", ("elevenlabs",), seconds)
+        self._instruments.observe(
+            "callgauge_ingest_acknowledgement_seconds", ("elevenlabs",), seconds
+        )
 
     def _answer(
-        self, kind: WebhookKind, outcome: WebhookOutcome, status: int = 200, text: str = "", retry_seconds: float = 0.0
+        self,
+        kind: WebhookKind,
+        outcome: WebhookOutcome,
+        status: int = 200,
+        text: str = "",
+        retry_seconds: float = 0.0,
     ) -> Response:
         self._instruments.inc("callgauge_ingest_webhooks_total", (kind.value, outcome.value))
         headers = {"retry-after": str(max(1, round(retry_seconds)))} if retry_seconds else {}
@@ -553,13 +674,17 @@ def _digest(tenant: str, content: bytes) -> bytes:
 
 
 def _kind_at_the_beginning(content: bytes) -> tuple[WebhookKind, str | None]:
-    """The kind of a body that is not whole, or no JSON, and its type in ElevenLabs' words; None if it has none."""
+    """The kind of a body that is not whole, or no JSON, and its type in ElevenLabs' words; None if
+    it has none.
+    """
     found = _TYPE.search(content[:SNIFFED_BYTES])
     name = None if found is None else found[1].decode()
     return _KINDS.get(name or "", WebhookKind.UNKNOWN), name
 
 
 def _read(delivery: "asyncio.Future[None]") -> None:
-    """Takes the error of a delivery that came only once, so that it is not reported as forgotten."""
+    """Takes the error of a delivery that came only once, so that it is not reported as
+    forgotten.
+    """
     if not delivery.cancelled():
         delivery.exception()

@@ -1,7 +1,8 @@
-"""Splits JSON into its elements without reading it, and reads an element after its parts were counted. Pure.
+"""Splits JSON into its elements without reading it, and reads an element after its parts were
+counted. Pure.
 
-So one odd element costs itself alone, whatever is odd in it, and nothing that is read keeps others waiting: 4 MB of empty lists take
-seconds and 300 MB.
+So one odd element costs itself alone, whatever is odd in it, and nothing that is read keeps others
+waiting: 4 MB of empty lists take seconds and 300 MB.
 """
 
 import re
@@ -13,19 +14,33 @@ from pydantic_core import from_json
 from consumers.engine.admission import parts_of
 
 MAX_PARTS: Final = 400_000
-"""Most commas and opening brackets of a document that is read at once: the record of three hours. To read them takes 50 ms."""
+"""Most commas and opening brackets of a document that is read at once: the record of three hours.
+To read them takes 50 ms.
+"""
 MAX_ELEMENT_PARTS: Final = 25_000
-"""Most commas and opening brackets of one element: to read and check so many values takes some 20 ms, in which nobody else has a turn."""
+"""Most commas and opening brackets of one element: to read and check so many values takes some 20
+ms, in which nobody else has a turn.
+"""
 MAX_LEAN_PARTS: Final = 50_000
-"""The same of one that is read without what no rule reads of it: twice the entries of a call of two hours with a turn in seven seconds."""
+"""The same of one that is read without what no rule reads of it: twice the entries of a call of two
+hours with a turn in seven seconds.
+"""
 MAX_LEAN_MEMBERS: Final = 10_000
-"""Most members of an object, or elements of an array, among which those are looked for that a rule reads."""
+"""Most members of an object, or elements of an array, among which those are looked for that a rule
+reads.
+"""
 MAX_ELEMENT_BYTES: Final = 2_097_152
-"""Longest element: a record of Kafka has half as many bytes, but a sender may write each letter beyond ASCII in six."""
+"""Longest element: a record of Kafka has half as many bytes, but a sender may write each letter
+beyond ASCII in six.
+"""
 MAX_ELEMENT_DIGITS: Final = 750_000
-"""Most digits of one element: to write so many in numbers of thousands of digits takes 16 ms, and each digit more takes longer."""
+"""Most digits of one element: to write so many in numbers of thousands of digits takes 16 ms, and
+each digit more takes longer.
+"""
 STEPS_A_TURN: Final = 50
-"""Quiet stretches, brackets and commas that are looked at before others may have their turn: 8 ms at most."""
+"""Quiet stretches, brackets and commas that are looked at before others may have their turn: 8 ms
+at most.
+"""
 BYTES_A_TURN: Final = 524_288
 """The same in bytes."""
 _DIGITS: Final = b"0123456789"
@@ -34,8 +49,9 @@ _QUIET: Final = re.compile(rb'(?:[^"\[\]{},]{1,1000}+|"[^"]*+(?:"|\Z)){0,500}+')
 _QUIET_INSIDE: Final = re.compile(
     rb'(?:[^"\[\]{}]{1,1000}+|"[^"]*+(?:"|\Z)|\[' + _FLAT + rb"\]|\{" + _FLAT + rb"\}){0,100}+"
 )
-"""Quiet stretches: what neither ends nor separates values, at the level of the search and inside of a value. Inside, a list or an
-object without others in it is quiet too."""
+"""Quiet stretches: what neither ends nor separates values, at the level of the search and inside of
+a value. Inside, a list or an object without others in it is quiet too.
+"""
 _OPENED: Final = re.compile(rb"[\[{]{1,10000}+")
 _BLANK: Final = re.compile(rb"\s*+")
 _KEY: Final = re.compile(rb'\s*+"([^"]*+)"\s*+:\s*+')
@@ -90,7 +106,9 @@ class Place(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """A comma or a closing bracket that is inside no value after the beginning of a search; -1 closes what is around it."""
+    """A comma or a closing bracket that is inside no value after the beginning of a search; -1
+    closes what is around it.
+    """
 
     sign: bytes
     at: int
@@ -98,7 +116,8 @@ class _Mark(NamedTuple):
 
 
 class JsonText:
-    """Bytes that should be JSON. Only quotes, brackets and commas are looked at: everything else may be wrong.
+    """Bytes that should be JSON. Only quotes, brackets and commas are looked at: everything else
+    may be wrong.
 
     The searches yield None between their steps, so that others may have their turn.
 
@@ -109,8 +128,12 @@ class JsonText:
     def __init__(self, body: bytes) -> None:
         self.place = Place(0, len(body))
         self._body = body
-        self._members: dict[Place, Mapping[bytes, Place]] = {}  # of objects that are looked into more than once
-        self._marked = b""  # the body without escapes, so that a quote ends a text: made with the first search
+        self._members: dict[
+            Place, Mapping[bytes, Place]
+        ] = {}  # of objects that are looked into more than once
+        self._marked = (
+            b""  # the body without escapes, so that a quote ends a text: made with the first search
+        )
 
     def at(self, place: Place) -> bytes:
         """What stands there."""
@@ -184,10 +207,13 @@ class JsonText:
                     break
                 return [] if len(places) == 1 and not self.at(places[0]).strip() else places
             begin = mark.at + 1
-        raise UnsplitError(f"expected `{brackets[1:].decode()}` at the end of what begins at byte {first + 1}")
+        raise UnsplitError(
+            f"expected `{brackets[1:].decode()}` at the end of what begins at byte {first + 1}"
+        )
 
     def members(self, of: Place, most: int) -> Generator[None, None, Mapping[bytes, Place]]:
-        """The places of the values of an object, by their names as they are written. Of a name that comes twice, the last counts.
+        """The places of the values of an object, by their names as they are written. Of a name that
+        comes twice, the last counts.
 
         Raises:
             TooManyError: It has more.
@@ -205,8 +231,8 @@ class JsonText:
 
         Args:
             of: Where it stands.
-            needed: Members of an object, or of the objects in an array, by name: None for one that is kept whole, or what is needed of
-                it.
+            needed: Members of an object, or of the objects in an array, by name: None for one that
+                is kept whole, or what is needed of it.
 
         Raises:
             UnsplitError: It has too many members or elements, or they cannot be told apart.
@@ -230,7 +256,9 @@ class JsonText:
         for name, inside in needed.items():
             member = members.get(name.encode())
             if member is not None:
-                value = self.at(member) if inside is None else (yield from self.only(member, inside))
+                value = (
+                    self.at(member) if inside is None else (yield from self.only(member, inside))
+                )
                 kept.append(b'"%s":%s' % (name.encode(), value))
         return b"{" + b",".join(kept) + b"}"
 

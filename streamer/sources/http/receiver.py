@@ -1,4 +1,6 @@
-"""Receiving events over HTTP within bounds, by tenant: the routes, whatever server has them and whatever they are written to."""
+"""Receiving events over HTTP within bounds, by tenant: the routes, whatever server has them and
+whatever they are written to.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,7 +20,9 @@ from streamer.sources.http.traces import posted_spans
 from streamer.sources.outgoing import WritesRecords
 
 BOUNDS: Final = ConnectionBounds(request_seconds=30.0, answer_seconds=45.0, most_connections=1_024)
-"""Bots keep a connection between their batches. An answer waits for the body and for the log, each with a deadline of its own."""
+"""Bots keep a connection between their batches. An answer waits for the body and for the log, each
+with a deadline of its own.
+"""
 EVENTS_PATH: Final = "/events"
 TRACES_PATH: Final = "/v1/traces"
 WEBHOOK_PATH: Final = "/webhooks/elevenlabs"
@@ -54,7 +58,9 @@ class Receiver:
         batches = Batches(senders, limits, redactor, wall_clock_ms)
         events = EventsRoute(senders, batches, of_events, writer, instruments)
         traces = EventsRoute(senders, batches, of_events, writer, instruments, posted_spans)
-        self._webhook = webhook = WebhookRoute(senders, of_webhooks, writer, instruments, limits, wall_clock_ms)
+        self._webhook = webhook = WebhookRoute(
+            senders, of_webhooks, writer, instruments, limits, wall_clock_ms
+        )
         self.routes: Sequence[BaseRoute] = [
             Route(EVENTS_PATH, events.answer, methods=["POST"]),
             Route(TRACES_PATH, traces.answer, methods=["POST"]),
@@ -63,7 +69,8 @@ class Receiver:
         ]
         self.tenants = [tenant for tenant in senders.by_tenant if tenant]
         instruments.read_gauge(
-            "callgauge_ingest_pending_bytes", lambda: {(): of_events.pending_bytes + of_webhooks.pending_bytes}
+            "callgauge_ingest_pending_bytes",
+            lambda: {(): of_events.pending_bytes + of_webhooks.pending_bytes},
         )
 
     def close(self) -> None:

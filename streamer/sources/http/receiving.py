@@ -16,29 +16,37 @@ from schemas.wire import MAX_NAME_CHARS
 from streamer.settings.all_settings import SenderSettings
 from streamer.sources.http.body import MAX_EVENTS
 
-# Bodies of requests, read within bounds: of one body, of all bodies in memory at a time, of those of one sender, and of time.
+# Bodies of requests, read within bounds: of one body, of all bodies in memory at a time, of those
+# of one sender, and of time.
 
 BODY_SECONDS: Final = 20.0
 """How long a body may take. A megabyte over a slow line (1 Mbit/s) takes 8 s."""
 MAX_PENDING_BYTES: Final = 67_108_864
-"""Bytes of all bodies of a room that are in memory at a time. Beyond them a body that is not finished yet is ended: the oldest one of
-the sender that holds most."""
+"""Bytes of all bodies of a room that are in memory at a time. Beyond them a body that is not
+finished yet is ended: the oldest one of the sender that holds most.
+"""
 MAX_PENDING_BYTES_A_SENDER: Final = MAX_PENDING_BYTES // 2
-"""The same for one sender, so that its finished bodies, which nothing ends while Kafka is slow, leave room for others."""
+"""The same for one sender, so that its finished bodies, which nothing ends while Kafka is slow,
+leave room for others.
+"""
 MAX_DRAINED_BYTES: Final = 134_217_728
-"""Bytes of one body that are read and dropped. A client that is cut while it still sends sees no answer; an hour of recorded
-sound in base64 has 80 MB."""
+"""Bytes of one body that are read and dropped. A client that is cut while it still sends sees no
+answer; an hour of recorded sound in base64 has 80 MB.
+"""
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _GZIP_OVERHEAD_BYTES: Final = 65_536
-"""How much longer than its content a body in gzip may be: content that cannot be compressed gets a few bytes for each 16 kB."""
+"""How much longer than its content a body in gzip may be: content that cannot be compressed gets a
+few bytes for each 16 kB.
+"""
 
 
 class UnreadBodyError(Exception):
     """A body that was not read to its end; nothing of it is kept.
 
     Attributes:
-        reason: `busy` if it was ended because too many bodies are in memory, `too_slow` if it did not arrive in time, `gone` if the
-            client went away before its end, or sends without one. Metrics call it so too.
+        reason: `busy` if it was ended because too many bodies are in memory, `too_slow` if it did
+            not arrive in time, `gone` if the client went away before its end, or sends without one.
+            Metrics call it so too.
         arrived_bytes: Bytes that arrived, for the rate of the sender.
     """
 
@@ -53,7 +61,8 @@ class BrokenGzipError(ValueError):
     """A body that is not gzip, ends too early, or goes on after its end.
 
     Attributes:
-        read_bytes: Bytes that arrived, or that they became if these are more, for the rate of the sender.
+        read_bytes: Bytes that arrived, or that they became if these are more, for the rate of the
+            sender.
     """
 
     def __init__(self, error: zlib.error, read_bytes: int) -> None:
@@ -112,16 +121,18 @@ class Bodies:
         *,
         unzips_to: int | None = None,
     ) -> AsyncIterator[Body]:
-        """Reads a body to its end, and gives its room back afterwards. Of one that is too large, the beginning is kept.
+        """Reads a body to its end, and gives its room back afterwards. Of one that is too large,
+        the beginning is kept.
 
         Args:
             request: The request.
             sender: Whose it is: each has its share of the room.
-            most_bytes: Returns how many bytes are kept, from the beginning of the body as far as it is known.
-            on_piece: Called with each piece, in order, also with those that are dropped. Returns the pause before the next one in
-                seconds.
-            unzips_to: Most bytes that a body in gzip becomes: what is beyond them is dropped without becoming anything. None for
-                a body that is not compressed.
+            most_bytes: Returns how many bytes are kept, from the beginning of the body as far as it
+                is known.
+            on_piece: Called with each piece, in order, also with those that are dropped. Returns
+                the pause before the next one in seconds.
+            unzips_to: Most bytes that a body in gzip becomes: what is beyond them is dropped
+                without becoming anything. None for a body that is not compressed.
 
         Raises:
             UnreadBodyError: It was not read to its end.
@@ -142,7 +153,9 @@ class Bodies:
                         pause_seconds = 0.0 if on_piece is None else on_piece(piece)
                         content = piece if unzipping is None else unzipping.add(piece)
                         total_bytes += len(content)
-                        if total_bytes == len(body.kept) + len(content):  # nothing was dropped so far
+                        if total_bytes == len(body.kept) + len(
+                            content
+                        ):  # nothing was dropped so far
                             self._keep(body, content, most_bytes)
                         if pause_seconds > 0:
                             await asyncio.sleep(pause_seconds)
@@ -166,7 +179,9 @@ class Bodies:
                 self._unfinished.pop(body, None)
                 self._drop(body)
 
-    def _keep(self, body: _Arriving, content: bytes, most_bytes: Callable[[bytearray], int]) -> None:
+    def _keep(
+        self, body: _Arriving, content: bytes, most_bytes: Callable[[bytearray], int]
+    ) -> None:
         before = len(body.kept)
         body.kept += content
         del body.kept[most_bytes(body.kept) :]
@@ -175,10 +190,17 @@ class Bodies:
         while self._held[body.sender] > MAX_PENDING_BYTES_A_SENDER:
             self._end_one_of(body.sender)
         while self.pending_bytes > MAX_PENDING_BYTES:
-            self._end_one_of(max((each.sender for each in self._unfinished if each.kept), key=self._held.__getitem__))
+            self._end_one_of(
+                max(
+                    (each.sender for each in self._unfinished if each.kept),
+                    key=self._held.__getitem__,
+                )
+            )
 
     def _end_one_of(self, sender: Hashable) -> None:
-        """Ends the unfinished body of this sender that takes room for the longest time: a whole one arrives in a second."""
+        """Ends the unfinished body of this sender that takes room for the longest time: a whole one
+        arrives in a second.
+        """
         oldest = next(each for each in self._unfinished if each.sender == sender and each.kept)
         self._drop(oldest)
         oldest.end()
@@ -230,7 +252,8 @@ class _Unzipping:
             raise zlib.error("it ends too early")
 
 
-# Addresses of clients that send bodies before anything says whose they are: the signature of a webhook is that of its whole body.
+# Addresses of clients that send bodies before anything says whose they are: the signature of a
+# webhook is that of its whole body.
 
 UNSIGNED_BYTES_PER_SECOND: Final = 16_777_216
 """Bytes a second of one address that are read at full speed: three hundredths of a processor."""
@@ -239,10 +262,13 @@ UNSIGNED_BURST_BYTES: Final = 2 * UNSIGNED_BYTES_PER_SECOND
 UNSIGNED_REQUEST_BYTES: Final = 131_072
 """A request costs an address as much as so many bytes."""
 MAX_PAUSE_SECONDS: Final = 1.0
-"""Longest pause before the next piece of a body, some 64 kB: so a record of usual size arrives in time, whatever others send through
-the same proxy."""
+"""Longest pause before the next piece of a body, some 64 kB: so a record of usual size arrives in
+time, whatever others send through the same proxy.
+"""
 MAX_ADDRESSES: Final = 10_000
-"""Addresses that are remembered, 3 MB; the one that sent nothing for the longest time is forgotten."""
+"""Addresses that are remembered, 3 MB; the one that sent nothing for the longest time
+is forgotten.
+"""
 _SHARED_BITS: Final = 64
 """Bits of an address of IPv6 that all addresses of one network have."""
 
@@ -252,14 +278,20 @@ class Addresses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # bytes, and the time of it
+        self._left: OrderedDict[str, tuple[float, float]] = (
+            OrderedDict()
+        )  # bytes, and the time of it
 
     def take(self, address: str, sent_bytes: int) -> float:
         """Takes what the address sent; returns the pause before its next piece in seconds."""
         now = self._clock()
         left, at = self._left.pop(address, (float(UNSIGNED_BURST_BYTES), now))
-        left = min(float(UNSIGNED_BURST_BYTES), left + (now - at) * UNSIGNED_BYTES_PER_SECOND) - sent_bytes
-        # A debt beyond the longest pause would last, and slow down those who come through the same proxy.
+        left = (
+            min(float(UNSIGNED_BURST_BYTES), left + (now - at) * UNSIGNED_BYTES_PER_SECOND)
+            - sent_bytes
+        )
+        # A debt beyond the longest pause would last, and slow down those who come through the same
+        # proxy.
         left = max(left, -MAX_PAUSE_SECONDS * UNSIGNED_BYTES_PER_SECOND)
         self._left[address] = left, now
         if len(self._left) > MAX_ADDRESSES:
@@ -268,7 +300,9 @@ class Addresses:
 
 
 def address_of(request: Request) -> str:
-    """The address of the client; of IPv6, its network, because one client has all addresses in it."""
+    """The address of the client; of IPv6, its network, because one client has all
+    addresses in it.
+    """
     host = "" if request.client is None else request.client.host
     try:
         address = ipaddress.ip_address(host)
@@ -279,24 +313,33 @@ def address_of(request: Request) -> str:
     return str(ipaddress.IPv6Network((address.packed, _SHARED_BITS), strict=False))
 
 
-# The senders that may post: their tokens, how much each may send, and which conversations are theirs.
+# The senders that may post: their tokens, how much each may send, and which conversations are
+# theirs.
 
 BYTES_AN_EVENT: Final = 419
-"""A body of which something is refused is charged to the rate of its sender as one event for so many bytes: it took as long to read."""
+"""A body of which something is refused is charged to the rate of its sender as one event for so
+many bytes: it took as long to read.
+"""
 BYTES_LEFT_OUT_AN_EVENT: Final = 4_096
-"""The same of a body of which no rule reads anything: most of it is skipped, which takes a tenth of the time. Frameworks that repeat the
-whole call send a megabyte a second of it in a long call.
+"""The same of a body of which no rule reads anything: most of it is skipped, which takes a tenth of
+the time. Frameworks that repeat the whole call send a megabyte a second of it in a long call.
 """
 MAX_CHARGED_EVENTS: Final = 2 * MAX_EVENTS
 """Most events that a body is charged as for its size: the largest body of events."""
 BURST_SECONDS: Final = 10.0
-"""A sender may send so many seconds' worth of events at once, for example after its network was away."""
+"""A sender may send so many seconds' worth of events at once, for example after its network was
+away.
+"""
 NEW_CALL_EVENTS: Final = 20
-"""A conversation that is new to this process costs its sender as much as so many events, because to open, close and publish it takes as
-long as fifty. A call has some 2.5 events a second, so after a restart all running calls of a sender that sends at its rate cost
-eight seconds of it, less than its burst."""
+"""A conversation that is new to this process costs its sender as much as so many events, because to
+open, close and publish it takes as long as fifty. A call has some 2.5 events a second, so after a
+restart all running calls of a sender that sends at its rate cost eight seconds of it, less than its
+burst.
+"""
 MAX_REMEMBERED_CALLS: Final = 100_000
-"""Conversations of which this process remembers the sender: some hours of a busy installation, 20 MB."""
+"""Conversations of which this process remembers the sender: some hours of a busy installation, 20
+MB.
+"""
 
 
 def key_of(conversation_id: object) -> bytes | None:
@@ -322,8 +365,8 @@ class Sender:
         tenant: Name of the tenant; empty for everybody.
         settings: Its rights and limits.
         calls: Keys of its conversations, the newest last.
-        turn: Held while a body of the sender is read as events: one at a time, so that its rate is known before the next one, and no
-            other sender waits for more than one body of this one.
+        turn: Held while a body of the sender is read as events: one at a time, so that its rate is
+            known before the next one, and no other sender waits for more than one body of this one.
     """
 
     def __init__(self, tenant: str, settings: SenderSettings) -> None:
@@ -339,16 +382,22 @@ class Sender:
     def wait_seconds(self) -> float:
         """How long the sender has to wait before it may send again; 0 if it may send now."""
         now = time.monotonic()
-        self._left = min(self._most, self._left + (now - self._at) * self.settings.events_per_second)
+        self._left = min(
+            self._most, self._left + (now - self._at) * self.settings.events_per_second
+        )
         self._at = now
         return 0.0 if self._left > 0 else 1 - self._left / self.settings.events_per_second
 
     def take(self, events: int) -> None:
-        """Takes events from the allowance. It may fall below 0: a batch is never cut, and the next one waits."""
+        """Takes events from the allowance. It may fall below 0: a batch is never cut, and the next
+        one waits.
+        """
         self._left -= events
 
     def take_body(self, total_bytes: int, events: int = 0) -> None:
-        """Takes for a body of which something is refused: by its size, and at least so many events."""
+        """Takes for a body of which something is refused: by its size, and at least so
+        many events.
+        """
         self.take(max(events, min(MAX_CHARGED_EVENTS, 1 + total_bytes // BYTES_AN_EVENT)))
 
 
@@ -357,8 +406,8 @@ TURN_SECONDS: Final = 0.01
 
 
 class Turn:
-    """The turn of one body: while one is read and checked, no other one is. So bodies that are read at the same time share the loop in
-    turns, and the loop is nobody's for longer than one of them.
+    """The turn of one body: while one is read and checked, no other one is. So bodies that are read
+    at the same time share the loop in turns, and the loop is nobody's for longer than one of them.
     """
 
     def __init__(self, of_all: asyncio.Lock) -> None:
@@ -413,10 +462,11 @@ class Senders:
         return self._has_tenants and self._owners.get(key, sender) is not sender
 
     def claim(self, sender: Sender, key: bytes) -> None:
-        """Makes a conversation the sender's, with the first event of it that is accepted. It must not be another tenant's.
+        """Makes a conversation the sender's, with the first event of it that is accepted. It must
+        not be another tenant's.
 
-        A new one costs the sender `NEW_CALL_EVENTS`. When there are too many, the tenant with the most forgets its oldest, so that no
-        tenant makes us forget another one's.
+        A new one costs the sender `NEW_CALL_EVENTS`. When there are too many, the tenant with the
+        most forgets its oldest, so that no tenant makes us forget another one's.
         """
         if key not in sender.calls:
             sender.take(NEW_CALL_EVENTS)

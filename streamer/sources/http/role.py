@@ -56,16 +56,24 @@ class IngestRole:
         """
         if not settings.is_on:
             raise SetupError(
-                "Ingest: nobody may send anything, so it does not start: there is neither a token for POST /events nor a secret "
-                "of ElevenLabs' webhook. Set CALLGAUGE_INGEST__TOKEN, CALLGAUGE_INGEST__ELEVENLABS_SECRET, or both."
+                "Ingest: nobody may send anything, so it does not start: there is neither a token "
+                "for POST /events nor a secret "
+                "of ElevenLabs' webhook. Set CALLGAUGE_INGEST__TOKEN, "
+                "CALLGAUGE_INGEST__ELEVENLABS_SECRET, or both."
             )
         self.ready = asyncio.Event()
         self._writer = AcknowledgedWriter(kafka, "ingest")
         self._receiver = Receiver(settings, limits, self._writer, instruments, redactor)
         self._listener = HttpListener(
-            settings.host, settings.port, self._receiver.routes, partial(_count, instruments), bounds=BOUNDS,
-            without_it="Events cannot be received", names=names, stop_seconds=STOP_SECONDS,
-        )  # fmt: skip
+            settings.host,
+            settings.port,
+            self._receiver.routes,
+            partial(_count, instruments),
+            bounds=BOUNDS,
+            without_it="Events cannot be received",
+            names=names,
+            stop_seconds=STOP_SECONDS,
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Listens until `stop` is set; then finishes the requests in progress.
@@ -75,12 +83,16 @@ class IngestRole:
             KafkaUnreachableError: No broker answers.
             ProducerBrokenError: Records cannot be written any more.
         """
-        tune_python()  # a large batch is a hundred thousand objects, and a search among them keeps everybody waiting
+        # a large batch is a hundred thousand objects, and a search among them keeps everybody
+        # waiting
+        tune_python()
         await self._writer.start()
         try:
             await self._listener.start()
             self.ready.set()
-            log.info("ingest_listens", address=self._listener.address, tenants=self._receiver.tenants)
+            log.info(
+                "ingest_listens", address=self._listener.address, tenants=self._receiver.tenants
+            )
             await first_of(stop.wait(), self._writer.broken.wait())
             if self._writer.broken.is_set():
                 raise self._writer.failure()
@@ -91,12 +103,16 @@ class IngestRole:
             self._receiver.close()
 
     def problems(self) -> Sequence[str]:
-        """The reason why it receives nothing now, for `/readyz`. Requests are tried nevertheless, and end it."""
+        """The reason why it receives nothing now, for `/readyz`. Requests are tried nevertheless,
+        and end it.
+        """
         away = "ingest: Kafka did not acknowledge the last records; senders get 503"
         return (away,) if self.ready.is_set() and self._writer.is_away else ()
 
     def stalled(self) -> Sequence[str]:
-        """No fault of this role needs a new process: a broken producer is made anew with the role."""
+        """No fault of this role needs a new process: a broken producer is made anew
+        with the role.
+        """
         return ()
 
 

@@ -1,7 +1,9 @@
-"""`POST /v1/traces`: spans of a voice agent by OTLP/HTTP, as LiveKit's agents and pipecat's bots name theirs, and `gen_ai.*`.
+"""`POST /v1/traces`: spans of a voice agent by OTLP/HTTP, as LiveKit's agents and pipecat's bots
+name theirs, and `gen_ai.*`.
 
-A span comes when it is over, some seconds after it began. So a call that is told by spans has no dead air while it runs, and all its
-other values. The conversation id is `trace-` and the id of the trace: no other id is in every span. Pure.
+A span comes when it is over, some seconds after it began. So a call that is told by spans has no
+dead air while it runs, and all its other values. The conversation id is `trace-` and the id of the
+trace: no other id is in every span. Pure.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -27,29 +29,38 @@ RESOURCES: Final = b"resourceSpans"
 RESOURCE: Final = b"resource"
 SCOPES: Final = b"scopeSpans"
 SPANS: Final = b"spans"
-"""The parts of an export request in JSON that are read. The arrays are each in the elements of the one before."""
+"""The parts of an export request in JSON that are read. The arrays are each in the elements of the
+one before.
+"""
 MAX_MEMBERS: Final = 100
 """Most members of the objects around the spans; each has three."""
 CE_SOURCE: Final = "otlp"
 
 
-def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) -> Iterator[Posted | None]:
-    """Reads the spans of a request as events of their calls, after they were told apart. One that cannot be read is refused alone.
+def posted_spans(
+    body: bytes, content_type: str, _headers: Mapping[str, str]
+) -> Iterator[Posted | None]:
+    """Reads the spans of a request as events of their calls, after they were told apart. One that
+    cannot be read is refused alone.
 
     Args:
         body: The body of an export request, in protobuf or JSON.
         content_type: The value of the header.
 
     Yields:
-        The events of each span, with ids that are the same when it is sent again; `LEFT_OUT` for a span that no rule reads; None
-        between parts of the request, so that others may have their turn.
+        The events of each span, with ids that are the same when it is sent again; `LEFT_OUT` for a
+        span that no rule reads; None between parts of the request, so that others may have their
+        turn.
 
     Raises:
-        UnreadableBodyError: No spans can be told apart in it, or too many. That is known before the first event is yielded.
+        UnreadableBodyError: No spans can be told apart in it, or too many. That is known before the
+            first event is yielded.
     """
     is_protobuf = content_type.partition(";")[0].strip().lower() == PROTOBUF
     try:
-        spans = yield from (spans_in_protobuf(body, MAX_EVENTS) if is_protobuf else _in_json(JsonText(body)))
+        spans = yield from (
+            spans_in_protobuf(body, MAX_EVENTS) if is_protobuf else _in_json(JsonText(body))
+        )
     except (UnreadableSpansError, UnsplitError) as error:
         raise UnreadableBodyError(f"the body is no export request of traces: {error}") from None
     begun: set[str] = set()
@@ -62,7 +73,11 @@ def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) ->
             continue
         events = list(events_of(span, begun))
         for event_id, event in events:
-            attributes = {"id": event_id, "source": CE_SOURCE, "subject": CALL.format(span.trace_id)}
+            attributes = {
+                "id": event_id,
+                "source": CE_SOURCE,
+                "subject": CALL.format(span.trace_id),
+            }
             yield Posted(place, event, attributes)
         if not events:
             yield Posted(place, LEFT_OUT)
@@ -79,8 +94,14 @@ def _in_json(text: JsonText) -> Generator[None, None, list[Reader]]:
         yield None
         try:
             resource = yield from text.members(of, MAX_MEMBERS)
-            producer = _producer(text.at(resource[RESOURCE])) if RESOURCE in resource else Producer()
-            found = (yield from text.elements(resource[SCOPES], b"[]", MAX_EVENTS)) if SCOPES in resource else []
+            producer = (
+                _producer(text.at(resource[RESOURCE])) if RESOURCE in resource else Producer()
+            )
+            found = (
+                (yield from text.elements(resource[SCOPES], b"[]", MAX_EVENTS))
+                if SCOPES in resource
+                else []
+            )
         except UnsplitError as error:
             readers.append(unreadable(error))
             continue
@@ -94,10 +115,14 @@ def _in_json(text: JsonText) -> Generator[None, None, list[Reader]]:
     return readers
 
 
-def _in_scope(text: JsonText, place: Place, producer: Producer) -> Generator[None, None, list[Reader]]:
+def _in_scope(
+    text: JsonText, place: Place, producer: Producer
+) -> Generator[None, None, list[Reader]]:
     try:
         scope = yield from text.members(place, MAX_MEMBERS)
-        spans = (yield from text.elements(scope[SPANS], b"[]", MAX_EVENTS)) if SPANS in scope else []
+        spans = (
+            (yield from text.elements(scope[SPANS], b"[]", MAX_EVENTS)) if SPANS in scope else []
+        )
     except TooManyError:
         raise
     except UnsplitError as error:

@@ -22,7 +22,9 @@ from streamer.sources.simulator.profile import (
 )
 
 CallKind = Literal["phone", "cascade", "audio_llm", "s2s"]
-"""`phone`: a real line, no simulated caller, pipecat's own records. The others: EVA's three sources and pipelines."""
+"""`phone`: a real line, no simulated caller, pipecat's own records. The others: EVA's three sources
+and pipelines.
+"""
 
 SIMULATED_KINDS: Final[tuple[CallKind, ...]] = ("cascade", "audio_llm", "s2s")
 _SIMULATOR_ONLY: Final = frozenset({"missing_audio_end", "late_audio_end"})
@@ -77,7 +79,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The user speaks (None: stays silent), the assistant decides that it heard everything, and answers in steps."""
+    """The user speaks (None: stays silent), the assistant decides that it heard everything, and
+    answers in steps.
+    """
 
     user: Speech | None
     heard_ms: int
@@ -101,20 +105,29 @@ class CallPlan:
 
 
 def plan_call(
-    rng: random.Random, *, conversation_id: str, start_ms: int, kind: CallKind, profile_of: ProfileOf,
+    rng: random.Random,
+    *,
+    conversation_id: str,
+    start_ms: int,
+    kind: CallKind,
+    profile_of: ProfileOf,
     domains: Sequence[Domain] = DOMAINS,
-) -> CallPlan:  # fmt: skip
+) -> CallPlan:
     """Draws one call of one of these domains."""
     domain = rng.choice(domains)
     weights = profile_of(domain.agent, start_ms).endings
-    (ended_reason,) = rng.choices(("goodbye", "timeout", "inactivity_timeout", "error"), weights=weights)
+    (ended_reason,) = rng.choices(
+        ("goodbye", "timeout", "inactivity_timeout", "error"), weights=weights
+    )
     return _Planner(rng, domain, kind, start_ms, profile_of).plan(conversation_id, ended_reason)
 
 
 class _Planner:
     """Walks through one call's exchanges, keeping the turns so far."""
 
-    def __init__(self, rng: random.Random, domain: Domain, kind: CallKind, start_ms: int, of: ProfileOf) -> None:
+    def __init__(
+        self, rng: random.Random, domain: Domain, kind: CallKind, start_ms: int, of: ProfileOf
+    ) -> None:
         self._rng = rng
         self._profile_of = of
         self._domain = domain
@@ -138,8 +151,14 @@ class _Planner:
             self._take_turn(self._domain.farewell, "")
         elif ended_reason == "error":  # the agent breaks down while the user waits for an answer
             self._turns[-1] = replace(self._turns[-1], steps=())
-            features = {*features - ({self._turns[-1].awkward} & _IN_THE_ANSWER), "unanswered", "dead_air"}
-        waited_ms = self._between(400, 1500) if ended_reason == "goodbye" else self._between(8_000, 15_000)
+            features = {
+                *features - ({self._turns[-1].awkward} & _IN_THE_ANSWER),
+                "unanswered",
+                "dead_air",
+            }
+        waited_ms = (
+            self._between(400, 1500) if ended_reason == "goodbye" else self._between(8_000, 15_000)
+        )
         return CallPlan(
             kind=self._kind,
             conversation_id=conversation_id,
@@ -157,12 +176,16 @@ class _Planner:
         return self._profile_of(self._domain.agent, self._last_sound_ms())
 
     def _exchanges(self) -> tuple[Exchange, ...]:
-        """Draws how far the caller gets. Who is not answered or not understood says no new thing."""
+        """Draws how far the caller gets. Who is not answered or not understood says no
+        new thing.
+        """
         planned = self._domain.exchanges[: self._rng.randint(3, len(self._domain.exchanges))]
         if self._profile.is_mute:
             return (planned[0], *(Exchange(text, "") for text in HELLO))
         if self._profile.is_confused:
-            return tuple(Exchange(exchange.user, CONFUSED) for exchange in planned for _ in range(2))
+            return tuple(
+                Exchange(exchange.user, CONFUSED) for exchange in planned for _ in range(2)
+            )
         if self._profile.most_exchanges is not None:
             return planned[: self._rng.randint(1, self._profile.most_exchanges)]
         return planned
@@ -187,10 +210,14 @@ class _Planner:
     def _greet(self) -> None:
         speech = self._speech(self._domain.greeting, self._start_ms + self._between(700, 1400))
         asked_ms, decided_ms = speech.start_ms - 500, speech.start_ms - 350
-        self._turns.append(Turn(user=None, heard_ms=asked_ms, steps=(Step(asked_ms, decided_ms, speech),)))
+        self._turns.append(
+            Turn(user=None, heard_ms=asked_ms, steps=(Step(asked_ms, decided_ms, speech),))
+        )
 
     def _stay_silent(self) -> None:
-        """Plans a user who does not answer; after 12 s the assistant asks whether anybody is there."""
+        """Plans a user who does not answer; after 12 s the assistant asks whether
+        anybody is there.
+        """
         heard_ms = self._last_sound_ms() + 12_000
         decided_ms = heard_ms + self._between(400, 900)
         speech = self._speech(self._rng.choice(NUDGES), decided_ms + self._between(180, 400))
@@ -199,35 +226,53 @@ class _Planner:
 
     def _take_turn(self, exchange: Exchange, awkward: str) -> None:
         is_asking_again = not self._turns[-1].steps
-        start_ms = self._last_sound_ms() + (self._between(*_PATIENCE_MS) if is_asking_again else self._reaction_ms())
+        start_ms = self._last_sound_ms() + (
+            self._between(*_PATIENCE_MS) if is_asking_again else self._reaction_ms()
+        )
         awkward = self._own_trouble(exchange, awkward)
         noise = None
         if awkward == "user_barge_in":
             start_ms = self._cut_last_answer()
         elif awkward == "empty_session":
-            noise = Speech(self._rng.choice(NOISES), "", start_ms, start_ms + self._between(300, 700))
+            noise = Speech(
+                self._rng.choice(NOISES), "", start_ms, start_ms + self._between(300, 700)
+            )
             start_ms = noise.end_ms + self._between(900, 1800)
         user = self._speech(exchange.user, start_ms)
         if awkward == "assistant_interruption":
             heard_ms = user.end_ms - self._between(1500, 2100)  # a pause taken for the end
-            steps: tuple[Step, ...] = (self._answer(heard_ms, heard_ms + self._between(150, 350), exchange.assistant),)
+            steps: tuple[Step, ...] = (
+                self._answer(heard_ms, heard_ms + self._between(150, 350), exchange.assistant),
+            )
         else:
             heard_ms = user.end_ms + self._between(*self._profile.heard_ms)
-            steps = () if self._profile.is_mute else self._steps(exchange, awkward, user.end_ms, heard_ms)
+            steps = (
+                ()
+                if self._profile.is_mute
+                else self._steps(exchange, awkward, user.end_ms, heard_ms)
+            )
         self._turns.append(Turn(user, heard_ms, steps, noise, awkward))
 
     def _own_trouble(self, exchange: Exchange, awkward: str) -> str:
-        """Returns the awkward thing of a turn: the drawn one, or one that the profile has in any turn."""
+        """Returns the awkward thing of a turn: the drawn one, or one that the profile has in any
+        turn.
+        """
         profile = self._profile
         if profile.is_mute or not self._turns[-1].steps:
             return ""
-        if not awkward and profile.talks_over and can_happen("assistant_interruption", exchange, ""):
+        if (
+            not awkward
+            and profile.talks_over
+            and can_happen("assistant_interruption", exchange, "")
+        ):
             return "assistant_interruption"
         if not awkward and profile.silent_turns and can_happen("dead_air", exchange, ""):
             return "dead_air" if self._rng.random() < profile.silent_turns else ""
         return awkward
 
-    def _steps(self, exchange: Exchange, awkward: str, user_end_ms: int, heard_ms: int) -> tuple[Step, ...]:
+    def _steps(
+        self, exchange: Exchange, awkward: str, user_end_ms: int, heard_ms: int
+    ) -> tuple[Step, ...]:
         decided_ms = heard_ms + self._between(*self._profile.model_ms)
         if awkward == "slow_answer":
             decided_ms = user_end_ms + self._between(1800, 2500)
@@ -238,28 +283,51 @@ class _Planner:
         text = exchange.assistant
         steps: list[Step] = []
         if awkward == "tool_error":
-            failed = self._run(exchange.tool, decided_ms + 4, self._between(*self._profile.tool_ms), error=True)
+            failed = self._run(
+                exchange.tool, decided_ms + 4, self._between(*self._profile.tool_ms), error=True
+            )
             steps.append(Step(heard_ms, decided_ms, tool=failed))
-            heard_ms, decided_ms = failed.answered_ms, failed.answered_ms + self._between(*self._profile.again_ms)
+            heard_ms, decided_ms = (
+                failed.answered_ms,
+                failed.answered_ms + self._between(*self._profile.again_ms),
+            )
             text = f"{APOLOGY} {text}"
-        duration_ms = self._between(4000, 9000) if awkward == "slow_tool" else self._between(*self._profile.tool_ms)
+        duration_ms = (
+            self._between(4000, 9000)
+            if awkward == "slow_tool"
+            else self._between(*self._profile.tool_ms)
+        )
         run = self._run(exchange.tool, decided_ms + 4, duration_ms, error=self._profile.tools_fail)
         filler = None
         if awkward == "slow_tool" and self._rng.random() < 0.5:
             filler = self._speech(self._rng.choice(FILLERS), decided_ms + self._between(180, 400))
         steps.append(Step(heard_ms, decided_ms, filler, run))
-        last = self._answer(run.answered_ms, run.answered_ms + self._between(*self._profile.after_tool_ms), text)
-        if filler is not None and last.speech is not None and last.speech.start_ms < filler.end_ms + 200:
+        last = self._answer(
+            run.answered_ms, run.answered_ms + self._between(*self._profile.after_tool_ms), text
+        )
+        if (
+            filler is not None
+            and last.speech is not None
+            and last.speech.start_ms < filler.end_ms + 200
+        ):
             last = replace(last, speech=self._speech(text, filler.end_ms + 200))
         return (*steps, last)
 
     def _answer(self, asked_ms: int, decided_ms: int, text: str) -> Step:
-        return Step(asked_ms, decided_ms, self._speech(text, decided_ms + self._between(*self._profile.voice_ms)))
+        return Step(
+            asked_ms,
+            decided_ms,
+            self._speech(text, decided_ms + self._between(*self._profile.voice_ms)),
+        )
 
     def _run(self, script: ToolScript, called_ms: int, duration_ms: int, *, error: bool) -> ToolRun:
         response: Mapping[str, Any] = script.response
         if error:
-            response = {"status": "error", "error_type": "not_found", "message": f"{script.name} found nothing"}
+            response = {
+                "status": "error",
+                "error_type": "not_found",
+                "message": f"{script.name} found nothing",
+            }
         return ToolRun(script.name, script.parameters, response, called_ms, called_ms + duration_ms)
 
     def _speech(self, text: str, start_ms: int) -> Speech:
@@ -267,7 +335,9 @@ class _Planner:
         return Speech(text, text, start_ms, start_ms + 250 + round(words * self._ms_per_word))
 
     def _cut_last_answer(self) -> int:
-        """Cuts the last speech of the assistant off; returns the time at which the user interrupted."""
+        """Cuts the last speech of the assistant off; returns the time at which the user
+        interrupted.
+        """
         turn = self._turns[-1]
         step = turn.steps[-1]
         if step.speech is None:
@@ -283,7 +353,9 @@ class _Planner:
         return barge_in_ms
 
     def _last_sound_ms(self) -> int:
-        ends_ms = [step.speech.end_ms for turn in self._turns[-1:] for step in turn.steps if step.speech]
+        ends_ms = [
+            step.speech.end_ms for turn in self._turns[-1:] for step in turn.steps if step.speech
+        ]
         ends_ms += [turn.user.end_ms for turn in self._turns[-1:] if turn.user]
         return max(ends_ms, default=self._start_ms)
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-# Profiles of simulated agents: how fast each step of an answer is, and how often something goes wrong.
+# Profiles of simulated agents: how fast each step of an answer is, and how often something goes
+# wrong.
 
 ProfileName = Literal["healthy", "awkward"]
 Range = tuple[int, int]
@@ -28,12 +29,15 @@ class Profile:
         silent_turns: Probability per turn without a tool that it has dead air.
         late: Probability that an event arrives late.
         repeated: Probability that a record is sent twice.
-        is_mute: Whether nobody ever answers; callers ask twice whether anybody is there, then hang up.
-        talks_over: Whether the agent starts before its caller has finished, wherever a text is long enough.
+        is_mute: Whether nobody ever answers; callers ask twice whether anybody is there, then hang
+            up.
+        talks_over: Whether the agent starts before its caller has finished, wherever a text is long
+            enough.
         tools_fail: Whether no tool works.
         is_confused: Whether the agent understands nothing and asks the caller to repeat everything.
         sends_audit: Whether the framework of the agent sends its audit log.
-        most_exchanges: After how many exchanges callers hang up at the latest, without a farewell; None for the whole call.
+        most_exchanges: After how many exchanges callers hang up at the latest, without a farewell;
+            None for the whole call.
     """
 
     features: Mapping[str, float]
@@ -77,7 +81,9 @@ AWKWARD: Final = Profile(
     tool_ms=(80, 700),
     voice_ms=(150, 300),
 )
-"""Calls in which most things go wrong now and then, for tests. No real agent would be kept in use like that."""
+"""Calls in which most things go wrong now and then, for tests. No real agent would be kept in use
+like that.
+"""
 
 HEALTHY: Final = Profile(
     features={
@@ -102,9 +108,10 @@ HEALTHY: Final = Profile(
     late=0.02,
     repeated=0.02,
 )
-"""An agent that meets the objectives of `deploy/slo.yaml`: 95 % of turns within 1.5 s, each stage within its own, dead air in less than
-1 %. It answers after 0.66 s at the earliest, because EVA's simulated caller notices its own silence after 0.6 s, and until then an answer
-looks like an interruption.
+"""An agent that meets the objectives of `deploy/slo.yaml`: 95 % of turns within 1.5 s, each stage
+within its own, dead air in less than 1 %. It answers after 0.66 s at the earliest, because EVA's
+simulated caller notices its own silence after 0.6 s, and until then an answer looks like an
+interruption.
 """
 
 PROFILES: Final[Mapping[ProfileName, Profile]] = {"healthy": HEALTHY, "awkward": AWKWARD}
@@ -118,14 +125,23 @@ def always(profile: Profile) -> ProfileOf:
     return lambda _agent, _at_ms: profile
 
 
-# Incidents: known troubles of agents, made on purpose, so that drills and people can see which alert reports them.
+# Incidents: known troubles of agents, made on purpose, so that drills and people can see which
+# alert reports them.
 #
 # An incident changes the profile of agents while it lasts, also in calls that have begun before it.
 
 IncidentName = Literal[
-    "llm_slow", "tts_slow", "stt_slow", "dead_air", "agent_mute", "talks_over", "tool_backend_fails", "callers_hang_up",
-    "stall_after_deploy", "source_silent",
-]  # fmt: skip
+    "llm_slow",
+    "tts_slow",
+    "stt_slow",
+    "dead_air",
+    "agent_mute",
+    "talks_over",
+    "tool_backend_fails",
+    "callers_hang_up",
+    "stall_after_deploy",
+    "source_silent",
+]
 
 LLM_SLOW_MS: Final = 5_000
 """Delay of every answer by a model that is out of capacity."""
@@ -195,7 +211,9 @@ def with_incidents(usual: Profile, incidents: Sequence[Incident]) -> ProfileOf:
 
 @dataclass(frozen=True, slots=True)
 class ToolScript:
-    """A tool that the assistant uses before it answers: its arguments and what it returns when it works."""
+    """A tool that the assistant uses before it answers: its arguments and what it returns when it
+    works.
+    """
 
     name: str
     parameters: Mapping[str, Any]
@@ -222,11 +240,15 @@ class Domain:
 
 
 _LONG_ANSWER_WORDS, _LONG_QUESTION_WORDS = 12, 9
-"""From here a speech is long enough to be cut off by a barge-in, or for the assistant to start before it is over."""
+"""From here a speech is long enough to be cut off by a barge-in, or for the assistant to start
+before it is over.
+"""
 
 
 def can_happen(feature: str, exchange: Exchange, said_before: str) -> bool:
-    """Returns whether an awkward thing can happen in this exchange, after this text of the assistant."""
+    """Returns whether an awkward thing can happen in this exchange, after this text of the
+    assistant.
+    """
     match feature:
         case "user_barge_in":
             return len(said_before.split()) >= _LONG_ANSWER_WORDS
@@ -244,23 +266,33 @@ FILLERS: Final = (
     "Let me check that, it takes a few seconds.",
     "Bear with me while I open your file.",
 )
-NUDGES: Final = ("Are you still there?", "Hello? I can still hear the line, please go on when you are ready.")
+NUDGES: Final = (
+    "Are you still there?",
+    "Hello? I can still hear the line, please go on when you are ready.",
+)
 APOLOGY: Final = "I could not find it at the first try, so I searched again."
 CONFUSED: Final = "I am sorry, I did not get that. Could you please say it once more?"
 HELLO: Final = ("Hello? Can you hear me?", "Is anybody there? I cannot hear you.")
-NOISES: Final = ("...", ".", "?")  # a transcriber writes this for a cough; such an utterance does not count
+NOISES: Final = (
+    "...",
+    ".",
+    "?",
+)  # a transcriber writes this for a cough; such an utterance does not count
 
 _AIRLINE = Domain(
     agent="airline-rebooking",
     greeting="Good morning, this is the rebooking desk of Larkwing Air. How can I help you today?",
     exchanges=(
         Exchange(
-            "Hi, my connection in Denver was cancelled and I need another way to get to Portland tonight.",
-            "I am sorry about that. Could you give me your booking code and the family name on the ticket?",
+            "Hi, my connection in Denver was cancelled and I need another way to get to Portland "
+            "tonight.",
+            "I am sorry about that. Could you give me your booking code and the family name on the "
+            "ticket?",
         ),
         Exchange(
             "Sure, it is Q seven T M two K, and the name is Abernathy.",
-            "Thank you, I see your cancelled connection. You were in seat fourteen C with one checked bag. "
+            "Thank you, I see your cancelled connection. You were in seat fourteen C with one "
+            "checked bag. "
             "Shall I look for flights that still leave tonight?",
             ToolScript(
                 "find_booking",
@@ -270,21 +302,27 @@ _AIRLINE = Domain(
         ),
         Exchange(
             "Yes please, and I would rather not change planes again if that is possible.",
-            "There is one direct flight at nine twenty five in the evening, and one through Boise that lands a little "
+            "There is one direct flight at nine twenty five in the evening, and one through Boise "
+            "that lands a little "
             "earlier. The direct one has two seats left. Which of them would you like?",
             ToolScript(
                 "search_flights",
                 {"origin": "DEN", "destination": "PDX", "nonstop_first": True},
-                {"status": "success", "flights": [{"id": "LW 2217", "seats": 2}, {"id": "LW 480", "seats": 9}]},
+                {
+                    "status": "success",
+                    "flights": [{"id": "LW 2217", "seats": 2}, {"id": "LW 480", "seats": 9}],
+                },
             ),
         ),
         Exchange(
             "The direct one sounds right. Does it cost me anything extra?",
-            "No, because we cancelled your flight there is no charge at all. Should I go on and book it?",
+            "No, because we cancelled your flight there is no charge at all. Should I go on and "
+            "book it?",
         ),
         Exchange(
             "Please book it, and an aisle seat would be wonderful.",
-            "Done. You are on flight twenty two seventeen tonight, seat nine D on the aisle, and your bag goes with "
+            "Done. You are on flight twenty two seventeen tonight, seat nine D on the aisle, and "
+            "your bag goes with "
             "you. The new boarding pass is in your mail.",
             ToolScript(
                 "rebook",
@@ -294,7 +332,8 @@ _AIRLINE = Domain(
         ),
         Exchange(
             "Do I get a meal voucher while I am waiting?",
-            "Yes, I have added one for eighteen dollars. It works in every restaurant behind security.",
+            "Yes, I have added one for eighteen dollars. It works in every restaurant behind "
+            "security.",
             ToolScript(
                 "add_voucher",
                 {"booking_code": "Q7TM2K", "kind": "meal"},
@@ -302,7 +341,10 @@ _AIRLINE = Domain(
             ),
         ),
     ),
-    farewell=Exchange("That is everything, thank you so much. Bye.", "You are welcome. Have a calm flight, goodbye."),
+    farewell=Exchange(
+        "That is everything, thank you so much. Bye.",
+        "You are welcome. Have a calm flight, goodbye.",
+    ),
 )
 
 _PHARMACY = Domain(
@@ -314,7 +356,8 @@ _PHARMACY = Domain(
             "I can do that. Please tell me the number on the label and your date of birth.",
         ),
         Exchange(
-            "The number is five five zero one nine, born on the third of June nineteen seventy nine.",
+            "The number is five five zero one nine, born on the third of June nineteen seventy "
+            "nine.",
             "Thank you. That is the blood pressure tablet, thirty pieces, with two renewals left. "
             "When do you need to have it?",
             ToolScript(
@@ -325,7 +368,8 @@ _PHARMACY = Domain(
         ),
         Exchange(
             "By Friday noon, and could I get two months at once?",
-            "Two months are allowed for this one. I am preparing sixty tablets, ready on Thursday after four.",
+            "Two months are allowed for this one. I am preparing sixty tablets, ready on Thursday "
+            "after four.",
             ToolScript(
                 "request_refill",
                 {"label_number": "55019", "months": 2},
@@ -334,8 +378,13 @@ _PHARMACY = Domain(
         ),
         Exchange(
             "How much will I have to pay for it?",
-            "With your insurance it is eleven dollars and forty cents. You can pay when you pick it up.",
-            ToolScript("quote_price", {"label_number": "55019", "months": 2}, {"status": "success", "amount": 11.4}),
+            "With your insurance it is eleven dollars and forty cents. You can pay when you pick "
+            "it up.",
+            ToolScript(
+                "quote_price",
+                {"label_number": "55019", "months": 2},
+                {"status": "success", "amount": 11.4},
+            ),
         ),
         Exchange(
             "One more question, can I take it together with ibuprofen?",
@@ -345,10 +394,16 @@ _PHARMACY = Domain(
         Exchange(
             "Yes, after three would be good, on this number.",
             "I have noted it. She will call you between three and four.",
-            ToolScript("schedule_callback", {"after": "15:00"}, {"status": "success", "window": "15:00-16:00"}),
+            ToolScript(
+                "schedule_callback",
+                {"after": "15:00"},
+                {"status": "success", "window": "15:00-16:00"},
+            ),
         ),
     ),
-    farewell=Exchange("Perfect, thanks for your help, goodbye.", "With pleasure. Enjoy your holiday, goodbye."),
+    farewell=Exchange(
+        "Perfect, thanks for your help, goodbye.", "With pleasure. Enjoy your holiday, goodbye."
+    ),
 )
 
 _INTERNET = Domain(
@@ -357,11 +412,13 @@ _INTERNET = Domain(
     exchanges=(
         Exchange(
             "My internet has been gone since about seven this morning and I work from home.",
-            "That must be annoying. Let me see whether your street is affected. What is your customer number?",
+            "That must be annoying. Let me see whether your street is affected. What is your "
+            "customer number?",
         ),
         Exchange(
             "Wait, I have to look. It is eight one four, double two, zero six.",
-            "Thanks. I see no outage in your street, but your modem has been silent since six fifty two. "
+            "Thanks. I see no outage in your street, but your modem has been silent since six "
+            "fifty two. "
             "Can you tell me which lights are on?",
             ToolScript(
                 "check_line",
@@ -371,13 +428,19 @@ _INTERNET = Domain(
         ),
         Exchange(
             "The power light is green and the one next to it is blinking orange.",
-            "Blinking orange means that it cannot find our signal. Please unplug the grey cable at the wall, wait for "
+            "Blinking orange means that it cannot find our signal. Please unplug the grey cable at "
+            "the wall, wait for "
             "ten seconds and plug it in again.",
         ),
         Exchange(
             "Okay, I did that, and it still blinks.",
-            "Then I will send a fresh signal to your line. This takes a moment, please keep the modem on.",
-            ToolScript("reset_port", {"customer_number": "8142206"}, {"status": "success", "signal_db": -21.5}),
+            "Then I will send a fresh signal to your line. This takes a moment, please keep the "
+            "modem on.",
+            ToolScript(
+                "reset_port",
+                {"customer_number": "8142206"},
+                {"status": "success", "signal_db": -21.5},
+            ),
         ),
         Exchange(
             "Something is happening, now it is yellow.",
@@ -386,7 +449,8 @@ _INTERNET = Domain(
         ),
         Exchange(
             "Tomorrow is fine, but can he call me before he comes?",
-            "Of course, I put that on the order. You will also get ten euros back for the lost day.",
+            "Of course, I put that on the order. You will also get ten euros back for the lost "
+            "day.",
             ToolScript(
                 "book_technician",
                 {"customer_number": "8142206", "window": "08:00-10:00", "call_ahead": True},
@@ -407,7 +471,8 @@ _LIBRARY = Domain(
         ),
         Exchange(
             "Four zero zero, seven seven, one nine.",
-            "I found your card. Two of the books can stay with you until the end of the month. The third one, the "
+            "I found your card. Two of the books can stay with you until the end of the month. The "
+            "third one, the "
             "cookbook, is wanted by somebody else.",
             ToolScript(
                 "list_loans",
@@ -419,16 +484,19 @@ _LIBRARY = Domain(
             "Then please extend the two. Is there a late fee for the cookbook?",
             "They are extended. For the cookbook it is twenty cents a day, starting tomorrow.",
             ToolScript(
-                "extend_loans", {"card": "4007719", "loans": [1, 2]}, {"status": "success", "until": "30th"}
+                "extend_loans",
+                {"card": "4007719", "loans": [1, 2]},
+                {"status": "success", "until": "30th"},
             ),
         ),
         Exchange(
             "Can somebody else bring it back for me?",
-            "Yes, anyone can, they only need the book. The box next to the entrance is open all night.",
+            "Yes, anyone can, they only need the book. The box next to the entrance is open all "
+            "night.",
         ),
     ),
     farewell=Exchange("Great, that helps, thank you. Bye.", "Happy reading, goodbye."),
-)  # fmt: skip
+)
 
 DOMAINS: Final = (_AIRLINE, _PHARMACY, _INTERNET, _LIBRARY)
 AGENTS: Final = tuple(domain.agent for domain in DOMAINS)

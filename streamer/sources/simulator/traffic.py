@@ -14,14 +14,29 @@ from schemas.events.simulator import Source
 from streamer.recordings.files import RecordedCall
 from streamer.sources.publisher import PlayProgress
 from streamer.sources.replay import Delivery, PlayedCall, WireEvent, in_time_order
-from streamer.sources.simulator.plan import SIMULATED_KINDS, CallKind, CallPlan, Speech, Step, ToolRun, Turn, plan_call
+from streamer.sources.simulator.plan import (
+    SIMULATED_KINDS,
+    CallKind,
+    CallPlan,
+    Speech,
+    Step,
+    ToolRun,
+    Turn,
+    plan_call,
+)
 from streamer.sources.simulator.profile import AGENTS, AWKWARD, DOMAINS, ProfileOf, always
 
-# Metrics of the services of a simulated call: pipecat's metrics as EVA logs them, and the figures of the model.
+# Metrics of the services of a simulated call: pipecat's metrics as EVA logs them, and the figures
+# of the model.
 
 _STT_METRICS = "CartesiaSTTService#0"
 _TTS_METRICS = "CartesiaTTSService#1"
-_STT_MODEL, _TTS_MODEL, _LLM_MODEL, _REALTIME_MODEL = "ink-whisper", "sonic-3", "gpt-4.1-mini", "gpt-realtime"
+_STT_MODEL, _TTS_MODEL, _LLM_MODEL, _REALTIME_MODEL = (
+    "ink-whisper",
+    "sonic-3",
+    "gpt-4.1-mini",
+    "gpt-realtime",
+)
 _STARTED_MS: Final = 600
 """How long after the line is opened every service reports zeros."""
 _PLAYBACK_MS: Final = 30
@@ -30,14 +45,18 @@ _PLAYBACK_MS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """An event and when it is produced (epoch ms); its own time, inside the event, may be earlier."""
+    """An event and when it is produced (epoch ms); its own time, inside the event, may
+    be earlier.
+    """
 
     produced_ms: int
     event: Mapping[str, Any]
 
 
 def pipecat_metrics(plan: CallPlan) -> Iterator[Emission]:
-    """Metrics of pipecat's transcriber and speech synthesis; those of the model are in the audit log."""
+    """Metrics of pipecat's transcriber and speech synthesis; those of the model are in the audit
+    log.
+    """
     for processor in (_STT_METRICS, _TTS_METRICS):
         for kind in ("TTFBMetricsData", "ProcessingMetricsData"):
             yield _metric(plan.start_ms + _STARTED_MS, kind, processor, None, 0.0)
@@ -48,7 +67,13 @@ def pipecat_metrics(plan: CallPlan) -> Iterator[Emission]:
         for step in turn.steps:
             first_byte_ms = step.speech.start_ms - _PLAYBACK_MS if step.speech else 0
             if step.speech and first_byte_ms > step.decided_ms:
-                yield _metric(step.decided_ms, "TTSUsageMetricsData", _TTS_METRICS, _TTS_MODEL, len(step.speech.text))
+                yield _metric(
+                    step.decided_ms,
+                    "TTSUsageMetricsData",
+                    _TTS_METRICS,
+                    _TTS_MODEL,
+                    len(step.speech.text),
+                )
                 waited_s = (first_byte_ms - step.decided_ms) / 1000
                 yield _metric(first_byte_ms, "TTFBMetricsData", _TTS_METRICS, _TTS_MODEL, waited_s)
 
@@ -57,13 +82,25 @@ def framework_metrics(plan: CallPlan) -> Iterator[Emission]:
     """Metrics of a speech-to-speech framework: one latency for the whole answer, and its tokens."""
     for turn in plan.turns:
         spoken = next((step.speech for step in turn.steps if step.speech), None)
-        if turn.user is None or spoken is None or spoken.start_ms - _PLAYBACK_MS <= turn.user.end_ms:
+        if (
+            turn.user is None
+            or spoken is None
+            or spoken.start_ms - _PLAYBACK_MS <= turn.user.end_ms
+        ):
             continue
         at_ms = spoken.start_ms - _PLAYBACK_MS
         waited_s = (at_ms - turn.user.end_ms) / 1000
-        latency = {"type": "LatencyMetric", "stage": "model_response", "model": _REALTIME_MODEL, "value": waited_s}
+        latency = {
+            "type": "LatencyMetric",
+            "stage": "model_response",
+            "model": _REALTIME_MODEL,
+            "value": waited_s,
+        }
         yield Emission(at_ms, {"timestamp": at_ms, **latency})
-        usage = {"prompt_tokens": 40 * len(turn.user.text.split()), "completion_tokens": 8 * len(spoken.text.split())}
+        usage = {
+            "prompt_tokens": 40 * len(turn.user.text.split()),
+            "completion_tokens": 8 * len(spoken.text.split()),
+        }
         usage["total_tokens"] = sum(usage.values())
         yield _metric(spoken.end_ms, "LLMTokenUsageMetricsData", "realtime", _REALTIME_MODEL, usage)
 
@@ -73,17 +110,26 @@ def model_figures(step: Step) -> dict[str, Any]:
     said = step.speech.text if step.speech else ""
     usage = {"prompt_tokens": 900, "completion_tokens": 20 + 2 * len(said.split())}
     usage["total_tokens"] = sum(usage.values())
-    return {"model": _LLM_MODEL, "latency_ms": float(step.decided_ms - step.asked_ms), "usage": usage}
+    return {
+        "model": _LLM_MODEL,
+        "latency_ms": float(step.decided_ms - step.asked_ms),
+        "usage": usage,
+    }
 
 
 def _metric(at_ms: int, kind: str, processor: str, model: str | None, value: Any) -> Emission:
-    return Emission(at_ms, {"timestamp": at_ms, "type": kind, "processor": processor, "model": model, "value": value})
+    return Emission(
+        at_ms,
+        {"timestamp": at_ms, "type": kind, "processor": processor, "model": model, "value": value},
+    )
 
 
-# A planned call in EVA's three sources: the simulated caller, the pipecat or framework log, the audit log.
+# A planned call in EVA's three sources: the simulated caller, the pipecat or framework log, the
+# audit log.
 #
-# Each source sees the call through its own delays: silence is noticed late, transcripts come seconds after the sound,
-# speech-to-speech models write their audit entries only when they are done and date them back.
+# Each source sees the call through its own delays: silence is noticed late, transcripts come
+# seconds after the sound, speech-to-speech models write their audit entries only when they are done
+# and date them back.
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +146,30 @@ class CallerDialect:
 NEW_CALLER: Final = CallerDialect(
     "simulated_user", "assistant", "simulated_user", "assistant", {"provider": "elevenlabs"}
 )
-OLD_CALLER: Final = CallerDialect("elevenlabs_user", "framework_agent", "elevenlabs_agent", "pipecat_assistant", {})
+OLD_CALLER: Final = CallerDialect(
+    "elevenlabs_user", "framework_agent", "elevenlabs_agent", "pipecat_assistant", {}
+)
 
 AUDIO_PLACEHOLDER: Final = "[user audio]"
 
 _VAD_MS = 200
 _USER_SILENCE_MS, _ASSISTANT_SILENCE_MS = 600, 200
-"""How long the simulated caller listens to silence before it logs the end of a sound, dated back to the end."""
+"""How long the simulated caller listens to silence before it logs the end of a sound, dated back to
+the end.
+"""
 _WORD_BATCH_MS = 250
 """Words of speech synthesis leave in batches, so neighbours share a timestamp."""
 
 
 def caller_events(plan: CallPlan, rng: random.Random, dialect: CallerDialect) -> list[Emission]:
-    """The simulated caller's stream: connection, sounds with back-dated times, and texts of both sides."""
-    emissions = [_connection(plan.start_ms + rng.randint(20, 90), "connected", {"server_url": "ws://caller.test/ws"})]
+    """The simulated caller's stream: connection, sounds with back-dated times, and texts of both
+    sides.
+    """
+    emissions = [
+        _connection(
+            plan.start_ms + rng.randint(20, 90), "connected", {"server_url": "ws://caller.test/ws"}
+        )
+    ]
     emissions.append(_connection(plan.start_ms + rng.randint(300, 600), "session_started", {}))
     next_user_ms = [turn.user.start_ms if turn.user else None for turn in plan.turns[1:]] + [None]
     for turn, user_ms in zip(plan.turns, next_user_ms, strict=True):
@@ -123,45 +179,75 @@ def caller_events(plan: CallPlan, rng: random.Random, dialect: CallerDialect) ->
             emissions.append(_said("user_speech", dialect.user_text, *filtered))
         if turn.user:
             emissions += _user_sounds(turn, turn.user, dialect, rng)
-            said_ms = turn.user.start_ms + rng.randint(200, min(2500, turn.user.end_ms - turn.user.start_ms))
+            said_ms = turn.user.start_ms + rng.randint(
+                200, min(2500, turn.user.end_ms - turn.user.start_ms)
+            )
             emissions.append(_said("user_speech", dialect.user_text, turn.user.text, said_ms))
         for speech in _speeches(turn):
             emissions += _sounds(dialect.assistant, speech, _ASSISTANT_SILENCE_MS, rng)
             said_ms = speech.end_ms + rng.randint(700, 3900)
             if user_ms is not None and speech.end_ms + 700 < user_ms < speech.end_ms + 3900:
-                said_ms = user_ms + rng.randint(-40, 40)  # the caller answers as soon as it has the words
-            emissions.append(_said("assistant_speech", dialect.assistant_text, misheard(rng, speech.spoken), said_ms))
+                said_ms = user_ms + rng.randint(
+                    -40, 40
+                )  # the caller answers as soon as it has the words
+            emissions.append(
+                _said(
+                    "assistant_speech",
+                    dialect.assistant_text,
+                    misheard(rng, speech.spoken),
+                    said_ms,
+                )
+            )
     last_ms = max(emission.produced_ms for emission in emissions)
     details = {"reason": plan.ended_reason}
-    emissions.append(_connection(max(plan.hang_up_ms, last_ms) + rng.randint(800, 2500), "session_ended", details))
+    emissions.append(
+        _connection(
+            max(plan.hang_up_ms, last_ms) + rng.randint(800, 2500), "session_ended", details
+        )
+    )
     numbered = enumerate(sorted(emissions, key=_by_production), start=1)
-    return [Emission(item.produced_ms, _caller_event(item, number, dialect)) for number, item in numbered]
+    return [
+        Emission(item.produced_ms, _caller_event(item, number, dialect))
+        for number, item in numbered
+    ]
 
 
 def _caller_event(emission: Emission, sequence: int, dialect: CallerDialect) -> dict[str, Any]:
-    return {"timestamp": emission.produced_ms, "sequence": sequence, **emission.event, **dialect.extra}
+    return {
+        "timestamp": emission.produced_ms,
+        "sequence": sequence,
+        **emission.event,
+        **dialect.extra,
+    }
 
 
 def _connection(at_ms: int, state: str, details: Mapping[str, Any]) -> Emission:
-    return Emission(at_ms, {"type": "connection_state", "data": {"state": state, "details": details}})
+    return Emission(
+        at_ms, {"type": "connection_state", "data": {"state": state, "details": details}}
+    )
 
 
 def _said(kind: str, source: str, text: str, at_ms: int) -> Emission:
     return Emission(at_ms, {"type": kind, "data": {"text": text, "source": source}})
 
 
-def _user_sounds(turn: Turn, user: Speech, dialect: CallerDialect, rng: random.Random) -> list[Emission]:
+def _user_sounds(
+    turn: Turn, user: Speech, dialect: CallerDialect, rng: random.Random
+) -> list[Emission]:
     start, end = _sounds(dialect.user, user, _USER_SILENCE_MS, rng)
     if turn.awkward == "missing_audio_end":
         return [start]
     if turn.awkward == "late_audio_end" and turn.steps:
-        # The answer covers the silence: the end is noticed, and dated, only when the answer is over.
+        # The answer covers the silence: the end is noticed, and dated, only when the answer is
+        # over.
         noticed_ms = max(speech.end_ms for speech in _speeches(turn)) + rng.randint(300, 600)
         return [start, _sound("audio_end", dialect.user, noticed_ms, noticed_ms, rng)]
     return [start, end]
 
 
-def _sounds(role: str, speech: Speech, silence_ms: int, rng: random.Random) -> tuple[Emission, Emission]:
+def _sounds(
+    role: str, speech: Speech, silence_ms: int, rng: random.Random
+) -> tuple[Emission, Emission]:
     noticed_ms = speech.end_ms + silence_ms + rng.randint(-30, 60)
     start = _sound("audio_start", role, speech.start_ms, speech.start_ms + rng.randint(1, 4), rng)
     return start, _sound("audio_end", role, speech.end_ms, noticed_ms, rng)
@@ -173,7 +259,8 @@ def _sound(kind: str, role: str, sound_ms: int, logged_ms: int, rng: random.Rand
 
 
 def pipecat_events(plan: CallPlan, rng: random.Random, *, announce_phrases: bool) -> list[Emission]:
-    """The pipecat log of a cascade or audio-LLM agent: turn markers, voice activity, transcripts, words as spoken.
+    """The pipecat log of a cascade or audio-LLM agent: turn markers, voice activity, transcripts,
+    words as spoken.
 
     Args:
         plan: The call.
@@ -181,23 +268,41 @@ def pipecat_events(plan: CallPlan, rng: random.Random, *, announce_phrases: bool
         announce_phrases: Whether the speech service announces each phrase whole before its words.
     """
     log = _PipecatLog(plan.conversation_id)
-    log.line(plan.start_ms, "turn_start", {"frame": "StartFrame#0"}, "PipelineTask#0::Source", "RTVIProcessor#0")
+    log.line(
+        plan.start_ms,
+        "turn_start",
+        {"frame": "StartFrame#0"},
+        "PipelineTask#0::Source",
+        "RTVIProcessor#0",
+    )
     for turn in plan.turns:
         if turn.noise:
             log.voice_activity(turn.noise, turn.noise.end_ms + _VAD_MS, was_interrupted=False)
         if turn.user:
             barged_in = turn.awkward == "user_barge_in"
             log.voice_activity(
-                turn.user, max(turn.heard_ms - 5, turn.user.start_ms + 2 * _VAD_MS), was_interrupted=barged_in
+                turn.user,
+                max(turn.heard_ms - 5, turn.user.start_ms + 2 * _VAD_MS),
+                was_interrupted=barged_in,
             )
             for text, at_ms in _fragments(turn.user, rng):
                 log.line(
-                    at_ms, "transcript", {"frame": f" {text}"}, "CartesiaSTTService#0", "UserTranscriptProcessor#0"
+                    at_ms,
+                    "transcript",
+                    {"frame": f" {text}"},
+                    "CartesiaSTTService#0",
+                    "UserTranscriptProcessor#0",
                 )
         for step in turn.steps:
             if step.speech:
                 frame = {"frame": step.speech.text}
-                log.line(step.decided_ms, "llm_response", frame, "BenchmarkAgentProcessor#0", "CartesiaTTSService#1")
+                log.line(
+                    step.decided_ms,
+                    "llm_response",
+                    frame,
+                    "BenchmarkAgentProcessor#0",
+                    "CartesiaTTSService#1",
+                )
                 log.words(step.speech, announced=announce_phrases and not step.speech.cut_off)
     return sorted([*log.emissions, *pipecat_metrics(plan)], key=_by_production)
 
@@ -208,12 +313,22 @@ class _PipecatLog:
         self._conversation_id = conversation_id
         self._frames = 0
 
-    def line(self, at_ms: int, kind: str, data: Mapping[str, Any], source: str, destination: str) -> None:
-        event = {"type": kind, "data": data, "timestamp": at_ms, "source": source, "destination": destination}
+    def line(
+        self, at_ms: int, kind: str, data: Mapping[str, Any], source: str, destination: str
+    ) -> None:
+        event = {
+            "type": kind,
+            "data": data,
+            "timestamp": at_ms,
+            "source": source,
+            "destination": destination,
+        }
         self.emissions.append(Emission(at_ms, {**event, "conversation_id": self._conversation_id}))
 
     def voice_activity(self, speech: Speech, stopped_ms: int, *, was_interrupted: bool) -> None:
-        """Turn markers and both ends of a speech; start and end are written once per destination, so twice."""
+        """Turn markers and both ends of a speech; start and end are written once per destination,
+        so twice.
+        """
         started_ms = speech.start_ms + _VAD_MS
         route = ("LLMUserAggregator#0", "BenchmarkAgentProcessor#0")
         started = {"frame": f"UserStartedSpeakingFrame#{self._frames}"}
@@ -240,13 +355,19 @@ class _PipecatLog:
 
 
 def framework_events(plan: CallPlan) -> list[Emission]:
-    """The framework log of a speech-to-speech agent: replies as text, and the spoken part of interrupted ones."""
+    """The framework log of a speech-to-speech agent: replies as text, and the spoken part of
+    interrupted ones.
+    """
     emissions = []
     for speech in (speech for turn in plan.turns for speech in _speeches(turn)):
         written_ms = min(speech.end_ms, speech.start_ms + 400)
         emissions.append(_framework_line(written_ms, "llm_response", speech.text))
         if speech.cut_off:
-            emissions.append(_framework_line(speech.end_ms + 30, "s2s_transcript", f"{speech.spoken} [interrupted]"))
+            emissions.append(
+                _framework_line(
+                    speech.end_ms + 30, "s2s_transcript", f"{speech.spoken} [interrupted]"
+                )
+            )
     return sorted([*emissions, *framework_metrics(plan)], key=_by_production)
 
 
@@ -255,7 +376,9 @@ def _framework_line(at_ms: int, kind: str, frame: str) -> Emission:
 
 
 def audit_entries(plan: CallPlan, rng: random.Random) -> tuple[list[Emission], list[Emission]]:
-    """The audit log in the order in which it is written, and the updates of its placeholders (audio-LLM only)."""
+    """The audit log in the order in which it is written, and the updates of its placeholders
+    (audio-LLM only).
+    """
     entries: list[Emission] = []
     updates: list[Emission] = []
     for number, turn in enumerate(plan.turns):
@@ -263,11 +386,17 @@ def audit_entries(plan: CallPlan, rng: random.Random) -> tuple[list[Emission], l
             continue  # the greeting is spoken by the pipeline and is in no audit log
         if turn.user and plan.kind == "s2s":
             written_ms = max(turn.heard_ms, turn.user.end_ms) + rng.randint(200, 900)
-            entries.append(_entry(written_ms, "user", misheard(rng, turn.user.text), turn.user.start_ms))
+            entries.append(
+                _entry(written_ms, "user", misheard(rng, turn.user.text), turn.user.start_ms)
+            )
         elif turn.user and plan.kind == "audio_llm":
             entries.append(_entry(turn.heard_ms, "user", AUDIO_PLACEHOLDER, turn_id=number))
             at_ms = turn.heard_ms + rng.randint(1500, 4000)
-            update = {"type": "user_text_updated", "timestamp": at_ms, "text": misheard(rng, turn.user.text)}
+            update = {
+                "type": "user_text_updated",
+                "timestamp": at_ms,
+                "text": misheard(rng, turn.user.text),
+            }
             updates.append(Emission(at_ms, {**update, "turn_id": number}))
         elif turn.user:
             entries.append(_entry(turn.heard_ms, "user", misheard(rng, turn.user.text)))
@@ -283,12 +412,19 @@ def audit_entries(plan: CallPlan, rng: random.Random) -> tuple[list[Emission], l
 def _step_entries(plan: CallPlan, step: Step) -> Iterator[Emission]:
     said = step.speech.text if step.speech else ""
     if plan.kind != "s2s":
-        yield _entry(step.decided_ms, "llm_call", {"agent": plan.agent, "response": said}, **model_figures(step))
+        yield _entry(
+            step.decided_ms,
+            "llm_call",
+            {"agent": plan.agent, "response": said},
+            **model_figures(step),
+        )
         if said:  # empty replies are not recorded
             yield _entry(step.decided_ms, "assistant", said)
     elif step.speech:
         written_ms = (
-            step.speech.end_ms + 50 if step.speech.cut_off else (step.speech.start_ms + step.speech.end_ms) // 2
+            step.speech.end_ms + 50
+            if step.speech.cut_off
+            else (step.speech.start_ms + step.speech.end_ms) // 2
         )
         text = f"{step.speech.spoken} [interrupted]" if step.speech.cut_off else said
         yield _entry(written_ms, "assistant", text, step.speech.start_ms)
@@ -309,10 +445,18 @@ _AUDIT_LOOKS: Final[Mapping[str, tuple[str, str, bool]]] = {
 }
 
 
-def _entry(written_ms: int, message_type: str, value: Any, dated_ms: int | None = None, **extra: Any) -> Emission:
+def _entry(
+    written_ms: int, message_type: str, value: Any, dated_ms: int | None = None, **extra: Any
+) -> Emission:
     display_name, kind, by_bot = _AUDIT_LOOKS[message_type]
     stamp = str(written_ms if dated_ms is None else dated_ms)
-    entry = {"value": value, "displayName": display_name, "type": kind, "isBotMessage": by_bot, "timestamp": stamp}
+    entry = {
+        "value": value,
+        "displayName": display_name,
+        "type": kind,
+        "isBotMessage": by_bot,
+        "timestamp": stamp,
+    }
     return Emission(written_ms, {**entry, "message_type": message_type, **extra})
 
 
@@ -341,22 +485,30 @@ def _by_production(emission: Emission) -> int:
     return emission.produced_ms
 
 
-# A planned call on a real phone line as pipecat's observers report it: the records of pipecat-ai 1.14, as JSON.
+# A planned call on a real phone line as pipecat's observers report it: the records of pipecat-ai
+# 1.14, as JSON.
 #
-# There is no simulated caller: the time at which sound left the far end is unknown. Each event is `{"type",
-# "timestamp", "data"}`: `timestamp` is the epoch millisecond at which the observer saw it, `data` the observer's
-# record without nulls, whose own times are epoch seconds. Speech of the user is back-dated by the delay of the
-# detector.
+# There is no simulated caller: the time at which sound left the far end is unknown. Each event is
+# `{"type", "timestamp", "data"}`: `timestamp` is the epoch millisecond at which the observer saw
+# it, `data` the observer's record without nulls, whose own times are epoch seconds. Speech of the
+# user is back-dated by the delay of the detector.
 
 _VAD_START_MS = 200
 _VAD_STOP_MS = 200
 _BOT_SILENCE_MS = 350
 """Pipecat calls the bot silent after this much silence, and does not date the end back."""
 _TURN_END_MS = 2500
-"""A turn of pipecat's turn counter ends after this much silence of the bot, or when the user speaks."""
+"""A turn of pipecat's turn counter ends after this much silence of the bot, or when the user
+speaks.
+"""
 _OUTPUT_TRANSPORT_MS = 30
 
-_STT, _LLM, _TTS, _OUTPUT = "DeepgramSTTService#0", "OpenAILLMService#0", "CartesiaTTSService#0", "OutputTransport#0"
+_STT, _LLM, _TTS, _OUTPUT = (
+    "DeepgramSTTService#0",
+    "OpenAILLMService#0",
+    "CartesiaTTSService#0",
+    "OutputTransport#0",
+)
 _MODELS: Final = {_STT: "nova-3", _LLM: "gpt-4.1-mini", _TTS: "sonic-3"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -367,8 +519,9 @@ def phone_events(plan: CallPlan, rng: random.Random, *, voice_detector: bool) ->
     Args:
         plan: The call.
         rng: Draws the small delays.
-        voice_detector: False for a bot whose transcriber owns turn taking: it has no voice activity detector, so there
-            is no `user_speech_*` record and no latency measured by pipecat itself.
+        voice_detector: False for a bot whose transcriber owns turn taking: it has no voice activity
+            detector, so there is no `user_speech_*` record and no latency measured by pipecat
+            itself.
     """
     emissions: list[Emission] = []
     for number, turn in enumerate(plan.turns):
@@ -391,7 +544,11 @@ def _record(at_ms: int, kind: str, data: Mapping[str, Any]) -> Emission:
 
 def _speech_event(seen_ms: int, kind: str, at_ms: int, started_ms: int | None = None) -> Emission:
     started_at = None if started_ms is None else _seconds(started_ms)
-    return _record(seen_ms, "speech_event", {"kind": kind, "timestamp": _seconds(at_ms), "started_at": started_at})
+    return _record(
+        seen_ms,
+        "speech_event",
+        {"kind": kind, "timestamp": _seconds(at_ms), "started_at": started_at},
+    )
 
 
 def _user_speech(speech: Speech) -> Iterator[Emission]:
@@ -400,7 +557,9 @@ def _user_speech(speech: Speech) -> Iterator[Emission]:
     yield _speech_event(end_ms + _VAD_STOP_MS, "user_speech_stopped", end_ms, start_ms)
 
 
-def _user_turn(turn: Turn, user: Speech, rng: random.Random, *, voice_detector: bool) -> Iterator[Emission]:
+def _user_turn(
+    turn: Turn, user: Speech, rng: random.Random, *, voice_detector: bool
+) -> Iterator[Emission]:
     if voice_detector:
         yield from _user_speech(user)
     started_ms = user.start_ms + _VAD_START_MS + (5 if voice_detector else rng.randint(150, 400))
@@ -411,7 +570,12 @@ def _user_turn(turn: Turn, user: Speech, rng: random.Random, *, voice_detector: 
     yield _speech_event(stopped_ms, "user_turn_stopped", stopped_ms, started_ms)
     message = {"content": misheard(rng, user.text), "timestamp": _iso(started_ms)}
     yield _record(stopped_ms + 3, "user_message", message)
-    transcribed = {"kind": "stt", "processor": _STT, "model": _MODELS[_STT], "timestamp": _seconds(stopped_ms)}
+    transcribed = {
+        "kind": "stt",
+        "processor": _STT,
+        "model": _MODELS[_STT],
+        "timestamp": _seconds(stopped_ms),
+    }
     audio_seconds = (user.end_ms - user.start_ms) / 1000
     yield _record(stopped_ms, "service_usage", {**transcribed, "audio_seconds": audio_seconds})
 
@@ -420,12 +584,18 @@ def _bot_speech(plan: CallPlan, number: int) -> Iterator[Emission]:
     """The speeches of the bot in a turn and, after them, their text as one message."""
     speeches = [step.speech for step in plan.turns[number].steps if step.speech]
     for speech in speeches:
-        stopped_ms = speech.end_ms + (0 if speech.cut_off else _BOT_SILENCE_MS)  # an interruption stops it at once
+        stopped_ms = speech.end_ms + (
+            0 if speech.cut_off else _BOT_SILENCE_MS
+        )  # an interruption stops it at once
         yield _speech_event(speech.start_ms, "bot_speech_started", speech.start_ms)
         yield _speech_event(stopped_ms, "bot_speech_stopped", stopped_ms, speech.start_ms)
     if speeches:
         content = " ".join(speech.spoken for speech in speeches)
-        message = {"content": content, "interrupted": speeches[-1].cut_off, "timestamp": _iso(speeches[0].start_ms)}
+        message = {
+            "content": content,
+            "interrupted": speeches[-1].cut_off,
+            "timestamp": _iso(speeches[0].start_ms),
+        }
         yield _record(speeches[-1].end_ms + _BOT_SILENCE_MS + 5, "assistant_message", message)
 
 
@@ -433,16 +603,26 @@ def _step_records(step: Step, call_id: str, rng: random.Random) -> Iterator[Emis
     tokens = rng.randint(400, 2200)
     common = {"processor": _LLM, "model": _MODELS[_LLM], "timestamp": _seconds(step.decided_ms)}
     waited_seconds = (step.decided_ms - step.asked_ms) / 1000
-    yield _record(step.decided_ms, "service_latency", {"kind": "ttfb", **common, "seconds": waited_seconds})
+    yield _record(
+        step.decided_ms, "service_latency", {"kind": "ttfb", **common, "seconds": waited_seconds}
+    )
     usage = {"prompt_tokens": tokens, "completion_tokens": 40, "total_tokens": tokens + 40}
     yield _record(step.decided_ms + 40, "service_usage", {"kind": "llm", **common, **usage})
     if step.speech:
         start_ms = step.speech.start_ms
-        common = {"processor": _TTS, "model": _MODELS[_TTS], "timestamp": _seconds(start_ms - _OUTPUT_TRANSPORT_MS)}
+        common = {
+            "processor": _TTS,
+            "model": _MODELS[_TTS],
+            "timestamp": _seconds(start_ms - _OUTPUT_TRANSPORT_MS),
+        }
         waited_seconds = max(0, start_ms - _OUTPUT_TRANSPORT_MS - step.decided_ms) / 1000
         seen_ms = start_ms - _OUTPUT_TRANSPORT_MS
-        yield _record(seen_ms, "service_latency", {"kind": "ttfb", **common, "seconds": waited_seconds})
-        yield _record(seen_ms, "service_usage", {"kind": "tts", **common, "characters": len(step.speech.text)})
+        yield _record(
+            seen_ms, "service_latency", {"kind": "ttfb", **common, "seconds": waited_seconds}
+        )
+        yield _record(
+            seen_ms, "service_usage", {"kind": "tts", **common, "characters": len(step.speech.text)}
+        )
     if step.tool:
         yield from _function_call(step.tool, call_id)
 
@@ -450,14 +630,27 @@ def _step_records(step: Step, call_id: str, rng: random.Random) -> Iterator[Emis
 def _function_call(tool: ToolRun, call_id: str) -> Iterator[Emission]:
     common = {"function_name": tool.name, "tool_call_id": call_id}
     asked_ms, running_ms, settled_ms = tool.called_ms, tool.called_ms + 3, tool.answered_ms
-    opened = {"kind": "function_call_started", **common, "timestamp": _seconds(asked_ms), "arguments": tool.parameters}
+    opened = {
+        "kind": "function_call_started",
+        **common,
+        "timestamp": _seconds(asked_ms),
+        "arguments": tool.parameters,
+    }
     yield _record(asked_ms, "function_call_event", opened)
     running = {
-        "kind": "function_call_in_progress", **common, "timestamp": _seconds(running_ms), "blocking": True,
-        "group_id": f"group_{call_id}", "arguments": tool.parameters, "started_at": _seconds(asked_ms),
-    }  # fmt: skip
+        "kind": "function_call_in_progress",
+        **common,
+        "timestamp": _seconds(running_ms),
+        "blocking": True,
+        "group_id": f"group_{call_id}",
+        "arguments": tool.parameters,
+        "started_at": _seconds(asked_ms),
+    }
     yield _record(running_ms, "function_call_event", running)
-    settled = {"kind": "function_call_failed" if tool.failed else "function_call_completed", **common}
+    settled = {
+        "kind": "function_call_failed" if tool.failed else "function_call_completed",
+        **common,
+    }
     times = {"timestamp": _seconds(settled_ms), "in_progress_at": _seconds(running_ms)}
     error = tool.response["message"] if tool.failed else None
     # Results stay in the bot: the observer reports them only if configured.
@@ -465,7 +658,9 @@ def _function_call(tool: ToolRun, call_id: str) -> Iterator[Emission]:
 
 
 def _latency_records(turn: Turn, user: Speech) -> Iterator[Emission]:
-    """Latency of pipecat from the user's silence to the first sound of the bot, and its breakdown."""
+    """Latency of pipecat from the user's silence to the first sound of the bot, and its
+    breakdown.
+    """
     spoken = next((step.speech for step in turn.steps if step.speech), None)
     if spoken is None or turn.heard_ms < user.end_ms + _VAD_STOP_MS:
         return  # no answer, or one that began before the user was silent
@@ -474,11 +669,13 @@ def _latency_records(turn: Turn, user: Speech) -> Iterator[Emission]:
     contributions = list(_contributions(turn, user, spoken))
     functions = [
         {
-            "function_name": step.tool.name, "start_time": _seconds(step.tool.called_ms),
+            "function_name": step.tool.name,
+            "start_time": _seconds(step.tool.called_ms),
             "duration_secs": (step.tool.answered_ms - step.tool.called_ms) / 1000,
         }
-        for step in turn.steps if step.tool and step.tool.answered_ms <= spoken.start_ms
-    ]  # fmt: skip
+        for step in turn.steps
+        if step.tool and step.tool.answered_ms <= spoken.start_ms
+    ]
     first = turn.steps[0]
     ttfb = {"processor": _LLM, "model": _MODELS[_LLM], "start_time": _seconds(first.asked_ms)}
     breakdown = {
@@ -494,33 +691,75 @@ def _latency_records(turn: Turn, user: Speech) -> Iterator[Emission]:
 
 
 def _contributions(turn: Turn, user: Speech, spoken: Speech) -> Iterator[dict[str, Any]]:
-    """Named stretches without gaps from the user's last sound to the bot's first; they sum to the latency."""
-    marks: list[tuple[int, str, str, str, str]] = []  # until when (ms), key, label, owner, kind of owner
+    """Named stretches without gaps from the user's last sound to the bot's first; they sum to the
+    latency.
+    """
+    marks: list[
+        tuple[int, str, str, str, str]
+    ] = []  # until when (ms), key, label, owner, kind of owner
     vad_ms = user.end_ms + _VAD_STOP_MS
     transcribed_ms = (vad_ms + turn.heard_ms) // 2
-    marks.append((vad_ms, "endpointing_wait", "endpointing wait", "config: VAD stop_secs", "setting"))
+    marks.append(
+        (vad_ms, "endpointing_wait", "endpointing wait", "config: VAD stop_secs", "setting")
+    )
     marks.append((transcribed_ms, "transcription", "transcription", _STT, "service"))
-    marks.append((turn.heard_ms, "turn_detection", "turn detection", "config: user turn strategies", "setting"))
+    marks.append(
+        (
+            turn.heard_ms,
+            "turn_detection",
+            "turn detection",
+            "config: user turn strategies",
+            "setting",
+        )
+    )
     for step in turn.steps:
         marks.append((step.decided_ms, "llm_inference", "LLM inference", _LLM, "service"))
         if step.speech:
             break
         if step.tool:
             marks.append((step.tool.called_ms, "llm_tool_call", "LLM tool call", _LLM, "service"))
-            marks.append((step.tool.answered_ms, "function_handler", "function handler", step.tool.name, "bot"))
-    marks.append((spoken.start_ms - _OUTPUT_TRANSPORT_MS, "speech_synthesis", "speech synthesis", _TTS, "service"))
+            marks.append(
+                (
+                    step.tool.answered_ms,
+                    "function_handler",
+                    "function handler",
+                    step.tool.name,
+                    "bot",
+                )
+            )
+    marks.append(
+        (
+            spoken.start_ms - _OUTPUT_TRANSPORT_MS,
+            "speech_synthesis",
+            "speech synthesis",
+            _TTS,
+            "service",
+        )
+    )
     marks.append((spoken.start_ms, "output_transport", "output transport", _OUTPUT, "pipeline"))
     begun_ms = user.end_ms
     for until_ms, key, label, owner, owner_kind in marks:
         named = {"key": key, "label": label, "owner": owner, "owner_kind": owner_kind}
-        yield {**named, "start_time": _seconds(begun_ms), "duration_secs": (until_ms - begun_ms) / 1000}
+        yield {
+            **named,
+            "start_time": _seconds(begun_ms),
+            "duration_secs": (until_ms - begun_ms) / 1000,
+        }
         begun_ms = until_ms
 
 
 def _with_turn_counter(emissions: list[Emission], plan: CallPlan) -> list[Emission]:
-    """Adds pipecat's own turn numbers, which count from the start of the pipeline and follow its rules, not ours."""
+    """Adds pipecat's own turn numbers, which count from the start of the pipeline and follow its
+    rules, not ours.
+    """
     counted: list[Emission] = []
-    number, turn_started_ms, bot_speaking, bot_spoke, silent_since_ms = 0, plan.start_ms, False, False, None
+    number, turn_started_ms, bot_speaking, bot_spoke, silent_since_ms = (
+        0,
+        plan.start_ms,
+        False,
+        False,
+        None,
+    )
 
     def begin(at_ms: int) -> None:
         nonlocal number, turn_started_ms, bot_spoke
@@ -529,13 +768,21 @@ def _with_turn_counter(emissions: list[Emission], plan: CallPlan) -> list[Emissi
 
     def end(at_ms: int, *, was_interrupted: bool) -> None:
         duration_secs = (at_ms - turn_started_ms) / 1000
-        data = {"turn_number": number, "duration_secs": duration_secs, "was_interrupted": was_interrupted}
+        data = {
+            "turn_number": number,
+            "duration_secs": duration_secs,
+            "was_interrupted": was_interrupted,
+        }
         counted.append(_record(at_ms, "turn_ended", data))
 
     begin(plan.start_ms)
     is_open = True
     for emission in emissions:
-        if is_open and silent_since_ms is not None and emission.produced_ms >= silent_since_ms + _TURN_END_MS:
+        if (
+            is_open
+            and silent_since_ms is not None
+            and emission.produced_ms >= silent_since_ms + _TURN_END_MS
+        ):
             end(silent_since_ms + _TURN_END_MS, was_interrupted=False)
             is_open = False
         kind = emission.event["data"].get("kind")
@@ -550,7 +797,9 @@ def _with_turn_counter(emissions: list[Emission], plan: CallPlan) -> list[Emissi
             bot_speaking, silent_since_ms = False, emission.produced_ms
         counted.append(emission)
     if is_open:
-        end(max(plan.hang_up_ms, counted[-1].produced_ms), was_interrupted=True)  # the end of a call flushes its turn
+        end(
+            max(plan.hang_up_ms, counted[-1].produced_ms), was_interrupted=True
+        )  # the end of a call flushes its turn
     return sorted(counted, key=_by_production)
 
 
@@ -562,10 +811,12 @@ def _iso(at_ms: int) -> str:
     return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")
 
 
-# Seeded calls like live ones, difficult ones included: interruptions by both sides, late events, slow tools.
+# Seeded calls like live ones, difficult ones included: interruptions by both sides, late events,
+# slow tools.
 #
-# About half of them come from a real phone line (pipecat's own records, no simulated caller), the others from EVA's
-# three sources and its three kinds of pipeline. The same seed gives the same bytes.
+# About half of them come from a real phone line (pipecat's own records, no simulated caller), the
+# others from EVA's three sources and its three kinds of pipeline. The same seed gives the same
+# bytes.
 
 PHONE_SHARE: Final = 0.5
 """Share of phone calls, when no kind is asked for."""
@@ -579,7 +830,9 @@ ALWAYS_AWKWARD: Final = always(AWKWARD)
 """The default of tests; the same seed makes the same bytes in every version."""
 
 RAMP_UP_MS: Final = 20_000
-"""Calls of simulated traffic begin one after the other within this time, so that the first is there at once."""
+"""Calls of simulated traffic begin one after the other within this time, so that the first is there
+at once.
+"""
 _PAUSE_MIN_MS, _PAUSE_MAX_MS = 500, 4000
 
 
@@ -598,7 +851,9 @@ class SimulatedCall:
     features: frozenset[str]
 
     def wire_events(self) -> Iterator[WireEvent]:
-        """The call's events in the order in which they are produced, late and repeated ones included."""
+        """The call's events in the order in which they are produced, late and repeated ones
+        included.
+        """
         return in_time_order(self.call, self.delivery)
 
 
@@ -618,7 +873,8 @@ def simulate_call(
     Args:
         seed: Decides everything about the call. Seed and start make its conversation id.
         start_ms: Epoch milliseconds at which the line is opened.
-        kind: `phone`, or a pipeline of EVA's simulator; None draws one, about half of them phone calls.
+        kind: `phone`, or a pipeline of EVA's simulator; None draws one, about half of them phone
+            calls.
         tenant: Named in `call_started`, when given.
         environment: Named in `call_started`, when given.
         profile_of: How well the agent of the call does.
@@ -630,7 +886,12 @@ def simulate_call(
     conversation_id = f"sim-{start_ms}-{seed}"
     domains = [domain for domain in DOMAINS if domain.agent in agents]
     plan = plan_call(
-        rng, conversation_id=conversation_id, start_ms=start_ms, kind=drawn_kind, profile_of=profile_of, domains=domains
+        rng,
+        conversation_id=conversation_id,
+        start_ms=start_ms,
+        kind=drawn_kind,
+        profile_of=profile_of,
+        domains=domains,
     )
     profile = profile_of(plan.agent, start_ms)
     features = set(plan.features)
@@ -663,7 +924,8 @@ def simulate_call(
     delays_ms = _back_dated(streams)
     source = rng.choice(list(streams))
     if happens("late_events", profile.late):
-        # One event is held up and its source queues behind it. Early enough for the queue to empty before the end.
+        # One event is held up and its source queues behind it. Early enough for the queue to empty
+        # before the end.
         index = rng.randrange(max(1, len(streams[source]) * 2 // 3))
         held_ms = rng.randint(_LATE_MIN_MS, _LATE_MAX_MS)
         delays_ms[source, index] = delays_ms.get((source, index), 0) + held_ms
@@ -678,7 +940,9 @@ def simulate_call(
         audit=_stream(streams, "audit"),
         pipecat=_stream(streams, "pipecat"),
         elevenlabs=_stream(streams, "elevenlabs"),
-        control=_control(plan, streams, updates, tenant, environment, plan.agent if names_goals else None),
+        control=_control(
+            plan, streams, updates, tenant, environment, plan.agent if names_goals else None
+        ),
     )
     return SimulatedCall(call, Delivery(delays_ms, frozenset(repeated)), frozenset(features))
 
@@ -729,7 +993,8 @@ def simulated_traffic(
     limit: int | None = None,
     **of_each_call: Any,
 ) -> Iterator[PlayedCall]:
-    """Calls on a number of lines; each line calls again seconds after it hung up. Calls are made lazily, one by one.
+    """Calls on a number of lines; each line calls again seconds after it hung up. Calls are made
+    lazily, one by one.
 
     Args:
         seed: Decides all calls.
@@ -745,13 +1010,19 @@ def simulated_traffic(
         raise ValueError(f"concurrent_calls is {concurrent_calls}, expected at least 1")
     rng = random.Random(f"traffic {seed}")  # noqa: S311 - play, not secrets
     spacing_ms = min(1500, RAMP_UP_MS // concurrent_calls)
-    lines_free_ms = [start_ms + line * spacing_ms for line in range(concurrent_calls)]  # ascending: already a heap
+    lines_free_ms = [
+        start_ms + line * spacing_ms for line in range(concurrent_calls)
+    ]  # ascending: already a heap
     for _ in itertools.count() if limit is None else range(limit):
         begin_ms = lines_free_ms[0]
         simulated = simulate_call(rng.getrandbits(40), start_ms=begin_ms, **of_each_call)
         events = tuple(simulated.wire_events())
-        heapq.heapreplace(lines_free_ms, events[-1].arrival_ms + rng.randint(_PAUSE_MIN_MS, _PAUSE_MAX_MS))
-        yield PlayedCall(simulated.call.conversation_id, events, start_offset_ms=begin_ms - start_ms)
+        heapq.heapreplace(
+            lines_free_ms, events[-1].arrival_ms + rng.randint(_PAUSE_MIN_MS, _PAUSE_MAX_MS)
+        )
+        yield PlayedCall(
+            simulated.call.conversation_id, events, start_offset_ms=begin_ms - start_ms
+        )
 
 
 # The work of the command `simulate`: events as lines, and the progress as text.
@@ -759,14 +1030,21 @@ def simulated_traffic(
 
 def event_lines(calls: Iterable[PlayedCall]) -> Iterator[str]:
     """The events of all calls in the order of their arrival, each with its conversation."""
-    events = [(event.arrival_ms, call.conversation_id, event.value) for call in calls for event in call.events]
+    events = [
+        (event.arrival_ms, call.conversation_id, event.value)
+        for call in calls
+        for event in call.events
+    ]
     for _, conversation_id, value in sorted(events, key=itemgetter(0)):
-        yield json.dumps({"conversation_id": conversation_id, **json.loads(value)}, ensure_ascii=False)
+        yield json.dumps(
+            {"conversation_id": conversation_id, **json.loads(value)}, ensure_ascii=False
+        )
 
 
 def traffic_text(progress: PlayProgress) -> str:
     """The progress of simulated traffic, in words."""
     return (
-        f"{progress.calls_started - progress.calls_finished} calls running, {progress.calls_finished} over, "
+        f"{progress.calls_started - progress.calls_finished} calls running, "
+        f"{progress.calls_finished} over, "
         f"{progress.events_published} events sent"
     )

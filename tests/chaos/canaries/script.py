@@ -1,4 +1,6 @@
-"""A few calls, sequencers and evaluators that a script leads event by event, so that what happens is not left to luck."""
+"""A few calls, sequencers and evaluators that a script leads event by event, so that what happens
+is not left to luck.
+"""
 
 import json
 import time
@@ -21,7 +23,9 @@ from tests.support.patience import patient
 PARTITION: Final = 0
 """A script has one partition, so that it knows whose it is."""
 ALONE: Final = {**LIMITS, "CALLGAUGE_EVALUATOR_INSTANCE": "the only one"}
-"""Settings of an evaluator that is alone: killed, it comes back at once, without a session timeout."""
+"""Settings of an evaluator that is alone: killed, it comes back at once, without a
+session timeout.
+"""
 JUDGED: Final = {
     **ALONE,
     "CALLGAUGE_GOALS__ASKS_JUDGE": "true",
@@ -44,12 +48,16 @@ class Script:
     def __init__(self, stage: Stage) -> None:
         """Nothing is sent yet."""
         self.stage = stage
-        self._producer = Producer({"bootstrap.servers": stage.cluster.bootstrap, "acks": "all", "log_level": 0})
+        self._producer = Producer(
+            {"bootstrap.servers": stage.cluster.bootstrap, "acks": "all", "log_level": 0}
+        )
         self._scored: Counter[str] = Counter()
         self._begin_seconds = int(time.time())
 
     def evaluator(self, *, is_newer: bool = False) -> Member:
-        """One more evaluator, that shows its metrics and reads; before the first one a sequencer."""
+        """One more evaluator, that shows its metrics and reads; before the first one a
+        sequencer.
+        """
         if not self.stage.sequencers.members:
             self.sequencer()
         member = self.stage.fleet.join(is_newer=is_newer)
@@ -64,15 +72,26 @@ class Script:
 
     def until_ready(self, member: Member) -> None:
         """Waits until the process in this place works."""
-        self.until(member.name, lambda: member.is_running and any(said in member.text for said in READY))
+        self.until(
+            member.name, lambda: member.is_running and any(said in member.text for said in READY)
+        )
 
     def send(self, name: str, events: Iterable[EventTemplate]) -> None:
         """Sends events of a call; they are on the broker afterwards."""
-        self._send(name, [(event.source, event.rendered(self._begin_seconds, name.encode())) for event in events])
+        self._send(
+            name,
+            [
+                (event.source, event.rendered(self._begin_seconds, name.encode()))
+                for event in events
+            ],
+        )
 
     def tell(self, name: str, source: str, **fields: str) -> None:
         """Sends one event of a call with the present time."""
-        self._send(name, [(source, json.dumps({"timestamp": time.time_ns() // 1_000_000, **fields}).encode())])
+        self._send(
+            name,
+            [(source, json.dumps({"timestamp": time.time_ns() // 1_000_000, **fields}).encode())],
+        )
 
     def _send(self, name: str, events: Iterable[tuple[str, bytes]]) -> None:
         for source, value in events:
@@ -98,7 +117,9 @@ class Script:
         return True
 
     def until_scored(self, name: str) -> None:
-        """Waits for a new record of `scores` about a call, which readers of committed records see."""
+        """Waits for a new record of `scores` about a call, which readers of committed
+        records see.
+        """
         before = self._scored[name]
         self.until(f"a score of {name}", lambda: self._scored[name] > before)
 
@@ -109,26 +130,40 @@ class Script:
 
         def is_appended() -> bool:
             positions = self.stage.positions()
-            ends = {source: extent(bootstrap, topic, PARTITION)[1] for source, topic in topics.items()}
-            return all(positions.get((source, PARTITION), Next(0, 0)).offset == end for source, end in ends.items())
+            ends = {
+                source: extent(bootstrap, topic, PARTITION)[1] for source, topic in topics.items()
+            }
+            return all(
+                positions.get((source, PARTITION), Next(0, 0)).offset == end
+                for source, end in ends.items()
+            )
 
         self.until("a tick behind the last record", is_appended)
 
     def until_read(self) -> None:
-        """Waits until all that was sent is folded, all that follows from it is written, and a commit says so."""
+        """Waits until all that was sent is folded, all that follows from it is written, and a
+        commit says so.
+        """
         self.until_appended()
         stage, events = self.stage, self.stage.prefix + EVENTS_TOPIC
         _, end = extent(stage.cluster.bootstrap, events, PARTITION)
 
         def is_read() -> bool:
-            return committed(stage.cluster.bootstrap, stage.group, {PARTITION}).get((events, PARTITION), 0) >= end
+            return (
+                committed(stage.cluster.bootstrap, stage.group, {PARTITION}).get(
+                    (events, PARTITION), 0
+                )
+                >= end
+            )
 
         self.until("a commit behind the last record", is_read)
 
     def until_closed(self, names: Iterable[str], seconds: float = WAIT_SECONDS) -> None:
         """Waits until these calls are closed."""
         wanted = {name.encode() for name in names}
-        self.until(f"the end of {sorted(wanted)}", lambda: wanted <= self.stage.closed_keys, seconds)
+        self.until(
+            f"the end of {sorted(wanted)}", lambda: wanted <= self.stage.closed_keys, seconds
+        )
 
     def finish(self, names: Iterable[str]) -> None:
         """Waits until these calls are closed, or do not close; then the evaluators leave."""
@@ -153,4 +188,7 @@ def split(template: CallTemplate, parts: int) -> Sequence[Sequence[EventTemplate
     events = template.events
     until = next(place for place, event in enumerate(events) if event.is_end)
     size = -(-until // (parts - 1))
-    return [*(events[place * size : min(until, (place + 1) * size)] for place in range(parts - 1)), events[until:]]
+    return [
+        *(events[place * size : min(until, (place + 1) * size)] for place in range(parts - 1)),
+        events[until:],
+    ]

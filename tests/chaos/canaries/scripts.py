@@ -1,4 +1,6 @@
-"""For each way in which somebody may be broken, a situation in which it must go wrong. Who is whole comes through each of them."""
+"""For each way in which somebody may be broken, a situation in which it must go wrong. Who is whole
+comes through each of them.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -16,13 +18,17 @@ ALIKE: Final = 8
 LONGEST_FREEZE_SECONDS: Final = 300.0
 """Until the script lets a frozen evaluator go on."""
 LATER_SECONDS: Final = 15.0
-"""From the end of some calls to the next call: a successor begins to fold behind their ends, although it begins some seconds early."""
+"""From the end of some calls to the next call: a successor begins to fold behind their ends,
+although it begins some seconds early.
+"""
 LATE_SECONDS: Final = 60.0
 """Until a call that is opened once more by mistake is closed for its silence, and some more."""
 
 
 def _fencing(script: Script) -> None:
-    """The owner is frozen between deciding and writing; it goes on when another has written the same."""
+    """The owner is frozen between deciding and writing; it goes on when another has written the
+    same.
+    """
     name = f"{HESITANT}0"
     first, middle, last = split(call(1), 3)
     members = [script.evaluator(), script.evaluator()]
@@ -38,7 +44,9 @@ def _fencing(script: Script) -> None:
 
 
 def _first(script: Script) -> None:
-    """The owner is killed in the middle of a call whose first records everybody has read long ago."""
+    """The owner is killed in the middle of a call whose first records everybody has
+    read long ago.
+    """
     owner = script.evaluator()
     first, middle, last = split(call(2), 3)
     script.send("open", first)
@@ -66,13 +74,17 @@ def _place(script: Script) -> None:
 
 
 def _closed(script: Script) -> None:
-    """Calls close, another begins and is open when its owner is killed; then a late record comes of each that is closed."""
+    """Calls close, another begins and is open when its owner is killed; then a late record comes of
+    each that is closed.
+    """
     owner = script.evaluator()
     _late_records(script, lambda: script.kill(owner))
 
 
 def _versions(script: Script) -> None:
-    """The same, and a newer version closed them: this one learns from its records in `scores` that they are closed."""
+    """The same, and a newer version closed them: this one learns from its records in `scores` that
+    they are closed.
+    """
     newer = script.evaluator(is_newer=True)
 
     def comes_back_older() -> None:
@@ -102,7 +114,9 @@ def _late_records(script: Script, changes_owner: Callable[[], None]) -> None:
 
 
 def _spread(script: Script) -> None:
-    """Calls go on event by event on three inputs at once, and the sequencer is killed in the middle."""
+    """Calls go on event by event on three inputs at once, and the sequencer is killed in the
+    middle.
+    """
     script.evaluator()
     (sequencer,) = script.stage.sequencers.members
     names = [f"call-{number}" for number in range(CALLS)]
@@ -118,10 +132,15 @@ def _spread(script: Script) -> None:
 
 
 def _remade(script: Script) -> None:
-    """An input is made anew with fewer records than it had, and once more with more, while nobody looks."""
+    """An input is made anew with fewer records than it had, and once more with more, while nobody
+    looks.
+    """
     script.evaluator()
     (sequencer,) = script.stage.sequencers.members
-    few, many = [f"few-{number}" for number in range(CALLS)], [f"many-{number}" for number in range(4 * CALLS)]
+    few, many = (
+        [f"few-{number}" for number in range(CALLS)],
+        [f"many-{number}" for number in range(4 * CALLS)],
+    )
     for number, name in enumerate(few):
         script.send(name, call(30 + number).events)
     script.until_appended()
@@ -147,7 +166,9 @@ def _make_anew(script: Script, source: str) -> None:
 
     async def change() -> None:
         await delete_topic(bootstrap, topic)
-        await create_topics(bootstrap, {topic: stage.inputs[source]}, {"message.timestamp.type": "LogAppendTime"})
+        await create_topics(
+            bootstrap, {topic: stage.inputs[source]}, {"message.timestamp.type": "LogAppendTime"}
+        )
 
     asyncio.run(change())
 

@@ -1,7 +1,8 @@
 """Administrative requests to the brokers, by aiokafka.
 
-Not by librdkafka: when a broker restarts after a request of this kind has timed out, it aborts the whole process
-(`rd_kafka_enq_once_del_source_return`). Requests for metadata and for a consumer's offsets are not of this kind.
+Not by librdkafka: when a broker restarts after a request of this kind has timed out, it aborts the
+whole process (`rd_kafka_enq_once_del_source_return`). Requests for metadata and for a consumer's
+offsets are not of this kind.
 """
 
 import asyncio
@@ -27,8 +28,12 @@ def asked(bootstrap: str, ask: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) 
 
 
 def committed(bootstrap: str, group: str, numbers: set[int]) -> dict[tuple[str, int], int]:
-    """Committed offsets of a group by topic and partition, for these partition numbers, where there are any."""
+    """Committed offsets of a group by topic and partition, for these partition numbers, where there
+    are any.
+    """
     found = asked(bootstrap, lambda admin: admin.list_consumer_group_offsets(group))
     return {
-        (tp.topic, tp.partition): at.offset for tp, at in found.items() if tp.partition in numbers and at.offset >= 0
+        (tp.topic, tp.partition): at.offset
+        for tp, at in found.items()
+        if tp.partition in numbers and at.offset >= 0
     }

@@ -1,8 +1,9 @@
-"""A Kafka cluster of this run's own on loopback, one node or three, that can be stopped, killed and started again.
+"""A Kafka cluster of this run's own on loopback, one node or three, that can be stopped, killed and
+started again.
 
-The nodes keep their folders and ports, as machines do. `tests.support.brokers.kafka_broker` brings the jars and most settings; what is
-added here is what a node needs to come back quickly, what several need to know of each other, and the doors of the proxy
-through which evaluators come.
+The nodes keep their folders and ports, as machines do. `tests.support.brokers.kafka_broker` brings
+the jars and most settings; what is added here is what a node needs to come back quickly, what
+several need to know of each other, and the doors of the proxy through which evaluators come.
 """
 
 import contextlib
@@ -33,7 +34,10 @@ TIED: Final = ("setpriv", "--pdeathsig", "KILL")
 
 _REMEMBERS_DELETIONS = {"log.flush.start.offset.checkpoint.interval.ms": "500"}
 """Deleted records stay deleted when a node is killed soon after; a minute is usual."""
-_LEADERS_GO_HOME = {"leader.imbalance.check.interval.seconds": "10", "leader.imbalance.per.broker.percentage": "0"}
+_LEADERS_GO_HOME = {
+    "leader.imbalance.check.interval.seconds": "10",
+    "leader.imbalance.per.broker.percentage": "0",
+}
 """A node that is back leads its former partitions again: a move without any crash."""
 _COMES_BACK_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 _JAVA_ALONE = (*kafka_broker.QUICK_JAVA, "-Xmx768m")
@@ -41,7 +45,9 @@ _JAVA_AMONG_OTHERS = (*kafka_broker.QUICK_JAVA, "-Xmx400m")
 
 
 def tied_to_us(command: list[str]) -> list[str]:
-    """The command, ended by the kernel when this process is. It must be started by the main thread."""
+    """The command, ended by the kernel when this process is. It must be started by the
+    main thread.
+    """
     return [*_tie(), *command]
 
 
@@ -52,7 +58,9 @@ def _tie() -> Sequence[str]:
 class Node:
     """One broker and controller: a folder, its ports, and a process now and then."""
 
-    def __init__(self, number: int, folder: Path, host: str, ports: Mapping[str, int], command: list[str]) -> None:
+    def __init__(
+        self, number: int, folder: Path, host: str, ports: Mapping[str, int], command: list[str]
+    ) -> None:
         self.number = number
         self.host = host
         self.ports = ports
@@ -71,7 +79,11 @@ class Node:
         """Starts the process; `Cluster.wait_until_it_answers` says when it is there."""
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                tied_to_us(self._command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
+                tied_to_us(self._command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
             )
         self._kill_at = None
 
@@ -90,7 +102,9 @@ class Node:
             self._process.send_signal(signal.SIGCONT)
 
     def attend(self) -> bool:
-        """Starts the process again when it was taken down and has ended. True when it did. To be called often."""
+        """Starts the process again when it was taken down and has ended. True when it did. To be
+        called often.
+        """
         if self._process is None or self._kill_at is None:
             return False
         if self._process.poll() is None:
@@ -108,9 +122,13 @@ class Node:
             self._process = None
 
     def must_run(self) -> None:
-        """Raises `BrokerStartError` with the end of its log when the process has ended by itself."""
+        """Raises `BrokerStartError` with the end of its log when the process has ended
+        by itself.
+        """
         if self._process is not None and self._process.poll() is not None and not self.is_down:
-            raise kafka_broker.BrokerStartError(f"Kafka ended by itself; its log:\n{kafka_broker._tail(self._log)}")
+            raise kafka_broker.BrokerStartError(
+                f"Kafka ended by itself; its log:\n{kafka_broker._tail(self._log)}"
+            )
 
 
 class Cluster:
@@ -198,7 +216,9 @@ class Cluster:
             return False
 
     def unreplicated(self) -> int:
-        """How many partitions have a replica that is not in sync: none may, before the next node is killed."""
+        """How many partitions have a replica that is not in sync: none may, before the next node is
+        killed.
+        """
         return sum(
             len(partition.isrs) < len(partition.replicas)
             for topic in self.admin.list_topics(timeout=10).topics.values()
@@ -230,8 +250,13 @@ def _formatted(folder: Path, brokers: int, own_network: Network | None) -> list[
     numbers = range(1, brokers + 1)
     wanted = ("PLAINTEXT", "CONTROLLER", *DOORS, *(f"{door} proxy" for door in DOORS))
     doors = {number: kafka_broker._free_ports(None, wanted) for number in numbers}
-    hosts = {number: "127.0.0.1" if own_network is None else own_network.address(number) for number in numbers}
-    voters = ",".join(f"{number}@{hosts[number]}:{ports['CONTROLLER']}" for number, ports in doors.items())
+    hosts = {
+        number: "127.0.0.1" if own_network is None else own_network.address(number)
+        for number in numbers
+    }
+    voters = ",".join(
+        f"{number}@{hosts[number]}:{ports['CONTROLLER']}" for number, ports in doors.items()
+    )
     replicas = str(brokers)
     in_sync = str(max(1, brokers - 1))
     nodes = []
@@ -265,7 +290,15 @@ def _formatted(folder: Path, brokers: int, own_network: Network | None) -> list[
             "-cp",
             f"{kafka_broker.kafka_jars()}/*",
         ]
-        form = [*java, "kafka.tools.StorageTool", "format", "-t", "callgauge-test-cluster", "-c", str(file)]
+        form = [
+            *java,
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            "callgauge-test-cluster",
+            "-c",
+            str(file),
+        ]
         formatted = subprocess.run(form, capture_output=True, text=True)
         if formatted.returncode != 0:
             raise kafka_broker.BrokerStartError(
@@ -278,12 +311,18 @@ def _formatted(folder: Path, brokers: int, own_network: Network | None) -> list[
 
 
 def _listeners(host: str, ports: Mapping[str, int]) -> dict[str, str]:
-    """Properties of the listeners: brokers and the load come as they are, evaluators through a door of the proxy."""
+    """Properties of the listeners: brokers and the load come as they are, evaluators through a door
+    of the proxy.
+    """
     names = ("PLAINTEXT", *(door.upper() for door in DOORS))
-    open_doors = ",".join(f"{name}://{host}:{ports[name if name in ports else name.lower()]}" for name in names)
+    open_doors = ",".join(
+        f"{name}://{host}:{ports[name if name in ports else name.lower()]}" for name in names
+    )
     through = ",".join(f"{door.upper()}://127.0.0.1:{ports[f'{door} proxy']}" for door in DOORS)
     return {
-        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ("CONTROLLER", *names)),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:PLAINTEXT" for name in ("CONTROLLER", *names)
+        ),
         "listeners": f"{open_doors},CONTROLLER://{host}:{ports['CONTROLLER']}",
         "advertised.listeners": f"PLAINTEXT://{host}:{ports['PLAINTEXT']},{through}",
         "inter.broker.listener.name": "PLAINTEXT",

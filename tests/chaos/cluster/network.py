@@ -1,8 +1,10 @@
-"""A network of the nodes' own, so that they can lose each other while every client still reaches them.
+"""A network of the nodes' own, so that they can lose each other while every client still reaches
+them.
 
-Each node lives in a network namespace, and a bridge joins them with this machine. A node goes blind for another when the
-other's address leads to a network card that does not exist: what it sends is lost without an answer, as with a broken
-switch. This needs Linux, `ip` and root; where that is missing, `is_possible` says so.
+Each node lives in a network namespace, and a bridge joins them with this machine. A node goes blind
+for another when the other's address leads to a network card that does not exist: what it sends is
+lost without an answer, as with a broken switch. This needs Linux, `ip` and root; where that is
+missing, `is_possible` says so.
 """
 
 import os
@@ -51,8 +53,19 @@ class Network:
 
     def blind(self, node: int, other: int) -> None:
         """Packets from the node to the other are lost from now on."""
-        _ip("-n", self._namespace(node), "neigh", "replace", self.address(other), "lladdr", NOBODY, "dev", "eth0", "nud",
-            "permanent")  # fmt: skip
+        _ip(
+            "-n",
+            self._namespace(node),
+            "neigh",
+            "replace",
+            self.address(other),
+            "lladdr",
+            NOBODY,
+            "dev",
+            "eth0",
+            "nud",
+            "permanent",
+        )
         self._blind.add((node, other))
 
     def heal(self) -> None:

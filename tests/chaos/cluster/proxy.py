@@ -1,8 +1,10 @@
-"""A TCP proxy between evaluators and brokers, which delays, loses and cuts. `python -m tests.chaos.cluster.proxy`.
+"""A TCP proxy between evaluators and brokers, which delays, loses and cuts. `python -m
+tests.chaos.cluster.proxy`.
 
-Each evaluator reaches all brokers through one of two doors, so that half a fleet can be cut off while the other half works.
-An argument is a door's listener: "left 9001 127.0.0.1 9092". A line on standard input changes a door: "left slow 200".
-When standard input closes, the owner is gone, and it ends.
+Each evaluator reaches all brokers through one of two doors, so that half a fleet can be cut off
+while the other half works. An argument is a door's listener: "left 9001 127.0.0.1 9092". A line on
+standard input changes a door: "left slow 200". When standard input closes, the owner is gone, and
+it ends.
 """
 
 import asyncio
@@ -33,7 +35,9 @@ class Way(StrEnum):
     NOT_FROM_BROKER = "not_from_broker"
     """In the other direction only."""
     HALF_OPEN = "half_open"
-    """The broker's end of each connection is closed, and the evaluator does not learn it before the door is open again."""
+    """The broker's end of each connection is closed, and the evaluator does not learn it before the
+    door is open again.
+    """
     CUT = "cut"
     """Every connection ends; new ones are as usual."""
     REFUSED = "refused"
@@ -41,7 +45,9 @@ class Way(StrEnum):
 
 
 class _Connection:
-    """One evaluator's connection: its own end, the broker's, and whether the broker's end was closed in silence."""
+    """One evaluator's connection: its own end, the broker's, and whether the broker's end was
+    closed in silence.
+    """
 
     def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
         self.near = near
@@ -88,7 +94,9 @@ class Door:
             else:
                 gate.set()
 
-    async def serve(self, reader: asyncio.StreamReader, near: asyncio.StreamWriter, host: str, port: int) -> None:
+    async def serve(
+        self, reader: asyncio.StreamReader, near: asyncio.StreamWriter, host: str, port: int
+    ) -> None:
         """Carries one connection until it ends."""
         if self._refuses:
             near.transport.abort()
@@ -102,7 +110,9 @@ class Door:
         self._connections.add(connection)
         try:
             to_broker = asyncio.create_task(self._carry(connection, reader, far, self._to_broker))
-            from_broker = asyncio.create_task(self._carry(connection, far_reader, near, self._from_broker))
+            from_broker = asyncio.create_task(
+                self._carry(connection, far_reader, near, self._from_broker)
+            )
             await asyncio.wait([to_broker, from_broker], return_when=asyncio.FIRST_COMPLETED)
             if connection.is_half_open:
                 await connection.is_over.wait()
@@ -114,7 +124,11 @@ class Door:
             connection.end()
 
     async def _carry(
-        self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
+        self,
+        connection: _Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        gate: asyncio.Event,
     ) -> None:
         try:
             while data := await reader.read(CHUNK_BYTES):
@@ -158,7 +172,8 @@ async def main() -> None:
     await asyncio.Event().wait()
 
 
-# -- the proxy as its owner sees it ------------------------------------------------------------------------------------
+# -- the proxy as its owner sees it
+# ------------------------------------------------------------------------------------
 
 ROOT: Final = Path(__file__).parents[3]
 
@@ -197,7 +212,9 @@ class ProxyProcess:
         )
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
-            raise ProxyError("the proxy between evaluators and brokers did not come up; the run proves nothing")
+            raise ProxyError(
+                "the proxy between evaluators and brokers did not come up; the run proves nothing"
+            )
 
     def change(self, door: str, way: Way, delay_ms: int = 0) -> None:
         """Bytes pass a door like this from now on."""
@@ -206,7 +223,9 @@ class ProxyProcess:
             self._process.stdin.write(f"{door} {way} {delay_ms}\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise ProxyError("the proxy between evaluators and brokers has ended; the run proves nothing") from error
+            raise ProxyError(
+                "the proxy between evaluators and brokers has ended; the run proves nothing"
+            ) from error
 
     def stop(self) -> None:
         """Ends the process at once."""

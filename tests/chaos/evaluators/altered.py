@@ -1,7 +1,8 @@
-"""The real command in circumstances that the environment describes. `python -m tests.chaos.evaluators.altered [with|without KIND] run ...`
+"""The real command in circumstances that the environment describes. `python -m
+tests.chaos.evaluators.altered [with|without KIND] run ...`
 
-Without any it is the command itself. With `without KIND` a part of it is broken, see `broken`; with `with KIND` it is whole and
-only in the circumstances in which that part matters.
+Without any it is the command itself. With `without KIND` a part of it is broken, see `broken`; with
+`with KIND` it is whole and only in the circumstances in which that part matters.
 """
 
 import os

@@ -1,9 +1,10 @@
-"""Sequencers and evaluators with one thing broken, so that the checker can show that it would notice.
+"""Sequencers and evaluators with one thing broken, so that the checker can show that it would
+notice.
 
 `python -m tests.chaos.evaluators.altered without KIND run ...`
 
-Each is the real command with one part replaced before it starts. `tests/chaos/canaries` has the situation for each in which it must
-go wrong.
+Each is the real command with one part replaced before it starts. `tests/chaos/canaries` has the
+situation for each in which it must go wrong.
 """
 
 import asyncio
@@ -29,7 +30,9 @@ from schemas.rows import RowError, decode
 from tests.chaos.evaluators import stepped_clock
 
 HESITANT: Final = "hesitant-"
-"""How the id of a call begins whose records the first evaluator that has some does not write at once."""
+"""How the id of a call begins whose records the first evaluator that has some does not write at
+once.
+"""
 HESITATES, HAS_WRITTEN = "canary: hesitates", "canary: has written, or could not"
 """Printed before it hesitates, and when that is over."""
 FROZEN_SECONDS: Final = 5.0
@@ -48,7 +51,9 @@ def _hesitant() -> None:
 
     async def hesitant(self: Writer, decided: Any) -> None:
         records = [record for decision in decided for record in decision.records]
-        is_about_one = any(getattr(record, "conversation_id", "").startswith(HESITANT) for record in records)
+        is_about_one = any(
+            getattr(record, "conversation_id", "").startswith(HESITANT) for record in records
+        )
         if not is_about_one or mark.exists():
             await write(self, decided)
             return
@@ -95,8 +100,12 @@ def _without_transactions() -> None:
     async def unclaimed(*_: Any) -> dict[int, int]:
         return {}
 
-    async def ends(self: takeover.Takeover, reader: Any, numbers: Iterable[int], _: str) -> dict[int, int]:
-        found = await reader.end_offsets([TopicPartition(self._scores, number) for number in numbers])
+    async def ends(
+        self: takeover.Takeover, reader: Any, numbers: Iterable[int], _: str
+    ) -> dict[int, int]:
+        found = await reader.end_offsets(
+            [TopicPartition(self._scores, number) for number in numbers]
+        )
         return {tp.partition: end for tp, end in found.items()}
 
     _replace(takeover.Takeover, "claim", unclaimed)
@@ -124,7 +133,9 @@ def _without_place() -> None:
 
 
 def _without_closed() -> None:
-    """A successor knows of the calls that closed since the first record that it folds, and of no others."""
+    """A successor knows of the calls that closed since the first record that it folds, and of no
+    others.
+    """
     begin: Callable[..., None] = takeover.Takeover.__init__
 
     def without_overlap(self: takeover.Takeover, *arguments: Any) -> None:
@@ -135,7 +146,9 @@ def _without_closed() -> None:
 
 
 def _without_versions() -> None:
-    """A row that this version cannot read whole is passed over, even if it says that a call is closed."""
+    """A row that this version cannot read whole is passed over, even if it says that a call is
+    closed.
+    """
     take: Callable[[PublishedCalls, Any], None] = PublishedCalls.take
 
     def blind(self: PublishedCalls, record: Any) -> None:
@@ -185,7 +198,9 @@ def _without_known() -> None:
 
 
 def _without_generations() -> None:
-    """A sequencer does not say that an input was made anew: readers take its records for those that were there before."""
+    """A sequencer does not say that an input was made anew: readers take its records for those that
+    were there before.
+    """
     origin: Callable[..., Origin] = vars(appending)["Origin"]
 
     def of_the_first(source: Any, _: int, *place: Any) -> Origin:
@@ -212,5 +227,7 @@ CIRCUMSTANCES: Final[Mapping[str, Callable[[], None]]] = {"fencing": _hesitant}
 
 
 def _replace(owner: Any, name: str, by: Any) -> None:
-    getattr(owner, name)  # a missing line cannot be broken: better to fail here than to break nothing
+    getattr(
+        owner, name
+    )  # a missing line cannot be broken: better to fail here than to break nothing
     setattr(owner, name, by)

@@ -1,4 +1,6 @@
-"""Sequencers and evaluators as processes of their own, started again when they end, as a cluster manager would."""
+"""Sequencers and evaluators as processes of their own, started again when they end, as a cluster
+manager would.
+"""
 
 import contextlib
 import os
@@ -46,7 +48,8 @@ class Member:
         role: Its role: evaluator or sequencer.
         number: From 1.
         thaws_at: When a frozen process goes on; None while it is not frozen.
-        is_newer: Whether the next process in this place is one of a newer version, as only evaluators are.
+        is_newer: Whether the next process in this place is one of a newer version, as only
+            evaluators are.
         door: Through which door of the proxy it comes, if it comes through one.
     """
 
@@ -88,7 +91,12 @@ class Member:
     def is_running(self) -> bool:
         """Whether a process is in this place and nothing was done to it that has not ended."""
         process = self._process
-        return process is not None and process.poll() is None and not self._expects_end and self.thaws_at is None
+        return (
+            process is not None
+            and process.poll() is None
+            and not self._expects_end
+            and self.thaws_at is None
+        )
 
     @property
     def is_gone(self) -> bool:
@@ -156,7 +164,9 @@ class Member:
         self.thaws_at = time.monotonic()
 
     def step_clock(self, seconds: float) -> None:
-        """The clock in this place is so many seconds off from now on, whichever process is in it."""
+        """The clock in this place is so many seconds off from now on, whichever process
+        is in it.
+        """
         stepped_clock.step(self._clock, seconds)
 
     def attend(self) -> str | None:
@@ -176,7 +186,9 @@ class Member:
             if self._kill_at is not None and now >= self._kill_at:
                 self._kill_at = None
                 process.kill()
-                return self._incident(f"did not end within {LEAVE_SECONDS:.0f} s of SIGTERM and was killed")
+                return self._incident(
+                    f"did not end within {LEAVE_SECONDS:.0f} s of SIGTERM and was killed"
+                )
             return None
         self._process = None
         self._start_at = None if self._is_leaving else now + RESTART_SECONDS
@@ -213,7 +225,8 @@ class Fleet:
 
     Attributes:
         members: Those that have not left for good.
-        incidents: Unexpected events: processes that ended by themselves, or did not end in order after a signal.
+        incidents: Unexpected events: processes that ended by themselves, or did not end in order
+            after a signal.
         most_bytes: The most memory that one of them had when it was looked at.
     """
 
@@ -232,7 +245,8 @@ class Fleet:
             folder: For logs.
             environment: Of each process.
             command: Command that starts one, before `run --roles`.
-            doors: Where the broker is for those that come through each door of the proxy; they take them in turn.
+            doors: Where the broker is for those that come through each door of the proxy; they take
+                them in turn.
         """
         self._role = role
         self._doors = doors or {}
@@ -258,7 +272,15 @@ class Fleet:
         if self._doors:
             door = list(self._doors)[self._started % len(self._doors)]
             environment["CALLGAUGE_BOOTSTRAP"] = self._doors[door]
-        member = Member(self._role, self._started, self._folder, self._command, environment, self.incidents, door)
+        member = Member(
+            self._role,
+            self._started,
+            self._folder,
+            self._command,
+            environment,
+            self.incidents,
+            door,
+        )
         member.is_newer = is_newer
         member.start()
         self.members.append(member)
@@ -283,10 +305,15 @@ class Fleet:
 
     def logs_with(self, words: str) -> int:
         """How many lines of all logs have these words."""
-        return sum(log.read_text(errors="replace").count(words) for log in self._folder.glob(f"{self._role}-*.log"))
+        return sum(
+            log.read_text(errors="replace").count(words)
+            for log in self._folder.glob(f"{self._role}-*.log")
+        )
 
     def told(self) -> Iterator[str]:
-        """The incidents, a line for each kind: number, description, and the last line of the log."""
+        """The incidents, a line for each kind: number, description, and the last line
+        of the log.
+        """
         for (what, last), count in self.incidents.most_common():
             yield f"{self._role}s: {count} {what}: {last[:MOST_CHARS]}"
         yield f"{self._role}s: at most {self.most_bytes >> 20} MB of memory"
@@ -297,7 +324,8 @@ class Fleet:
         self.members.clear()
 
 
-# -- the page of metrics of a process and its memory, as an operator sees them -------------------------------------------
+# -- the page of metrics of a process and its memory, as an operator sees them
+# -------------------------------------------
 
 LAG_MESSAGES = "callgauge_consumer_lag_messages"
 LAG_SECONDS = "callgauge_consumer_lag_seconds"

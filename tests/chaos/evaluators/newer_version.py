@@ -1,6 +1,8 @@
-"""An evaluator of a later version: it writes two close reasons under other names, and a field that this version does not know.
+"""An evaluator of a later version: it writes two close reasons under other names, and a field that
+this version does not know.
 
-It also says the values of a running call more often, so that its revisions are others than those of this version.
+It also says the values of a running call more often, so that its revisions are others than those of
+this version.
 """
 
 from importlib import import_module
@@ -23,23 +25,36 @@ CHANGES: Final = (
     (
         "schemas.rows",
         "    close_reason: CloseReason | None = None\n",
-        "    close_reason: CloseReason | None = None\n    closed_by: str = msgspec.field(default_factory=lambda: 'a later version')\n",
+        "    close_reason: CloseReason | None = None\n    closed_by: str = "
+        "msgspec.field(default_factory=lambda: 'a later version')\n",
     ),
     ("consumers.engine.limits", "        30_000,\n", "        2_000,\n"),  # call_values_every_ms
-    ("streamer.facts", '        return version("callgauge")\n', '        return version("callgauge") + ".later"\n'),
+    (
+        "streamer.facts",
+        '        return version("callgauge")\n',
+        '        return version("callgauge") + ".later"\n',
+    ),
 )
-"""By module, in the order in which they are imported: a line of it, and the line of a later version."""
+"""By module, in the order in which they are imported: a line of it, and the line of a later
+version.
+"""
 
 
 def install() -> None:
-    """Makes this process the newer version; to be called before anything takes a name from these modules."""
+    """Makes this process the newer version; to be called before anything takes a name from these
+    modules.
+    """
     for name, old, new in CHANGES:
         module = import_module(name)
         path = Path(str(module.__file__))
         text = path.read_text()
         if text.count(old) != 1:
-            raise ValueError(f"{path.name} has no {old!r} any more: this version of callgauge cannot be made newer")
-        exec(compile(text.replace(old, new), path, "exec"), vars(module))  # noqa: S102  # our own text
+            raise ValueError(
+                f"{path.name} has no {old!r} any more: this version of callgauge cannot be made "
+                "newer"
+            )
+        # our own text
+        exec(compile(text.replace(old, new), path, "exec"), vars(module))  # noqa: S102
 
 
 def is_newer(value: bytes) -> bool:

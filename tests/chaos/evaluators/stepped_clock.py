@@ -1,4 +1,6 @@
-"""A clock that steps: an evaluator's time of day is wrong by as many seconds as a file says at each moment."""
+"""A clock that steps: an evaluator's time of day is wrong by as many seconds as a file says at each
+moment.
+"""
 
 import mmap
 import struct
@@ -16,13 +18,17 @@ def step(clock: Path, seconds: float) -> None:
     """The clock is so many seconds off from now on; also makes the file."""
     if clock.exists():
         with clock.open("r+b") as file:
-            file.write(_SECONDS.pack(seconds))  # in place: the evaluator has this file in its memory
+            file.write(
+                _SECONDS.pack(seconds)
+            )  # in place: the evaluator has this file in its memory
     else:
         clock.write_bytes(_SECONDS.pack(seconds))
 
 
 def install(clock: Path) -> None:
-    """From now on this process reads the time as the file says; to be called before anything takes `time.time`."""
+    """From now on this process reads the time as the file says; to be called before anything takes
+    `time.time`.
+    """
     with clock.open("rb") as file:
         view = mmap.mmap(file.fileno(), _SECONDS.size, access=mmap.ACCESS_READ)
     right: Callable[[], float] = time.time

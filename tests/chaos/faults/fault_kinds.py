@@ -1,7 +1,7 @@
 """Every kind of fault: what it does, and what must hold after it.
 
-Each function returns a description, or None when the fault is not possible now. After each of them every final score is there once
-and right, unless it says otherwise.
+Each function returns a description, or None when the fault is not possible now. After each of them
+every final score is there once and right, unless it says otherwise.
 """
 
 import asyncio
@@ -46,7 +46,8 @@ class Scene:
         rng: Chooses among the objects.
         least_evaluators: The fleet never becomes smaller for good.
         proofs: Called at the end: each returns its complaint, or None.
-        busy: Names of the targets of faults that are not over: no other fault may have them until then.
+        busy: Names of the targets of faults that are not over: no other fault may have them until
+            then.
         thawed: How often a frozen sequencer went on while another was active.
     """
 
@@ -58,12 +59,18 @@ class Scene:
     thawed: int = 0
 
     def evaluator(self, *, is_ready: bool = False) -> Member | None:
-        """Any that runs and to which nothing is being done; if asked for, one that has started up."""
+        """Any that runs and to which nothing is being done; if asked for, one that has
+        started up.
+        """
         return self._one_of(self.stage.fleet, is_ready=is_ready)
 
     def sequencer(self) -> Member | None:
         """The active one, if it runs and nothing is being done to it."""
-        found = [each for each in self.stage.sequencers.running if each.name not in self.busy and is_active(each)]
+        found = [
+            each
+            for each in self.stage.sequencers.running
+            if each.name not in self.busy and is_active(each)
+        ]
         return found[0] if found else None
 
     def _one_of(self, fleet: Fleet, *, is_ready: bool = False) -> Member | None:
@@ -73,9 +80,15 @@ class Scene:
         return self.rng.choice(there) if there else None
 
     def during(
-        self, what: str, seconds: float, undo: Callable[[], None], is_enough: Callable[[], bool] = lambda: True
+        self,
+        what: str,
+        seconds: float,
+        undo: Callable[[], None],
+        is_enough: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Marks a target as busy for so long, and longer until it is enough; then undoes the fault, or begins its next part."""
+        """Marks a target as busy for so long, and longer until it is enough; then undoes the fault,
+        or begins its next part.
+        """
         most = time.monotonic() + MOST_TIMES_LONGER * seconds
 
         def over() -> None:
@@ -91,14 +104,17 @@ class Scene:
         self.stage.after(seconds, over)
 
 
-# -- faults of evaluators; every call that is over is closed after them ------------------------------------------------
+# -- faults of evaluators; every call that is over is closed after them
+# ------------------------------------------------
 
 FROZEN_AT_LEAST, FROZEN_AT_MOST = SESSION_SECONDS + 2, SESSION_SECONDS + 8
 MORE_EVALUATORS: Final = 2
 """So many may join above the number asked for."""
 NEWER_SECONDS: Final = 15.0
 OLDER_SECONDS: Final = SESSION_SECONDS + 2
-"""So that evaluators of this version have the partitions of a killed newer one, before it comes back."""
+"""So that evaluators of this version have the partitions of a killed newer one, before it comes
+back.
+"""
 ENOUGH_CLOSED: Final = 2
 """Calls that a newer version closes each time before it goes."""
 TWINS_SECONDS: Final = 15.0
@@ -129,7 +145,9 @@ def terminate(scene: Scene) -> str | None:
 
 
 def freeze(scene: Scene) -> str | None:
-    """SIGSTOP for longer than the group waits: when it goes on, its partitions have other owners."""
+    """SIGSTOP for longer than the group waits: when it goes on, its partitions have
+    other owners.
+    """
     target = scene.evaluator()
     if target is None:
         return None
@@ -155,10 +173,12 @@ def leave(scene: Scene) -> str | None:
 
 
 def newer(scene: Scene) -> str | None:
-    """An evaluator comes back as a newer version, is killed, comes back as this version, and all of it once more.
+    """An evaluator comes back as a newer version, is killed, comes back as this version, and all of
+    it once more.
 
-    So its partitions change versions there and back: each version publishes the values of the other's calls once again, with higher
-    revisions and the same end. Also, this version obeys closings that it cannot read whole.
+    So its partitions change versions there and back: each version publishes the values of the
+    other's calls once again, with higher revisions and the same end. Also, this version obeys
+    closings that it cannot read whole.
     """
     target = scene.evaluator(is_ready=True)
     if target is None:
@@ -172,7 +192,9 @@ def newer(scene: Scene) -> str | None:
 
     def be_newer(then: Callable[[], None]) -> None:
         closed_before = stage.newer_closings
-        scene.during(name, NEWER_SECONDS, then, lambda: stage.newer_closings > closed_before + ENOUGH_CLOSED)
+        scene.during(
+            name, NEWER_SECONDS, then, lambda: stage.newer_closings > closed_before + ENOUGH_CLOSED
+        )
 
     def back() -> None:
         end_as(is_newer=False)
@@ -186,13 +208,22 @@ def newer(scene: Scene) -> str | None:
     target.terminate(for_good=False)
     be_newer(back)
     scene.proofs.append(
-        lambda: None if stage.said_again else "versions have changed, and no call was published once again"
+        lambda: (
+            None
+            if stage.said_again
+            else "versions have changed, and no call was published once again"
+        )
     )
-    return f"{name} for {NEWER_SECONDS:.0f} s and until it has closed calls, {OLDER_SECONDS:.0f} s not, and again"
+    return (
+        f"{name} for {NEWER_SECONDS:.0f} s and until it has closed calls, {OLDER_SECONDS:.0f} s "
+        "not, and again"
+    )
 
 
 def twins(scene: Scene) -> str | None:
-    """Two evaluators join with one instance name, and leave: one of them stands aside while the other is there."""
+    """Two evaluators join with one instance name, and leave: one of them stands aside while the
+    other is there.
+    """
     fleet = scene.stage.fleet
     if "twins" in scene.busy or len(fleet.members) >= scene.least_evaluators + MORE_EVALUATORS:
         return None
@@ -209,18 +240,26 @@ def twins(scene: Scene) -> str | None:
             leave(each)
 
     scene.during("twins", TWINS_SECONDS, end, lambda: bool(fleet.logs_with(TWIN_IN_LOG)))
-    scene.proofs.append(lambda: None if fleet.logs_with(TWIN_IN_LOG) else f"no evaluator says {TWIN_IN_LOG}")
+    scene.proofs.append(
+        lambda: None if fleet.logs_with(TWIN_IN_LOG) else f"no evaluator says {TWIN_IN_LOG}"
+    )
     return f"evaluators {both[0].number} and {both[1].number} for {TWINS_SECONDS:.0f} s"
 
 
 def stranger(scene: Scene) -> str | None:
-    """A program that is no evaluator joins the group, is given partitions of the log, commits its end, and leaves: nothing is skipped."""
+    """A program that is no evaluator joins the group, is given partitions of the log, commits its
+    end, and leaves: nothing is skipped.
+    """
     if "the group" in scene.busy or not _answers_and_is_quiet(scene):
         return None
     stage = scene.stage
     topic = stage.prefix + EVENTS_TOPIC
     given: list[TopicPartition] = []
-    program = Thread(target=_read_as_stranger, args=(stage.cluster.bootstrap, stage.group, topic, given), daemon=True)
+    program = Thread(
+        target=_read_as_stranger,
+        args=(stage.cluster.bootstrap, stage.group, topic, given),
+        daemon=True,
+    )
     program.start()
 
     def gone() -> None:
@@ -229,18 +268,31 @@ def stranger(scene: Scene) -> str | None:
 
     scene.during("the group", STRANGER_SECONDS, gone, lambda: not program.is_alive())
     scene.proofs.append(
-        lambda: None if not given or stage.fleet.logs_with(STRANGER_IN_LOG) else "no evaluator names the stranger"
+        lambda: (
+            None
+            if not given or stage.fleet.logs_with(STRANGER_IN_LOG)
+            else "no evaluator names the stranger"
+        )
     )
     return f"reads {topic} for {STRANGER_SECONDS:.0f} s"
 
 
 def _read_as_stranger(bootstrap: str, group: str, topic: str, given: list[TopicPartition]) -> None:
-    """Reads for so long from when it is given partitions, for which a busy group may need a while."""
+    """Reads for so long from when it is given partitions, for which a busy group may
+    need a while.
+    """
     until = time.monotonic() + (MOST_TIMES_LONGER - 1) * STRANGER_SECONDS
     reader = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "client.id": STRANGER_IN_LOG, "partition.assignment.strategy": "range",
-         "auto.offset.reset": "earliest", "auto.commit.interval.ms": 500, "session.timeout.ms": int(SESSION_SECONDS * 1_000)}
-    )  # fmt: skip
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "client.id": STRANGER_IN_LOG,
+            "partition.assignment.strategy": "range",
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 500,
+            "session.timeout.ms": int(SESSION_SECONDS * 1_000),
+        }
+    )
     try:
         reader.subscribe([topic])
         while time.monotonic() < until:
@@ -253,12 +305,16 @@ def _read_as_stranger(bootstrap: str, group: str, topic: str, given: list[TopicP
 
 
 def clock_forward(scene: Scene) -> str | None:
-    """The clock of an evaluator or sequencer steps ahead, and later back to the right time: no call is closed for that."""
+    """The clock of an evaluator or sequencer steps ahead, and later back to the right time: no call
+    is closed for that.
+    """
     return _step_clock(scene, CLOCK_STEP_SECONDS)
 
 
 def clock_back(scene: Scene) -> str | None:
-    """The clock of an evaluator or sequencer steps back, and later to the right time: no call waits for that."""
+    """The clock of an evaluator or sequencer steps back, and later to the right time: no call waits
+    for that.
+    """
     return _step_clock(scene, -CLOCK_STEP_SECONDS)
 
 
@@ -271,7 +327,8 @@ def _step_clock(scene: Scene, seconds: float) -> str | None:
     return f"{target.name} by {seconds:+.0f} s for {CLOCK_WRONG_SECONDS:.0f} s"
 
 
-# -- faults of sequencers; every record of the inputs is in the log once after them ------------------------------------
+# -- faults of sequencers; every record of the inputs is in the log once after them
+# ------------------------------------
 
 MORE_SEQUENCERS: Final = 3
 """So many may be there at most."""
@@ -305,7 +362,9 @@ def _on_sequencer(scene: Scene, do: Callable[[Member], None]) -> str | None:
 
 
 def sequencer_frozen(scene: Scene) -> str | None:
-    """SIGSTOP of the active sequencer until another has begun a term: what it had in hand and appends when it thaws is void."""
+    """SIGSTOP of the active sequencer until another has begun a term: what it had in hand and
+    appends when it thaws is void.
+    """
     target = scene.sequencer()
     if target is None:
         return None
@@ -314,17 +373,25 @@ def sequencer_frozen(scene: Scene) -> str | None:
     seen: list[Member] = []
 
     def has_successor() -> bool:
-        seen[:] = [each for each in scene.stage.sequencers.running if each is not target and is_active(each)]
+        seen[:] = [
+            each
+            for each in scene.stage.sequencers.running
+            if each is not target and is_active(each)
+        ]
         return bool(seen)
 
     def thaw() -> None:
         if target.thaws_at is not None:
-            scene.stage.note(f"{target.name} thaws while {seen[0].name if seen else 'nobody'} is active")
+            scene.stage.note(
+                f"{target.name} thaws while {seen[0].name if seen else 'nobody'} is active"
+            )
             scene.thawed += bool(seen)
             target.thaw()
 
     scene.during(target.name, seconds, thaw, has_successor)
-    scene.proofs.append(lambda: None if scene.thawed else "no sequencer was thawed while another was active")
+    scene.proofs.append(
+        lambda: None if scene.thawed else "no sequencer was thawed while another was active"
+    )
     return f"{target.name} for {seconds:.0f} s and until another is active"
 
 
@@ -353,7 +420,8 @@ def sequencer_joins(scene: Scene) -> str | None:
     return f"{member.name} for {JOINS_SECONDS:.0f} s"
 
 
-# -- faults between processes and brokers, for all traffic through one door of the proxy, which is half of the fleet ---
+# -- faults between processes and brokers, for all traffic through one door of the proxy, which is
+# half of the fleet ---
 
 SLOW_MS: Final = 200
 SLOW_SECONDS: Final = 20.0
@@ -404,7 +472,8 @@ def _narrow(scene: Scene, way: Way, seconds: float, delay_ms: int = 0) -> str | 
     return f"the {door} door ({way.replace('_', ' ')}) for {seconds:.0f} s: {members}"
 
 
-# -- faults of topics and their records --------------------------------------------------------------------------------
+# -- faults of topics and their records
+# --------------------------------------------------------------------------------
 
 PRODUCED: Final = ("pipecat", "elevenlabs", "audit")
 """Inputs that producers write."""
@@ -428,13 +497,17 @@ LOSS_IN_LOG: Final = "input_not_where_it_was"
 
 
 def heavy_close(scene: Scene) -> str | None:
-    """A call inside every limit that is as costly to close as one can be: it is closed like any other, and delays no other call."""
+    """A call inside every limit that is as costly to close as one can be: it is closed like any
+    other, and delays no other call.
+    """
     scene.stage.load.play_heavy()
     return f"call {scene.stage.load.report.heavy + 1}"
 
 
 def partitions_added(scene: Scene) -> str | None:
-    """Every input gets more partitions, and keys move there: in the log each call stays where it is."""
+    """Every input gets more partitions, and keys move there: in the log each call stays where it
+    is.
+    """
     stage = scene.stage
     if not _answers_and_is_quiet(scene) or scene.busy & set(PRODUCED):
         return None
@@ -443,20 +516,28 @@ def partitions_added(scene: Scene) -> str | None:
 
 
 def deleted_read(scene: Scene) -> str | None:
-    """Records that the sequencer has appended, and whose place every tick says, are deleted: this has no effect."""
+    """Records that the sequencer has appended, and whose place every tick says, are deleted: this
+    has no effect.
+    """
     if not _answers_and_is_quiet(scene):
         return None
     source = scene.rng.choice(PRODUCED)
     try:
         positions = _positions(scene, source)
-        deleted = [_delete(scene, source, number, place.offset) for number, place in positions.items()]
+        deleted = [
+            _delete(scene, source, number, place.offset) for number, place in positions.items()
+        ]
     except (KafkaError, UnreadableError):
         return None
-    return f"{sum(end - first for first, end in deleted):,} records of {source}" if deleted else None
+    return (
+        f"{sum(end - first for first, end in deleted):,} records of {source}" if deleted else None
+    )
 
 
 def deleted_unread(scene: Scene) -> str | None:
-    """Records go that no sequencer has read. The next to read says so and counts them; all others come into the log."""
+    """Records go that no sequencer has read. The next to read says so and counts them; all others
+    come into the log.
+    """
     stage = scene.stage
     running = [each for each in stage.sequencers.running if each.name not in scene.busy]
     if not _answers_and_is_quiet(scene) or len(running) < len(stage.sequencers.members):
@@ -477,19 +558,28 @@ def _delete_all(scene: Scene, source: str) -> None:
     made = stage.kept.made.get(topic, 0)
     try:
         for number, place in _positions(scene, source).items():
-            _, end = _delete(scene, source, number, extent(stage.cluster.bootstrap, topic, number)[1])
+            _, end = _delete(
+                scene, source, number, extent(stage.cluster.bootstrap, topic, number)[1]
+            )
             deletion = Deletion(topic, number, made, place.offset, end)
-            records = [each for each in stage.kept.of(topic, number, made) if place.offset <= each.offset < end]
+            records = [
+                each
+                for each in stage.kept.of(topic, number, made)
+                if place.offset <= each.offset < end
+            ]
             stage.lost(deletion, {each.key for each in records if each.key})
             if records:
                 stage.note(f"{len(records):,} records of {topic}[{number}] may go unread")
-                scene.proofs.append(lambda deletion=deletion: _is_told(scene, deletion))  # type: ignore[misc]  # the default binds the loop's value
+                # the default binds the loop's value
+                scene.proofs.append(lambda deletion=deletion: _is_told(scene, deletion))  # type: ignore[misc]
     except (KafkaError, UnreadableError) as error:
         stage.note(f"records of {topic} could not be deleted: {error}")
 
 
 def input_remade(scene: Scene) -> str | None:
-    """An input is deleted when all of it is read, and made anew, smaller than it was: its new records come into the log like the others."""
+    """An input is deleted when all of it is read, and made anew, smaller than it was: its new
+    records come into the log like the others.
+    """
     source = scene.rng.choice(PRODUCED)
     if not _answers_and_is_quiet(scene) or scene.busy & {*PRODUCED, "the brokers"}:
         return None
@@ -498,12 +588,17 @@ def input_remade(scene: Scene) -> str | None:
 
 
 def input_remade_larger(scene: Scene) -> str | None:
-    """An input is deleted and made anew while all sequencers are frozen, with more records than it had: they find others in their place.
+    """An input is deleted and made anew while all sequencers are frozen, with more records than it
+    had: they find others in their place.
 
     Before that it is made anew with few records, so that few are more.
     """
     stage = scene.stage
-    if not stage.closed_keys or not _answers_and_is_quiet(scene) or scene.busy & {*PRODUCED, "the brokers"}:
+    if (
+        not stage.closed_keys
+        or not _answers_and_is_quiet(scene)
+        or scene.busy & {*PRODUCED, "the brokers"}
+    ):
         return None
 
     def small() -> None:
@@ -519,9 +614,15 @@ def input_remade_larger(scene: Scene) -> str | None:
         _fill(scene, 2 * FEW)
         for each in running:
             each.thaw()
-        stage.note(f"{stage.topic_of(FILLED)} has {2 * FEW} records in each partition, and had {FEW}")
+        stage.note(
+            f"{stage.topic_of(FILLED)} has {2 * FEW} records in each partition, and had {FEW}"
+        )
         scene.proofs.append(
-            lambda: None if stage.sequencers.logs_with(ANEW_IN_LOG) else f"no sequencer says {ANEW_IN_LOG}"
+            lambda: (
+                None
+                if stage.sequencers.logs_with(ANEW_IN_LOG)
+                else f"no sequencer says {ANEW_IN_LOG}"
+            )
         )
 
     _while_paused(scene, FILLED, small)
@@ -529,7 +630,9 @@ def input_remade_larger(scene: Scene) -> str | None:
 
 
 def _while_paused(scene: Scene, source: str, change: Callable[[], None]) -> None:
-    """Holds an input's load back until all of it is read, then changes the input; if it is not read in time, nothing changes."""
+    """Holds an input's load back until all of it is read, then changes the input; if it is not read
+    in time, nothing changes.
+    """
     stage = scene.stage
     topic, bootstrap = stage.topic_of(source), stage.cluster.bootstrap
     stage.load.pause(source)
@@ -539,7 +642,10 @@ def _while_paused(scene: Scene, source: str, change: Callable[[], None]) -> None
             return False
         try:
             positions = _positions(scene, source)
-            ends = {number: extent(bootstrap, topic, number)[1] for number in range(stage.inputs[source])}
+            ends = {
+                number: extent(bootstrap, topic, number)[1]
+                for number in range(stage.inputs[source])
+            }
         except (KafkaError, UnreadableError):
             return False
         return all(positions.get(number, Next(0, 0)).offset >= end for number, end in ends.items())
@@ -556,12 +662,18 @@ def _while_paused(scene: Scene, source: str, change: Callable[[], None]) -> None
 
 
 def _fill(scene: Scene, records: int) -> None:
-    """Puts so many late records of closed calls into each partition of the input, as its own producer would write them."""
+    """Puts so many late records of closed calls into each partition of the input, as its own
+    producer would write them.
+    """
     stage = scene.stage
     writer = Producer({"bootstrap.servers": stage.cluster.bootstrap, "acks": "all", "log_level": 0})
     for number in range(stage.inputs[FILLED]):
         for key in scene.rng.choices(sorted(stage.closed_keys), k=records):
-            value = {"message_type": "user", "timestamp": str(_now_ms()), "value": "Is anybody there?"}
+            value = {
+                "message_type": "user",
+                "timestamp": str(_now_ms()),
+                "value": "Is anybody there?",
+            }
             writer.produce(stage.topic_of(FILLED), json.dumps(value).encode(), key, number)
     if left := writer.flush(ANSWER_SECONDS):
         raise RunError(f"the broker did not take {left} records")
@@ -591,14 +703,18 @@ def _remake(scene: Scene, source: str) -> None:
 
 
 def open_transaction(scene: Scene) -> str | None:
-    """A stranger writes to an input in a transaction that stays open: all behind it comes late, and time goes on."""
+    """A stranger writes to an input in a transaction that stays open: all behind it comes late, and
+    time goes on.
+    """
     stage = scene.stage
     source = scene.rng.choice(PRODUCED)
     if not _answers_and_is_quiet(scene) or scene.busy & {*PRODUCED, "a stranger's transaction"}:
         return None
     topic = stage.topic_of(source)
     name = f"{stage.prefix}stranger-{len(scene.proofs)}"
-    writer = Producer({"bootstrap.servers": stage.cluster.bootstrap, "transactional.id": name, "log_level": 0})
+    writer = Producer(
+        {"bootstrap.servers": stage.cluster.bootstrap, "transactional.id": name, "log_level": 0}
+    )
     since_ms = _now_ms()
     try:
         writer.init_transactions(ANSWER_SECONDS)
@@ -642,7 +758,11 @@ def _now_ms() -> int:
 
 def _answers_and_is_quiet(scene: Scene) -> bool:
     """Whether every broker is there and answers, so that one can be asked for this at all."""
-    return "the brokers" not in scene.busy and scene.stage.cluster.is_whole and scene.stage.cluster.answers()
+    return (
+        "the brokers" not in scene.busy
+        and scene.stage.cluster.is_whole
+        and scene.stage.cluster.answers()
+    )
 
 
 def _is_told(scene: Scene, deletion: Deletion) -> str | None:
@@ -650,7 +770,9 @@ def _is_told(scene: Scene, deletion: Deletion) -> str | None:
     if stage.kept.made.get(deletion.topic, 0) != deletion.made:
         return None
     is_gone = extent(stage.cluster.bootstrap, deletion.topic, deletion.partition)[0] >= deletion.end
-    if not is_gone or stage.sequencers.logs_with(LOSS_IN_LOG):  # a killed broker may forget its latest deletions
+    if not is_gone or stage.sequencers.logs_with(
+        LOSS_IN_LOG
+    ):  # a killed broker may forget its latest deletions
         return None
     return f"records were deleted before they were read, and no sequencer says {LOSS_IN_LOG}"
 
@@ -677,7 +799,8 @@ def _delete(scene: Scene, source: str, number: int, before: int) -> tuple[int, i
     return first, max(first, before)
 
 
-# -- faults of brokers; nothing that a broker took is lost -------------------------------------------------------------
+# -- faults of brokers; nothing that a broker took is lost
+# -------------------------------------------------------------
 
 OUT_OF_SIGHT_SECONDS: Final = 20.0
 BROKER_FROZEN_SECONDS: Final = SESSION_SECONDS + 5
@@ -695,7 +818,9 @@ def broker_killed(scene: Scene) -> str | None:
 
 
 def coordinator_moved(scene: Scene) -> str | None:
-    """The broker that coordinates most groups or transactions leaves in peace; soon after it is back, it gets them again."""
+    """The broker that coordinates most groups or transactions leaves in peace; soon after it is
+    back, it gets them again.
+    """
     cluster = scene.stage.cluster
     if not _is_quiet(scene):
         return None
@@ -707,9 +832,11 @@ def coordinator_moved(scene: Scene) -> str | None:
 
 
 def out_of_sight(scene: Scene) -> str | None:
-    """A broker and the others lose sight of each other, in both directions or one, while clients see all of them.
+    """A broker and the others lose sight of each other, in both directions or one, while clients
+    see all of them.
 
-    Where nodes cannot have a network of their own, a broker is frozen for longer than its session lasts.
+    Where nodes cannot have a network of their own, a broker is frozen for longer than its session
+    lasts.
     """
     cluster = scene.stage.cluster
     if not _is_quiet(scene):
@@ -720,7 +847,8 @@ def out_of_sight(scene: Scene) -> str | None:
         node.freeze()
         scene.during("the brokers", BROKER_FROZEN_SECONDS, node.thaw)
         return (
-            f"node {node.number} is frozen for {BROKER_FROZEN_SECONDS:.0f} s: nodes have no network of their own here"
+            f"node {node.number} is frozen for {BROKER_FROZEN_SECONDS:.0f} s: nodes have no "
+            "network of their own here"
         )
     sends, hears = scene.rng.choice(((False, False), (False, True), (True, False)))
     for other in cluster.nodes:
@@ -729,12 +857,20 @@ def out_of_sight(scene: Scene) -> str | None:
         if other is not node and not hears:
             network.blind(other.number, node.number)
     scene.during("the brokers", OUT_OF_SIGHT_SECONDS, network.heal)
-    reach = "neither reaches nor hears" if sends == hears else "does not hear" if sends else "does not reach"
+    reach = (
+        "neither reaches nor hears"
+        if sends == hears
+        else "does not hear"
+        if sends
+        else "does not reach"
+    )
     return f"node {node.number} {reach} the others for {OUT_OF_SIGHT_SECONDS:.0f} s"
 
 
 def leader_cut_off(scene: Scene) -> str | None:
-    """The broker that leads a partition of an input is frozen for longer than its session: the others elect another leader."""
+    """The broker that leads a partition of an input is frozen for longer than its session: the
+    others elect another leader.
+    """
     if not _is_quiet(scene):
         return None
     cluster, topic = scene.stage.cluster, scene.stage.topic_of(scene.rng.choice(PRODUCED))
@@ -743,7 +879,9 @@ def leader_cut_off(scene: Scene) -> str | None:
     node = next(each for each in cluster.nodes if each.number == chosen)
     node.freeze()
     scene.during("the brokers", BROKER_FROZEN_SECONDS, node.thaw)
-    return f"node {node.number}, which leads partitions of {topic}, for {BROKER_FROZEN_SECONDS:.0f} s"
+    return (
+        f"node {node.number}, which leads partitions of {topic}, for {BROKER_FROZEN_SECONDS:.0f} s"
+    )
 
 
 def _take_down(scene: Scene, number: signal.Signals) -> str | None:
@@ -759,7 +897,8 @@ def _is_quiet(scene: Scene) -> bool:
     return "the brokers" not in scene.busy and scene.stage.cluster.is_whole
 
 
-# -- all of them -------------------------------------------------------------------------------------------------------
+# -- all of them
+# -------------------------------------------------------------------------------------------------------
 
 Harm = Callable[[Scene], str | None]
 

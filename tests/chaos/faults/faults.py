@@ -1,4 +1,6 @@
-"""The faults of the fleet and its broker, with their times: drawn from a seed before the run begins."""
+"""The faults of the fleet and its broker, with their times: drawn from a seed before the run
+begins.
+"""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -45,13 +47,19 @@ class Fault(StrEnum):
 
 
 BROKER_FAULTS: Final = frozenset({Fault.BROKER_TERMINATED, Fault.BROKER_KILLED})
-SEVERAL_BROKERS: Final = frozenset({Fault.COORDINATOR_MOVED, Fault.OUT_OF_SIGHT, Fault.LEADER_CUT_OFF})
+SEVERAL_BROKERS: Final = frozenset(
+    {Fault.COORDINATOR_MOVED, Fault.OUT_OF_SIGHT, Fault.LEADER_CUT_OFF}
+)
 """Faults that need more than one."""
 ONCE: Final = frozenset({Fault.PARTITIONS_ADDED})
 """Faults that a run has once at most."""
 _OFTEN: Final = {
-    Fault.KILL: 4, Fault.FREEZE: 3, Fault.TERMINATE: 2, Fault.SEQUENCER_KILLED: 3, Fault.SEQUENCER_FROZEN: 2,
-}  # fmt: skip
+    Fault.KILL: 4,
+    Fault.FREEZE: 3,
+    Fault.TERMINATE: 2,
+    Fault.SEQUENCER_KILLED: 3,
+    Fault.SEQUENCER_FROZEN: 2,
+}
 
 ON_SEVERAL: Final = tuple(fault for fault in Fault for _ in range(_OFTEN.get(fault, 1)))
 """Drawn from as from a pack of cards, so that a long run has every kind in this proportion."""
@@ -71,13 +79,15 @@ class Planned(NamedTuple):
 def planned(
     seed: int, *, seconds: float, mean_spacing_seconds: float, pack: Sequence[Fault] = USUAL
 ) -> Iterator[Planned]:
-    """The faults of a run, in order. The first round has each kind once, so that a short run has them all.
+    """The faults of a run, in order. The first round has each kind once, so that a short run has
+    them all.
 
     Args:
         seed: Decides all of them.
         pack: The faults to draw from, again and again.
         seconds: How long faults go on.
-        mean_spacing_seconds: Of the waits between two of them; they are exponential above a least one.
+        mean_spacing_seconds: Of the waits between two of them; they are exponential above a least
+            one.
     """
     rng = random.Random(f"faults {seed}")  # noqa: S311 - play, not secrets
     deck = sorted(set(pack))

@@ -1,8 +1,9 @@
-"""Simulated calls as templates: rendered once, played many times at other times and under other names, at the price of
-one bytes formatting per event.
+"""Simulated calls as templates: rendered once, played many times at other times and under other
+names, at the price of one bytes formatting per event.
 
-Where a call's bytes hold a time is not guessed: the call is rendered twice, a known number of seconds apart, and what
-differs is a time. A template that could not reproduce the second rendering would be an error at once.
+Where a call's bytes hold a time is not guessed: the call is rendered twice, a known number of
+seconds apart, and what differs is a time. A template that could not reproduce the second rendering
+would be an error at once.
 """
 
 import json
@@ -22,18 +23,24 @@ from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
 T0_SECONDS: Final = 1_790_000_000
 """When every template begins; only its distance to the playing counts."""
 APART_SECONDS: Final = 77_777
-"""Between the two renderings. Every digit from the fifth on differs in some event, minutes and hours included."""
+"""Between the two renderings. Every digit from the fifth on differs in some event, minutes and
+hours included.
+"""
 JOINED_SHARE: Final = 1 / 3
 """Simulated calls last 43 to 145 s. So many are two in a row, which makes one to four minutes."""
 _NAME: Final = "<conversation>"
 _PAUSE_SECONDS: Final = 2
 
-_TIMES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|(?<!\d)\d{10}(?=\d{3}(?!\d)|(?:\.\d+)?(?!\d))")
+_TIMES = re.compile(
+    rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|(?<!\d)\d{10}(?=\d{3}(?!\d)|(?:\.\d+)?(?!\d))"
+)
 KINDS: tuple[CallKind, ...] = get_args(CallKind)
 
 
 class Rendered(NamedTuple):
-    """One event of a call that begins at `T0_SECONDS`: when it is produced, on which topic, and its bytes."""
+    """One event of a call that begins at `T0_SECONDS`: when it is produced, on which topic, and its
+    bytes.
+    """
 
     arrival_ms: int
     source: Source
@@ -48,7 +55,8 @@ class EventTemplate(NamedTuple):
         source: Which input topic carries it.
         pattern: Its bytes, with a place for each time.
         seconds: Each time, in whole seconds since the call began, in the order of the places.
-        is_iso: For each time whether it is written as a date; None when none is, which is nearly always.
+        is_iso: For each time whether it is written as a date; None when none is, which is nearly
+            always.
         has_name: Whether the conversation id is in it.
         is_end: Whether it says that the call is over.
     """
@@ -68,7 +76,8 @@ class EventTemplate(NamedTuple):
         else:
             times = (begin_seconds + second for second in self.seconds)
             value = self.pattern % tuple(
-                _iso(time) if is_iso else b"%d" % time for time, is_iso in zip(times, self.is_iso, strict=True)
+                _iso(time) if is_iso else b"%d" % time
+                for time, is_iso in zip(times, self.is_iso, strict=True)
             )
         return value.replace(_NAME.encode(), name) if self.has_name else value
 
@@ -103,8 +112,12 @@ def call_template(seeds: Sequence[int], kind: CallKind | None) -> CallTemplate:
     return CallTemplate(tuple(_template(*pair) for pair in zip(first, second, strict=True)))
 
 
-def _rendered(seeds: Sequence[int], kind: CallKind | None, begin_seconds: int) -> Iterator[Rendered]:
-    """One simulated call, or several in a row as one: only the first begins and only the last ends."""
+def _rendered(
+    seeds: Sequence[int], kind: CallKind | None, begin_seconds: int
+) -> Iterator[Rendered]:
+    """One simulated call, or several in a row as one: only the first begins and only
+    the last ends.
+    """
     sequence = 0
     for place, seed in enumerate(seeds):
         simulated = simulate_call(seed, start_ms=T0_SECONDS * 1_000, kind=kind)
@@ -118,7 +131,9 @@ def _rendered(seeds: Sequence[int], kind: CallKind | None, begin_seconds: int) -
                 highest = max(highest, event.sequence)
                 value = _numbered(value, sequence)
             says = event.event_name
-            is_inner = (says == "call_started" and place > 0) or (_is_end(value) and place < len(seeds) - 1)
+            is_inner = (says == "call_started" and place > 0) or (
+                _is_end(value) and place < len(seeds) - 1
+            )
             if not is_inner:
                 yield Rendered(event.arrival_ms, event.source, value)
         sequence += highest

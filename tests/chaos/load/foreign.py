@@ -1,4 +1,6 @@
-"""Records in `scores` that are not ours: another program wrote them by mistake. They must do no harm."""
+"""Records in `scores` that are not ours: another program wrote them by mistake. They must do no
+harm.
+"""
 
 import json
 from typing import Final

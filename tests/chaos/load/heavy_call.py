@@ -1,4 +1,6 @@
-"""A call that is as large as a call may be: long texts of digits, which cost more than any others when it is closed."""
+"""A call that is as large as a call may be: long texts of digits, which cost more than any others
+when it is closed.
+"""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +30,10 @@ def heavy_call(end_ms: int) -> Iterator[tuple[str, bytes]]:
         yield "pipecat", _json(type="tts_text", timestamp=at_ms + 800, data={"frame": text})
         yield "elevenlabs", _sound("audio_start", "pipecat_agent", at_ms + 900)
         yield "elevenlabs", _sound("audio_end", "pipecat_agent", at_ms + 1_500)
-        yield "elevenlabs", _json(type="assistant_speech", timestamp=at_ms + 1_500, data={"text": text})
+        yield (
+            "elevenlabs",
+            _json(type="assistant_speech", timestamp=at_ms + 1_500, data={"text": text}),
+        )
     yield "audit", _json(type="call_ended", timestamp=end_ms, reason="goodbye")
 
 

@@ -1,9 +1,11 @@
-"""The load: many calls at a time at their own pace, from a process of its own. `python -m tests.chaos.load.load`.
+"""The load: many calls at a time at their own pace, from a process of its own. `python -m
+tests.chaos.load.load`.
 
-Calls are templates of a pool, played under new names at the present; when one ends another begins. It says once a second
-on standard output how far it is, as JSON. On standard input "rate N" changes the pace, "partitions SOURCE N" says how many an
-input has from now on, "pause SOURCE" holds back what is for an input until "resume SOURCE", "heavy" plays a heavy call at once,
-"end" ends every call and then the process; when standard input closes, the owner is gone, and it ends at once.
+Calls are templates of a pool, played under new names at the present; when one ends another begins.
+It says once a second on standard output how far it is, as JSON. On standard input "rate N" changes
+the pace, "partitions SOURCE N" says how many an input has from now on, "pause SOURCE" holds back
+what is for an input until "resume SOURCE", "heavy" plays a heavy call at once, "end" ends every
+call and then the process; when standard input closes, the owner is gone, and it ends at once.
 """
 
 import argparse
@@ -41,16 +43,22 @@ STEP_SECONDS: Final = 0.01
 REPORT_SECONDS: Final = 1.0
 POISON_SECONDS: Final = 1.0
 SILENCES_SECONDS: Final = 1.0
-"""From one round of calls with a silence of a known length to the next: some of them lie across each fault."""
+"""From one round of calls with a silence of a known length to the next: some of them lie across
+each fault.
+"""
 OF_ANOTHER_HASH: Final = "audit"
-"""The input whose producer places its records by another hash than all others, as producers in other languages do."""
+"""The input whose producer places its records by another hash than all others, as producers in
+other languages do.
+"""
 SCORES: Final = "scores"
 """Stands beside the inputs: foreign records go there."""
 HUNG_UP_SHARE: Final = 0.03
 """Calls without an announced end: only their silence says that they are over."""
 MOST_PAUSE_MS: Final = 1_000
 UNKNOWN_SECONDS: Final = 300.0
-"""How long the client may not know a partition that there is: longer than a broker is away on a busy machine."""
+"""How long the client may not know a partition that there is: longer than a broker is away on a
+busy machine.
+"""
 ASK_SECONDS: Final = 0.5
 """From one question for the partitions that the brokers know to the next."""
 ANSWER_SECONDS: Final = 1.0
@@ -58,12 +66,15 @@ ANSWER_SECONDS: Final = 1.0
 FLUSH_SECONDS: Final = 120.0
 OWNER_IS_GONE: Final = 4  # exit code
 _CLIENT: Final[dict[str, Any]] = {
-    "enable.idempotence": True,  # neither doubled nor reordered when the broker goes away for a while
-    "linger.ms": 40,  # few large batches: the machine has to carry the broker and the evaluators too
+    # neither doubled nor reordered when the broker goes away for a while
+    "enable.idempotence": True,
+    # few large batches: the machine has to carry the broker and the evaluators too
+    "linger.ms": 40,
     "queue.buffering.max.messages": 2_000_000,
     "queue.buffering.max.kbytes": 1_000_000,
     "delivery.report.only.error": True,
-    "reconnect.backoff.max.ms": 500,  # so that a restart of the broker is a gap of its own length and no longer
+    # so that a restart of the broker is a gap of its own length and no longer
+    "reconnect.backoff.max.ms": 500,
     "retry.backoff.max.ms": 500,
     "log_level": 0,
 }
@@ -80,7 +91,8 @@ class Report:
         poison: Bad records sent.
         poison_by_kind: How many of each kind.
         heavy: Heavy calls begun so far; the first so many names of `heavy_name` are theirs.
-        silences: Calls with a silence of a known length begun so far; the first so many names of `silence_name` are theirs.
+        silences: Calls with a silence of a known length begun so far; the first so many names of
+            `silence_name` are theirs.
         paused: Inputs to which nothing is sent now, and everything sent before is acknowledged.
         failed: Records that the broker never took.
         cpu_seconds: Processor time of this process.
@@ -113,7 +125,9 @@ def heavy_name(number: int) -> str:
 
 
 def uneven(partitions: int) -> dict[str, int]:
-    """Partitions of each input, and of `scores`, where that has so many: inputs may have any number."""
+    """Partitions of each input, and of `scores`, where that has so many: inputs may have any
+    number.
+    """
     return {
         "pipecat": partitions,
         "elevenlabs": partitions + 1,
@@ -124,7 +138,9 @@ def uneven(partitions: int) -> dict[str, int]:
 
 
 def partition_of(source: str, name: bytes, partitions: int) -> int:
-    """Where a call's records go on an input: as every producer of callgauge's decides it, or by another hash."""
+    """Where a call's records go on an input: as every producer of callgauge's decides it, or by
+    another hash.
+    """
     hashed = crc32(name) if source == OF_ANOTHER_HASH else int(murmur2(name) & 0x7FFFFFFF)
     return hashed % partitions
 
@@ -148,8 +164,8 @@ class Load:
 
     Attributes:
         report: How far it is.
-        rate: How many times faster than real the calls are played. The times in their events stay real, so what is played
-            faster runs ahead of the broker's clock.
+        rate: How many times faster than real the calls are played. The times in their events stay
+            real, so what is played faster runs ahead of the broker's clock.
     """
 
     def __init__(
@@ -170,8 +186,9 @@ class Load:
         """Draws the pool; nothing is sent before `step`.
 
         Args:
-            connect: Makes a client that sends. An input has a new one after each pause: a client does not find the leaders of a
-                topic that was made anew, whose epochs begin at 0 again (confluentinc/librdkafka, issue 4898).
+            connect: Makes a client that sends. An input has a new one after each pause: a client
+                does not find the leaders of a topic that was made anew, whose epochs begin at 0
+                again (confluentinc/librdkafka, issue 4898).
             bootstrap: Where it sends to, for the bad records that need a client of their own.
             prefix: Put before each topic's name.
             partitions: Of each input by its source, and of `scores`.
@@ -204,7 +221,9 @@ class Load:
         self._pool = make_pool(seed, POOL_CALLS, kinds)
         now_ms = _now_ms()
         self._lines = [_Line() for _ in range(lines)]
-        self._due = [(now_ms + int(ramp_seconds * 1_000 * n / lines), n) for n in range(lines)]  # ascending: a heap
+        self._due = [
+            (now_ms + int(ramp_seconds * 1_000 * n / lines), n) for n in range(lines)
+        ]  # ascending: a heap
         self._poison_due_ms = now_ms
         self._silences_due_ms = now_ms if has_silences else None
         self._silences: list[tuple[int, int, Silence]] = []
@@ -225,20 +244,32 @@ class Load:
         self._look_at_pauses()
 
     def use_partitions(self, source: str, count: int) -> None:
-        """An input has so many: as soon as the client knows all of them, calls go on where their name leads then."""
+        """An input has so many: as soon as the client knows all of them, calls go on where their
+        name leads then.
+        """
         self._wanted_partitions[source] = count
 
     def pause(self, source: str) -> None:
-        """Holds back what is for this input. The report says when everything that was sent to it is acknowledged."""
+        """Holds back what is for this input. The report says when everything that was sent to it is
+        acknowledged.
+        """
         self._held.setdefault(source, [])
         shared = self._producers[source]
-        others = [each for each, producer in self._producers.items() if producer is shared and each != source]
+        others = [
+            each
+            for each, producer in self._producers.items()
+            if producer is shared and each != source
+        ]
         if others:  # so that this one soon has nothing on its way
             self._producers |= dict.fromkeys(others, self._connect())
-        self._pausing[source] = self._by_hand.submit(lambda: None)  # comes after those that are on their way
+        self._pausing[source] = self._by_hand.submit(
+            lambda: None
+        )  # comes after those that are on their way
 
     def _look_at_pauses(self) -> None:
-        """Without waiting: what is for other inputs goes on, also while the brokers of this one are away."""
+        """Without waiting: what is for other inputs goes on, also while the brokers of this one are
+        away.
+        """
         for source, by_hand in list(self._pausing.items()):
             is_unsent = any(each.topic() == self._topics[source] for each in self._unsent)
             if by_hand.done() and not is_unsent and not any(map(len, self._clients_of(source))):
@@ -263,7 +294,9 @@ class Load:
         held = self._held.pop(source, [])
         if self._pausing.pop(source, None) is None:
             self._producers[source] = self._connect()
-            self._bad_producers = {place: each for place, each in self._bad_producers.items() if place[0] != source}
+            self._bad_producers = {
+                place: each for place, each in self._bad_producers.items() if place[0] != source
+            }
         self.report.paused = sorted(self._held.keys() - self._pausing)
         for value, key in held:
             self._produce(source, value, key, partition_of(source, key, self._partitions[source]))
@@ -289,7 +322,9 @@ class Load:
 
     def _places(self, name: bytes) -> dict[str, int]:
         """The partition of a call on each topic."""
-        return {source: partition_of(source, name, count) for source, count in self._partitions.items()}
+        return {
+            source: partition_of(source, name, count) for source, count in self._partitions.items()
+        }
 
     def _play_silences(self, now_ms: int) -> None:
         if self._silences_due_ms is not None and now_ms >= self._silences_due_ms:
@@ -323,7 +358,9 @@ class Load:
         for source in list(self._held):
             self.resume(source)
         now_ms = _now_ms()
-        ended = json.dumps({"type": "call_ended", "timestamp": now_ms, "reason": "goodbye"}).encode()
+        ended = json.dumps(
+            {"type": "call_ended", "timestamp": now_ms, "reason": "goodbye"}
+        ).encode()
         for line in self._lines:
             if line.call is not None:
                 self._send("audit", ended, line.name, line.partitions["audit"])
@@ -363,7 +400,9 @@ class Load:
         line.call = self._rng.choice(self._pool)
         line.name = call_name(number).encode()
         line.partitions = self._places(line.name)
-        line.begin_seconds = due_ms // 1_000  # whole seconds only: the events of this call are up to a second old
+        line.begin_seconds = (
+            due_ms // 1_000
+        )  # whole seconds only: the events of this call are up to a second old
         line.next = 0
         line.is_hung_up = self._rng.random() < HUNG_UP_SHARE
         self.report.calls += 1
@@ -389,7 +428,9 @@ class Load:
             self._produce(bad.source, bad.value, bad.key, partition)
         else:  # the broker may well not take it, and then it has done its duty
             producer = self._bad_producer(bad.source, bad.codec)
-            with contextlib.suppress(KafkaException):  # as above: it may not know of a new partition yet
+            with contextlib.suppress(
+                KafkaException
+            ):  # as above: it may not know of a new partition yet
                 producer.produce(self._topics[bad.source], bad.value, bad.key, partition)
             producer.poll(0)
 
@@ -400,13 +441,21 @@ class Load:
 
     def _bad_producer(self, source: str, codec: str) -> Producer:
         if (source, codec) not in self._bad_producers:
-            own = {"bootstrap.servers": self._bootstrap, "compression.type": codec, "message.max.bytes": 1_000_000_000}
-            self._bad_producers[source, codec] = Producer({**_CLIENT, **own, "delivery.report.only.error": False})
+            own = {
+                "bootstrap.servers": self._bootstrap,
+                "compression.type": codec,
+                "message.max.bytes": 1_000_000_000,
+            }
+            self._bad_producers[source, codec] = Producer(
+                {**_CLIENT, **own, "delivery.report.only.error": False}
+            )
         return self._bad_producers[source, codec]
 
     def _send_by_hand(self, kind: Kind, source: str, partition: int, batches: bytes) -> None:
         topic = self._topics[source]
-        with contextlib.suppress(raw_batch.RefusedError, KafkaException):  # a broker that is away gets none
+        with contextlib.suppress(
+            raw_batch.RefusedError, KafkaException
+        ):  # a broker that is away gets none
             metadata = self._producers[source].list_topics(topic, timeout=5)
             leader = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
             raw_batch.send(leader.host, leader.port, topic, partition, batches)
@@ -425,7 +474,9 @@ class Load:
         while True:
             try:
                 producer.produce(topic, value, key, partition, on_delivery=self._failed)
-            except KafkaException as error:  # a partition so new that the client, or the broker, does not know it
+            except (
+                KafkaException
+            ) as error:  # a partition so new that the client, or the broker, does not know it
                 if not _is_unknown(error.args[0]) or time.monotonic() > deadline:
                     raise
                 with contextlib.suppress(KafkaException):
@@ -435,10 +486,14 @@ class Load:
                 return
 
     def _send_again(self) -> None:
-        """Sends the records again that the client had taken for a partition of which it then heard that there is none."""
+        """Sends the records again that the client had taken for a partition of which it then heard
+        that there is none.
+        """
         unsent, self._unsent = self._unsent, []
         for message in unsent:
-            (source,) = (source for source, topic in self._topics.items() if topic == message.topic())
+            (source,) = (
+                source for source, topic in self._topics.items() if topic == message.topic()
+            )
             partition = message.partition()
             assert partition is not None
             self._produce(source, message.value(), message.key(), partition)
@@ -527,7 +582,8 @@ def main() -> None:
     _tell(load.report)
 
 
-# -- the load as its owner sees it -------------------------------------------------------------------------------------
+# -- the load as its owner sees it
+# -------------------------------------------------------------------------------------
 
 
 class LoadError(Exception):
@@ -553,12 +609,41 @@ class LoadProcess:
     ) -> None:
         if isinstance(partitions, int):
             partitions = dict.fromkeys(uneven(partitions), partitions)
-        command = [sys.executable, "-m", "tests.chaos.load.load", "--bootstrap", bootstrap, "--prefix", prefix]
-        command += ["--partitions", json.dumps(partitions), "--lines", str(lines), "--ramp", str(ramp_seconds)]
-        command += ["--seed", str(seed), "--rate", str(rate), "--poison", *poison, "--kinds", *kinds]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.chaos.load.load",
+            "--bootstrap",
+            bootstrap,
+            "--prefix",
+            prefix,
+        ]
+        command += [
+            "--partitions",
+            json.dumps(partitions),
+            "--lines",
+            str(lines),
+            "--ramp",
+            str(ramp_seconds),
+        ]
+        command += [
+            "--seed",
+            str(seed),
+            "--rate",
+            str(rate),
+            "--poison",
+            *poison,
+            "--kinds",
+            *kinds,
+        ]
         command += ["--silences"] if has_silences else []
         self._process = subprocess.Popen(
-            tied_to_us(command), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+            tied_to_us(command),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
         )
         self._report = Report()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -569,9 +654,14 @@ class LoadProcess:
         """Its last report."""
         report = self._report
         if report.failed:
-            raise LoadError(f"the load: the broker did not take {report.failed} records; the run proves nothing")
+            raise LoadError(
+                f"the load: the broker did not take {report.failed} records; the run proves nothing"
+            )
         if not report.has_ended and self._process.poll() is not None:
-            raise LoadError(f"the load: its process ended with {self._process.returncode}; the run proves nothing")
+            raise LoadError(
+                f"the load: its process ended with {self._process.returncode}; the run proves "
+                "nothing"
+            )
         return report
 
     def set_rate(self, rate: float) -> None:
@@ -583,7 +673,9 @@ class LoadProcess:
         self._tell(f"partitions {source} {count}")
 
     def pause(self, source: str) -> None:
-        """Holds back what is for an input; the report says when all that was sent to it is acknowledged."""
+        """Holds back what is for an input; the report says when all that was sent to it is
+        acknowledged.
+        """
         self._tell(f"pause {source}")
 
     def resume(self, source: str) -> None:
@@ -607,7 +699,9 @@ class LoadProcess:
         self._reader.join()  # it ends with the pipe
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # the last report, which was not read any more
+                with contextlib.suppress(
+                    BrokenPipeError
+                ):  # the last report, which was not read any more
                     pipe.close()
 
     def _tell(self, command: str) -> None:

@@ -1,7 +1,8 @@
-"""Records that can never be processed, of every kind a broken producer sends. Each must end in quarantine and do no harm.
+"""Records that can never be processed, of every kind a broken producer sends. Each must end in
+quarantine and do no harm.
 
-Some are sent as records, some in compressed batches that become far larger than they are, some in batches made by hand.
-A foreign record in `scores` is no input: it is to be passed over.
+Some are sent as records, some in compressed batches that become far larger than they are, some in
+batches made by hand. A foreign record in `scores` is no input: it is to be passed over.
 """
 
 import json
@@ -30,7 +31,8 @@ class Kind(StrEnum):
 
 
 class Poison(NamedTuple):
-    """A bad record: its fault, the source of its topic, key and value as they are sent, and the way of sending.
+    """A bad record: its fault, the source of its topic, key and value as they are sent, and the way
+    of sending.
 
     Attributes:
         source: "scores" for that topic.
@@ -47,7 +49,9 @@ class Poison(NamedTuple):
 
 
 def _line(now_ms: int, **fields: object) -> bytes:
-    return json.dumps({"type": "tts_text", "timestamp": now_ms, "data": {"frame": "hello"}, **fields}).encode()
+    return json.dumps(
+        {"type": "tts_text", "timestamp": now_ms, "data": {"frame": "hello"}, **fields}
+    ).encode()
 
 
 def _audio(now_ms: int, **fields: object) -> bytes:
@@ -128,7 +132,9 @@ class Cook:
                 codec = self._rng.choice(CODECS)
                 return Poison(kind, "pipecat", key, bytes(_BOMB_BYTES[codec]), codec)
             case Kind.HEADER:
-                return Poison(kind, "audit", None, None, raw=batch(self._around_a_header(key, now_ms)))
+                return Poison(
+                    kind, "audit", None, None, raw=batch(self._around_a_header(key, now_ms))
+                )
             case Kind.GZIP:
                 raw = batch([RawRecord(key, b"{")], is_compressed=True, behind=b"what is this?")
                 return Poison(kind, "pipecat", None, None, raw=raw)
@@ -140,4 +146,8 @@ class Cook:
         neighbour = b"neighbour-%d" % self._number
         said = json.dumps({"message_type": "user", "timestamp": now_ms, "value": "hello"}).encode()
         header = (self._rng.choice([b"\xff\xfe", b"\x80", b"ce_\xc3", b"\xed\xa0\x80"]), b"v")
-        return [RawRecord(neighbour, said), RawRecord(key, b"{", [header]), RawRecord(neighbour, said)]
+        return [
+            RawRecord(neighbour, said),
+            RawRecord(key, b"{", [header]),
+            RawRecord(neighbour, said),
+        ]

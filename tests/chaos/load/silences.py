@@ -1,6 +1,8 @@
-"""Calls with one silence of a known length, a little below or above what is dead air: its times on the inputs alone say which it must be.
+"""Calls with one silence of a known length, a little below or above what is dead air: its times on
+the inputs alone say which it must be.
 
-The end of the caller's speech is on one input; what ends the silence is on the same one, or a tool on another.
+The end of the caller's speech is on one input; what ends the silence is on the same one, or a tool
+on another.
 """
 
 import json
@@ -59,10 +61,18 @@ def _steps(silence_ms: int, *, ends_with_tool: bool) -> Sequence[Step]:
     ]
     tool: list[Step] = [
         (silence_ms, "audit", lambda now: _tool("tool_call", now, {"tool": "look"})),
-        (MOMENT_MS, "audit", lambda now: _tool("tool_response", now, {"tool": "look", "response": {"status": "ok"}})),
+        (
+            MOMENT_MS,
+            "audit",
+            lambda now: _tool("tool_response", now, {"tool": "look", "response": {"status": "ok"}}),
+        ),
     ]
     end: list[Step] = [
-        (MOMENT_MS if ends_with_tool else silence_ms, "elevenlabs", _sound("audio_start", "pipecat_agent")),
+        (
+            MOMENT_MS if ends_with_tool else silence_ms,
+            "elevenlabs",
+            _sound("audio_start", "pipecat_agent"),
+        ),
         (MOMENT_MS, "elevenlabs", _sound("audio_end", "pipecat_agent")),
         (MOMENT_MS, "audit", lambda now: _json(type="call_ended", timestamp=now, reason="goodbye")),
     ]
@@ -70,7 +80,9 @@ def _steps(silence_ms: int, *, ends_with_tool: bool) -> Sequence[Step]:
 
 
 def _sound(event_type: str, user: str) -> Callable[[int], bytes]:
-    return lambda now: _json(event_type=event_type, user=user, timestamp=now, audio_timestamp=now / 1_000)
+    return lambda now: _json(
+        event_type=event_type, user=user, timestamp=now, audio_timestamp=now / 1_000
+    )
 
 
 def _tool(message_type: str, now_ms: int, value: object) -> bytes:
@@ -81,7 +93,8 @@ def _json(**fields: object) -> bytes:
     return json.dumps(fields).encode()
 
 
-# -- what the inputs alone say of them ---------------------------------------------------------------------------------
+# -- what the inputs alone say of them
+# ---------------------------------------------------------------------------------
 
 _KINDS: Final = {
     b'"event_type": "audio_end", "user": "elevenlabs_user"': "user end",
@@ -126,9 +139,11 @@ class SilenceTimes:
             self._moments.setdefault(name, []).extend(moments)
 
     def silences_ms(self) -> dict[str, list[int]]:
-        """By call, how long each of its silences was: by the broker or by its events, whichever is longer.
+        """By call, how long each of its silences was: by the broker or by its events, whichever is
+        longer.
 
-        Only of calls that have all of their records, and whose records came to the brokers in the order of their events.
+        Only of calls that have all of their records, and whose records came to the brokers in the
+        order of their events.
         """
         found: dict[str, list[int]] = {}
         for name, moments in self._moments.items():
@@ -146,7 +161,10 @@ class SilenceTimes:
         """When the records of a call came and were, since its first one."""
         moments = sorted(self._moments[name])
         begin = moments[0].broker_ms
-        return ", ".join(f"{each.kind or '...'} {each.broker_ms - begin} ({each.event_ms - begin})" for each in moments)
+        return ", ".join(
+            f"{each.kind or '...'} {each.broker_ms - begin} ({each.event_ms - begin})"
+            for each in moments
+        )
 
     def came_ms(self, name: str) -> list[int]:
         """When the records of a call came to the brokers."""

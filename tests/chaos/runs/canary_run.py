@@ -1,4 +1,6 @@
-"""The checker checked: what is broken on purpose must be found out, in a scripted situation and not by luck."""
+"""The checker checked: what is broken on purpose must be found out, in a scripted situation and not
+by luck.
+"""
 
 import tempfile
 import time
@@ -25,21 +27,26 @@ def not_as_it_must_be(kinds: Sequence[str], say: Say, *, has_controls: bool) -> 
     Args:
         kinds: The broken parts, each one of `CANARIES`.
         say: Takes each line of the report.
-        has_controls: Whether to play each script with whole processes too, of which there must be no finding.
+        has_controls: Whether to play each script with whole processes too, of which there must be
+            no finding.
 
     Returns:
         A sentence about each that was not found out, and about each whole one that was.
     """
     complaints = []
     with (
-        tempfile.TemporaryDirectory(prefix="callgauge-chaos-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(
+            prefix="callgauge-chaos-", ignore_cleanup_errors=True
+        ) as folder,
         clusters.running(Path(folder), brokers=1) as cluster,
     ):
         for kind in kinds:
             if played(kind, WITHOUT, cluster, Path(folder), say).is_clean:
                 complaints.append(f"the checker does not notice who is without {kind}")
             if has_controls and not played(kind, WITH, cluster, Path(folder), say).is_clean:
-                complaints.append(f"the checker has findings of whole processes in the script of {kind}")
+                complaints.append(
+                    f"the checker has findings of whole processes in the script of {kind}"
+                )
     return complaints
 
 
@@ -50,9 +57,14 @@ def played(kind: str, way: str, cluster: Cluster, folder: Path, say: Say) -> Fin
     own = folder / f"{way}-{kind}"
     own.mkdir()
     stage = Stage(
-        cluster, own, say, partitions=PARTITION + 1, command=(*ALTERED, way, kind), prefix=f"{way}-{kind}.",
+        cluster,
+        own,
+        say,
+        partitions=PARTITION + 1,
+        command=(*ALTERED, way, kind),
+        prefix=f"{way}-{kind}.",
         limits=canary.settings,
-    )  # fmt: skip
+    )
     with stage:
         canary.play(Script(stage))
         findings = stage.judged()

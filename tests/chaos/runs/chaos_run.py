@@ -1,4 +1,6 @@
-"""The run that `make chaos` is about: load, a fleet, and faults on everything that they depend on."""
+"""The run that `make chaos` is about: load, a fleet, and faults on everything that they
+depend on.
+"""
 
 import random
 import time
@@ -19,7 +21,9 @@ from tests.chaos.verdict.checker import Findings
 INSTEAD: Final = {Fault.JOIN: Fault.LEAVE, Fault.LEAVE: Fault.JOIN}
 """Faults that take place where a fleet is too large or too small for the drawn one."""
 TRY_AGAIN_SECONDS: Final = 2.0
-"""A fault that was not possible is done as soon as it is, so that a run has all faults of its seed."""
+"""A fault that was not possible is done as soon as it is, so that a run has all faults
+of its seed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,8 @@ class Plan:
         seconds: Under full load; before that the calls begin one after the other.
         calls: At the same time.
         evaluators: At least so many places in the fleet.
-        rate: How many times faster than real the calls are played, where the run does not choose that itself.
+        rate: How many times faster than real the calls are played, where the run does not choose
+            that itself.
         partitions: Of every topic; some inputs have more.
         spacing_seconds: Mean wait between two faults.
         faults: The faults to draw from, again and again.
@@ -75,10 +80,16 @@ class Outcome:
 
 def chaos(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
     """Runs it all."""
-    with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command, through_proxy=True) as stage:
+    with Stage(
+        cluster, folder, say, partitions=plan.partitions, command=plan.command, through_proxy=True
+    ) as stage:
         stage.wait_for_fleet(plan.evaluators)
         stage.start_load(
-            calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate, poison=plan.poison
+            calls=plan.calls,
+            ramp_seconds=plan.ramp_seconds,
+            seed=plan.seed,
+            rate=plan.rate,
+            poison=plan.poison,
         )
         faults = _Faults(plan, stage)
         faults.do_all()
@@ -87,14 +98,19 @@ def chaos(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         for proof in faults.scene.proofs:
             if what := proof():
                 findings.note("missing", "proof", what)
-        return Outcome(findings, faults.done.total(), (*faults.told(), *_contained(stage, findings), *stage.told()))
+        return Outcome(
+            findings,
+            faults.done.total(),
+            (*faults.told(), *_contained(stage, findings), *stage.told()),
+        )
 
 
 def _contained(stage: Stage, findings: Findings) -> Iterator[str]:
     for kind, count in sorted(stage.load.report.poison_by_kind.items()):
         yield f"poison: {count} {kind}"
     yield (
-        f"log: {findings.admitted:,} records admitted, of which {findings.lost} were deleted unread; {findings.repeats:,} repeats, "
+        f"log: {findings.admitted:,} records admitted, of which {findings.lost} were deleted "
+        f"unread; {findings.repeats:,} repeats, "
         f"{findings.void:,} void"
     )
     yield f"calls with a silence of a known length: {stage.load.report.silences}"
@@ -115,7 +131,12 @@ class _Faults:
         """Does them when they are due."""
         begin = time.monotonic()
         plan = self._plan
-        coming = planned(plan.seed, seconds=plan.seconds, mean_spacing_seconds=plan.spacing_seconds, pack=plan.faults)
+        coming = planned(
+            plan.seed,
+            seconds=plan.seconds,
+            mean_spacing_seconds=plan.spacing_seconds,
+            pack=plan.faults,
+        )
         for at_seconds, fault in coming:
             self._look_until(begin + at_seconds)
             if not self._do(fault):
@@ -123,7 +144,9 @@ class _Faults:
         self._look_until(begin + plan.seconds)
 
     def told(self) -> Iterator[str]:
-        """A line for each kind of fault: how many there were; at the end the faults that were not possible."""
+        """A line for each kind of fault: how many there were; at the end the faults that were not
+        possible.
+        """
         for fault in dict.fromkeys((*self._plan.faults, *self.done)):
             yield f"fault: {self.done[fault]} {fault}"
         for fault in self._owed:

@@ -1,4 +1,6 @@
-"""Runs that measure something and judge as every run does: recovery, overload, the cost of fencing, and killed leaders."""
+"""Runs that measure something and judge as every run does: recovery, overload, the cost of fencing,
+and killed leaders.
+"""
 
 import json
 import signal
@@ -26,7 +28,8 @@ from tests.chaos.stage import RunError, Say, Stage
 from tests.chaos.verdict.checker import Findings
 from tests.chaos.verdict.topic_reader import ReadRecord
 
-# -- how long calls are without an evaluator when one of two goes ------------------------------------------------------
+# -- how long calls are without an evaluator when one of two goes
+# ------------------------------------------------------
 
 LIVE_MS: Final = 2_000
 """A partition is live again when a score that is no older than this comes out of it."""
@@ -35,7 +38,9 @@ AFTERWARDS_SECONDS: Final = 20.0
 
 
 def recovery(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """Two evaluators, `plan.calls` calls for `plan.seconds`; then one is killed with -9 and not replaced."""
+    """Two evaluators, `plan.calls` calls for `plan.seconds`; then one is killed with -9 and not
+    replaced.
+    """
     return _measured(plan, cluster, folder, say, in_order=False)
 
 
@@ -47,12 +52,15 @@ def recovery_after_stop(plan: Plan, cluster: Cluster, folder: Path, say: Say) ->
 def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order: bool) -> Outcome:
     """Takes the time until every partition of the evaluator that went is live again.
 
-    A partition counts as live again with the first record of `scores` that was caused by an event the broker took after
-    the signal and less than `LIVE_MS` ago; the figure is that of the last partition.
+    A partition counts as live again with the first record of `scores` that was caused by an event
+    the broker took after the signal and less than `LIVE_MS` ago; the figure is that of the last
+    partition.
     """
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
         stage.wait_for_fleet(2)
-        stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate)
+        stage.start_load(
+            calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate
+        )
         stage.look_for(plan.seconds)
         victim, survivor = stage.fleet.members
         waiting = partitions_of(victim)
@@ -77,14 +85,18 @@ def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order:
             if noticed_seconds is None and survivor.text.count("partitions_assigned") > taken_over:
                 noticed_seconds = time.monotonic() - killed_at
             if time.monotonic() - killed_at > MOST_SECONDS:
-                raise RunError(f"partitions {sorted(waiting)} are not live after {MOST_SECONDS:.0f} s")
+                raise RunError(
+                    f"partitions {sorted(waiting)} are not live after {MOST_SECONDS:.0f} s"
+                )
         stage.note(f"the last of {lost} partitions is live again")
         stage.look_for(AFTERWARDS_SECONDS)
         again = _read_again(survivor) - again_before
         stage.finish()
         line = (
-            f"recovery from {how}: {open_calls:,} open calls, {lost} of {plan.partitions} partitions lost; first live again after "
-            f"{min(seconds):.1f} s, all after {max(seconds):.1f} s, of which {noticed_seconds or 0:.1f} s until the group "
+            f"recovery from {how}: {open_calls:,} open calls, {lost} of {plan.partitions} "
+            "partitions lost; first live again after "
+            f"{min(seconds):.1f} s, all after {max(seconds):.1f} s, of which "
+            f"{noticed_seconds or 0:.1f} s until the group "
             f"gave them to the survivor; {again:,} events folded again"
         )
         figures = {
@@ -112,7 +124,8 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# -- three brokers: the leader of every partition is killed once, under load -------------------------------------------
+# -- three brokers: the leader of every partition is killed once, under load
+# -------------------------------------------
 
 BETWEEN_SECONDS: Final = 15.0
 """From the moment that every replica is in sync to the next kill."""
@@ -120,10 +133,14 @@ IN_SYNC_SECONDS: Final = 120.0
 
 
 def leaders_killed(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """Kills one node after the other with -9, each when all replicas are in sync, and judges as every run does."""
+    """Kills one node after the other with -9, each when all replicas are in sync, and judges as
+    every run does.
+    """
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
         stage.wait_for_fleet(plan.evaluators)
-        stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate)
+        stage.start_load(
+            calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate
+        )
         killed: set[tuple[str, int]] = set()
         kills = 0
         begin = time.monotonic()
@@ -151,16 +168,27 @@ def _wait_for_replicas(stage: Stage) -> None:
     while any(node.is_down for node in stage.cluster.nodes) or stage.cluster.unreplicated():
         stage.look_for(1.0)
         if time.monotonic() > deadline:
-            raise RunError(f"{stage.cluster.unreplicated()} partitions are not in sync after {IN_SYNC_SECONDS:.0f} s")
+            raise RunError(
+                f"{stage.cluster.unreplicated()} partitions are not in sync after "
+                f"{IN_SYNC_SECONDS:.0f} s"
+            )
 
 
-# -- twice the highest rate of an evaluator for two minutes, then less than its highest rate ---------------------------
+# -- twice the highest rate of an evaluator for two minutes, then less than its highest rate
+# ---------------------------
 
 OVERLOAD_CALLS: Final = 1_000
-"""On the line at a time, at every rate: calls are played faster, since more calls would need more memory for a good reason."""
-SHORT_LIMITS: Final = {"CALLGAUGE_LIMITS__IDLE_MS": "10000", "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "500"}
-"""A call that ended stays open for its grace, or until it is silent for too long. Calls that are played twice as fast end
-twice as often, so that at the usual limits the open calls would be twice as many too."""
+"""On the line at a time, at every rate: calls are played faster, since more calls would need more
+memory for a good reason.
+"""
+SHORT_LIMITS: Final = {
+    "CALLGAUGE_LIMITS__IDLE_MS": "10000",
+    "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "500",
+}
+"""A call that ended stays open for its grace, or until it is silent for too long. Calls that are
+played twice as fast end twice as often, so that at the usual limits the open calls would be twice
+as many too.
+"""
 STEP: Final = 1.25
 RATE_STEP_SECONDS: Final = 10.0
 HELD_LAG_SECONDS: Final = 1.0
@@ -175,8 +203,12 @@ WATCH_SECONDS: Final = 1.0
 
 
 def overload(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """Finds the rate that one evaluator holds, doubles it for two minutes, halves it, and judges as every run does."""
-    with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command, limits=SHORT_LIMITS) as stage:
+    """Finds the rate that one evaluator holds, doubles it for two minutes, halves it, and judges as
+    every run does.
+    """
+    with Stage(
+        cluster, folder, say, partitions=plan.partitions, command=plan.command, limits=SHORT_LIMITS
+    ) as stage:
         stage.wait_for_fleet(1)
         stage.start_load(calls=OVERLOAD_CALLS, ramp_seconds=plan.ramp_seconds, seed=plan.seed)
         watch = _Watch(stage, stage.fleet.members[0])
@@ -200,10 +232,14 @@ def overload(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         after = watch.most_memory
         stage.finish()
         line = (
-            f"overload: {overloaded:,.0f} events/s for {OVERLOAD_SECONDS:.0f} s, twice what is held; lag before "
-            f"{usual_lag:,.0f} records, at most {watch.most_lag:,.0f} ({watch.most_lag_seconds:.0f} s), caught up "
-            f"{seconds:.0f} s after; open calls before {usual_open:,.0f}, at most {watch.most_open:,.0f}; "
-            f"memory before {before / 1e6:.0f} MB, at most {after / 1e6:.0f} MB ({after / before:.2f} x)"
+            f"overload: {overloaded:,.0f} events/s for {OVERLOAD_SECONDS:.0f} s, twice what is "
+            "held; lag before "
+            f"{usual_lag:,.0f} records, at most {watch.most_lag:,.0f} "
+            f"({watch.most_lag_seconds:.0f} s), caught up "
+            f"{seconds:.0f} s after; open calls before {usual_open:,.0f}, at most "
+            f"{watch.most_open:,.0f}; "
+            f"memory before {before / 1e6:.0f} MB, at most {after / 1e6:.0f} MB "
+            f"({after / before:.2f} x)"
         )
         if after > MOST_MEMORY * before:
             raise RunError(f"{line}: more than {MOST_MEMORY} x")
@@ -234,28 +270,37 @@ class _Watch:
         while time.monotonic() < until:
             self._stage.look_for(WATCH_SECONDS)
             self.lag = total(self._evaluator, LAG_MESSAGES)
-            self.lag_seconds = max((value for _, value in samples(self._evaluator, LAG_SECONDS)), default=0.0)
+            self.lag_seconds = max(
+                (value for _, value in samples(self._evaluator, LAG_SECONDS)), default=0.0
+            )
             self.most_lag = max(self.most_lag, self.lag)
             self.most_lag_seconds = max(self.most_lag_seconds, self.lag_seconds)
             self.most_open = max(self.most_open, total(self._evaluator, OPEN_CALLS))
             self.most_memory = max(self.most_memory, resident_bytes(self._evaluator))
 
     def highest_held_rate(self) -> float:
-        """Plays faster and faster until the evaluator falls behind; the last rate at which it did not."""
+        """Plays faster and faster until the evaluator falls behind; the last rate at which it did
+        not.
+        """
         rate = 1.0
         while True:
             events, begin = self._stage.load.report.events, time.monotonic()
             self.look_for(RATE_STEP_SECONDS)
             per_second = (self._stage.load.report.events - events) / (time.monotonic() - begin)
             is_held = self.lag < per_second * HELD_LAG_SECONDS
-            self._stage.note(f"{per_second:,.0f} events/s: {'held' if is_held else 'not held'}, lag {self.lag:,.0f}")
+            self._stage.note(
+                f"{per_second:,.0f} events/s: {'held' if is_held else 'not held'}, lag "
+                f"{self.lag:,.0f}"
+            )
             if not is_held:
                 return rate / STEP
             rate *= STEP
             self._stage.load.set_rate(rate)
 
     def until_caught_up(self, most_seconds: float) -> float:
-        """Lets time pass until the evaluator is no further behind than usual; how long that took."""
+        """Lets time pass until the evaluator is no further behind than usual; how long
+        that took.
+        """
         begin = time.monotonic()
         while True:
             events = self._stage.load.report.events
@@ -264,10 +309,14 @@ class _Watch:
             if self.lag < max(per_second, 1) * HELD_LAG_SECONDS:
                 return time.monotonic() - begin
             if time.monotonic() - begin > most_seconds:
-                raise RunError(f"the lag is still {self.lag:,.0f} records after {most_seconds:.0f} s of normal load")
+                raise RunError(
+                    f"the lag is still {self.lag:,.0f} records after {most_seconds:.0f} s of "
+                    "normal load"
+                )
 
 
-# -- scores in transactions of one producer per partition, against plain idempotent writes -----------------------------
+# -- scores in transactions of one producer per partition, against plain idempotent writes
+# -----------------------------
 
 PLAIN: Final = (*ALTERED, "without", "transactions")
 WAYS: Final[dict[str, Sequence[str]]] = {"plain": PLAIN, "fenced": COMMAND}
@@ -285,9 +334,11 @@ LOOK_SECONDS: Final = 0.005
 
 
 def fencing(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """One evaluator each way: how soon a score can be read after its event, and how many it writes per second at most.
+    """One evaluator each way: how soon a score can be read after its event, and how many it writes
+    per second at most.
 
-    The first is measured under steady load, the second on a backlog that was there before the evaluator.
+    The first is measured under steady load, the second on a backlog that was there before the
+    evaluator.
     """
     findings = Findings()
     delays_ms: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -297,28 +348,39 @@ def fencing(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
             own = folder / f"{way}-{number}"
             own.mkdir(parents=True)
             prefix = f"{way}{number}.steady."
-            with Stage(cluster, own, say, partitions=plan.partitions, command=command, prefix=prefix) as stage:
+            with Stage(
+                cluster, own, say, partitions=plan.partitions, command=command, prefix=prefix
+            ) as stage:
                 delays_ms[way] += _delays_ms(stage, plan.seed)
                 findings.add(stage.judged())
             prefix = f"{way}{number}.backlog."
-            with Stage(cluster, own, say, partitions=plan.partitions, command=command, prefix=prefix) as stage:
+            with Stage(
+                cluster, own, say, partitions=plan.partitions, command=command, prefix=prefix
+            ) as stage:
                 per_second[way].append(_scores_per_second(stage, plan.seed))
                 findings.add(stage.judged())
     lines = [
-        f"{way}: event to score p50 {_percentile(delays_ms[way], 50):.0f} ms, p99 {_percentile(delays_ms[way], 99):.0f} ms; "
-        f"backlog {max(per_second[way]):,.0f} scores/s (rounds: {', '.join(f'{each:,.0f}' for each in per_second[way])})"
+        f"{way}: event to score p50 {_percentile(delays_ms[way], 50):.0f} ms, p99 "
+        f"{_percentile(delays_ms[way], 99):.0f} ms; "
+        f"backlog {max(per_second[way]):,.0f} scores/s (rounds: "
+        f"{', '.join(f'{each:,.0f}' for each in per_second[way])})"
         for way in WAYS
     ]
     ratio = max(per_second["fenced"]) / max(per_second["plain"])
-    added_ms = [_percentile(delays_ms["fenced"], n) - _percentile(delays_ms["plain"], n) for n in (50, 99)]
+    added_ms = [
+        _percentile(delays_ms["fenced"], n) - _percentile(delays_ms["plain"], n) for n in (50, 99)
+    ]
     lines.append(
-        f"fencing: {ratio:.2f} of the scores/s, adds {added_ms[0]:.0f} ms at p50 and {added_ms[1]:.0f} ms at p99"
+        f"fencing: {ratio:.2f} of the scores/s, adds {added_ms[0]:.0f} ms at p50 and "
+        f"{added_ms[1]:.0f} ms at p99"
     )
     return Outcome(findings, 0, lines)
 
 
 def _delays_ms(stage: Stage, seed: int) -> list[float]:
-    """From the broker taking an event to the score that it caused being readable, for every score of the steady time."""
+    """From the broker taking an event to the score that it caused being readable, for every score
+    of the steady time.
+    """
     stage.wait_for_fleet(1)
     stage.start_load(calls=STEADY_CALLS, ramp_seconds=SHORT_RAMP_SECONDS, seed=seed)
     stage.look_for(SHORT_RAMP_SECONDS)
@@ -339,7 +401,9 @@ def _delays_ms(stage: Stage, seed: int) -> list[float]:
 
 def _scores_per_second(stage: Stage, seed: int) -> float:
     """How fast an evaluator writes that has nothing to wait for."""
-    stage.start_load(calls=BACKLOG_CALLS, ramp_seconds=SHORT_RAMP_SECONDS, seed=seed, rate=BACKLOG_RATE)
+    stage.start_load(
+        calls=BACKLOG_CALLS, ramp_seconds=SHORT_RAMP_SECONDS, seed=seed, rate=BACKLOG_RATE
+    )
     stage.look_for(BACKLOG_SECONDS)
     stage.load.end()
     while not stage.load.report.has_ended:
@@ -355,7 +419,8 @@ def _scores_per_second(stage: Stage, seed: int) -> float:
         written += len(records)
         if time.monotonic() > deadline:
             raise RunError(
-                f"a backlog of {stage.load.report.events:,} events is not drained after {DRAIN_SECONDS:.0f} s"
+                f"a backlog of {stage.load.report.events:,} events is not drained after "
+                f"{DRAIN_SECONDS:.0f} s"
             )
     seconds = time.monotonic() - (begin or deadline)
     stage.finish()
@@ -363,8 +428,14 @@ def _scores_per_second(stage: Stage, seed: int) -> float:
 
 
 _MOSTLY: Final = 0.9
-"""Of the calls must be closed; the others hung up without a word, and are closed by their silence."""
+"""Of the calls must be closed; the others hung up without a word, and are closed by
+their silence.
+"""
 
 
 def _percentile(values: Sequence[float], number: int) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[number - 1] if len(values) > 1 else 0.0
+    return (
+        statistics.quantiles(values, n=100, method="inclusive")[number - 1]
+        if len(values) > 1
+        else 0.0
+    )

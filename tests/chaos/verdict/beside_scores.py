@@ -1,5 +1,5 @@
-"""Compares what is written beside `scores` with the undisturbed run: each call has its transcript once, and each question is asked
-once. Pure.
+"""Compares what is written beside `scores` with the undisturbed run: each call has its transcript
+once, and each question is asked once. Pure.
 """
 
 import hashlib
@@ -33,7 +33,9 @@ class Beside(NamedTuple):
     def of(cls, undisturbed: Undisturbed) -> "Beside":
         """What belongs beside the scores of one partition number."""
         return cls(
-            Counter((each.conversation_id, digest_of(each.value)) for each in undisturbed.transcripts),
+            Counter(
+                (each.conversation_id, digest_of(each.value)) for each in undisturbed.transcripts
+            ),
             Counter((each.conversation_id, each.request_id) for each in undisturbed.questions),
         )
 
@@ -47,8 +49,11 @@ def digest_of(value: bytes) -> str:
     return hashlib.blake2b(value, digest_size=8).hexdigest()
 
 
-def beside_compared(expected: Beside, transcripts: Iterable[ReadRecord], questions: Iterable[ReadRecord]) -> Findings:
-    """Compares all partitions at once: a call's key decides where its transcript and its questions are.
+def beside_compared(
+    expected: Beside, transcripts: Iterable[ReadRecord], questions: Iterable[ReadRecord]
+) -> Findings:
+    """Compares all partitions at once: a call's key decides where its transcript and its questions
+    are.
 
     Args:
         expected: What belongs there.
@@ -62,7 +67,10 @@ def beside_compared(expected: Beside, transcripts: Iterable[ReadRecord], questio
     for record in questions:
         request = JudgeRequest.model_validate_json(record.value or b"")
         if _text(record.key) != request.conversation_id:
-            what = f"the question {request.request_id} of {request.conversation_id} has the key {record.key!r}"
+            what = (
+                f"the question {request.request_id} of {request.conversation_id} has the key "
+                f"{record.key!r}"
+            )
             findings.note("wrong", QUESTION, what)
         asked[request.conversation_id, request.request_id] += 1
     _compare(QUESTION, expected.questions, asked, findings)
@@ -75,7 +83,9 @@ def _compare(name: str, expected: Places, found: Places, findings: Findings) -> 
         count, wanted = found[place], expected[place]
         if count != wanted:
             kind = "duplicate" if count > max(1, wanted) else "wrong" if count else "missing"
-            findings.note(kind, name, f"{conversation} {what} is there {count} times, expected {wanted}")
+            findings.note(
+                kind, name, f"{conversation} {what} is there {count} times, expected {wanted}"
+            )
 
 
 def _text(key: bytes | None) -> str:

@@ -1,18 +1,23 @@
 """Compares the rows of `scores` with those of the undisturbed run. Pure: rows in, findings out.
 
-Of each subject (a turn, a call, the goals of a call) the newest row is all there is to know, so those are compared, whole. A turn that was
-withdrawn, and one that was never there, are the same. And what counters count is compared: the names in the `news` of all rows of a subject
-together. It counts three things. *Missing*: a subject, or news of one, that the undisturbed run has and the topic has not. *Duplicate*: a
-row read twice, a second closed row of a call, news that were news before. *Wrong*: a newest row that says something else than that of the
-undisturbed run, one that the undisturbed run does not have or that is no row of the contract, news that it does not have, revisions that
-fall, and any row of a call after its closed one.
+Of each subject (a turn, a call, the goals of a call) the newest row is all there is to know, so
+those are compared, whole. A turn that was withdrawn, and one that was never there, are the same.
+And what counters count is compared: the names in the `news` of all rows of a subject together. It
+counts three things. *Missing*: a subject, or news of one, that the undisturbed run has and the
+topic has not. *Duplicate*: a row read twice, a second closed row of a call, news that were news
+before. *Wrong*: a newest row that says something else than that of the undisturbed run, one that
+the undisturbed run does not have or that is no row of the contract, news that it does not have,
+revisions that fall, and any row of a call after its closed one.
 
-Revisions of a call never fall in the order of the log. When another version of the code takes a call over, it says everything again, with
-an odd revision and without news; that can come twice if two owners end in front of the same record.
+Revisions of a call never fall in the order of the log. When another version of the code takes a
+call over, it says everything again, with an odd revision and without news; that can come twice if
+two owners end in front of the same record.
 
-What a newest row says, and which step decided it, follows from the log alone, the end of a call and its silences too: whichever topic was
-read first, whatever crashed in between, it must be equal. Rows between are not compared: of those in one transaction the last is enough.
-Which questions a judge is asked does not follow from the log: but each of them is asked once, and before the call closes.
+What a newest row says, and which step decided it, follows from the log alone, the end of a call and
+its silences too: whichever topic was read first, whatever crashed in between, it must be equal.
+Rows between are not compared: of those in one transaction the last is enough. Which questions a
+judge is asked does not follow from the log: but each of them is asked once, and before the call
+closes.
 """
 
 from collections import Counter
@@ -35,7 +40,9 @@ Coordinates = tuple[str, int, int]
 """Topic, partition and offset."""
 
 _NOT_WHAT_BUT_WHO: Final = {"row", "conversation_id", "code_version", "news"}
-"""Which version wrote it, and with which of the rows before it is one, may differ from run to run."""
+"""Which version wrote it, and with which of the rows before it is one, may differ from
+run to run.
+"""
 _OF_ONE_LOG: Final = {"revision", "first_place", "last_place", "known_ms", "status"}
 """Fields, at any depth, that depend on the places of events and ticks in the log."""
 _AS_IT_IS_WRITTEN: Final = {"revision", "status", "user_sounds", "assistant_sounds"}
@@ -88,8 +95,19 @@ class Findings:
     def add(self, other: "Findings") -> None:
         """Takes over the findings of another partition."""
         for name in (
-            "missing", "duplicate", "wrong", "calls", "scores", "finals", "refused", "admitted", "lost", "repeats", "void", "again",
-        ):  # fmt: skip
+            "missing",
+            "duplicate",
+            "wrong",
+            "calls",
+            "scores",
+            "finals",
+            "refused",
+            "admitted",
+            "lost",
+            "repeats",
+            "void",
+            "again",
+        ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.by_name.update(other.by_name)
         for about, examples in other.examples_by_name.items():
@@ -97,13 +115,17 @@ class Findings:
 
     @property
     def examples(self) -> list[str]:
-        """The first findings, a line each: some of each kind and name, so that one fault does not hide the others."""
+        """The first findings, a line each: some of each kind and name, so that one fault does not
+        hide the others.
+        """
         alike = self.examples_by_name.values()
         some = [example for examples in alike for example in examples[:_MOST_ALIKE]]
         return some[:MOST_EXAMPLES]
 
     def note(self, kind: str, name: str, what: str) -> None:
-        """Counts one finding about something of this name, and keeps it as an example while there is room."""
+        """Counts one finding about something of this name, and keeps it as an example while there
+        is room.
+        """
         setattr(self, kind, getattr(self, kind) + 1)
         self.by_name[kind, name] += 1
         examples = self.examples_by_name.setdefault((kind, name), [])
@@ -111,14 +133,16 @@ class Findings:
             examples.append(f"{kind}: {what}")
 
 
-def compared(expected: Iterable[Row], seen: Iterable[bytes], *, is_one_log: bool = True) -> Findings:
+def compared(
+    expected: Iterable[Row], seen: Iterable[bytes], *, is_one_log: bool = True
+) -> Findings:
     """Compares one partition.
 
     Args:
         expected: Rows of the undisturbed run, in order.
         seen: The values of `scores`, in order, as a reader of committed records sees them.
-        is_one_log: Whether both runs folded the same log. In two logs of the same inputs the events have other places, because ticks
-            are between them.
+        is_one_log: Whether both runs folded the same log. In two logs of the same inputs the events
+            have other places, because ticks are between them.
     """
     findings = Findings()
     peaceful, read = _Read(Findings()), _Read(findings)
@@ -131,7 +155,11 @@ def compared(expected: Iterable[Row], seen: Iterable[bytes], *, is_one_log: bool
         except RowError as error:
             findings.note("wrong", "no row", f"no row: {error}: {value[:100]!r}")
     wanted, found = (
-        {subject: said(row, is_one_log=is_one_log) for subject, row in each.newest.items() if not _is_withdrawn(row)}
+        {
+            subject: said(row, is_one_log=is_one_log)
+            for subject, row in each.newest.items()
+            if not _is_withdrawn(row)
+        }
         for each in (peaceful, read)
     )
     findings.calls = len(peaceful.closed)
@@ -146,7 +174,11 @@ def compared(expected: Iterable[Row], seen: Iterable[bytes], *, is_one_log: bool
     for subject in wanted.keys() & found.keys():
         if is_again(read.newest[subject].revision):
             for each in (wanted, found):
-                each[subject] = {name: value for name, value in each[subject].items() if name not in _AS_IT_IS_WRITTEN}
+                each[subject] = {
+                    name: value
+                    for name, value in each[subject].items()
+                    if name not in _AS_IT_IS_WRITTEN
+                }
         if found[subject] != wanted[subject]:
             difference = _difference(wanted[subject], found[subject])
             findings.note("wrong", subject[1], f"{_named(subject)}: {difference}")
@@ -163,12 +195,16 @@ def said(row: Row, *, is_one_log: bool = True) -> dict[str, Any]:
 
 def _without_places(what: Any) -> Any:
     if isinstance(what, dict):
-        return {name: _without_places(value) for name, value in what.items() if name not in _OF_ONE_LOG}
+        return {
+            name: _without_places(value) for name, value in what.items() if name not in _OF_ONE_LOG
+        }
     return [_without_places(value) for value in what] if isinstance(what, (list, tuple)) else what
 
 
 def is_again(revision: int) -> bool:
-    """Whether something has this revision that a version of the code says again that has taken a call over."""
+    """Whether something has this revision that a version of the code says again that has taken a
+    call over.
+    """
     return revision % 2 == 1
 
 
@@ -196,7 +232,11 @@ class _Read:
             self._take_after_the_end(subject, row)
             return
         if before == row and not is_again(row.revision):
-            self._findings.note("duplicate", subject[1], f"{_named(subject)}: revision {row.revision} is there twice")
+            self._findings.note(
+                "duplicate",
+                subject[1],
+                f"{_named(subject)}: revision {row.revision} is there twice",
+            )
             return
         self._findings.again += is_again(row.revision)
         self._require_order(subject, row)
@@ -238,7 +278,9 @@ def _compare_news(peaceful: _Read, read: _Read, findings: Findings) -> None:
         for name in sorted(wanted - found):
             findings.note("missing", subject[1], f"{_named(subject)}: {name} was never news")
         for name in sorted(found - wanted):
-            findings.note("wrong", subject[1], f"{_named(subject)}: {name} is news, and is not expected")
+            findings.note(
+                "wrong", subject[1], f"{_named(subject)}: {name} is news, and is not expected"
+            )
 
 
 def _is_withdrawn(row: Row) -> bool:

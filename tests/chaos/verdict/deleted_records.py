@@ -1,4 +1,6 @@
-"""Records are kept here before a run deletes them, so that the judgement has every record that there ever was."""
+"""Records are kept here before a run deletes them, so that the judgement has every record that
+there ever was.
+"""
 
 import base64
 import json
@@ -31,7 +33,8 @@ class Deletion(NamedTuple):
 
 
 class Excuse(NamedTuple):
-    """Why records of a topic may come after the time that was known: they were hidden from every reader.
+    """Why records of a topic may come after the time that was known: they were hidden from every
+    reader.
 
     Attributes:
         topic: The input.
@@ -49,7 +52,8 @@ class Excuse(NamedTuple):
 
 
 class DeletedRecords:
-    """Records that are deleted, in files; by topic, how often that was made anew, and partition, in order.
+    """Records that are deleted, in files; by topic, how often that was made anew, and partition, in
+    order.
 
     Attributes:
         made: By topic, how often it was made anew.
@@ -78,7 +82,9 @@ class DeletedRecords:
             for line in file:
                 offset, timestamp_ms, key, value, headers = json.loads(line)
                 found = tuple((name, _bytes_of(header) or b"") for name, header in headers)
-                yield ReadRecord(partition, offset, timestamp_ms, _bytes_of(key), _bytes_of(value), found)
+                yield ReadRecord(
+                    partition, offset, timestamp_ms, _bytes_of(key), _bytes_of(value), found
+                )
 
     def _file(self, topic: str, partition: int, made: int) -> Path:
         return self._folder / f"{topic}-{partition}-{made}.jsonl"
@@ -96,15 +102,21 @@ def shortened(record: ReadRecord) -> ReadRecord:
     """The record without most of a value that is too large for everybody."""
     value = record.value
     return (
-        record if value is None or len(value) <= MOST_VALUE_BYTES else record._replace(value=value[:MOST_VALUE_BYTES])
+        record
+        if value is None or len(value) <= MOST_VALUE_BYTES
+        else record._replace(value=value[:MOST_VALUE_BYTES])
     )
 
 
-def with_deleted(deleted: Iterable[ReadRecord], still_there: Iterable[ReadRecord]) -> Iterator[ReadRecord]:
+def with_deleted(
+    deleted: Iterable[ReadRecord], still_there: Iterable[ReadRecord]
+) -> Iterator[ReadRecord]:
     """Every record there ever was, in order."""
     next_offset = 0
     for records in (deleted, still_there):
         for record in records:
-            if record.offset >= next_offset:  # a deletion may have been repeated, or have come to nothing
+            if (
+                record.offset >= next_offset
+            ):  # a deletion may have been repeated, or have come to nothing
                 next_offset = record.offset + 1
                 yield shortened(record)

@@ -1,8 +1,10 @@
-"""Compares `events` with the inputs, and with the inputs alone: whoever folds the log is right only if the log is. Pure.
+"""Compares `events` with the inputs, and with the inputs alone: whoever folds the log is right only
+if the log is. Pure.
 
-Every record of an input that is admitted stands in the log once, in the partition of its key, after those that came before it on its
-input. Nothing else stands there. Time that a tick tells is never above a record that is not in the log yet. And a silence of a known
-length is dead air or is not, as the broker's times on the inputs say.
+Every record of an input that is admitted stands in the log once, in the partition of its key, after
+those that came before it on its input. Nothing else stands there. Time that a tick tells is never
+above a record that is not in the log yet. And a silence of a known length is dead air or is not, as
+the broker's times on the inputs say.
 """
 
 import hashlib
@@ -44,7 +46,9 @@ class InputRecord:
 
 
 class Entries:
-    """What the log has of one input partition, a number each in every column; small, because there are millions."""
+    """What the log has of one input partition, a number each in every column; small, because there
+    are millions.
+    """
 
     def __init__(self) -> None:
         self.generations = array("I")
@@ -68,7 +72,9 @@ class Entries:
 
     def rows(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Generation, offset, time, digest and partition of the log of each."""
-        return zip(self.generations, self.offsets, self.times_ms, self.digests, self.places, strict=True)
+        return zip(
+            self.generations, self.offsets, self.times_ms, self.digests, self.places, strict=True
+        )
 
 
 class Early(NamedTuple):
@@ -116,7 +122,9 @@ class Log:
                 if found.timestamp < reader.known_ms and len(self.early) < MOST_EARLY:
                     where = found.source, found.partition, found.offset
                     self.early.append(Early(*where, found.timestamp, reader.known_ms, left_out))
-                self.entries.setdefault((found.source, found.partition), Entries()).take(found, number)
+                self.entries.setdefault((found.source, found.partition), Entries()).take(
+                    found, number
+                )
             if found is not None:
                 yield found
         self.repeats, self.void = reader.repeats, reader.void
@@ -133,7 +141,9 @@ class Log:
 
 def digest_of(key: bytes | None, value: bytes | None) -> int:
     """A number that stands for the bytes of a record."""
-    hashed = hashlib.blake2b(len(key or b"").to_bytes(4, "big") + (key or b"") + (value or b""), digest_size=8)
+    hashed = hashlib.blake2b(
+        len(key or b"").to_bytes(4, "big") + (key or b"") + (value or b""), digest_size=8
+    )
     return int.from_bytes(hashed.digest(), "big")
 
 
@@ -187,17 +197,27 @@ def input_compared(
     by_place: dict[tuple[int, int], tuple[int, int, int]] = {}
     for generation, offset, time_ms, digest, place in entries.rows():
         if (generation, offset) in by_place:
-            note("duplicate", LOG, f"{source} generation {generation} @{offset} is in the log twice")
+            note(
+                "duplicate", LOG, f"{source} generation {generation} @{offset} is in the log twice"
+            )
         by_place[generation, offset] = time_ms, digest, place
     generations = sorted({generation for generation, _ in by_place})
     reached = -1
     for made, records in enumerate(lives):
         for record in records:
-            where = f"{record.topic}[{record.partition}]@{record.offset}" + (f" of life {made}" if made else "")
+            where = f"{record.topic}[{record.partition}]@{record.offset}" + (
+                f" of life {made}" if made else ""
+            )
             content = record.timestamp, digest_of(record.key, record.value)
-            found = [each for each in generations if by_place.get((each, record.offset), ())[:2] == content]
+            found = [
+                each
+                for each in generations
+                if by_place.get((each, record.offset), ())[:2] == content
+            ]
             is_admitted = isinstance(admit(source, record, limits), Arrival)
-            is_unread = any(each.made == made and each.first <= record.offset < each.end for each in deletions)
+            is_unread = any(
+                each.made == made and each.first <= record.offset < each.end for each in deletions
+            )
             if is_admitted:
                 result.admitted += 1
             elif not is_unread:
@@ -211,11 +231,19 @@ def input_compared(
                 if not found:
                     result.silences.lost.add(name)
             for each in found[1:]:
-                note("duplicate", LOG, f"{where} is in the log as of generation {found[0]} and of {each}")
+                note(
+                    "duplicate",
+                    LOG,
+                    f"{where} is in the log as of generation {found[0]} and of {each}",
+                )
             for each in found:
                 place = by_place.pop((each, record.offset))[2]
                 if place != place_of(record.key or b"", partitions):
-                    note("wrong", LOG, f"{where} is in partition {place} of the log, expected that of its key")
+                    note(
+                        "wrong",
+                        LOG,
+                        f"{where} is in partition {place} of the log, expected that of its key",
+                    )
             if found and found[0] < reached:
                 note("wrong", LOG, f"{where} is of generation {found[0]}, after {reached}")
             reached = max([reached, *found[:1]])
@@ -223,7 +251,8 @@ def input_compared(
         note(
             "wrong",
             LOG,
-            f"{source} generation {generation} @{offset} is in the log, and never was on its input as it is there",
+            f"{source} generation {generation} @{offset} is in the log, and never was on its input "
+            "as it is there",
         )
     return result
 
@@ -236,21 +265,30 @@ def place_of(key: bytes, partitions: int) -> int:
 def times_compared(
     early: Iterable[Early], topic_of: Callable[[InputSource], str], excuses: Sequence[Excuse]
 ) -> Findings:
-    """Known time is never above a record that comes later, unless no reader could see that record."""
+    """Known time is never above a record that comes later, unless no reader could see
+    that record.
+    """
     findings = Findings()
     for each in early:
         topic = topic_of(each.source)
         is_left_out = any(topic in name for name in each.left_out)
         if not is_left_out and not any(excuse.has(topic, each.time_ms) for excuse in excuses):
-            what = f"{topic}[{each.partition}]@{each.offset} of {each.time_ms} comes behind a tick that knows all up to {each.known_ms}"
+            what = (
+                f"{topic}[{each.partition}]@{each.offset} of {each.time_ms} comes behind a tick "
+                f"that knows all up to {each.known_ms}"
+            )
             findings.note("wrong", TIME, f"{what}, {each.known_ms - each.time_ms} ms later")
     return findings
 
 
 def silences_compared(
-    times: SilenceTimes, dead_airs: Mapping[str, int], dead_air_ms: int, is_excused: Callable[[int], bool]
+    times: SilenceTimes,
+    dead_airs: Mapping[str, int],
+    dead_air_ms: int,
+    is_excused: Callable[[int], bool],
 ) -> Findings:
-    """Each call with a silence of a known length has as many dead airs as its times on the inputs say.
+    """Each call with a silence of a known length has as many dead airs as its times on the inputs
+    say.
 
     Args:
         times: What the inputs say.
@@ -262,22 +300,38 @@ def silences_compared(
     for name, silences_ms in sorted(times.silences_ms().items()):
         found, count = dead_airs.get(name, 0), sum(each >= dead_air_ms for each in silences_ms)
         if found != count and not any(map(is_excused, times.came_ms(name))):
-            what = f"{name} has {found} dead airs, expected {count}; its records came in ms (its events were): {times.told(name)}"
+            what = (
+                f"{name} has {found} dead airs, expected {count}; its records came in ms (its "
+                f"events were): {times.told(name)}"
+            )
             findings.note("wrong" if found > count else "missing", SILENCE, what)
     return findings
 
 
 def dead_airs_in(scores: Iterable[bytes]) -> Counter[str]:
-    """How many dead airs each call with a silence of a known length has; rows of a turn repeat them."""
+    """How many dead airs each call with a silence of a known length has; rows of a turn repeat
+    them.
+    """
     rows = (decode(value) for value in scores if b'"dead_air":' in value)
-    found = {(row.conversation_id, each.number) for row in rows if isinstance(row, TurnRow) for each in row.dead_air}
+    found = {
+        (row.conversation_id, each.number)
+        for row in rows
+        if isinstance(row, TurnRow)
+        for each in row.dead_air
+    }
     return Counter(name for name, _ in found if name.startswith(NAME_START))
 
 
-def refused_compared(refused: Iterable[Coordinates], quarantined: frozenset[Coordinates]) -> Findings:
+def refused_compared(
+    refused: Iterable[Coordinates], quarantined: frozenset[Coordinates]
+) -> Findings:
     """Every record that belongs in quarantine is there."""
     wanted = set(refused)
     findings = Findings(refused=len(wanted))
     for topic, partition, offset in sorted(wanted - quarantined):
-        findings.note("missing", REFUSED, f"{topic}[{partition}]@{offset} was to be refused and is not in quarantine")
+        findings.note(
+            "missing",
+            REFUSED,
+            f"{topic}[{partition}]@{offset} was to be refused and is not in quarantine",
+        )
     return findings

@@ -23,7 +23,9 @@ _COMMITTED: Final = "read_committed"
 
 
 class ReadRecord(NamedTuple):
-    """A record as it was read: its place, when the broker took it, its bytes, and its headers if they were asked for."""
+    """A record as it was read: its place, when the broker took it, its bytes, and its headers if
+    they were asked for.
+    """
 
     partition: int
     offset: int
@@ -38,7 +40,13 @@ class UnreadableError(Exception):
 
 
 def to_the_end(
-    bootstrap: str, topic: str, partition: int, before: int | None = None, *, first: int = 0, has_headers: bool = False
+    bootstrap: str,
+    topic: str,
+    partition: int,
+    before: int | None = None,
+    *,
+    first: int = 0,
+    has_headers: bool = False,
 ) -> Iterator[ReadRecord]:
     """Every committed record of a partition, in order.
 
@@ -62,7 +70,11 @@ def to_the_end(
                     if before is not None and message.offset() >= before:
                         return
                     record = _read(message)
-                    yield record._replace(headers=tuple(message.headers() or ())) if has_headers else record
+                    yield (
+                        record._replace(headers=tuple(message.headers() or ()))
+                        if has_headers
+                        else record
+                    )
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return
                 elif not error.retriable():
@@ -70,7 +82,9 @@ def to_the_end(
             if messages:
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > SILENT_SECONDS:
-                raise UnreadableError(f"{topic}[{partition}]: no record and no end for {SILENT_SECONDS:.0f} s")
+                raise UnreadableError(
+                    f"{topic}[{partition}]: no record and no end for {SILENT_SECONDS:.0f} s"
+                )
     finally:
         consumer.close()
 
@@ -87,13 +101,17 @@ class Follower:
     def follow(self, partitions: int) -> None:
         """Follows so many partitions from now on; those that are new from their beginning."""
         new = range(self._partitions, partitions)
-        self._consumer.incremental_assign([TopicPartition(self._topic, number, 0) for number in new])
+        self._consumer.incremental_assign(
+            [TopicPartition(self._topic, number, 0) for number in new]
+        )
         self._partitions = partitions
 
     def new(self, seconds: float) -> list[ReadRecord]:
         """New records; waits so long for some."""
         return [
-            _read(message) for message in self._consumer.consume(READ_AT_ONCE, timeout=seconds) if not message.error()
+            _read(message)
+            for message in self._consumer.consume(READ_AT_ONCE, timeout=seconds)
+            if not message.error()
         ]
 
     def close(self) -> None:
@@ -101,7 +119,9 @@ class Follower:
 
 
 def wait_until_nothing_is_open(bootstrap: str, topic: str, partitions: int) -> None:
-    """Returns once no transaction is open in the topic, so that its end is its end for readers of committed records too."""
+    """Returns once no transaction is open in the topic, so that its end is its end for readers of
+    committed records too.
+    """
     deadline = time.monotonic() + OPEN_TRANSACTION_SECONDS
     while True:
         written = _extents(bootstrap, topic, range(partitions), _WRITTEN)
@@ -111,19 +131,24 @@ def wait_until_nothing_is_open(bootstrap: str, topic: str, partitions: int) -> N
             return
         if time.monotonic() > deadline:
             raise UnreadableError(
-                f"{topic}: transactions are open in partitions {sorted(waiting)} for {OPEN_TRANSACTION_SECONDS:.0f} s"
+                f"{topic}: transactions are open in partitions {sorted(waiting)} for "
+                f"{OPEN_TRANSACTION_SECONDS:.0f} s"
             )
         time.sleep(_ASK_AGAIN_SECONDS)
 
 
 def newest_positions(bootstrap: str, events: str, partition: int = 0) -> Positions:
-    """Where each input stands, by the newest tick of a partition of the log; nothing without one."""
+    """Where each input stands, by the newest tick of a partition of the log; nothing
+    without one.
+    """
     begin, end = extent(bootstrap, events, partition)
     back = _FEW_RECORDS
     while True:
         first = max(begin, end - back)
         records = to_the_end(bootstrap, events, partition, end, first=first, has_headers=True)
-        ticks = [Tick.parse(record.value) for record in records if tick_term(record.headers) is not None]
+        ticks = [
+            Tick.parse(record.value) for record in records if tick_term(record.headers) is not None
+        ]
         if ticks:
             return max(reversed(ticks), key=lambda tick: tick.term).positions
         if first == begin:
@@ -133,15 +158,21 @@ def newest_positions(bootstrap: str, events: str, partition: int = 0) -> Positio
 
 def ends(bootstrap: str, topic: str, numbers: Iterable[int]) -> dict[int, int]:
     """The offset after the last record of some partitions, committed or not."""
-    return {number: end for number, (_, end) in _extents(bootstrap, topic, numbers, _WRITTEN).items()}
+    return {
+        number: end for number, (_, end) in _extents(bootstrap, topic, numbers, _WRITTEN).items()
+    }
 
 
 def extent(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
-    """The offset of the first record that a partition still has, and the one after the last that is committed."""
+    """The offset of the first record that a partition still has, and the one after the last that is
+    committed.
+    """
     return _extents(bootstrap, topic, [partition], _COMMITTED)[partition]
 
 
-def _extents(bootstrap: str, topic: str, numbers: Iterable[int], isolation: str) -> dict[int, tuple[int, int]]:
+def _extents(
+    bootstrap: str, topic: str, numbers: Iterable[int], isolation: str
+) -> dict[int, tuple[int, int]]:
     consumer = _consumer(bootstrap, isolation)
     found = {}
     try:
@@ -150,14 +181,22 @@ def _extents(bootstrap: str, topic: str, numbers: Iterable[int], isolation: str)
             first, end = consumer.get_watermark_offsets(where, timeout=patient(ANSWER_SECONDS))
             found[number] = (first, end)
     except KafkaException as error:
-        raise UnreadableError(f"{topic}: the broker does not say where it begins and ends: {error}") from error
+        raise UnreadableError(
+            f"{topic}: the broker does not say where it begins and ends: {error}"
+        ) from error
     finally:
         consumer.close()
     return found
 
 
 def _read(message: Any) -> ReadRecord:
-    return ReadRecord(message.partition(), message.offset(), message.timestamp()[1], message.key(), message.value())
+    return ReadRecord(
+        message.partition(),
+        message.offset(),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+    )
 
 
 def _consumer(bootstrap: str, isolation: str = _COMMITTED) -> Any:

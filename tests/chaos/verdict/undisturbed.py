@@ -1,7 +1,9 @@
-"""What `scores` must hold in the end: the records of one partition of the log, folded once, in peace, by one fresh engine.
+"""What `scores` must hold in the end: the records of one partition of the log, folded once, in
+peace, by one fresh engine.
 
-This is the only place of the chaos run that knows the engine. Time is told by the log's ticks alone. At the end of the log time goes
-on until every call is closed. That the log is right is not known here: `log_check` compares it with the inputs.
+This is the only place of the chaos run that knows the engine. Time is told by the log's ticks
+alone. At the end of the log time goes on until every call is closed. That the log is right is not
+known here: `log_check` compares it with the inputs.
 """
 
 from collections.abc import Iterable
@@ -49,7 +51,11 @@ def undisturbed(
         partition: Its number.
     """
     evaluator = PartitionEvaluator(
-        limits, "undisturbed", ChosenGoals(None, rules), writes_transcripts=True, partition=partition
+        limits,
+        "undisturbed",
+        ChosenGoals(None, rules),
+        writes_transcripts=True,
+        partition=partition,
     )
     effects: list[Effect] = []
     known_ms = place = 0

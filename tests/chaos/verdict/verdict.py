@@ -1,4 +1,6 @@
-"""The judgement after a run: the log compared with the inputs, then folded in peace and compared with `scores`."""
+"""The judgement after a run: the log compared with the inputs, then folded in peace and compared
+with `scores`.
+"""
 
 import multiprocessing
 from collections import Counter
@@ -109,7 +111,9 @@ def judged(traces: Traces) -> Findings:
     if log.fault is not None:
         findings.note("wrong", "log", log.fault)
     for source, number in log.entries:
-        findings.note("wrong", "log", f"{source} has no partition {number}, and the log has records of it")
+        findings.note(
+            "wrong", "log", f"{source} has no partition {number}, and the log has records of it"
+        )
     findings.add(times_compared(log.early, traces.topic_of, traces.excuses))
     threshold_ms = traces.limits.dead_air_ms + traces.limits.delivery_allowance_ms
 
@@ -141,7 +145,9 @@ def _input_judged(task: tuple[Traces, InputSource, int, Entries]) -> InputFindin
     topic = traces.topic_of(source)
     made = traces.made.get(topic, 0)
     kept = DeletedRecords(traces.kept)
-    deletions = [each for each in traces.deletions if (each.topic, each.partition) == (topic, number)]
+    deletions = [
+        each for each in traces.deletions if (each.topic, each.partition) == (topic, number)
+    ]
     lives = [kept.of(topic, number, life) for life in range(made + 1)]
     lives[made] = with_deleted(lives[made], to_the_end(traces.bootstrap, topic, number))
     records = [map(partial(_of_input, topic), life) for life in lives]
@@ -153,8 +159,13 @@ def _of_input(topic: str, record: ReadRecord) -> InputRecord:
 
 
 def _quarantined(traces: Traces) -> frozenset[Coordinates]:
-    """Coordinates of every record in quarantine; it may be there more than once, since a replay refuses it again."""
-    records = (QuarantineRecord.model_validate_json(record.value or b"") for record in _all(traces, QUARANTINE_TOPIC))
+    """Coordinates of every record in quarantine; it may be there more than once, since a replay
+    refuses it again.
+    """
+    records = (
+        QuarantineRecord.model_validate_json(record.value or b"")
+        for record in _all(traces, QUARANTINE_TOPIC)
+    )
     return frozenset(
         (record.topic, record.partition, offset)
         for record in records
@@ -165,7 +176,9 @@ def _quarantined(traces: Traces) -> frozenset[Coordinates]:
 def _all(traces: Traces, topic: str) -> Iterator[ReadRecord]:
     """Every record of a topic."""
     numbers = range(traces.partitions)
-    return chain.from_iterable(to_the_end(traces.bootstrap, traces.prefix + topic, number) for number in numbers)
+    return chain.from_iterable(
+        to_the_end(traces.bootstrap, traces.prefix + topic, number) for number in numbers
+    )
 
 
 def limits_of(environment: Mapping[str, str]) -> Limits:
@@ -177,8 +190,14 @@ def rules_of(environment: Mapping[str, str]) -> GoalRules:
     """Their rules of judging."""
     given = _given(environment, "CALLGAUGE_GOALS__")
     text_judges = given.pop("text_judges", "")
-    return GoalRules.model_validate({**given, "text_judges": text_judges.split(",") if text_judges else ()})
+    return GoalRules.model_validate(
+        {**given, "text_judges": text_judges.split(",") if text_judges else ()}
+    )
 
 
 def _given(environment: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix).lower(): value
+        for name, value in environment.items()
+        if name.startswith(prefix)
+    }

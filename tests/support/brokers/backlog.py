@@ -1,4 +1,6 @@
-"""A backlog of calls on a broker: records with broker times long ago, each with a time of its own, which no consumer has read."""
+"""A backlog of calls on a broker: records with broker times long ago, each with a time of its own,
+which no consumer has read.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -26,7 +28,8 @@ class Sent(NamedTuple):
 
 
 def put_backlog(bootstrap: str, prefix: str, records: Iterable[Sent]) -> None:
-    """Writes records to the inputs, which are there, at the times that they name: for that the topics take the producer's.
+    """Writes records to the inputs, which are there, at the times that they name: for that the
+    topics take the producer's.
 
     So the same records are the same backlog whenever they are put.
     """
@@ -43,7 +46,13 @@ def put_backlog(bootstrap: str, prefix: str, records: Iterable[Sent]) -> None:
         }
     )
     for number, sent in enumerate(records):
-        producer.produce(topics[sent.source], sent.value, sent.key, partition=sent.partition, timestamp=sent.at_ms)
+        producer.produce(
+            topics[sent.source],
+            sent.value,
+            sent.key,
+            partition=sent.partition,
+            timestamp=sent.at_ms,
+        )
         if number % POLL_EVERY == 0:
             producer.poll(0)
     assert producer.flush(patient(60)) == 0

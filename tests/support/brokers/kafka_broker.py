@@ -1,10 +1,12 @@
 """One real Apache Kafka broker (KRaft, one node, loopback) for tests and for `make kafka`.
 
-In order of preference: the broker named in CALLGAUGE_TEST_BOOTSTRAP; Kafka's own jars on Java 17, fetched by Maven into
-the user's cache; the official image on a Docker engine. Run as a module it is the keeper of one broker: it prints the
-bootstrap address on a line of its own, and ends the broker's process group and removes its folder on every exit. The
-tests start it with --until-stdin-closes, so the broker ends with its owner even if that is killed. With --secured it keeps
-a broker with TLS, logins and an authorizer (see secured_broker), and the line is that module's; this needs Java.
+In order of preference: the broker named in CALLGAUGE_TEST_BOOTSTRAP; Kafka's own jars on Java 17,
+fetched by Maven into the user's cache; the official image on a Docker engine. Run as a module it is
+the keeper of one broker: it prints the bootstrap address on a line of its own, and ends the
+broker's process group and removes its folder on every exit. The tests start it with
+--until-stdin-closes, so the broker ends with its owner even if that is killed. With --secured it
+keeps a broker with TLS, logins and an authorizer (see secured_broker), and the line is that
+module's; this needs Java.
 """
 
 import argparse
@@ -32,7 +34,9 @@ from tests.support.brokers import secured_broker
 from tests.support.patience import patient
 
 KAFKA = "4.3.1"
-LOG4J = "2.24.3"  # the binding for slf4j 1.7, which Kafka 4 uses; without it the broker's log is lost
+LOG4J = (
+    "2.24.3"  # the binding for slf4j 1.7, which Kafka 4 uses; without it the broker's log is lost
+)
 JARS = required_tools.CACHE / f"kafka-{KAFKA}-log4j-{LOG4J}"
 START_SECONDS = 60
 STOP_SECONDS = 15
@@ -40,7 +44,8 @@ FETCH_SECONDS = 600
 LOG_LINES = 40
 NOTHING_TO_RUN = 3  # exit code: no broker is possible here, standard error says what to install
 
-# One node, so nothing is replicated; few internal partitions and no waiting for more members, so that tests are quick.
+# One node, so nothing is replicated; few internal partitions and no waiting for more members, so
+# that tests are quick.
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -57,7 +62,9 @@ SETTINGS = {
 }
 
 QUICK_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""A broker of tests lives for minutes: to optimise its code and to collect on several threads costs it more than it saves."""
+"""A broker of tests lives for minutes: to optimise its code and to collect on several threads costs
+it more than it saves.
+"""
 
 _POM = f"""<project><modelVersion>4.0.0</modelVersion>
 <groupId>callgauge</groupId><artifactId>broker</artifactId><version>1</version><dependencies>
@@ -77,7 +84,9 @@ rootLogger.appenderRef.out.ref = OUT
 
 
 class NoBrokerError(Exception):
-    """No broker is possible on this machine; the message is one sentence that says what to install."""
+    """No broker is possible on this machine; the message is one sentence that says what
+    to install.
+    """
 
 
 class BrokerStartError(Exception):
@@ -86,7 +95,9 @@ class BrokerStartError(Exception):
 
 @contextlib.contextmanager
 def running(*, secured: bool = False) -> Iterator[str]:
-    """A broker for the length of the block, as "host:port"; a secured one as `secured_broker.SecuredBroker.read` takes it."""
+    """A broker for the length of the block, as "host:port"; a secured one as
+    `secured_broker.SecuredBroker.read` takes it.
+    """
     named = os.environ.get("CALLGAUGE_TEST_BOOTSTRAP")
     if named and not secured:
         yield named
@@ -126,12 +137,16 @@ def running(*, secured: bool = False) -> Iterator[str]:
 
 @contextlib.contextmanager
 def shared(folder: Path, *, secured: bool = False) -> Iterator[str]:
-    """One broker for all processes that name the same folder, as `running` gives it; a secured one is another broker.
+    """One broker for all processes that name the same folder, as `running` gives it; a secured one
+    is another broker.
 
-    Who comes first starts it, and ends it when no process uses it any more; who comes later than that starts another.
+    Who comes first starts it, and ends it when no process uses it any more; who comes later than
+    that starts another.
     """
     kind = "secured" if secured else "bootstrap"
-    known, starting_lock, using_lock = (folder / name for name in (kind, f"{kind}.starting", f"{kind}.using"))
+    known, starting_lock, using_lock = (
+        folder / name for name in (kind, f"{kind}.starting", f"{kind}.using")
+    )
     with starting_lock.open("w") as starting, using_lock.open("w") as using:
         fcntl.flock(starting, fcntl.LOCK_EX)
         fcntl.flock(using, fcntl.LOCK_SH)  # from here on no process ends the broker
@@ -148,10 +163,14 @@ def shared(folder: Path, *, secured: bool = False) -> Iterator[str]:
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser(prog="make kafka", description="A real Kafka broker on loopback until Ctrl-C.")
+    parser = argparse.ArgumentParser(
+        prog="make kafka", description="A real Kafka broker on loopback until Ctrl-C."
+    )
     parser.add_argument("port", nargs="?", type=int, help="a free one by default")
     parser.add_argument("--until-stdin-closes", action="store_true", help="end when the owner does")
-    parser.add_argument("--secured", action="store_true", help="with TLS, logins and an authorizer, for tests")
+    parser.add_argument(
+        "--secured", action="store_true", help="with TLS, logins and an authorizer, for tests"
+    )
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -160,7 +179,9 @@ def _main() -> None:
     else:
         print("Starting Kafka; Ctrl-C stops it and forgets everything it holds.", file=sys.stderr)
     try:
-        with tempfile.TemporaryDirectory(prefix="callgauge-kafka-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="callgauge-kafka-", ignore_cleanup_errors=True
+        ) as folder:
             _keep(Path(folder), arguments.port, secured=arguments.secured)
     except NoBrokerError as error:
         print(error, file=sys.stderr)
@@ -173,21 +194,39 @@ def _keep(folder: Path, port: int | None, *, secured: bool) -> None:
     """Starts a broker, says where it is, and waits until it or this process is ended."""
     doors = tuple(secured_broker.DOORS) if secured else ("PLAINTEXT",)
     ports = _free_ports(port, (*doors, "CONTROLLER"))
-    announcement = secured_broker.announced(folder, ports) if secured else f"127.0.0.1:{ports['PLAINTEXT']}"
+    announcement = (
+        secured_broker.announced(folder, ports) if secured else f"127.0.0.1:{ports['PLAINTEXT']}"
+    )
     missing = required_tools.provide(required_tools.JAVA, required_tools.MAVEN)
     if not missing:
-        more = secured_broker.broker_settings(folder, ports) if secured else _plain_settings("127.0.0.1", ports)
-        command = _java_command(folder, ports, more, secured_broker.format_options() if secured else [])
+        more = (
+            secured_broker.broker_settings(folder, ports)
+            if secured
+            else _plain_settings("127.0.0.1", ports)
+        )
+        command = _java_command(
+            folder, ports, more, secured_broker.format_options() if secured else []
+        )
     elif required_tools.has_docker() and not secured:
         command = _docker_command(folder, ports)
     else:
         raise NoBrokerError(
-            f"no {'secured ' if secured else ''}Kafka broker can run here: install {required_tools.names(missing)}"
-            + ("" if secured else ", or start a Docker engine, or name a broker of yours in CALLGAUGE_TEST_BOOTSTRAP")
+            f"no {'secured ' if secured else ''}Kafka broker can run here: install "
+            f"{required_tools.names(missing)}"
+            + (
+                ""
+                if secured
+                else (
+                    ", or start a Docker engine, or name a broker of yours in "
+                    "CALLGAUGE_TEST_BOOTSTRAP"
+                )
+            )
         )
     log = folder / "broker.log"
     with log.open("w") as output:
-        broker = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, process_group=0)
+        broker = subprocess.Popen(
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, process_group=0
+        )
     try:
         _wait_until_it_answers(broker, ports[doors[0]], log)
         print(announcement, flush=True)
@@ -219,30 +258,60 @@ def _java_command(
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
-    java = ["java", *QUICK_JAVA, "-Xmx512m", f"-Dlog4j2.configurationFile={logging.as_uri()}", "-cp", jars]
+    java = [
+        "java",
+        *QUICK_JAVA,
+        "-Xmx512m",
+        f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "-cp",
+        jars,
+    ]
     # The cluster's id only has to be 22 characters: no other node ever joins.
-    form = [*java, "kafka.tools.StorageTool", "format", "-t", "callgauge-test-cluster", "-c", str(properties)]
+    form = [
+        *java,
+        "kafka.tools.StorageTool",
+        "format",
+        "-t",
+        "callgauge-test-cluster",
+        "-c",
+        str(properties),
+    ]
     formatted = subprocess.run([*form, *format_options], capture_output=True, text=True)
     if formatted.returncode != 0:
-        raise BrokerStartError(f"Kafka could not format its folder:\n{formatted.stdout}{formatted.stderr}")
+        raise BrokerStartError(
+            f"Kafka could not format its folder:\n{formatted.stdout}{formatted.stderr}"
+        )
     # On Linux the kernel ends the broker if this keeper is killed with -9 and cannot.
     tied = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     return [*tied, *java, "kafka.Kafka", str(properties)]
 
 
 def kafka_jars() -> Path:
-    """Returns the folder of Kafka's jars, fetched once; two processes may do it at once, the first one done wins."""
+    """Returns the folder of Kafka's jars, fetched once; two processes may do it at once, the first
+    one done wins.
+    """
     if not JARS.exists():
         JARS.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=JARS.parent, prefix="fetching-") as name:
             folder = Path(name)
             (folder / "pom.xml").write_text(_POM)
             # -C: a jar whose checksum is wrong is an error, not a warning.
-            command = ["mvn", "-q", "-B", "-C", "dependency:copy-dependencies", "-DincludeScope=runtime"]
+            command = [
+                "mvn",
+                "-q",
+                "-B",
+                "-C",
+                "dependency:copy-dependencies",
+                "-DincludeScope=runtime",
+            ]
             command += [f"-DoutputDirectory={folder / 'jars'}"]
-            fetched = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=FETCH_SECONDS)
+            fetched = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=FETCH_SECONDS
+            )
             if fetched.returncode != 0:
-                raise BrokerStartError(f"Maven could not fetch Kafka {KAFKA}:\n{fetched.stdout}{fetched.stderr}")
+                raise BrokerStartError(
+                    f"Maven could not fetch Kafka {KAFKA}:\n{fetched.stdout}{fetched.stderr}"
+                )
             try:
                 (folder / "jars").rename(JARS)
             except OSError:
@@ -259,12 +328,23 @@ def _docker_command(folder: Path, ports: Mapping[str, int]) -> list[str]:
         **_plain_settings("0.0.0.0", ports),  # noqa: S104 - as above: its published port is on loopback
     }
     # The image's rule: KAFKA_ and the setting in capitals, dots as underscores.
-    variables = [f"--env=KAFKA_{name.upper().replace('.', '_')}={value}" for name, value in settings.items()]
+    variables = [
+        f"--env=KAFKA_{name.upper().replace('.', '_')}={value}" for name, value in settings.items()
+    ]
     image = f"apache/kafka:{KAFKA}"
-    pulled = subprocess.run(["docker", "pull", "--quiet", image], capture_output=True, text=True, timeout=FETCH_SECONDS)
+    pulled = subprocess.run(
+        ["docker", "pull", "--quiet", image], capture_output=True, text=True, timeout=FETCH_SECONDS
+    )
     if pulled.returncode != 0:
         raise BrokerStartError(f"Docker could not fetch {image}:\n{pulled.stderr}")
-    command = ["docker", "run", "--rm", "--cidfile", str(folder / "container"), f"--publish=127.0.0.1:{port}:{port}"]
+    command = [
+        "docker",
+        "run",
+        "--rm",
+        "--cidfile",
+        str(folder / "container"),
+        f"--publish=127.0.0.1:{port}:{port}",
+    ]
     return [*command, *variables, image]
 
 
@@ -277,20 +357,25 @@ def _free_ports(port: int | None, doors: tuple[str, ...]) -> dict[str, int]:
     try:
         with contextlib.ExitStack() as held:
             wanted = {door: port if port and door == doors[0] else 0 for door in doors}
-            taken = {door: held.enter_context(socket.create_server(("127.0.0.1", n))) for door, n in wanted.items()}
+            taken = {
+                door: held.enter_context(socket.create_server(("127.0.0.1", n)))
+                for door, n in wanted.items()
+            }
             return {door: each.getsockname()[1] for door, each in taken.items()}
     except OSError as error:
         if error.errno == errno.EADDRINUSE and port:
             raise BrokerStartError(
-                f"Port {port} is taken on this machine, so Kafka cannot listen there. Choose another, for example "
+                f"Port {port} is taken on this machine, so Kafka cannot listen there. Choose "
+                "another, for example "
                 f"make kafka PORT={OTHER_PORT}"
             ) from error
         raise BrokerStartError(f"no port for Kafka: {error}") from error
 
 
 def _wait_until_it_answers(broker: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    # A connection alone proves little: Docker accepts it before the broker is there. Each try is short: no signal
-    # reaches Python inside the client. log_level 0: a broker that is not there yet is no news.
+    # A connection alone proves little: Docker accepts it before the broker is there. Each try is
+    # short: no signal reaches Python inside the client. log_level 0: a broker that is not there yet
+    # is no news.
     client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
     deadline = time.monotonic() + patient(START_SECONDS)
     while time.monotonic() < deadline and broker.poll() is None:

@@ -1,4 +1,6 @@
-"""Record batches as bytes: built by aiokafka, then changed as a test wants them; and a broker's log of such batches."""
+"""Record batches as bytes: built by aiokafka, then changed as a test wants them; and a broker's log
+of such batches.
+"""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -51,22 +53,35 @@ def batch(
         records: Its records.
         codec_number: Of the compression.
         is_transactional: Whether it is part of a transaction, of the producer 7.
-        changed: From the plain records' bytes to others, before they are packed; the checksum is right all the same.
+        changed: From the plain records' bytes to others, before they are packed; the checksum is
+            right all the same.
         now_ms: Time of the offset 0; each record is a millisecond after the one before.
     """
     producer = 7 if is_transactional else -1
     builder = DefaultRecordBatchBuilder(
-        magic=2, compression_type=0, is_transactional=int(is_transactional), producer_id=producer, producer_epoch=0,
-        base_sequence=0, batch_size=2**30,
-    )  # fmt: skip
+        magic=2,
+        compression_type=0,
+        is_transactional=int(is_transactional),
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        batch_size=2**30,
+    )
     for offset, record in enumerate(records):
         builder.append(
-            offset, timestamp=now_ms + base + offset, key=record.key, value=record.value, headers=list(record.headers)
+            offset,
+            timestamp=now_ms + base + offset,
+            key=record.key,
+            value=record.value,
+            headers=list(record.headers),
         )
     plain = bytes(builder.build())
     body = plain[HEAD_BYTES:]
     return sealed(
-        plain[:HEAD_BYTES], PACK[codec_number](body if changed is None else changed(body)), base, codec_number
+        plain[:HEAD_BYTES],
+        PACK[codec_number](body if changed is None else changed(body)),
+        base,
+        codec_number,
     )
 
 
@@ -79,19 +94,27 @@ def sealed(head: bytes, body: bytes, base: int, codec_number: int = 0) -> bytes:
     return bytes(raw)
 
 
-def answered(answer: bytes, position: int = 0, aborted: Any = None, *, check_crcs: bool = True) -> TolerantRecords:
+def answered(
+    answer: bytes, position: int = 0, aborted: Any = None, *, check_crcs: bool = True
+) -> TolerantRecords:
     """The records that a consumer at `position` reads from an answer of the broker."""
-    return TolerantRecords(TP, RecordBatches(answer), aborted, position, None, None, check_crcs, READ_COMMITTED)
+    return TolerantRecords(
+        TP, RecordBatches(answer), aborted, position, None, None, check_crcs, READ_COMMITTED
+    )
 
 
 class Log(NamedTuple):
-    """A partition's log: of each batch its first offset, the one after its last, and its bytes, which may be damaged."""
+    """A partition's log: of each batch its first offset, the one after its last, and its bytes,
+    which may be damaged.
+    """
 
     batches: Sequence[tuple[int, int, bytes]]
     answer_bytes: int = 2**20
 
     def answer(self, position: int) -> bytes:
-        """From the batch on that has the position, cut where the answer is full; the first batch is whole."""
+        """From the batch on that has the position, cut where the answer is full; the first batch is
+        whole.
+        """
         raws = [raw for _, end, raw in self.batches if end > position]
         return b"".join(raws)[: max(self.answer_bytes, len(raws[0]) if raws else 0)]
 
@@ -107,12 +130,21 @@ class Log(NamedTuple):
         return found
 
 
-def stand_in(topic: str, first: int, last: int, *, is_transactional: bool | None = None) -> UndecodableRecord:
+def stand_in(
+    topic: str, first: int, last: int, *, is_transactional: bool | None = None
+) -> UndecodableRecord:
     """The stand-in for the records from `first` to `last` of partition 0."""
     return UndecodableRecord(
-        topic=topic, partition=0, first_offset=first, offset=last, timestamp=NOW_MS, is_transactional=is_transactional,
-        what="the batch cannot be unpacked", expected_and_seen="expected what zstd writes, saw less", what_to_do="Look.",
-    )  # fmt: skip
+        topic=topic,
+        partition=0,
+        first_offset=first,
+        offset=last,
+        timestamp=NOW_MS,
+        is_transactional=is_transactional,
+        what="the batch cannot be unpacked",
+        expected_and_seen="expected what zstd writes, saw less",
+        what_to_do="Look.",
+    )
 
 
 def good(found: Sequence[Any]) -> list[Any]:

@@ -1,8 +1,10 @@
-"""The parts of a secured test broker: listeners with TLS and logins, certificates, users, and an authorizer.
+"""The parts of a secured test broker: listeners with TLS and logins, certificates, users, and an
+authorizer.
 
-The broker has four doors on loopback. `open` is plaintext, and every client there is an administrator, so that tests
-can look at topics and give rights. `login` wants TLS and one of four SASL mechanisms, `clear_login` the same without
-TLS, `mutual` TLS with a client certificate. Clients of the last three may do nothing without an ACL.
+The broker has four doors on loopback. `open` is plaintext, and every client there is an
+administrator, so that tests can look at topics and give rights. `login` wants TLS and one of four
+SASL mechanisms, `clear_login` the same without TLS, `mutual` TLS with a client certificate. Clients
+of the last three may do nothing without an ACL.
 """
 
 import base64
@@ -33,7 +35,10 @@ _LOGINS = {
     "scram-sha-256": f"{_JAAS}.scram.ScramLoginModule required;",
     "scram-sha-512": f"{_JAAS}.scram.ScramLoginModule required;",
     # Kafka's own validator for tests: it believes any token that is not signed and not expired.
-    "oauthbearer": f'{_JAAS}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";',
+    "oauthbearer": (
+        f"{_JAAS}.oauthbearer.OAuthBearerLoginModule required "
+        'unsecuredLoginStringClaim_sub="broker";'
+    ),
 }
 
 
@@ -46,8 +51,9 @@ class SecuredBroker:
         login: Of the door with TLS and SASL.
         clear_login: Of the door with SASL and without TLS.
         mutual: Of the door with TLS and client certificates.
-        folder: Holds ca.pem, other-ca.pem (of no one here), client.pem, client.key, client-encrypted.key and
-            other-client.pem with other-client.key (signed by the other CA).
+        folder: Holds ca.pem, other-ca.pem (of no one here), client.pem, client.key,
+            client-encrypted.key and other-client.pem with other-client.key (signed by the other
+            CA).
     """
 
     open: str
@@ -75,8 +81,12 @@ def broker_settings(folder: Path, ports: Mapping[str, int]) -> dict[str, str]:
     """Properties beside those of every test broker; writes the certificates they name."""
     write_certificates(folder)
     settings = {
-        "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT", *(f"{n}:{p}" for n, p in DOORS.items())]),
-        "listeners": ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in (*DOORS, "CONTROLLER")),
+        "listener.security.protocol.map": ",".join(
+            ["CONTROLLER:PLAINTEXT", *(f"{n}:{p}" for n, p in DOORS.items())]
+        ),
+        "listeners": ",".join(
+            f"{name}://127.0.0.1:{ports[name]}" for name in (*DOORS, "CONTROLLER")
+        ),
         "advertised.listeners": ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in DOORS),
         "inter.broker.listener.name": "OPEN",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -90,25 +100,40 @@ def broker_settings(folder: Path, ports: Mapping[str, int]) -> dict[str, str]:
     }
     for door in ("login", "clear_login"):
         settings[f"listener.name.{door}.sasl.enabled.mechanisms"] = ",".join(MECHANISMS)
-        settings |= {f"listener.name.{door}.{name}.sasl.jaas.config": module for name, module in _LOGINS.items()}
+        settings |= {
+            f"listener.name.{door}.{name}.sasl.jaas.config": module
+            for name, module in _LOGINS.items()
+        }
     return settings
 
 
 def format_options() -> list[str]:
     """Options of `StorageTool format` that make the users of both SCRAM mechanisms."""
     mechanisms = [name for name in MECHANISMS if name.startswith("SCRAM")]
-    return [part for name in mechanisms for part in ("-S", f'{name}=[name="{USER}",password="{PASSWORD}"]')]
+    return [
+        part
+        for name in mechanisms
+        for part in ("-S", f'{name}=[name="{USER}",password="{PASSWORD}"]')
+    ]
 
 
 def unsigned_token(subject: str, seconds: float = 3_600) -> str:
     """A JWT without signature that says who comes, and for how long it holds."""
     now = time.time()
     parts = ({"alg": "none"}, {"sub": subject, "iat": now, "exp": now + seconds})
-    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
+    return (
+        ".".join(
+            base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+            for part in parts
+        )
+        + "."
+    )
 
 
 def write_certificates(folder: Path) -> None:
-    """Writes the files that `SecuredBroker.folder` lists, and broker.pem with key and certificates."""
+    """Writes the files that `SecuredBroker.folder` lists, and broker.pem with key and
+    certificates.
+    """
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
     other.cert_pem.write_to_path(folder / "other-ca.pem")
@@ -118,13 +143,17 @@ def write_certificates(folder: Path) -> None:
     for name, signer in (("client", authority), ("other-client", other)):
         client = signer.issue_cert("client.test", common_name=USER)
         client.private_key_pem.write_to_path(folder / f"{name}.key")
-        (folder / f"{name}.pem").write_bytes(b"".join(blob.bytes() for blob in client.cert_chain_pems))
+        (folder / f"{name}.pem").write_bytes(
+            b"".join(blob.bytes() for blob in client.cert_chain_pems)
+        )
         if name == "client":
             (folder / "client-encrypted.key").write_bytes(_pkcs8(client, KEY_PASSWORD))
 
 
 def _pkcs8(certificate: trustme.LeafCert, password: str | None = None) -> bytes:
-    """The private key in the form that Kafka reads; trustme's own begins with EC PRIVATE KEY, which it refuses."""
+    """The private key in the form that Kafka reads; trustme's own begins with EC PRIVATE KEY, which
+    it refuses.
+    """
     key = load_pem_private_key(certificate.private_key_pem.bytes(), None)
     encryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)

@@ -1,4 +1,6 @@
-"""Changes of topics that return when they are in force: a broker confirms each one before it obeys it."""
+"""Changes of topics that return when they are in force: a broker confirms each one before it obeys
+it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -18,8 +20,12 @@ _SECOND_CHANGE: Final = {"file.delete.delay.ms": "59999"}
 
 
 @asynccontextmanager
-async def admin_of(bootstrap: str, request_timeout_ms: int = 40_000) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client for administrative requests; each may take 40 s, as in the library, or another time."""
+async def admin_of(
+    bootstrap: str, request_timeout_ms: int = 40_000
+) -> AsyncIterator[AIOKafkaAdminClient]:
+    """A client for administrative requests; each may take 40 s, as in the library, or
+    another time.
+    """
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=request_timeout_ms)
     try:
         await admin.start()
@@ -36,7 +42,10 @@ async def create_topics(
 ) -> None:
     """Makes topics and returns when every partition has a leader."""
     settings = dict(configs or {})
-    wanted = [NewTopic(name, count, replicas, topic_configs=settings) for name, count in partitions_by_name.items()]
+    wanted = [
+        NewTopic(name, count, replicas, topic_configs=settings)
+        for name, count in partitions_by_name.items()
+    ]
     async with admin_of(bootstrap) as admin:
         for _, code, message in (await admin.create_topics(wanted)).topic_errors:
             _require(code, message)
@@ -45,10 +54,14 @@ async def create_topics(
 
 
 async def add_partitions(bootstrap: str, partitions_by_name: Mapping[str, int]) -> None:
-    """Gives topics more partitions, one after the other, and returns when every partition has a leader."""
+    """Gives topics more partitions, one after the other, and returns when every partition has a
+    leader.
+    """
     async with admin_of(bootstrap) as admin:
         for name, count in partitions_by_name.items():
-            for _, code, message in (await admin.create_partitions({name: NewPartitions(count)})).topic_errors:
+            for _, code, message in (
+                await admin.create_partitions({name: NewPartitions(count)})
+            ).topic_errors:
                 _require(code, message)
         for name, count in partitions_by_name.items():
             await _until_it_has(admin, name, count)
@@ -68,10 +81,12 @@ async def delete_topic(bootstrap: str, name: str) -> None:
 
 
 async def configure_topic(bootstrap: str, name: str, **settings: str) -> None:
-    """Gives a topic these settings, and the broker's defaults for all others; returns when its log obeys them.
+    """Gives a topic these settings, and the broker's defaults for all others; returns when its log
+    obeys them.
 
-    A broker describes settings a moment before its logs obey them. It applies one change after the other, so the
-    first is in force when a second one, sent after the first was described, is described.
+    A broker describes settings a moment before its logs obey them. It applies one change after the
+    other, so the first is in force when a second one, sent after the first was described, is
+    described.
 
     Args:
         bootstrap: The broker.
@@ -82,7 +97,9 @@ async def configure_topic(bootstrap: str, name: str, **settings: str) -> None:
     wanted = {setting.replace("_", "."): value for setting, value in settings.items()}
     async with admin_of(bootstrap) as admin:
         for configs in (wanted, wanted | _SECOND_CHANGE):
-            (answer,) = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
+            (answer,) = await admin.alter_configs(
+                [ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)]
+            )
             for code, message, *_ in answer.resources:
                 _require(code, message)
 
@@ -103,7 +120,11 @@ async def _until_it_has(admin: AIOKafkaAdminClient, name: str, count: int) -> No
     async def has_leaders() -> bool:
         (found,) = await admin.describe_topics([name])
         partitions = found["partitions"]
-        return not found["error_code"] and len(partitions) == count and all(each["leader"] >= 0 for each in partitions)
+        return (
+            not found["error_code"]
+            and len(partitions) == count
+            and all(each["leader"] >= 0 for each in partitions)
+        )
 
     await _until(has_leaders)
 

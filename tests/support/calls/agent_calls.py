@@ -1,4 +1,6 @@
-"""Calls of a real ElevenLabs agent: its live events, the record of the conversation, and both in orders drawn at random."""
+"""Calls of a real ElevenLabs agent: its live events, the record of the conversation, and both in
+orders drawn at random.
+"""
 
 import json
 from collections.abc import Sequence
@@ -18,13 +20,23 @@ T0_MS = 1_790_000_000_000
 def heard(text: str, at_ms: int, event_id: int | None = None, **more: Any) -> Json:
     """The caller's turn is over and understood."""
     data = {"user_transcript": text} | ({} if event_id is None else {"event_id": event_id})
-    return {"type": "user_transcript", "timestamp": T0_MS + at_ms, "user_transcription_event": data, **more}
+    return {
+        "type": "user_transcript",
+        "timestamp": T0_MS + at_ms,
+        "user_transcription_event": data,
+        **more,
+    }
 
 
 def said(text: str, at_ms: int, event_id: int | None = None, **more: Any) -> Json:
     """The agent begins to answer."""
     data = {"agent_response": text} | ({} if event_id is None else {"event_id": event_id})
-    return {"type": "agent_response", "timestamp": T0_MS + at_ms, "agent_response_event": data, **more}
+    return {
+        "type": "agent_response",
+        "timestamp": T0_MS + at_ms,
+        "agent_response_event": data,
+        **more,
+    }
 
 
 def corrected(original: str, heard_of_it: str, at_ms: int, event_id: int | None = None) -> Json:
@@ -37,18 +49,32 @@ def corrected(original: str, heard_of_it: str, at_ms: int, event_id: int | None 
 
 def interrupted(at_ms: int, event_id: int) -> Json:
     """The agent stops, because the caller speaks."""
-    return {"type": "interruption", "timestamp": T0_MS + at_ms, "interruption_event": {"event_id": event_id}}
+    return {
+        "type": "interruption",
+        "timestamp": T0_MS + at_ms,
+        "interruption_event": {"event_id": event_id},
+    }
 
 
-def tool_requested(tool: str, call_id: str, at_ms: int, kind: str = "agent_tool_request", **more: Any) -> Json:
+def tool_requested(
+    tool: str, call_id: str, at_ms: int, kind: str = "agent_tool_request", **more: Any
+) -> Json:
     """A tool is about to run."""
     data = {"tool_name": tool, "tool_call_id": call_id, "tool_type": "webhook", **more}
     return {"type": kind, "timestamp": T0_MS + at_ms, kind: data}
 
 
-def tool_replied(tool: str, call_id: str, at_ms: int, kind: str = "agent_tool_response", **more: Any) -> Json:
+def tool_replied(
+    tool: str, call_id: str, at_ms: int, kind: str = "agent_tool_response", **more: Any
+) -> Json:
     """A tool has answered."""
-    data = {"tool_name": tool, "tool_call_id": call_id, "tool_type": "webhook", "is_error": False, "is_called": True}
+    data = {
+        "tool_name": tool,
+        "tool_call_id": call_id,
+        "tool_type": "webhook",
+        "is_error": False,
+        "is_called": True,
+    }
     return {"type": kind, "timestamp": T0_MS + at_ms, kind: data | more}
 
 
@@ -71,18 +97,31 @@ def waited(seconds: float) -> Json:
 def record(*entries: Json, at_ms: int = 60_000, **more: Any) -> Json:
     """The record of a conversation, as GET gives it, with the bridge's time."""
     metadata = {"start_time_unix_secs": T0_MS // 1000, "call_duration_secs": 30}
-    shape = {"agent_id": "agent-1", "conversation_id": "conv-1", "status": "done", "metadata": metadata}
+    shape = {
+        "agent_id": "agent-1",
+        "conversation_id": "conv-1",
+        "status": "done",
+        "metadata": metadata,
+    }
     return {"timestamp": T0_MS + at_ms, **shape, "transcript": list(entries), **more}
 
 
 def envelope_of(event: Json, event_id: str | None = None) -> Envelope:
     """Its headers: the conversation, and the bridge's own id of it."""
-    kind = AGENT_RECORD_TYPE if "transcript" in event or "data" in event else f"{AGENT_TYPE_PREFIX}{event['type']}.v1"
+    kind = (
+        AGENT_RECORD_TYPE
+        if "transcript" in event or "data" in event
+        else f"{AGENT_TYPE_PREFIX}{event['type']}.v1"
+    )
     return Envelope(event_id, "bridge", kind, None)
 
 
-def arrivals_of(events: Sequence[Json], *, control: Sequence[Json] = (), key: str = "call") -> list[Arrival]:
-    """The events in this order as the reader of a partition gets them; `control` comes first, on the audit topic."""
+def arrivals_of(
+    events: Sequence[Json], *, control: Sequence[Json] = (), key: str = "call"
+) -> list[Arrival]:
+    """The events in this order as the reader of a partition gets them; `control` comes first, on
+    the audit topic.
+    """
     result = []
     offsets = dict.fromkeys(InputSource, 0)
     for place, event in enumerate([*control, *events]):
@@ -96,7 +135,8 @@ def arrivals_of(events: Sequence[Json], *, control: Sequence[Json] = (), key: st
     return result
 
 
-# --- drawn calls -----------------------------------------------------------------------------------------------------
+# --- drawn calls
+# -----------------------------------------------------------------------------------------------------
 
 _WORDS = ("Hello", "I lost my badge.", "Yes.", "Yes.", "...", "Move it, please")
 _REPLIES = ("Certainly.", "One moment, I look that up.", "Done. Is there more?")
@@ -125,7 +165,9 @@ _facts: st.SearchStrategy[Json] = st.fixed_dictionaries(
 
 @st.composite
 def agent_calls(draw: st.DrawFn) -> tuple[list[Json], Json | None]:
-    """The live events of a call in the order of their times, no two at the same time; and its record, if it has one."""
+    """The live events of a call in the order of their times, no two at the same time; and its
+    record, if it has one.
+    """
     facts = draw(_facts)
     events: list[Json] = []
     entries: list[Json] = []
@@ -137,7 +179,11 @@ def agent_calls(draw: st.DrawFn) -> tuple[list[Json], Json | None]:
         return now_ms
 
     def link(number: int) -> Json:
-        return {"source_event_id": number} if facts["record"] == "with ids" and facts["ids"] == "all" else {}
+        return (
+            {"source_event_id": number}
+            if facts["record"] == "with ids" and facts["ids"] == "all"
+            else {}
+        )
 
     def numbered(number: int) -> int | None:
         return number if facts["ids"] == "all" else None
@@ -152,10 +198,14 @@ def agent_calls(draw: st.DrawFn) -> tuple[list[Json], Json | None]:
         for tool in (turn["tool"] or "").split(" and ") if turn["tool"] else ():
             call_id = f"{tool}-{number}"
             events.append(tool_requested(tool, call_id, at(10)))
-            events.append(tool_requested(tool, call_id, at(), "client_tool_call", parameters={"n": number}))
+            events.append(
+                tool_requested(tool, call_id, at(), "client_tool_call", parameters={"n": number})
+            )
             events.append(tool_replied(tool, call_id, at(300)))
             kind = "agent_tool_response_full_payload"
-            events.append(tool_replied(tool, call_id, at(), kind, full_tool_result='{"status": "error"}'))
+            events.append(
+                tool_replied(tool, call_id, at(), kind, full_tool_result='{"status": "error"}')
+            )
         if turn["reply"] is not None:
             events.append(said(turn["reply"], at(turn["wait_ms"]), numbered(number), **exact))
             wait = {} if turn["latency"] is None else waited(turn["latency"])
@@ -165,4 +215,6 @@ def agent_calls(draw: st.DrawFn) -> tuple[list[Json], Json | None]:
                 events.append(corrected(turn["reply"], turn["reply"][:5], at(), numbered(number)))
     if facts["record"] == "absent":
         return events, None
-    return events, record(*(entries[: len(entries) // 2] if facts["record"] == "shorter" else entries))
+    return events, record(
+        *(entries[: len(entries) // 2] if facts["record"] == "shorter" else entries)
+    )

@@ -1,4 +1,6 @@
-"""agent-inspect's scorers, driven by judges inside the process: wave by wave, as agent-inspect sends its requests."""
+"""agent-inspect's scorers, driven by judges inside the process: wave by wave, as agent-inspect
+sends its requests.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
@@ -18,11 +20,15 @@ class JudgeAnswer(NamedTuple):
     @property
     def vote(self) -> bool | None:
         """The vote in it; None when it is invalid."""
-        return grade_of(self.text) if self.status == 200 and self.text and self.text.strip() else None
+        return (
+            grade_of(self.text) if self.status == 200 and self.text and self.text.strip() else None
+        )
 
     @property
     def is_kept(self) -> bool:
-        """Whether its text is among the kept completions: blank and unreadable ones are, an empty one is not."""
+        """Whether its text is among the kept completions: blank and unreadable ones are, an empty
+        one is not.
+        """
         return self.status == 200 and bool(self.text)
 
 
@@ -40,7 +46,9 @@ def driven(asking: Asking[Result], judge_of: Callable[[Ballot], Judge]) -> Resul
             result: Result = ended.value
             return result
         judge = judge_of(ballot)
-        voting = Voting(ballot.trials, stops_early=ballot.stops_early, retry_waves=ballot.retry_waves)
+        voting = Voting(
+            ballot.trials, stops_early=ballot.stops_early, retry_waves=ballot.retry_waves
+        )
         kept: list[str] = []
         while wave := voting.next_wave:
             answers = judge(wave)

@@ -16,19 +16,30 @@ AT_MS = 1_790_000_000_000
 
 def call_row(name: str = "c", **more: Any) -> CallRow:
     """The row of a running call."""
-    fields: dict[str, Any] = {"known_ms": AT_MS, "first_known_ms": AT_MS, "labels": Labels(agent="desk")} | more
+    fields: dict[str, Any] = {
+        "known_ms": AT_MS,
+        "first_known_ms": AT_MS,
+        "labels": Labels(agent="desk"),
+    } | more
     return CallRow(conversation_id=name, **fields)
 
 
 def turn_row(turn: int = 1, name: str = "c", **more: Any) -> TurnRow:
     """The row of a turn that the call has left."""
-    fields: dict[str, Any] = {"known_ms": AT_MS, "labels": Labels(agent="desk"), "status": "provisional"} | more
+    fields: dict[str, Any] = {
+        "known_ms": AT_MS,
+        "labels": Labels(agent="desk"),
+        "status": "provisional",
+    } | more
     return TurnRow(conversation_id=name, turn=turn, **fields)
 
 
 def sounds(*times_ms: tuple[int, int | None]) -> tuple[Sound, ...]:
     """Somebody is heard, each from and until a time after the call began."""
-    return tuple(Sound(AT_MS + start_ms, None if end_ms is None else AT_MS + end_ms) for start_ms, end_ms in times_ms)
+    return tuple(
+        Sound(AT_MS + start_ms, None if end_ms is None else AT_MS + end_ms)
+        for start_ms, end_ms in times_ms
+    )
 
 
 def reported_rows(
@@ -43,7 +54,9 @@ def reported_rows(
 
 
 def simulated(seed: int = 4, name: str | None = None, *, late_ms: int = 0) -> list[Row | WordsRow]:
-    """All rows of a simulated call with goals, in their order, and its words behind them; of another name, and so much later."""
+    """All rows of a simulated call with goals, in their order, and its words behind them; of
+    another name, and so much later.
+    """
     rows: list[Row | WordsRow] = list(rows_of_simulated(seed, has_goals=True))
     call, turns, _ = newest(row for row in rows if not isinstance(row, WordsRow))
     rows += words_of(turns, "I would like to move it")

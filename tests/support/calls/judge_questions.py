@@ -28,7 +28,9 @@ def wall_clock_ms() -> int:
 def talk(turns: int, chars: int = MESSAGE_CHARS) -> tuple[TranscriptItem, ...]:
     """A call of so many turns, each message of so many characters."""
     return tuple(
-        TranscriptItem(turn=turn, kind=kind, text=f"{kind} in turn {turn}: ".ljust(chars, "w")[:chars])
+        TranscriptItem(
+            turn=turn, kind=kind, text=f"{kind} in turn {turn}: ".ljust(chars, "w")[:chars]
+        )
         for turn in range(1, turns + 1)
         for kind in ("user", "assistant")
     )
@@ -83,7 +85,9 @@ async def running_judge(
 
 def answer(letter: str, **more: Any) -> Reply:
     """A reply with a structured answer about a subgoal."""
-    return Reply(TrialOutcome.ANSWERED, json.dumps({"explanation": "told", "grade": letter}), **more)
+    return Reply(
+        TrialOutcome.ANSWERED, json.dumps({"explanation": "told", "grade": letter}), **more
+    )
 
 
 class ScriptedEndpoint:

@@ -1,4 +1,6 @@
-"""The log as the sequencer writes it, in memory: records of inputs become events, and ticks tell time."""
+"""The log as the sequencer writes it, in memory: records of inputs become events, and ticks tell
+time.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,19 +30,30 @@ class PlacedRecords:
     def event(self, source: InputSource, record: BrokerRecord, at_ms: int | None = None) -> Any:
         """Appends a record of an input, at this time of the log, or at once."""
         self.positions[source, record.partition] = Next(0, record.offset + 1)
-        placed = Placed(self.term, Origin(source, 0, record.partition, record.offset, record.timestamp))
+        placed = Placed(
+            self.term, Origin(source, 0, record.partition, record.offset, record.timestamp)
+        )
         headers = (*record.headers, placed.header())
-        return self._append(replace(record, headers=headers), record.timestamp if at_ms is None else at_ms)
+        return self._append(
+            replace(record, headers=headers), record.timestamp if at_ms is None else at_ms
+        )
 
-    def tick(self, known_ms: int, positions: dict[tuple[InputSource, int], Next] | None = None) -> Any:
+    def tick(
+        self, known_ms: int, positions: dict[tuple[InputSource, int], Next] | None = None
+    ) -> Any:
         """Appends a tick; it says where the inputs stand here, or these positions."""
         tick = Tick.of(self.term, known_ms, self.positions if positions is None else positions)
         record = BrokerRecord("", 0, 0, b"", tick.value(), headers=(tick.header(),))
-        return self._append(replace(record, key=None), known_ms)  # type: ignore[arg-type]  # as a tick has none
+        # as a tick has none
+        return self._append(replace(record, key=None), known_ms)  # type: ignore[arg-type]
 
     def _append(self, record: BrokerRecord, at_ms: int) -> Any:
         placed = replace(
-            record, topic=self._topic, partition=self._partition, offset=len(self.records), timestamp=at_ms
+            record,
+            topic=self._topic,
+            partition=self._partition,
+            offset=len(self.records),
+            timestamp=at_ms,
         )
         self.records.append(placed)
         return placed

@@ -21,7 +21,9 @@ WORDS = ("word " * 40).strip()
 
 
 def long_inputs(turns: int, conversation_id: str = "long") -> list[Input]:
-    """The records of a call that goes on: in each turn both speak, forty words each, and a tool is used."""
+    """The records of a call that goes on: in each turn both speak, forty words each, and a tool is
+    used.
+    """
     events: list[tuple[InputSource, float, dict[str, Any]]] = [
         (InputSource.AUDIT, 0, {"type": "call_started", "agent": "desk"})
     ]
@@ -59,17 +61,25 @@ def long_inputs(turns: int, conversation_id: str = "long") -> list[Input]:
     for source, since_ms, event in events:
         offsets[source] += 1
         stamp = int(START_MS + since_ms)
-        value = json.dumps({"conversation_id": conversation_id, "timestamp": stamp, **event}).encode()
-        record = BrokerRecord(TOPIC_BY_SOURCE[source], offsets[source], stamp, conversation_id.encode(), value)
+        value = json.dumps(
+            {"conversation_id": conversation_id, "timestamp": stamp, **event}
+        ).encode()
+        record = BrokerRecord(
+            TOPIC_BY_SOURCE[source], offsets[source], stamp, conversation_id.encode(), value
+        )
         inputs.append((source, record))
     return inputs
 
 
 @functools.cache
 def long_call(turns: int) -> Sequence[Row | WordsRow]:
-    """All rows of such a call up to now, and its words, made once: a call of 900 turns takes seconds."""
+    """All rows of such a call up to now, and its words, made once: a call of 900 turns takes
+    seconds.
+    """
     arrivals = [admit(source, record, NO_LIMITS) for source, record in long_inputs(turns)]
     steps = rows_in_steps([each for each in arrivals if isinstance(each, Arrival)], None, NO_LIMITS)
-    rows: list[Row | WordsRow] = [row for row in steps if not (isinstance(row, CallRow) and row.state == "closed")]
+    rows: list[Row | WordsRow] = [
+        row for row in steps if not (isinstance(row, CallRow) and row.state == "closed")
+    ]
     newest = {row.turn: row for row in rows if isinstance(row, TurnRow)}
     return [*rows, *words_of(newest.values(), WORDS)]

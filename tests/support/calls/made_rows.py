@@ -3,7 +3,18 @@
 from typing import Any
 
 from schemas.closed_sets import Anchor, CloseReason
-from schemas.rows import Answer, CallRow, Goals, GoalsRow, Labels, Progress, Silence, Stall, TurnRow, Waiting
+from schemas.rows import (
+    Answer,
+    CallRow,
+    Goals,
+    GoalsRow,
+    Labels,
+    Progress,
+    Silence,
+    Stall,
+    TurnRow,
+    Waiting,
+)
 
 NOW_MS = 1_790_000_000_000
 THRESHOLD_MS = 3_000
@@ -11,7 +22,11 @@ THRESHOLD_MS = 3_000
 
 def call_row(call: str = "call-1", **parts: Any) -> CallRow:
     """A running call of an agent called bot, known since NOW_MS."""
-    common: dict[str, Any] = {"known_ms": NOW_MS, "first_known_ms": NOW_MS, "labels": Labels(agent="bot")}
+    common: dict[str, Any] = {
+        "known_ms": NOW_MS,
+        "first_known_ms": NOW_MS,
+        "labels": Labels(agent="bot"),
+    }
     return CallRow(conversation_id=call, **(common | parts))
 
 
@@ -35,7 +50,12 @@ def turn_row(turn: int, call: str = "call-1", **parts: Any) -> TurnRow:
 
 def waited(turn: int, wait_ms: float, anchor: Anchor = Anchor.AUDIO, **parts: Any) -> TurnRow:
     """A turn whose answer is new."""
-    answered: dict[str, Any] = {"wait_ms": wait_ms, "anchor": anchor, "wait_source": "elevenlabs", "news": ("wait",)}
+    answered: dict[str, Any] = {
+        "wait_ms": wait_ms,
+        "anchor": anchor,
+        "wait_source": "elevenlabs",
+        "news": ("wait",),
+    }
     return turn_row(turn, **(answered | parts))
 
 
@@ -54,12 +74,16 @@ def silence(number: int = 1) -> Silence:
     return Silence(number, NOW_MS - THRESHOLD_MS, NOW_MS, THRESHOLD_MS)
 
 
-def goals(reached: int = 0, missing: int = 0, of: int = 4, since_turn: int | None = None, **parts: Any) -> Goals:
+def goals(
+    reached: int = 0, missing: int = 0, of: int = 4, since_turn: int | None = None, **parts: Any
+) -> Goals:
     """Goals of a call; `since_turn` is that of a stall."""
     share = reached / of
     progress = Progress(share, share, share, share, float(reached == of), reached, missing, of)
     stalls = () if since_turn is None else (Stall(since_turn, "turns"),)
-    return Goals("goals", "digest", progress=progress, stalls=stalls, is_stalled=bool(stalls), **parts)
+    return Goals(
+        "goals", "digest", progress=progress, stalls=stalls, is_stalled=bool(stalls), **parts
+    )
 
 
 def goals_row(*names: str, call: str = "call-1") -> GoalsRow:

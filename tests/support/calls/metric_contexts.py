@@ -28,18 +28,24 @@ def context(
         if mine and (theirs := assistant.get(turn))
     }
     fields: dict[str, Any] = {
-        "transcribed_assistant_turns": {}, "transcribed_user_turns": {},
-        "intended_assistant_turns": {}, "intended_user_turns": {},
+        "transcribed_assistant_turns": {},
+        "transcribed_user_turns": {},
+        "intended_assistant_turns": {},
+        "intended_user_turns": {},
         "audio_timestamps_user_turns": dict(user),
         "audio_timestamps_assistant_turns": dict(assistant),
         "latency_assistant_turns": latency,
-        "num_assistant_turns": len(assistant), "num_user_turns": len(user), "num_tool_calls": 0,
-        "tool_called": [], "tool_params": [], "tool_responses": [],
+        "num_assistant_turns": len(assistant),
+        "num_user_turns": len(user),
+        "num_tool_calls": 0,
+        "tool_called": [],
+        "tool_params": [],
+        "tool_responses": [],
         "conversation_trace": list(trace),
         "assistant_interrupted_turns": frozenset(assistant_interrupted),
         "user_interrupted_turns": frozenset(user_interrupted),
         "fallback_turn_ids": frozenset(fallbacks),
         "conversation_ended_reason": ended_reason,
         "pipeline_type": PipelineType.CASCADE,
-    }  # fmt: skip
+    }
     return MetricContext.model_construct(**fields | others)

@@ -1,4 +1,6 @@
-"""Messages of ElevenLabs' conversation socket, made from its AsyncAPI document: one of each type that a server sends."""
+"""Messages of ElevenLabs' conversation socket, made from its AsyncAPI document: one of each type
+that a server sends.
+"""
 
 import functools
 from collections.abc import Mapping
@@ -55,7 +57,9 @@ def _sample(schema: Any, *, whole: bool) -> Any:
     match schema.get("type"):
         case "object":
             fields = schema.get("properties", {})
-            wanted = fields if whole else [name for name in fields if name in schema.get("required", ())]
+            wanted = (
+                fields if whole else [name for name in fields if name in schema.get("required", ())]
+            )
             return {name: _sample(fields[name], whole=whole) for name in wanted}
         case "array":
             return [_sample(schema["items"], whole=whole)] if whole and "items" in schema else []

@@ -1,7 +1,9 @@
-"""Calls of real pipecat bots, as an observer in their pipelines recorded them: `pipecat_calls.jsonl`.
+"""Calls of real pipecat bots, as an observer in their pipelines recorded them:
+`pipecat_calls.jsonl`.
 
-Pipeline, aggregators, turn strategies, service and transport base classes are pipecat's own (1.14.0) and ran at real pace; only
-the vendors were fake. Beside the events are the numbers of pipecat's own `UserBotLatencyObserver`.
+Pipeline, aggregators, turn strategies, service and transport base classes are pipecat's own
+(1.14.0) and ran at real pace; only the vendors were fake. Beside the events are the numbers of
+pipecat's own `UserBotLatencyObserver`.
 """
 
 import copy
@@ -29,7 +31,9 @@ HALF_A_BROADCAST_MS: Final = 1
 
 
 class RecordedCall(NamedTuple):
-    """One call: its events, and by pipecat's own observer its latencies and the first bytes of each answer, in ms."""
+    """One call: its events, and by pipecat's own observer its latencies and the first bytes of each
+    answer, in ms.
+    """
 
     name: str
     events: Sequence[Json]
@@ -50,7 +54,8 @@ class Outcome(NamedTuple):
         speech_ms: The newest time of speech by turn and side, where it is known.
         tools: Tool and outcome of each use, in order.
         turns: Numbers of the turns with a row.
-        transcript: Speaker, words and whether they were cut off, in order; entries of tools are left out.
+        transcript: Speaker, words and whether they were cut off, in order; entries of tools are
+            left out.
     """
 
     latencies_ms: dict[int, float]
@@ -70,7 +75,10 @@ def recorded_calls() -> dict[str, RecordedCall]:
     """The recorded calls by name."""
     calls = [json.loads(line) for line in _FILE.read_text().splitlines()]
     return {
-        each["id"]: RecordedCall(each["id"], each["events"], each["latencies_ms"], each["breakdowns"]) for each in calls
+        each["id"]: RecordedCall(
+            each["id"], each["events"], each["latencies_ms"], each["breakdowns"]
+        )
+        for each in calls
     }
 
 
@@ -103,24 +111,36 @@ def outcome_of(events: Sequence[Json]) -> Outcome:
     for offset, event in enumerate((*events, ended)):
         value, at_ms = json.dumps(event).encode(), event["timestamp"]
         decoded = decode(InputSource.PIPECAT, value)
-        effects += evaluator.receive(Arrival(InputSource.PIPECAT, offset, at_ms, "call", decoded, value, None))
+        effects += evaluator.receive(
+            Arrival(InputSource.PIPECAT, offset, at_ms, "call", decoded, value, None)
+        )
         effects += evaluator.advance(at_ms)
     effects += evaluator.advance(ended["timestamp"] + _LATER_MS)
     (transcript,) = transcripts_of(effects)
-    return _outcome([row for row in rows_of(effects) if isinstance(row, TurnRow)], json.loads(transcript))
+    return _outcome(
+        [row for row in rows_of(effects) if isinstance(row, TurnRow)], json.loads(transcript)
+    )
 
 
 def _outcome(rows: Sequence[TurnRow], transcript: list[Json]) -> Outcome:
     turns = newest_turns(rows)
-    waits_ms = {turn: wait_ms for turn, row in turns.items() if (wait_ms := number(row.wait_ms)) is not None}
+    waits_ms = {
+        turn: wait_ms for turn, row in turns.items() if (wait_ms := number(row.wait_ms)) is not None
+    }
     tools = [(turn, use) for turn, row in sorted(turns.items()) for use in row.tools]
     return Outcome(
         latencies_ms=waits_ms,
-        anchors={turn: anchor.value for turn in waits_ms if (anchor := turns[turn].anchor) is not None},
+        anchors={
+            turn: anchor.value for turn in waits_ms if (anchor := turns[turn].anchor) is not None
+        },
         ever_ms={wait_ms for row in rows if (wait_ms := number(row.wait_ms)) is not None},
         interruptions={(by.value, row.turn) for row in rows for by in row.interruptions},
         dead_airs={(turn, each.since_ms) for turn, row in turns.items() for each in row.dead_air},
-        stages_ms={(turn, each.stage.value): each.latency_ms for turn, row in turns.items() for each in row.stages},
+        stages_ms={
+            (turn, each.stage.value): each.latency_ms
+            for turn, row in turns.items()
+            for each in row.stages
+        },
         speech_ms={
             (turn, side): speech_ms
             for turn, row in turns.items()
@@ -128,7 +148,9 @@ def _outcome(rows: Sequence[TurnRow], transcript: list[Json]) -> Outcome:
             for side, talk in (("user", row.talk.user), ("assistant", row.talk.assistant))
             if (speech_ms := number(talk.speech_ms)) is not None
         },
-        tools=[(turn, use.tool, use.outcome.value) for turn, use in tools if use.outcome is not None],
+        tools=[
+            (turn, use.tool, use.outcome.value) for turn, use in tools if use.outcome is not None
+        ],
         turns=set(turns),
         transcript=[
             (entry["role"], entry["message"], entry["interrupted"])

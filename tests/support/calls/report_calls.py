@@ -1,4 +1,6 @@
-"""Recorded calls for tests of the report, with every text in them chosen, and a redactor that shows its input."""
+"""Recorded calls for tests of the report, with every text in them chosen, and a redactor that shows
+its input.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -18,14 +20,20 @@ T0_MS = 1_790_000_000_000
 
 
 def recorded(
-    text: str = "hello", *, name: str | None = None, conversation_id: str = "c", turns: int = 3, pace: float = 1.0
+    text: str = "hello",
+    *,
+    name: str | None = None,
+    conversation_id: str = "c",
+    turns: int = 3,
+    pace: float = 1.0,
 ) -> RecordedCall:
-    """A call of so many turns in which everything that can be a text is this one; one tool fails and one does not answer.
+    """A call of so many turns in which everything that can be a text is this one; one tool fails
+    and one does not answer.
 
     Names of things are `name`, or the text as well; all times are multiplied by `pace`.
 
-    When speaking the second time the user interrupts, so that both speeches are turn 1; after the third, which is turn 2, the
-    wait is four seconds.
+    When speaking the second time the user interrupts, so that both speeches are turn 1; after the
+    third, which is turn 2, the wait is four seconds.
     """
     name = text if name is None else name
     audit: list[Json] = []
@@ -35,7 +43,12 @@ def recorded(
     def heard(role: str, start_ms: int, end_ms: int) -> None:
         for kind, sound_ms in (("audio_start", start_ms), ("audio_end", end_ms)):
             caller.append(
-                {"timestamp": sound_ms, "event_type": kind, "user": role, "audio_timestamp": sound_ms / 1_000}
+                {
+                    "timestamp": sound_ms,
+                    "event_type": kind,
+                    "user": role,
+                    "audio_timestamp": sound_ms / 1_000,
+                }
             )
 
     def answers(at_ms: int) -> None:
@@ -49,7 +62,9 @@ def recorded(
     for turn in range(1, turns + 1):
         start_ms = at_ms - 2_500 if turn == 2 else at_ms
         heard("elevenlabs_user", start_ms, at_ms + 1_000)
-        caller.append({"timestamp": at_ms + 1_000, "type": "user_speech", "data": {"text": f"{text} {turn}"}})
+        caller.append(
+            {"timestamp": at_ms + 1_000, "type": "user_speech", "data": {"text": f"{text} {turn}"}}
+        )
         audit.append({"timestamp": at_ms + 1_100, "message_type": "user", "value": text})
         if turn == 1:
             audit.append(
@@ -60,7 +75,9 @@ def recorded(
                 }
             )
             answer = {"tool": name, "response": {"status": "error", "message": text}}
-            audit.append({"timestamp": at_ms + 1_300, "message_type": "tool_response", "value": answer})
+            audit.append(
+                {"timestamp": at_ms + 1_300, "message_type": "tool_response", "value": answer}
+            )
             audit.append(
                 {
                     "timestamp": at_ms + 1_350,
@@ -72,12 +89,21 @@ def recorded(
         answers(at_ms + 1_000 + wait_ms)
         at_ms += 5_000 + wait_ms
     caller.sort(key=lambda event: event["timestamp"])
-    started = {"type": "call_started", "timestamp": T0_MS, "agent": name, "tenant": name, "environment": name}
+    started = {
+        "type": "call_started",
+        "timestamp": T0_MS,
+        "agent": name,
+        "tenant": name,
+        "environment": name,
+    }
     ended = {"type": "call_ended", "timestamp": at_ms, "reason": text}
     said, heard_by_bot, heard_by_caller, control = (
-        tuple(_at_pace(event, pace) for event in events) for events in (audit, pipecat, caller, (started, ended))
+        tuple(_at_pace(event, pace) for event in events)
+        for events in (audit, pipecat, caller, (started, ended))
     )
-    return RecordedCall(conversation_id, "cascade", None, said, heard_by_bot, heard_by_caller, control=control)
+    return RecordedCall(
+        conversation_id, "cascade", None, said, heard_by_bot, heard_by_caller, control=control
+    )
 
 
 def _at_pace(event: Json, pace: float) -> Json:
@@ -89,7 +115,12 @@ def _at_pace(event: Json, pace: float) -> Json:
 
 def wire_line(call: RecordedCall) -> str:
     """The call as a line of a wire-level file."""
-    streams = {"audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs, "control": call.control}
+    streams = {
+        "audit": call.audit,
+        "pipecat": call.pipecat,
+        "user_sim": call.elevenlabs,
+        "control": call.control,
+    }
     return json.dumps({"id": call.conversation_id, **streams}) + "\n"
 
 
@@ -117,15 +148,21 @@ def reported(
     for _ in scoring.run():
         raise AssertionError("nothing is asked without a judge")
     row, turns, goals_row = newest(scoring.rows)
-    text = next((str(each["value"]) for each in call.audit or () if each["message_type"] == "user"), "")
+    text = next(
+        (str(each["value"]) for each in call.audit or () if each["message_type"] == "user"), ""
+    )
     words = words_of(turns, text) if text else ()
     return ReportedCall(row, turns, goals_row, words, anchor_id, Marks(taken_out))
 
 
 def words_of(turns: Iterable[TurnRow], text: str = "hello") -> Iterator[WordsRow]:
-    """Rows of words in which both sides say this in each turn, and tools are given and answer it."""
+    """Rows of words in which both sides say this in each turn, and tools are given and
+    answer it.
+    """
     for each in turns:
-        tools = tuple(ToolWords(use.index, use.tool, json.dumps({text: text}), text) for use in each.tools)
+        tools = tuple(
+            ToolWords(use.index, use.tool, json.dumps({text: text}), text) for use in each.tools
+        )
         yield WordsRow(
             conversation_id=each.conversation_id,
             turn=each.turn,

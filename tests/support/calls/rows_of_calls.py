@@ -25,14 +25,20 @@ def rows_in_steps(
             yield effect.row
 
 
-def effects_in_steps(evaluator: PartitionEvaluator, arrivals: Sequence[Arrival]) -> Iterator[Effect]:
-    """What the engine decides about calls, time passing as their records come, and with the close of each."""
+def effects_in_steps(
+    evaluator: PartitionEvaluator, arrivals: Sequence[Arrival]
+) -> Iterator[Effect]:
+    """What the engine decides about calls, time passing as their records come, and with the close
+    of each.
+    """
     for arrival in arrivals:
         yield from evaluator.advance(arrival.broker_time_ms)
         yield from evaluator.receive(arrival)
     now_ms = end_of(arrivals)
     yield from evaluator.advance(now_ms)
-    while (wakeup_ms := evaluator.next_wakeup()) is not None:  # deadlines of its questions, and then its close
+    while (
+        wakeup_ms := evaluator.next_wakeup()
+    ) is not None:  # deadlines of its questions, and then its close
         now_ms = max(now_ms + 1, wakeup_ms)
         yield from evaluator.advance(now_ms)
 
@@ -40,7 +46,9 @@ def effects_in_steps(evaluator: PartitionEvaluator, arrivals: Sequence[Arrival])
 def rows_of_simulated(seed: int, *, has_goals: bool = False, start_ms: int = START_MS) -> list[Row]:
     """All rows of a simulated call."""
     goals = ChosenGoals(EveryCall(), GoalRules(asks_judge=False)) if has_goals else None
-    return list(rows_in_steps(arrivals_of_recorded(simulate_call(seed, start_ms=start_ms).call), goals))
+    return list(
+        rows_in_steps(arrivals_of_recorded(simulate_call(seed, start_ms=start_ms).call), goals)
+    )
 
 
 def rows_of_recorded(call: RecordedCall, goals: ChosenGoals | None = None) -> list[Row]:
@@ -49,7 +57,9 @@ def rows_of_recorded(call: RecordedCall, goals: ChosenGoals | None = None) -> li
 
 
 def newest(rows: Iterable[Row]) -> tuple[CallRow, list[TurnRow], GoalsRow | None]:
-    """What a reader of one call has in the end: the row of the call, those of its turns in order, and its goals."""
+    """What a reader of one call has in the end: the row of the call, those of its turns in order,
+    and its goals.
+    """
     call: CallRow | None = None
     goals: GoalsRow | None = None
     turns: dict[int, TurnRow] = {}

@@ -1,7 +1,8 @@
 """Hypothesis strategies for wire-level calls and for the order in which their events arrive.
 
-Every generated event is valid: it has the fields its type requires. A call is built from nested lists of small drawn
-parts, nothing is filtered, so failing calls shrink by dropping parts. Both kinds of call share one vocabulary.
+Every generated event is valid: it has the fields its type requires. A call is built from nested
+lists of small drawn parts, nothing is filtered, so failing calls shrink by dropping parts. Both
+kinds of call share one vocabulary.
 """
 
 import itertools
@@ -26,15 +27,27 @@ REPLIES = (
     f"{OFFER} Is there anything else?",
     GENERIC_ERROR,
     "Your seat is 12A in row 4 [interrupted]",  # 19 and
-    "Your seat is 12A in row 40 [interrupted]",  # 20 letters and digits are spoken: too few, just enough
+    # 20 letters and digits are spoken: too few, just enough
+    "Your seat is 12A in row 40 [interrupted]",
     "[background noise] I see",
     f"Sure.\n[likely cut\u2028off by user]\t{OFFER} \u00a0Is there more?",
 )
-REQUESTS = ("Hi", "I lost my badge.", "..", "Please move my flight, I need it to be earlier.", "[slow] no", "Hi there")
+REQUESTS = (
+    "Hi",
+    "I lost my badge.",
+    "..",
+    "Please move my flight, I need it to be earlier.",
+    "[slow] no",
+    "Hi there",
+)
 UNHEARD = ("", "...", " ? ")
 TOOLS = (
     {"tool": "Get_Order", "parameters": {"order_id": "A17"}, "response": {"status": "success"}},
-    {"tool": "rebook", "parameters": {}, "response": {"status": "error", "error_type": "not_found"}},
+    {
+        "tool": "rebook",
+        "parameters": {},
+        "response": {"status": "error", "error_type": "not_found"},
+    },
     {"tool": "rebook", "parameters": None, "response": None},
 )
 
@@ -52,7 +65,10 @@ def audio(kind: str, role: str, behind_ms: int = 0) -> Json:
 
 
 def speech(kind: str, text: str) -> Json:
-    return {"type": kind, "data": {"text": text, "source": "assistant" if kind == "assistant_speech" else "caller"}}
+    return {
+        "type": kind,
+        "data": {"text": text, "source": "assistant" if kind == "assistant_speech" else "caller"},
+    }
 
 
 def state(name: str) -> Json:
@@ -60,8 +76,12 @@ def state(name: str) -> Json:
 
 
 def tool_entries(tool: Json) -> tuple[Json, Json]:
-    call = entry("tool_call", {"tool": tool["tool"], "parameters": tool["parameters"]}, type="tool_call")
-    answer = {"tool": tool["tool"]} | ({} if tool["response"] is None else {"response": tool["response"]})
+    call = entry(
+        "tool_call", {"tool": tool["tool"], "parameters": tool["parameters"]}, type="tool_call"
+    )
+    answer = {"tool": tool["tool"]} | (
+        {} if tool["response"] is None else {"response": tool["response"]}
+    )
     return call, entry("tool_response", answer)
 
 
@@ -78,7 +98,10 @@ AUDIT_EVENTS = (
 )
 PIPECAT_EVENTS = (
     *(line("tts_text", word) for word in ("Yes.", "Hello,", "One", "moment", "")),
-    *(line("tts_text", phrase) for phrase in (OFFER, "One moment", GENERIC_ERROR, OFFER, "Hello, ")),
+    *(
+        line("tts_text", phrase)
+        for phrase in (OFFER, "One moment", GENERIC_ERROR, OFFER, "Hello, ")
+    ),
     line("turn_start", "UserStartedSpeakingFrame#2"),
     line("turn_end", "turn_end", was_interrupted=True),
     line("transcript", " my code is"),
@@ -112,7 +135,8 @@ def spelled(phrase: str) -> list[Json]:
     return [line("tts_text", word) for word in phrase.split()]
 
 
-# Runs of lines that belong together: a phrase and the words that it announces, in full, cut, or behind a marker.
+# Runs of lines that belong together: a phrase and the words that it announces, in full, cut, or
+# behind a marker.
 PREVIEWS = tuple(
     run
     for phrase in ("One moment", OFFER)
@@ -126,7 +150,9 @@ PREVIEWS = tuple(
 
 
 def timed(source: str, events: Iterable[tuple[int, Json]], *, sequence: bool) -> list[Json]:
-    """Put log times into `events`, given as (ms, event) in file order; audio lies `behind_ms` before its log time."""
+    """Put log times into `events`, given as (ms, event) in file order; audio lies `behind_ms`
+    before its log time.
+    """
     stream = []
     for number, (time_ms, event) in enumerate(events, 1):
         event = {**event, "timestamp": str(time_ms) if source == "audit" else time_ms}
@@ -138,11 +164,19 @@ def timed(source: str, events: Iterable[tuple[int, Json]], *, sequence: bool) ->
     return stream
 
 
-def wire_call(kind: str, pipeline_type: str, reason: str | None, streams: dict[str, list[Json] | None]) -> Json:
-    return {"id": f"generated-{kind}", "pipeline_type": pipeline_type, "conversation_ended_reason": reason, **streams}
+def wire_call(
+    kind: str, pipeline_type: str, reason: str | None, streams: dict[str, list[Json] | None]
+) -> Json:
+    return {
+        "id": f"generated-{kind}",
+        "pipeline_type": pipeline_type,
+        "conversation_ended_reason": reason,
+        **streams,
+    }
 
 
-# --- calls without structure -----------------------------------------------------------------------------------------
+# --- calls without structure
+# -----------------------------------------------------------------------------------------
 
 _offsets_ms = st.integers(0, 40)
 
@@ -163,7 +197,9 @@ _UNSTRUCTURED = {
 }
 _ONLY_REPLIES = _stream(_single(REPLY_EVENTS), _single(PIPECAT_EVENTS[10:]))
 _WITH_REPLIES = _stream(_single(PIPECAT_EVENTS), _single(REPLY_EVENTS), PREVIEWS)
-_pipecat = st.sampled_from([_UNSTRUCTURED["pipecat"], _WITH_REPLIES, _ONLY_REPLIES]).flatmap(lambda stream: stream)
+_pipecat = st.sampled_from([_UNSTRUCTURED["pipecat"], _WITH_REPLIES, _ONLY_REPLIES]).flatmap(
+    lambda stream: stream
+)
 
 
 _ABSENT: list[Json] = [
@@ -186,7 +222,9 @@ _whole_call = st.tuples(
 
 @st.composite
 def unstructured_calls(draw: st.DrawFn) -> Json:
-    """Any valid events in any order: a 40 ms range makes ties, roles and ends fit together only by chance."""
+    """Any valid events in any order: a 40 ms range makes ties, roles and ends fit together only by
+    chance.
+    """
     pipeline_type, reason, start_ms, in_order, sequence, step_ms, absent = draw(_whole_call)
     streams: dict[str, list[Json] | None] = dict(absent)
     for source in SOURCES:
@@ -204,21 +242,28 @@ def unstructured_calls(draw: st.DrawFn) -> Json:
     return wire_call("unstructured", pipeline_type, reason, streams)
 
 
-# --- calls like real ones --------------------------------------------------------------------------------------------
+# --- calls like real ones
+# --------------------------------------------------------------------------------------------
 
 
 _ENDS = ["ends", "ends", "ends", "late", "missing", "twice"]
 _turns = st.fixed_dictionaries(  # one exchange; the first value of each choice is the ordinary case
     {
-        "caller": st.sampled_from(["speaks", "speaks", "interrupts", "empty", "empty twice", "silent"]),
+        "caller": st.sampled_from(
+            ["speaks", "speaks", "interrupts", "empty", "empty twice", "silent"]
+        ),
         "caller_end": st.sampled_from(_ENDS),
         "caller_text": st.sampled_from(["during", "before", "after", "twice", "two", "unheard"]),
         "request": st.sampled_from(REQUESTS),
         "reply": st.sampled_from(REPLIES),
-        "assistant": st.sampled_from(["answers", "answers", "interrupts", "silent", "in two parts"]),
+        "assistant": st.sampled_from(
+            ["answers", "answers", "interrupts", "silent", "in two parts"]
+        ),
         "assistant_end": st.sampled_from(_ENDS),
         "assistant_text": st.sampled_from(["after", "late", "missing"]),
-        "spoken_as": st.sampled_from(["words", "preview ahead", "preview at once", "cut short", "phrases at once"]),
+        "spoken_as": st.sampled_from(
+            ["words", "preview ahead", "preview at once", "cut short", "phrases at once"]
+        ),
         "tools": st.sampled_from([(), (), TOOLS[:1], TOOLS]),
         "audit_pieces": st.sampled_from([1, 1, 2, 0]),
         "nudge": st.sampled_from(["no", "no", "fallback and nudge", "fallback"]),
@@ -239,9 +284,13 @@ _call_facts = st.tuples(
 
 
 class _Recorder:
-    """Plays turns on one clock and keeps the log lines of each of the three writers, with their times."""
+    """Plays turns on one clock and keeps the log lines of each of the three writers, with their
+    times.
+    """
 
-    def __init__(self, pipeline_type: str, texts: str, roles: tuple[str, str], *, markers: bool) -> None:
+    def __init__(
+        self, pipeline_type: str, texts: str, roles: tuple[str, str], *, markers: bool
+    ) -> None:
         self.pipeline_type = pipeline_type
         self.texts = texts
         self.user, self.assistant = roles
@@ -278,7 +327,10 @@ class _Recorder:
                 self.log("audit", event)
                 self.now_ms += 10
         if turn["nudge"] != "no":
-            self.log("audit", entry("turn_fallback", "[TURN-END FALLBACK after 12s]", llm_content="go on"))
+            self.log(
+                "audit",
+                entry("turn_fallback", "[TURN-END FALLBACK after 12s]", llm_content="go on"),
+            )
         if turn["assistant"] != "silent":
             self.answer(turn)
         elif turn["nudge"] == "fallback and nudge":
@@ -292,7 +344,9 @@ class _Recorder:
         for late in self.next_user_start:
             self.log("user_sim", late, 30)
         self.next_user_start = []
-        heard = {"during": [300], "twice": [300, 340], "after": [1900], "two": [300]}.get(turn["caller_text"], [])
+        heard = {"during": [300], "twice": [300, 340], "after": [1900], "two": [300]}.get(
+            turn["caller_text"], []
+        )
         for after_ms in heard:
             self.log("user_sim", speech("user_speech", turn["request"]), after_ms)
         if turn["caller_text"] == "two":
@@ -300,23 +354,35 @@ class _Recorder:
         if turn["caller_text"] == "unheard":
             self.log("user_sim", speech("user_speech", "..."), 300)
         pieces = [turn["request"], "please"][: turn["audit_pieces"]]
-        for place, text in enumerate(pieces):  # speech-to-speech stamps heard words with the start of the speech
+        for place, text in enumerate(
+            pieces
+        ):  # speech-to-speech stamps heard words with the start of the speech
             if self.pipeline_type == "audio_llm":
                 text = "[user audio]"
-            self.log("audit", entry("user", text), place + (0 if self.pipeline_type == "s2s" else 1400 + 250 * place))
+            self.log(
+                "audit",
+                entry("user", text),
+                place + (0 if self.pipeline_type == "s2s" else 1400 + 250 * place),
+            )
         self.now_ms += 900 if turn["assistant"] == "interrupts" else 1500
         self.end(self.user, turn["caller_end"], 800 if turn["assistant"] == "interrupts" else 0)
 
     def end(self, role: str, how: str, after_ms: int) -> None:
         if how != "missing":
-            self.log("user_sim", audio("audio_end", role, 600), after_ms + (4000 if how == "late" else 0))
+            self.log(
+                "user_sim", audio("audio_end", role, 600), after_ms + (4000 if how == "late" else 0)
+            )
         if how == "twice":
             self.log("user_sim", audio("audio_end", role), after_ms + 90)
 
     def answer(self, turn: Json) -> None:
         self.now_ms += 200
         self.log("audit", entry("llm_call", {"agent": "desk", "response": turn["reply"]}))
-        self.log("audit", entry("assistant", turn["reply"]), 600 if turn["assistant"] == "interrupts" else 1)
+        self.log(
+            "audit",
+            entry("assistant", turn["reply"]),
+            600 if turn["assistant"] == "interrupts" else 1,
+        )
         parts = [turn["reply"]]
         if turn["assistant"] == "in two parts":
             words = turn["reply"].split()
@@ -343,7 +409,9 @@ class _Recorder:
         if self.texts in ("tts", "tts and replies"):
             words = spelled(text)
             if spoken_as.startswith("preview"):
-                self.log("pipecat", line("tts_text", text), 50 if spoken_as.endswith("at once") else 49)
+                self.log(
+                    "pipecat", line("tts_text", text), 50 if spoken_as.endswith("at once") else 49
+                )
             elif spoken_as == "cut short":
                 words = words[: len(words) * 2 // 3]
             elif spoken_as == "phrases at once":
@@ -352,13 +420,21 @@ class _Recorder:
             for place, word in enumerate(words):
                 self.log("pipecat", word, 50 + step_ms * place)
         if self.markers:
-            self.log("pipecat", line("turn_end", "turn_end", was_interrupted=spoken_as == "cut short"), 1000)
+            self.log(
+                "pipecat",
+                line("turn_end", "turn_end", was_interrupted=spoken_as == "cut short"),
+                1000,
+            )
 
 
 @st.composite
 def structured_calls(draw: st.DrawFn) -> Json:
-    """1 to 8 turns on one clock as a real call has them, every stream sorted by its log time as recordings are."""
-    pipeline_type, reason, texts, roles, greeting, markers, session, sequence, absent = draw(_call_facts)
+    """1 to 8 turns on one clock as a real call has them, every stream sorted by its log time as
+    recordings are.
+    """
+    pipeline_type, reason, texts, roles, greeting, markers, session, sequence, absent = draw(
+        _call_facts
+    )
     recorder = _Recorder(pipeline_type, texts, roles, markers=markers)
     recorder.log("user_sim", state("session_started"))
     if greeting:
@@ -383,7 +459,8 @@ def calls() -> st.SearchStrategy[Json]:
     return st.one_of(structured_calls(), unstructured_calls())
 
 
-# --- orders of arrival -----------------------------------------------------------------------------------------------
+# --- orders of arrival
+# -----------------------------------------------------------------------------------------------
 
 _bursts = st.lists(st.tuples(st.sampled_from(SOURCES), st.integers(1, 6)), max_size=12)
 
@@ -401,9 +478,11 @@ def _in_time(call: Json) -> Iterator[tuple[str, int]]:
 
 @st.composite
 def arrivals(draw: st.DrawFn, call: Json) -> Arrival:
-    """An interleaving of the call's streams as (source, index), source order kept; the simplest one is by time.
+    """An interleaving of the call's streams as (source, index), source order kept; the simplest one
+    is by time.
 
-    The drawn bursts repeat until they deliver nothing more; a source that they do not name comes as a whole at the end.
+    The drawn bursts repeat until they deliver nothing more; a source that they do not name comes as
+    a whole at the end.
     """
     bursts = draw(_bursts)
     if not bursts:
@@ -423,8 +502,12 @@ def arrivals(draw: st.DrawFn, call: Json) -> Arrival:
 
 @st.composite
 def with_repeats(draw: st.DrawFn, arrival: Arrival) -> Arrival:
-    """The same arrival where the reader went back some events now and then, so that those come again."""
-    rewinds = draw(st.lists(st.tuples(st.integers(0, len(arrival)), st.integers(1, 12)), max_size=6))
+    """The same arrival where the reader went back some events now and then, so that those come
+    again.
+    """
+    rewinds = draw(
+        st.lists(st.tuples(st.integers(0, len(arrival)), st.integers(1, 12)), max_size=6)
+    )
     repeated = list(arrival)
     for place, count in sorted(rewinds, reverse=True):
         repeated[place:place] = arrival[max(0, place - count) : place]

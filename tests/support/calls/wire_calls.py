@@ -1,6 +1,8 @@
-"""A wire-level call as the engine receives it: its events decoded from JSON bytes, in some order, as arrivals.
+"""A wire-level call as the engine receives it: its events decoded from JSON bytes, in some order,
+as arrivals.
 
-A call may carry control events in `control`; `control_on` names the stream on whose topic each of them comes.
+A call may carry control events in `control`; `control_on` names the stream on whose topic each of
+them comes.
 """
 
 import gzip
@@ -34,7 +36,9 @@ def wire_calls(path: Path) -> Iterator[Json]:
 
 
 def record_call(directory: Path) -> Json:
-    """An EVA record directory as a wire-level call; `expected` is the content of its expected file."""
+    """An EVA record directory as a wire-level call; `expected` is the content of its
+    expected file.
+    """
 
     def lines(name: str) -> list[Json]:
         return [json.loads(line) for line in (directory / name).read_text().splitlines()]
@@ -42,7 +46,9 @@ def record_call(directory: Path) -> Json:
     return {
         "id": directory.name,
         "pipeline_type": "cascade",
-        "conversation_ended_reason": json.loads((directory / "result.json").read_text())["conversation_ended_reason"],
+        "conversation_ended_reason": json.loads((directory / "result.json").read_text())[
+            "conversation_ended_reason"
+        ],
         "audit": json.loads((directory / "audit_log.json").read_text())["transcript"],
         "pipecat": lines("pipecat_logs.jsonl"),
         "user_sim": lines("elevenlabs_events.jsonl"),
@@ -51,7 +57,9 @@ def record_call(directory: Path) -> Json:
 
 
 def in_time_order(call: Json) -> list[tuple[str, int]]:
-    """The call's events as (stream, index), by the time each stream has reached: every stream keeps its own order."""
+    """The call's events as (stream, index), by the time each stream has reached: every stream keeps
+    its own order.
+    """
     keyed = []
     for rank, stream in enumerate(STREAMS):
         reached_ms = -(2**62)
@@ -90,7 +98,8 @@ def decoded(call: Json) -> dict[str, list[tuple[InputSource, bytes, Any]]]:
 def arrivals_of(call: Json, order: Iterable[tuple[str, int]], *, lag_ms: int = 20) -> list[Arrival]:
     """The call's events in this order, as the reader of one partition of the log gets them.
 
-    The broker takes an event `lag_ms` after it was logged, or after the latest event before it: its clock does not run backwards.
+    The broker takes an event `lag_ms` after it was logged, or after the latest event before it: its
+    clock does not run backwards.
     """
     events = decoded(call)
     broker_ms: int | None = None

@@ -62,14 +62,23 @@ class ClickHouse:
         """Writes what the topics have, as Kafka would."""
         for table, of in (("score_in", Row), ("words_in", WordsRow), ("own_in", OwnRow)):
             rows = (row for row in batch.rows if isinstance(row, of))
-            self.insert(table, ({"conversation_id": "key", "value": encode(row).decode()} for row in rows))
-        said = ({"conversation_id": name, "value": value.decode()} for name, _, value in batch.transcripts)
+            self.insert(
+                table, ({"conversation_id": "key", "value": encode(row).decode()} for row in rows)
+            )
+        said = (
+            {"conversation_id": name, "value": value.decode()}
+            for name, _, value in batch.transcripts
+        )
         self.insert("transcript_in", said)
         people = batch.people
-        notes: list[tuple[str, str | None]] = [(name, said.model_dump_json()) for name, said in people.annotations]
+        notes: list[tuple[str, str | None]] = [
+            (name, said.model_dump_json()) for name, said in people.annotations
+        ]
         notes += [(each.tenant, each.model_dump_json()) for each in people.tenants]
         notes += [(name, None) for name in people.forgotten]
-        self.insert("annotation_in", ({"conversation_id": name, "value": value} for name, value in notes))
+        self.insert(
+            "annotation_in", ({"conversation_id": name, "value": value} for name, value in notes)
+        )
 
     def query_of(self, view: str) -> str:
         """What a view inserts into its table."""

@@ -1,7 +1,8 @@
-"""ClickHouse's HTTP interface over chDB, the same engine in a process. `server.py FOLDER` prints its port and serves until it is ended.
+"""ClickHouse's HTTP interface over chDB, the same engine in a process. `server.py FOLDER` prints
+its port and serves until it is ended.
 
-It runs in an environment that has chDB, and answers as ClickHouse does as far as history asks: a query is the body, its parameters and the
-database are in the address.
+It runs in an environment that has chDB, and answers as ClickHouse does as far as history asks: a
+query is the body, its parameters and the database are in the address.
 """
 
 import sys
@@ -22,9 +23,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         sql = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
         given = {
-            name: values[0] for name, values in parse_qs(urlsplit(self.path).query, keep_blank_values=True).items()
+            name: values[0]
+            for name, values in parse_qs(urlsplit(self.path).query, keep_blank_values=True).items()
         }
-        parameters = {name.removeprefix("param_"): value for name, value in given.items() if name.startswith("param_")}
+        parameters = {
+            name.removeprefix("param_"): value
+            for name, value in given.items()
+            if name.startswith("param_")
+        }
         if self.headers.get("x-clickhouse-key", PASSWORD) != PASSWORD:
             self._answer(403, b"Code: 516. DB::Exception: Authentication failed")
             return

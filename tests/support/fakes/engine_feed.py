@@ -39,11 +39,15 @@ def assert_in_catalogue(count: Count) -> None:
     """The metric exists, with these labels, and closed sets of values hold these."""
     labels = metric_named(count.metric).label_set
     for label, value in zip(labels, count.labels, strict=True):
-        assert not label.values or value in label.values, f"{count.metric} has no {label.name}={value}"
+        assert not label.values or value in label.values, (
+            f"{count.metric} has no {label.name}={value}"
+        )
 
 
 class Feed:
-    """One evaluator and its effects so far. Times given in ms count from `T0_MS`; the broker takes events at once."""
+    """One evaluator and its effects so far. Times given in ms count from `T0_MS`; the broker takes
+    events at once.
+    """
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.evaluator = PartitionEvaluator(limits or Limits(), "test")
@@ -69,7 +73,9 @@ class Feed:
         offset = self._next_offset if offset is None else offset
         self._next_offset = offset + 1
         taken_ms = T0_MS + (at_ms if broker_ms is None else broker_ms)
-        arrival = Arrival(source, offset, taken_ms, key, decode(source, value, envelope), value, envelope)
+        arrival = Arrival(
+            source, offset, taken_ms, key, decode(source, value, envelope), value, envelope
+        )
         self._taken.append(arrival)
         return self._keep(self.evaluator.receive(arrival))
 
@@ -86,16 +92,24 @@ class Feed:
         return self._keep(closed)
 
     def hand_over(self, successor: PartitionEvaluator) -> None:
-        """Another evaluator goes on: it folds again from the first record of the oldest open call on, and says nothing."""
-        closed = {closing.conversation_id for closing in closings_of(self.effects)} - set(self.evaluator.open_calls)
+        """Another evaluator goes on: it folds again from the first record of the oldest open call
+        on, and says nothing.
+        """
+        closed = {closing.conversation_id for closing in closings_of(self.effects)} - set(
+            self.evaluator.open_calls
+        )
         for conversation_id in closed:
             successor.has_closed(conversation_id)
         first = self.evaluator.low_watermark()
-        evicted = {offset: conversation_id for conversation_id, offset in self.evaluator.evicted.items()}
+        evicted = {
+            offset: conversation_id for conversation_id, offset in self.evaluator.evicted.items()
+        }
         for taken in self._taken:
             if isinstance(taken, int):
                 successor.pass_time(taken)
-            elif first is not None and taken.offset >= first and taken.conversation_id not in closed:
+            elif (
+                first is not None and taken.offset >= first and taken.conversation_id not in closed
+            ):
                 if taken.offset in evicted:
                     successor.evict(evicted[taken.offset], taken)
                 successor.receive(taken)
@@ -106,19 +120,29 @@ class Feed:
         self.effects += effects
         return effects
 
-    # Acts of callers, bots and agents; times are those of the sound, events are logged `behind_ms` later.
+    # Acts of callers, bots and agents; times are those of the sound, events are logged `behind_ms`
+    # later.
 
     def user_audio(
-        self, start_ms: int, end_ms: int | None = None, *, text: str | None = "Hello", behind_ms: int = 0
+        self,
+        start_ms: int,
+        end_ms: int | None = None,
+        *,
+        text: str | None = "Hello",
+        behind_ms: int = 0,
     ) -> None:
         """The simulated caller is heard from `start_ms` (to `end_ms`) and means to say `text`."""
         self._audio("audio_start", "simulated_user", start_ms, behind_ms)
         if text is not None:
-            self.send("user_sim", {"type": "user_speech", "data": {"text": text}}, start_ms + behind_ms)
+            self.send(
+                "user_sim", {"type": "user_speech", "data": {"text": text}}, start_ms + behind_ms
+            )
         if end_ms is not None:
             self._audio("audio_end", "simulated_user", end_ms, behind_ms)
 
-    def assistant_audio(self, start_ms: int, end_ms: int | None = None, *, behind_ms: int = 0) -> None:
+    def assistant_audio(
+        self, start_ms: int, end_ms: int | None = None, *, behind_ms: int = 0
+    ) -> None:
         """The assistant is heard, and its words reach speech synthesis as it begins."""
         self._audio("audio_start", "assistant", start_ms, behind_ms)
         self.bot_text("Certainly.", start_ms + behind_ms)
@@ -127,10 +151,16 @@ class Feed:
 
     def _audio(self, kind: str, role: str, at_ms: int, behind_ms: int) -> None:
         sound_s = (T0_MS + at_ms) / 1000
-        self.send("user_sim", {"event_type": kind, "user": role, "audio_timestamp": sound_s}, at_ms + behind_ms)
+        self.send(
+            "user_sim",
+            {"event_type": kind, "user": role, "audio_timestamp": sound_s},
+            at_ms + behind_ms,
+        )
 
     def bot_text(self, word: str, at_ms: int) -> None:
-        """The first word of an utterance goes to speech synthesis, behind the marker without which it would be the last's."""
+        """The first word of an utterance goes to speech synthesis, behind the marker without which
+        it would be the last's.
+        """
         self.send("pipecat", {"type": "turn_start", "data": {"frame": "turn_start"}}, at_ms)
         self.send("pipecat", {"type": "tts_text", "data": {"frame": word}}, at_ms)
 
@@ -155,11 +185,17 @@ class Feed:
 
     def tool_call(self, tool: str, at_ms: int) -> None:
         """A tool is about to run."""
-        self.send("audit", {"message_type": "tool_call", "value": {"tool": tool, "parameters": {}}}, at_ms)
+        self.send(
+            "audit", {"message_type": "tool_call", "value": {"tool": tool, "parameters": {}}}, at_ms
+        )
 
     def tool_answer(self, tool: str, at_ms: int, response: object = "done") -> None:
         """A tool has answered."""
-        self.send("audit", {"message_type": "tool_response", "value": {"tool": tool, "response": response}}, at_ms)
+        self.send(
+            "audit",
+            {"message_type": "tool_response", "value": {"tool": tool, "response": response}},
+            at_ms,
+        )
 
     # Results.
 
@@ -170,7 +206,9 @@ class Feed:
     def turn_rows(self, turn: int | None = None, key: str = "call") -> list[TurnRow]:
         """All rows of one turn, or of every turn, in the order in which they were written."""
         rows = self.rows(key)
-        return [row for row in rows if isinstance(row, TurnRow) and (turn is None or row.turn == turn)]
+        return [
+            row for row in rows if isinstance(row, TurnRow) and (turn is None or row.turn == turn)
+        ]
 
     def call_rows(self, key: str = "call") -> list[CallRow]:
         """All rows of a call, in the order in which they were written."""
@@ -185,10 +223,14 @@ class Feed:
         return self.call_rows(key)[-1]
 
     def values(self, name: str, turn: int | None = None, key: str = "call") -> list[Any]:
-        """What a field of a turn, or of the call, has been, in order, each value once until the next one."""
+        """What a field of a turn, or of the call, has been, in order, each value once until the
+        next one.
+        """
         rows: list[Any] = list(self.call_rows(key) if turn is None else self.turn_rows(turn, key))
         values = [getattr(row, name) for row in rows]
-        return [value for place, value in enumerate(values) if place == 0 or value != values[place - 1]]
+        return [
+            value for place, value in enumerate(values) if place == 0 or value != values[place - 1]
+        ]
 
     def news(self, turn: int | None = None, key: str = "call") -> list[str]:
         """What has counted in a turn, or in the call, in order."""

@@ -1,4 +1,6 @@
-"""The surroundings of the evaluator in its unit tests: records, a made-up engine, client, writer and takeover."""
+"""The surroundings of the evaluator in its unit tests: records, a made-up engine, client, writer
+and takeover.
+"""
 
 import asyncio
 import contextlib
@@ -87,7 +89,9 @@ class StubEvaluator(PartitionEvaluator):
     def pass_time(self, now_ms: int, place: int | None = None) -> Sequence[Effect]:
         del place
         self.advanced_to_ms.append(now_ms)
-        return self._effects if len(self.advanced_to_ms) > 1 else ()  # the first time tells where it begins
+        return (
+            self._effects if len(self.advanced_to_ms) > 1 else ()
+        )  # the first time tells where it begins
 
     def close_some(self) -> Sequence[Effect]:
         self.closing_calls = max(0, self.closing_calls - 1)
@@ -117,20 +121,31 @@ def call_row(conversation_id: str, **more: Any) -> CallRow:
 
 def goal_set(details: str = "Said.") -> GoalSet:
     says = {"kind": "says", "speaker": "user", "pattern": "hello"}
-    return GoalSet.model_validate({"id": "goals", "subgoals": [{"id": "said", "details": details, "check": says}]})
+    return GoalSet.model_validate(
+        {"id": "goals", "subgoals": [{"id": "said", "details": details, "check": says}]}
+    )
 
 
 def goals_row(conversation_id: str, chosen: GoalSet, revision: int = 1) -> GoalsRow:
     """The row with which a call gets its goals."""
     goals = chosen.model_dump(mode="json")
-    return GoalsRow(conversation_id=conversation_id, revision=revision, digest=chosen.digest, goal_set=goals)
+    return GoalsRow(
+        conversation_id=conversation_id, revision=revision, digest=chosen.digest, goal_set=goals
+    )
 
 
 def question(conversation_id: str) -> JudgeRequest:
     return JudgeRequest(
-        conversation_id=conversation_id, kind=JudgeKind.SUBGOAL, turn=1, subgoal_id="s", subgoal="Done.", transcript=(),
-        prompt_version="1", asked_at_ms=0, deadline_ms=1,
-    )  # fmt: skip
+        conversation_id=conversation_id,
+        kind=JudgeKind.SUBGOAL,
+        turn=1,
+        subgoal_id="s",
+        subgoal="Done.",
+        transcript=(),
+        prompt_version="1",
+        asked_at_ms=0,
+        deadline_ms=1,
+    )
 
 
 def partition_of(
@@ -146,13 +161,23 @@ def partition_of(
 
 def row(place: int = 0, **more: Any) -> PartitionRow:
     """A row of a partition."""
-    return PartitionRow(**({"place": place, "first": 0, "first_known_ms": 0, "known_ms": 0, "version": "test"} | more))
+    return PartitionRow(
+        **(
+            {"place": place, "first": 0, "first_known_ms": 0, "known_ms": 0, "version": "test"}
+            | more
+        )
+    )
 
 
 def waiting_in(outbox: Outbox) -> list[list[str]]:
-    """The waiting records, decision by decision: conversations, and the reasons of refused records."""
+    """The waiting records, decision by decision: conversations, and the reasons of
+    refused records.
+    """
     return [
-        [record.reason if isinstance(record, QuarantineRecord) else record.conversation_id for record in each.records]
+        [
+            record.reason if isinstance(record, QuarantineRecord) else record.conversation_id
+            for record in each.records
+        ]
         for each in outbox.first()
     ]
 
@@ -174,7 +199,9 @@ def ended(offset: int, number: int = 0) -> LogRecord:
 
 
 class FakeConsumer:
-    """The client: knows its assignment, and the calls of its methods. It hands over what the test lets come."""
+    """The client: knows its assignment, and the calls of its methods. It hands over what the test
+    lets come.
+    """
 
     def __init__(self, journal: list[str]) -> None:
         self.journal = journal
@@ -235,7 +262,9 @@ class FakeConsumer:
         self.pauses -= set(partitions)
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        self.journal += sorted(f"commit {tp.topic}[{tp.partition}]@{to.offset}" for tp, to in offsets.items())
+        self.journal += sorted(
+            f"commit {tp.topic}[{tp.partition}]@{to.offset}" for tp, to in offsets.items()
+        )
         if self.error is not None:
             raise self.error
         self.noted |= offsets
@@ -273,7 +302,11 @@ class FakeWriter:
                 if self.error is not None:
                     raise self.error
                 for record in first[0].records:
-                    what = record.reason if isinstance(record, QuarantineRecord) else record.conversation_id
+                    what = (
+                        record.reason
+                        if isinstance(record, QuarantineRecord)
+                        else record.conversation_id
+                    )
                     self._shell.journal.append(f"write {what} to {first[0].outlet.number}")
                 self.writing_since = None
                 self._outbox.written(first)
@@ -326,12 +359,17 @@ class Shell:
         self.may_write.set()
         monkeypatch.setattr(service, "PartitionEvaluator", self._evaluator)
         monkeypatch.setattr(service, "Writer", self._writer)
-        self.found: dict[str, Any] | None = None  # what Kafka says of the topics; None while it does not answer
+        self.found: dict[str, Any] | None = (
+            None  # what Kafka says of the topics; None while it does not answer
+        )
         self.asked_about_topics = 0
         self.registry = CollectorRegistry()
         instruments = Instruments(self.registry, ["evaluator"])
         evaluator = EvaluatorSettings(
-            **({"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1, "write_interval_ms": 0} | settings)
+            **(
+                {"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1, "write_interval_ms": 0}
+                | settings
+            )
         )
         self.role = Evaluator(KafkaSettings(), evaluator, instruments)
         self.consumer = FakeConsumer(self.journal)
@@ -358,7 +396,9 @@ class Shell:
         return self.found
 
     async def assigned(self, *numbers: int, generations: int = 1) -> None:
-        """The second half of a rebalance. A new assignment knows neither positions nor pauses of the one before."""
+        """The second half of a rebalance. A new assignment knows neither positions nor pauses of
+        the one before.
+        """
         self.consumer._coordinator.generation += generations
         self.consumer.assigned = logs_of(*numbers)
         self.consumer.pauses = set()

@@ -29,7 +29,9 @@ class Answer(NamedTuple):
 
 @contextmanager
 def answering(answer: Callable[[Request], Answer]) -> Iterator[str]:
-    """Serves GET and POST, each request in a thread of its own; gives the address, without a slash at its end."""
+    """Serves GET and POST, each request in a thread of its own; gives the address, without a slash
+    at its end.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -48,7 +50,9 @@ def answering(answer: Callable[[Request], Answer]) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=partial(server.serve_forever, poll_interval=STOP_WITHIN_SECONDS))
+    thread = threading.Thread(
+        target=partial(server.serve_forever, poll_interval=STOP_WITHIN_SECONDS)
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -41,12 +41,21 @@ class KeptTopics:
         return {tp: self.first.get(tp, 0) for tp in tps}
 
     async def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: max((each.offset + 1 for each in self._records.get(tp, ())), default=0) for tp in tps}
+        return {
+            tp: max((each.offset + 1 for each in self._records.get(tp, ())), default=0)
+            for tp in tps
+        }
 
-    async def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+    async def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Any]:
         return {
             tp: next(
-                (SimpleNamespace(offset=e.offset, timestamp=e.timestamp) for e in self._left(tp) if e.timestamp >= ms),
+                (
+                    SimpleNamespace(offset=e.offset, timestamp=e.timestamp)
+                    for e in self._left(tp)
+                    if e.timestamp >= ms
+                ),
                 None,
             )
             for tp, ms in times_ms.items()

@@ -1,4 +1,6 @@
-"""Writes one partition of the log as the sequencer does, where a test has none: events with their origins, and ticks."""
+"""Writes one partition of the log as the sequencer does, where a test has none: events with their
+origins, and ticks.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +24,8 @@ class LogRecord(NamedTuple):
 
 
 class LogWriter:
-    """The sequencer of one partition. Each event comes from partition 0 of its input, unless it says otherwise.
+    """The sequencer of one partition. Each event comes from partition 0 of its input, unless it
+    says otherwise.
 
     Attributes:
         term: Term of the sequencer.
@@ -47,10 +50,16 @@ class LogWriter:
         source = InputSource(source)
         offset = self._next[source]
         self._next[source] += 1
-        return self.again(Placed(self.term, Origin(source, 0, 0, offset, time_ms)), key, value, headers)
+        return self.again(
+            Placed(self.term, Origin(source, 0, 0, offset, time_ms)), key, value, headers
+        )
 
     def again(
-        self, placed: Placed, key: str | bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()
+        self,
+        placed: Placed,
+        key: str | bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]] = (),
     ) -> LogRecord:
         """Appends an event with this origin, whatever is in the log."""
         key = key.encode() if isinstance(key, str) else key
@@ -58,13 +67,23 @@ class LogWriter:
 
     def tick(self, known_ms: int) -> LogRecord:
         """Appends a tick."""
-        tick = Tick.of(self.term, known_ms, {(source, 0): Next(0, offset) for source, offset in self._next.items()})
+        tick = Tick.of(
+            self.term,
+            known_ms,
+            {(source, 0): Next(0, offset) for source, offset in self._next.items()},
+        )
         return self.append(None, tick.value(), [tick.header()], known_ms)
 
     def append(
-        self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]], time_ms: int
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
+        time_ms: int,
     ) -> LogRecord:
         """Appends any record."""
-        record = LogRecord(EVENTS_TOPIC, len(self.records), time_ms, key, value, self._partition, headers)
+        record = LogRecord(
+            EVENTS_TOPIC, len(self.records), time_ms, key, value, self._partition, headers
+        )
         self.records.append(record)
         return record

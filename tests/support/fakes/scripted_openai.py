@@ -1,7 +1,8 @@
 """An OpenAI-compatible endpoint over real HTTP that follows a script, and remembers its requests.
 
-It runs in a thread of its own, so that tests may block and the judge may be another process. It speaks just enough of
-HTTP/1.1 to misbehave on every level: late, not at all, with errors, with half a body.
+It runs in a thread of its own, so that tests may block and the judge may be another process. It
+speaks just enough of HTTP/1.1 to misbehave on every level: late, not at all, with errors, with half
+a body.
 """
 
 import asyncio
@@ -29,7 +30,8 @@ class Asked:
     Attributes:
         began: When, on the monotonic clock; `ended` when its answer began, None until then.
         at_once: Requests on their way at that moment, this one included.
-        cached_chars: How many of its first characters had been seen at the beginning of an earlier one.
+        cached_chars: How many of its first characters had been seen at the beginning of an earlier
+            one.
     """
 
     body: dict[str, Any]
@@ -105,14 +107,18 @@ def grades(letter: str, explanation: str = "turn 1 shows it", **more: Any) -> Do
 
 def fails(status: int, **headers: str) -> Does:
     """An error; header names with underscores for dashes."""
-    return Does(status=status, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    return Does(
+        status=status, headers={name.replace("_", "-"): value for name, value in headers.items()}
+    )
 
 
 Script = Callable[[Asked], Does]
 
 
 class ScriptedOpenAI:
-    """The endpoint; `script` may be changed at any time. `endless_bytes` counts the sent bytes of answers without end."""
+    """The endpoint; `script` may be changed at any time. `endless_bytes` counts the sent bytes of
+    answers without end.
+    """
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -124,7 +130,9 @@ class ScriptedOpenAI:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_until_complete, args=(self._serve(),), daemon=True
+        )
 
     @property
     def most_at_once(self) -> int:
@@ -184,7 +192,9 @@ class ScriptedOpenAI:
         asked.cached_chars = self._seen_before(asked.system + asked.user)
         self.asked.append(asked)
         does = self.script(asked)
-        gone = asyncio.ensure_future(reader.read(1))  # the client says no more until it has an answer, so: it left
+        gone = asyncio.ensure_future(
+            reader.read(1)
+        )  # the client says no more until it has an answer, so: it left
         due = asyncio.ensure_future(does.due())
         try:
             done, _ = await asyncio.wait([gone, due], return_when=asyncio.FIRST_COMPLETED)
@@ -232,7 +242,9 @@ class ScriptedOpenAI:
 
 def _body(asked: Asked, does: Does) -> bytes:
     if does.status != 200:
-        return json.dumps({"error": {"message": "scripted", "type": "scripted", "code": None}}).encode()
+        return json.dumps(
+            {"error": {"message": "scripted", "type": "scripted", "code": None}}
+        ).encode()
     usage = {
         "prompt_tokens": asked.prompt_chars // CHARS_PER_TOKEN,
         "completion_tokens": len(does.text or "") // CHARS_PER_TOKEN,
@@ -245,7 +257,9 @@ def _body(asked: Asked, does: Does) -> bytes:
         "object": "chat.completion",
         "created": 0,
         "model": asked.body["model"],
-        "choices": [{"index": 0, "message": message, "finish_reason": does.finish_reason, "logprobs": None}],
+        "choices": [
+            {"index": 0, "message": message, "finish_reason": does.finish_reason, "logprobs": None}
+        ],
         **({"usage": usage} if does.counts_tokens else {}),
     }
     return json.dumps(completion).encode()

@@ -1,7 +1,9 @@
-"""One agent session of real LiveKit without a room: its own detector, speech and model interfaces, with sound in memory.
+"""One agent session of real LiveKit without a room: its own detector, speech and model interfaces,
+with sound in memory.
 
-`python session.py NAME` plays a call with the LiveKit of that Python, from 1.2 on, and prints LiveKit's own figures as JSON. It
-imports nothing of ours but `callgauge_livekit`, because each version of LiveKit has an environment of its own.
+`python session.py NAME` plays a call with the LiveKit of that Python, from 1.2 on, and prints
+LiveKit's own figures as JSON. It imports nothing of ours but `callgauge_livekit`, because each
+version of LiveKit has an environment of its own.
 """
 
 import argparse
@@ -17,7 +19,17 @@ from typing import Any, Final
 
 from callgauge_livekit import Attached, attach
 from livekit import rtc
-from livekit.agents import Agent, AgentSession, APIStatusError, function_tool, llm, stt, telemetry, tts, vad
+from livekit.agents import (
+    Agent,
+    AgentSession,
+    APIStatusError,
+    function_tool,
+    llm,
+    stt,
+    telemetry,
+    tts,
+    vad,
+)
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS
 from livekit.agents.voice import io
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -68,13 +80,22 @@ class Detecting(vad.VADStream):
             for kind in kinds:
                 self._event_ch.send_nowait(
                     vad.VADEvent(
-                        type=kind, samples_index=samples, timestamp=time.time(), speech_duration=spoken,
-                        silence_duration=quiet, frames=[frame], speaking=speaking, probability=float(quiet == 0),
-                        raw_accumulated_speech=0.0 if quiet else spoken, raw_accumulated_silence=quiet,
+                        type=kind,
+                        samples_index=samples,
+                        timestamp=time.time(),
+                        speech_duration=spoken,
+                        silence_duration=quiet,
+                        frames=[frame],
+                        speaking=speaking,
+                        probability=float(quiet == 0),
+                        raw_accumulated_speech=0.0 if quiet else spoken,
+                        raw_accumulated_silence=quiet,
                     )
-                )  # fmt: skip
+                )
                 if kind is vad.VADEventType.END_OF_SPEECH:
-                    spoken = 0.0  # the next events are about silence: LiveKit interrupts by the length of speech alone
+                    # the next events are about silence: LiveKit interrupts by the length of speech
+                    # alone
+                    spoken = 0.0
 
 
 class Ear(stt.STT):
@@ -84,7 +105,9 @@ class Ear(stt.STT):
         super().__init__(capabilities=stt.STTCapabilities(streaming=False, interim_results=False))
         self._heard = 0
 
-    async def _recognize_impl(self, buffer: Any, *, language: Any, conn_options: Any) -> stt.SpeechEvent:
+    async def _recognize_impl(
+        self, buffer: Any, *, language: Any, conn_options: Any
+    ) -> stt.SpeechEvent:
         await asyncio.sleep(0.05)
         self._heard += 1
         said = stt.SpeechData(language="en", text=f"Question {self._heard}.")
@@ -92,10 +115,17 @@ class Ear(stt.STT):
 
 
 class Mind(llm.LLM):
-    """Answers the last question: with words, a tool with its arguments, or an error. Asked again, it says the same."""
+    """Answers the last question: with words, a tool with its arguments, or an error. Asked again,
+    it says the same.
+    """
 
     def chat(
-        self, *, chat_ctx: Any, tools: Any = None, conn_options: Any = DEFAULT_API_CONNECT_OPTIONS, **_: Any
+        self,
+        *,
+        chat_ctx: Any,
+        tools: Any = None,
+        conn_options: Any = DEFAULT_API_CONNECT_OPTIONS,
+        **_: Any,
     ) -> "Thinking":
         return Thinking(self, chat_ctx=chat_ctx, tools=tools or [], conn_options=conn_options)
 
@@ -104,15 +134,23 @@ class Thinking(llm.LLMStream):
     async def _run(self) -> None:
         await asyncio.sleep(0.1)
         kinds = [(item.type, getattr(item, "role", "")) for item in self._chat_ctx.items]
-        asked = max((place for place, kind in enumerate(kinds) if kind == ("message", "user")), default=None)
-        turn = 0 if asked is None else int(self._chat_ctx.items[asked].text_content.split()[-1].strip("."))
+        asked = max(
+            (place for place, kind in enumerate(kinds) if kind == ("message", "user")), default=None
+        )
+        turn = (
+            0
+            if asked is None
+            else int(self._chat_ctx.items[asked].text_content.split()[-1].strip("."))
+        )
         has_result = any(kind == "function_call_output" for kind, _ in kinds[asked or 0 :])
         said = ANSWERS.get((turn, has_result), f"Answer {turn}.")
         if isinstance(said, Exception):
             raise said
         if isinstance(said, tuple):
             name, arguments = said
-            call = llm.FunctionToolCall(name=name, arguments=json.dumps(arguments), call_id=f"call_{name}")
+            call = llm.FunctionToolCall(
+                name=name, arguments=json.dumps(arguments), call_id=f"call_{name}"
+            )
             delta = llm.ChoiceDelta(role="assistant", tool_calls=[call])
         else:
             delta = llm.ChoiceDelta(role="assistant", content=said)
@@ -125,9 +163,13 @@ class Mouth(tts.TTS):
     """Speaks for as long as the script says: a long line is long."""
 
     def __init__(self) -> None:
-        super().__init__(capabilities=tts.TTSCapabilities(streaming=False), sample_rate=RATE, num_channels=1)
+        super().__init__(
+            capabilities=tts.TTSCapabilities(streaming=False), sample_rate=RATE, num_channels=1
+        )
 
-    def synthesize(self, text: str, *, conn_options: Any = DEFAULT_API_CONNECT_OPTIONS) -> "Speaking":
+    def synthesize(
+        self, text: str, *, conn_options: Any = DEFAULT_API_CONNECT_OPTIONS
+    ) -> "Speaking":
         return Speaking(tts=self, input_text=text, conn_options=conn_options)
 
 
@@ -145,7 +187,11 @@ class Microphone(io.AudioInput):
     """Sound while somebody speaks, otherwise silence, in real time."""
 
     def __init__(self) -> None:
-        arguments = {"label": "memory"} if "label" in inspect.signature(io.AudioInput.__init__).parameters else {}
+        arguments = (
+            {"label": "memory"}
+            if "label" in inspect.signature(io.AudioInput.__init__).parameters
+            else {}
+        )
         super().__init__(**arguments)
         self.pieces = 0
         self._due: float | None = None
@@ -213,7 +259,9 @@ class Loudspeaker(io.AudioOutput):
             was_cut = False
         self._began = None
         self._cut.clear()
-        self.on_playback_finished(playback_position=min(seconds, time.time() - began), interrupted=was_cut)
+        self.on_playback_finished(
+            playback_position=min(seconds, time.time() - began), interrupted=was_cut
+        )
 
 
 class Guard(Agent):
@@ -250,7 +298,8 @@ class Desk(Agent):
 
 
 LONG: Final = (
-    "This is a very long answer about badges, and about all their colours in all the rooms of the whole house."
+    "This is a very long answer about badges, and about all their colours in all the rooms of the "
+    "whole house."
 )
 CUT: Final = 4
 FAILS: Final = 6
@@ -264,8 +313,9 @@ ANSWERS: Final[dict[tuple[int, bool], Any]] = {
     (FAILS, False): APIStatusError("the model is down", status_code=400, retryable=False),
     (8, False): ("call_guard", {}),
 }
-"""What is answered to a question, before its tool and after it: a tool, a failing tool, a long answer that is cut, an error, a
-handoff. Before any question the guard speaks, whom nobody has asked.
+"""What is answered to a question, before its tool and after it: a tool, a failing tool, a long
+answer that is cut, an error, a handoff. Before any question the guard speaks, whom nobody has
+asked.
 """
 
 
@@ -275,15 +325,21 @@ def options() -> dict[str, Any]:
     if "turn_handling" in known:
         return {
             "turn_handling": {
-                "turn_detection": "vad", "preemptive_generation": {"enabled": False},
-                "endpointing": {"min_delay": 0.1, "max_delay": 0.3}, "interruption": {"mode": "vad", "min_duration": 0.2},
+                "turn_detection": "vad",
+                "preemptive_generation": {"enabled": False},
+                "endpointing": {"min_delay": 0.1, "max_delay": 0.3},
+                "interruption": {"mode": "vad", "min_duration": 0.2},
             },
             **({"aec_warmup_duration": None} if "aec_warmup_duration" in known else {}),
-        }  # fmt: skip
+        }
     wanted = {
-        "turn_detection": "vad", "min_endpointing_delay": 0.1, "max_endpointing_delay": 0.3,
-        "min_interruption_duration": 0.2, "preemptive_generation": False, "false_interruption_timeout": None,
-    }  # fmt: skip
+        "turn_detection": "vad",
+        "min_endpointing_delay": 0.1,
+        "max_endpointing_delay": 0.3,
+        "min_interruption_duration": 0.2,
+        "preemptive_generation": False,
+        "false_interruption_timeout": None,
+    }
     return {name: value for name, value in wanted.items() if name in known}
 
 
@@ -292,7 +348,11 @@ async def play(
 ) -> dict[str, Any]:
     """Plays a call and returns LiveKit's figures of it."""
     session: Any = AgentSession(
-        vad=Detector(), stt=stt.StreamAdapter(stt=Ear(), vad=Detector()), llm=Mind(), tts=Mouth(), **options()
+        vad=Detector(),
+        stt=stt.StreamAdapter(stt=Ear(), vad=Detector()),
+        llm=Mind(),
+        tts=Mouth(),
+        **options(),
     )
     theirs: dict[str, Any] = {"e2e_ms": [], "heard_ms": [], "items": [], "errors": 0, "handoffs": 0}
     microphone, loudspeaker = Microphone(), Loudspeaker()
@@ -320,14 +380,18 @@ async def play(
         kind = getattr(event.item, "type", "")
         theirs["handoffs"] += kind == "agent_handoff"
         if kind == "message":
-            theirs["items"].append([event.item.role, event.item.text_content, event.item.interrupted])
+            theirs["items"].append(
+                [event.item.role, event.item.text_content, event.item.interrupted]
+            )
             metrics = getattr(event.item, "metrics", None) or {}
             if event.item.role == "user" and (stopped_s := metrics.get("stopped_speaking_at")):
                 stops_s.append(stopped_s)
             if (latency := metrics.get("e2e_latency")) is not None:
                 theirs["e2e_ms"].append(1000 * latency)
                 begun_s = (loudspeaker.began_s, spoke_s)
-                theirs["heard_ms"].append([1000 * (began_s - stop_s) for began_s in begun_s for stop_s in stops_s])
+                theirs["heard_ms"].append(
+                    [1000 * (began_s - stop_s) for began_s in begun_s for stop_s in stops_s]
+                )
 
     @session.on("error")
     def _(event: Any) -> None:
@@ -363,8 +427,11 @@ async def play(
     began = time.monotonic()
     theirs["is_whole"] = await attached.ended()
     return {
-        **theirs, "id": attached.conversation_id, "end_s": time.monotonic() - began, "lost": dict(attached.lost)
-    }  # fmt: skip
+        **theirs,
+        "id": attached.conversation_id,
+        "end_s": time.monotonic() - began,
+        "lost": dict(attached.lost),
+    }
 
 
 async def main() -> None:
@@ -372,10 +439,14 @@ async def main() -> None:
     parser.add_argument("calls", nargs="+")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--pause", type=float, default=0.0)
-    parser.add_argument("--sink", action="store_true", help="print the events, in the place of sending them")
+    parser.add_argument(
+        "--sink", action="store_true", help="print the events, in the place of sending them"
+    )
     parser.add_argument("--url", help="send the calls over HTTP whose name begins with `http`")
     parser.add_argument("--token")
-    parser.add_argument("--traces", help="send the spans of the calls there, with headers as the environment says")
+    parser.add_argument(
+        "--traces", help="send the spans of the calls there, with headers as the environment says"
+    )
     parser.add_argument("--attach", help="the line of code that attaches the observer to `session`")
     given = parser.parse_args()
     events: dict[str, list[Any]] = {call: [] for call in given.calls}
@@ -395,7 +466,9 @@ async def main() -> None:
     if given.traces:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(given.traces)))
         telemetry.set_tracer_provider(provider)
-    figures = await asyncio.gather(*(play(call, given.turns, attached, pause_s=given.pause) for call in given.calls))
+    figures = await asyncio.gather(
+        *(play(call, given.turns, attached, pause_s=given.pause) for call in given.calls)
+    )
     provider.shutdown()  # it sends what is left
     print(json.dumps({"calls": dict(zip(given.calls, figures, strict=True)), "events": events}))
 

@@ -1,4 +1,5 @@
-"""`python -m tests.support.pipecat_bots` plays the calls at once, in real time, and prints pipecat's own measurements as JSON.
+"""`python -m tests.support.pipecat_bots` plays the calls at once, in real time, and prints
+pipecat's own measurements as JSON.
 
 It is a process of its own because pipecat warns a lot, and because a bot is one.
 """
@@ -25,13 +26,17 @@ AGENT = "museum-desk"
 
 async def _play(names: list[str], folder: Path | None, traces: str | None) -> dict[str, object]:
     bots = []
-    provider = None if traces is None else TracerProvider(resource=Resource({"service.name": AGENT}))
+    provider = (
+        None if traces is None else TracerProvider(resource=Resource({"service.name": AGENT}))
+    )
     if provider is not None:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(traces)))
         trace.set_tracer_provider(provider)
     for name in names:
         file = None if folder is None else (folder / f"{name}.jsonl").open("w")
-        sink = None if file is None else (lambda event, file=file: print(json.dumps(event), file=file))
+        sink = (
+            None if file is None else (lambda event, file=file: print(json.dumps(event), file=file))
+        )
         observer = CallgaugeObserver(conversation_id=name, agent=AGENT, sink=sink)
         bots.append(Bot(name, CALLS[name], observer, is_traced=provider is not None))
     await asyncio.gather(*[bot.run() for bot in bots])
@@ -48,15 +53,27 @@ async def _play(names: list[str], folder: Path | None, traces: str | None) -> di
 
 
 def main() -> None:
-    """Plays the named calls, or all. With a folder the events go there, otherwise to Kafka as the environment says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.pipecat_bots", description=__doc__)
+    """Plays the named calls, or all. With a folder the events go there, otherwise to Kafka as the
+    environment says.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.pipecat_bots", description=__doc__
+    )
     parser.add_argument("calls", nargs="*", choices=[[], *CALLS], help="names of calls")
-    parser.add_argument("--folder", type=Path, help="write the events of each call into a file here")
-    parser.add_argument("--traces", help="send the spans of the calls there, with headers as the environment says")
+    parser.add_argument(
+        "--folder", type=Path, help="write the events of each call into a file here"
+    )
+    parser.add_argument(
+        "--traces", help="send the spans of the calls there, with headers as the environment says"
+    )
     arguments = parser.parse_args()
     logger.remove()
     logger.add(sys.stderr, level="ERROR")
-    print(json.dumps(asyncio.run(_play(arguments.calls or list(CALLS), arguments.folder, arguments.traces))))
+    print(
+        json.dumps(
+            asyncio.run(_play(arguments.calls or list(CALLS), arguments.folder, arguments.traces))
+        )
+    )
 
 
 if __name__ == "__main__":

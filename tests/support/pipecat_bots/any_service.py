@@ -1,7 +1,8 @@
-"""A traced bot for pipecat from 1.0 on: separate services, or a realtime model that talks OpenAI's protocol to a server on loopback.
+"""A traced bot for pipecat from 1.0 on: separate services, or a realtime model that talks OpenAI's
+protocol to a server on loopback.
 
-It is run by its path, in an environment that has pipecat with `openai` and `tracing`. It prints pipecat's own latencies and our observer's
-events as JSON, and sends pipecat's spans by OTLP.
+It is run by its path, in an environment that has pipecat with `openai` and `tracing`. It prints
+pipecat's own latencies and our observer's events as JSON, and sends pipecat's spans by OTLP.
 """
 
 import argparse
@@ -28,7 +29,10 @@ from pipecat.metrics.metrics import LLMTokenUsage
 from pipecat.observers.user_bot_latency_observer import UserBotLatencyObserver
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.processors.aggregators.llm_context import LLMContext
-from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
+from pipecat.processors.aggregators.llm_response_universal import (
+    LLMContextAggregatorPair,
+    LLMUserAggregatorParams,
+)
 from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.services.llm_service import LLMService
 from pipecat.services.openai.realtime import events as realtime
@@ -64,24 +68,42 @@ DETECTOR_S: Final = 0.2
 HEARD_S: Final = 0.15
 THOUGHT_S: Final = 0.3
 SPOKEN_S: Final = 0.1
-"""How long a service of its own, or the realtime model, takes to its transcript, to its first word, and to its first sound."""
+"""How long a service of its own, or the realtime model, takes to its transcript, to its first word,
+and to its first sound.
+"""
 SECONDS_A_WORD: Final = 0.15
 LONG: Final = (
-    "We have four rooms left. The red one looks over the lake. The blue one has a large desk. The green one is quiet."
+    "We have four rooms left. The red one looks over the lake. The blue one has a large desk. The "
+    "green one is quiet."
 )
 ASKED: Final = (
-    "Which rooms are there?", "Find my visit A1.", "Cancel my visit.", "Tell me about all rooms.", "Stop, the red one.", "Are you there?",
+    "Which rooms are there?",
+    "Find my visit A1.",
+    "Cancel my visit.",
+    "Tell me about all rooms.",
+    "Stop, the red one.",
+    "Are you there?",
     "Thanks a lot.",
-)  # fmt: skip
+)
 CUT: Final = 3
 FAILS: Final = 5
-"""Places of the question whose answer is cut off by the next one, and of the one that is answered by an error."""
+"""Places of the question whose answer is cut off by the next one, and of the one that is answered
+by an error.
+"""
 Answer = str | tuple[str, str, dict[str, Any]] | None
 """Words; a tool with the id of its call and its arguments; or None for an error."""
 ANSWERS: Final[tuple[Answer, ...]] = (
-    "Good day, what may I do?", "There are four rooms.", ("find_visit", "c1", {"code": "A1"}), "I have found it.",
-    ("cancel_visit", "c2", {}), "I cannot cancel it.", LONG, "The red one is yours.", None, "Goodbye then.",
-)  # fmt: skip
+    "Good day, what may I do?",
+    "There are four rooms.",
+    ("find_visit", "c1", {"code": "A1"}),
+    "I have found it.",
+    ("cancel_visit", "c2", {}),
+    "I cannot cancel it.",
+    LONG,
+    "The red one is yours.",
+    None,
+    "Goodbye then.",
+)
 """What the model answers to a question after the other; a tool's answer is such a question too."""
 
 
@@ -111,11 +133,15 @@ class EarSTTService(STTService):
         yield None
 
     @traced_stt
-    async def _handle_transcription(self, transcript: str, is_final: bool, language: Any = None) -> None:
+    async def _handle_transcription(
+        self, transcript: str, is_final: bool, language: Any = None
+    ) -> None:
         """Services call this after each final transcript; before 1.13 it makes the span."""
 
     async def hear(self, text: str, *, is_finalized: bool) -> None:
-        await self.push_frame(frames.TranscriptionFrame(text, "caller", time_now_iso8601(), finalized=is_finalized))
+        await self.push_frame(
+            frames.TranscriptionFrame(text, "caller", time_now_iso8601(), finalized=is_finalized)
+        )
         await self._handle_transcription(text, True)
 
 
@@ -123,8 +149,16 @@ class MindLLMService(LLMService):
     """Gives one answer after the other."""
 
     def __init__(self) -> None:
-        unset = (name for name in inspect.signature(LLMSettings).parameters if name not in ("extra", "model"))
-        known: dict[str, Any] = {**dict.fromkeys(unset), "filter_incomplete_user_turns": False, "model": "mind-1"}
+        unset = (
+            name
+            for name in inspect.signature(LLMSettings).parameters
+            if name not in ("extra", "model")
+        )
+        known: dict[str, Any] = {
+            **dict.fromkeys(unset),
+            "filter_incomplete_user_turns": False,
+            "model": "mind-1",
+        }
         super().__init__(settings=LLMSettings(**known))
         self.answers = list(ANSWERS)
 
@@ -160,7 +194,9 @@ class MindLLMService(LLMService):
                 for word in answer.split():
                     await self._push_llm_text(word + " ")
                     await asyncio.sleep(0.01)
-            await self.start_llm_usage_metrics(LLMTokenUsage(prompt_tokens=90, completion_tokens=30, total_tokens=120))
+            await self.start_llm_usage_metrics(
+                LLMTokenUsage(prompt_tokens=90, completion_tokens=30, total_tokens=120)
+            )
         finally:
             await self.stop_processing_metrics()
             await self.push_frame(frames.LLMFullResponseEndFrame())
@@ -171,7 +207,9 @@ class MouthTTSService(TTSService):
 
     def __init__(self) -> None:
         settings = TTSSettings(model="mouth-1", voice="v", language=None)
-        super().__init__(settings=settings, sample_rate=RATE, push_start_frame=True, push_stop_frames=True)
+        super().__init__(
+            settings=settings, sample_rate=RATE, push_start_frame=True, push_stop_frames=True
+        )
 
     def can_generate_metrics(self) -> bool:
         return True
@@ -190,7 +228,9 @@ class MouthTTSService(TTSService):
 
 
 class Server:
-    """OpenAI's realtime API on loopback, as far as pipecat speaks it. With a detector of its own it rules who speaks, and answers."""
+    """OpenAI's realtime API on loopback, as far as pipecat speaks it. With a detector of its own it
+    rules who speaks, and answers.
+    """
 
     def __init__(self, *, detects: bool) -> None:
         self.answers = list(ANSWERS)
@@ -224,7 +264,9 @@ class Server:
 
     async def _tell(self, kind: str, **fields: Any) -> None:
         self._number += 1
-        await self._socket.send(json.dumps({"event_id": f"event_{self._number}", "type": kind, **fields}))
+        await self._socket.send(
+            json.dumps({"event_id": f"event_{self._number}", "type": kind, **fields})
+        )
 
     async def _listen(self, sound: bytes) -> None:
         seconds = len(sound) / 2 / RATE
@@ -277,20 +319,31 @@ class Server:
         }
         await self._tell("response.created", response=response)
         usage = {
-            "total_tokens": 120, "input_tokens": 90, "output_tokens": 30,
+            "total_tokens": 120,
+            "input_tokens": 90,
+            "output_tokens": 30,
             "input_token_details": {"cached_tokens": 10, "text_tokens": 40, "audio_tokens": 50},
             "output_token_details": {"text_tokens": 10, "audio_tokens": 20},
-        }  # fmt: skip
+        }
         try:
             await asyncio.sleep(THOUGHT_S)
             if answer is None:
                 details = {
                     "type": "failed",
-                    "error": {"type": "server_error", "code": "down", "message": "the model is down"},
+                    "error": {
+                        "type": "server_error",
+                        "code": "down",
+                        "message": "the model is down",
+                    },
                 }
                 await self._tell(
                     "response.done",
-                    response={**response, "status": "failed", "status_details": details, "usage": usage},
+                    response={
+                        **response,
+                        "status": "failed",
+                        "status_details": details,
+                        "usage": usage,
+                    },
                 )
                 return
             if isinstance(answer, tuple):
@@ -304,9 +357,19 @@ class Server:
                     "arguments": given,
                 }
                 await self._tell("conversation.item.added", item=item)
-                await self._tell("response.function_call_arguments.done", **where, call_id=call_id, arguments=given)
+                await self._tell(
+                    "response.function_call_arguments.done",
+                    **where,
+                    call_id=call_id,
+                    arguments=given,
+                )
             else:
-                item = {"id": where["item_id"], "type": "message", "role": "assistant", "content": []}
+                item = {
+                    "id": where["item_id"],
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [],
+                }
                 await self._tell("conversation.item.added", item=item)
                 await self._speak(answer, {**where, "content_index": 0})
                 item = {**item, "content": [{"type": "output_audio", "transcript": answer}]}
@@ -314,18 +377,27 @@ class Server:
         except asyncio.CancelledError:
             details = {"type": "cancelled", "reason": "turn_detected"}
             await self._tell(
-                "response.done", response={**response, "status": "cancelled", "status_details": details, "usage": usage}
+                "response.done",
+                response={
+                    **response,
+                    "status": "cancelled",
+                    "status_details": details,
+                    "usage": usage,
+                },
             )
             raise
         await self._tell(
-            "response.done", response={**response, "status": "completed", "output": [item], "usage": usage}
+            "response.done",
+            response={**response, "status": "completed", "output": [item], "usage": usage},
         )
 
     async def _speak(self, words: str, where: dict[str, Any]) -> None:
         """The sound comes four times as fast as it is heard."""
         for word in words.split():
             sound = LOUD * round(SECONDS_A_WORD / PIECE_S)
-            await self._tell("response.output_audio.delta", **where, delta=base64.b64encode(sound).decode())
+            await self._tell(
+                "response.output_audio.delta", **where, delta=base64.b64encode(sound).decode()
+            )
             await self._tell("response.output_audio_transcript.delta", **where, delta=word + " ")
             await asyncio.sleep(SECONDS_A_WORD / 4)
         await self._tell("response.output_audio_transcript.done", **where, transcript=words)
@@ -349,7 +421,9 @@ class Microphone(FrameProcessor):
         while True:
             due += PIECE_S
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            await self.push_frame(frames.InputAudioRawFrame(LOUD if self.is_loud else QUIET, RATE, 1))
+            await self.push_frame(
+                frames.InputAudioRawFrame(LOUD if self.is_loud else QUIET, RATE, 1)
+            )
 
 
 class Line(BaseOutputTransport):
@@ -374,34 +448,49 @@ class Line(BaseOutputTransport):
 class Bot:
     """One call."""
 
-    def __init__(self, given: argparse.Namespace, url: str, sink: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, given: argparse.Namespace, url: str, sink: Callable[[dict[str, Any]], None]
+    ) -> None:
         self._given = given
         self.latencies_ms: list[float] = []
         self._microphone, self.line = Microphone(), Line()
         self._ear = EarSTTService() if given.kind == "cascade" else None
         model = MindLLMService() if self._ear is not None else self._realtime(url)
         tools: tuple[tuple[str, Callable[[Any], Awaitable[None]], list[str]], ...] = (
-            ("find_visit", find_visit, ["code"]), ("cancel_visit", cancel_visit, []),
-        )  # fmt: skip
+            ("find_visit", find_visit, ["code"]),
+            ("cancel_visit", cancel_visit, []),
+        )
         schemas = []
         for name, handler, required in tools:
             model.register_function(name, handler)
             schemas.append(
-                FunctionSchema(name, f"To {name}.", {each: {"type": "string"} for each in required}, required)
+                FunctionSchema(
+                    name, f"To {name}.", {each: {"type": "string"} for each in required}, required
+                )
             )
         patient = UserTurnStrategies(
-            start=[VADUserTurnStartStrategy()], stop=[SpeechTimeoutUserTurnStopStrategy(user_speech_timeout=0.2)]
+            start=[VADUserTurnStartStrategy()],
+            stop=[SpeechTimeoutUserTurnStopStrategy(user_speech_timeout=0.2)],
         )
         strategies = ExternalUserTurnStrategies() if given.kind == "realtime" else patient
-        # Before 1.13 the strategy waits for a transcript, which a realtime model sends after the turn.
+        # Before 1.13 the strategy waits for a transcript, which a realtime model sends after the
+        # turn.
         stops_s = 0.4 if given.kind == "realtime-local" else 5.0
         pair = LLMContextAggregatorPair(
             LLMContext([], tools=ToolsSchema(standard_tools=schemas)),
-            user_params=LLMUserAggregatorParams(user_turn_strategies=strategies, user_turn_stop_timeout=stops_s),
+            user_params=LLMUserAggregatorParams(
+                user_turn_strategies=strategies, user_turn_stop_timeout=stops_s
+            ),
         )
-        services = [self._ear, pair.user(), model, MouthTTSService()] if self._ear is not None else [pair.user(), model]
+        services = (
+            [self._ear, pair.user(), model, MouthTTSService()]
+            if self._ear is not None
+            else [pair.user(), model]
+        )
         pipecats = UserBotLatencyObserver()
-        pipecats.add_event_handler("on_latency_measured", lambda _, seconds: self.latencies_ms.append(1000 * seconds))
+        pipecats.add_event_handler(
+            "on_latency_measured", lambda _, seconds: self.latencies_ms.append(1000 * seconds)
+        )
         observer = CallgaugeObserver(
             conversation_id="call",
             agent="any-service",
@@ -410,23 +499,36 @@ class Bot:
         )
         known = inspect.signature(Worker.__init__).parameters
         wanted: dict[str, Any] = {
-            "cancel_on_idle_timeout": False, "enable_rtvi": False, "enable_tracing": True, "enable_turn_tracking": True,
+            "cancel_on_idle_timeout": False,
+            "enable_rtvi": False,
+            "enable_tracing": True,
+            "enable_turn_tracking": True,
             "conversation_id": "call",
-        }  # fmt: skip
+        }
         self.worker = Worker(
             Pipeline([self._microphone, *services, self.line, pair.assistant()]),
-            params=PipelineParams(enable_metrics=True, enable_usage_metrics=True, audio_in_sample_rate=RATE, audio_out_sample_rate=RATE),
-            observers=[pipecats, observer], **{name: value for name, value in wanted.items() if name in known},
-        )  # fmt: skip
+            params=PipelineParams(
+                enable_metrics=True,
+                enable_usage_metrics=True,
+                audio_in_sample_rate=RATE,
+                audio_out_sample_rate=RATE,
+            ),
+            observers=[pipecats, observer],
+            **{name: value for name, value in wanted.items() if name in known},
+        )
         self._ready = asyncio.Event()
         self.worker.add_event_handler("on_pipeline_started", lambda *_: self._ready.set())
 
     def _realtime(self, url: str) -> Any:
         detection = False if self._given.kind == "realtime-local" else realtime.TurnDetection()
         sound = realtime.AudioConfiguration(
-            input=realtime.AudioInput(transcription=realtime.InputAudioTranscription(), turn_detection=detection)
+            input=realtime.AudioInput(
+                transcription=realtime.InputAudioTranscription(), turn_detection=detection
+            )
         )
-        settings = OpenAIRealtimeLLMService.Settings(session_properties=realtime.SessionProperties(audio=sound))
+        settings = OpenAIRealtimeLLMService.Settings(
+            session_properties=realtime.SessionProperties(audio=sound)
+        )
         return OpenAIRealtimeLLMService(api_key="none", base_url=url, settings=settings)
 
     async def play(self) -> None:
@@ -481,10 +583,14 @@ class Bot:
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "kind", choices=["cascade", "realtime", "realtime-local"], help="whose detector: the server's, or the bot's own"
+        "kind",
+        choices=["cascade", "realtime", "realtime-local"],
+        help="whose detector: the server's, or the bot's own",
     )
     parser.add_argument(
-        "--finalized", action="store_true", help="transcripts of separate services say that they are final"
+        "--finalized",
+        action="store_true",
+        help="transcripts of separate services say that they are final",
     )
     parser.add_argument("--traces", required=True, help="send the spans there")
     given = parser.parse_args()

@@ -1,6 +1,8 @@
-"""A scripted bot for any version of pipecat: plain processors push the frames of a call at the pace of one.
+"""A scripted bot for any version of pipecat: plain processors push the frames of a call at the pace
+of one.
 
-It is run by its path, in an environment of its own that has pipecat and aiokafka only. It prints pipecat's own latencies as JSON.
+It is run by its path, in an environment of its own that has pipecat and aiokafka only. It prints
+pipecat's own latencies as JSON.
 """
 
 import asyncio
@@ -35,7 +37,9 @@ else:
     HAS_LATENCIES = True
 
 VAD_SECONDS = 0.2
-Interruption: Any = getattr(frames, "InterruptionFrame", None) or getattr(frames, "StartInterruptionFrame", None)
+Interruption: Any = getattr(frames, "InterruptionFrame", None) or getattr(
+    frames, "StartInterruptionFrame", None
+)
 
 
 class Part(FrameProcessor):
@@ -59,7 +63,9 @@ class Line(BaseOutputTransport):
 
 async def tell(part: Any, kind: Any, **fields: Any) -> None:
     """Pushes a frame both ways, with the fields that this version knows."""
-    known = {name: value for name, value in fields.items() if name in inspect.signature(kind).parameters}
+    known = {
+        name: value for name, value in fields.items() if name in inspect.signature(kind).parameters
+    }
     if hasattr(part, "broadcast_frame"):
         await part.broadcast_frame(kind, **known)
     else:
@@ -77,12 +83,15 @@ def word(text: str) -> Any:
 
 
 class Call:
-    """A greeting, a question that needs a tool, an answer that is interrupted, and a last answer."""
+    """A greeting, a question that needs a tool, an answer that is interrupted, and a
+    last answer.
+    """
 
     def __init__(self, started: asyncio.Event) -> None:
         self._started = started
         self.mic, self.ear, self.turns, self.mind, self.mouth = (
-            Part(name=name) for name in ("Mic", "AnSTTService#0", "Turns", "AnLLMService#0", "ATTSService#0")
+            Part(name=name)
+            for name in ("Mic", "AnSTTService#0", "Turns", "AnLLMService#0", "ATTSService#0")
         )
         self.line = Line(TransportParams())
         self.after = Part(name="After")
@@ -102,7 +111,9 @@ class Call:
         await self.mind.tell(frames.FunctionCallInProgressFrame, **tool)
         await asyncio.sleep(0.3)
         await self.mind.tell(frames.FunctionCallResultFrame, **tool, result={"status": "error"})
-        answer = asyncio.create_task(self._bot_says("I have found it and read all of it to you now.", 4.0))
+        answer = asyncio.create_task(
+            self._bot_says("I have found it and read all of it to you now.", 4.0)
+        )
         await asyncio.sleep(1.7)
         await self._user_begins()
         await tell(self.turns, Interruption)
@@ -122,9 +133,13 @@ class Call:
         await asyncio.sleep(VAD_SECONDS)
         await self.mic.tell(frames.VADUserStoppedSpeakingFrame, stop_secs=VAD_SECONDS)
         await asyncio.sleep(0.1)
-        await self.ear.push_frame(frames.TranscriptionFrame(text, "caller", "2026-11-22T18:00:00.000+00:00"))
+        await self.ear.push_frame(
+            frames.TranscriptionFrame(text, "caller", "2026-11-22T18:00:00.000+00:00")
+        )
         if hasattr(frames, "LLMContextUserTurnFrame"):
-            await self.turns.tell(frames.LLMContextUserTurnFrame, text=text, timestamp="2026-11-22T18:00:00.000+00:00")
+            await self.turns.tell(
+                frames.LLMContextUserTurnFrame, text=text, timestamp="2026-11-22T18:00:00.000+00:00"
+            )
         await self.turns.tell(frames.UserStoppedSpeakingFrame)
 
     async def _user_says(self, text: str, seconds: float) -> None:
@@ -151,7 +166,9 @@ async def main(conversation_id: str) -> None:
     observers: list[Any] = []
     if HAS_LATENCIES:
         pipecats = latency_observers.UserBotLatencyObserver()
-        pipecats.add_event_handler("on_latency_measured", lambda _, seconds: latencies.append(seconds))
+        pipecats.add_event_handler(
+            "on_latency_measured", lambda _, seconds: latencies.append(seconds)
+        )
         observers.append(pipecats)
     if not os.environ.get("PIPECAT_SETUP_FILES"):
         from pipecat_callgauge import CallgaugeObserver
@@ -160,11 +177,17 @@ async def main(conversation_id: str) -> None:
     started = asyncio.Event()
     call = Call(started)
     known = inspect.signature(Worker.__init__).parameters
-    wanted: dict[str, Any] = {"cancel_on_idle_timeout": False, "enable_rtvi": False, "conversation_id": conversation_id}
+    wanted: dict[str, Any] = {
+        "cancel_on_idle_timeout": False,
+        "enable_rtvi": False,
+        "conversation_id": conversation_id,
+    }
     worker = Worker(
-        Pipeline(call.parts), params=PipelineParams(enable_metrics=True), observers=observers,
+        Pipeline(call.parts),
+        params=PipelineParams(enable_metrics=True),
+        observers=observers,
         **{name: value for name, value in wanted.items() if name in known},
-    )  # fmt: skip
+    )
     worker.add_event_handler("on_pipeline_started", lambda *_: started.set())
     runner = Runner(handle_sigint=False)
     if hasattr(runner, "add_workers"):
@@ -179,7 +202,10 @@ async def main(conversation_id: str) -> None:
 
     await asyncio.wait_for(asyncio.gather(running, play()), 100)
     sys.stdout.write(
-        json.dumps({"pipecat": version("pipecat-ai"), "latencies_ms": [1000 * each for each in latencies]}) + "\n"
+        json.dumps(
+            {"pipecat": version("pipecat-ai"), "latencies_ms": [1000 * each for each in latencies]}
+        )
+        + "\n"
     )
 
 

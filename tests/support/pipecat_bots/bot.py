@@ -1,4 +1,6 @@
-"""One test bot: pipecat's own pipeline, aggregators and turn strategies around the vendors, with pipecat's observers beside ours."""
+"""One test bot: pipecat's own pipeline, aggregators and turn strategies around the vendors, with
+pipecat's observers beside ours.
+"""
 
 import asyncio
 import time
@@ -20,7 +22,10 @@ from pipecat.observers.user_bot_latency_observer import UserBotLatencyObserver
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
-from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
+from pipecat.processors.aggregators.llm_response_universal import (
+    LLMContextAggregatorPair,
+    LLMUserAggregatorParams,
+)
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.turns.user_start import VADUserTurnStartStrategy
 from pipecat.turns.user_stop import SpeechTimeoutUserTurnStopStrategy
@@ -29,7 +34,13 @@ from pipecat.workers.runner import WorkerRunner
 from pipecat_callgauge import CallgaugeObserver
 
 from tests.support.patience import patient
-from tests.support.pipecat_bots.vendors import Answer, EarSTTService, Line, MindLLMService, MouthTTSService
+from tests.support.pipecat_bots.vendors import (
+    Answer,
+    EarSTTService,
+    Line,
+    MindLLMService,
+    MouthTTSService,
+)
 
 DETECTOR_SECONDS = 0.2
 """How long the detector takes to be sure of a start, and of an end."""
@@ -74,10 +85,17 @@ class Microphone(FrameProcessor):
 
 
 class Bot:
-    """One call. `said` are the times at which the caller begins and ends to speak, `latencies_s` pipecat's measurements."""
+    """One call. `said` are the times at which the caller begins and ends to speak, `latencies_s`
+    pipecat's measurements.
+    """
 
     def __init__(
-        self, name: str, call: Call, observer: CallgaugeObserver, *beside: BaseObserver, is_traced: bool = False
+        self,
+        name: str,
+        call: Call,
+        observer: CallgaugeObserver,
+        *beside: BaseObserver,
+        is_traced: bool = False,
     ) -> None:
         self.name = name
         self.said: list[tuple[str, float]] = []
@@ -85,7 +103,11 @@ class Bot:
         self.first_speech_s: list[float] = []
         self._call = call
         self._observer = observer
-        self._microphone, self.ear, self._model = Microphone(), EarSTTService(), MindLLMService(call.plan)
+        self._microphone, self.ear, self._model = (
+            Microphone(),
+            EarSTTService(),
+            MindLLMService(call.plan),
+        )
         self._called: set[str] = set()
         for tool, handler in call.tools.items():
             self._model.register_function(tool, self._noting(tool, handler))
@@ -94,17 +116,31 @@ class Bot:
         pair = LLMContextAggregatorPair(context, user_params=turns)
         self.line = Line()
         speech = [] if call.synthesis is None else [MouthTTSService(**call.synthesis)]
-        processors = [self._microphone, self.ear, pair.user(), self._model, *speech, self.line, pair.assistant()]
+        processors = [
+            self._microphone,
+            self.ear,
+            pair.user(),
+            self._model,
+            *speech,
+            self.line,
+            pair.assistant(),
+        ]
         pipecats = UserBotLatencyObserver()
-        pipecats.add_event_handler("on_latency_measured", lambda _, seconds: self.latencies_s.append(seconds))
+        pipecats.add_event_handler(
+            "on_latency_measured", lambda _, seconds: self.latencies_s.append(seconds)
+        )
         pipecats.add_event_handler(
             "on_first_bot_speech_latency", lambda _, seconds: self.first_speech_s.append(seconds)
         )
         self.worker = PipelineWorker(
-            Pipeline(processors), params=PipelineParams(enable_metrics=True, enable_usage_metrics=True),
-            observers=[pipecats, *beside, *([] if call.attaches_late else [observer])], cancel_on_idle_timeout=False,
-            enable_rtvi=False, conversation_id=name, enable_tracing=is_traced,
-        )  # fmt: skip
+            Pipeline(processors),
+            params=PipelineParams(enable_metrics=True, enable_usage_metrics=True),
+            observers=[pipecats, *beside, *([] if call.attaches_late else [observer])],
+            cancel_on_idle_timeout=False,
+            enable_rtvi=False,
+            conversation_id=name,
+            enable_tracing=is_traced,
+        )
         self._ready = asyncio.Event()
         self.worker.add_event_handler("on_pipeline_started", lambda *_: self._ready.set())
 
@@ -132,7 +168,9 @@ class Bot:
     async def answered(self) -> None:
         """Waits until the bot has answered the last words, and is silent."""
         await self.hears()
-        await self._until("the bot is silent", lambda: time.time() - self.line.last_s > patient(QUIET_SECONDS))
+        await self._until(
+            "the bot is silent", lambda: time.time() - self.line.last_s > patient(QUIET_SECONDS)
+        )
 
     async def hears(self) -> None:
         """Waits for the first sound of the bot's answer to the last words."""
@@ -157,15 +195,21 @@ class Bot:
         """The caller speaks; the detector notices."""
         self.said.append(("began", time.time()))
         await asyncio.sleep(DETECTOR_SECONDS)
-        await self._microphone.broadcast_frame(VADUserStartedSpeakingFrame, start_secs=DETECTOR_SECONDS)
+        await self._microphone.broadcast_frame(
+            VADUserStartedSpeakingFrame, start_secs=DETECTOR_SECONDS
+        )
 
     async def fall_silent(self) -> None:
         """The caller ends; the detector notices."""
         self.said.append(("ended", time.time()))
         await asyncio.sleep(DETECTOR_SECONDS)
-        await self._microphone.broadcast_frame(VADUserStoppedSpeakingFrame, stop_secs=DETECTOR_SECONDS)
+        await self._microphone.broadcast_frame(
+            VADUserStoppedSpeakingFrame, stop_secs=DETECTOR_SECONDS
+        )
 
-    async def say(self, seconds: float, text: str, *, heard_after: float = 0.1, is_final: bool = True) -> None:
+    async def say(
+        self, seconds: float, text: str, *, heard_after: float = 0.1, is_final: bool = True
+    ) -> None:
         """The caller says something, and the recognition understands it a little later."""
         await self.begin_to_speak()
         await asyncio.sleep(seconds - DETECTOR_SECONDS)

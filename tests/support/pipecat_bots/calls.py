@@ -19,9 +19,12 @@ from tests.support.pipecat_bots.bot import Bot, Call, patient_turns
 from tests.support.pipecat_bots.vendors import Answer
 
 HELLO: Final = Answer(0.3, "Good day, what may I do?")
-ONE_BREATH: Final = "We have four rooms left and the red one looks over the lake and the blue one has a large desk."
+ONE_BREATH: Final = (
+    "We have four rooms left and the red one looks over the lake and the blue one has a large desk."
+)
 LIST: Final = (
-    "We have four rooms left. The red one looks over the lake. The blue one has a large desk. The green one is quiet."
+    "We have four rooms left. The red one looks over the lake. The blue one has a large desk. The "
+    "green one is quiet."
 )
 
 
@@ -186,14 +189,20 @@ async def count_visitors(call: Any) -> None:
 
 FIND: Final = FunctionSchema("find_visit", "Finds a visit.", {"code": {"type": "string"}}, ["code"])
 CALLS: Final[dict[str, Call]] = {
-    "plain": Call([HELLO, Answer(0.4, "It opens at nine."), Answer(0.6, "With pleasure, goodbye.")], _plain),
+    "plain": Call(
+        [HELLO, Answer(0.4, "It opens at nine."), Answer(0.6, "With pleasure, goodbye.")], _plain
+    ),
     "barge_in": Call([HELLO, Answer(0.3, LIST), Answer(0.3, "The red one is yours.")], _barge_in),
     "words_are_timed": Call(
-        [HELLO, Answer(0.3, ONE_BREATH), Answer(0.3, "The red one is yours.")], _barge_in, synthesis={"times_words": True}
+        [HELLO, Answer(0.3, ONE_BREATH), Answer(0.3, "The red one is yours.")],
+        _barge_in,
+        synthesis={"times_words": True},
     ),
     "pauses": Call([HELLO, Answer(0.4, "I move it for you.")], _pauses),
     "silent_caller": Call([HELLO, Answer(0.3, "Can you hear me?")], _silent_caller),
-    "no_text_of_synthesis": Call([HELLO, Answer(0.4, "It opens at nine.")], _one_question, synthesis={"has_text": False}),
+    "no_text_of_synthesis": Call(
+        [HELLO, Answer(0.4, "It opens at nine.")], _one_question, synthesis={"has_text": False}
+    ),
     "tools": Call(
         [
             HELLO,
@@ -205,29 +214,49 @@ CALLS: Final[dict[str, Call]] = {
             Answer(0.3, "As you like."),
         ],
         _tools,
-        tools={"find_visit": find_visit, "cancel_visit": cancel_visit, "count_visitors": count_visitors},
+        tools={
+            "find_visit": find_visit,
+            "cancel_visit": cancel_visit,
+            "count_visitors": count_visitors,
+        },
         schemas=[FIND],
     ),
     "no_synthesis": Call([HELLO, Answer(0.3, "It opens at nine.")], _writes_only, synthesis=None),
-    "goes_on": Call([HELLO, Answer(0.8, "Nobody hears this."), Answer(0.3, "On Sundays at ten.")], _goes_on),
+    "goes_on": Call(
+        [HELLO, Answer(0.8, "Nobody hears this."), Answer(0.3, "On Sundays at ten.")], _goes_on
+    ),
     "eager": Call(
-        [HELLO, Answer(0.2, "A wrong guess."), Answer(0.3, "On Sundays at ten.")], _eager,
+        [HELLO, Answer(0.2, "A wrong guess."), Answer(0.3, "On Sundays at ten.")],
+        _eager,
         turns=lambda: patient_turns(stop=[EagerUserTurnStopStrategy()]),
     ),
     "attached_late": Call(
-        [HELLO, Answer(0.4, "It opens at nine."), Answer(0.4, "Goodbye then.")], _late, attaches_late=True
+        [HELLO, Answer(0.4, "It opens at nine."), Answer(0.4, "Goodbye then.")],
+        _late,
+        attaches_late=True,
     ),
     "cough": Call(
-        [HELLO, Answer(0.3, LIST), Answer(0.3, "Goodbye.")], _cough,
+        [HELLO, Answer(0.3, LIST), Answer(0.3, "Goodbye.")],
+        _cough,
         turns=lambda: patient_turns(start=[MinWordsUserTurnStartStrategy(min_words=2)]),
     ),
     "no_detector": Call(
-        [HELLO, Answer(0.3, "At nine."), Answer(0.3, "Goodbye.")], _no_detector, turns=ExternalUserTurnStrategies
+        [HELLO, Answer(0.3, "At nine."), Answer(0.3, "Goodbye.")],
+        _no_detector,
+        turns=ExternalUserTurnStrategies,
     ),
-    "model_fails": Call([HELLO, Answer(0.3, fails=True), Answer(0.3, "Here I am again.")], _model_fails),
+    "model_fails": Call(
+        [HELLO, Answer(0.3, fails=True), Answer(0.3, "Here I am again.")], _model_fails
+    ),
     "over_greeting": Call(
-        [Answer(0.3, "Good day, what may I do for you on this fine morning?"), Answer(0.3, "At nine.")], _over_greeting
+        [
+            Answer(0.3, "Good day, what may I do for you on this fine morning?"),
+            Answer(0.3, "At nine."),
+        ],
+        _over_greeting,
     ),
-    "cancelled": Call([HELLO, Answer(0.4, "It opens at nine.")], _one_question, ends_by_cancelling=True),
-}  # fmt: skip
+    "cancelled": Call(
+        [HELLO, Answer(0.4, "It opens at nine.")], _one_question, ends_by_cancelling=True
+    ),
+}
 """By name, which is the conversation id."""

@@ -1,4 +1,6 @@
-"""Cost of the observer's own hooks for each frame, without pipecat around them: `python -m tests.support.pipecat_bots.hooks_cost`."""
+"""Cost of the observer's own hooks for each frame, without pipecat around them: `python -m
+tests.support.pipecat_bots.hooks_cost`.
+"""
 
 import asyncio
 import gc
@@ -18,14 +20,25 @@ ROUNDS: Final = 5
 
 
 async def _turns_seconds() -> float:
-    """Processor seconds of some turns: each frame is processed by every processor, and pushed for the first time once."""
+    """Processor seconds of some turns: each frame is processed by every processor, and pushed for
+    the first time once.
+    """
     observer = CallgaugeObserver(conversation_id="c", sink=lambda event: void(encoded(event)))
     before = SimpleNamespace(name="Before#0")
     steps: list[tuple[Any, list[Any]]] = []
     for frame in [each for _ in range(TURNS) for each in turn()]:
-        named: dict[str, Any] = {"frame": frame, "direction": FrameDirection.DOWNSTREAM, "timestamp": 0}
+        named: dict[str, Any] = {
+            "frame": frame,
+            "direction": FrameDirection.DOWNSTREAM,
+            "timestamp": 0,
+        }
         push = SimpleNamespace(**named, source=before, destination=None, first_push=True)
-        steps.append((push, [SimpleNamespace(**named, processor=SimpleNamespace(previous=before))] * PROCESSORS))
+        steps.append(
+            (
+                push,
+                [SimpleNamespace(**named, processor=SimpleNamespace(previous=before))] * PROCESSORS,
+            )
+        )
     gc.collect()
     begin = time.process_time()
     for push, processed in steps:

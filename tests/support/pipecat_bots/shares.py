@@ -1,6 +1,8 @@
-"""Whose processor time it is: samples of the running program, each weighted with the processor time since the one before.
+"""Whose processor time it is: samples of the running program, each weighted with the processor time
+since the one before.
 
-Other work on the machine disturbs a share less than a difference between two runs: both parts of it are of one run.
+Other work on the machine disturbs a share less than a difference between two runs: both parts of it
+are of one run.
 """
 
 import signal
@@ -24,7 +26,12 @@ class Part(StrEnum):
     PIPELINE = "pipeline"
 
 
-_SENDING: Final = ("/callgauge_send/sender.py", "/callgauge_send/to_kafka.py", "/aiokafka/", "/kafka/")
+_SENDING: Final = (
+    "/callgauge_send/sender.py",
+    "/callgauge_send/to_kafka.py",
+    "/aiokafka/",
+    "/kafka/",
+)
 _HOOKS: Final = ("/pipecat_callgauge/", "/callgauge_send/")
 _HAND_OVER: Final = ("/pipeline/worker_observer.py", "/pipeline/task_observer.py")
 
@@ -36,7 +43,11 @@ def part_of(files: Sequence[str]) -> Part:
         >>> part_of(["/x/asyncio/events.py", "/x/pipecat_callgauge/observer.py", "/x/json/encoder.py"])
         <Part.HOOKS: 'hooks'>
     """
-    for part, known in ((Part.SENDING, _SENDING), (Part.HOOKS, _HOOKS), (Part.HAND_OVER, _HAND_OVER)):
+    for part, known in (
+        (Part.SENDING, _SENDING),
+        (Part.HOOKS, _HOOKS),
+        (Part.HAND_OVER, _HAND_OVER),
+    ):
         if any(name in file for file in files for name in known):
             return part
     return Part.PIPELINE

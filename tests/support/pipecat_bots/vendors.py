@@ -1,4 +1,6 @@
-"""The vendors of the test bots: speech recognition, model, synthesis and a line, at the pace of real ones. All around is pipecat's."""
+"""The vendors of the test bots: speech recognition, model, synthesis and a line, at the pace of
+real ones. All around is pipecat's.
+"""
 
 import asyncio
 import time
@@ -35,7 +37,9 @@ SYNTHESIS_SECONDS = 0.15
 
 @dataclass
 class Answer:
-    """The model's reaction to a question: after some seconds it says something, calls tools, or fails."""
+    """The model's reaction to a question: after some seconds it says something, calls tools, or
+    fails.
+    """
 
     after_seconds: float
     text: str = ""
@@ -63,7 +67,9 @@ class EarSTTService(STTService):
 
     async def hear(self, text: str, *, is_final: bool = True) -> None:
         self.heard_s = time.time()
-        await self.push_frame(TranscriptionFrame(text, "caller", time_now_iso8601(), finalized=is_final))
+        await self.push_frame(
+            TranscriptionFrame(text, "caller", time_now_iso8601(), finalized=is_final)
+        )
 
 
 class MindLLMService(LLMService):
@@ -75,10 +81,21 @@ class MindLLMService(LLMService):
 
     def __init__(self, plan: list[Answer]) -> None:
         unset: dict[str, Any] = dict.fromkeys(
-            ("system_instruction", "temperature", "max_tokens", "top_p", "top_k", "frequency_penalty", "presence_penalty",
-             "seed", "user_turn_completion_config")
-        )  # fmt: skip
-        super().__init__(settings=LLMSettings(**unset, model="mind-1", filter_incomplete_user_turns=False))
+            (
+                "system_instruction",
+                "temperature",
+                "max_tokens",
+                "top_p",
+                "top_k",
+                "frequency_penalty",
+                "presence_penalty",
+                "seed",
+                "user_turn_completion_config",
+            )
+        )
+        super().__init__(
+            settings=LLMSettings(**unset, model="mind-1", filter_incomplete_user_turns=False)
+        )
         self._plan = list(plan)
         self.asked = 0
 
@@ -89,7 +106,9 @@ class MindLLMService(LLMService):
         await super().process_frame(frame, direction)
         if isinstance(frame, LLMContextFrame):
             self.asked += 1
-            await self._answer(frame.context, self._plan.pop(0) if self._plan else Answer(0.2, "That is all."))
+            await self._answer(
+                frame.context, self._plan.pop(0) if self._plan else Answer(0.2, "That is all.")
+            )
         else:
             await self.push_frame(frame, direction)
 
@@ -107,27 +126,36 @@ class MindLLMService(LLMService):
             if answer.tools:
                 await asyncio.sleep(0.05)
                 calls = [
-                    FunctionCallFromLLM(function_name=name, tool_call_id=number, arguments=given, context=context)
+                    FunctionCallFromLLM(
+                        function_name=name, tool_call_id=number, arguments=given, context=context
+                    )
                     for name, number, given in answer.tools
                 ]
                 await self.run_function_calls(calls)
             for word in answer.text.split():
                 await self._push_llm_text(word + " ")
                 await asyncio.sleep(0.02)
-            await self.start_llm_usage_metrics(LLMTokenUsage(prompt_tokens=90, completion_tokens=30, total_tokens=120))
+            await self.start_llm_usage_metrics(
+                LLMTokenUsage(prompt_tokens=90, completion_tokens=30, total_tokens=120)
+            )
         finally:
             await self.stop_processing_metrics()
             await self.push_frame(LLMFullResponseEndFrame())
 
 
 class MouthTTSService(TTSService):
-    """Speaks a word in `WORD_SECONDS`; `times_words` as services do that know when each word is heard."""
+    """Speaks a word in `WORD_SECONDS`; `times_words` as services do that know when each word is
+    heard.
+    """
 
     def __init__(self, *, times_words: bool = False, has_text: bool = True) -> None:
         super().__init__(
-            settings=TTSSettings(model="mouth-1", voice="v", language=None), sample_rate=RATE, push_start_frame=True,
-            push_stop_frames=True, push_text_frames=has_text and not times_words,
-        )  # fmt: skip
+            settings=TTSSettings(model="mouth-1", voice="v", language=None),
+            sample_rate=RATE,
+            push_start_frame=True,
+            push_stop_frames=True,
+            push_text_frames=has_text and not times_words,
+        )
         self._times_words = times_words
 
     def can_generate_metrics(self) -> bool:
@@ -141,7 +169,8 @@ class MouthTTSService(TTSService):
         await self.stop_ttfb_metrics()
         words = text.split()
         if self._times_words:
-            await self.start_word_timestamps()  # type: ignore[no-untyped-call]  # pipecat gives it no types
+            # pipecat gives it no types
+            await self.start_word_timestamps()  # type: ignore[no-untyped-call]
             timed = [(word, place * WORD_SECONDS) for place, word in enumerate(words)]
             await self.add_word_timestamps(timed, context_id)
         for _ in range(2 * max(1, len(words))):

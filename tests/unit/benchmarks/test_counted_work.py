@@ -1,9 +1,11 @@
-"""Counted work of the hot path has a budget: lines of ours that run, which no other process can slow down.
+"""Counted work of the hot path has a budget: lines of ours that run, which no other process can
+slow down.
 
-Each row of `BUDGET` limits one event, record, poll or tick: lines of Python in `consumers` and `schemas`, without the lines of
-libraries that they call. A budget is some percent above the count when it was set: lower it after a change that saves
-work; raise it only with a reason in the commit. Each round of a loop counts, so a pass over all turns, calls
-or inputs for each event does not go unnoticed.
+Each row of `BUDGET` limits one event, record, poll or tick: lines of Python in `consumers` and
+`schemas`, without the lines of libraries that they call. A budget is some percent above the count
+when it was set: lower it after a change that saves work; raise it only with a reason in the commit.
+Each round of a loop counts, so a pass over all turns, calls or inputs for each event does not go
+unnoticed.
 """
 
 import sys
@@ -23,12 +25,19 @@ from consumers.engine.limits import Limits
 from consumers.evaluator.decisions import Outlet
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.owners import PartitionRow
-from tests.benchmarks.traffic import Traffic, interleaved, long_call, recorded_events, simulated_events
+from tests.benchmarks.traffic import (
+    Traffic,
+    interleaved,
+    long_call,
+    recorded_events,
+    simulated_events,
+)
 from tests.support.fakes.engine_feed import closings_of, rows_of
 from tests.support.fakes.evaluator_fakes import START, Shell, ended
 
 BUDGET: Final = {
-    "engine, an event of simulated calls, closing included": 320,  # some 20 of them make the rows of words
+    # some 20 of them make the rows of words
+    "engine, an event of simulated calls, closing included": 320,
     "engine, an event of the recorded call, closing included": 320,
     "admit, an event": 23,  # three of them call what the sequencer checks too
     "shell, a poll of one event": 310,
@@ -37,9 +46,13 @@ BUDGET: Final = {
     "writing, a row": 32,  # from the step that decides it alone to the outbox without it
 }
 GROWTH: Final = 1.4
-"""How much more an event may take in a call of 20 minutes than in one of 5: four times the turns, and no event that goes over them."""
+"""How much more an event may take in a call of 20 minutes than in one of 5: four times the turns,
+and no event that goes over them.
+"""
 LIMITS: Final = Limits(max_event_time_skew_ms=10**12)
-STAYS_OPEN: Final = Limits(closing_grace_ms=10**12, max_events_per_call=2**31, max_event_time_skew_ms=10**12)
+STAYS_OPEN: Final = Limits(
+    closing_grace_ms=10**12, max_events_per_call=2**31, max_event_time_skew_ms=10**12
+)
 SIMULATED_CALLS: Final = 12
 LATER_MS: Final = 3_600_000
 PARTITIONS: Final = 12
@@ -71,7 +84,9 @@ class _Lines:
 
 
 def _within(name: str, lines: float) -> None:
-    assert lines <= BUDGET[name], f"{name}: {lines:.1f} lines, of which the budget allows {BUDGET[name]}"
+    assert lines <= BUDGET[name], (
+        f"{name}: {lines:.1f} lines, of which the budget allows {BUDGET[name]}"
+    )
 
 
 # The engine.
@@ -83,7 +98,9 @@ def _arrivals(traffic: Traffic, limits: Limits) -> list[Arrival]:
     return [arrival for arrival in arrivals if isinstance(arrival, Arrival)]
 
 
-def _folded(engine: PartitionEvaluator, arrivals: Iterable[Arrival], until_ms: int | None = None) -> list[Effect]:
+def _folded(
+    engine: PartitionEvaluator, arrivals: Iterable[Arrival], until_ms: int | None = None
+) -> list[Effect]:
     """As the evaluator does it: time passes between the events."""
     effects: list[Effect] = []
     for arrival in arrivals:
@@ -99,7 +116,9 @@ def _folded(engine: PartitionEvaluator, arrivals: Iterable[Arrival], until_ms: i
 def _engine_lines(traffic: Traffic) -> float:
     until_ms = traffic[-1][1].timestamp + LATER_MS
     arrivals = _arrivals(traffic, LIMITS)
-    _folded(PartitionEvaluator(LIMITS, "1", writes_transcripts=True), arrivals, until_ms)  # does one-time reading
+    _folded(
+        PartitionEvaluator(LIMITS, "1", writes_transcripts=True), arrivals, until_ms
+    )  # does one-time reading
     engine = PartitionEvaluator(LIMITS, "1", writes_transcripts=True)
     with _Lines() as lines:
         effects = _folded(engine, arrivals, until_ms)
@@ -108,7 +127,9 @@ def _engine_lines(traffic: Traffic) -> float:
 
 
 def _simulated() -> Traffic:
-    return interleaved([simulated_events(seed, 1_790_000_000_000 + 40 * seed) for seed in range(SIMULATED_CALLS)])
+    return interleaved(
+        [simulated_events(seed, 1_790_000_000_000 + 40 * seed) for seed in range(SIMULATED_CALLS)]
+    )
 
 
 def test_an_event_of_a_simulated_call() -> None:
@@ -119,11 +140,16 @@ def test_an_event_of_the_recorded_call() -> None:
     recording = recorded_events()
     if not recording:
         pytest.skip("the recorded call is not here (CONFORMANCE_DIR)")
-    _within("engine, an event of the recorded call, closing included", _engine_lines(interleaved([recording])))
+    _within(
+        "engine, an event of the recorded call, closing included",
+        _engine_lines(interleaved([recording])),
+    )
 
 
 def test_an_event_takes_the_same_however_long_its_call_is() -> None:
-    """Counts the second half of each call, where work that grows with it is most. Shorter calls have no running values."""
+    """Counts the second half of each call, where work that grows with it is most. Shorter calls
+    have no running values.
+    """
     per_event = []
     for minutes in (5, 20):
         arrivals = _arrivals(interleaved([long_call(minutes)]), STAYS_OPEN)
@@ -135,7 +161,9 @@ def test_an_event_takes_the_same_however_long_its_call_is() -> None:
             _folded(engine, last)
         per_event.append(lines.count / len(last))
     for short, long in pairwise(per_event):
-        assert long <= short * GROWTH, f"{short:.0f} lines an event in a short call, {long:.0f} in a long one"
+        assert long <= short * GROWTH, (
+            f"{short:.0f} lines an event in a short call, {long:.0f} in a long one"
+        )
 
 
 def test_an_event_that_is_admitted() -> None:
@@ -188,7 +216,9 @@ ROW = PartitionRow(place=1, first=0, first_known_ms=0, known_ms=0, version="1")
 def test_a_record_that_is_written() -> None:
     traffic = _simulated()
     engine = PartitionEvaluator(LIMITS, "1")
-    scores = rows_of(_folded(engine, _arrivals(traffic, LIMITS), traffic[-1][1].timestamp + LATER_MS))
+    scores = rows_of(
+        _folded(engine, _arrivals(traffic, LIMITS), traffic[-1][1].timestamp + LATER_MS)
+    )
     outlet = Outlet(0, KafkaSettings())
     with _Lines() as lines:
         for score in scores:

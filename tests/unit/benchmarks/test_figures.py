@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.figures import Figures, interpreter
-from tests.benchmarks.live_cost import MOST_BEHIND_MS, MOST_LAG_SECONDS, Following, buckets_in, quantile_ms
+from tests.benchmarks.live_cost import (
+    MOST_BEHIND_MS,
+    MOST_LAG_SECONDS,
+    Following,
+    buckets_in,
+    quantile_ms,
+)
 
 AMPLE = [10] * 200
 
@@ -21,7 +27,9 @@ def following(behind_ms: list[int], lag_seconds: list[float], waited_share: floa
 
 def test_a_machine_that_follows_gives_figures() -> None:
     assert following(AMPLE, [0.0, MOST_LAG_SECONDS]) == ""
-    assert following([*AMPLE[2:], MOST_BEHIND_MS + 1, MOST_BEHIND_MS + 1], []) == "", "they decide nothing"
+    assert following([*AMPLE[2:], MOST_BEHIND_MS + 1, MOST_BEHIND_MS + 1], []) == "", (
+        "they decide nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -29,7 +37,12 @@ def test_a_machine_that_follows_gives_figures() -> None:
     [
         ("the load sent events up to 1,300 ms late", [*AMPLE[3:], 400, 500, 1_300], [], 0.0),
         ("the evaluator lagged by up to 4.2 s", AMPLE, [0.0, 4.2], 0.0),
-        ("the evaluator waited for a processor 1.30 times as long as it had one", AMPLE, [0.0], 1.3),
+        (
+            "the evaluator waited for a processor 1.30 times as long as it had one",
+            AMPLE,
+            [0.0],
+            1.3,
+        ),
     ],
 )
 def test_one_that_cannot_follow_gives_the_reason(
@@ -57,7 +70,9 @@ def test_the_buckets_of_a_label_are_added_up() -> None:
 @pytest.mark.parametrize(
     ("share", "value_ms"), [(0.25, 50), (0.5, 100), (0.625, 300), (0.75, 500), (0.99, float("inf"))]
 )
-def test_a_share_of_the_values_since_the_first_look_is_at_most_so_large(share: float, value_ms: float) -> None:
+def test_a_share_of_the_values_since_the_first_look_is_at_most_so_large(
+    share: float, value_ms: float
+) -> None:
     before = {0.1: 10.0, 0.5: 20.0, float("inf"): 20.0}
     after = {0.1: 12.0, 0.5: 23.0, float("inf"): 24.0}
     assert quantile_ms(share, before, after) == pytest.approx(value_ms)
@@ -65,7 +80,8 @@ def test_a_share_of_the_values_since_the_first_look_is_at_most_so_large(share: f
 
 
 @pytest.mark.parametrize(
-    ("configured", "said"), [("'--enable-optimizations'", "built with PGO"), (None, "PGO not in its configuration")]
+    ("configured", "said"),
+    [("'--enable-optimizations'", "built with PGO"), (None, "PGO not in its configuration")],
 )
 def test_the_interpreter_says_whether_it_was_built_with_pgo(
     configured: str | None, said: str, monkeypatch: pytest.MonkeyPatch
@@ -74,11 +90,15 @@ def test_the_interpreter_says_whether_it_was_built_with_pgo(
     assert interpreter() == f"Python {platform.python_version()}, {said}"
 
 
-def test_what_was_not_measured_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_measured_keeps_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     figures = Figures()
     figures.add("bare_us_per_event", 3.51234, "bare loop", "us/event", goal=4)
     figures.add("two_evaluators_of_one", 1.5, "two", "x", at_least=1.8)
-    figures.not_measured("event_to_counted_p99_ms", "99 of 100 within", "the machine could not follow")
+    figures.not_measured(
+        "event_to_counted_p99_ms", "99 of 100 within", "the machine could not follow"
+    )
     figures.write(tmp_path / "figures.json")
     written = json.loads((tmp_path / "figures.json").read_text())
     assert (written["bare_us_per_event"], written["event_to_counted_p99_ms"]) == (3.512, None)

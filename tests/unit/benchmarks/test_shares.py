@@ -11,7 +11,10 @@ from tests.support.pipecat_bots.shares import Part, Samples, part_of
     ("files", "part"),
     [
         (["/x/pipecat/pipeline/worker_observer.py", "/x/asyncio/queues.py"], Part.HAND_OVER),
-        (["/x/pipecat/pipeline/worker_observer.py", "/x/pipecat_callgauge/observer.py"], Part.HOOKS),
+        (
+            ["/x/pipecat/pipeline/worker_observer.py", "/x/pipecat_callgauge/observer.py"],
+            Part.HOOKS,
+        ),
         (["/x/callgauge_send/sender.py", "/x/callgauge_send/outbox.py"], Part.SENDING),
         (["/x/asyncio/events.py", "/x/aiokafka/producer/sender.py"], Part.SENDING),
         (["/x/pipecat/processors/frame_processor.py"], Part.PIPELINE),

@@ -29,17 +29,25 @@ def inputs_of(pool: Sequence[CallTemplate]) -> dict[InputSource, list[InputRecor
         source = InputSource(name)
         records = inputs[source]
         time_ms = T0_SECONDS * 1_000 + after_ms
-        records.append(InputRecord(TOPIC_BY_SOURCE[source], 0, len(records), time_ms, b"call-%d" % number, value))
+        records.append(
+            InputRecord(
+                TOPIC_BY_SOURCE[source], 0, len(records), time_ms, b"call-%d" % number, value
+            )
+        )
     return inputs
 
 
-def event(offset: int, source: InputSource, record: InputRecord, term: int = 1, generation: int = 0) -> ReadRecord:
+def event(
+    offset: int, source: InputSource, record: InputRecord, term: int = 1, generation: int = 0
+) -> ReadRecord:
     """A record of an input as it stands in the log."""
     origin = Origin(source, generation, record.partition, record.offset, record.timestamp)
     return ReadRecord(0, offset, 0, record.key, record.value, (Placed(term, origin).header(),))
 
 
-def tick(offset: int, known_ms: int, positions: Mapping[tuple[InputSource, int], Next], term: int = 1) -> ReadRecord:
+def tick(
+    offset: int, known_ms: int, positions: Mapping[tuple[InputSource, int], Next], term: int = 1
+) -> ReadRecord:
     """A tick as it stands in the log."""
     made = Tick.of(term, known_ms, positions)
     return ReadRecord(0, offset, 0, None, made.value(), (made.header(),))
@@ -48,7 +56,9 @@ def tick(offset: int, known_ms: int, positions: Mapping[tuple[InputSource, int],
 def appended(inputs: Inputs, term: int = 1) -> Iterator[ReadRecord]:
     """The log of these inputs, merged by time, with a tick in front of each record."""
     merged = sorted(
-        (record.timestamp, source, record.offset, record) for source, records in inputs.items() for record in records
+        (record.timestamp, source, record.offset, record)
+        for source, records in inputs.items()
+        for record in records
     )
     positions: dict[tuple[InputSource, int], Next] = {}
     for place, (time_ms, source, offset, record) in enumerate(merged):

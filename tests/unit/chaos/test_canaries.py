@@ -20,7 +20,9 @@ for each in (*CIRCUMSTANCES.values(), *KINDS.values()):
 
 
 def test_each_broken_part_has_a_script() -> None:
-    assert set(KINDS) - set(CANARIES) == {"transactions"}, "what is compared with fencing is no canary"
+    assert set(KINDS) - set(CANARIES) == {"transactions"}, (
+        "what is compared with fencing is no canary"
+    )
     assert CANARIES.keys() <= KINDS.keys()
     assert CIRCUMSTANCES.keys() <= CANARIES.keys()
     assert all(canary.play.__doc__ for canary in CANARIES.values())

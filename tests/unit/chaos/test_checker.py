@@ -1,4 +1,6 @@
-"""The checker of the chaos run finds the faults planted in the rows of a real evaluation, and no others."""
+"""The checker of the chaos run finds the faults planted in the rows of a real evaluation, and no
+others.
+"""
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -55,7 +57,9 @@ def changed(peaceful: Undisturbed, old: Row, *new: Row) -> Findings:
 
 
 def last_of(peaceful: Undisturbed, holds: Callable[[Any], bool]) -> Any:
-    """A newest row of its subject, for which something is true; not of the last call, so that others come behind it."""
+    """A newest row of its subject, for which something is true; not of the last call, so that
+    others come behind it.
+    """
     newest = {about(row): row for row in peaceful.rows}
     return next(row for row in newest.values() if holds(row))
 
@@ -63,7 +67,8 @@ def last_of(peaceful: Undisturbed, holds: Callable[[Any], bool]) -> Any:
 def a_turn(peaceful: Undisturbed) -> TurnRow:
     """The newest row of a turn with a wait and with news."""
     row: TurnRow = last_of(
-        peaceful, lambda row: isinstance(row, TurnRow) and number(row.wait_ms) is not None and bool(row.news)
+        peaceful,
+        lambda row: isinstance(row, TurnRow) and number(row.wait_ms) is not None and bool(row.news),
     )
     return row
 
@@ -83,14 +88,27 @@ def test_equal_rows_are_clean(peaceful: Undisturbed) -> None:
     assert findings.is_clean
     assert (findings.calls, findings.scores) == (8, len(peaceful.rows))
     assert (
-        findings.finals == len({about(row) for row in peaceful.rows if getattr(row, "status", "") != "withdrawn"}) > 30
+        findings.finals
+        == len({about(row) for row in peaceful.rows if getattr(row, "status", "") != "withdrawn"})
+        > 30
     )
     news = {name.split(".")[0] for row in peaceful.rows for name in getattr(row, "news", ())}
-    assert news >= {"dead_air", "tool", "wait", "turn", "stages", "interruption", "started", "closed"}
+    assert news >= {
+        "dead_air",
+        "tool",
+        "wait",
+        "turn",
+        "stages",
+        "interruption",
+        "started",
+        "closed",
+    }
 
 
 def test_rows_of_one_transaction_are_one_with_the_news_of_all(peaceful: Undisturbed) -> None:
-    """As the writer makes them: the newest row of each subject in a transaction, in the place of its last."""
+    """As the writer makes them: the newest row of each subject in a transaction, in the place of
+    its last.
+    """
     for size in (2, 7, 50, len(peaceful.rows)):
         merged: list[Row] = []
         for start in range(0, len(peaceful.rows), size):
@@ -98,14 +116,18 @@ def test_rows_of_one_transaction_are_one_with_the_news_of_all(peaceful: Undistur
             for row in peaceful.rows[start : start + size]:
                 older = newest.pop(about(row), None)
                 news = (*getattr(older, "news", ()), *getattr(row, "news", ()))
-                newest[about(row)] = with_parts(row, news=tuple(dict.fromkeys(news))) if news else row
+                newest[about(row)] = (
+                    with_parts(row, news=tuple(dict.fromkeys(news))) if news else row
+                )
             merged += newest.values()
         assert compared(peaceful.rows, written(merged)).is_clean, size
     assert len(merged) < len(peaceful.rows)
 
 
 @pytest.mark.parametrize("choose", [a_turn, a_closed_call])
-def test_the_last_row_of_something_that_is_not_there_is_found(peaceful: Undisturbed, choose: Any) -> None:
+def test_the_last_row_of_something_that_is_not_there_is_found(
+    peaceful: Undisturbed, choose: Any
+) -> None:
     """What was said before it is not what is so, and its news are missing."""
     row = choose(peaceful)
     findings = changed(peaceful, row)
@@ -114,7 +136,9 @@ def test_the_last_row_of_something_that_is_not_there_is_found(peaceful: Undistur
 
 def test_something_of_which_there_is_no_row_is_missing(peaceful: Undisturbed) -> None:
     row = a_turn(peaceful)
-    findings = compared(peaceful.rows, written([each for each in peaceful.rows if about(each) != about(row)]))
+    findings = compared(
+        peaceful.rows, written([each for each in peaceful.rows if about(each) != about(row)])
+    )
     assert zeros(findings) == (1, 0, 0)
     assert "is not there" in findings.examples[0]
 
@@ -137,11 +161,22 @@ def test_another_value_is_wrong_and_the_example_says_what(peaceful: Undisturbed)
 @pytest.mark.parametrize(
     "parts",
     [
-        {"revision": 2}, {"known_ms": 5}, {"labels": Labels("another")}, {"last_place": 7}, {"first_place": 7}, {"turns": 99},
-        {"began_ms": 1}, {"partition": 3}, {"ended_reason": "another"}, {"close_reason": CloseReason.LIMIT_EVENTS}, {"p50_ms": 1.0},
+        {"revision": 2},
+        {"known_ms": 5},
+        {"labels": Labels("another")},
+        {"last_place": 7},
+        {"first_place": 7},
+        {"turns": 99},
+        {"began_ms": 1},
+        {"partition": 3},
+        {"ended_reason": "another"},
+        {"close_reason": CloseReason.LIMIT_EVENTS},
+        {"p50_ms": 1.0},
     ],
-)  # fmt: skip
-def test_everything_in_a_closed_row_follows_from_the_log(peaceful: Undisturbed, parts: dict[str, Any]) -> None:
+)
+def test_everything_in_a_closed_row_follows_from_the_log(
+    peaceful: Undisturbed, parts: dict[str, Any]
+) -> None:
     closed = a_closed_call(peaceful)
     findings = changed(peaceful, closed, with_parts(closed, **parts))
     assert not findings.is_clean
@@ -167,7 +202,9 @@ def test_revisions_of_a_call_never_fall(peaceful: Undisturbed) -> None:
     assert findings.wrong == 2, "it comes after a newer one, and is the last"
     assert f"revision {last.revision - 4} comes after" in findings.examples[0]
     once = with_parts(last, wait_ms=1.0, news=())
-    assert changed(peaceful, last, once, last).is_clean, "one step may decide two, and the last counts"
+    assert changed(peaceful, last, once, last).is_clean, (
+        "one step may decide two, and the last counts"
+    )
 
 
 def test_a_row_read_twice_is_a_duplicate(peaceful: Undisturbed) -> None:
@@ -177,7 +214,9 @@ def test_a_row_read_twice_is_a_duplicate(peaceful: Undisturbed) -> None:
     assert zeros(changed(peaceful, closed, closed, closed, closed)) == (0, 2, 0)
 
 
-def test_a_call_that_closes_again_is_found_whatever_version_closes_it(peaceful: Undisturbed) -> None:
+def test_a_call_that_closes_again_is_found_whatever_version_closes_it(
+    peaceful: Undisturbed,
+) -> None:
     closed = a_closed_call(peaceful)
     again = with_parts(closed, revision=closed.revision + 1, news=())
     findings = changed(peaceful, closed, closed, again)
@@ -187,7 +226,10 @@ def test_a_call_that_closes_again_is_found_whatever_version_closes_it(peaceful: 
 
 def test_nothing_comes_after_the_end_of_a_call(peaceful: Undisturbed) -> None:
     closed = a_closed_call(peaceful)
-    turn = last_of(peaceful, lambda row: isinstance(row, TurnRow) and row.conversation_id == closed.conversation_id)
+    turn = last_of(
+        peaceful,
+        lambda row: isinstance(row, TurnRow) and row.conversation_id == closed.conversation_id,
+    )
     late = with_parts(turn, revision=closed.revision + 2, news=())
     findings = compared(peaceful.rows, written([*peaceful.rows, late]))
     assert zeros(findings) == (0, 0, 1)
@@ -232,15 +274,22 @@ def test_another_version_says_everything_again_with_an_odd_revision(peaceful: Un
     ]
 
     def then(*new: Row) -> Findings:
-        return compared(peaceful.rows, written([*peaceful.rows[: step[-1] + 1], *new, *peaceful.rows[step[-1] + 1 :]]))
+        return compared(
+            peaceful.rows,
+            written([*peaceful.rows[: step[-1] + 1], *new, *peaceful.rows[step[-1] + 1 :]]),
+        )
 
     again = with_parts(last, revision=last.revision + 1, news=())
     findings = then(again, again)
-    assert (zeros(findings), findings.again) == ((0, 0, 0), 2), "by two owners that ended in front of the same record"
+    assert (zeros(findings), findings.again) == ((0, 0, 0), 2), (
+        "by two owners that ended in front of the same record"
+    )
     other = with_parts(again, wait_ms=1.0)
     assert then(other, again).is_clean
     assert zeros(then(other)) == (0, 0, 1), "its value is another one in the end"
-    assert zeros(then(with_parts(again, news=last.news))) == (0, len(last.news), 0), "it counts nothing"
+    assert zeros(then(with_parts(again, news=last.news))) == (0, len(last.news), 0), (
+        "it counts nothing"
+    )
 
 
 def test_what_was_withdrawn_was_never_there(peaceful: Undisturbed) -> None:
@@ -251,7 +300,9 @@ def test_what_was_withdrawn_was_never_there(peaceful: Undisturbed) -> None:
     assert zeros(compared(peaceful.rows, written([there, *peaceful.rows]))) == (0, 0, 1)
 
 
-def test_two_logs_of_the_same_inputs_have_other_places_and_nothing_else(peaceful: Undisturbed) -> None:
+def test_two_logs_of_the_same_inputs_have_other_places_and_nothing_else(
+    peaceful: Undisturbed,
+) -> None:
     def of_another_log(row: Any, **parts: Any) -> Findings:
         at = next(at for at, each in enumerate(peaceful.rows) if each is row)
         moved = [*peaceful.rows[:at], with_parts(row, **parts), *peaceful.rows[at + 1 :]]
@@ -274,14 +325,22 @@ def test_a_row_that_nobody_expects_is_wrong(peaceful: Undisturbed) -> None:
 
 
 def test_what_is_no_row_is_wrong(peaceful: Undisturbed) -> None:
-    junk = [b'{"row":', b'{"row":"call"}', b'{"row":"turn","conversation_id":1,"turn":1}', b'{"row":"another"}']
+    junk = [
+        b'{"row":',
+        b'{"row":"call"}',
+        b'{"row":"turn","conversation_id":1,"turn":1}',
+        b'{"row":"another"}',
+    ]
     assert zeros(compared(peaceful.rows, [*written(peaceful.rows), *junk])) == (0, 0, len(junk))
 
 
 def test_a_row_of_the_newer_version_says_the_same(peaceful: Undisturbed) -> None:
     closed = last_of(
         peaceful,
-        lambda row: isinstance(row, CallRow) and row.close_reason in (CloseReason.ENDED, CloseReason.SESSION_ENDED),
+        lambda row: (
+            isinstance(row, CallRow)
+            and row.close_reason in (CloseReason.ENDED, CloseReason.SESSION_ENDED)
+        ),
     )
     value = encode(closed)
     newer = value
@@ -306,12 +365,17 @@ def test_the_newer_version_writes_its_own_field() -> None:
         close_reason: str | None = None
         closed_by: str = msgspec.field(default_factory=lambda: "a later version")
 
-    assert msgspec.json.encode(Newer("ended")) == b'{"close_reason":"ended","closed_by":"a later version"}'
+    assert (
+        msgspec.json.encode(Newer("ended"))
+        == b'{"close_reason":"ended","closed_by":"a later version"}'
+    )
     (change,) = [new for name, _, new in newer_version.CHANGES if name == "schemas.rows"]
     assert "msgspec.field(default_factory=lambda:" in change
 
 
-def test_findings_add_up_and_examples_of_one_kind_do_not_hide_the_others(peaceful: Undisturbed) -> None:
+def test_findings_add_up_and_examples_of_one_kind_do_not_hide_the_others(
+    peaceful: Undisturbed,
+) -> None:
     held = compared(peaceful.rows, written(peaceful.rows)).finals
     findings = Findings()
     findings.add(compared(peaceful.rows, []))
@@ -330,11 +394,16 @@ def test_a_template_gives_the_bytes_that_playing_the_call_gives() -> None:
         moved = renamed(shifted(simulated.call, seconds - T0_SECONDS), name)
         played = list(SimulatedCall(moved, simulated.delivery, simulated.features).wire_events())
         template = call_template([seed], None)
-        assert [event.rendered(seconds, name.encode()) for event in template.events] == [e.value for e in played]
-        assert [event.after_ms + seconds * 1_000 for event in template.events] == [e.arrival_ms for e in played]
+        assert [event.rendered(seconds, name.encode()) for event in template.events] == [
+            e.value for e in played
+        ]
+        assert [event.after_ms + seconds * 1_000 for event in template.events] == [
+            e.arrival_ms for e in played
+        ]
 
 
-# The checker finds what is wrong beside scores: a transcript or a question that is missing, doubled or another one.
+# The checker finds what is wrong beside scores: a transcript or a question that is missing, doubled
+# or another one.
 
 
 OTHER = b"another transcript"
@@ -348,7 +417,8 @@ def judged() -> Undisturbed:
 
 def transcripts_of(judged: Undisturbed) -> list[ReadRecord]:
     return [
-        ReadRecord(0, at, 0, each.conversation_id.encode(), each.value) for at, each in enumerate(judged.transcripts)
+        ReadRecord(0, at, 0, each.conversation_id.encode(), each.value)
+        for at, each in enumerate(judged.transcripts)
     ]
 
 
@@ -376,7 +446,9 @@ def test_transcripts_and_questions_are_there_once(judged: Undisturbed) -> None:
 
 def test_a_question_names_its_call(judged: Undisturbed) -> None:
     transcripts, (first, *others) = transcripts_of(judged), questions_of(judged)
-    findings = beside_compared(Beside.of(judged), transcripts, [first._replace(key=b"another"), *others])
+    findings = beside_compared(
+        Beside.of(judged), transcripts, [first._replace(key=b"another"), *others]
+    )
     assert zeros(findings) == (0, 0, 1)
 
 

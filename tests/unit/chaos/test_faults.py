@@ -42,7 +42,9 @@ def test_a_short_run_has_every_fault_and_a_long_one_has_them_in_proportion() -> 
     times = [at for at, _ in short]
     assert times == sorted(times)
     assert 60 < len(times) < 160
-    long = Counter(fault for _, fault in planned(5, seconds=100_000, mean_spacing_seconds=10, pack=ON_SEVERAL))
+    long = Counter(
+        fault for _, fault in planned(5, seconds=100_000, mean_spacing_seconds=10, pack=ON_SEVERAL)
+    )
     assert long[Fault.KILL] > 2 * long[Fault.BROKER_KILLED] > 0
     assert {long[fault] for fault in ONCE} == {1}
 
@@ -68,7 +70,11 @@ def test_poison_has_every_kind_and_what_is_to_be_refused_is_refused() -> None:
 
 
 def test_a_batch_made_by_hand_is_what_a_client_reads() -> None:
-    records = [RawRecord(b"k", b"v", [(b"h", b"x")]), RawRecord(None, None), RawRecord(b"", b"w" * 300)]
+    records = [
+        RawRecord(b"k", b"v", [(b"h", b"x")]),
+        RawRecord(None, None),
+        RawRecord(b"", b"w" * 300),
+    ]
     for is_compressed in (False, True):
         read = MemoryRecords(batch(records, is_compressed=is_compressed)).next_batch()
         assert read.validate_crc()
@@ -83,7 +89,9 @@ def test_a_heavy_call_is_inside_every_limit() -> None:
     limits = Limits()
     events = list(heavy_call(NOW_MS))
     for offset, (source, value) in enumerate(events):
-        arrival = admit(InputSource(source), InputRecord("topic", 0, offset, NOW_MS, b"heavy", value), limits)
+        arrival = admit(
+            InputSource(source), InputRecord("topic", 0, offset, NOW_MS, b"heavy", value), limits
+        )
         assert isinstance(arrival, Arrival), arrival
     kept_bytes = sum(len(value) for _, value in events)
     assert limits.max_kept_bytes_per_call / 2 < kept_bytes < limits.max_kept_bytes_per_call
@@ -93,7 +101,9 @@ def test_a_heavy_call_is_inside_every_limit() -> None:
 def test_what_is_deleted_is_kept_with_each_life_of_its_topic(tmp_path: Path) -> None:
     kept = DeletedRecords(tmp_path / "deleted")
     records = [
-        ReadRecord(3, n, NOW_MS + n, b"call-%d" % n, b"\xff" if n else None, (("h", b"\x00"),) * (n % 2))
+        ReadRecord(
+            3, n, NOW_MS + n, b"call-%d" % n, b"\xff" if n else None, (("h", b"\x00"),) * (n % 2)
+        )
         for n in range(6)
     ]
     kept.keep("audit.events", 3, records[:2])

@@ -1,4 +1,6 @@
-"""The load goes on when partitions are added at any moment: nothing is lost, and no call goes where no broker takes it."""
+"""The load goes on when partitions are added at any moment: nothing is lost, and no call goes where
+no broker takes it.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -46,16 +48,23 @@ class Broker:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         partitions = dict.fromkeys(range(self.known))
         names = ("pipecat.events", "elevenlabs.events", "audit.events", "judge.verdicts", "scores")
-        return SimpleNamespace(topics={name: SimpleNamespace(partitions=partitions) for name in names})
+        return SimpleNamespace(
+            topics={name: SimpleNamespace(partitions=partitions) for name in names}
+        )
 
-    def produce(self, topic: str, value: bytes, key: bytes, partition: int, *, on_delivery: Any) -> None:
+    def produce(
+        self, topic: str, value: bytes, key: bytes, partition: int, *, on_delivery: Any
+    ) -> None:
         if partition >= self.known:
             self.known += 1  # it asks meanwhile
             raise KafkaException(UNKNOWN)
         if self.forgets:
             self.forgets -= 1
             message = SimpleNamespace(
-                topic=lambda: topic, value=lambda: value, key=lambda: key, partition=lambda: partition
+                topic=lambda: topic,
+                value=lambda: value,
+                key=lambda: key,
+                partition=lambda: partition,
             )
             self._unsent.append(lambda: on_delivery(UNKNOWN, message))
             return
@@ -99,10 +108,17 @@ def load(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 
 def partitions_in_use(load: Load) -> set[int]:
-    return {line.partitions[source] for line in load._lines if line.call is not None for source in SOURCES}
+    return {
+        line.partitions[source]
+        for line in load._lines
+        if line.call is not None
+        for source in SOURCES
+    }
 
 
-def test_calls_go_on_where_they_are_until_the_client_knows_the_new_partitions(load: Load, broker: Broker) -> None:
+def test_calls_go_on_where_they_are_until_the_client_knows_the_new_partitions(
+    load: Load, broker: Broker
+) -> None:
     for source in SOURCES:
         load.use_partitions(source, MANY)
     broker.is_away = True
@@ -115,12 +131,18 @@ def test_calls_go_on_where_they_are_until_the_client_knows_the_new_partitions(lo
     assert max(partitions_in_use(load)) >= FEW
     for line in load._lines:
         if line.call is not None:
-            assert all(line.partitions[source] == partition_of(source, line.name, MANY) for source in SOURCES)
+            assert all(
+                line.partitions[source] == partition_of(source, line.name, MANY)
+                for source in SOURCES
+            )
             assert line.partitions["scores"] < FEW, "outputs have as many as before"
 
 
 def test_one_input_has_another_hash() -> None:
-    places = [[partition_of(source, b"call-%d" % n, MANY) for n in range(50)] for source in ("pipecat", "audit")]
+    places = [
+        [partition_of(source, b"call-%d" % n, MANY) for n in range(50)]
+        for source in ("pipecat", "audit")
+    ]
     assert places[0] != places[1]
 
 
@@ -155,7 +177,9 @@ def test_an_input_that_paused_has_a_new_client(load: Load, broker: Broker) -> No
     assert broker.clients == before + 1, "its topic may be another one now"
 
 
-def test_an_input_of_which_something_is_on_its_way_keeps_its_client(load: Load, broker: Broker) -> None:
+def test_an_input_of_which_something_is_on_its_way_keeps_its_client(
+    load: Load, broker: Broker
+) -> None:
     broker.unacknowledged = 1
     load.pause("audit")
     load.step()
@@ -181,7 +205,9 @@ def test_a_record_for_a_partition_that_the_client_does_not_know_is_sent_when_it_
     assert broker.sent[-1] == ("audit.events", b"late", MANY - 1)
 
 
-def test_a_record_that_was_taken_and_then_refused_for_that_is_sent_again(load: Load, broker: Broker) -> None:
+def test_a_record_that_was_taken_and_then_refused_for_that_is_sent_again(
+    load: Load, broker: Broker
+) -> None:
     broker.forgets = 1
     load._send("audit", b"{}", b"late", 1)
     assert ("audit.events", b"late", 1) not in broker.sent

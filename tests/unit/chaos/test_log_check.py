@@ -1,4 +1,6 @@
-"""The checker of the log finds a record that is missing, doubled, overtaken, elsewhere or never sent, and time that is told too early."""
+"""The checker of the log finds a record that is missing, doubled, overtaken, elsewhere or never
+sent, and time that is told too early.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,7 +57,9 @@ def found(
     return input_compared(AUDIT, lives, read.entries[AUDIT, 0], LIMITS, partitions, deletions)
 
 
-def log_of(records: Sequence[InputRecord], first: int = 0, generation: int = 0, term: int = 1) -> list[ReadRecord]:
+def log_of(
+    records: Sequence[InputRecord], first: int = 0, generation: int = 0, term: int = 1
+) -> list[ReadRecord]:
     return [event(first + n, AUDIT, record, term, generation) for n, record in enumerate(records)]
 
 
@@ -63,7 +67,9 @@ def test_a_log_that_has_each_record_once_in_order_is_clean(sent: list[InputRecor
     whole = found(log_of(sent), sent)
     assert (zeros(whole.findings), whole.admitted, whole.refused) == ((0, 0, 0), len(sent), set())
     again = [*log_of(sent[:9]), *log_of(sent[4:], first=9, term=2)]
-    assert found(again, sent).findings.is_clean, "a successor appends again what is in the log, and readers drop it"
+    assert found(again, sent).findings.is_clean, (
+        "a successor appends again what is in the log, and readers drop it"
+    )
 
 
 def test_what_is_dropped_overtaken_or_void_is_missing(sent: list[InputRecord]) -> None:
@@ -72,7 +78,11 @@ def test_what_is_dropped_overtaken_or_void_is_missing(sent: list[InputRecord]) -
     assert zeros(found([*whole[:5], whole[6], whole[5], *whole[7:]], sent).findings) == (1, 0, 0), (
         "it counts as a repeat"
     )
-    void = [*log_of(sent[:1], term=2), *log_of(sent[1:3], first=1), *log_of(sent[3:], first=3, term=2)]
+    void = [
+        *log_of(sent[:1], term=2),
+        *log_of(sent[1:3], first=1),
+        *log_of(sent[3:], first=3, term=2),
+    ]
     assert zeros(found(void, sent).findings) == (2, 0, 0)
 
 
@@ -86,11 +96,16 @@ def test_what_is_elsewhere_doubled_changed_or_of_nobody_is_found(sent: list[Inpu
     list(twice.read(log_of(sent), 0))
     list(other.read(log_of(sent[3:4]), 0))
     twice.add(other)
-    assert zeros(input_compared(AUDIT, [sent], twice.entries[AUDIT, 0], LIMITS, ALONE).findings)[1] == 1
+    assert (
+        zeros(input_compared(AUDIT, [sent], twice.entries[AUDIT, 0], LIMITS, ALONE).findings)[1]
+        == 1
+    )
     changed = [*sent[:5], replace(sent[5], value=b"{}"), *sent[6:]]
     assert zeros(found(log_of(changed), sent).findings) == (1, 0, 1)
     moved = [*sent[:5], replace(sent[5], timestamp=sent[5].timestamp + 1), *sent[6:]]
-    assert zeros(found(log_of(moved), sent).findings) == (1, 0, 1), "the time at the origin is part of it"
+    assert zeros(found(log_of(moved), sent).findings) == (1, 0, 1), (
+        "the time at the origin is part of it"
+    )
 
 
 def test_an_input_that_was_made_anew_has_its_records_of_each_life(sent: list[InputRecord]) -> None:
@@ -98,7 +113,9 @@ def test_an_input_that_was_made_anew_has_its_records_of_each_life(sent: list[Inp
     log = [*log_of(first), *log_of(second, first=9, generation=1)]
     assert found(log, first, second).findings.is_clean
     unnoticed = [*log_of(first), *log_of(second, first=9)]
-    assert zeros(found(unnoticed, first, second).findings) == (5, 0, 0), "as of the old generation they are repeats"
+    assert zeros(found(unnoticed, first, second).findings) == (5, 0, 0), (
+        "as of the old generation they are repeats"
+    )
     too_often = [*log_of(first), *log_of(first, first=9, generation=1)]
     assert zeros(found(too_often, first).findings) == (0, 9, 0)
     backwards = [*log_of(second), *log_of(first, first=9, generation=1)]
@@ -128,7 +145,11 @@ def test_time_above_a_record_that_comes_later_is_wrong_unless_it_was_hidden() ->
     list(log.read(records, 0))
     assert log.early == []
     (first, second), at_ms = inputs[AUDIT][:2], inputs[AUDIT][1].timestamp
-    late = [event(0, AUDIT, first), tick(1, at_ms + 7, {(AUDIT, 0): Next(0, 1)}), event(2, AUDIT, second)]
+    late = [
+        event(0, AUDIT, first),
+        tick(1, at_ms + 7, {(AUDIT, 0): Next(0, 1)}),
+        event(2, AUDIT, second),
+    ]
     list(log.read(late, 0))
     (early,) = log.early
     assert (early.offset, early.time_ms, early.known_ms) == (1, at_ms, at_ms + 7)
@@ -138,7 +159,11 @@ def test_time_above_a_record_that_comes_later_is_wrong_unless_it_was_hidden() ->
 
     assert zeros(times_compared(log.early, topic_of, [])) == (0, 0, 1)
     assert times_compared(log.early, topic_of, [Excuse("x.audit", at_ms, at_ms)]).is_clean
-    assert zeros(times_compared(log.early, topic_of, [Excuse("x.pipecat", at_ms, at_ms)])) == (0, 0, 1)
+    assert zeros(times_compared(log.early, topic_of, [Excuse("x.pipecat", at_ms, at_ms)])) == (
+        0,
+        0,
+        1,
+    )
     assert times_compared([early._replace(left_out=("x.audit[0]",))], topic_of, []).is_clean
 
 
@@ -154,13 +179,21 @@ def test_silences_have_as_many_dead_airs_as_the_inputs_say() -> None:
             now_ms += wait_ms
     names = [silence_name(number) for number in range(4)]
     assert [each[0] for each in times.silences_ms().values()] == list(LENGTHS_MS)
-    assert [len(each) for each in times.silences_ms().values()] == [1, 1, 2, 2], "a tool's answer begins another one"
+    assert [len(each) for each in times.silences_ms().values()] == [1, 1, 2, 2], (
+        "a tool's answer begins another one"
+    )
     scores = [dead_air(name, 0) for name in (names[1], names[3], "call-1")]
-    assert silences_compared(times, dead_airs_in([*scores, scores[0]]), 3_000, lambda _: False).is_clean
+    assert silences_compared(
+        times, dead_airs_in([*scores, scores[0]]), 3_000, lambda _: False
+    ).is_clean
     twice = dead_airs_in([*scores, dead_air(names[1], 1)])
     assert zeros(silences_compared(times, twice, 3_000, lambda _: False)) == (0, 0, 1)
     assert zeros(silences_compared(times, {}, 3_000, lambda _: False)) == (2, 0, 0)
-    assert zeros(silences_compared(times, dict.fromkeys(names, 1), 3_000, lambda _: False)) == (0, 0, 2)
+    assert zeros(silences_compared(times, dict.fromkeys(names, 1), 3_000, lambda _: False)) == (
+        0,
+        0,
+        2,
+    )
     assert silences_compared(times, {}, 3_000, lambda _: True).is_clean
     times.lost.add(names[1])
     assert zeros(silences_compared(times, {}, 3_000, lambda _: False)) == (1, 0, 0)
@@ -168,7 +201,9 @@ def test_silences_have_as_many_dead_airs_as_the_inputs_say() -> None:
 
 def dead_air(name: str, number: int) -> bytes:
     """The row of a turn with this silence."""
-    return encode(TurnRow(conversation_id=name, turn=1, dead_air=(rows.Silence(number, 0, 3_000, 3_000),)))
+    return encode(
+        TurnRow(conversation_id=name, turn=1, dead_air=(rows.Silence(number, 0, 3_000, 3_000),))
+    )
 
 
 def test_a_log_that_somebody_else_wrote_into_is_named(sent: list[InputRecord]) -> None:

@@ -1,4 +1,6 @@
-"""Calls with a silence of a known length: the engine finds as many dead airs in them as their broker times alone say."""
+"""Calls with a silence of a known length: the engine finds as many dead airs in them as their
+broker times alone say.
+"""
 
 import pytest
 
@@ -36,7 +38,11 @@ def test_a_silence_has_as_many_dead_airs_as_its_times_say(number: int, late_ms: 
         now_ms, offset = now_ms + wait_ms, offset + 1
         effects += evaluator.advance(now_ms - 1)
     effects += evaluator.advance(now_ms + 3_600_000)
-    turns = [each.row for each in effects if isinstance(each, PublishRow) and isinstance(each.row, TurnRow)]
+    turns = [
+        each.row
+        for each in effects
+        if isinstance(each, PublishRow) and isinstance(each.row, TurnRow)
+    ]
     news = [name for row in turns for name in row.news]
     is_long = LENGTHS_MS[number] == LONG_MS
     assert sum(name.startswith("dead_air.") for name in news) == is_long

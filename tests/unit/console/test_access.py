@@ -1,4 +1,6 @@
-"""Who may read: by token, cookie, a proxy's header, or on this machine alone; everybody else is refused."""
+"""Who may read: by token, cookie, a proxy's header, or on this machine alone; everybody else is
+refused.
+"""
 
 from collections.abc import Mapping
 
@@ -22,8 +24,12 @@ def access(now_s: float = NOW_S, **settings: object) -> Access:
 
 
 def asked(headers: Mapping[str, str] | None = None) -> Request:
-    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
-    return Request({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": raw})
+    raw = [
+        (name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()
+    ]
+    return Request(
+        {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": raw}
+    )
 
 
 def cookie_of(door: Access) -> str:
@@ -56,7 +62,12 @@ def test_the_form_gives_a_cookie_that_scripts_and_other_sites_cannot_use() -> No
     assert "secure" not in flags, "a browser would not send it back without https"
     assert TOKEN not in answer.headers["set-cookie"]
     assert door.user_of(with_cookie(cookie_of(door))) == "token"
-    for wrong in ("", "no", TOKEN + " ", "\udcff".encode("utf-8", "surrogatepass").decode("latin-1")):
+    for wrong in (
+        "",
+        "no",
+        TOKEN + " ",
+        "\udcff".encode("utf-8", "surrogatepass").decode("latin-1"),
+    ):
         assert door.let_in(wrong, "./", is_https=False) is None
 
 
@@ -73,9 +84,18 @@ def test_a_forged_cookie_opens_nothing() -> None:
     until, _, signature = cookie_of(door).partition(".")
     later = str(int(until) + 1)
     forged = [
-        f"{later}.{signature}", f"0{until}.{signature}", f"{until}.{signature[:-1]}", f"{until}.{signature}0", f"{until}.", until,
-        f".{signature}", f"-{until}.{signature}", f"{until}.{signature.upper()}", "9" * 4_000 + f".{signature}", f"{until}.\xe9",
-    ]  # fmt: skip
+        f"{later}.{signature}",
+        f"0{until}.{signature}",
+        f"{until}.{signature[:-1]}",
+        f"{until}.{signature}0",
+        f"{until}.",
+        until,
+        f".{signature}",
+        f"-{until}.{signature}",
+        f"{until}.{signature.upper()}",
+        "9" * 4_000 + f".{signature}",
+        f"{until}.\xe9",
+    ]
     assert signature.upper() != signature
     assert [each for each in forged if door.user_of(with_cookie(each)) is not None] == []
 
@@ -92,7 +112,8 @@ def test_a_token_that_could_be_guessed_is_refused() -> None:
 
 
 def test_a_proxy_names_the_person() -> None:
-    door = access(user_header="X-Forwarded-User", host="0.0.0.0")  # noqa: S104  # nothing is listened on
+    # nothing is listened on
+    door = access(user_header="X-Forwarded-User", host="0.0.0.0")  # noqa: S104
     assert door.user_of(asked({"x-forwarded-user": "ada"})) == "ada"
     assert door.user_of(asked({"x-forwarded-user": "a" * 9_000})) == "a" * 200
     assert door.user_of(asked({"x-forwarded-user": ""})) is None
@@ -110,7 +131,8 @@ def test_on_this_machine_everybody_reads() -> None:
     assert access().user_of(asked()) == "anybody"
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "console.example.com"])  # noqa: S104  # nothing is listened on
+# nothing is listened on
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "console.example.com"])  # noqa: S104
 def test_an_open_address_is_refused_unless_somebody_wants_it(host: str) -> None:
     with pytest.raises(SetupError, match=r"console\.token"):
         access(host=host)

@@ -1,4 +1,6 @@
-"""The agents of the page of running calls: each version by itself, the worst first, with figures that are bounded."""
+"""The agents of the page of running calls: each version by itself, the worst first, with figures
+that are bounded.
+"""
 
 import pytest
 
@@ -25,7 +27,12 @@ def failing(name: str, labels: Labels = V2, **more: object) -> CallRow:
 def given_up(name: str, labels: Labels = V2, at_ms: int = AT_MS) -> CallRow:
     """A call whose caller has waited in vain and hung up."""
     return call_row(
-        name, labels=labels, state="closed", known_ms=at_ms, unanswered=3, waiting=Waiting(3, at_ms - 9_000, 2)
+        name,
+        labels=labels,
+        state="closed",
+        known_ms=at_ms,
+        unanswered=3,
+        waiting=Waiting(3, at_ms - 9_000, 2),
     )
 
 
@@ -36,7 +43,12 @@ def test_versions_of_an_agent_are_apart_and_the_bad_one_is_first() -> None:
         fleet.take(call_row(f"b{number}", labels=V2) if number > 1 else failing(f"b{number}"))
     bad, well = agents_at(fleet)
     assert (bad.agent, bad.version, bad.calls_running, bad.calls_in_trouble) == ("desk", "2", 5, 2)
-    assert (well.version, well.calls_running, well.calls_in_trouble, well.bad_since_ms) == ("1", 5, 0, None)
+    assert (well.version, well.calls_running, well.calls_in_trouble, well.bad_since_ms) == (
+        "1",
+        5,
+        0,
+        None,
+    )
     assert (bad.bad_since_ms, bad.calls_affected) == (AT_MS, 2)
 
 
@@ -47,7 +59,9 @@ def test_waits_and_unanswered_turns_count_in_their_minute_and_for_a_quarter_of_a
         known_ms = AT_MS - ago * MINUTE_MS
         fleet.take(turn_row(1, labels=V1, wait_ms=wait_ms, known_ms=known_ms, news=("wait",)))
     fleet.take(turn_row(2, labels=V1, wait_ms=5_000.0, news=("wait_revised",)))
-    fleet.take(turn_row(3, labels=V1, wait_ms=Unscored(UnscoredReason.NO_TURN_JUDGED), news=("wait",)))
+    fleet.take(
+        turn_row(3, labels=V1, wait_ms=Unscored(UnscoredReason.NO_TURN_JUDGED), news=("wait",))
+    )
     for unanswered, revision in ((1, 2), (3, 3), (2, 1)):
         fleet.take(call_row("c", labels=V1, unanswered=unanswered, revision=revision))
     (found,) = agents_at(fleet)
@@ -55,7 +69,12 @@ def test_waits_and_unanswered_turns_count_in_their_minute_and_for_a_quarter_of_a
     assert (found.wait_p50_ms, found.wait_p95_ms) == (300.0, 900.0)
     assert found.waits_p95_ms == (*[None] * (MINUTES - 3), 900.0, None, 300.0)
     (later,) = agents_at(fleet, AT_MS + MINUTES * MINUTE_MS)
-    assert (later.turns_answered, later.turns_unanswered, later.wait_p95_ms, later.unanswered_share) == (
+    assert (
+        later.turns_answered,
+        later.turns_unanswered,
+        later.wait_p95_ms,
+        later.unanswered_share,
+    ) == (
         0,
         0,
         None,
@@ -73,11 +92,17 @@ def test_the_time_of_trouble_ends_when_few_calls_have_any_and_is_told_for_a_whil
     for number in range(20):  # two of 22 are fewer than one in ten
         fleet.take(call_row(f"well-{number}", labels=V2))
     (found,) = agents_at(fleet, AT_MS + 6_000)
-    assert (found.calls_in_trouble, found.bad_since_ms, found.bad_until_ms) == (2, AT_MS, AT_MS + 6_000)
+    assert (found.calls_in_trouble, found.bad_since_ms, found.bad_until_ms) == (
+        2,
+        AT_MS,
+        AT_MS + 6_000,
+    )
     assert (found.is_bad, found.calls_affected) == (False, 2)
     fleet.take(failing("c"))
     (found,) = agents_at(fleet, AT_MS + 7_000)
-    assert (found.bad_since_ms, found.bad_until_ms, found.calls_affected) == (AT_MS, None, 3), "a short pause"
+    assert (found.bad_since_ms, found.bad_until_ms, found.calls_affected) == (AT_MS, None, 3), (
+        "a short pause"
+    )
     fleet.take(call_row("c", labels=V2, revision=1))
     agents_at(fleet, AT_MS + 8_000)
     fleet.take(failing("c", revision=2))
@@ -86,7 +111,9 @@ def test_the_time_of_trouble_ends_when_few_calls_have_any_and_is_told_for_a_whil
     fleet.take(call_row("c", labels=V2, revision=3))
     agents_at(fleet, AT_MS + 2 * PAUSE_MS)
     (found,) = agents_at(fleet, AT_MS + 2 * PAUSE_MS + WINDOW_MS + 1)
-    assert (found.bad_since_ms, found.bad_until_ms, found.calls_affected) == (None, None, 0), "forgotten"
+    assert (found.bad_since_ms, found.bad_until_ms, found.calls_affected) == (None, None, 0), (
+        "forgotten"
+    )
 
 
 def test_one_call_in_trouble_makes_no_agent_bad_that_has_several() -> None:
@@ -106,7 +133,12 @@ def test_a_mute_agent_stays_at_the_top_when_its_callers_have_given_up() -> None:
     fleet.take(given_up("a"))
     fleet.take(given_up("b"))
     (bad, _) = agents_at(fleet, AT_MS + 1_000)
-    assert (bad.version, bad.calls_running, bad.calls_ended_badly, bad.calls_affected) == ("2", 0, 2, 2)
+    assert (bad.version, bad.calls_running, bad.calls_ended_badly, bad.calls_affected) == (
+        "2",
+        0,
+        2,
+        2,
+    )
     assert (bad.unanswered_share, bad.bad_since_ms) == (1.0, AT_MS + 1_000)
     (later, *_) = (each for each in agents_at(fleet, AT_MS + 5 * MINUTE_MS) if each.version == "2")
     assert (later.calls_ended_badly, later.is_bad) == (2, False), "it is over, and still seen"

@@ -1,4 +1,6 @@
-"""The API's description has every route and every answer; alerts of others are read within bounds."""
+"""The API's description has every route and every answer; alerts of others are read
+within bounds.
+"""
 
 import json
 from typing import Any
@@ -30,7 +32,9 @@ def paths_of(site: ConsoleSite) -> set[str]:
 
 def test_the_description_has_every_route_of_the_api() -> None:
     instruments = Instruments(CollectorRegistry(), ["console"])
-    site = ConsoleSite(ConsoleSettings(), Fleet(), HeldCalls(), None, None, Redactor(), instruments, "1")
+    site = ConsoleSite(
+        ConsoleSettings(), Fleet(), HeldCalls(), None, None, Redactor(), instruments, "1"
+    )
     served = {path for path in paths_of(site) if path.startswith(api.PREFIX)}
     assert served - {f"{api.PREFIX}/openapi.json"} == set(api.openapi("1")["paths"])
 
@@ -73,16 +77,30 @@ def test_a_list_is_bounded_and_counts_the_rest() -> None:
 
 def test_alerts_are_ordered_by_severity_and_age() -> None:
     given = [
-        {"labels": {"alertname": "New", "severity": "critical"}, "startsAt": "2026-11-24T10:00:00Z"},
-        {"labels": {"alertname": "Info", "severity": "nonsense", "agent": "desk", "tenant": ""}, "startsAt": "2026-11-24T08:00:00Z"},
-        {"labels": {"alertname": "Old", "severity": "critical"}, "startsAt": "2026-11-24T09:00:00Z",
-         "annotations": {"summary": "s", "runbook": "Look.", "runbook_url": "https://x/Old.md"}},
-    ]  # fmt: skip
+        {
+            "labels": {"alertname": "New", "severity": "critical"},
+            "startsAt": "2026-11-24T10:00:00Z",
+        },
+        {
+            "labels": {"alertname": "Info", "severity": "nonsense", "agent": "desk", "tenant": ""},
+            "startsAt": "2026-11-24T08:00:00Z",
+        },
+        {
+            "labels": {"alertname": "Old", "severity": "critical"},
+            "startsAt": "2026-11-24T09:00:00Z",
+            "annotations": {"summary": "s", "runbook": "Look.", "runbook_url": "https://x/Old.md"},
+        },
+    ]
     firing = alerts_in(json.dumps(given).encode())
     assert [(each.name, each.severity, each.whose, each.summary) for each in firing] == [
-        ("Old", "critical", {}, "s"), ("New", "critical", {}, ""), ("Info", "info", {"agent": "desk"}, ""),
-    ]  # fmt: skip
-    assert [(each.what_to_do, each.runbook) for each in firing[:2]] == [("Look.", "https://x/Old.md"), ("", "")]
+        ("Old", "critical", {}, "s"),
+        ("New", "critical", {}, ""),
+        ("Info", "info", {"agent": "desk"}, ""),
+    ]
+    assert [(each.what_to_do, each.runbook) for each in firing[:2]] == [
+        ("Look.", "https://x/Old.md"),
+        ("", ""),
+    ]
 
 
 def test_a_runbook_is_a_page_and_no_script() -> None:
@@ -91,7 +109,12 @@ def test_a_runbook_is_a_page_and_no_script() -> None:
     assert alert.runbook == ""
 
 
-FAR = ("0001-01-01T00:00:00", "9999-12-31T23:59:59.999999", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00")
+FAR = (
+    "0001-01-01T00:00:00",
+    "9999-12-31T23:59:59.999999",
+    "0001-01-01T00:00:00+14:00",
+    "9999-12-31T23:59:59-14:00",
+)
 
 
 @pytest.mark.parametrize("at", ["", "soon", *FAR, "\u0661", "1" * 5_000])
@@ -103,11 +126,20 @@ def test_a_wrong_time_of_an_alert_is_no_error(at: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"{}", b"null", b"[1]", b'[{"labels":[]}]', b'[{"labels":{"a":1}}]', b"\xff", b"[" * 100_000, b'[{"startsAt":null}]',
-        b'[{"labels":{"alertname":"\\ud800"}}]', b"[" + b",".join([b"{}"] * 1_000_000) + b"]",
+        b"",
+        b"{}",
+        b"null",
+        b"[1]",
+        b'[{"labels":[]}]',
+        b'[{"labels":{"a":1}}]',
+        b"\xff",
+        b"[" * 100_000,
+        b'[{"startsAt":null}]',
+        b'[{"labels":{"alertname":"\\ud800"}}]',
+        b"[" + b",".join([b"{}"] * 1_000_000) + b"]",
     ],
     ids=range(11),
-)  # fmt: skip
+)
 def test_what_is_no_answer_about_alerts_is_refused(body: bytes) -> None:
     with pytest.raises(ValidationError):
         alerts_in(body)
@@ -118,12 +150,19 @@ def test_what_is_no_answer_about_alerts_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("duration", ["-1", "1e400", "NaN", '"x"', "1e99"])
 def test_a_wrong_duration_of_a_rule_is_refused(duration: str) -> None:
     with pytest.raises(ValidationError):
-        near_alerts_in(b'{"data":{"groups":[{"rules":[{"duration":%s,"alerts":[]}]}]}}' % duration.encode())
+        near_alerts_in(
+            b'{"data":{"groups":[{"rules":[{"duration":%s,"alerts":[]}]}]}}' % duration.encode()
+        )
 
 
 def test_a_rule_that_holds_for_a_while_is_about_to_fire() -> None:
     def alert(name: str, state: str) -> dict[str, Any]:
-        return {"labels": {"alertname": name}, "state": state, "activeAt": "2026-11-24T10:00:00Z", "value": "0.6"}
+        return {
+            "labels": {"alertname": name},
+            "state": state,
+            "activeAt": "2026-11-24T10:00:00Z",
+            "value": "0.6",
+        }
 
     rule = {
         "name": "a",

@@ -1,4 +1,6 @@
-"""Whatever is asked of the API, it answers as its description says, and never with an error of ours."""
+"""Whatever is asked of the API, it answers as its description says, and never with an error of
+ours.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,7 +21,17 @@ from tests.unit.console.test_site import Serving
 schemathesis = pytest.importorskip("schemathesis", reason=f"{MISSING}schemathesis (make setup)")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")
 
-CURSORS = ("0", "x.1", "x." + "9" * 15, ".", "1.-1", "\u00b2.\u00b2", "a" * 10_000, "1.1\x00", "%00")
+CURSORS = (
+    "0",
+    "x.1",
+    "x." + "9" * 15,
+    ".",
+    "1.-1",
+    "\u00b2.\u00b2",
+    "a" * 10_000,
+    "1.1\x00",
+    "%00",
+)
 LONG = "x" * 10_000
 
 
@@ -39,17 +51,26 @@ def address() -> Iterator[str]:
     loop.close()
 
 
-PATHS = {path: methods["get"] for path, methods in api.openapi("1")["paths"].items() if not path.endswith("/stream")}
+PATHS = {
+    path: methods["get"]
+    for path, methods in api.openapi("1")["paths"].items()
+    if not path.endswith("/stream")
+}
 """A stream has no end."""
 RIGHT, WRONG = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 ASKED = [
-    (path, mode) for path, method in PATHS.items() for mode in (RIGHT, WRONG) if mode is RIGHT or method["parameters"]
+    (path, mode)
+    for path, method in PATHS.items()
+    for mode in (RIGHT, WRONG)
+    if mode is RIGHT or method["parameters"]
 ]
 
 
 @pytest.mark.parametrize(("path", "mode"), ASKED)
 def test_each_answer_is_as_described(address: str, path: str, mode: Any) -> None:
-    """To questions as the description allows them, of a call that is there and of others; and to questions that it does not allow."""
+    """To questions as the description allows them, of a call that is there and of others; and to
+    questions that it does not allow.
+    """
     operation = schemathesis.openapi.from_url(f"{address}{api.PREFIX}/openapi.json")[path]["GET"]
 
     @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
@@ -60,7 +81,8 @@ def test_each_answer_is_as_described(address: str, path: str, mode: Any) -> None
         answer = case.call()
         # It does not know that 414 refuses a question.
         case.validate_response(
-            answer, excluded_checks=[checks.negative_data_rejection] if answer.status_code == 414 else []
+            answer,
+            excluded_checks=[checks.negative_data_rejection] if answer.status_code == 414 else [],
         )
 
     ask()

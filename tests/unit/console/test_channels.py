@@ -1,4 +1,6 @@
-"""A reader of a channel has the newest state, whichever version it comes from, and is sent only what it lacks."""
+"""A reader of a channel has the newest state, whichever version it comes from, and is sent only
+what it lacks.
+"""
 
 import asyncio
 import json
@@ -18,19 +20,25 @@ BOXES = ("head", "calls")
 def states(draw: st.DrawFn) -> Boxes:
     """A page with two boxes; a part is always in the same one, and its markup is one of three."""
     return {
-        box: {f"{box}-{name}": draw(st.sampled_from("xyz")) for name in draw(st.permutations("abcd"))[: draw(st.integers(0, 4))]}
+        box: {
+            f"{box}-{name}": draw(st.sampled_from("xyz"))
+            for name in draw(st.permutations("abcd"))[: draw(st.integers(0, 4))]
+        }
         for box in BOXES
-    }  # fmt: skip
+    }
 
 
 def applied(page: Boxes, news: Mapping[str, Any]) -> Boxes:
     """The page after a message, as `take` of console.js does it."""
     there = {part: markup for parts in page.values() for part, markup in parts.items()}
     morphed = {
-        box: {part: news["parts"].get(part, markup) for part, markup in parts.items()} for box, parts in page.items()
+        box: {part: news["parts"].get(part, markup) for part, markup in parts.items()}
+        for box, parts in page.items()
     }
     for box, ids in news["order"].items():
-        known = morphed.get(box, {}) | {part: markup for part, markup in news["parts"].items() if part not in there}
+        known = morphed.get(box, {}) | {
+            part: markup for part, markup in news["parts"].items() if part not in there
+        }
         morphed[box] = {part: known[part] for part in ids}
     return morphed
 
@@ -48,7 +56,9 @@ def in_order(page: Boxes) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 @given(st.lists(states(), min_size=1, max_size=8), st.data())
-def test_the_newest_state_is_reached_from_every_version(updates: list[Boxes], data: st.DataObject) -> None:
+def test_the_newest_state_is_reached_from_every_version(
+    updates: list[Boxes], data: st.DataObject
+) -> None:
     channel = Channel("c")
     seen: dict[int, Boxes] = {}
     for state in updates:

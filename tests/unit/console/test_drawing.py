@@ -30,7 +30,9 @@ from schemas.scores.latency_stages import Stage, StageSource
 USER, ASSISTANT = Speaker.USER, Speaker.ASSISTANT
 
 
-@pytest.mark.parametrize("module", [drawing, rendering, report_stages], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [drawing, rendering, report_stages], ids=lambda module: module.__name__
+)
 def test_the_examples_hold(module: types.ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0
@@ -47,7 +49,11 @@ def test_the_examples_hold(module: types.ModuleType) -> None:
         ("voice_to_voice_latency_ms", -21_287.848, "\u221221.3 s"),
         ("talk_seconds", 12.5, "12.5 s"),
         ("any", Unscored(UnscoredReason.NO_USER_SPEECH), "Unscored: no user speech"),
-        ("any", NotApplicable("no reference transcript"), "Not applicable: no reference transcript"),
+        (
+            "any",
+            NotApplicable("no reference transcript"),
+            "Not applicable: no reference transcript",
+        ),
     ],
 )
 def test_a_value_is_never_a_number_when_there_is_none(name: str, value: Value, text: str) -> None:
@@ -121,9 +127,16 @@ def test_a_short_thing_can_be_seen() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0.1, 50))).map(sorted), st.floats(0, 20))
 def test_letterings_do_not_touch(letterings: list[tuple[float, float]], most_shift: float) -> None:
     shifts = spaced(letterings, most_shift)
-    kept = [(at + shift, width) for (at, width), shift in zip(letterings, shifts, strict=True) if shift is not None]
+    kept = [
+        (at + shift, width)
+        for (at, width), shift in zip(letterings, shifts, strict=True)
+        if shift is not None
+    ]
     assert kept[:1] == letterings[:1]
-    assert all(place + width <= next_place * (1 + 1e-9) for (place, width), (next_place, _) in pairwise(kept))
+    assert all(
+        place + width <= next_place * (1 + 1e-9)
+        for (place, width), (next_place, _) in pairwise(kept)
+    )
     assert all(0 <= shift <= most_shift for shift in shifts if shift is not None)
 
 
@@ -145,10 +158,13 @@ def test_both_speak() -> None:
 _stretches = st.lists(
     st.builds(
         lambda speaker, turn, start, length: Stretch(speaker, turn, start, start + length),
-        st.sampled_from(Speaker), st.integers(0, 5), st.integers(0, 300), st.integers(0, 60),
+        st.sampled_from(Speaker),
+        st.integers(0, 5),
+        st.integers(0, 300),
+        st.integers(0, 60),
     ),
     max_size=12,
-)  # fmt: skip
+)
 
 
 @given(_stretches)
@@ -156,7 +172,9 @@ def test_every_moment_is_told_once(stretches: list[Stretch]) -> None:
     both = overlaps(stretches, 1)
 
     def speaks(speaker: Speaker, moment: float) -> bool:
-        return any(each.speaker is speaker and each.start_ms < moment < each.end_ms for each in stretches)
+        return any(
+            each.speaker is speaker and each.start_ms < moment < each.end_ms for each in stretches
+        )
 
     for tick in range(400):
         moment = tick + 0.5
@@ -169,7 +187,10 @@ def test_every_moment_is_told_once(stretches: list[Stretch]) -> None:
 
 
 def _stages(**lengths_ms: float) -> list[StageLatency]:
-    return [StageLatency(Stage(name), length_ms, StageSource.PIPECAT) for name, length_ms in lengths_ms.items()]
+    return [
+        StageLatency(Stage(name), length_ms, StageSource.PIPECAT)
+        for name, length_ms in lengths_ms.items()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +198,13 @@ def _stages(**lengths_ms: float) -> list[StageLatency]:
     [
         (_stages(voice_to_voice=900), 900, []),
         (
-            _stages(stt_trailing=100, endpointing=300, llm_first_token=200, llm_first_sentence=250, tts_first_byte=100),
+            _stages(
+                stt_trailing=100,
+                endpointing=300,
+                llm_first_token=200,
+                llm_first_sentence=250,
+                tts_first_byte=100,
+            ),
             900,
             [
                 ("endpointing", 0, 300),
@@ -198,7 +225,8 @@ def _stages(**lengths_ms: float) -> list[StageLatency]:
             710,
             [("endpointing wait", 0, 200), ("llm inference", 200, 500), ("pipeline", 700, 10)],
         ),
-        # If a whole answer fits, speech waited for it; otherwise speech began before the answer was whole.
+        # If a whole answer fits, speech waited for it; otherwise speech began before the answer was
+        # whole.
         (
             _stages(llm_last_sentence=700, tool_run=200, tts_first_byte=50),
             960,
@@ -209,7 +237,11 @@ def _stages(**lengths_ms: float) -> list[StageLatency]:
                 ("not measured", 950, 10),
             ],
         ),
-        (_stages(llm_last_sentence=700, tool_run=200), 800, [("tool run", 0, 200), ("not measured", 200, 600)]),
+        (
+            _stages(llm_last_sentence=700, tool_run=200),
+            800,
+            [("tool run", 0, 200), ("not measured", 200, 600)],
+        ),
         (_stages(tool_run=0, tts_first_byte=100), None, [("voice, first sound", 0, 100)]),
     ],
 )
@@ -224,7 +256,11 @@ def test_stages_are_put_one_after_the_other(
 def test_a_stage_is_drawn_or_named_as_one_that_is_not(stage: Stage) -> None:
     alone = StageLatency(stage, 100, StageSource.AUDIT)
     drawn = [part for part in report_stages.stacked([alone], 100) if part.family != "rest"]
-    contains_others_or_is_a_part = stage in (Stage.TURN_ANALYZER, Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH)
+    contains_others_or_is_a_part = stage in (
+        Stage.TURN_ANALYZER,
+        Stage.VOICE_TO_VOICE,
+        Stage.FIRST_SPEECH,
+    )
     assert bool(drawn) is not contains_others_or_is_a_part
 
 
@@ -234,4 +270,6 @@ def test_a_bar_has_no_gap_and_no_overlap(lengths_ms: dict[Stage, float], wait_ms
     parts = report_stages.stacked(stages, wait_ms)
     assert all(part.family in report_stages.FAMILIES and part.length_ms > 0 for part in parts)
     assert [part.start_ms for part in parts[:1]] in ([], [0])
-    assert all(later.start_ms == pytest.approx(earlier.end_ms) for earlier, later in pairwise(parts))
+    assert all(
+        later.start_ms == pytest.approx(earlier.end_ms) for earlier, later in pairwise(parts)
+    )

@@ -1,4 +1,6 @@
-"""The figures of a call say whether they are good by the objectives, and what stands out names every fault."""
+"""The figures of a call say whether they are good by the objectives, and what stands out names
+every fault.
+"""
 
 from typing import Any
 
@@ -6,7 +8,15 @@ import pytest
 from msgspec import structs
 
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.view import Tile, Verdict, standouts, summary, tiles, turn_to_look_at, verdict
+from consumers.console.page.view import (
+    Tile,
+    Verdict,
+    standouts,
+    summary,
+    tiles,
+    turn_to_look_at,
+    verdict,
+)
 from schemas.closed_sets import Anchor, Speaker, ToolOutcome, UnscoredReason
 from schemas.rows import (
     Answer,
@@ -35,8 +45,12 @@ SILENCE = Silence(1, AT_MS + 2_000, AT_MS + 5_000, 3_000)
 UNKNOWN = Unscored(UnscoredReason.NO_USER_SPEECH)
 
 
-def tile(name: str, call: CallRow | None = None, *turns: TurnRow, goals: GoalsRow | None = None) -> Tile:
-    (found,) = [each for each in tiles(reported_rows(call, *turns, goals=goals)) if each.name == name]
+def tile(
+    name: str, call: CallRow | None = None, *turns: TurnRow, goals: GoalsRow | None = None
+) -> Tile:
+    (found,) = [
+        each for each in tiles(reported_rows(call, *turns, goals=goals)) if each.name == name
+    ]
     return found
 
 
@@ -53,7 +67,9 @@ def waited(turn: int, wait_ms: float, anchor: Anchor = Anchor.AUDIO) -> TurnRow:
         (3_501.0, (BAD, "over 3.50 s")),
     ],
 )
-def test_a_wait_is_judged_by_the_objective_and_by_what_is_usual(wait_ms: float, judged: tuple[Verdict, str]) -> None:
+def test_a_wait_is_judged_by_the_objective_and_by_what_is_usual(
+    wait_ms: float, judged: tuple[Verdict, str]
+) -> None:
     call = call_row(p50_ms=wait_ms, longest_wait_ms=wait_ms)
     for name in ("Median wait", "Longest wait"):
         assert tile(name, call, waited(1, wait_ms)).judged == judged
@@ -72,7 +88,10 @@ def test_an_unknown_figure_is_not_judged() -> None:
 def test_a_median_says_how_its_waits_are_known_and_how_many_can_still_change() -> None:
     settled = turn_row(2, wait_ms=900.0, anchor=Anchor.AUDIO, status="settled")
     median = tile("Median wait", call_row(p50_ms=900.0), waited(1, 900.0, Anchor.VAD), settled)
-    assert ("End of the caller's speech", "by voice detector (1 turn), heard on the line (1 turn)") in median.why
+    assert (
+        "End of the caller's speech",
+        "by voice detector (1 turn), heard on the line (1 turn)",
+    ) in median.why
     assert ("Status", "1 provisional, 1 settled") in median.why
 
 
@@ -89,7 +108,9 @@ def test_the_longest_wait_says_its_anchor_and_its_status() -> None:
 
 def test_interruptions_are_judged_by_who_did_it_and_how_often() -> None:
     def by(user: int, assistant: int) -> Tile:
-        return tile("Interruptions", call_row(user_interruptions=user, assistant_interruptions=assistant))
+        return tile(
+            "Interruptions", call_row(user_interruptions=user, assistant_interruptions=assistant)
+        )
 
     assert by(0, 0).judged == (GOOD, "none")
     assert by(4, 0).judged is None
@@ -102,28 +123,41 @@ def test_interruptions_are_judged_by_who_did_it_and_how_often() -> None:
     [
         ([], None),
         ([ToolOutcome.SUCCESS], (GOOD, "all with success")),
-        ([ToolOutcome.SUCCESS, ToolOutcome.ERROR, ToolOutcome.UNANSWERED], (BAD, "2 without success")),
+        (
+            [ToolOutcome.SUCCESS, ToolOutcome.ERROR, ToolOutcome.UNANSWERED],
+            (BAD, "2 without success"),
+        ),
     ],
 )
-def test_tools_are_judged_by_their_success(outcomes: list[ToolOutcome], judged: tuple[Verdict, str] | None) -> None:
+def test_tools_are_judged_by_their_success(
+    outcomes: list[ToolOutcome], judged: tuple[Verdict, str] | None
+) -> None:
     uses = tuple(ToolUse(index, "t", outcome, 1) for index, outcome in enumerate(outcomes))
     failed = sum(each is not ToolOutcome.SUCCESS for each in outcomes)
     call = call_row(tool_calls=len(uses), failed_tool_calls=failed)
     found = tile("Tools", call, turn_row(tools=uses))
     assert found.judged == judged
-    assert found.why == ((("Outcomes", ", ".join(f"1 {each}" for each in outcomes)),) if outcomes else ())
+    assert found.why == (
+        (("Outcomes", ", ".join(f"1 {each}" for each in outcomes)),) if outcomes else ()
+    )
 
 
 def with_progress(reached: int, *, state: str = "running", is_stalled: bool = False) -> CallRow:
     score = Progress(reached / 2, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, reached=reached, subgoals=2)
-    subgoals = tuple(Subgoal(float(place < reached), 1 if place < reached else None) for place in range(2))
+    subgoals = tuple(
+        Subgoal(float(place < reached), 1 if place < reached else None) for place in range(2)
+    )
     stalls = (Stall(1, "turns"),) if is_stalled else ()
-    goals = Goals("g", "d", subgoals, judged_turn=3, progress=score, stalls=stalls, is_stalled=is_stalled)
+    goals = Goals(
+        "g", "d", subgoals, judged_turn=3, progress=score, stalls=stalls, is_stalled=is_stalled
+    )
     return call_row(goals=goals, state=state, turn=3)
 
 
 def test_progress_is_judged_when_it_is_complete_or_the_call_is_over() -> None:
-    goals = GoalsRow(conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json"))
+    goals = GoalsRow(
+        conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json")
+    )
     over = tile("Goals", with_progress(1, state="closed"), turn_row(3), goals=goals)
     assert over[:4] == ("Goals", "50 %", "1 of 2 goals", (BAD, "not every goal reached"))
     assert over.why == (("Known", "up to turn 3"), ("Status", "final: the call is over"))
@@ -139,7 +173,10 @@ def evaluated(name: str, value: float | NotApplicable) -> CallRow:
 def test_turn_taking_and_task_are_judged_as_eva_does() -> None:
     for value, judged in ((0.8, (GOOD, "EVA passes from 0.8")), (0.79, (BAD, "below EVA's 0.8"))):
         assert tile("Turn taking", evaluated("eva_turn_taking", value)).judged == judged
-    for value, told in ((1.0, ("done", (GOOD, "as expected"))), (0.0, ("not done", (BAD, "not as expected")))):
+    for value, told in (
+        (1.0, ("done", (GOOD, "as expected"))),
+        (0.0, ("not done", (BAD, "not as expected"))),
+    ):
         found = tile("Task", evaluated("eva_task_completion", value))
         assert (found.value, found.judged) == told
     unknown = reported_rows(evaluated("eva_task_completion", NotApplicable("nobody says")))
@@ -152,7 +189,11 @@ def test_a_failed_task_and_a_failed_authentication_stand_out() -> None:
         ("eva_authentication_success", "Authentication failed"),
     ):
         (found,) = standouts(reported_rows(evaluated(name, 0.0)))
-        assert (found.heading, found.is_fault, [each.turn for each in found.moments]) == (heading, True, [None])
+        assert (found.heading, found.is_fault, [each.turn for each in found.moments]) == (
+            heading,
+            True,
+            [None],
+        )
         assert standouts(reported_rows(evaluated(name, 1.0))) == []
         assert standouts(reported_rows(evaluated(name, NotApplicable("no")))) == []
     assert standouts(reported_rows()) == []
@@ -182,18 +223,30 @@ def test_a_call_that_ended_badly_says_so_first() -> None:
     ]
     failed = call_row(errors=Errors(1, 1, AT_MS), turn=4, state="over")
     assert found_in(reported_rows(failed))[0] == ("Ended badly", 4, "failed: agent error")
-    assert found_in(reported_rows(structs.replace(failed, known_ms=AT_MS + 60_001)))[0][0] == "Errors of the agent"
+    assert (
+        found_in(reported_rows(structs.replace(failed, known_ms=AT_MS + 60_001)))[0][0]
+        == "Errors of the agent"
+    )
 
 
 def test_every_wait_beyond_the_objective_stands_out() -> None:
-    (found,) = standouts(reported_rows(None, waited(1, 1_500.0), waited(2, 1_501.0), waited(3, 9_000.0)))
+    (found,) = standouts(
+        reported_rows(None, waited(1, 1_500.0), waited(2, 1_501.0), waited(3, 9_000.0))
+    )
     assert found.heading == "Waits over 1.50 s, the objective"
     assert [(each.turn, each.text) for each in found.moments] == [(3, "9.00 s"), (2, "1.50 s")]
 
 
 def test_interruptions_tools_and_stalls_stand_out() -> None:
-    both: dict[str, Any] = {"user_sounds": sounds((1_000, 3_000)), "assistant_sounds": sounds((2_500, 4_000))}
-    uses = (ToolUse(0, "find", ToolOutcome.ERROR), ToolUse(1, "book", ToolOutcome.UNANSWERED), ToolUse(2, "say"))
+    both: dict[str, Any] = {
+        "user_sounds": sounds((1_000, 3_000)),
+        "assistant_sounds": sounds((2_500, 4_000)),
+    }
+    uses = (
+        ToolUse(0, "find", ToolOutcome.ERROR),
+        ToolUse(1, "book", ToolOutcome.UNANSWERED),
+        ToolUse(2, "say"),
+    )
     turn = turn_row(1, interruptions=(Speaker.ASSISTANT, Speaker.USER), tools=uses, **both)
     call = with_progress(1, is_stalled=True)
     assert found_in(reported_rows(call, turn)) == [
@@ -205,13 +258,19 @@ def test_interruptions_tools_and_stalls_stand_out() -> None:
 
 
 def test_dead_air_counts_once_and_has_the_length_that_is_drawn() -> None:
-    turn = turn_row(1, dead_air=(structs.replace(SILENCE, until_ms=AT_MS + 7_000),), user_sounds=sounds((0, 2_000)))
+    turn = turn_row(
+        1,
+        dead_air=(structs.replace(SILENCE, until_ms=AT_MS + 7_000),),
+        user_sounds=sounds((0, 2_000)),
+    )
     found = tile("Dead air", call_row(dead_airs=1), turn)
     assert found[:4] == ("Dead air", "1 time", "5.00 s", (BAD, "silent for over 3.00 s"))
     heard = turn_row(1, user_sounds=sounds((0, 2_000)))
     assert tile("Dead air", None, heard)[1:4] == ("0 times", None, (GOOD, "never over 3.00 s"))
     assert found_in(reported_rows(None, turn)) == [("Other dead air", 1, "5.00 s")]
-    assert found_in(reported_rows(None, structs.replace(turn, wait_ms=5_000.0)))[0][0].startswith("Waits over")
+    assert found_in(reported_rows(None, structs.replace(turn, wait_ms=5_000.0)))[0][0].startswith(
+        "Waits over"
+    )
 
 
 def slow_call(**more: Any) -> ReportedCall:
@@ -230,18 +289,30 @@ def slow_call(**more: Any) -> ReportedCall:
         ({"state": "closed"}, "The last of it was in turn 3 of 4."),
     ],
 )
-def test_a_verdict_says_what_where_how_often_and_whether_it_goes_on(more: dict[str, Any], told: str) -> None:
-    assert verdict(slow_call(**more)) == f"2 of 4 waits over 1.50 s, the longest 5.91 s in turn 3. {told}"
+def test_a_verdict_says_what_where_how_often_and_whether_it_goes_on(
+    more: dict[str, Any], told: str
+) -> None:
+    assert (
+        verdict(slow_call(**more))
+        == f"2 of 4 waits over 1.50 s, the longest 5.91 s in turn 3. {told}"
+    )
     assert turn_to_look_at(slow_call(**more)) == 3
 
 
 def test_a_verdict_names_the_worst_and_counts_the_rest() -> None:
     use = ToolUse(0, "find", ToolOutcome.ERROR)
     turns = [turn_row(1, wait_ms=4_000.0, tools=(use, use)), turn_row(2, outcome="abandoned")]
-    gone = call_row(state="closed", turn=2, unanswered=1, answer=Answer(1, 4_000.0), waiting=Waiting(2, AT_MS, 2))
+    gone = call_row(
+        state="closed",
+        turn=2,
+        unanswered=1,
+        answer=Answer(1, 4_000.0),
+        waiting=Waiting(2, AT_MS, 2),
+    )
     said = verdict(reported_rows(gone, *turns))
     assert said == (
-        "Hung up in silence, turn 2; 1 turn without an answer; 1 of 1 wait over 1.50 s, the longest 4.00 s in turn 1; and 1 more. "
+        "Hung up in silence, turn 2; 1 turn without an answer; 1 of 1 wait over 1.50 s, the "
+        "longest 4.00 s in turn 1; and 1 more. "
         "It lasted to the end of the call."
     )
 

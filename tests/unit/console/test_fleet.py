@@ -28,7 +28,9 @@ def minutes(fleet: Fleet, at_ms: int = AT_MS, wanted: WantedCalls = EVERY_CALL) 
 
 def ended(name: str, reached: int, **more: Any) -> CallRow:
     score = Progress(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, reached=reached, subgoals=4)
-    return call_row(name, labels=DESK, goals=Goals("g", "d", progress=score), state="closed", **more)
+    return call_row(
+        name, labels=DESK, goals=Goals("g", "d", progress=score), state="closed", **more
+    )
 
 
 def test_there_is_a_quarter_of_an_hour_of_minutes_with_their_begins() -> None:
@@ -73,7 +75,11 @@ def test_figures_are_those_of_the_chosen_labels() -> None:
         (WantedCalls(agents=frozenset({"nobody"})), 0),
     ):
         newest = minutes(fleet, wanted=wanted)[-1]
-        assert (newest.calls_running, newest.calls_in_trouble, newest.turns_answered) == (calls, calls, calls)
+        assert (newest.calls_running, newest.calls_in_trouble, newest.turns_answered) == (
+            calls,
+            calls,
+            calls,
+        )
 
 
 def test_goals_are_those_of_the_calls_that_closed_each_once() -> None:
@@ -92,13 +98,17 @@ def test_a_bad_end_counts_once_and_is_taken_back_if_an_answer_comes_late() -> No
     fleet = Fleet()
     gone = call_row("a", state="over", unanswered=1, waiting=Waiting(1, AT_MS, 2))
     fleet.take(gone)
-    fleet.take(call_row("a", state="closed", unanswered=1, waiting=Waiting(1, AT_MS, 2), revision=2))
+    fleet.take(
+        call_row("a", state="closed", unanswered=1, waiting=Waiting(1, AT_MS, 2), revision=2)
+    )
     assert (minutes(fleet)[-1].calls_ended_badly, minutes(fleet)[-1].turns_unanswered) == (1, 1)
     fleet.take(call_row("a", state="closed", revision=3))
     assert (minutes(fleet)[-1].calls_ended_badly, minutes(fleet)[-1].turns_unanswered) == (0, 0)
 
 
-@pytest.mark.parametrize(("percent", "expected"), [(1, 10.0), (50, 20.0), (51, 30.0), (95, 40.0), (100, 40.0)])
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(1, 10.0), (50, 20.0), (51, 30.0), (95, 40.0), (100, 40.0)]
+)
 def test_a_percentile_is_a_wait_that_was_given(percent: int, expected: float) -> None:
     minute = Minute()
     minute.waits.update([1, 2, 3, 4])

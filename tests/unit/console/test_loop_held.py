@@ -1,4 +1,6 @@
-"""No request and no record holds the event loop, whatever its size: every step of it is short, in processor time."""
+"""No request and no record holds the event loop, whatever its size: every step of it is short, in
+processor time.
+"""
 
 import asyncio
 import functools
@@ -56,7 +58,11 @@ class Past:
 
     def find(self, asked: PastQuery) -> PastFound:
         return PastFound(
-            [{"conversation_id": f"past-{number}", "labels.agent": asked.agent} for number in range(50)], 100
+            [
+                {"conversation_id": f"past-{number}", "labels.agent": asked.agent}
+                for number in range(50)
+            ],
+            100,
         )
 
     def table(self, asked: PastQuery) -> bytes:
@@ -87,16 +93,22 @@ def many_calls() -> Fleet:
 
 
 class Serving:
-    """The site with a call of very many turns that nobody has looked at, and very many running calls."""
+    """The site with a call of very many turns that nobody has looked at, and very many running
+    calls.
+    """
 
     def __init__(self) -> None:
         self.fleet = many_calls()
         settings = ConsoleSettings.model_validate({"port": 0})
         instruments = Instruments(CollectorRegistry(), ["console"])
         self.calls = HeldCalls(*long_call(TURNS))
-        self.site = ConsoleSite(settings, self.fleet, self.calls, None, Past(), Redactor(), instruments, "1")
+        self.site = ConsoleSite(
+            settings, self.fleet, self.calls, None, Past(), Redactor(), instruments, "1"
+        )
         bounds = ConnectionBounds(
-            request_seconds=patient(SECONDS), answer_seconds=patient(SECONDS), most_connections=2 * STREAMS
+            request_seconds=patient(SECONDS),
+            answer_seconds=patient(SECONDS),
+            most_connections=2 * STREAMS,
         )
         self.listener = HttpListener(
             "127.0.0.1", 0, self.site.routes(), lambda _: None, bounds=bounds, without_it="Nothing"
@@ -104,7 +116,9 @@ class Serving:
 
     def client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=None)
-        return httpx.AsyncClient(base_url=self.listener.address, timeout=patient(SECONDS), limits=limits)
+        return httpx.AsyncClient(
+            base_url=self.listener.address, timeout=patient(SECONDS), limits=limits
+        )
 
 
 @asynccontextmanager
@@ -128,7 +142,13 @@ REQUESTS = {
     "the API of it": [f"{api.PREFIX}/calls/long"],
     "the API of it at a moment": [f"{api.PREFIX}/calls/long?at_ms=1790001000000"],
     "a past call": ["/calls/past-1"],
-    "running calls": ["/", "/?text=run-99", "/?sort=latency&bad=1", "/?agent=agent-3", "/?tenant=none"],
+    "running calls": [
+        "/",
+        "/?text=run-99",
+        "/?sort=latency&bad=1",
+        "/?agent=agent-3",
+        "/?tenant=none",
+    ],
     "the API of running calls": [f"{api.PREFIX}/calls?limit=1000", f"{api.PREFIX}/fleet"],
     "searches": ["/past?text=badge", "/past.csv", "/versions", "/compare?id=past-1&id=past-2"],
 }
@@ -152,7 +172,9 @@ async def read(client: httpx.AsyncClient, path: str) -> int:
         return answer.status_code
 
 
-async def test_the_page_of_a_long_call_that_goes_on_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_page_of_a_long_call_that_goes_on_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with serving() as made, made.client() as client:
         with HeldLoop() as held:
             async with client.stream("GET", "/live/calls/long") as answer:
@@ -178,7 +200,9 @@ async def test_many_streams_hold_nobody_up(*, is_shared: bool) -> None:
             async with asyncio.TaskGroup() as group:
                 answered = asyncio.Semaphore(0)
                 followers = [
-                    group.create_task(follow(client, "run" if is_shared else f"run-{number}", answered))
+                    group.create_task(
+                        follow(client, "run" if is_shared else f"run-{number}", answered)
+                    )
                     for number in range(STREAMS)
                 ]
                 async with asyncio.timeout(patient(SECONDS)):
@@ -203,8 +227,16 @@ async def follow(client: httpx.AsyncClient, text: str, answered: asyncio.Semapho
 
 async def test_a_poll_of_thousands_of_rows_holds_nobody_up() -> None:
     values = [encode(row) for row in long_call(TURNS) if not isinstance(row, WordsRow)]
-    records = [BrokerRecord("scores", offset, 0, b"long", values[offset % len(values)]) for offset in range(5_000)]
-    role = ConsoleRole(KafkaSettings(), ConsoleSettings(), Redactor(), Instruments(CollectorRegistry(), ["console"]))
+    records = [
+        BrokerRecord("scores", offset, 0, b"long", values[offset % len(values)])
+        for offset in range(5_000)
+    ]
+    role = ConsoleRole(
+        KafkaSettings(),
+        ConsoleSettings(),
+        Redactor(),
+        Instruments(CollectorRegistry(), ["console"]),
+    )
     with HeldLoop() as held:
         await asyncio.create_task(role.take(TopicPartition("scores", 0), records))
     assert held.longest_seconds < MOST_SECONDS, held.longest_step

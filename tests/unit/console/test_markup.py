@@ -72,7 +72,10 @@ def test_any_text_comes_back_as_it_was(text: str, attribute: str) -> None:
 
 
 def test_a_character_that_no_file_can_hold_is_an_escape() -> None:
-    assert render("note.html", text="a\ud800\x00b\u202ec").encode() == rb'<p class="note">a\ud800\x00b\u202ec</p>'
+    assert (
+        render("note.html", text="a\ud800\x00b\u202ec").encode()
+        == rb'<p class="note">a\ud800\x00b\u202ec</p>'
+    )
 
 
 def test_lines_end_in_one_way() -> None:
@@ -85,7 +88,9 @@ def test_a_name_without_a_value_is_an_error() -> None:
 
 
 def test_no_template_takes_text_for_markup() -> None:
-    """Nothing is exempt from escaping, and every attribute is quoted, so that no text can end it."""
+    """Nothing is exempt from escaping, and every attribute is quoted, so that no text
+    can end it.
+    """
     for path in sorted(TEMPLATES.iterdir()):
         source = path.read_text()
         assert re.findall(r"\|\s*(?:safe|xmlattr)\b|autoescape", source) == [], path.name

@@ -59,7 +59,9 @@ HOSTILE = [
 
 
 class Shape(HTMLParser):
-    """A document without its texts: tags, names of attributes, and the values of attributes with an effect."""
+    """A document without its texts: tags, names of attributes, and the values of attributes with an
+    effect.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=False)
@@ -93,7 +95,9 @@ def whole(*calls: ReportedCall) -> str:
 
 def words(text: str) -> str:
     """Roughly the words that a person reads on the page."""
-    return " ".join(unescape(re.sub("<[^>]+>", " ", text.split("</head>")[-1].replace("<wbr>", ""))).split())
+    return " ".join(
+        unescape(re.sub("<[^>]+>", " ", text.split("</head>")[-1].replace("<wbr>", ""))).split()
+    )
 
 
 def part_of(page: str, place: str) -> str:
@@ -120,15 +124,25 @@ def _shape(text: str) -> list[str]:
     """The elements of a page of two calls, where this text is every text that people choose."""
     call = _call()
     row = structs.replace(call.row, labels=Labels(text, text, text, text), conversation_id=text)
-    goals = GoalsRow(conversation_id=text, revision=1, digest="d", goal_set=goal_set().model_dump(mode="json"))
+    goals = GoalsRow(
+        conversation_id=text, revision=1, digest="d", goal_set=goal_set().model_dump(mode="json")
+    )
     tools = (ToolWords(0, text, text, text),)
     words = [
         WordsRow(
-            conversation_id=text, turn=each.turn, user=f"a {text}", assistant=f"a {text}", written=text, tools=tools
+            conversation_id=text,
+            turn=each.turn,
+            user=f"a {text}",
+            assistant=f"a {text}",
+            written=text,
+            tools=tools,
         )
         for each in call.turns
     ]
-    said = [ReportedCall(row, call.turns, goals, words, anchor_id, Says(text)) for anchor_id in ("c1", "c2")]
+    said = [
+        ReportedCall(row, call.turns, goals, words, anchor_id, Says(text))
+        for anchor_id in ("c1", "c2")
+    ]
     return Shape(whole(*said)).shape
 
 
@@ -147,7 +161,9 @@ def test_a_hostile_call_is_shown_as_it_is(text: str) -> None:
     shape = Shape(whole(reported(recorded(f"a {text}"), goal_set(f"a {text}")))).shape
     plain = Shape(whole(_call())).shape
     assert {entry.split(" ")[0] for entry in shape} == {entry.split(" ")[0] for entry in plain}
-    assert "a " + " ".join(text.split()).split("\u202e")[0] in words(whole(reported(recorded(f"a {text}"))))
+    assert "a " + " ".join(text.split()).split("\u202e")[0] in words(
+        whole(reported(recorded(f"a {text}")))
+    )
 
 
 def test_the_page_can_run_and_load_nothing() -> None:
@@ -170,7 +186,9 @@ def test_links_lead_somewhere_and_ids_are_there_once() -> None:
     calls = [reported(recorded(turns=turns), goal_set(), f"c{turns}") for turns in (1, 2, 3)]
     shape = Shape(whole(*calls))
     assert {name: count for name, count in shape.ids.items() if count > 1} == {}
-    assert [link for link in shape.links if link.startswith("#") and link[1:] not in shape.ids] == []
+    assert [
+        link for link in shape.links if link.startswith("#") and link[1:] not in shape.ids
+    ] == []
     assert {"#c1", "#c2", "#c3", "#calls"} <= shape.links
 
 
@@ -182,9 +200,14 @@ def test_what_stands_out_is_told() -> None:
 
 def test_a_call_without_faults_says_so() -> None:
     calm = recorded("word", turns=1)
-    without_tools = [event for event in calm.audit or () if not event["message_type"].startswith("tool")]
+    without_tools = [
+        event for event in calm.audit or () if not event["message_type"].startswith("tool")
+    ]
     text = words(whole(reported(replace(calm, audit=tuple(without_tools)))))
-    assert "Nothing: no wait over 1.50 s, no interruption, no dead air, no tool that failed. Agent" in text
+    assert (
+        "Nothing: no wait over 1.50 s, no interruption, no dead air, no tool that failed. Agent"
+        in text
+    )
     assert "What stands out" in text, "it is hidden"
 
 
@@ -202,10 +225,15 @@ def test_dead_air_is_told_alike_everywhere() -> None:
         )
         for number, silence in enumerate(silences, 1)
     ]
-    told = reported_rows(call_row(dead_airs=2, began_ms=AT_MS, ended_ms=AT_MS + 20_000, state="closed"), *turns)
+    told = reported_rows(
+        call_row(dead_airs=2, began_ms=AT_MS, ended_ms=AT_MS + 20_000, state="closed"), *turns
+    )
     text = section(told, has_index=False)
     assert "Dead air 2 times ✗ silent for over 3.00 s 7.00 s Why Dead air" in words(text)
-    assert re.findall("Dead air from [^<]*: nobody spoke for ([^<]*)<", text) == ["3.50 s", "3.50 s"]
+    assert re.findall("Dead air from [^<]*: nobody spoke for ([^<]*)<", text) == [
+        "3.50 s",
+        "3.50 s",
+    ]
     assert text.count('class="dead-air"') == 3  # one in the legend
     assert "Dead air, over 3.00 s (2 times)" in words(text)
     assert re.findall('data-head="Dead air">([^<]*)<', index([told])) == ["2"]
@@ -229,7 +257,10 @@ def test_dead_air_that_nobody_could_hear_is_not_known() -> None:
     call = reported_rows(call_row(state="closed"))
     text = words(section(call, has_index=False))
     assert "Dead air not known Interruptions" in text
-    assert "Nothing: no interruption, no tool that failed. Not known: wait over 1.50 s, dead air." in text
+    assert (
+        "Nothing: no interruption, no tool that failed. Not known: wait over 1.50 s, dead air."
+        in text
+    )
     assert re.findall('data-head="Dead air">([^<]*)<', index([call])) == ["not known"]
 
 
@@ -242,7 +273,9 @@ def test_the_day_of_a_recording_without_times_is_not_known() -> None:
 
 def test_how_a_wait_is_known_is_said_in_words() -> None:
     call = reported(recorded(turns=3))
-    assert "the end of the caller's speech is known: heard on the line." in words(section(call, has_index=False))
+    assert "the end of the caller's speech is known: heard on the line." in words(
+        section(call, has_index=False)
+    )
     assert [wait.turn for wait in call.waits] == [1, 2]
     turns = [
         turn_row(1, wait_ms=900.0, anchor=Anchor.RECORD, status="settled"),
@@ -254,11 +287,17 @@ def test_how_a_wait_is_known_is_said_in_words() -> None:
 
 
 def test_what_is_taken_out_is_nowhere_on_the_page() -> None:
-    """Ids and labels of the call do not count as its texts, and words are redacted before they are rows."""
+    """Ids and labels of the call do not count as its texts, and words are redacted before they are
+    rows.
+    """
     number = "4111 1111 1111 1111"
     said = recorded(f"my card is {number}")
     labels = {"agent": "a", "tenant": "t", "environment": "e"}
-    call = replace(said, control=({**said.control[0], **labels}, {**said.control[1], "reason": number}), audit=())
+    call = replace(
+        said,
+        control=({**said.control[0], **labels}, {**said.control[1], "reason": number}),
+        audit=(),
+    )
     text = whole(reported(call, goal_set(f"ask for {number}"), taken_out=number))
     assert text.count("[redacted]") >= 2, "the goals; rows of words have none"
     assert number not in text
@@ -266,11 +305,19 @@ def test_what_is_taken_out_is_nowhere_on_the_page() -> None:
 
 def test_unknown_is_shown_as_such() -> None:
     unknown = Unscored(UnscoredReason.JUDGE_DISABLED)
-    progress = Progress(unknown, unknown, unknown, unknown, unknown, reached=1, missing=1, subgoals=2)
-    found = Goals("hello", "d", (Subgoal(1.0, 1), Subgoal(unknown)), judged_turn=1, progress=progress)
-    goals = GoalsRow(conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json"))
+    progress = Progress(
+        unknown, unknown, unknown, unknown, unknown, reached=1, missing=1, subgoals=2
+    )
+    found = Goals(
+        "hello", "d", (Subgoal(1.0, 1), Subgoal(unknown)), judged_turn=1, progress=progress
+    )
+    goals = GoalsRow(
+        conversation_id="c", revision=1, digest="d", goal_set=goal_set().model_dump(mode="json")
+    )
     page = section(
-        reported_rows(call_row(goals=found, state="closed"), turn_row(1, progress=progress), goals=goals),
+        reported_rows(
+            call_row(goals=found, state="closed"), turn_row(1, progress=progress), goals=goals
+        ),
         has_index=False,
     )
     text = words(page)
@@ -286,8 +333,8 @@ def test_what_a_judge_could_not_judge_stands_beside_its_rating() -> None:
     rating = Rating(1.0, 1, rating=3, not_applicable=left_out)
     text = words(section(reported_rows(call_row(faithfulness=rating)), has_index=False))
     assert (
-        "Faithfulness faithfulness 1; not judged: violating policies (the agent's instructions are not known) Details"
-        in text
+        "Faithfulness faithfulness 1; not judged: violating policies (the agent's instructions are "
+        "not known) Details" in text
     )
     assert text.count("instructions are not known") == 1  # and no second time among the details
 
@@ -305,10 +352,13 @@ def test_what_the_models_used_and_the_framework_notes_is_told() -> None:
     row = call_row(uses=uses, notes=notes, cost_dollars=Unscored(UnscoredReason.NO_PRICE))
     text = words(section(reported_rows(row), has_index=False))
     assert (
-        "Models and notes Service Provider Model Used Cost LLM OpenAI gpt-4o 200,000 input tokens 0.5 US dollars "
-        "STT not known not known 12.5 audio seconds not known: no price Cost of the call not known: no price "
+        "Models and notes Service Provider Model Used Cost LLM OpenAI gpt-4o 200,000 input tokens "
+        "0.5 US dollars "
+        "STT not known not known 12.5 audio seconds not known: no price Cost of the call not "
+        "known: no price "
         "Turn 1: the answer was cut off: the agent's own code did it "
-        "Turn 1: what looked like an interruption was none: the agent went on desk handed the call to another one"
+        "Turn 1: what looked like an interruption was none: the agent went on desk handed the call "
+        "to another one"
     ) in text
     assert "Models and notes" not in words(section(reported_rows(), has_index=False))
 
@@ -360,7 +410,13 @@ def test_every_score_of_the_call_and_of_its_turns_is_shown() -> None:
     call = reported(recorded(turns=3), goal_set())
     text = words(section(call, has_index=False))
     of_turns, _, of_call = text.partition("Scores of a turn stand beside its words.")
-    for name in ("stt_wer", "transcript_disagreement", "success_final_turn", "progress", *call.row.eva):
+    for name in (
+        "stt_wer",
+        "transcript_disagreement",
+        "success_final_turn",
+        "progress",
+        *call.row.eva,
+    ):
         assert f" {name} " in of_call
     assert "Spoke for" in of_turns
     for heading in ("Turn taking", "Talk"):
@@ -381,7 +437,9 @@ def test_a_call_in_which_nobody_was_heard() -> None:
 def test_a_call_of_many_turns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_timeline, "MOST_TURN_LINKS", 4)
     monkeypatch.setattr(report_transcript, "MOST_TURNS", 4)
-    turns = [turn_row(turn, user_sounds=sounds((turn * 1_000, turn * 1_000 + 500))) for turn in range(9)]
+    turns = [
+        turn_row(turn, user_sounds=sounds((turn * 1_000, turn * 1_000 + 500))) for turn in range(9)
+    ]
     spoken = [WordsRow(conversation_id="c", turn=each.turn, user="yes") for each in turns]
     text = section(reported_rows(None, *turns, words=spoken), has_index=False)
     assert "Only the first 4 of 9 turns lead to their words." in words(text)
@@ -412,11 +470,13 @@ def test_the_words_of_a_turn_stand_in_their_order_with_what_is_known_of_it() -> 
     page = section(reported_rows(None, turn, words=[spoken]), has_index=False)
     text = words(part_of(page, "call-transcript"))
     assert text.endswith(
-        "Transcript Turn 1 answered after 0.90 s provisional began by interrupting the agent interrupted by the agent "
+        "Transcript Turn 1 answered after 0.90 s provisional began by interrupting the agent "
+        "interrupted by the agent "
         "its answer was interrupted by the caller "
         'Caller No Tool find success, 0.50 s Arguments { "day": "friday" } Answer {"free":true '
         "Tool book unanswered Arguments (not known) "
-        "Agent One moment The agent wrote One moment, please Left out, because it was too large: tools."
+        "Agent One moment The agent wrote One moment, please Left out, because it was too large: "
+        "tools."
     )
 
 
@@ -433,9 +493,13 @@ def test_the_words_of_a_turn_stand_in_their_order_with_what_is_known_of_it() -> 
 def test_a_turn_says_how_it_ended(outcome: Any, told: str) -> None:
     spoken = WordsRow(conversation_id="c", turn=1, user="hello")
     page = section(
-        reported_rows(call_row(state="closed"), turn_row(1, outcome=outcome), words=[spoken]), has_index=False
+        reported_rows(call_row(state="closed"), turn_row(1, outcome=outcome), words=[spoken]),
+        has_index=False,
     )
-    assert words(part_of(page, "call-transcript")).split("Turn 1 ")[1] == f"{told} Caller hello".strip()
+    assert (
+        words(part_of(page, "call-transcript")).split("Turn 1 ")[1]
+        == f"{told} Caller hello".strip()
+    )
 
 
 def test_a_rating_is_pending_once_a_judge_is_asked() -> None:
@@ -443,7 +507,9 @@ def test_a_rating_is_pending_once_a_judge_is_asked() -> None:
     rated = turn_row(1, conciseness=Rating(1.0, 1))
 
     def pending(second: TurnRow, row: CallRow | None = None) -> int:
-        return words(section(reported_rows(row, rated, second), has_index=False)).count("Pending a judge is asked")
+        return words(section(reported_rows(row, rated, second), has_index=False)).count(
+            "Pending a judge is asked"
+        )
 
     waited = turn_row(2, wait_ms=900.0)
     assert pending(waited) == 1
@@ -453,12 +519,19 @@ def test_a_rating_is_pending_once_a_judge_is_asked() -> None:
 
 def test_a_verdict_that_is_pending_is_shown_as_pending() -> None:
     judged = {"id": "any", "details": "d", "check": {"kind": "judge"}}
-    goals = GoalsRow(conversation_id="c", revision=1, digest="d", goal_set={"id": "g", "subgoals": [judged]})
+    goals = GoalsRow(
+        conversation_id="c", revision=1, digest="d", goal_set={"id": "g", "subgoals": [judged]}
+    )
     found = Goals("g", "d", (Subgoal(Unscored(UnscoredReason.NO_TURN_JUDGED)),), by_judge=1)
-    call = reported_rows(call_row(goals=found, turn=2), turn_row(1), turn_row(2, status="open"), goals=goals)
+    call = reported_rows(
+        call_row(goals=found, turn=2), turn_row(1), turn_row(2, status="open"), goals=goals
+    )
     assert call.unjudged_turns == [1]
     text = words(section(call, has_index=False))
-    assert "Goals not judged a verdict is pending Why Goals is so Pending a judge is asked about turn 1" in text
+    assert (
+        "Goals not judged a verdict is pending Why Goals is so Pending a judge is asked about turn "
+        "1" in text
+    )
     assert "Pending any d a judge is asked" in text
     over = reported_rows(call_row(goals=found, turn=2, state="closed"), turn_row(1), goals=goals)
     assert over.unjudged_turns == []
@@ -468,7 +541,9 @@ def test_a_verdict_that_is_pending_is_shown_as_pending() -> None:
 def test_a_turn_that_did_not_change_is_not_drawn_again() -> None:
     def drawn(*said: str) -> tuple[str, int]:
         turns = [turn_row(turn, wait_ms=900.0) for turn, _ in enumerate(said, 1)]
-        spoken = [WordsRow(conversation_id="c", turn=turn, user=text) for turn, text in enumerate(said, 1)]
+        spoken = [
+            WordsRow(conversation_id="c", turn=turn, user=text) for turn, text in enumerate(said, 1)
+        ]
         before = kept.cache_info().misses
         page = section(reported_rows(None, *turns, words=spoken), has_index=False)
         return str(page), kept.cache_info().misses - before
@@ -476,7 +551,9 @@ def test_a_turn_that_did_not_change_is_not_drawn_again() -> None:
     kept.cache_clear()  # other tests draw turns like these
     long = "x" * (MOST_KEPT_CHARS + 1)
     first, parts = drawn("One", "Two", long)
-    assert parts == 3 + 2, "a wait of each turn, and two turns of the transcript: the third is too long to be kept"
+    assert parts == 3 + 2, (
+        "a wait of each turn, and two turns of the transcript: the third is too long to be kept"
+    )
     assert drawn("One", "Two", long) == (first, 0)
     page, parts = drawn("One", "Three", long)
     assert parts == 1
@@ -499,6 +576,7 @@ def test_a_turn_has_its_stages_and_scores_beside_its_words_also_where_words_are_
     text = words(part_of(section(reported_rows(None, turn), has_index=False), "call-transcript"))
     assert "There are no words to show so far." in text
     assert (
-        "Turn 1 model, until its tool call 5.40 s disputed: elevenlabs, by voice detector; pipecat says 0.35 s "
+        "Turn 1 model, until its tool call 5.40 s disputed: elevenlabs, by voice detector; pipecat "
+        "says 0.35 s "
         "voice to voice 5.90 s elevenlabs Conciseness 1"
     ) in text

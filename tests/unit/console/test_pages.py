@@ -1,4 +1,6 @@
-"""The page of running calls: no text of a call becomes markup, and many calls give few rows and a count."""
+"""The page of running calls: no text of a call becomes markup, and many calls give few rows and a
+count.
+"""
 
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
@@ -128,12 +130,17 @@ def test_each_part_carries_its_id_and_an_empty_page_says_so() -> None:
     fleet = Fleet()
     boxes = boxes_of(fleet)
     assert boxes["calls"] == {}
-    assert "<code>callgauge serve</code> has printed a line that sends a first one" in boxes["rest"]["more"]
+    assert (
+        "<code>callgauge serve</code> has printed a line that sends a first one"
+        in boxes["rest"]["more"]
+    )
     full = fleet_of(["a", "b"])
     others = boxes_of(full, WantedCalls(text="nothing like this"))
     assert "No call like this runs now." in others["rest"]["more"]
     for parts in (boxes, boxes_of(full)):
-        for part, markup in ((part, markup) for each in parts.values() for part, markup in each.items()):
+        for part, markup in (
+            (part, markup) for each in parts.values() for part, markup in each.items()
+        ):
             assert f'id="{part}"' in markup.partition(">")[0]
 
 
@@ -146,13 +153,17 @@ def test_a_call_that_ended_says_how() -> None:
 
 @pytest.mark.parametrize("sort", ["trouble", "quiet", "latency", "began", "agent"])
 def test_a_choice_survives_its_address(sort: SortKey) -> None:
-    wanted = WantedCalls(frozenset({"a&b", "c"}), frozenset({"ü"}), text="x=y&z", only_bad=True, sort=sort)
+    wanted = WantedCalls(
+        frozenset({"a&b", "c"}), frozenset({"ü"}), text="x=y&z", only_bad=True, sort=sort
+    )
     assert CallsQuery.model_validate(dict(parse_qsl(query_of(wanted)))).wanted() == wanted
 
 
 def test_a_call_that_ended_badly_says_why() -> None:
     fleet = fleet_of([])
-    fleet.take(call_row("c", state="closed", close_reason="ended", turn=4, waiting=Waiting(4, AT_MS, 1)))
+    fleet.take(
+        call_row("c", state="closed", close_reason="ended", turn=4, waiting=Waiting(4, AT_MS, 1))
+    )
     (row,) = calls_in(boxes_of(fleet))
     assert '<li class="bad">hung up in silence, turn 4</li>' in row
     assert 'class="over"' in row
@@ -164,7 +175,9 @@ def test_a_stalled_call_is_in_trouble() -> None:
     assert "stalled" in shown(fleet)
 
 
-def test_calls_in_trouble_come_first_then_those_that_ended_badly_and_many_healthy_ones_are_folded() -> None:
+def test_calls_in_trouble_come_first_then_those_that_ended_badly_and_many_healthy_ones_are_folded() -> (
+    None
+):
     fleet = fleet_of(["bad"])
     fleet.take(call_row("gone", state="closed", turn=2, waiting=Waiting(2, AT_MS, 1)))
     for number in range(MOST_HEALTHY + 1):
@@ -195,7 +208,16 @@ def test_a_chosen_agent_filters_figures_and_alerts_and_leads_back() -> None:
 
 
 def test_an_alert_says_what_to_do_and_leads_on() -> None:
-    alert = Alert("Slow", "warning", {"agent": "desk", "tenant": "a&b"}, "", 0, None, "Look.", "https://x/Slow.md")
+    alert = Alert(
+        "Slow",
+        "warning",
+        {"agent": "desk", "tenant": "a&b"},
+        "",
+        0,
+        None,
+        "Look.",
+        "https://x/Slow.md",
+    )
     text = boxes_of(Fleet(), alerts=Alerts([alert]))["alerts"]["firing"]
     assert 'href="./?agent=desk&amp;tenant=a%26b"' in text
     assert 'href="https://x/Slow.md"' in text
@@ -206,7 +228,10 @@ def test_the_headline_is_worse_when_callers_have_given_up() -> None:
     fleet = fleet_of([])
     fleet.take(call_row("gone", state="closed", turn=2, unanswered=2, waiting=Waiting(2, AT_MS, 1)))
     boxes = boxes_of(fleet)
-    assert '<strong class="bad">1</strong> ended badly in the last 15 minutes' in boxes["head"]["counts"]
+    assert (
+        '<strong class="bad">1</strong> ended badly in the last 15 minutes'
+        in boxes["head"]["counts"]
+    )
     assert "is bad since" in boxes["head"]["counts"]
     assert "and 1 ended badly" in boxes["lines"]["line-trouble"]
     assert "100 %" in boxes["lines"]["line-unanswered"]

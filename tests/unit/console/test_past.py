@@ -1,4 +1,6 @@
-"""The pages of past calls and of versions: what is unknown is not zero, no text becomes markup, and an address keeps the question."""
+"""The pages of past calls and of versions: what is unknown is not zero, no text becomes markup, and
+an address keeps the question.
+"""
 
 from html.parser import HTMLParser
 from typing import Any
@@ -54,25 +56,56 @@ class Cells(HTMLParser):
 
 
 def test_zero_is_zero_and_unknown_is_a_dash() -> None:
-    cells = Cells(shown({"conversation_id": "a", "unanswered": 0, "goals.progress.result": 0.0, "p50_ms": None})).cells
+    cells = Cells(
+        shown(
+            {"conversation_id": "a", "unanswered": 0, "goals.progress.result": 0.0, "p50_ms": None}
+        )
+    ).cells
     assert (cells["Unanswered"], cells["Goals"], cells["Median wait"]) == ("0", "0 %", "\u2013")
 
 
 @pytest.mark.parametrize(
     ("call", "reasons"),
     [
-        ({"outcome": "never_answered", "troubles": " unanswered dead_air ", "unanswered": 3, "dead_airs": 2},
-         ["never answered", "dead air 2 times"]),
+        (
+            {
+                "outcome": "never_answered",
+                "troubles": " unanswered dead_air ",
+                "unanswered": 3,
+                "dead_airs": 2,
+            },
+            ["never answered", "dead air 2 times"],
+        ),
         ({"outcome": "never_answered", "waiting.turn": 0}, ["the agent never spoke"]),
-        ({"outcome": "hung_up", "waiting.turn": 4, "troubles": " unanswered slow ", "unanswered": 2, "longest_wait_ms": 5_400},
-         ["hung up: no answer, turn 4", "2 turns unanswered", "slow: 5.40 s"]),
-        ({"outcome": "failed", "troubles": " agent_error ", "errors.number": 2}, ["ended: agent error", "2 agent errors"]),
-        ({"outcome": "ended", "troubles": " slow tool_fails goals_missed interruptions ", "p50_ms": 1_900.0, "longest_wait_ms": 2_000.0,
-          "failed_tools": "pay", "user_interruptions": 2, "assistant_interruptions": 1},
-         ["slow: median 1.90 s", "pay failed", "goals missed", "3 interruptions"]),
+        (
+            {
+                "outcome": "hung_up",
+                "waiting.turn": 4,
+                "troubles": " unanswered slow ",
+                "unanswered": 2,
+                "longest_wait_ms": 5_400,
+            },
+            ["hung up: no answer, turn 4", "2 turns unanswered", "slow: 5.40 s"],
+        ),
+        (
+            {"outcome": "failed", "troubles": " agent_error ", "errors.number": 2},
+            ["ended: agent error", "2 agent errors"],
+        ),
+        (
+            {
+                "outcome": "ended",
+                "troubles": " slow tool_fails goals_missed interruptions ",
+                "p50_ms": 1_900.0,
+                "longest_wait_ms": 2_000.0,
+                "failed_tools": "pay",
+                "user_interruptions": 2,
+                "assistant_interruptions": 1,
+            },
+            ["slow: median 1.90 s", "pay failed", "goals missed", "3 interruptions"],
+        ),
         ({"outcome": "ended", "troubles": " "}, []),
     ],
-)  # fmt: skip
+)
 def test_why_a_call_was_bad(call: dict[str, Any], reasons: list[str]) -> None:
     assert [text for _, text in why(call)] == reasons
 
@@ -81,8 +114,12 @@ def test_an_address_keeps_the_question_and_turns_the_order_around() -> None:
     asked = PastQuery(agent="a&b", text="x y", sort="p95_ms", page=3)
     assert PastQuery.model_validate(dict(parse_qsl(asked.query(page=3).removeprefix("?")))) == asked
     page = Shape(shown({"conversation_id": "a"}, asked=asked))
-    addresses = [dict(parse_qsl(link.partition("?")[2])) for link in page.links if link.startswith("past?")]
-    orders = {each["sort"]: each for each in addresses if each.get("agent") == "a&b" and "sort" in each}
+    addresses = [
+        dict(parse_qsl(link.partition("?")[2])) for link in page.links if link.startswith("past?")
+    ]
+    orders = {
+        each["sort"]: each for each in addresses if each.get("agent") == "a&b" and "sort" in each
+    }
     assert orders["p95_ms"]["up"] == "1"
     assert "up" not in orders["turns"]
     assert "page" not in orders["turns"]
@@ -94,14 +131,20 @@ def test_what_is_chosen_can_be_left_out_by_a_click() -> None:
     assert "hung up in silence" in page.text
     assert "unknown" in page.text
     addresses = [
-        dict(parse_qsl(link.partition("?")[2])).get("outcome") for link in page.links if link.startswith("past?")
+        dict(parse_qsl(link.partition("?")[2])).get("outcome")
+        for link in page.links
+        if link.startswith("past?")
     ]
     assert "ended" in addresses
     assert None in addresses
 
 
 def test_the_words_that_were_found_lead_to_their_turn() -> None:
-    page = shown({"conversation_id": "a/b"}, asked=PastQuery(text="REFUND"), said={"a/b": (4, "a refund <now>")})
+    page = shown(
+        {"conversation_id": "a/b"},
+        asked=PastQuery(text="REFUND"),
+        said={"a/b": (4, "a refund <now>")},
+    )
     assert '<a href="./calls/a%2Fb?turn=4">turn 4</a>' in page
     assert "<mark>refund</mark> &lt;now&gt;" in page
     assert marked("a.c abc", "a.c") == [(True, "a.c"), (False, " abc")]
@@ -118,29 +161,46 @@ def test_no_text_becomes_markup(text: str) -> None:
             "troubles": " tool_fails ",
         }
         asked = PastQuery(agent=name, where=name, since=name)
-        found = PastFound([row], 1, 0, {facet: [(name, 1)] for facet in FACETS}, {name: (1, name)}, {name: [name]})
+        found = PastFound(
+            [row], 1, 0, {facet: [(name, 1)] for facet in FACETS}, {name: (1, name)}, {name: [name]}
+        )
         return Shape(past_page(SITE, asked, found, name))
 
     assert of(text).tags == of("x").tags
-    assert all(link.startswith(("./", "past", "#facets", "data:image/svg+xml,")) for link in of(text).links)
+    assert all(
+        link.startswith(("./", "past", "#facets", "data:image/svg+xml,")) for link in of(text).links
+    )
     lots = Lot(text), Lot(text, "2")
     change = change_of("g", [1.0, 0.0], [1.0, 1.0])
 
     def compared(name: str) -> Shape:
         found = Comparison(
-            (Lot(name), Lot(name, "2")), (2, 2), [(WAIT, change)], [SubgoalChange(name, name, change, [name], 1)]
+            (Lot(name), Lot(name, "2")),
+            (2, 2),
+            [(WAIT, change)],
+            [SubgoalChange(name, name, change, [name], 1)],
         )
         return Shape(
-            versions_page(SITE, LotsQuery(), Versions(found, {"agent": [name]}, [(Lot(name), Lot(name, "2"))]), name)
+            versions_page(
+                SITE,
+                LotsQuery(),
+                Versions(found, {"agent": [name]}, [(Lot(name), Lot(name, "2"))]),
+                name,
+            )
         )
 
     assert compared(text).tags == compared("x").tags
-    assert LotsQuery.model_validate(dict(parse_qsl(lots_query(lots).removeprefix("?")))).lots() == lots
+    assert (
+        LotsQuery.model_validate(dict(parse_qsl(lots_query(lots).removeprefix("?")))).lots() == lots
+    )
 
 
 def test_a_figure_leads_to_its_calls_the_worst_first() -> None:
     lot = Lot("desk", "2", since="7d")
-    links = {measure.name: dict(parse_qsl(past_href(lot, measure).partition("?")[2])) for measure in COMPARED}
+    links = {
+        measure.name: dict(parse_qsl(past_href(lot, measure).partition("?")[2]))
+        for measure in COMPARED
+    }
     assert links["p95_ms"] == {"agent": "desk", "version": "2", "since": "7d", "sort": "p95_ms"}
     assert links["success"]["trouble"] == "goals_missed"
     assert links["goals.progress.result"]["up"] == "1"
@@ -148,7 +208,10 @@ def test_a_figure_leads_to_its_calls_the_worst_first() -> None:
 
 
 def test_two_calls_are_compared_in_percent_of_the_second() -> None:
-    first, second = {"conversation_id": "a", "p95_ms": 500.0}, {"conversation_id": "b", "p95_ms": 2_000.0}
+    first, second = (
+        {"conversation_id": "a", "p95_ms": 500.0},
+        {"conversation_id": "b", "p95_ms": 2_000.0},
+    )
     text = Shape(comparison_page(SITE, [("a", first), ("b", second)])).text
     assert [each for each in text if each.endswith("%")] == ["-75 %"]
     assert {"0.50 s", "2.00 s"} <= set(text)

@@ -1,4 +1,6 @@
-"""The values in rows of turns and of calls, one by one: each has the name of its field, and only measured ones appear."""
+"""The values in rows of turns and of calls, one by one: each has the name of its field, and only
+measured ones appear.
+"""
 
 from consumers.console.page.calls import ScorePart, part_of, parts_of
 from schemas.closed_sets import Anchor, UnscoredReason
@@ -45,11 +47,19 @@ def test_each_value_of_a_turn_has_a_name_of_its_own() -> None:
     stages = (StageLatency(Stage.TOOL_RUN, 1.0, StageSource.AUDIT),)
     parts = named(
         turn_row(
-            wait_ms=900.0, anchor=Anchor.VAD, wait_source="pipecat", turn_taking=TurnTaking(0.5, anchor=Anchor.VAD), talk=talk,
-            estimate_error=EstimateError(-850.0, 1_150.0, 2_000.0), conciseness=Rating(NOT_KNOWN, 1), stages=stages,
+            wait_ms=900.0,
+            anchor=Anchor.VAD,
+            wait_source="pipecat",
+            turn_taking=TurnTaking(0.5, anchor=Anchor.VAD),
+            talk=talk,
+            estimate_error=EstimateError(-850.0, 1_150.0, 2_000.0),
+            conciseness=Rating(NOT_KNOWN, 1),
+            stages=stages,
         )
-    )  # fmt: skip
-    assert parts["wait_ms"] == ScorePart("wait_ms", 900.0, {"anchor": Anchor.VAD, "source": "pipecat"})
+    )
+    assert parts["wait_ms"] == ScorePart(
+        "wait_ms", 900.0, {"anchor": Anchor.VAD, "source": "pipecat"}
+    )
     assert parts["turn_taking"].value == 0.5
     assert parts["turn_taking"].fields["anchor"] is Anchor.VAD
     assert parts["turn_taking"].meaning.startswith("How well a turn was timed")
@@ -59,26 +69,52 @@ def test_each_value_of_a_turn_has_a_name_of_its_own() -> None:
     assert parts["talk"].value is None
     assert parts["talk"].fields["user"] == talk.user
     assert parts["stages"].fields == {"stages": stages}
-    assert parts.keys() == {"wait_ms", "turn_taking", "talk", "estimate_error", "conciseness", "stages"}
+    assert parts.keys() == {
+        "wait_ms",
+        "turn_taking",
+        "talk",
+        "estimate_error",
+        "conciseness",
+        "stages",
+    }
 
 
 def test_values_of_a_call_have_their_own_names() -> None:
     agreement = {Stage.TOOL_RUN: Agreement(1, 0)}
     goals = Goals("g", "d", tool_correctness=NOT_KNOWN)
     row = call_row(
-        eva={"eva_x_mean": Eva(0.5, 0.5)}, stages=agreement, goals=goals, stt_wer=WordErrors(0.25, turns=3),
-        waits={Anchor.VAD: FinalWaits(1, 900.0, 0)}, cost_dollars=0.5,
-    )  # fmt: skip
+        eva={"eva_x_mean": Eva(0.5, 0.5)},
+        stages=agreement,
+        goals=goals,
+        stt_wer=WordErrors(0.25, turns=3),
+        waits={Anchor.VAD: FinalWaits(1, 900.0, 0)},
+        cost_dollars=0.5,
+    )
     parts = named(row)
     assert parts["eva_x_mean"].value == 0.5
     assert parts["eva_x_mean"].fields["normalized"] == 0.5
     assert parts["tool_correctness"] == ScorePart("tool_correctness", NOT_KNOWN, {})
     assert parts["stages"].fields == {"stages": agreement}
     assert parts["stt_wer"].fields["turns"] == 3
-    assert parts.keys() == {"eva_x_mean", "tool_correctness", "stages", "stt_wer", "waits", "cost_dollars"}
+    assert parts.keys() == {
+        "eva_x_mean",
+        "tool_correctness",
+        "stages",
+        "stt_wer",
+        "waits",
+        "cost_dollars",
+    }
 
 
 def test_the_fields_beside_a_value_are_those_of_its_struct() -> None:
     part = part_of("progress", Progress(0.5, 0.5, 0.5, 0.5, 0.0, 1, 0, 2))
     assert part.value == 0.5
-    assert set(part.fields) == {"auc", "auc_if_ended_now", "ppt", "success", "reached", "missing", "subgoals"}
+    assert set(part.fields) == {
+        "auc",
+        "auc_if_ended_now",
+        "ppt",
+        "success",
+        "reached",
+        "missing",
+        "subgoals",
+    }

@@ -1,4 +1,6 @@
-"""The console takes in rows and nothing else, begins two hours back, and goes on where its folder has what it has read."""
+"""The console takes in rows and nothing else, begins two hours back, and goes on where its folder
+has what it has read.
+"""
 
 import time
 from dataclasses import replace
@@ -28,17 +30,24 @@ SCORES, WORDS = TopicPartition(SCORES_TOPIC, 0), TopicPartition(WORDS_TOPIC, 0)
 
 def role_of(folder: Path | None = None, **settings: object) -> ConsoleRole:
     given = ConsoleSettings.model_validate({"folder": folder} | settings)
-    return ConsoleRole(KafkaSettings(), given, Redactor(), Instruments(CollectorRegistry(), ["console"]))
+    return ConsoleRole(
+        KafkaSettings(), given, Redactor(), Instruments(CollectorRegistry(), ["console"])
+    )
 
 
-def record(value: bytes | None, offset: int = 0, at_ms: int = 0, topic: str = SCORES_TOPIC) -> BrokerRecord:
-    return BrokerRecord(topic, offset, at_ms, b"c", value, 0)  # type: ignore[arg-type]  # a mark has no value
+def record(
+    value: bytes | None, offset: int = 0, at_ms: int = 0, topic: str = SCORES_TOPIC
+) -> BrokerRecord:
+    # a mark has no value
+    return BrokerRecord(topic, offset, at_ms, b"c", value, 0)  # type: ignore[arg-type]
 
 
 async def take(role: ConsoleRole, *rows: Row | WordsRow, first: int = 0) -> None:
     for tp in (SCORES, WORDS):
         of_topic = [row for row in rows if isinstance(row, WordsRow) is (tp is WORDS)]
-        await role.take(tp, [record(encode(row), place) for place, row in enumerate(of_topic, first)])
+        await role.take(
+            tp, [record(encode(row), place) for place, row in enumerate(of_topic, first)]
+        )
 
 
 async def test_a_mark_is_left_out_and_what_cannot_be_read_is_counted() -> None:
@@ -47,7 +56,9 @@ async def test_a_mark_is_left_out_and_what_cannot_be_read_is_counted() -> None:
     await role.take(SCORES, [record(value, place) for place, value in enumerate(values)])
     assert role.console.fleet.unreadable == 3
     assert role._next[SCORES] == len(values)
-    assert [each.call.conversation_id for each in role.console.fleet.now(wall_clock_ms()).calls] == ["c"]
+    assert [
+        each.call.conversation_id for each in role.console.fleet.now(wall_clock_ms()).calls
+    ] == ["c"]
     assert role.console.calls.edition("c") > 0
     assert role.console.calls.edition("d") == 0
 
@@ -91,17 +102,23 @@ async def test_reading_begins_as_long_ago_as_the_setting_says() -> None:
 async def test_a_folder_keeps_the_rows_and_the_place(tmp_path: Path) -> None:
     now_ms = wall_clock_ms()
     topics = KeptTopics(*(record(b"{}", place, now_ms - HOUR_MS) for place in range(9)))
-    rows = [row for row in simulated(name="c") if not (isinstance(row, CallRow) and row.state == "closed")]
+    rows = [
+        row
+        for row in simulated(name="c")
+        if not (isinstance(row, CallRow) and row.state == "closed")
+    ]
     first = role_of(tmp_path / "rows")
     await first._go_back(topics, [SCORES])
     await take(first, *rows, first=2)
     first.console.calls.close()
-    assert {each.stat().st_mode & 0o077 for each in (tmp_path / "rows", *(tmp_path / "rows").iterdir())} == {0}, (
-        "it has words"
-    )
+    assert {
+        each.stat().st_mode & 0o077 for each in (tmp_path / "rows", *(tmp_path / "rows").iterdir())
+    } == {0}, "it has words"
     again = role_of(tmp_path / "rows")
     assert again.console.calls.call("c") is not None
-    assert [each.call.conversation_id for each in again.console.fleet.now(wall_clock_ms()).calls] == ["c"]
+    assert [
+        each.call.conversation_id for each in again.console.fleet.now(wall_clock_ms()).calls
+    ] == ["c"]
     await again._go_back(topics, [SCORES])
     assert await topics.position(SCORES) == 9, "no further than the end"
     assert again.console.calls.since_ms == 0, "it knows all"
@@ -114,9 +131,14 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
         role_of(tmp_path / "file")
 
 
-@pytest.mark.parametrize(("has_words", "is_there", "topics"), [
-    (True, True, {SCORES_TOPIC, WORDS_TOPIC}), (True, False, {SCORES_TOPIC}), (False, True, {SCORES_TOPIC}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("has_words", "is_there", "topics"),
+    [
+        (True, True, {SCORES_TOPIC, WORDS_TOPIC}),
+        (True, False, {SCORES_TOPIC}),
+        (False, True, {SCORES_TOPIC}),
+    ],
+)
 async def test_words_are_read_where_they_are_shown_and_this_user_may(
     monkeypatch: pytest.MonkeyPatch, *, has_words: bool, is_there: bool, topics: set[str]
 ) -> None:
@@ -136,7 +158,9 @@ async def test_words_are_read_where_they_are_shown_and_this_user_may(
 
 
 async def test_a_page_of_half_an_hour_is_drawn_in_less_than_half_a_second() -> None:
-    """Processor time, with the reading of its rows; the second time, because the first one compiles the templates."""
+    """Processor time, with the reading of its rows; the second time, because the first one compiles
+    the templates.
+    """
     from consumers.console.page.calls import ReportedCall
     from consumers.console.pages import call_boxes
     from tests.support.calls.long_calls import long_call

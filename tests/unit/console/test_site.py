@@ -1,4 +1,6 @@
-"""The whole site over a real socket, with calls in memory: what each address answers, and to whom."""
+"""The whole site over a real socket, with calls in memory: what each address answers,
+and to whom.
+"""
 
 import asyncio
 import json
@@ -52,7 +54,9 @@ class NoPast:
     def find(self, asked: PastQuery) -> PastFound:
         if asked.where:
             raise OperatorError(f"not understood: {asked.where}")
-        return PastFound([{"conversation_id": self.conversation_id, "labels.agent": asked.agent}], 1)
+        return PastFound(
+            [{"conversation_id": self.conversation_id, "labels.agent": asked.agent}], 1
+        )
 
     def table(self, asked: PastQuery) -> bytes:
         if asked.where:
@@ -89,14 +93,23 @@ class Serving:
         self.rows = simulated(name=NAME)
         self.calls = HeldCalls(*self.rows)
         given = ConsoleSettings.model_validate({"port": 0} | settings)
-        self.site = ConsoleSite(given, self.fleet, self.calls, self.annotate, past, Redactor(), instruments, "1.2.3")
+        self.site = ConsoleSite(
+            given, self.fleet, self.calls, self.annotate, past, Redactor(), instruments, "1.2.3"
+        )
         bounds = ConnectionBounds(answer_seconds=patient(SECONDS), unread_seconds=0.2)
         self.listener = HttpListener(
             "127.0.0.1", 0, self.site.routes(), lambda _: None, bounds=bounds, without_it="Nothing"
         )
 
     async def annotate(
-        self, _id: str, by: str, label: str | None, note: str | None, labels: Labels, *, withdraws: bool
+        self,
+        _id: str,
+        by: str,
+        label: str | None,
+        note: str | None,
+        labels: Labels,
+        *,
+        withdraws: bool,
     ) -> Annotation:
         """Writes as commands do, to no topic."""
         return annotation(by, label, note, labels, Redactor(), withdraws=withdraws)
@@ -106,7 +119,9 @@ class Serving:
         await self.get("/static/page.css")
 
     def client(self, **options: Any) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.listener.address, timeout=patient(SECONDS), **options)
+        return httpx.AsyncClient(
+            base_url=self.listener.address, timeout=patient(SECONDS), **options
+        )
 
     async def get(self, path: str, **options: Any) -> httpx.Response:
         async with self.client() as client:
@@ -126,7 +141,16 @@ async def serving(**settings: Any) -> AsyncIterator[Serving]:
 
 
 CALL = "a%2Fb%20%3Cc%3E"
-PLACES = ("", "calls/" + CALL, "past", "past.csv", "versions", "parts/calls/" + CALL, "live/now", "live/calls/" + CALL)
+PLACES = (
+    "",
+    "calls/" + CALL,
+    "past",
+    "past.csv",
+    "versions",
+    "parts/calls/" + CALL,
+    "live/now",
+    "live/calls/" + CALL,
+)
 API = ("calls", f"calls/{CALL}", "fleet", "stream", "openapi.json")
 
 
@@ -143,7 +167,9 @@ class Events:
             try:
                 self._text += await anext(self._pieces)
             except StopAsyncIteration:
-                raise AssertionError(f"the stream ended without {text!r}: {self._text[-500:]}") from None
+                raise AssertionError(
+                    f"the stream ended without {text!r}: {self._text[-500:]}"
+                ) from None
         read, self._text = self._text, ""
         return read
 
@@ -165,7 +191,9 @@ def parts_in(text: str) -> dict[str, str]:
     return parts
 
 
-async def test_each_page_and_each_answer_is_there_with_what_keeps_foreign_text_from_running() -> None:
+async def test_each_page_and_each_answer_is_there_with_what_keeps_foreign_text_from_running() -> (
+    None
+):
     async with serving(past=NoPast("p")) as made:
         made.fleet.take(call_row(NAME))
         for path in [f"/{place}" for place in PLACES if "live" not in place] + [
@@ -207,10 +235,14 @@ async def test_who_has_no_token_gets_a_form_or_a_problem_and_nothing_of_a_call()
             assert answer.headers["content-type"] == "application/problem+json"
             assert answer.headers["www-authenticate"].startswith("Bearer")
             assert answer.json()["status"] == 401
-        assert (await made.get(f"{api.PREFIX}/calls", headers={"authorization": f"Bearer {TOKEN}"})).status_code == 200
+        assert (
+            await made.get(f"{api.PREFIX}/calls", headers={"authorization": f"Bearer {TOKEN}"})
+        ).status_code == 200
 
 
-async def test_the_form_leads_where_a_person_wanted_to_go_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_form_leads_where_a_person_wanted_to_go_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(site, "LOGIN_PAUSE_SECONDS", 0.0)
     async with serving(token=TOKEN) as made, made.client() as client:
         for to, expected in (
@@ -224,7 +256,11 @@ async def test_the_form_leads_where_a_person_wanted_to_go_and_nowhere_else(monke
         assert "Log out" in (page := await client.get("/")).text
         assert page.status_code == 200, "the cookie is kept"
         ours = {"origin": made.listener.address}
-        for headers in ({}, {"origin": "https://evil.example"}, ours | {"sec-fetch-site": "cross-site"}):
+        for headers in (
+            {},
+            {"origin": "https://evil.example"},
+            ours | {"sec-fetch-site": "cross-site"},
+        ):
             assert (await client.post("/logout", headers=headers)).status_code == 403
             assert (await client.get("/")).status_code == 200, "another page logs nobody out"
         assert (await client.post("/logout", headers=ours)).headers["location"] == "./"
@@ -256,9 +292,17 @@ async def test_a_proxys_user_is_in_the_log_with_the_call_that_he_opened() -> Non
         with capture_logs() as logs:
             for _ in range(3):
                 await made.get(f"/calls/{CALL}", headers={"x-user": "ada"})
-            for user, path in (("bob", f"{api.PREFIX}/calls"), ("eve", "/report"), ("joe", "/parts/calls")):
+            for user, path in (
+                ("bob", f"{api.PREFIX}/calls"),
+                ("eve", "/report"),
+                ("joe", "/parts/calls"),
+            ):
                 await made.get(f"{path}/{CALL}", headers={"x-user": user})
-        opened = [(each["user"], each["conversation_id"]) for each in logs if each["event"] == "call_opened"]
+        opened = [
+            (each["user"], each["conversation_id"])
+            for each in logs
+            if each["event"] == "call_opened"
+        ]
         assert opened == [(user, "a/b <c>") for user in ("ada", "bob", "eve", "joe")]
 
 
@@ -267,8 +311,15 @@ async def test_who_searched_and_compared_is_in_the_log_without_personal_data() -
         with capture_logs() as logs:
             await made.get("/past", params={"text": "bob@example.com"}, headers={"x-user": "ada"})
             await made.get("/compare?id=p&id=q", headers={"x-user": "ada"})
-        told = [(each["event"], each["user"], each.get("text", each.get("conversation_id"))) for each in logs]
-        assert told == [("calls_searched", "ada", "[EMAIL]"), ("call_opened", "ada", "p"), ("call_opened", "ada", "q")]
+        told = [
+            (each["event"], each["user"], each.get("text", each.get("conversation_id")))
+            for each in logs
+        ]
+        assert told == [
+            ("calls_searched", "ada", "[EMAIL]"),
+            ("call_opened", "ada", "p"),
+            ("call_opened", "ada", "q"),
+        ]
 
 
 async def test_a_moment_is_counted_by_one_clock() -> None:
@@ -301,7 +352,9 @@ async def test_a_call_that_only_history_has_is_shown_as_any_other() -> None:
         ours, past = [(await made.get(f"/calls/{name}")).text for name in (CALL, "p")]
         assert re.sub("a/b &lt;c&gt;|a%2Fb%20%3Cc%3E", "p", ours) == past
         rows = [row for row in simulated(name="p") if isinstance(row, CallRow)]
-        then = (await made.get(f"{api.PREFIX}/calls/p?at_ms={rows[len(rows) // 2].known_ms}")).json()
+        then = (
+            await made.get(f"{api.PREFIX}/calls/p?at_ms={rows[len(rows) // 2].known_ms}")
+        ).json()
         assert then["call"].get("state", "running") == "running"
         async with following(made, "/live/calls/p") as events:
             assert parts_in(await events.until('"last_ms"'))
@@ -319,23 +372,43 @@ async def test_what_people_say_is_on_the_page_and_a_forgotten_call_is_gone() -> 
 
 
 async def test_a_person_labels_a_call_and_takes_it_back() -> None:
-    """It is on the page and on open pages at once, and in the log with who wrote it; the note has no personal data."""
+    """It is on the page and on open pages at once, and in the log with who wrote it; the note has
+    no personal data.
+    """
     page = f"/calls/{CALL}"
     async with serving(past=NoPast("p", simulated(name="p")), user_header="X-User") as made:
         ada = {"x-user": "ada", "origin": made.listener.address}
         assert "with your name, ada" in (await made.get(page, headers=ada)).text
-        async with following(made, f"/live{page}", **ada) as events, made.client(headers=ada) as client:
+        async with (
+            following(made, f"/live{page}", **ada) as events,
+            made.client(headers=ada) as client,
+        ):
             await events.until('"parts"')
             with capture_logs() as logs:
-                answer = await client.post(page, data={"label": "qa", "note": "call <i>bob@example.com", "by": "eve"})
-            assert (answer.status_code, answer.headers["location"]) == (303, f"./{CALL}#call-people")
+                answer = await client.post(
+                    page, data={"label": "qa", "note": "call <i>bob@example.com", "by": "eve"}
+                )
+            assert (answer.status_code, answer.headers["location"]) == (
+                303,
+                f"./{CALL}#call-people",
+            )
             (told,) = [each for each in logs if each["event"] == "call_annotated"]
-            assert (told["user"], told["by"], told["label"], told["conversation_id"]) == ("ada", "ada", "qa", "a/b <c>")
+            assert (told["user"], told["by"], told["label"], told["conversation_id"]) == (
+                "ada",
+                "ada",
+                "qa",
+                "a/b <c>",
+            )
             assert "qa: call &lt;i&gt;[EMAIL]" in (await client.get(page)).text
-            assert "qa: call &lt;i&gt;[EMAIL]" in parts_in(await events.until("qa: call"))["call-people"]
+            assert (
+                "qa: call &lt;i&gt;[EMAIL]"
+                in parts_in(await events.until("qa: call"))["call-people"]
+            )
             assert (await client.post("/calls/p", data={"note": "of the past"})).status_code == 303
             assert "of the past" in (await client.get("/calls/p")).text
-            assert (await client.post(page, data={"label": "qa", "take_back": "1"})).status_code == 303
+            assert (
+                await client.post(page, data={"label": "qa", "take_back": "1"})
+            ).status_code == 303
             text = (await client.get(page)).text
             assert ("false-alarm" in text, "qa: " in text) == (True, False)
 
@@ -346,8 +419,18 @@ async def test_a_person_labels_a_call_and_takes_it_back() -> None:
         ({}, {"label": "qa", "by": "ada"}, {}, 303),
         ({}, {"label": "qa", "by": "ada"}, {"origin": "https://evil.example"}, 403),
         ({}, {"label": "qa", "by": "ada"}, {"origin": "null"}, 403),
-        ({}, {"label": "qa", "by": "ada"}, {"origin": "null", "sec-fetch-site": "same-origin"}, 303),
-        ({}, {"label": "qa", "by": "ada"}, {"origin": "https://calls.example", "x-forwarded-host": "calls.example"}, 303),
+        (
+            {},
+            {"label": "qa", "by": "ada"},
+            {"origin": "null", "sec-fetch-site": "same-origin"},
+            303,
+        ),
+        (
+            {},
+            {"label": "qa", "by": "ada"},
+            {"origin": "https://calls.example", "x-forwarded-host": "calls.example"},
+            303,
+        ),
         ({}, {"label": "Two words", "by": "ada"}, {}, 422),
         ({}, {"label": "qa"}, {}, 422),
         ({}, {"by": "ada"}, {}, 422),
@@ -357,11 +440,14 @@ async def test_a_person_labels_a_call_and_takes_it_back() -> None:
         ({"token": TOKEN}, {"label": "qa", "by": "ada"}, {}, 401),
         ({"token": TOKEN}, {"label": "qa", "by": "ada"}, {"authorization": f"Bearer {TOKEN}"}, 303),
     ],
-)  # fmt: skip
+)
 async def test_who_may_label_and_what(
     given: dict[str, Any], form: dict[str, str], headers: dict[str, str], status: int
 ) -> None:
-    async with serving(**given) as made, made.client(headers={"origin": made.listener.address} | headers) as client:
+    async with (
+        serving(**given) as made,
+        made.client(headers={"origin": made.listener.address} | headers) as client,
+    ):
         answer = await client.post(f"/calls/{CALL}", data=form)
         assert answer.status_code == status
         if status != 401:
@@ -407,7 +493,14 @@ async def test_what_is_asked_wrongly_is_told() -> None:
             assert answer.json()["detail"]
         for query in ("at_ms=-1", "at_ms=x", "at_ms=1e400", "at_ms=9007199254740992", "at=1"):
             assert (await made.get(f"{api.PREFIX}/calls/{CALL}?{query}")).status_code == 422
-        for query in ("page=0", "page=201", "page=x", "nonsense=1", "text=" + "x" * 501, "text=a&text=b"):
+        for query in (
+            "page=0",
+            "page=201",
+            "page=x",
+            "nonsense=1",
+            "text=" + "x" * 501,
+            "text=a&text=b",
+        ):
             assert (await made.get(f"/past?{query}")).status_code == 422, query
         assert "not understood: x y" in (await made.get("/past?where=x+y")).text
         assert "not understood: x y" in (await made.get("/versions?a_since=x+y")).text
@@ -423,7 +516,11 @@ async def test_what_is_asked_wrongly_is_told() -> None:
 async def test_too_many_pages_are_asked_to_wait() -> None:
     async with serving(max_pages=1) as made, following(made, "/live/now") as events:
         await events.until('"parts"')
-        for path in ("/live/now", f"{api.PREFIX}/stream", f"/live/calls/{CALL}"):  # before the call is drawn
+        for path in (
+            "/live/now",
+            f"{api.PREFIX}/stream",
+            f"/live/calls/{CALL}",
+        ):  # before the call is drawn
             refused = await made.get(path)
             assert refused.status_code == 503
             assert refused.headers["retry-after"] == "5"
@@ -443,7 +540,11 @@ async def test_running_calls_are_followed_and_gone_on_with() -> None:
             last = id_in(await events.until('"parts"'))
             for name in ("by-query", "by-header"):
                 is_query = name == "by-query"
-                path, headers = (f"/live/now?since={last}", {}) if is_query else ("/live/now", {"last-event-id": last})
+                path, headers = (
+                    (f"/live/now?since={last}", {})
+                    if is_query
+                    else ("/live/now", {"last-event-id": last})
+                )
                 async with following(made, path, **headers) as news:
                     await news.until("event: clock")
                     made.fleet.take(call_row(name, known_ms=wall_clock_ms()))
@@ -462,7 +563,10 @@ async def test_a_call_is_followed_while_it_grows(monkeypatch: pytest.MonkeyPatch
         assert parts_in(text)
         made.calls.note(made.rows[:1])
         more = await events.until('"last_ms"')
-        assert id_in(more) == f"{id_in(text).rpartition('.')[0]}.{int(id_in(text).rpartition('.')[2]) + 1}"
+        assert (
+            id_in(more)
+            == f"{id_in(text).rpartition('.')[0]}.{int(id_in(text).rpartition('.')[2]) + 1}"
+        )
         assert parts_in(more) == {}, "nothing of it has changed"
         made.calls.add(WordsRow(conversation_id=NAME, turn=1, revision=10**9, user="a last word"))
         assert "a last word" in parts_in(await events.until('"last_ms"'))["call-transcript"]
@@ -514,14 +618,18 @@ async def test_a_moment_is_the_past() -> None:
             assert answer.status_code == (404 if at_ms < first_ms else 200)
             if at_ms >= first_ms:
                 known = {
-                    row.turn: row.revision for row in made.rows if isinstance(row, TurnRow) and row.known_ms <= at_ms
+                    row.turn: row.revision
+                    for row in made.rows
+                    if isinstance(row, TurnRow) and row.known_ms <= at_ms
                 }
                 turns = answer.json()["turns"]
                 assert {each["turn"]: each["revision"] for each in turns} == known
             parts = (await made.get(f"/parts/calls/{CALL}?at_ms={at_ms}")).json()
             assert list(parts["order"]) == ["about", "call"]
         goals = [row for row in made.rows if isinstance(row, GoalsRow)]
-        assert (await made.get(f"{api.PREFIX}/calls/{CALL}")).json()["goals"]["digest"] == goals[0].digest
+        assert (await made.get(f"{api.PREFIX}/calls/{CALL}")).json()["goals"]["digest"] == goals[
+            0
+        ].digest
 
 
 async def test_a_reader_who_stops_reading_is_cut_off() -> None:
@@ -548,7 +656,8 @@ async def test_all_streams_end_before_the_server_does() -> None:
         async with asyncio.timeout(patient(SECONDS)):
             while len(made.site.streams) < 20:
                 await made.turn()
-        made.site.streams.close()  # the group waits for the readers, whose patience ends in an error
+        # the group waits for the readers, whose patience ends in an error
+        made.site.streams.close()
 
 
 async def _read_to_the_end(client: httpx.AsyncClient) -> None:
@@ -602,7 +711,9 @@ OF_A_PERSON = [
 
 async def test_a_page_of_another_site_has_nothing_made_and_a_link_leads_here() -> None:
     async with serving(past=NoPast("p")) as made:
-        paths = [f"/{place}" for place in (*PLACES, f"report/{CALL}")] + [f"{api.PREFIX}/{each}" for each in API]
+        paths = [f"/{place}" for place in (*PLACES, f"report/{CALL}")] + [
+            f"{api.PREFIX}/{each}" for each in API
+        ]
         for headers in OF_ANOTHER_SITE:
             for path in paths:
                 answer = await made.get(path, headers=headers)
@@ -613,11 +724,15 @@ async def test_a_page_of_another_site_has_nothing_made_and_a_link_leads_here() -
             assert (await made.get(f"/calls/{CALL}", headers=headers)).status_code == 200
         async with made.client() as client:
             link = OF_A_PERSON[1]
-            assert (await client.post("/login", headers=link, data={"token": TOKEN})).status_code == 403
+            assert (
+                await client.post("/login", headers=link, data={"token": TOKEN})
+            ).status_code == 403
         assert 'reason="other_site"' in generate_latest(made.registry).decode()
 
 
-async def test_wrong_tokens_take_a_while_and_have_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_tokens_take_a_while_and_have_a_line_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pauses: list[float] = []
     sleep = asyncio.sleep
 
@@ -640,7 +755,9 @@ async def test_wrong_tokens_take_a_while_and_have_a_line_a_minute(monkeypatch: p
         told = [each for each in logs if each["event"] == "wrong_token"]
         assert [(each["address"], each["times"]) for each in told] == [("127.0.0.1", 1)]
         assert "no-token-of-ours" not in str(logs)
-        assert (await client.get("/", headers={"authorization": f"Bearer {TOKEN}"})).status_code == 200
+        assert (
+            await client.get("/", headers={"authorization": f"Bearer {TOKEN}"})
+        ).status_code == 200
         assert 'reason="token"} 5.0' in generate_latest(made.registry).decode()
 
 
@@ -658,7 +775,9 @@ async def test_a_flood_of_wrong_tokens_keeps_few_connections_and_lets_the_right_
         for path in ("/", f"{api.PREFIX}/calls"):
             refused = await client.get(path, headers=wrong)
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
-        assert (await client.get("/", headers={"authorization": f"Bearer {TOKEN}"})).status_code == 200
+        assert (
+            await client.get("/", headers={"authorization": f"Bearer {TOKEN}"})
+        ).status_code == 200
         for each in waiting:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -690,9 +809,14 @@ class HeldPast(NoPast):
 
 async def test_searches_wait_in_a_room_of_their_own_and_equal_ones_are_made_once() -> None:
     past = HeldPast("p", "find")
-    async with serving(past=past) as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
+    async with (
+        serving(past=past) as made,
+        made.client(limits=httpx.Limits(max_connections=None)) as client,
+    ):
         most = site.SEARCHING.threads + site.SEARCHING.waiting
-        different = [asyncio.create_task(client.get("/past", params={"text": str(n)})) for n in range(most)]
+        different = [
+            asyncio.create_task(client.get("/past", params={"text": str(n)})) for n in range(most)
+        ]
         equal = [asyncio.create_task(client.get("/past", params={"text": "0"})) for _ in range(20)]
         async with asyncio.timeout(patient(SECONDS)):
             while len(made.site._workshops["history"]._open) < most:
@@ -720,15 +844,22 @@ async def test_who_asks_again_at_once_gets_no_more_than_the_share_of_all_answers
         assert time.monotonic() - began >= (20 - 1 - 2 * 8) / 8, "16 at once, and 8 a second"
         async with following(made, "/live/now") as events:
             await events.until('"parts"')
-    waited = made.registry.get_sample_value("callgauge_console_waited_seconds_total", {"kind": "answers"})
+    waited = made.registry.get_sample_value(
+        "callgauge_console_waited_seconds_total", {"kind": "answers"}
+    )
     assert waited is not None
 
 
 async def test_unknown_ids_delay_no_call_that_runs() -> None:
     past = HeldPast("p", "unknown")
-    async with serving(past=past) as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
+    async with (
+        serving(past=past) as made,
+        made.client(limits=httpx.Limits(max_connections=None)) as client,
+    ):
         most = site.LOOKING_FOR.threads + site.LOOKING_FOR.waiting
-        unknown = [asyncio.create_task(client.get(f"/calls/none-{number}")) for number in range(most + 10)]
+        unknown = [
+            asyncio.create_task(client.get(f"/calls/none-{number}")) for number in range(most + 10)
+        ]
         async with asyncio.timeout(patient(SECONDS)):
             while not any(each.done() for each in unknown):
                 await made.turn()
@@ -738,7 +869,9 @@ async def test_unknown_ids_delay_no_call_that_runs() -> None:
         assert set(statuses) == {404, 503}
 
 
-async def test_an_id_that_is_nowhere_is_not_looked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_id_that_is_nowhere_is_not_looked_for_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     past = NoPast("p")
     asked: list[str] = []
 
@@ -770,7 +903,11 @@ async def test_one_call_is_drawn_once_for_all_who_ask(monkeypatch: pytest.Monkey
     monkeypatch.setattr(pages, "call_boxes", counted)
     async with serving() as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
         answers = await asyncio.gather(
-            *(client.get(path) for _ in range(20) for path in (f"/calls/{CALL}", f"/parts/calls/{CALL}"))
+            *(
+                client.get(path)
+                for _ in range(20)
+                for path in (f"/calls/{CALL}", f"/parts/calls/{CALL}")
+            )
         )
         assert {each.status_code for each in answers} == {200}
         assert len(drawn) <= 2
@@ -794,7 +931,10 @@ async def test_too_many_drawings_of_one_call_are_refused_and_another_call_is_dra
             return read(name, at_ms)
 
         monkeypatch.setattr(made.calls, "call", slowly)
-        readers = [asyncio.create_task(client.get(f"/report/{CALL}?at_ms={number}")) for number in range(30)]
+        readers = [
+            asyncio.create_task(client.get(f"/report/{CALL}?at_ms={number}"))
+            for number in range(30)
+        ]
         async with asyncio.timeout(patient(SECONDS)):
             while not any(each.done() for each in readers):
                 await made.turn()

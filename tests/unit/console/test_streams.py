@@ -1,4 +1,6 @@
-"""A stream ends when its reader leaves or the console stops; forged ids of events are never gone on from."""
+"""A stream ends when its reader leaves or the console stops; forged ids of events are never gone on
+from.
+"""
 
 import asyncio
 import json
@@ -84,7 +86,8 @@ async def test_closing_ends_every_stream_and_lets_nobody_in() -> None:
 async def test_it_is_full_at_the_bound() -> None:
     open_ones, reader = Streams(2), Reader()
     answers = [
-        asyncio.create_task(open_ones.answer(reader.receive, reader.send, forever(asyncio.Event()))) for _ in range(2)
+        asyncio.create_task(open_ones.answer(reader.receive, reader.send, forever(asyncio.Event())))
+        for _ in range(2)
     ]
     await turns()
     full = open_ones.is_full
@@ -110,8 +113,25 @@ async def test_who_cancels_the_answer_ends_the_stream() -> None:
 
 @pytest.mark.parametrize(
     "forged",
-    ["", ".", "c", "c.", ".1", "c.-1", "c.1.0", "c. 1", "c.\u0661", "c.\u00b2", "d.1", "c.1e3", "c." + "9" * 16, "c.0x1", "C.1", "c.1\n"],
-)  # fmt: skip
+    [
+        "",
+        ".",
+        "c",
+        "c.",
+        ".1",
+        "c.-1",
+        "c.1.0",
+        "c. 1",
+        "c.\u0661",
+        "c.\u00b2",
+        "d.1",
+        "c.1e3",
+        "c." + "9" * 16,
+        "c.0x1",
+        "C.1",
+        "c.1\n",
+    ],
+)
 def test_a_forged_id_begins_anew(forged: str) -> None:
     channel = Channel("c")
     channel.update(encoded({"head": {"a": "x"}}))
@@ -135,7 +155,9 @@ async def test_a_reader_goes_on_from_its_version() -> None:
         assert json.loads(data)["parts"] == expected
 
 
-async def test_a_slow_reader_skips_states_and_a_still_page_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_skips_states_and_a_still_page_beats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(streams, "BEAT_SECONDS", 0.0)
     channel = Channel("c")
     channel.update(encoded({"head": {"a": "0"}}))
@@ -152,7 +174,11 @@ async def test_a_slow_reader_skips_states_and_a_still_page_beats(monkeypatch: py
 
 
 def numbers(events: bytes) -> list[int]:
-    return [int(line[6:]) for line in events.decode().splitlines() if line.startswith("data: ") and "{" not in line]
+    return [
+        int(line[6:])
+        for line in events.decode().splitlines()
+        if line.startswith("data: ") and "{" not in line
+    ]
 
 
 async def test_a_reader_of_records_resumes_without_loss_or_doubles() -> None:
@@ -169,7 +195,17 @@ async def test_a_reader_of_records_resumes_without_loss_or_doubles() -> None:
 
 
 @pytest.mark.parametrize(
-    "forged", ["other.1", "{0}.0", "{0}.99", "{0}.", "{0}", "{0}.-1", "{0}.\u0664", "{0}.9999999999999999999"]
+    "forged",
+    [
+        "other.1",
+        "{0}.0",
+        "{0}.99",
+        "{0}.",
+        "{0}",
+        "{0}.-1",
+        "{0}.\u0664",
+        "{0}.9999999999999999999",
+    ],
 )
 async def test_an_id_that_is_not_known_is_a_gap(forged: str) -> None:
     ring = _Ring()

@@ -1,4 +1,6 @@
-"""Long work is done beside the loop, once for all who want the same, one piece for each subject at a time, and within its bounds."""
+"""Long work is done beside the loop, once for all who want the same, one piece for each subject at
+a time, and within its bounds.
+"""
 
 import asyncio
 import itertools
@@ -39,7 +41,9 @@ class Gate:
 
 
 @asynccontextmanager
-async def workshop(threads: int = 1, waiting: int = 10, kept_bytes: int = 0) -> AsyncIterator[Workshop]:
+async def workshop(
+    threads: int = 1, waiting: int = 10, kept_bytes: int = 0
+) -> AsyncIterator[Workshop]:
     made = Workshop("test", Bounds(threads, waiting, kept_bytes))
     try:
         yield made
@@ -47,7 +51,9 @@ async def workshop(threads: int = 1, waiting: int = 10, kept_bytes: int = 0) -> 
         await made.close(patient(SECONDS))
 
 
-async def begun(made: Workshop, gate: Gate, subject: str = "a", version: Any = object) -> asyncio.Task[int]:
+async def begun(
+    made: Workshop, gate: Gate, subject: str = "a", version: Any = object
+) -> asyncio.Task[int]:
     task = asyncio.create_task(made.make(subject, "page", version, gate.work))
     async with asyncio.timeout(patient(SECONDS)):
         await gate.begun.wait()
@@ -58,7 +64,9 @@ async def test_who_wants_the_same_version_gets_the_same_work() -> None:
     async with workshop() as made:
         gate = Gate()
         first = await begun(made, gate, version=lambda: 1)
-        others = [asyncio.create_task(made.make("a", "page", lambda: 1, gate.work)) for _ in range(50)]
+        others = [
+            asyncio.create_task(made.make("a", "page", lambda: 1, gate.work)) for _ in range(50)
+        ]
         await asyncio.sleep(0)
         gate.open()
         assert {await each for each in (first, *others)} == {1}
@@ -70,14 +78,22 @@ async def test_who_wants_a_newer_version_waits_for_one_further_piece_of_work() -
         gate, version = Gate(), 1
         first = await begun(made, gate, version=lambda: version)
         version = 2
-        second = [asyncio.create_task(made.make("a", "page", lambda: version, gate.work)) for _ in range(20)]
+        second = [
+            asyncio.create_task(made.make("a", "page", lambda: version, gate.work))
+            for _ in range(20)
+        ]
         await asyncio.sleep(0)
         version = 3
-        third = [asyncio.create_task(made.make("a", "page", lambda: version, gate.work)) for _ in range(20)]
+        third = [
+            asyncio.create_task(made.make("a", "page", lambda: version, gate.work))
+            for _ in range(20)
+        ]
         await asyncio.sleep(0)
         gate.open()
         assert await first == 1
-        assert {await each for each in (*second, *third)} == {2}, "it had not begun, so it sees the newest"
+        assert {await each for each in (*second, *third)} == {2}, (
+            "it had not begun, so it sees the newest"
+        )
 
 
 async def test_what_was_made_is_kept_until_the_version_changes_and_within_its_bound() -> None:
@@ -109,7 +125,10 @@ async def test_one_subject_leaves_threads_and_room_to_others() -> None:
     async with workshop(threads=2, waiting=20) as made:
         gate = Gate()
         tasks = [await begun(made, gate)]
-        tasks += [asyncio.create_task(made.make("a", number, object, gate.work)) for number in range(MAX_OF_ONE - 1)]
+        tasks += [
+            asyncio.create_task(made.make("a", number, object, gate.work))
+            for number in range(MAX_OF_ONE - 1)
+        ]
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
             await made.make("a", "one more", object, gate.work)
@@ -124,7 +143,10 @@ async def test_no_more_waits_than_is_allowed() -> None:
     async with workshop(threads=1, waiting=3) as made:
         gate = Gate()
         tasks = [await begun(made, gate)]
-        tasks += [asyncio.create_task(made.make(f"b{number}", "page", object, gate.work)) for number in range(3)]
+        tasks += [
+            asyncio.create_task(made.make(f"b{number}", "page", object, gate.work))
+            for number in range(3)
+        ]
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
             await made.make("c", "page", object, gate.work)
@@ -178,7 +200,9 @@ def test_a_pace_allows_so_much_at_once_and_so_much_a_second_on_the_average() -> 
         pace.take(10)
     assert pace.wait_seconds() == 0
     pace.take(25)
-    assert pace.wait_seconds() == pytest.approx(2.5), "it may be overdrawn, and the next one waits for it"
+    assert pace.wait_seconds() == pytest.approx(2.5), (
+        "it may be overdrawn, and the next one waits for it"
+    )
     now += 2.0
     assert pace.wait_seconds() == pytest.approx(0.5)
     now += 1_000.0

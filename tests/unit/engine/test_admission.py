@@ -37,14 +37,20 @@ class Record:
 
 
 def _value(**fields: object) -> bytes:
-    return json.dumps({"message_type": "user", "value": "Hello", "timestamp": NOW_MS} | fields).encode()
+    return json.dumps(
+        {"message_type": "user", "value": "Hello", "timestamp": NOW_MS} | fields
+    ).encode()
 
 
 def test_a_good_record_is_an_arrival() -> None:
     record = Record(value=_value(), headers=(("ce_id", b"e-1"),))
     admitted = admit(InputSource.AUDIT, record, LIMITS)
     assert isinstance(admitted, Arrival)
-    assert (admitted.source, admitted.offset, admitted.broker_time_ms) == (InputSource.AUDIT, 41, NOW_MS)
+    assert (admitted.source, admitted.offset, admitted.broker_time_ms) == (
+        InputSource.AUDIT,
+        41,
+        NOW_MS,
+    )
     assert admitted.conversation_id == "call-7"
     assert admitted.event.value == "Hello"
     assert admitted.envelope == Envelope("e-1", None, None, None)
@@ -59,26 +65,49 @@ def test_the_key_wins_over_an_id_in_the_body() -> None:
 @pytest.mark.parametrize("field", ["conversation_id", "type", "model"])
 @pytest.mark.parametrize("value", [7, ["x"], {"a": 1}, None])
 def test_a_verdict_of_wrong_fields_is_an_arrival_or_refused(field: str, value: object) -> None:
-    """Its conversation id is read by no rule, and it needs one: such a record ended each evaluator of its partition."""
+    """Its conversation id is read by no rule, and it needs one: such a record ended each evaluator
+    of its partition.
+    """
     verdict = {
-        "type": "judge_verdict", "timestamp": NOW_MS, "request_id": "r", "conversation_id": "c", "kind": "subgoal", "turn": 1,
-        "input_hash": "h", "prompt_version": "1", "result": {"outcome": "judged", "is_completed": True},
-    }  # fmt: skip
+        "type": "judge_verdict",
+        "timestamp": NOW_MS,
+        "request_id": "r",
+        "conversation_id": "c",
+        "kind": "subgoal",
+        "turn": 1,
+        "input_hash": "h",
+        "prompt_version": "1",
+        "result": {"outcome": "judged", "is_completed": True},
+    }
     record = Record(topic="judge.verdicts", value=json.dumps({**verdict, field: value}).encode())
     admitted = admit(InputSource.JUDGE, record, LIMITS)
-    assert isinstance(admitted, QuarantineRecord if field == "conversation_id" else (Arrival, QuarantineRecord))
+    assert isinstance(
+        admitted, QuarantineRecord if field == "conversation_id" else (Arrival, QuarantineRecord)
+    )
     late = admit(
-        InputSource.JUDGE, replace(record, value=json.dumps({**verdict, "timestamp": 10**4_000}).encode()), LIMITS
+        InputSource.JUDGE,
+        replace(record, value=json.dumps({**verdict, "timestamp": 10**4_000}).encode()),
+        LIMITS,
     )
     assert isinstance(late, QuarantineRecord)
     assert len(late.message()) < 1_000
 
 
 @pytest.mark.parametrize("named", ["com.example.user", "user"])
-def test_a_cloudevent_in_structured_mode_is_the_event_inside_with_its_attributes(named: str) -> None:
-    attributes = {"specversion": "1.0", "id": "e-1", "source": "bot", "type": named, "sequence": "7"}
+def test_a_cloudevent_in_structured_mode_is_the_event_inside_with_its_attributes(
+    named: str,
+) -> None:
+    attributes = {
+        "specversion": "1.0",
+        "id": "e-1",
+        "source": "bot",
+        "type": named,
+        "sequence": "7",
+    }
     structured = json.dumps({**attributes, "data": json.loads(_value())}).encode()
-    admitted = admit(InputSource.AUDIT, Record(value=structured, headers=(("ce_id", b"other"),)), LIMITS)
+    admitted = admit(
+        InputSource.AUDIT, Record(value=structured, headers=(("ce_id", b"other"),)), LIMITS
+    )
     assert isinstance(admitted, Arrival)
     assert admitted.event.value == "Hello"
     assert admitted.envelope == Envelope("e-1", "bot", named, 7)
@@ -98,16 +127,38 @@ REFUSED = [
     (Record(value=_value(value="x" * 40_000)), RefusalReason.TEXT_TOO_LONG, "40000 characters"),
     (Record(value=_value(), key=None), RefusalReason.EMPTY_KEY, "no key"),
     (Record(value=_value(), key=b""), RefusalReason.EMPTY_KEY, "no key"),
-    (Record(value=_value(), key=b"k" * (MAX_NAME_CHARS + 1)), RefusalReason.EMPTY_KEY, f"{MAX_NAME_CHARS + 1} bytes"),
+    (
+        Record(value=_value(), key=b"k" * (MAX_NAME_CHARS + 1)),
+        RefusalReason.EMPTY_KEY,
+        f"{MAX_NAME_CHARS + 1} bytes",
+    ),
     (Record(value=b"x" * 100_001), RefusalReason.RECORD_TOO_LARGE, "saw 100001"),
-    (Record(value=_value(timestamp=NOW_MS + DAY_MS + 1)), RefusalReason.TIME_OUT_OF_BOUNDS, str(NOW_MS + DAY_MS + 1)),
-    (Record(value=_value(timestamp=NOW_MS // 1000)), RefusalReason.TIME_OUT_OF_BOUNDS, "looks like seconds"),
-    (Record(value=_value(timestamp=1_500_000_000)), RefusalReason.TIME_OUT_OF_BOUNDS, "here 1500000000000"),
-    (Record(value=_value(timestamp=NOW_MS // 7)), RefusalReason.TIME_OUT_OF_BOUNDS, "clock and unit"),
+    (
+        Record(value=_value(timestamp=NOW_MS + DAY_MS + 1)),
+        RefusalReason.TIME_OUT_OF_BOUNDS,
+        str(NOW_MS + DAY_MS + 1),
+    ),
+    (
+        Record(value=_value(timestamp=NOW_MS // 1000)),
+        RefusalReason.TIME_OUT_OF_BOUNDS,
+        "looks like seconds",
+    ),
+    (
+        Record(value=_value(timestamp=1_500_000_000)),
+        RefusalReason.TIME_OUT_OF_BOUNDS,
+        "here 1500000000000",
+    ),
+    (
+        Record(value=_value(timestamp=NOW_MS // 7)),
+        RefusalReason.TIME_OUT_OF_BOUNDS,
+        "clock and unit",
+    ),
     (
         Record(
             topic="elevenlabs.events",
-            value=json.dumps({"event_type": "audio_end", "user": "x", "audio_timestamp": 1, "timestamp": 1}).encode(),
+            value=json.dumps(
+                {"event_type": "audio_end", "user": "x", "audio_timestamp": 1, "timestamp": 1}
+            ).encode(),
         ),
         RefusalReason.UNKNOWN_ROLE,
         "role",
@@ -116,7 +167,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("record", "reason", "words"), REFUSED)
-def test_a_refusal_says_what_where_why_and_what_to_do(record: Record, reason: RefusalReason, words: str) -> None:
+def test_a_refusal_says_what_where_why_and_what_to_do(
+    record: Record, reason: RefusalReason, words: str
+) -> None:
     source = InputSource.ELEVENLABS if record.topic.startswith("eleven") else InputSource.AUDIT
     refused = admit(source, record, LIMITS)
     assert isinstance(refused, QuarantineRecord)
@@ -134,7 +187,9 @@ def test_a_refusal_says_what_where_why_and_what_to_do(record: Record, reason: Re
 
 
 @pytest.mark.parametrize(("last", "where"), [(41, "@41: "), (47, "@41 to @47: ")])
-def test_records_that_the_client_cannot_decode_are_refused_by_their_places(last: int, where: str) -> None:
+def test_records_that_the_client_cannot_decode_are_refused_by_their_places(
+    last: int, where: str
+) -> None:
     refused = admit(InputSource.AUDIT, stand_in("audit.events", 41, last), LIMITS)
     assert isinstance(refused, QuarantineRecord)
     assert (refused.reason, refused.offset, refused.key) == (RefusalReason.UNDECODABLE, 41, "")
@@ -148,14 +203,19 @@ def test_every_reason_is_tried() -> None:
 
 
 def test_the_payload_stays_where_it_is() -> None:
-    refused = admit(InputSource.AUDIT, Record(value=_value(value={"secret": "s3cret" * 10_000})), LIMITS)
+    refused = admit(
+        InputSource.AUDIT, Record(value=_value(value={"secret": "s3cret" * 10_000})), LIMITS
+    )
     assert isinstance(refused, QuarantineRecord)
     assert refused.model_dump_json().count("s3cret") <= 13
 
 
 @pytest.mark.parametrize("offset_ms", [DAY_MS, -DAY_MS])
 def test_times_within_the_bounds_pass(offset_ms: int) -> None:
-    assert isinstance(admit(InputSource.AUDIT, Record(value=_value(timestamp=NOW_MS + offset_ms)), LIMITS), Arrival)
+    assert isinstance(
+        admit(InputSource.AUDIT, Record(value=_value(timestamp=NOW_MS + offset_ms)), LIMITS),
+        Arrival,
+    )
 
 
 def test_zero_takes_recorded_calls_of_any_year() -> None:
@@ -193,11 +253,16 @@ def test_a_record_of_a_call_that_is_over_or_closed_opens_none_and_is_counted() -
     feed.close_all()
     assert feed.evaluator.open_calls == ()
     assert feed.send("audit", WORD, 20) == ()
-    assert feed.counts("callgauge_events_total") == {("audit", "folded"): 1, ("audit", "after_close"): 2}
+    assert feed.counts("callgauge_events_total") == {
+        ("audit", "folded"): 1,
+        ("audit", "after_close"): 2,
+    }
 
 
 @pytest.mark.parametrize("evicted", ["one", "gone"])
-def test_who_has_fewer_calls_open_closes_what_an_earlier_owner_closed_for_want_of_room(evicted: str) -> None:
+def test_who_has_fewer_calls_open_closes_what_an_earlier_owner_closed_for_want_of_room(
+    evicted: str,
+) -> None:
     evaluator = PartitionEvaluator(Limits(), "test")
     evaluator.receive(word("one", 0))
     evaluator.evict(evicted, word("two", 1))
@@ -246,7 +311,9 @@ def test_a_revision_is_the_place_of_the_step_that_decided_and_of_a_close_that_of
     rows += rows_of(evaluator.receive(word("three", 9)))
     while evaluator.closing_calls:
         rows += rows_of(evaluator.close_some())
-    revisions = {(row.conversation_id, row.news): row.revision for row in rows if isinstance(row, CallRow)}
+    revisions = {
+        (row.conversation_id, row.news): row.revision for row in rows if isinstance(row, CallRow)
+    }
     assert revisions["one", ("started",)] == 8
     assert (revisions["one", ("closed",)], revisions["two", ("closed",)]) == (14, 14)
     assert revisions["three", ("started",)] == 18
@@ -265,7 +332,9 @@ def test_where_a_log_was_made_anew_revisions_go_on_above_those_of_the_old_one() 
     assert {row.revision for row in rows} == {1_008, 1_014}
 
 
-def test_of_a_call_that_was_evicted_the_close_has_the_place_of_the_record_that_opened_another() -> None:
+def test_of_a_call_that_was_evicted_the_close_has_the_place_of_the_record_that_opened_another() -> (
+    None
+):
     evaluator = PartitionEvaluator(Limits(max_open_calls=1), "test")
     evaluator.receive(word("one", 4))
     evaluator.receive(word("two", 6))

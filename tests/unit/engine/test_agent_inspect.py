@@ -1,4 +1,6 @@
-"""The parity layer beyond the conformance cases: the faults that stop agent-inspect, and their order."""
+"""The parity layer beyond the conformance cases: the faults that stop agent-inspect, and their
+order.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +56,10 @@ class Judges:
 
     def ask(self, wave: int) -> list[JudgeAnswer]:
         self.requests += wave
-        return [ANSWERS[self._row[place % len(self._row)]] for place in range(self.requests - wave, self.requests)]
+        return [
+            ANSWERS[self._row[place % len(self._row)]]
+            for place in range(self.requests - wave, self.requests)
+        ]
 
     def of(self, *_: Any) -> Callable[[int], list[JudgeAnswer]]:
         return self.ask
@@ -96,7 +101,10 @@ def test_a_vote_that_comes_to_nothing(
 def test_fewer_retries_than_none_are_none() -> None:
     judges = Judges("X")
     with pytest.raises(EvaluationError):
-        driven(static_validations([TURN], [Subgoal("a", 0)], Options(max_retry_judge_trials=-1)), judges.of)
+        driven(
+            static_validations([TURN], [Subgoal("a", 0)], Options(max_retry_judge_trials=-1)),
+            judges.of,
+        )
     assert judges.requests == 5
 
 
@@ -121,13 +129,18 @@ def test_what_stops_the_judging_and_when(
 ) -> None:
     judges = Judges("I")
     with pytest.raises((InvalidInputValueError, TypeError, IndexError, KeyError)) as caught:
-        driven(progress_through_turns(turns, [Subgoal("a")], Options(**options), user_instruction=" "), judges.of)
+        driven(
+            progress_through_turns(turns, [Subgoal("a")], Options(**options), user_instruction=" "),
+            judges.of,
+        )
     assert (_told(caught.value), judges.requests) == (told, requests)
 
 
 def test_a_template_may_ask_for_the_instruction_that_there_is() -> None:
     template = "{subgoal} {userTask} {trajectories} {answers} {dynamicDialogue}"
-    asking = progress_through_turns([TURN], [Subgoal("a")], Options(template_subgoal=template, max_turns=1), "Do it.")
+    asking = progress_through_turns(
+        [TURN], [Subgoal("a")], Options(template_subgoal=template, max_turns=1), "Do it."
+    )
     assert driven(asking, Judges().of)[0].progress == 1.0
 
 
@@ -146,9 +159,16 @@ def test_of_two_equal_subgoals_the_first_leaves_whichever_is_completed() -> None
 
 
 def test_completions_and_validations_are_given_only_when_asked_for() -> None:
-    entry = driven(progress_through_turns([TURN], [Subgoal("a")], Options(max_turns=1)), Judges().of)[0]
+    entry = driven(
+        progress_through_turns([TURN], [Subgoal("a")], Options(max_turns=1)), Judges().of
+    )[0]
     assert ([each.completions for each in entry.explained], entry.validations) == ([()], None)
-    options = Options(max_turns=2, include_judge_explanation=True, include_validation_results=True, num_judge_trials=1)
+    options = Options(
+        max_turns=2,
+        include_judge_explanation=True,
+        include_validation_results=True,
+        num_judge_trials=1,
+    )
     first, last = driven(progress_through_turns([TURN], [Subgoal("a")], options), Judges().of)
     assert first.explained == last.explained
     assert [each.completions for each in last.explained] == [("GRADE: C",)]
@@ -185,7 +205,9 @@ CALLED = replace(TURN, steps=[Step("a", [Argument("x", 1)], 2), Step(None)])
         ([CALLED], ExpectedCall("a", [Parameter(check="check", name="x")], turn=0), "X", "050007"),
     ],
 )
-def test_what_stops_tool_correctness(turns: list[Turn], expected: ExpectedCall, row: str, told: str) -> None:
+def test_what_stops_tool_correctness(
+    turns: list[Turn], expected: ExpectedCall, row: str, told: str
+) -> None:
     with pytest.raises((InvalidInputValueError, EvaluationError)) as caught:
         driven(tool_correctness(turns, [expected], Options()), Judges(row).of)
     assert getattr(caught.value, "internal_code", None) == told
@@ -194,19 +216,31 @@ def test_what_stops_tool_correctness(turns: list[Turn], expected: ExpectedCall, 
 @pytest.mark.parametrize(
     "expected",
     [
-        ExpectedCall("b", [Parameter(1, "check", name="x")], turn=0),  # no call of that tool, so nobody looks
+        ExpectedCall(
+            "b", [Parameter(1, "check", name="x")], turn=0
+        ),  # no call of that tool, so nobody looks
         ExpectedCall(" ", turn=0),
     ],
 )
 def test_what_does_not_stop_it(expected: ExpectedCall) -> None:
-    assert [each.is_made for each in driven(tool_correctness([CALLED], [expected], Options()), Judges().of)] == [False]
+    assert [
+        each.is_made
+        for each in driven(tool_correctness([CALLED], [expected], Options()), Judges().of)
+    ] == [False]
 
 
 @pytest.mark.parametrize("required", [Parameter(1, name="x"), Parameter(check="check", name="x")])
-def test_arguments_that_are_none_stop_it_only_where_they_are_looked_for(required: Parameter) -> None:
+def test_arguments_that_are_none_stop_it_only_where_they_are_looked_for(
+    required: Parameter,
+) -> None:
     judges = Judges()
     with pytest.raises(TypeError):
-        driven(tool_correctness([WITHOUT_ARGUMENTS], [ExpectedCall("a", [required], turn=0)], Options()), judges.of)
+        driven(
+            tool_correctness(
+                [WITHOUT_ARGUMENTS], [ExpectedCall("a", [required], turn=0)], Options()
+            ),
+            judges.of,
+        )
     assert judges.requests == 0
     expected = ExpectedCall("a", output=Required(check="check"), turn=0)
     (found,) = driven(tool_correctness([WITHOUT_ARGUMENTS], [expected], Options()), judges.of)
@@ -215,7 +249,10 @@ def test_arguments_that_are_none_stop_it_only_where_they_are_looked_for(required
 
 def test_steps_that_are_none_stop_it() -> None:
     with pytest.raises(TypeError):
-        driven(tool_correctness([replace(TURN, steps=None)], [ExpectedCall("a", turn=0)], Options()), Judges().of)
+        driven(
+            tool_correctness([replace(TURN, steps=None)], [ExpectedCall("a", turn=0)], Options()),
+            Judges().of,
+        )
 
 
 def test_the_highest_progress_counts_wherever_it_is() -> None:
@@ -237,7 +274,9 @@ def test_only_one_is_success(progress: float) -> None:
         (ppt_of, [0.7, None], ("EvaluationError", "050012")),
     ],
 )
-def test_a_curve_that_is_none(compute: Callable[[Any], float], progress: list[Any], told: tuple[str, str]) -> None:
+def test_a_curve_that_is_none(
+    compute: Callable[[Any], float], progress: list[Any], told: tuple[str, str]
+) -> None:
     with pytest.raises((InvalidInputValueError, EvaluationError)) as caught:
         compute(progress)
     assert _told(caught.value) == told
@@ -255,24 +294,37 @@ def test_a_turn_needs_steps_for_its_tokens_and_a_latency_for_the_total() -> None
     ("parameter", "output", "row", "told"),
     [
         (
-            Parameter(2, name="n"), Required("ok"), "",
-            ["was made as expected.", "The argument 'n' is 2, as expected.", "The output is 'ok', as expected."],
-        ),
-        (
-            Parameter(3, name="n"), Required("ok"), "",
+            Parameter(2, name="n"),
+            Required("ok"),
+            "",
             [
-                "was not made as expected.", "The argument 'n' is 2; expected is 3.", "The output is 'ok', as expected.",
+                "was made as expected.",
+                "The argument 'n' is 2, as expected.",
+                "The output is 'ok', as expected.",
             ],
         ),
         (
-            Parameter(check="two", name="n"), Required(None, "polite"), "CCCIII",
+            Parameter(3, name="n"),
+            Required("ok"),
+            "",
             [
-                "was not made as expected.", "By the judge, the argument 'n' complies with 'two'.",
+                "was not made as expected.",
+                "The argument 'n' is 2; expected is 3.",
+                "The output is 'ok', as expected.",
+            ],
+        ),
+        (
+            Parameter(check="two", name="n"),
+            Required(None, "polite"),
+            "CCCIII",
+            [
+                "was not made as expected.",
+                "By the judge, the argument 'n' complies with 'two'.",
                 "By the judge, the output does not comply with 'polite'.",
             ],
         ),
     ],
-)  # fmt: skip
+)
 def test_each_condition_of_an_expected_call_reads_as_held_or_as_failed(
     parameter: Parameter, output: Required, row: str, told: list[str]
 ) -> None:

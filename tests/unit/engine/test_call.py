@@ -13,7 +13,12 @@ from consumers.engine.sources.repeats import MAX_PRODUCERS, SeenEvents
 from consumers.engine.sources.rules import RULES
 from schemas.events.audit import AuditEvent
 from schemas.events.codec import ControlEvent, VerdictEvent
-from schemas.events.elevenlabs import AgentEvent, CarriedAgentEvent, ConversationRecord, TypedAgentEvent
+from schemas.events.elevenlabs import (
+    AgentEvent,
+    CarriedAgentEvent,
+    ConversationRecord,
+    TypedAgentEvent,
+)
 from schemas.events.envelope import Envelope
 from schemas.events.pipecat import IgnoredLine, PipecatEvent, ToolLine
 from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
@@ -40,7 +45,9 @@ def _outcomes(feed: Feed) -> Counter[str]:
         ((None, "bot", None), (None, "bot", None), False),
     ],
 )
-def test_an_id_of_one_producer(first: tuple[str, str, int], second: tuple[str, str, int], is_repeat: bool) -> None:
+def test_an_id_of_one_producer(
+    first: tuple[str, str, int], second: tuple[str, str, int], is_repeat: bool
+) -> None:
     feed = Feed()
     for id_, source, sequence in (first, second):
         feed.send("audit", USER, 0, envelope=Envelope(id_, source, None, sequence))
@@ -56,7 +63,9 @@ def test_an_id_of_one_producer(first: tuple[str, str, int], second: tuple[str, s
         (SPEECH | {"sequence": 4, "provider": "x"}, False),
     ],
 )
-def test_a_sequence_of_the_simulator_with_the_same_bytes(second: dict[str, object], is_repeat: bool) -> None:
+def test_a_sequence_of_the_simulator_with_the_same_bytes(
+    second: dict[str, object], is_repeat: bool
+) -> None:
     feed = Feed()
     feed.send("user_sim", SPEECH | {"sequence": 4}, 0)
     feed.send("user_sim", second, 0)
@@ -80,7 +89,14 @@ def test_only_so_many_producers_are_remembered() -> None:
     assert _outcomes(feed) == {"folded": MAX_PRODUCERS + 2, "repeated": MAX_PRODUCERS}
 
 
-UNIONS = (PipecatEvent, AuditEvent, TypedSimulatorEvent, TypedAgentEvent, ControlEvent, VerdictEvent)
+UNIONS = (
+    PipecatEvent,
+    AuditEvent,
+    TypedSimulatorEvent,
+    TypedAgentEvent,
+    ControlEvent,
+    VerdictEvent,
+)
 
 
 def _members(union: Any) -> Iterator[type]:
@@ -109,7 +125,9 @@ def test_an_event_that_can_be_decoded_is_read_or_named_as_unread() -> None:
 
 
 def test_every_fact_of_a_source_has_a_reader() -> None:
-    told = {fact for rule in RULES.values() for fact in _facts_in(get_type_hints(rule.facts)["return"])}
+    told = {
+        fact for rule in RULES.values() for fact in _facts_in(get_type_hints(rule.facts)["return"])
+    }
     assert told == _READERS.keys()
 
 
@@ -126,7 +144,9 @@ def test_a_call_says_the_version_of_its_agent_once_it_is_known() -> None:
     feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
     feed.send("audit", {"type": "call_started", "version": "prompt-12"}, 100)
     feed.send("audit", {"type": "call_started", "version": "prompt-12"}, 150)
-    feed.send("audit", {"type": "call_started", "environment": "live"}, 200)  # leaves out what stays
+    feed.send(
+        "audit", {"type": "call_started", "environment": "live"}, 200
+    )  # leaves out what stays
     assert [(labels.environment, labels.version) for labels in feed.values("labels")] == [
         ("unknown", None),
         ("unknown", "prompt-12"),

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine import evaluator as eviction
-from consumers.engine.evaluator import AHEAD_MS, BEHIND_MS, FEWEST_EVENTS, ClosedCalls, PartitionEvaluator
+from consumers.engine.evaluator import (
+    AHEAD_MS,
+    BEHIND_MS,
+    FEWEST_EVENTS,
+    ClosedCalls,
+    PartitionEvaluator,
+)
 from consumers.engine.limits import Limits
 from schemas.closed_sets import CloseReason, InputSource, UnscoredReason
 from schemas.events.codec import RefusedRecordError, decode
@@ -31,9 +37,15 @@ def feed() -> Feed:
 
 @pytest.mark.parametrize(
     ("stream", "event", "reason"),
-    [("judge", ENDED, "ended"), ("pipecat", ENDED, "ended"), ("user_sim", SESSION_ENDED, "session_ended")],
+    [
+        ("judge", ENDED, "ended"),
+        ("pipecat", ENDED, "ended"),
+        ("user_sim", SESSION_ENDED, "session_ended"),
+    ],
 )
-def test_an_end_event_closes_after_a_grace(feed: Feed, stream: str, event: dict[str, object], reason: str) -> None:
+def test_an_end_event_closes_after_a_grace(
+    feed: Feed, stream: str, event: dict[str, object], reason: str
+) -> None:
     feed.user_audio(0, 1_000)
     feed.send(stream, event, 2_000)
     feed.advance(11_999)
@@ -110,7 +122,9 @@ def test_beyond_the_open_calls_the_quietest_is_closed() -> None:
     feed = Feed(Limits(max_open_calls=2))
     for at_ms, key in ((0, "one"), (100, "two"), (200, "one"), (300, "three")):
         feed.send("audit", {"message_type": "user", "value": "Hello"}, at_ms, key=key)
-    assert (feed.evaluator.evicted, closings_of(feed.latest)) == ({"two": 3}, []), "a record does no closing work"
+    assert (feed.evaluator.evicted, closings_of(feed.latest)) == ({"two": 3}, []), (
+        "a record does no closing work"
+    )
     assert [*feed.evaluator.open_calls] == ["one", "two", "three"]
     feed.close_all()
     assert [(c.conversation_id, c.close_reason) for c in closings_of(feed.effects)] == [
@@ -131,7 +145,12 @@ def test_the_close_ends_with_the_row_of_the_call_behind_what_has_changed(feed: F
     turn, closed = rows_of(feed.latest)  # the greeting has not changed
     assert isinstance(turn, TurnRow)
     assert isinstance(closed, CallRow)
-    assert (turn.turn, closed.state, closed.turns, closed.ended_reason) == (1, "closed", 1, "goodbye")
+    assert (turn.turn, closed.state, closed.turns, closed.ended_reason) == (
+        1,
+        "closed",
+        1,
+        "goodbye",
+    )
     assert (closed.first_place, closed.last_place, closed.events) == (0, 15, 16)
     assert (closed.began_ms, closed.ended_ms) == (T0_MS, T0_MS + 8_100)
     assert (closed.through_turn, closed.news) == (1, ("closed",))
@@ -166,7 +185,9 @@ def test_a_turn_never_answered_says_so(feed: Feed) -> None:
     feed.advance(30_000)
     assert feed.latencies() == {1: "no_assistant_speech", 2: 1_000.0}
     assert ("wait" in feed.news(1), "wait" in feed.news(2)) == (False, True)
-    assert feed.call().unscored_turns["voice_to_voice_latency_ms"] == {UnscoredReason.NO_ASSISTANT_SPEECH: 1}
+    assert feed.call().unscored_turns["voice_to_voice_latency_ms"] == {
+        UnscoredReason.NO_ASSISTANT_SPEECH: 1
+    }
 
 
 def test_after_the_end_everything_is_only_counted(feed: Feed) -> None:
@@ -188,7 +209,11 @@ def test_only_so_many_closed_calls_are_remembered() -> None:
     for key in ("one", "two", "two", "one"):
         feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key=key)
         feed.close_all()
-    assert [closing.conversation_id for closing in closings_of(feed.effects)] == ["one", "two", "one"]
+    assert [closing.conversation_id for closing in closings_of(feed.effects)] == [
+        "one",
+        "two",
+        "one",
+    ]
 
 
 def test_a_leap_of_time_declares_nothing_that_lies_behind_the_closing() -> None:
@@ -208,7 +233,9 @@ def test_of_two_deadlines_the_earlier_decides(feed: Feed) -> None:
 def test_the_low_watermark_is_the_first_record_of_the_oldest_open_call(feed: Feed) -> None:
     feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key="one", offset=5)
     feed.send("audit", {"message_type": "user", "value": "Hello"}, 50_000, key="two", offset=9)
-    feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Hi"}}, 50_000, key="one", offset=12)
+    feed.send(
+        "pipecat", {"type": "tts_text", "data": {"frame": "Hi"}}, 50_000, key="one", offset=12
+    )
     assert feed.evaluator.low_watermark() == 5
     feed.evaluator.pass_time(T0_MS + 110_000)
     assert feed.evaluator.low_watermark() == 5, "it is over and has not closed"
@@ -216,8 +243,12 @@ def test_the_low_watermark_is_the_first_record_of_the_oldest_open_call(feed: Fee
     assert feed.evaluator.low_watermark() is None
 
 
-def test_spans_of_a_job_that_are_no_call_are_forgotten_when_they_are_over_and_the_call_may_follow(feed: Feed) -> None:
-    """At once, and not when there is time to close: what a later record means must not depend on that."""
+def test_spans_of_a_job_that_are_no_call_are_forgotten_when_they_are_over_and_the_call_may_follow(
+    feed: Feed,
+) -> None:
+    """At once, and not when there is time to close: what a later record means must not depend on
+    that.
+    """
     feed.send("audit", {"type": "call_started", "agent": "desk", "is_told_later": True}, 0)
     feed.evaluator.pass_time(T0_MS + 60_000)
     assert (feed.evaluator.open_calls, feed.evaluator.closing_calls) == ((), 0)
@@ -250,14 +281,26 @@ def test_calls_that_wait_for_their_close_need_no_room() -> None:
         feed.send("audit", ENDED, 0, key=f"over-{number}")
     feed.evaluator.pass_time(T0_MS + 10_000)
     for number in range(4):
-        feed.send("audit", {"message_type": "user", "value": "Hello"}, 11_000 + number, key=f"new-{number}")
+        feed.send(
+            "audit",
+            {"message_type": "user", "value": "Hello"},
+            11_000 + number,
+            key=f"new-{number}",
+        )
     feed.close_all()
     reasons = {each.conversation_id: str(each.close_reason) for each in closings_of(feed.effects)}
-    assert reasons == {"over-0": "ended", "over-1": "ended", "over-2": "ended", "new-0": "limit_open_calls"}
+    assert reasons == {
+        "over-0": "ended",
+        "over-1": "ended",
+        "over-2": "ended",
+        "new-0": "limit_open_calls",
+    }
 
 
 @pytest.mark.parametrize("ended_ms", [1_990, 2_000, 2_010])
-def test_the_end_of_the_session_gives_the_reason_whichever_topic_is_faster(feed: Feed, ended_ms: int) -> None:
+def test_the_end_of_the_session_gives_the_reason_whichever_topic_is_faster(
+    feed: Feed, ended_ms: int
+) -> None:
     feed.user_audio(0, 1_000)
     if ended_ms <= 2_000:
         feed.send("audit", ENDED, ended_ms)
@@ -323,7 +366,12 @@ def test_the_call_that_goes_is_the_first_by_events_then_time_then_name(
         if key not in closed:
             if key not in open_calls and len(open_calls) == most:
                 gone = min(
-                    open_calls, key=lambda each: (open_calls[each][0] >= FEWEST_EVENTS, open_calls[each][1], each)
+                    open_calls,
+                    key=lambda each: (
+                        open_calls[each][0] >= FEWEST_EVENTS,
+                        open_calls[each][1],
+                        each,
+                    ),
                 )
                 del open_calls[gone]
                 expected.append(gone)
@@ -365,12 +413,16 @@ def test_ten_times_as_many_ids_as_fit_cost_no_more_for_each(looks: Counter[str])
         feed.close_all()
     assert len(_evicted(feed)) == 10 * most + 1 - most
     assert "real" not in _evicted(feed)
-    assert looks["places"] <= 3 * 10 * most, "one when it opens, one when it goes, and those of places that are old"
+    assert looks["places"] <= 3 * 10 * most, (
+        "one when it opens, one when it goes, and those of places that are old"
+    )
     assert places_of(feed) <= 2 * most + eviction._SPARE + 1
 
 
 def _start(feed: Feed, key: str, tenant: str, at_ms: int) -> None:
-    feed.send("audit", {"type": "call_started", "timestamp": at_ms, "tenant": tenant}, at_ms, key=key)
+    feed.send(
+        "audit", {"type": "call_started", "timestamp": at_ms, "tenant": tenant}, at_ms, key=key
+    )
 
 
 @pytest.mark.parametrize("most", [10, 200])
@@ -445,7 +497,9 @@ DROPPED = "callgauge_source_events_dropped_total"
 
 def test_dropped_events_are_counted_by_their_subject() -> None:
     feed = Feed()
-    feed.send("pipecat", {"type": "events_dropped", "data": {"metrics": 7, "speech": 1, "tools": 0}}, 0)
+    feed.send(
+        "pipecat", {"type": "events_dropped", "data": {"metrics": 7, "speech": 1, "tools": 0}}, 0
+    )
     feed.send("pipecat", {"type": "events_dropped", "data": {"metrics": 3, "smells": 2}}, 10)
     assert feed.counts(DROPPED) == {("metrics",): 10, ("speech",): 1}
     assert feed.counts("callgauge_events_total") == {("pipecat", "folded"): 2}
@@ -453,18 +507,31 @@ def test_dropped_events_are_counted_by_their_subject() -> None:
 
 def test_errors_of_processors_are_counted_and_nothing_of_them_is_kept() -> None:
     feed = Feed()
-    feed.send("pipecat", {"type": "error", "data": {"message": "the model is down", "processor": "OneLLMService#0"}}, 0)
-    feed.send("pipecat", {"type": "error", "data": {"frame": "ErrorFrame#0(error: the model is down)"}}, 10)
+    feed.send(
+        "pipecat",
+        {"type": "error", "data": {"message": "the model is down", "processor": "OneLLMService#0"}},
+        0,
+    )
+    feed.send(
+        "pipecat",
+        {"type": "error", "data": {"frame": "ErrorFrame#0(error: the model is down)"}},
+        10,
+    )
     assert feed.counts("callgauge_agent_errors_total") == {("pipecat",): 2}
     assert feed.counts("callgauge_events_total") == {("pipecat", "folded"): 2}
 
 
-@pytest.mark.parametrize("data", [{"metrics": -1}, {"metrics": 10**10}, {"metrics": "many"}, [], None])
+@pytest.mark.parametrize(
+    "data", [{"metrics": -1}, {"metrics": 10**10}, {"metrics": "many"}, [], None]
+)
 def test_a_count_that_is_none_is_refused(data: object) -> None:
     import json
 
     with pytest.raises(RefusedRecordError):
-        decode(InputSource.PIPECAT, json.dumps({"type": "events_dropped", "timestamp": 1, "data": data}).encode())
+        decode(
+            InputSource.PIPECAT,
+            json.dumps({"type": "events_dropped", "timestamp": 1, "data": data}).encode(),
+        )
 
 
 SKEWED = "callgauge_skewed_events_total"
@@ -481,7 +548,9 @@ LINE = {"type": "turn_start", "data": {"frame": "StartFrame#0"}}
         (100_000 + BEHIND_MS + 1, {("pipecat", "behind"): 1}),
     ],
 )
-def test_an_event_far_from_the_brokers_time_is_counted(broker_ms: int, expected: dict[tuple[str, str], int]) -> None:
+def test_an_event_far_from_the_brokers_time_is_counted(
+    broker_ms: int, expected: dict[tuple[str, str], int]
+) -> None:
     feed = Feed()
     feed.send("pipecat", LINE, 100_000, broker_ms=broker_ms)
     assert feed.counts(SKEWED) == expected

@@ -55,7 +55,11 @@ def test_another_past_takes_back_what_is_not_in_it() -> None:
     uses.follow(again)
     later = ToolEntry(first, 2, ToolUse("book", {}), 30, is_response=True)
     changed = uses.follow(later)
-    assert {key: use and use.outcome for key, use in changed.items()} == {(1, 0): None, (1, 1): None, (2, 0): "success"}
+    assert {key: use and use.outcome for key, use in changed.items()} == {
+        (1, 0): None,
+        (1, 1): None,
+        (2, 0): "success",
+    }
     assert [(use.turn, use.index, use.tool) for use in uses] == [(1, 0, "look"), (2, 0, "book")]
     uses.follow(None)
     assert list(uses) == []
@@ -76,7 +80,9 @@ def test_sound_that_runs_backwards_closes_the_call_at_the_replay_limit() -> None
     feed.close_all()
     assert _close_reasons(feed) == ["limit_replays"]
     assert feed.counts("callgauge_limits_hit_total") == {("replays",): 1}
-    assert 10_000 < feed.evaluator.replayed_elements < 10_200, "it stops at the first event over the limit"
+    assert 10_000 < feed.evaluator.replayed_elements < 10_200, (
+        "it stops at the first event over the limit"
+    )
 
 
 def test_phrases_taken_back_again_and_again_count_as_replay() -> None:
@@ -93,7 +99,9 @@ def test_pipeline_types_that_flip_close_the_call_at_the_replay_limit() -> None:
     for place in range(200):
         feed.tool_call("look", place)
     for place in range(LOOP_EVENTS):
-        feed.send("pipecat", {"type": "call_started", "pipeline_type": ("s2s", "cascade")[place % 2]}, 300)
+        feed.send(
+            "pipecat", {"type": "call_started", "pipeline_type": ("s2s", "cascade")[place % 2]}, 300
+        )
     feed.close_all()
     assert _close_reasons(feed) == ["limit_replays"]
 
@@ -159,7 +167,9 @@ def test_answers_with_one_id_are_kept_up_to_a_number() -> None:
     assert {"Answer", "Answer 4."} <= refs
 
 
-def test_a_turn_with_sounds_without_end_is_scored_again_at_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_with_sounds_without_end_is_scored_again_at_the_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looks = 0
 
     def counted(*args: Any, **more: Any) -> Any:
@@ -174,7 +184,9 @@ def test_a_turn_with_sounds_without_end_is_scored_again_at_the_close(monkeypatch
     for place in range(2 * MAX_LIVE_SOUNDS):
         feed.assistant_audio(4_000 + 10 * place, 4_005 + 10 * place)
     feed.user_audio(30_000, 31_000)
-    assert looks == 0, "the greeting has no score, and turn 1 too many sounds to have one while the call runs"
+    assert looks == 0, (
+        "the greeting has no score, and turn 1 too many sounds to have one while the call runs"
+    )
     assert feed.turn(1).turn_taking is None
     feed.advance(10_000_000)
     assert looks == 3
@@ -184,7 +196,9 @@ def test_a_turn_with_sounds_without_end_is_scored_again_at_the_close(monkeypatch
 
 
 def test_a_call_has_two_wake_ups_however_long_it_is() -> None:
-    """Each silence sets a deadline before the idle time; when it is over, the idle time counts again."""
+    """Each silence sets a deadline before the idle time; when it is over, the idle time counts
+    again.
+    """
     feed = Feed()
     for turn in range(50):
         at_ms = 10_000 * turn
@@ -225,12 +239,27 @@ class Steps:
         self.longest_ms = 0.0
         self._count(monkeypatch, redaction, "Words", "redacted characters", len)
         self._count(
-            monkeypatch, word_errors, "normalised", "compared characters", lambda text, _: min(len(text), 5_000)
+            monkeypatch,
+            word_errors,
+            "normalised",
+            "compared characters",
+            lambda text, _: min(len(text), 5_000),
         )
-        self._count(monkeypatch, jiwer, "process_words", "compared characters", lambda one, two: len(one) + len(two))
+        self._count(
+            monkeypatch,
+            jiwer,
+            "process_words",
+            "compared characters",
+            lambda one, two: len(one) + len(two),
+        )
 
     def _count(
-        self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, unit: str, size: Callable[..., int]
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        owner: Any,
+        name: str,
+        unit: str,
+        size: Callable[..., int],
     ) -> None:
         counted = getattr(owner, name, None)
 
@@ -240,7 +269,9 @@ class Steps:
 
         monkeypatch.setattr(owner, name, counting, raising=False)
 
-    def take(self, what: str, evaluator: PartitionEvaluator, step: Callable[[], Sequence[Effect]]) -> Sequence[Effect]:
+    def take(
+        self, what: str, evaluator: PartitionEvaluator, step: Callable[[], Sequence[Effect]]
+    ) -> Sequence[Effect]:
         """One step."""
         self.work.clear()
         replayed, began = evaluator.replayed_elements, time.thread_time()
@@ -251,9 +282,13 @@ class Steps:
         for effect in effects:
             if isinstance(effect, RequestVerdict):
                 self.work["entries in questions"] += len(effect.request.transcript)
-                self.work["characters in questions"] += judging.transcript_chars(effect.request.transcript)
+                self.work["characters in questions"] += judging.transcript_chars(
+                    effect.request.transcript
+                )
         price_us = sum(PRICES_US.get(unit, 0) * number for unit, number in self.work.items())
-        self.longest = sorted([*self.longest, (price_us, what, dict(self.work))], key=lambda each: -each[0])[:5]
+        self.longest = sorted(
+            [*self.longest, (price_us, what, dict(self.work))], key=lambda each: -each[0]
+        )[:5]
         return effects
 
 
@@ -273,7 +308,9 @@ class MeteredFeed(Feed):
         self.events += 1
         what = str(event.get("type") or event.get("event_type") or event.get("message_type"))
         effects = self._steps.take(
-            what, self.evaluator, lambda: super(MeteredFeed, self).send(stream, event, at_ms, **more)
+            what,
+            self.evaluator,
+            lambda: super(MeteredFeed, self).send(stream, event, at_ms, **more),
         )
         self.effects.clear()
         self._look(effects)
@@ -281,12 +318,20 @@ class MeteredFeed(Feed):
 
     def end(self, at_ms: int) -> None:
         """The call ends, and time passes until it has closed."""
-        self.send("audit", {"message_type": "call_ended", "type": "call_ended", "reason": "goodbye"}, at_ms)
+        self.send(
+            "audit",
+            {"message_type": "call_ended", "type": "call_ended", "reason": "goodbye"},
+            at_ms,
+        )
         for _ in range(2_000):
             if self.closed is not None:
                 return
             at_ms += 70_000
-            self._look(self._steps.take("time", self.evaluator, partial(self.evaluator.pass_time, T0_MS + at_ms)))
+            self._look(
+                self._steps.take(
+                    "time", self.evaluator, partial(self.evaluator.pass_time, T0_MS + at_ms)
+                )
+            )
             self._look(self._steps.take("closing", self.evaluator, self.evaluator.close_some))
         raise AssertionError("the call does not close")
 
@@ -312,7 +357,13 @@ def _texts(chars: int) -> Iterator[str]:
 
 
 def _hostile_call(
-    feed: MeteredFeed, turns: int, *, tools: int, idle_events: int, is_late: bool, chars: int | None = None
+    feed: MeteredFeed,
+    turns: int,
+    *,
+    tools: int,
+    idle_events: int,
+    is_late: bool,
+    chars: int | None = None,
 ) -> None:
     feed.send("pipecat", {"type": "call_started", "agent": "desk"}, 0)
     texts = _texts(chars or min(30_000, CHARS_OF_A_TURN * 990 // turns // 4))
@@ -323,7 +374,8 @@ def _hostile_call(
         _turn(feed, at_ms, texts)
         for place in range(STAGE_EVENTS * turn // turns, STAGE_EVENTS * (turn + 1) // turns):
             contributions = [
-                {"key": "asr", "duration_secs": 0.1 + place / 1e6 + each / 1e3} for each in range(per_event)
+                {"key": "asr", "duration_secs": 0.1 + place / 1e6 + each / 1e3}
+                for each in range(per_event)
             ]
             event = {"type": "latency_breakdown", "data": {"contributions": contributions}}
             feed.send("pipecat", event, at_ms + 1_400)
@@ -331,7 +383,9 @@ def _hostile_call(
             feed.tool_call("find", at_ms + 1_250)
             feed.tool_answer("find", at_ms + 1_260, {"phone": use, "text": "12 "})
         for _ in range(idle_events // turns):
-            feed.send("audit", {"message_type": "llm_call", "value": {"prompt": "x"}}, at_ms + 1_450)
+            feed.send(
+                "audit", {"message_type": "llm_call", "value": {"prompt": "x"}}, at_ms + 1_450
+            )
     ends_ms = began_ms + 4_000 * turns
     if is_late:
         feed.heard("something that was said at the very first", 10_000)
@@ -342,10 +396,14 @@ def _hostile_call(
 
 
 def _report(steps: Steps, feed: MeteredFeed) -> str:
-    lines = [f"{price_us / 1_000:.0f} ms by count: {what} {work}" for price_us, what, work in steps.longest]
+    lines = [
+        f"{price_us / 1_000:.0f} ms by count: {what} {work}"
+        for price_us, what, work in steps.longest
+    ]
     reason = feed.closed and feed.closed.close_reason
-    return f"{feed.events} events, {reason}, longest step {steps.longest_ms:.0f} ms of processor time\n" + "\n".join(
-        lines
+    return (
+        f"{feed.events} events, {reason}, longest step {steps.longest_ms:.0f} ms of processor "
+        "time\n" + "\n".join(lines)
     )
 
 
@@ -365,12 +423,23 @@ def test_no_step_of_a_call_at_its_limits_does_more_than_a_second_of_work(
     assert steps.longest[0][0] < MOST_WORK_US, _report(steps, feed)
 
 
-def test_no_step_of_a_judged_call_does_more_than_a_second_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    subgoals = [{"id": f"j{place}", "details": "d", "check": {"kind": "judge"}} for place in range(10)]
+def test_no_step_of_a_judged_call_does_more_than_a_second_of_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subgoals = [
+        {"id": f"j{place}", "details": "d", "check": {"kind": "judge"}} for place in range(10)
+    ]
     goals = GoalSet.model_validate({"id": "many", "subgoals": subgoals, "max_turns": 50})
-    judges = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY, JudgeKind.FAITHFULNESS, JudgeKind.CONVERSATION_PROGRESSION)
+    judges = (
+        JudgeKind.CONCISENESS,
+        JudgeKind.SPEAKABILITY,
+        JudgeKind.FAITHFULNESS,
+        JudgeKind.CONVERSATION_PROGRESSION,
+    )
     steps = Steps(monkeypatch)
-    feed = MeteredFeed(steps, ChosenGoals(OneSet(goals), GoalRules(asks_judge=True, text_judges=judges)))
+    feed = MeteredFeed(
+        steps, ChosenGoals(OneSet(goals), GoalRules(asks_judge=True, text_judges=judges))
+    )
     _hostile_call(feed, 200, tools=100, idle_events=0, is_late=True, chars=500)
     print(_report(steps, feed))
     assert feed.closed is not None

@@ -1,4 +1,6 @@
-"""A record that was put back from quarantine counts once in its call, however often it is put back."""
+"""A record that was put back from quarantine counts once in its call, however often it
+is put back.
+"""
 
 import json
 from collections.abc import Sequence
@@ -26,8 +28,16 @@ ENTRY = {"message_type": "user", "value": "Hello"}
         ([PLACE], [OTHER], False),
         ([(REPLAY_OF_HEADER, b"no place")], [(REPLAY_OF_HEADER, b"no place")], False),
         ([PLACE], [], False),
-        ([PLACE, ("ce_id", b"1"), ("ce_source", b"bot")], [PLACE, ("ce_id", b"2"), ("ce_source", b"bot")], True),
-        ([("ce_id", b"1"), ("ce_source", b"bot")], [PLACE, ("ce_id", b"1"), ("ce_source", b"bot")], True),
+        (
+            [PLACE, ("ce_id", b"1"), ("ce_source", b"bot")],
+            [PLACE, ("ce_id", b"2"), ("ce_source", b"bot")],
+            True,
+        ),
+        (
+            [("ce_id", b"1"), ("ce_source", b"bot")],
+            [PLACE, ("ce_id", b"1"), ("ce_source", b"bot")],
+            True,
+        ),
     ],
 )
 def test_a_second_record_from_the_same_place_is_a_repeat(
@@ -36,7 +46,11 @@ def test_a_second_record_from_the_same_place_is_a_repeat(
     feed = Feed()
     feed.send("audit", ENTRY, 0, envelope=read_envelope(first))
     feed.send("audit", ENTRY, 1, envelope=read_envelope(second))
-    counts = {count.labels[1]: count.by for count in feed.evaluator.drain_counts() if "events" in count.metric}
+    counts = {
+        count.labels[1]: count.by
+        for count in feed.evaluator.drain_counts()
+        if "events" in count.metric
+    }
     assert counts.get("repeated", 0) == is_repeat
 
 
@@ -50,21 +64,34 @@ def test_a_record_that_is_taken_where_it_was_refused_and_put_back_too_counts_onc
     copy = (REPLAY_OF_HEADER, f"x.audit.events[0]@{copy_of}".encode())
     records = [
         BrokerRecord("audit.events", 7, T0_MS, b"call", value),
-        *(BrokerRecord("audit.events", offset, T0_MS, b"call", value, headers=(copy,)) for offset in (20, 21)),
+        *(
+            BrokerRecord("audit.events", offset, T0_MS, b"call", value, headers=(copy,))
+            for offset in (20, 21)
+        ),
     ]
     evaluator = PartitionEvaluator(Limits(), "test")
     for record in records if is_in_order else records[1:]:
         arrival = admit(InputSource.AUDIT, record, Limits())
         assert isinstance(arrival, Arrival)
         evaluator.receive(arrival)
-    counts = {count.labels[1]: count.by for count in evaluator.drain_counts() if "events" in count.metric}
+    counts = {
+        count.labels[1]: count.by for count in evaluator.drain_counts() if "events" in count.metric
+    }
     assert counts.get("folded") == (1 if is_repeat or not is_in_order else 2)
 
 
 def test_the_place_is_known_of_an_event_in_structured_mode_too() -> None:
-    event = {"specversion": "1.0", "id": "1", "source": "bot", "type": "t", "data": {"timestamp": T0_MS, **ENTRY}}
+    event = {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "bot",
+        "type": "t",
+        "data": {"timestamp": T0_MS, **ENTRY},
+    }
     headers = (("content-type", b"application/cloudevents+json"), PLACE)
-    record = BrokerRecord("audit.events", 0, T0_MS, b"call", json.dumps(event).encode(), headers=headers)
+    record = BrokerRecord(
+        "audit.events", 0, T0_MS, b"call", json.dumps(event).encode(), headers=headers
+    )
     arrival = admit(InputSource.AUDIT, record, Limits())
     assert isinstance(arrival, Arrival)
     assert arrival.envelope is not None

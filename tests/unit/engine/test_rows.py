@@ -1,4 +1,6 @@
-"""The rows of turns and calls: written when something changes, over a restart too, once a minute, and how many that is."""
+"""The rows of turns and calls: written when something changes, over a restart too, once a minute,
+and how many that is.
+"""
 
 import json
 from collections import Counter
@@ -80,7 +82,9 @@ def written_by(events: Events, *, taken_over: int = 0) -> list[Row]:
     for arrival in arrivals[:taken_over]:
         assert rows_of(evaluator.receive(arrival)) == []
     evaluator.speak()
-    rows = rows_of(effect for arrival in arrivals[taken_over:] for effect in evaluator.receive(arrival))
+    rows = rows_of(
+        effect for arrival in arrivals[taken_over:] for effect in evaluator.receive(arrival)
+    )
     return [*rows, *rows_of(evaluator.advance(events[-1][0] + HOUR_MS))]
 
 
@@ -93,7 +97,11 @@ def test_after_a_loss_no_value_counts_as_the_first_one(*, counts: bool) -> None:
     feed.send("audit", ENDED, 60_000)
     feed.advance(HOUR_MS)
     counted = [name for turn in (None, 0, 1, 2, 3) for name in feed.news(turn)]
-    assert {"started", "closed", "turn", "wait", "turn_taking"} <= {*counted} if counts else counted == []
+    assert (
+        {"started", "closed", "turn", "wait", "turn_taking"} <= {*counted}
+        if counts
+        else counted == []
+    )
 
 
 # The row of the call.
@@ -102,7 +110,11 @@ def test_after_a_loss_no_value_counts_as_the_first_one(*, counts: bool) -> None:
 def measured_ms(feed: Feed) -> list[int]:
     """When the measures of the call as a whole were other ones."""
     rows = feed.call_rows()
-    return [now.known_ms - T0_MS for before, now in pairwise(rows) if now.through_turn != before.through_turn]
+    return [
+        now.known_ms - T0_MS
+        for before, now in pairwise(rows)
+        if now.through_turn != before.through_turn
+    ]
 
 
 def test_a_call_that_is_not_long_is_measured_as_a_whole_at_the_close() -> None:
@@ -116,8 +128,12 @@ def test_a_call_that_is_not_long_is_measured_as_a_whole_at_the_close() -> None:
     assert feed.call().state == "closed"
 
 
-@pytest.mark.parametrize(("every_ms", "expected"), [(30_000, [120, 150, 180, 210]), (15_000, [*range(120, 240, 20)])])
-def test_a_long_call_is_measured_every_so_often_when_it_leaves_a_turn(every_ms: int, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("every_ms", "expected"), [(30_000, [120, 150, 180, 210]), (15_000, [*range(120, 240, 20)])]
+)
+def test_a_long_call_is_measured_every_so_often_when_it_leaves_a_turn(
+    every_ms: int, expected: list[int]
+) -> None:
     feed = Feed(Limits(call_values_every_ms=every_ms))
     talk(feed, 0, 23)
     assert measured_ms(feed) == [1_000 * at_s for at_s in expected]
@@ -201,7 +217,9 @@ def test_a_row_says_how_far_its_call_has_come() -> None:
     assert row.events == row.last_place - 7 + 1
 
 
-def test_the_rows_of_a_call_cost_the_same_after_ten_turns_and_after_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_of_a_call_cost_the_same_after_ten_turns_and_after_a_thousand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looked_at: Counter[int] = Counter()
     part_of = rows._part_of
 
@@ -234,7 +252,11 @@ TOOLS = st.lists(
         st.sampled_from([ToolOutcome.SUCCESS, ToolOutcome.ERROR, ToolOutcome.UNANSWERED]),
     ),
     max_size=3,
-).map(lambda drawn: tuple(ToolUse(index, tool, outcome) for index, (tool, outcome) in enumerate(drawn)))
+).map(
+    lambda drawn: tuple(
+        ToolUse(index, tool, outcome) for index, (tool, outcome) in enumerate(drawn)
+    )
+)
 SIDES = st.builds(
     Sides,
     st.none() | st.sampled_from([-5.0, 100.0, 200.0, 900.0]),
@@ -247,7 +269,9 @@ SIDES = st.builds(
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), SIDES), max_size=30))
-def test_sums_that_follow_each_change_are_those_of_all_turns(changes: list[tuple[int, Sides]]) -> None:
+def test_sums_that_follow_each_change_are_those_of_all_turns(
+    changes: list[tuple[int, Sides]],
+) -> None:
     call_rows, now_ms = rows.CallRows(CallRow(conversation_id="c")), 0
     for now_ms, (turn, sides) in enumerate(changes):
         silences = tuple(Silence(number, number, number, 3_000) for number in range(sides.silences))
@@ -262,7 +286,9 @@ def test_sums_that_follow_each_change_are_those_of_all_turns(changes: list[tuple
     last = dict(changes)
     there = {turn: last[turn] for turn in sorted(last) if last[turn].status != "withdrawn"}
     waits = sorted(
-        each.wait_ms for turn, each in there.items() if turn and each.wait_ms is not None and each.wait_ms >= 0
+        each.wait_ms
+        for turn, each in there.items()
+        if turn and each.wait_ms is not None and each.wait_ms >= 0
     )
     uses = [use for each in there.values() for use in each.tools]
     failed = [use.tool for use in uses if use.outcome is not ToolOutcome.SUCCESS]
@@ -270,7 +296,8 @@ def test_sums_that_follow_each_change_are_those_of_all_turns(changes: list[tuple
         tool: len(
             [
                 *takewhile(
-                    lambda use: use.outcome is ToolOutcome.ERROR, (use for use in reversed(uses) if use.tool == tool)
+                    lambda use: use.outcome is ToolOutcome.ERROR,
+                    (use for use in reversed(uses) if use.tool == tool),
                 )
             ]
         )
@@ -278,13 +305,18 @@ def test_sums_that_follow_each_change_are_those_of_all_turns(changes: list[tuple
     }
     interrupted = [turn for turn, each in there.items() for _ in each.interruptions]
     answered = [turn for turn, each in there.items() if each.wait_ms is not None]
-    assert (row.turn, row.answer and row.answer.turn) == (max(there, default=None), max(answered, default=None))
+    assert (row.turn, row.answer and row.answer.turn) == (
+        max(there, default=None),
+        max(answered, default=None),
+    )
     assert (row.p50_ms, row.p95_ms, row.longest_wait_ms) == tuple(
         rows.percentile(waits, share) for share in (0.5, 0.95, 1.0)
     )
     assert row.interrupted_turns == tuple(interrupted)
     assert row.user_interruptions + row.assistant_interruptions == len(interrupted)
-    assert row.dead_air_turns == tuple(turn for turn in sorted(last) for _ in range(last[turn].silences))
+    assert row.dead_air_turns == tuple(
+        turn for turn in sorted(last) for _ in range(last[turn].silences)
+    )
     assert row.unanswered == sum(each.outcome == "failed" for each in there.values())
     assert (row.tool_calls, row.failed_tool_calls, row.failed_tools) == (
         len(uses),
@@ -370,7 +402,9 @@ def test_the_close_says_in_how_many_turns_a_value_is_not_known_and_why() -> None
     timings = [turn.turn_taking.result for turn in turns if turn.turn_taking is not None]
     unscored = feed.call().unscored_turns
     assert unscored == {
-        "voice_to_voice_latency_ms": Counter(wait.reason for wait in waits if isinstance(wait, Unscored)),
+        "voice_to_voice_latency_ms": Counter(
+            wait.reason for wait in waits if isinstance(wait, Unscored)
+        ),
         "turn_taking": Counter(timing.reason for timing in timings if isinstance(timing, Unscored)),
     }
     assert unscored["voice_to_voice_latency_ms"][UnscoredReason.NO_ASSISTANT_SPEECH] == 2
@@ -423,28 +457,44 @@ def test_a_silent_fold_makes_no_rows_and_knows_what_one_with_rows_knows(turns: i
     events = simulated_events(2)
     arrivals = arrivals_of([_errs(events[0][0]), *events])
     for cut in (1, len(arrivals) // 2, len(arrivals) - 1):
-        loud, silent = (PartitionEvaluator(Limits(max_turns_per_call=turns), "test") for _ in range(2))
+        loud, silent = (
+            PartitionEvaluator(Limits(max_turns_per_call=turns), "test") for _ in range(2)
+        )
         silent.is_silent = True
         for arrival in arrivals[:cut]:
             loud.receive(arrival)
             assert rows_of(silent.receive(arrival)) == []
         silent.speak()
-        assert (silent.next_wakeup(), silent.closing_calls) == (loud.next_wakeup(), loud.closing_calls)
+        assert (silent.next_wakeup(), silent.closing_calls) == (
+            loud.next_wakeup(),
+            loud.closing_calls,
+        )
         for arrival in arrivals[cut:]:
             assert silent.receive(arrival) == loud.receive(arrival)
-        assert silent.advance(events[-1][0] + HOUR_MS, 10**6) == loud.advance(events[-1][0] + HOUR_MS, 10**6)
+        assert silent.advance(events[-1][0] + HOUR_MS, 10**6) == loud.advance(
+            events[-1][0] + HOUR_MS, 10**6
+        )
 
 
 @pytest.mark.parametrize("seed", [2, 4])
-def test_each_value_of_a_turn_is_known_for_the_first_time_once_wherever_a_successor_takes_over(seed: int) -> None:
+def test_each_value_of_a_turn_is_known_for_the_first_time_once_wherever_a_successor_takes_over(
+    seed: int,
+) -> None:
     events = simulated_events(seed)
     whole = written_by(events)
-    expected = Counter((subject_of(row), name) for row in whole if not isinstance(row, GoalsRow) for name in row.news)
+    expected = Counter(
+        (subject_of(row), name)
+        for row in whole
+        if not isinstance(row, GoalsRow)
+        for name in row.news
+    )
     assert {name for (_, name), number in expected.items() if number > 1} <= {"wait_revised"}
     for cut in range(1, len(events), len(events) // 9):
         after = written_by(events, taken_over=cut)
         assert 0 < len(after) <= len(whole)
-        assert after == whole[-len(after) :], "what a successor publishes is the rest of what one evaluator publishes"
+        assert after == whole[-len(after) :], (
+            "what a successor publishes is the rest of what one evaluator publishes"
+        )
 
 
 def test_a_value_that_goes_and_comes_back_does_not_count_again() -> None:
@@ -454,7 +504,9 @@ def test_a_value_that_goes_and_comes_back_does_not_count_again() -> None:
     feed.heard("Yes", 13_200)
     before = feed.news(1)
     assert "turn_taking" in before
-    feed.assistant_audio(14_000, 14_500)  # a simulated caller is heard: other turns, without this one
+    feed.assistant_audio(
+        14_000, 14_500
+    )  # a simulated caller is heard: other turns, without this one
     assert feed.turn(1).status == "withdrawn"
     feed.user_audio(20_000, 21_000)
     feed.assistant_audio(22_000, 23_000)

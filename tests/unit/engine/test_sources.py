@@ -1,4 +1,6 @@
-"""Live turns of a call with a real ElevenLabs agent, from the arrival of its events, and the record that puts them right."""
+"""Live turns of a call with a real ElevenLabs agent, from the arrival of its events, and the record
+that puts them right.
+"""
 
 import json
 from typing import Any
@@ -59,11 +61,16 @@ def wait(feed: Feed, turn: int) -> tuple[Value | None, Anchor | None]:
 
 def test_turns_latencies_and_their_anchor() -> None:
     feed = fed(
-        said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_250, 2), heard("My badge", 8_000, 3),
+        said("Welcome.", 0, 1),
+        heard("Hello", 3_000, 2),
+        said("Hi.", 4_250, 2),
+        heard("My badge", 8_000, 3),
         said("Certainly.", 8_900, 3),
-    )  # fmt: skip
+    )
     assert feed.latencies() == {1: 1_250.0, 2: 900.0}
-    assert {(row.anchor, row.wait_source) for row in feed.turn_rows() if row.turn} == {(Anchor.ESTIMATED, "elevenlabs")}
+    assert {(row.anchor, row.wait_source) for row in feed.turn_rows() if row.turn} == {
+        (Anchor.ESTIMATED, "elevenlabs")
+    }
     assert feed.turns() == {0, 1, 2}
 
 
@@ -74,7 +81,12 @@ def test_an_agent_s_events_leave_eva_s_history_empty() -> None:
 
 
 def test_two_transcripts_before_an_answer_are_one_turn() -> None:
-    feed = fed(said("Welcome.", 0, 1), heard("My", 3_000, 2), heard("badge", 3_500, 3), said("Yes?", 4_000, 3))
+    feed = fed(
+        said("Welcome.", 0, 1),
+        heard("My", 3_000, 2),
+        heard("badge", 3_500, 3),
+        said("Yes?", 4_000, 3),
+    )
     assert feed.latencies() == {1: 500.0}
     assert feed.turns() == {0, 1}
 
@@ -86,7 +98,9 @@ def test_a_caller_who_says_nothing_has_no_turn() -> None:
 
 
 def test_a_latency_is_that_of_the_first_answer_of_a_turn() -> None:
-    feed = fed(heard("Hello", 0, 2), said("One moment.", 800, 2), said("It is on its way.", 4_000, 2))
+    feed = fed(
+        heard("Hello", 0, 2), said("One moment.", 800, 2), said("It is on its way.", 4_000, 2)
+    )
     assert feed.latencies() == {1: 800.0}
 
 
@@ -99,13 +113,23 @@ def test_who_cuts_the_agent_off_begins_a_turn() -> None:
 
 
 def test_a_cut_off_that_is_told_after_the_transcript_is_of_the_same_turn() -> None:
-    feed = fed(said("Welcome.", 0, 1), heard("Stop", 1_500, 2), interrupted(1_510, 1), said("Yes?", 2_000, 2))
+    feed = fed(
+        said("Welcome.", 0, 1),
+        heard("Stop", 1_500, 2),
+        interrupted(1_510, 1),
+        said("Yes?", 2_000, 2),
+    )
     assert feed.interruptions() == [(1, "user")]
     assert feed.turns() == {0, 1}
 
 
 def test_a_caller_who_cuts_off_and_hangs_up_leaves_no_turn_that_counts() -> None:
-    feed = fed(said("Welcome.", 0, 1), heard("Hi", 2_000, 2), said("A long answer", 3_000, 2), interrupted(4_000, 2))
+    feed = fed(
+        said("Welcome.", 0, 1),
+        heard("Hi", 2_000, 2),
+        said("A long answer", 3_000, 2),
+        interrupted(4_000, 2),
+    )
     feed.advance(900_000)
     assert feed.latencies() == {1: 1_000.0, 2: "the call ended before an answer"}
     assert ["turn" in feed.news(turn) for turn in (0, 1, 2)] == [False, True, False]
@@ -113,9 +137,11 @@ def test_a_caller_who_cuts_off_and_hangs_up_leaves_no_turn_that_counts() -> None
 
 def test_times_that_only_order_give_no_latency() -> None:
     feed = fed(
-        heard("Hello", 0, 2, is_time_exact=False), said("Hi.", 1, 2, is_time_exact=False), heard("Badge", 9_000, 3),
+        heard("Hello", 0, 2, is_time_exact=False),
+        said("Hi.", 1, 2, is_time_exact=False),
+        heard("Badge", 9_000, 3),
         said("Yes.", 10_000, 3),
-    )  # fmt: skip
+    )
     assert feed.latencies() == {1: "times_unknown", 2: 1_000.0}
     feed.advance(900_000)
     assert feed.latencies() == {1: "times_unknown", 2: 1_000.0}
@@ -125,24 +151,36 @@ def test_times_that_only_order_give_no_latency() -> None:
 
 
 def test_an_inexact_answer_later_in_a_turn_is_no_matter() -> None:
-    feed = fed(heard("Hello", 0, 2), said("Hi.", 700, 2), said("And more.", 900, 2, is_time_exact=False))
+    feed = fed(
+        heard("Hello", 0, 2), said("Hi.", 700, 2), said("And more.", 900, 2, is_time_exact=False)
+    )
     assert feed.latencies() == {1: 700.0}
 
 
 def test_what_a_reconnected_monitor_sends_again_is_a_repeat() -> None:
     events = [
-        said("Welcome.", 0, 1), heard("Hello", 3_000, 2), tool_requested("find", "c1", 3_100),
-        tool_replied("find", "c1", 3_300), said("Hi.", 4_000, 2), interrupted(4_500, 2), corrected("Hi.", "H", 4_501, 2),
-    ]  # fmt: skip
+        said("Welcome.", 0, 1),
+        heard("Hello", 3_000, 2),
+        tool_requested("find", "c1", 3_100),
+        tool_replied("find", "c1", 3_300),
+        said("Hi.", 4_000, 2),
+        interrupted(4_500, 2),
+        corrected("Hi.", "H", 4_501, 2),
+    ]
     feed = fed(*events)
     before = len(feed.rows())
     fed(*({**event, "timestamp": event["timestamp"] + 20_000} for event in events), feed=feed)
     assert len(feed.rows()) == before
-    assert feed.counts("callgauge_events_total") == {("elevenlabs", "folded"): 7, ("elevenlabs", "repeated"): 7}
+    assert feed.counts("callgauge_events_total") == {
+        ("elevenlabs", "folded"): 7,
+        ("elevenlabs", "repeated"): 7,
+    }
 
 
 def test_the_same_words_twice_are_said_twice() -> None:
-    feed = fed(heard("Yes.", 0, 2), said("Sure?", 500, 2), heard("Yes.", 3_000, 3), said("Sure?", 3_700, 3))
+    feed = fed(
+        heard("Yes.", 0, 2), said("Sure?", 500, 2), heard("Yes.", 3_000, 3), said("Sure?", 3_700, 3)
+    )
     assert feed.latencies() == {1: 500.0, 2: 700.0}
     assert feed.counts("callgauge_events_total") == {("elevenlabs", "folded"): 4}
 
@@ -150,19 +188,31 @@ def test_the_same_words_twice_are_said_twice() -> None:
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
 def test_a_client_s_tool_is_one_use_whatever_is_told_of_it_first(order: tuple[int, ...]) -> None:
     events = [
-        tool_requested("find", "c1", 3_100), tool_requested("find", "c1", 3_110, "client_tool_call", parameters={"a": 1}),
+        tool_requested("find", "c1", 3_100),
+        tool_requested("find", "c1", 3_110, "client_tool_call", parameters={"a": 1}),
         tool_replied("find", "c1", 3_900),
-        tool_replied("find", "c1", 3_950, "agent_tool_response_full_payload", full_tool_result={"status": "ok"}),
-    ]  # fmt: skip
-    feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), *(events[place] for place in order))
+        tool_replied(
+            "find",
+            "c1",
+            3_950,
+            "agent_tool_response_full_payload",
+            full_tool_result={"status": "ok"},
+        ),
+    ]
+    feed = fed(
+        said("Welcome.", 0, 1), heard("Hello", 3_000, 2), *(events[place] for place in order)
+    )
     assert feed.tools() == {(1, 0): ToolUse(0, "find", ToolOutcome.SUCCESS, 800, T0_MS + 3_100)}
 
 
 def test_uses_of_one_tool_at_a_time_are_paired_by_their_ids() -> None:
     feed = fed(
-        heard("Hello", 0, 2), tool_requested("find", "a", 100), tool_requested("find", "b", 200),
-        tool_replied("find", "b", 300), tool_replied("find", "a", 900),
-    )  # fmt: skip
+        heard("Hello", 0, 2),
+        tool_requested("find", "a", 100),
+        tool_requested("find", "b", 200),
+        tool_replied("find", "b", 300),
+        tool_replied("find", "a", 900),
+    )
     assert [feed.tools()[1, index].duration_ms for index in (0, 1)] == [800, 100]
 
 
@@ -178,7 +228,11 @@ def test_uses_of_one_tool_at_a_time_are_paired_by_their_ids() -> None:
     ],
 )
 def test_how_a_tool_ended(more: Json, outcome: str) -> None:
-    feed = fed(heard("Hello", 0, 2), tool_requested("find", "a", 100), tool_replied("find", "a", 300, **more))
+    feed = fed(
+        heard("Hello", 0, 2),
+        tool_requested("find", "a", 100),
+        tool_replied("find", "a", 300, **more),
+    )
     feed.advance(900_000)
     assert feed.tools()[1, 0].outcome == outcome
 
@@ -210,9 +264,15 @@ def test_an_answer_under_the_other_name_of_its_payload() -> None:
 def mcp(state: str, at_ms: int, call_id: str = "m1", **more: Any) -> Json:
     """A state of a tool of an MCP server, as ElevenLabs' document has it."""
     data = {
-        "service_id": "s1", "tool_call_id": call_id, "tool_name": "track", "tool_description": None, "parameters": {"parcel": "P1"},
-        "timestamp": "2026-09-21T14:13:20.250+00:00", "state": state, **more,
-    }  # fmt: skip
+        "service_id": "s1",
+        "tool_call_id": call_id,
+        "tool_name": "track",
+        "tool_description": None,
+        "parameters": {"parcel": "P1"},
+        "timestamp": "2026-09-21T14:13:20.250+00:00",
+        "state": state,
+        **more,
+    }
     return {"type": "mcp_tool_call", "timestamp": T0_MS + at_ms, "mcp_tool_call": data}
 
 
@@ -245,9 +305,16 @@ def test_a_tool_of_an_mcp_server_is_a_tool(ended: Json, outcome: str, answer: ob
 
 
 def test_an_mcp_tool_that_both_events_report_is_one_use() -> None:
-    both = (tool_requested("track", "m1", 110, tool_type="mcp"), mcp("loading", 100), mcp("success", 900, result=[]))
+    both = (
+        tool_requested("track", "m1", 110, tool_type="mcp"),
+        mcp("loading", 100),
+        mcp("success", 900, result=[]),
+    )
     feed = fed(
-        heard("Where is it?", 0, 2), *both, tool_replied("track", "m1", 950, tool_type="mcp"), said("There.", 1_500, 2)
+        heard("Where is it?", 0, 2),
+        *both,
+        tool_replied("track", "m1", 950, tool_type="mcp"),
+        said("There.", 1_500, 2),
     )
     assert [use.duration_ms for use in feed.tools().values()] == [800]
 
@@ -257,7 +324,10 @@ def test_nobody_waits_in_silence_while_an_mcp_tool_runs_and_a_replay_adds_none()
     feed.advance(20_000)
     assert feed.silences() == []
     fed(mcp("loading", 21_000), mcp("success", 21_500, result=[]), feed=feed)
-    assert feed.counts("callgauge_events_total") == {("elevenlabs", "folded"): 4, ("elevenlabs", "repeated"): 1}
+    assert feed.counts("callgauge_events_total") == {
+        ("elevenlabs", "folded"): 4,
+        ("elevenlabs", "repeated"): 1,
+    }
     feed.advance(30_000)
     assert len(feed.silences()) == 1
 
@@ -266,24 +336,49 @@ def test_an_mcp_tool_of_the_record_is_a_tool() -> None:
     """The webhook alone: its request and its result are of the type `mcp`."""
     entries = (
         entry("user", "Where is it?", 1),
-        entry("agent", None, 2, tool_calls=[{"request_id": "m1", "tool_name": "track", "type": "mcp", "params_as_json": "{}"}]),
-        entry("agent", "Tomorrow.", 3, tool_results=[
-            {"request_id": "m1", "tool_name": "track", "type": "mcp", "result_value": "{}", "is_error": False, "tool_latency_secs": 0.5},
-        ]),
-    )  # fmt: skip
+        entry(
+            "agent",
+            None,
+            2,
+            tool_calls=[
+                {"request_id": "m1", "tool_name": "track", "type": "mcp", "params_as_json": "{}"}
+            ],
+        ),
+        entry(
+            "agent",
+            "Tomorrow.",
+            3,
+            tool_results=[
+                {
+                    "request_id": "m1",
+                    "tool_name": "track",
+                    "type": "mcp",
+                    "result_value": "{}",
+                    "is_error": False,
+                    "tool_latency_secs": 0.5,
+                },
+            ],
+        ),
+    )
     feed = fed(*agent_call(record(*entries)).events)
     use = feed.tools()[1, 0]
     assert (use.tool, use.outcome, use.duration_ms) == ("track", "success", 500)
 
 
 RECORDED = (
-    said("Welcome.", 0, 1), heard("My badge is lost", 4_100, 2), tool_requested("find", "find-1", 4_200),
-    tool_replied("find", "find-1", 4_300), said("Which one?", 6_200, 2),
-)  # fmt: skip
+    said("Welcome.", 0, 1),
+    heard("My badge is lost", 4_100, 2),
+    tool_requested("find", "find-1", 4_200),
+    tool_replied("find", "find-1", 4_300),
+    said("Which one?", 6_200, 2),
+)
 HEARD_LIVE = (
-    said("Welcome.", 10, 1), heard("My badge is lost", 4_000, 2), tool_requested("find", "find-1", 4_050),
-    tool_replied("find", "find-1", 4_450), said("Which one?", 5_000, 2),
-)  # fmt: skip
+    said("Welcome.", 10, 1),
+    heard("My badge is lost", 4_000, 2),
+    tool_requested("find", "find-1", 4_050),
+    tool_replied("find", "find-1", 4_450),
+    said("Which one?", 5_000, 2),
+)
 
 
 def of_the_record(*events: Json) -> list[Json]:
@@ -308,10 +403,18 @@ def test_a_call_of_which_only_the_record_came_has_turns() -> None:
 def test_live_events_count_alone_whichever_come_first(recorded_first: int) -> None:
     recorded = of_the_record(*RECORDED)
     feed = Feed()
-    for event in (*recorded[:recorded_first], *HEARD_LIVE[:3], *recorded[recorded_first:], *HEARD_LIVE[3:]):
+    for event in (
+        *recorded[:recorded_first],
+        *HEARD_LIVE[:3],
+        *recorded[recorded_first:],
+        *HEARD_LIVE[3:],
+    ):
         feed.send("user_sim", event, 10_000, envelope=envelope_of(event))
     assert found_in(feed) == ({0, 1}, 1_000.0, {0: 400}, [1, 2])
-    assert feed.counts("callgauge_events_total")["elevenlabs", "repeated"] == len(RECORDED) - recorded_first
+    assert (
+        feed.counts("callgauge_events_total")["elevenlabs", "repeated"]
+        == len(RECORDED) - recorded_first
+    )
 
 
 def test_a_live_event_that_is_no_part_of_a_turn_leaves_the_record_s_turns() -> None:
@@ -329,7 +432,9 @@ ERROR: Json = {"type": "error", "error_event": {"code": 1008, "message": "the qu
 
 @pytest.mark.parametrize("kind", ["error", "client_error"])
 @pytest.mark.parametrize("has_header", [True, False])
-def test_an_error_of_the_agent_is_counted_with_its_header_and_without(kind: str, *, has_header: bool) -> None:
+def test_an_error_of_the_agent_is_counted_with_its_header_and_without(
+    kind: str, *, has_header: bool
+) -> None:
     feed = fed(heard("Hello", 0, 2))
     for at_ms, is_exact in ((1_000, True), (2_000, True), (3_000, False)):
         error = ERROR | {"type": kind, "timestamp": T0_MS + at_ms, "is_time_exact": is_exact}
@@ -355,7 +460,9 @@ def test_an_error_of_the_simulated_caller_is_none_of_an_agent() -> None:
         ("Timed out", False, '"Timed out"'),
     ],
 )
-def test_a_judge_is_told_that_a_tool_failed(answer: str | None, shown: str, *, is_error: bool) -> None:
+def test_a_judge_is_told_that_a_tool_failed(
+    answer: str | None, shown: str, *, is_error: bool
+) -> None:
     reply = tool_replied("find", "a", 300, is_error=is_error, full_tool_result=answer)
     facts = facts_of(heard("Hello", 0, 2), tool_requested("find", "a", 100), reply)
     *_, item = transcript_of(1, facts[1], Redactor(RedactionRules()))
@@ -382,7 +489,9 @@ def test_a_simulated_caller_s_audio_wins() -> None:
     fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=feed)
     feed.user_audio(1_000, 2_400, behind_ms=3_100)
     feed.assistant_audio(4_100, behind_ms=400)
-    fed(record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed)
+    fed(
+        record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed
+    )
     assert wait(feed, 1) == (1_700.0, Anchor.AUDIO)
     feed.advance(900_000)
     assert feed.turn(1).estimate_error is None
@@ -392,7 +501,9 @@ def test_audio_after_the_record_takes_the_record_s_word_back() -> None:
     feed = Feed()
     feed.bot_text("Welcome.", 0)
     fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=feed)
-    fed(record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed)
+    fed(
+        record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed
+    )
     fed(heard("Bye", 5_500, 3), feed=feed)
     assert estimate_error(feed, 1).error_ms == -1_000.0
     feed.user_audio(1_000, 2_400, behind_ms=4_500)
@@ -403,15 +514,24 @@ def test_audio_after_the_record_takes_the_record_s_word_back() -> None:
 
 
 def test_the_record_replaces_the_estimate_and_says_how_far_it_was_off() -> None:
-    feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), heard("Bye", 8_000, 3),
-               said("Goodbye.", 8_900, 3))  # fmt: skip
+    feed = fed(
+        said("Welcome.", 0, 1),
+        heard("Hello", 3_000, 2),
+        said("Hi.", 4_000, 2),
+        heard("Bye", 8_000, 3),
+        said("Goodbye.", 8_900, 3),
+    )
     fed(
         record(
-            entry("agent", "Welcome.", **metrics(tts_service_ttfb=0.2)), entry("user", "Hello"),
-            entry("agent", "Hi.", **waited(2.4)), entry("user", "Bye"), entry("agent", "Goodbye."), at_ms=12_000,
+            entry("agent", "Welcome.", **metrics(tts_service_ttfb=0.2)),
+            entry("user", "Hello"),
+            entry("agent", "Hi.", **waited(2.4)),
+            entry("user", "Bye"),
+            entry("agent", "Goodbye."),
+            at_ms=12_000,
         ),
         feed=feed,
-    )  # fmt: skip
+    )
     assert (wait(feed, 1), wait(feed, 2)) == ((2_400.0, Anchor.RECORD), (900.0, Anchor.ESTIMATED))
     assert feed.news(1).count("wait_revised") == 1
     feed.advance(900_000)
@@ -425,8 +545,14 @@ def test_a_webhook_s_body_is_a_record_too() -> None:
     feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
     body = record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)))
     del body["timestamp"]
-    webhook = {"type": "post_call_transcription", "event_timestamp": T0_MS // 1000 + 20, "data": body}
-    feed.send("user_sim", {**webhook, "timestamp": T0_MS + 20_000}, 20_000, envelope=envelope_of(webhook))
+    webhook = {
+        "type": "post_call_transcription",
+        "event_timestamp": T0_MS // 1000 + 20,
+        "data": body,
+    }
+    feed.send(
+        "user_sim", {**webhook, "timestamp": T0_MS + 20_000}, 20_000, envelope=envelope_of(webhook)
+    )
     assert feed.latencies() == {1: 2_400.0}
 
 
@@ -445,68 +571,106 @@ def test_of_a_turn_with_tools_the_first_sound_counts() -> None:
     tool: Json = {"tool_calls": [{"request_id": "r", "tool_name": "find", "params_as_json": "{}"}]}
     fed(
         record(
-            entry("user", "Hello"), entry("agent", None, **tool), entry("agent", "A moment.", **waited(1.9)),
+            entry("user", "Hello"),
+            entry("agent", None, **tool),
+            entry("agent", "A moment.", **waited(1.9)),
             entry("agent", "Found it.", **waited(4.8)),
         ),
         feed=feed,
-    )  # fmt: skip
+    )
     assert feed.latencies() == {1: 1_900.0}
 
 
 def test_turns_are_told_by_the_ids_of_their_events() -> None:
-    feed = fed(heard("Yes.", 3_000, 12), said("Sure?", 4_000, 12), heard("Yes.", 8_000, 14), said("Sure?", 9_000, 14))
+    feed = fed(
+        heard("Yes.", 3_000, 12),
+        said("Sure?", 4_000, 12),
+        heard("Yes.", 8_000, 14),
+        said("Sure?", 9_000, 14),
+    )
     fed(
         record(
-            entry("user", "Yes.", source_event_id=10), entry("agent", "Sure?", source_event_id=10, **waited(1.0)),
-            entry("user", "Yes.", source_event_id=12), entry("agent", "Sure?", source_event_id=12, **waited(2.0)),
-            entry("user", "Yes.", source_event_id=14), entry("agent", "Sure?", source_event_id=14, **waited(3.0)),
+            entry("user", "Yes.", source_event_id=10),
+            entry("agent", "Sure?", source_event_id=10, **waited(1.0)),
+            entry("user", "Yes.", source_event_id=12),
+            entry("agent", "Sure?", source_event_id=12, **waited(2.0)),
+            entry("user", "Yes.", source_event_id=14),
+            entry("agent", "Sure?", source_event_id=14, **waited(3.0)),
         ),
         feed=feed,
-    )  # fmt: skip
+    )
     assert feed.latencies() == {1: 2_000.0, 2: 3_000.0}
 
 
 def test_turns_are_told_by_their_place_where_words_were_redacted() -> None:
-    feed = fed(heard("I am Ann", 3_000), said("Hi Ann.", 4_000), heard("Bye", 8_000), said("Bye Ann.", 9_000))
+    feed = fed(
+        heard("I am Ann", 3_000),
+        said("Hi Ann.", 4_000),
+        heard("Bye", 8_000),
+        said("Bye Ann.", 9_000),
+    )
     fed(
         record(
-            entry("user", "I am [name]"), entry("agent", "Hi.", **waited(1.1)), entry("user", "..."),
-            entry("agent", "Still there?", **waited(9.0)), entry("user", "Bye"), entry("agent", "Bye.", **waited(1.2)),
+            entry("user", "I am [name]"),
+            entry("agent", "Hi.", **waited(1.1)),
+            entry("user", "..."),
+            entry("agent", "Still there?", **waited(9.0)),
+            entry("user", "Bye"),
+            entry("agent", "Bye.", **waited(1.2)),
         ),
         feed=feed,
-    )  # fmt: skip
+    )
     assert feed.latencies() == {1: 1_100.0, 2: 1_200.0}
 
 
 def test_turns_are_told_by_words_where_the_live_events_miss_some() -> None:
-    feed = fed(heard("It is  lost", 3_000), said("Oh.", 4_000), heard("Bye", 8_000), said("Bye.", 9_000))
+    feed = fed(
+        heard("It is  lost", 3_000), said("Oh.", 4_000), heard("Bye", 8_000), said("Bye.", 9_000)
+    )
     fed(
         record(
-            entry("user", "Hello"), entry("agent", "Hi.", **waited(1.1)), entry("user", "It is lost"),
-            entry("agent", "Oh.", **waited(1.2)), entry("user", "Bye"), entry("agent", "Bye.", **waited(1.3)),
+            entry("user", "Hello"),
+            entry("agent", "Hi.", **waited(1.1)),
+            entry("user", "It is lost"),
+            entry("agent", "Oh.", **waited(1.2)),
+            entry("user", "Bye"),
+            entry("agent", "Bye.", **waited(1.3)),
         ),
         feed=feed,
-    )  # fmt: skip
+    )
     assert feed.latencies() == {1: 1_200.0, 2: 1_300.0}
 
 
 @pytest.mark.parametrize("is_early_first", [True, False])
 def test_of_several_records_the_one_of_the_whole_call_counts(is_early_first: bool) -> None:
     feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
-    early = record(entry("user", "Hello"), entry("agent", "Hi.", **waited(9.9)), status="in-progress", at_ms=5_000)
+    early = record(
+        entry("user", "Hello"),
+        entry("agent", "Hi.", **waited(9.9)),
+        status="in-progress",
+        at_ms=5_000,
+    )
     late = record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), at_ms=20_000)
     fed(*((early, late) if is_early_first else (late, early)), feed=feed)
     assert feed.latencies() == {1: 2_400.0}
 
 
-@pytest.mark.parametrize(("announced", "reason"), [(None, "Client ended call"), ("goodbye", "goodbye")])
-def test_a_call_ends_for_the_reason_in_its_record_unless_an_event_names_one(announced: str | None, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("announced", "reason"), [(None, "Client ended call"), ("goodbye", "goodbye")]
+)
+def test_a_call_ends_for_the_reason_in_its_record_unless_an_event_names_one(
+    announced: str | None, reason: str
+) -> None:
     metadata = {
         "start_time_unix_secs": T0_MS // 1000,
         "call_duration_secs": 24,
         "termination_reason": "Client ended call",
     }
-    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), record(entry("user", "Hello"), metadata=metadata))
+    feed = fed(
+        heard("Hello", 3_000, 2),
+        said("Hi.", 4_000, 2),
+        record(entry("user", "Hello"), metadata=metadata),
+    )
     if announced is not None:
         feed.send("audit", {"type": "call_ended", "reason": announced}, 61_000)
     feed.advance(100_000)
@@ -521,31 +685,53 @@ def test_the_record_s_metrics_are_stages_of_their_turns() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
     fed(
         record(
-            entry("agent", "Welcome."), entry("user", "Hello", **metrics(asr_trailing_service_latency=0.15)),
+            entry("agent", "Welcome."),
+            entry("user", "Hello", **metrics(asr_trailing_service_latency=0.15)),
             entry("agent", None, **metrics(llm_service_ttfb=0.7, llm_service_tt_last_sentence=0.9)),
-            entry("agent", "Hi.", **metrics(llm_service_ttfb=0.8, llm_service_tt_last_sentence=1.4, tts_service_ttfb=0.1)),
+            entry(
+                "agent",
+                "Hi.",
+                **metrics(
+                    llm_service_ttfb=0.8, llm_service_tt_last_sentence=1.4, tts_service_ttfb=0.1
+                ),
+            ),
         ),
         feed=feed,
-    )  # fmt: skip
+    )
     feed.advance(900_000)
     found = feed.turn(1)
-    values = {each.stage.value: each.latency_ms for each in found.stages if each.source == "elevenlabs"}
+    values = {
+        each.stage.value: each.latency_ms for each in found.stages if each.source == "elevenlabs"
+    }
     assert values == {
-        "stt_trailing": 150.0, "llm_first_token": 700.0, "llm_last_sentence": 1_400.0, "tts_first_byte": 100.0,
-    }  # fmt: skip
+        "stt_trailing": 150.0,
+        "llm_first_token": 700.0,
+        "llm_last_sentence": 1_400.0,
+        "tts_first_byte": 100.0,
+    }
 
 
 def test_a_better_record_that_does_not_know_a_turn_gives_it_back_to_the_estimate() -> None:
     feed = fed(heard("Hello", 3_000), said("Hi.", 4_000))
     fed(
-        record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), status="processing", at_ms=5_000),
+        record(
+            entry("user", "Hello"),
+            entry("agent", "Hi.", **waited(2.4)),
+            status="processing",
+            at_ms=5_000,
+        ),
         heard("Bye", 6_000),
         feed=feed,
     )
     assert feed.latencies() == {1: 2_400.0}
     assert estimate_error(feed, 1).error_ms == -1_400.0
-    other = [entry("user", "One"), entry("agent", "Hi.", **waited(1.0)), entry("user", "Two"), entry("agent", "Hi."),
-             entry("user", "Three")]  # fmt: skip
+    other = [
+        entry("user", "One"),
+        entry("agent", "Hi.", **waited(1.0)),
+        entry("user", "Two"),
+        entry("agent", "Hi."),
+        entry("user", "Three"),
+    ]
     fed(record(*other, at_ms=9_000), feed=feed)
     assert wait(feed, 1) == (1_000.0, Anchor.ESTIMATED)
     feed.advance(900_000)
@@ -556,15 +742,27 @@ def test_a_turn_that_the_bot_s_detector_heard_keeps_its_latency() -> None:
     feed = Feed()
     feed.spoke("user", 2_000, 3_000)
     feed.speech("bot_speech_started", 4_000)
-    fed(heard("Hello", 3_200, 2), said("Hi.", 3_900, 2), record(entry("user", "Hello", source_event_id=2),
-        entry("agent", "Hi.", **waited(2.4)), at_ms=9_000), feed=feed)  # fmt: skip
+    fed(
+        heard("Hello", 3_200, 2),
+        said("Hi.", 3_900, 2),
+        record(
+            entry("user", "Hello", source_event_id=2),
+            entry("agent", "Hi.", **waited(2.4)),
+            at_ms=9_000,
+        ),
+        feed=feed,
+    )
     assert wait(feed, 1) == (1_000.0, Anchor.VAD)
 
 
 def test_a_wait_of_years_is_no_measurement() -> None:
     feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
     fed(
-        record(entry("user", "Hello"), entry("agent", "Hi.", **waited(1e6)), entry("agent", "So.", **waited(-1.0))),
+        record(
+            entry("user", "Hello"),
+            entry("agent", "Hi.", **waited(1e6)),
+            entry("agent", "So.", **waited(-1.0)),
+        ),
         feed=feed,
     )
     assert feed.latencies() == {1: 1_000.0}
@@ -574,24 +772,33 @@ def test_equal_words_are_told_apart_by_their_order() -> None:
     feed = fed(heard("Yes", 3_000), said("A?", 4_000), heard("Yes", 8_000), said("B?", 9_000))
     fed(
         record(
-            entry("user", "Hello"), entry("agent", "Hi.", **waited(0.9)), entry("user", "Yes"),
-            entry("agent", "A?", **waited(1.1)), entry("user", "Yes"), entry("agent", "B?", **waited(1.2)),
+            entry("user", "Hello"),
+            entry("agent", "Hi.", **waited(0.9)),
+            entry("user", "Yes"),
+            entry("agent", "A?", **waited(1.1)),
+            entry("user", "Yes"),
+            entry("agent", "B?", **waited(1.2)),
         ),
         feed=feed,
-    )  # fmt: skip
+    )
     assert feed.latencies() == {1: 1_100.0, 2: 1_200.0}
 
 
 def test_a_sound_that_took_no_turn_is_none_in_the_record() -> None:
-    feed = fed(heard("I am Ann", 3_000), said("Hi.", 4_000), heard("Bye", 8_000), said("Bye.", 9_000))
+    feed = fed(
+        heard("I am Ann", 3_000), said("Hi.", 4_000), heard("Bye", 8_000), said("Bye.", 9_000)
+    )
     fed(
         record(
-            entry("user", "I am [name]"), entry("agent", "Hi.", **waited(1.1)),
-            entry("user", "Mhm", ignored_as_backchannel=True), entry("agent", "As I said."),
-            entry("user", "Bye"), entry("agent", "Bye.", **waited(1.2)),
+            entry("user", "I am [name]"),
+            entry("agent", "Hi.", **waited(1.1)),
+            entry("user", "Mhm", ignored_as_backchannel=True),
+            entry("agent", "As I said."),
+            entry("user", "Bye"),
+            entry("agent", "Bye.", **waited(1.2)),
         ),
         feed=feed,
-    )  # fmt: skip
+    )
     assert feed.latencies() == {1: 1_100.0, 2: 1_200.0}
 
 
@@ -632,11 +839,16 @@ PAST: Json = {"is_time_exact": False}
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (3, 1, 0, 4, 2)])
-def test_a_call_s_past_that_comes_in_one_millisecond_is_put_in_order(order: tuple[int, ...]) -> None:
+def test_a_call_s_past_that_comes_in_one_millisecond_is_put_in_order(
+    order: tuple[int, ...],
+) -> None:
     events = [
-        said("Welcome.", 0, 1, **PAST), heard("Hello", 0, 2, **PAST), said("Hi.", 0, 2, **PAST), heard("Bye", 0, 3, **PAST),
+        said("Welcome.", 0, 1, **PAST),
+        heard("Hello", 0, 2, **PAST),
+        said("Hi.", 0, 2, **PAST),
+        heard("Bye", 0, 3, **PAST),
         said("Bye.", 0, 3, **PAST),
-    ]  # fmt: skip
+    ]
     past = [events[place] for place in order]
     assert words_of(*past) == [("", "Welcome."), ("Hello", "Hi."), ("Bye", "Bye.")]
     feed = fed(*past)
@@ -645,20 +857,30 @@ def test_a_call_s_past_that_comes_in_one_millisecond_is_put_in_order(order: tupl
 
 
 def test_two_answers_with_one_id_in_one_millisecond_stay_as_they_came() -> None:
-    events = heard("Hello", 0, 2, **PAST), said("A moment.", 0, 2, **PAST), said("Hi.", 0, 2, **PAST)
+    events = (
+        heard("Hello", 0, 2, **PAST),
+        said("A moment.", 0, 2, **PAST),
+        said("Hi.", 0, 2, **PAST),
+    )
     assert words_of(*events, corrected("Hi.", "H", 0, 2))[1] == ("Hello", "A moment. H")
 
 
 def test_words_of_a_call() -> None:
     assert words_of(
-        said("Welcome.", 0, 1), heard("My", 3_000, 2), heard(" badge ", 3_500, 3), said("A moment.", 4_000, 3),
-        said("Here it is.", 6_000, 3), heard("...", 9_000, 4),
-    ) == [("", "Welcome."), ("My badge", "A moment. Here it is.")]  # fmt: skip
+        said("Welcome.", 0, 1),
+        heard("My", 3_000, 2),
+        heard(" badge ", 3_500, 3),
+        said("A moment.", 4_000, 3),
+        said("Here it is.", 6_000, 3),
+        heard("...", 9_000, 4),
+    ) == [("", "Welcome."), ("My badge", "A moment. Here it is.")]
 
 
 @pytest.mark.parametrize("event_id", [2, None])
 @pytest.mark.parametrize("is_correction_first", [True, False])
-def test_words_that_were_cut_off_are_those_that_were_heard(event_id: int | None, is_correction_first: bool) -> None:
+def test_words_that_were_cut_off_are_those_that_were_heard(
+    event_id: int | None, is_correction_first: bool
+) -> None:
     reply, cut = (
         said("Your badge is here.", 4_000, event_id),
         corrected("Your badge is here.", "Your badge", 5_000, event_id),
@@ -680,7 +902,14 @@ A_MOMENT, HERE = said("A moment.", 4_000, 2), said("It is here.", 6_000, 2)
         # An answer told in other words.
         ((said("[warmly] It is here.", 4_000, 2), corrected("It is here.", "It", 5_000, 2)), "It"),
         # The shortest of several counts.
-        ((HERE, corrected("It is here.", "It", 7_000, 2), corrected("It is here.", "It is", 7_100, 2)), "It"),
+        (
+            (
+                HERE,
+                corrected("It is here.", "It", 7_000, 2),
+                corrected("It is here.", "It is", 7_100, 2),
+            ),
+            "It",
+        ),
     ],
 )
 def test_which_answer_a_correction_cuts(events: tuple[Json, ...], words: str) -> None:
@@ -694,7 +923,10 @@ def test_a_call_waits_for_its_record_and_not_longer() -> None:
     feed.send("audit", ended, 5_000)
     feed.advance(100_000)
     assert feed.call().state == "running"
-    fed(record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), at_ms=101_000), feed=feed)
+    fed(
+        record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), at_ms=101_000),
+        feed=feed,
+    )
     feed.advance(110_999)
     assert feed.call().state == "running"
     feed.advance(111_000)
@@ -703,7 +935,11 @@ def test_a_call_waits_for_its_record_and_not_longer() -> None:
 
 
 def test_a_call_whose_record_does_not_come_closes_all_the_same() -> None:
-    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=Feed(Limits(agent_record_grace_ms=120_000)))
+    feed = fed(
+        heard("Hello", 3_000, 2),
+        said("Hi.", 4_000, 2),
+        feed=Feed(Limits(agent_record_grace_ms=120_000)),
+    )
     feed.send("audit", {"type": "call_ended"}, 5_000)
     feed.advance(124_999)
     assert feed.call().state == "running"
@@ -712,7 +948,11 @@ def test_a_call_whose_record_does_not_come_closes_all_the_same() -> None:
 
 
 def test_a_record_ends_a_call_of_which_nobody_says_that_it_ended() -> None:
-    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), record(entry("user", "Hello"), at_ms=30_000))
+    feed = fed(
+        heard("Hello", 3_000, 2),
+        said("Hi.", 4_000, 2),
+        record(entry("user", "Hello"), at_ms=30_000),
+    )
     feed.advance(40_000)
     assert feed.call().close_reason == "ended"
 
@@ -729,7 +969,11 @@ def test_events_of_later_versions_and_those_that_nobody_reads() -> None:
     strange: list[Json] = [
         {"type": "agent_sighed", "timestamp": T0_MS + 3_000, "mood": 3},
         {"type": "vad_score", "vad_score_event": {"vad_score": 0.2}},
-        {"type": "error", "timestamp": T0_MS + 3_100, "error_event": {"error_type": "llm_timeout", "code": 1011}},
+        {
+            "type": "error",
+            "timestamp": T0_MS + 3_100,
+            "error_event": {"error_type": "llm_timeout", "code": 1011},
+        },
         {
             "type": "agent_response_complete",
             "timestamp": T0_MS + 3_200,
@@ -739,5 +983,8 @@ def test_events_of_later_versions_and_those_that_nobody_reads() -> None:
     feed = Feed()
     for event in strange:
         feed.send("user_sim", event, 3_000, envelope=envelope_of(event))
-    assert feed.counts("callgauge_events_total") == {("elevenlabs", "unknown"): 1, ("elevenlabs", "folded"): 3}
+    assert feed.counts("callgauge_events_total") == {
+        ("elevenlabs", "unknown"): 1,
+        ("elevenlabs", "folded"): 3,
+    }
     assert feed.turns() == set()

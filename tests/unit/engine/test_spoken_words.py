@@ -1,4 +1,6 @@
-"""The rows of words of a phone call have the same words as its transcript: those that were really spoken."""
+"""The rows of words of a phone call have the same words as its transcript: those that were really
+spoken.
+"""
 
 from typing import Any
 
@@ -65,12 +67,19 @@ def test_an_answer_that_was_cut_off_is_shown_as_far_as_it_was_spoken() -> None:
 
 @pytest.mark.parametrize("is_heard", [True, False])
 def test_an_answer_that_only_the_log_has_is_shown_where_it_was_heard(is_heard: bool) -> None:
-    log = [logged("user", "Move my booking", 2_050), logged("assistant", "I never came to say this.", 2_500)]
+    log = [
+        logged("user", "Move my booking", 2_050),
+        logged("assistant", "I never came to say this.", 2_500),
+    ]
     pipecat = [SOUND[0], message("Welcome.", 900), *SOUND[1:]]
     if is_heard:
         pipecat.append(speech("bot_speech_started", 2_600))
     words, transcript = shown(audit=log, pipecat=pipecat)
-    assert words == transcript == ["Welcome.", "Move my booking", *["I never came to say this."][:is_heard]]
+    assert (
+        words
+        == transcript
+        == ["Welcome.", "Move my booking", *["I never came to say this."][:is_heard]]
+    )
 
 
 def test_without_any_sign_of_speech_the_log_is_shown() -> None:

@@ -1,4 +1,6 @@
-"""The rows of words of a call: what the transcript has, when a text is complete, bounded, and without personal data."""
+"""The rows of words of a call: what the transcript has, when a text is complete, bounded, and
+without personal data.
+"""
 
 import json
 from collections import Counter
@@ -15,7 +17,12 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import PublishRow, PublishTranscript, PublishWords
 from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, CallRedactor, Redactor, may_hold_any
+from consumers.engine.redaction.redactor import (
+    MAX_CHARS_PER_STEP,
+    CallRedactor,
+    Redactor,
+    may_hold_any,
+)
 from consumers.engine.turns.heard import HeardTurns, Purpose
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.words_rows import CUT, CallWords, _Said, _Use, cut
@@ -39,11 +46,15 @@ from tests.support.calls.rows_of_calls import START_MS, effects_in_steps
 from tests.unit.engine.test_transcripts import TranscriptFeed
 
 
-def published(seed: int, limits: Limits | None = None) -> tuple[list[WordsRow], list[TranscriptTurn]]:
+def published(
+    seed: int, limits: Limits | None = None
+) -> tuple[list[WordsRow], list[TranscriptTurn]]:
     return _published(simulate_call(seed, start_ms=START_MS).call, limits)
 
 
-def _published(call: Any, limits: Limits | None = None) -> tuple[list[WordsRow], list[TranscriptTurn]]:
+def _published(
+    call: Any, limits: Limits | None = None
+) -> tuple[list[WordsRow], list[TranscriptTurn]]:
     evaluator = PartitionEvaluator(limits or Limits(), "test", writes_transcripts=True)
     rows, transcript = [], b"[]"
     for effect in effects_in_steps(evaluator, arrivals_of_recorded(call)):
@@ -73,21 +84,32 @@ def test_they_do_so_for_the_recorded_sample() -> None:
 def _require_equal(rows: list[WordsRow], transcript: list[TranscriptTurn]) -> None:
     newest = [row for _, row in sorted({row.turn: row for row in rows}.items())]
     assert sorted(row.user for row in newest if row.user) == sorted(said_by(transcript, "user"))
-    assert sorted(row.assistant for row in newest if row.assistant) == sorted(said_by(transcript, "agent"))
+    assert sorted(row.assistant for row in newest if row.assistant) == sorted(
+        said_by(transcript, "agent")
+    )
     assert [row.written for row in newest if row.written] == [
-        turn.original_message for turn in transcript if turn.original_message and turn.original_message != turn.message
+        turn.original_message
+        for turn in transcript
+        if turn.original_message and turn.original_message != turn.message
     ]
     called = {tool.params_as_json for turn in transcript for tool in turn.tool_calls}
     answered = {tool.result_value for turn in transcript for tool in turn.tool_results}
     tools = [tool for row in newest for tool in row.tools]
     assert {tool.arguments for tool in tools if tool.arguments} == called
-    assert {tool.answer for tool in tools if tool.answer} == answered - {"null"}, "no answer is no text"
+    assert {tool.answer for tool in tools if tool.answer} == answered - {"null"}, (
+        "no answer is no text"
+    )
 
 
-def test_the_callers_words_are_there_when_the_agent_begins_and_the_agents_when_the_turn_is_left() -> None:
+def test_the_callers_words_are_there_when_the_agent_begins_and_the_agents_when_the_turn_is_left() -> (
+    None
+):
     rows, _ = published(3)
     of_first = [row for row in rows if row.turn == 1]
-    assert [(bool(row.user), bool(row.assistant)) for row in of_first] == [(True, False), (True, True)]
+    assert [(bool(row.user), bool(row.assistant)) for row in of_first] == [
+        (True, False),
+        (True, True),
+    ]
     assert all(older.revision < newer.revision for older, newer in pairwise(of_first))
     assert all(older.known_ms < newer.known_ms for older, newer in pairwise(of_first))
 
@@ -125,13 +147,19 @@ def words_in(evaluator: PartitionEvaluator, arrivals: list[Any]) -> Iterator[Wor
 def row_of(user: str = "", assistant: str = "", *uses: tuple[int, str, object, object]) -> WordsRow:
     words = CallWords(CallRedactor(Redactor()))
     return words._row(
-        _Said(user, assistant, "", tuple(_Use(*use) for use in uses)), 1, CallRow(conversation_id="c"), 2, 3
+        _Said(user, assistant, "", tuple(_Use(*use) for use in uses)),
+        1,
+        CallRow(conversation_id="c"),
+        2,
+        3,
     )
 
 
 def test_texts_are_without_personal_data() -> None:
     row = row_of(
-        "my card is 4111 1111 1111 1111", "thank you", (0, "pay", {"card": "4111111111111111"}, "4111111111111111 paid")
+        "my card is 4111 1111 1111 1111",
+        "thank you",
+        (0, "pay", {"card": "4111111111111111"}, "4111111111111111 paid"),
     )
     assert "4111" not in encode(row).decode()
     assert row.user == "my card is [CARD]"
@@ -145,7 +173,12 @@ def test_each_text_has_its_bound_and_the_row_says_what_is_missing() -> None:
     assert row.user.endswith(CUT)
     assert all(len(each.arguments.encode()) <= MAX_TOOL_TEXT_BYTES for each in row.tools)
     assert len(row.tools) == MAX_TOOLS
-    assert row.left_out == ("user", "assistant", *(f"tools.{index}" for index in range(MAX_TOOLS)), "tools")
+    assert row.left_out == (
+        "user",
+        "assistant",
+        *(f"tools.{index}" for index in range(MAX_TOOLS)),
+        "tools",
+    )
     assert len(encode(row)) <= MAX_ROW_BYTES
 
 
@@ -155,7 +188,9 @@ def test_of_a_tools_value_that_is_too_long_to_redact_the_row_has_the_length() ->
     assert row.left_out == ("tools.0",)
 
 
-def test_each_text_is_redacted_once_for_all_its_rows_and_the_transcript(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_text_is_redacted_once_for_all_its_rows_and_the_transcript(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looked_at: Counter[str] = Counter()
     search = Redactor._look
 
@@ -191,7 +226,9 @@ class LiveOf:
 
     broker_ms = 5
 
-    def __init__(self, said: dict[int, str], answers: dict[int, dict[Purpose, str]] | None = None) -> None:
+    def __init__(
+        self, said: dict[int, str], answers: dict[int, dict[Purpose, str]] | None = None
+    ) -> None:
         self.said, self.answers = said, answers or {}
         self.turns = SimpleNamespace(view=lambda _: None)
 
@@ -266,8 +303,12 @@ def test_the_first_spoken_words_take_back_what_the_log_alone_had() -> None:
     words, call = CallWords(CallRedactor(Redactor())), CallRow(conversation_id="c")
     live = LiveOf({1: "Hello"}, {1: {Purpose.WRITTEN: "I only thought this."}})
     words.finish(live)  # type: ignore[arg-type]
-    assert [row.assistant for row in words.rows(live, live.heard(), call, 2)] == ["I only thought this."]  # type: ignore[arg-type]
-    live = LiveOf({1: "Hello", 2: "What?"}, {1: live.answers[1], 2: {Purpose.SPOKEN: "I say this."}})
+    assert [row.assistant for row in words.rows(live, live.heard(), call, 2)] == [  # type: ignore[arg-type]
+        "I only thought this."
+    ]
+    live = LiveOf(
+        {1: "Hello", 2: "What?"}, {1: live.answers[1], 2: {Purpose.SPOKEN: "I say this."}}
+    )
     words.finish(live)  # type: ignore[arg-type]
     rows: dict[int, str] = {}
     while words.is_due:
@@ -283,7 +324,11 @@ def test_another_version_says_all_of_it_again_with_its_own_revision() -> None:
         for effect in (*evaluator.advance(arrival.broker_time_ms), *evaluator.receive(arrival)):
             if isinstance(effect, PublishWords):
                 rows[effect.row.turn] = effect.row
-    again = [row for row in evaluator.say_again(arrivals[0].conversation_id, 9_001) if isinstance(row, WordsRow)]
+    again = [
+        row
+        for row in evaluator.say_again(arrivals[0].conversation_id, 9_001)
+        if isinstance(row, WordsRow)
+    ]
     assert {row.revision for row in again} == {9_001}
     assert [structs.replace(row, revision=0, known_ms=0) for row in again] == [
         structs.replace(rows[turn], revision=0, known_ms=0) for turn in sorted(rows)
@@ -331,7 +376,8 @@ def test_a_simulated_call_has_few_rows_with_its_words() -> None:
         effect.row
         for seed in range(12)
         for effect in effects_in_steps(
-            PartitionEvaluator(Limits(), "test"), arrivals_of_recorded(simulate_call(seed, start_ms=START_MS).call)
+            PartitionEvaluator(Limits(), "test"),
+            arrivals_of_recorded(simulate_call(seed, start_ms=START_MS).call),
         )
         if isinstance(effect, PublishRow | PublishWords)
     ]
@@ -354,4 +400,6 @@ def test_a_call_whose_tools_are_asked_100_kilobytes_has_small_rows_of_words() ->
     assert len(rows) <= 3 * turns
     newest = {row.turn: row for row in rows}
     assert [row.left_out for row in newest.values() if row.tools] == [("tools.0",)] * turns
-    assert {tool.arguments for row in newest.values() for tool in row.tools} == {'{"left_out_characters":100311}'}
+    assert {tool.arguments for row in newest.values() for tool in row.tools} == {
+        '{"left_out_characters":100311}'
+    }

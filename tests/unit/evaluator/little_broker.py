@@ -1,4 +1,6 @@
-"""A broker in memory, with transactions, for takeovers without a broker; and owners of its partition 0, one after the other."""
+"""A broker in memory, with transactions, for takeovers without a broker; and owners of its
+partition 0, one after the other.
+"""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -54,28 +56,46 @@ class LittleBroker:
             def consumer(self, role: str, *topics: str, **options: Any) -> Any:  # as the real one
                 return broker.consumer(broker)
 
-            def producer(self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = 0) -> Any:
+            def producer(
+                self,
+                role: str,
+                transactional_id: str | None = None,
+                transaction_timeout_ms: int = 0,
+            ) -> Any:
                 return LittleProducer(broker, transactional_id)
 
         return Kafka()
 
-    def made(self, tp: TopicPartition, value: bytes | None, key: bytes | None = None, headers: Any = ()) -> Record:
+    def made(
+        self, tp: TopicPartition, value: bytes | None, key: bytes | None = None, headers: Any = ()
+    ) -> Record:
         """A record with the next offset, which nobody sees yet."""
-        record = Record(tp.topic, self.ends[tp], self.now_ms, key, value, tp.partition, tuple(headers or ()))
+        record = Record(
+            tp.topic, self.ends[tp], self.now_ms, key, value, tp.partition, tuple(headers or ())
+        )
         self.ends[tp] += 1
         return record
 
     def put(
-        self, topic: str, value: bytes | None, key: bytes | None = b"c-1", headers: Any = (), number: int = 0
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = b"c-1",
+        headers: Any = (),
+        number: int = 0,
     ) -> Record:
         """A record of another producer."""
         tp = TopicPartition(topic, number)
         self.logs[tp].append(self.made(tp, value, key, headers))
         return self.logs[tp][-1]
 
-    def event(self, source: InputSource | str, key: str, value: bytes, time_ms: int | None = None) -> Record:
+    def event(
+        self, source: InputSource | str, key: str, value: bytes, time_ms: int | None = None
+    ) -> Record:
         """The sequencer appends an event to partition 0 of the log."""
-        return self._append(self.sequencer.event(source, key, value, self.now_ms if time_ms is None else time_ms))
+        return self._append(
+            self.sequencer.event(source, key, value, self.now_ms if time_ms is None else time_ms)
+        )
 
     def tick(self) -> Record:
         """The sequencer appends a tick: all is known up to now."""
@@ -94,7 +114,11 @@ class LittleBroker:
         self.logs[tp], self.firsts[tp], self.ends[tp] = [], 0, 0
 
     def values(self, topic: str, number: int = 0) -> list[bytes]:
-        return [record.value for record in self.logs[TopicPartition(topic, number)] if record.value is not None]
+        return [
+            record.value
+            for record in self.logs[TopicPartition(topic, number)]
+            if record.value is not None
+        ]
 
     def stable_end(self, tp: TopicPartition) -> int:
         hidden = [record.offset for sent in self.open.values() for at, record in sent if at == tp]
@@ -125,7 +149,13 @@ class LittleProducer:
     async def begin_transaction(self) -> None: ...
 
     async def send(
-        self, topic: str, value: bytes | None, *, key: bytes | None, partition: int | None, headers: Any = None
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        partition: int | None,
+        headers: Any = None,
     ) -> "asyncio.Future[Any]":
         broker, tp = self._broker, TopicPartition(topic, partition or 0)
         self._require_ours()
@@ -148,7 +178,10 @@ class LittleProducer:
         self._broker.end_transaction(str(self._id), is_committed=False)
 
     def _require_ours(self) -> None:
-        if self._id is not None and self._txn_manager.producer_epoch != self._broker.epochs[self._id]:
+        if (
+            self._id is not None
+            and self._txn_manager.producer_epoch != self._broker.epochs[self._id]
+        ):
             raise ProducerFenced
 
 
@@ -179,28 +212,38 @@ class LittleConsumer:
         return {tp: records for tp in tps if (records := self.take(tp, 2))}
 
     def take(self, tp: TopicPartition, most: int) -> list[Record]:
-        """Some records from the position on; then the position is behind them, and behind markers of transactions."""
+        """Some records from the position on; then the position is behind them, and behind markers
+        of transactions.
+        """
         end = self._broker.stable_end(tp)
         unread = [each for each in self._broker.logs[tp] if self.positions[tp] <= each.offset < end]
         self.positions[tp] = unread[most].offset if most < len(unread) else end
         return unread[:most]
 
-    async def beginning_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def beginning_offsets(
+        self, tps: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
         return {tp: self._broker.firsts[tp] for tp in tps}
 
     async def end_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         self._broker.journal.append("ends")
         return {tp: self._broker.stable_end(tp) for tp in tps}
 
-    async def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Record | None]:
+    async def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, Record | None]:
         return {
-            tp: next((record for record in self._broker.logs[tp] if record.timestamp >= time_ms), None)
+            tp: next(
+                (record for record in self._broker.logs[tp] if record.timestamp >= time_ms), None
+            )
             for tp, time_ms in times_ms.items()
         }
 
 
 class Owner:
-    """An owner of a partition: takes over, reads and writes, each when the test says so. It may end anywhere."""
+    """An owner of a partition: takes over, reads and writes, each when the test says so. It may end
+    anywhere.
+    """
 
     def __init__(
         self,
@@ -217,7 +260,10 @@ class Owner:
         instruments = self.instruments = Instruments(self.registry, ["evaluator"])
         chosen, version = ChosenGoals(goals, settings.goals), version_of(settings)
         self.evaluator = PartitionEvaluator(
-            settings.limits, settings.code_version, chosen, writes_transcripts=settings.writes_transcripts
+            settings.limits,
+            settings.code_version,
+            chosen,
+            writes_transcripts=settings.writes_transcripts,
         )
         self.outlet = Outlet(number, broker.kafka)
         self.partition = Partition(

@@ -1,4 +1,6 @@
-"""Others in the group: who is no evaluator is named, and of two evaluators with one name one stands aside."""
+"""Others in the group: who is no evaluator is named, and of two evaluators with one name one stands
+aside.
+"""
 
 import asyncio
 import socket
@@ -55,7 +57,11 @@ async def test_a_stranger_is_named_after_each_rebalance(shell: Shell) -> None:
 
 @pytest.mark.parametrize("client", ["callgauge-evaluator", "mine-evaluator"])
 async def test_evaluators_are_no_strangers(shell: Shell, client: str) -> None:
-    shell.members = [OURS, OURS._replace(id="other", client=client), OURS._replace(id="in a rebalance", topics=None)]
+    shell.members = [
+        OURS,
+        OURS._replace(id="other", client=client),
+        OURS._replace(id="in a rebalance", topics=None),
+    ]
     with capture_logs() as logged:
         await shell.assigned(0)
     assert "group_has_strangers" not in {line["event"] for line in logged}
@@ -75,12 +81,15 @@ def let_nobody_in(shell: Shell, monkeypatch: pytest.MonkeyPatch, error: KafkaErr
     monkeypatch.setattr(shell.consumer, "start", refused)
 
 
-async def test_who_keeps_us_out_of_the_group_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_keeps_us_out_of_the_group_is_named(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shell.members = [STRANGER]
 
     let_nobody_in(shell, monkeypatch, KafkaError("InconsistentGroupProtocolError"))
     with pytest.raises(
-        KafkaUnreachableError, match=r"InconsistentGroupProtocolError\. .* Members .*'rdkafka' on 10.0.0.9\. Stop these"
+        KafkaUnreachableError,
+        match=r"InconsistentGroupProtocolError\. .* Members .*'rdkafka' on 10.0.0.9\. Stop these",
     ):
         await shell.role.run(asyncio.Event())
 
@@ -92,7 +101,8 @@ async def test_who_is_refused_for_its_name_does_not_say_that_no_broker_answers(
 
     let_nobody_in(shell, monkeypatch, KafkaError("UnknownError()"))
     with pytest.raises(
-        SharedNameError, match=r"does not let this process in\. The evaluator_instance 'ev-1' .* on 10.0.0.2"
+        SharedNameError,
+        match=r"does not let this process in\. The evaluator_instance 'ev-1' .* on 10.0.0.2",
     ):
         await shell.role.run(asyncio.Event())
 
@@ -101,7 +111,8 @@ async def test_an_error_names_the_process_that_has_our_name(shell: Shell) -> Non
     shell.members = [TWIN]
     said = await shell.role._group.blame()
     assert said.startswith(
-        f" The evaluator_instance 'ev-1' of this process on {socket.gethostname()} is also that of {TWIN}"
+        f" The evaluator_instance 'ev-1' of this process on {socket.gethostname()} is also that of "
+        f"{TWIN}"
     )
     shell.members = []
     assert await shell.role._group.blame() == ""
@@ -116,27 +127,44 @@ def test_a_message_names_some() -> None:
 # Twins.
 
 
-async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_gone(shell: Shell) -> None:
+async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_gone(
+    shell: Shell,
+) -> None:
     shell.members = [TWIN]
     with capture_logs() as logged:
         revoking = await put_out(shell)
     (line,) = [line for line in logged if line["event"] == "evaluator_instance_is_shared"]
     assert "10.0.0.2" in line["seen"]
     assert socket.gethostname() in line["seen"]
-    assert (line["evaluator_instance"], "setting evaluator_instance" in line["what_to_do"]) == ("ev-1", True)
+    assert (line["evaluator_instance"], "setting evaluator_instance" in line["what_to_do"]) == (
+        "ev-1",
+        True,
+    )
     assert not revoking.done(), "it does not join again"
-    assert (shell.role.owned, shell.role.ready.is_set(), shell.writers[0].stopped) == ({}, False, True)
-    assert shell.role.problems() == (f"evaluator: the evaluator_instance 'ev-1' is also that of {TWIN}",)
+    assert (shell.role.owned, shell.role.ready.is_set(), shell.writers[0].stopped) == (
+        {},
+        False,
+        True,
+    )
+    assert shell.role.problems() == (
+        f"evaluator: the evaluator_instance 'ev-1' is also that of {TWIN}",
+    )
     assert shell.failures == []
     shell.members = []
     await revoking
     (failure,) = shell.failures
     assert isinstance(failure, TwinError)
-    assert shell.role.problems() != (f"evaluator: the evaluator_instance 'ev-1' is also that of {TWIN}",)
+    assert shell.role.problems() != (
+        f"evaluator: the evaluator_instance 'ev-1' is also that of {TWIN}",
+    )
 
 
-async def test_who_is_fenced_off_by_another_process_of_its_name_stands_aside_too(shell: Shell) -> None:
-    """It may write before a heartbeat says that it is no member any more. Beginning again, it would take the name from the other one."""
+async def test_who_is_fenced_off_by_another_process_of_its_name_stands_aside_too(
+    shell: Shell,
+) -> None:
+    """It may write before a heartbeat says that it is no member any more. Beginning again, it would
+    take the name from the other one.
+    """
     await shell.assigned(0)
     shell.members = [TWIN]
     shell.writers[0].error = FencedError("another evaluator writes partition 0 now")
@@ -157,9 +185,16 @@ async def test_who_is_fenced_off_by_another_process_of_its_name_stands_aside_too
 @pytest.mark.parametrize(
     "members",
     [[], [OURS], [Member("ev-10-b", "callgauge-evaluator", "/10.0.0.2", TOPICS)], [STRANGER]],
-    ids=["nobody: the session was silent for too long", "what we were", "a longer name", "a stranger"],
+    ids=[
+        "nobody: the session was silent for too long",
+        "what we were",
+        "a longer name",
+        "a stranger",
+    ],
 )
-async def test_who_was_put_out_for_another_reason_joins_again(shell: Shell, members: list[Member]) -> None:
+async def test_who_was_put_out_for_another_reason_joins_again(
+    shell: Shell, members: list[Member]
+) -> None:
     shell.members = members
     await (await put_out(shell))
     assert shell.failures == []
@@ -190,11 +225,18 @@ async def test_without_a_name_there_is_no_twin(monkeypatch: pytest.MonkeyPatch) 
 class Admin:
     async def describe_consumer_groups(self, _: list[str]) -> list[object]:
         metadata = ConsumerProtocolMemberMetadata(0, ["theirs"], b"").encode()
-        members = [("rdkafka-1", "rdkafka", "/10.0.0.9", metadata, b""), ("odd", "x", "/h", b"", b"")]
-        return [type("Answer", (), {"groups": [(0, "g", "Stable", "consumer", "range", members)]})()]
+        members = [
+            ("rdkafka-1", "rdkafka", "/10.0.0.9", metadata, b""),
+            ("odd", "x", "/h", b"", b""),
+        ]
+        return [
+            type("Answer", (), {"groups": [(0, "g", "Stable", "consumer", "range", members)]})()
+        ]
 
 
-async def test_members_are_read_from_the_answer_of_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_members_are_read_from_the_answer_of_the_coordinator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     errors: list[Exception] = []
 
     @asynccontextmanager

@@ -1,4 +1,6 @@
-"""No event holds the loop of an evaluator longer than 50 ms at default limits: each kind at its largest size, in processor time."""
+"""No event holds the loop of an evaluator longer than 50 ms at default limits: each kind at its
+largest size, in processor time.
+"""
 
 import asyncio
 import json
@@ -24,8 +26,8 @@ from tests.support.held_loop import MOST_SECONDS, HeldLoop, kept_out_of_collecti
 Json = dict[str, Any]
 LIMITS = Limits()
 TRIES = 12
-"""The machine may be busy with something else that takes the processor's caches: the same step takes 17 to 37 ms beside four busy
-processes. A step that is too long is so in every try.
+"""The machine may be busy with something else that takes the processor's caches: the same step
+takes 17 to 37 ms beside four busy processes. A step that is too long is so in every try.
 """
 
 # Values with as many parts, as many names, or as many bytes as a record may have.
@@ -39,7 +41,13 @@ def _tool(kind: str, **data: Any) -> Json:
     return {
         "type": "function_call_event",
         "timestamp": NOW_MS,
-        "data": {"kind": kind, "status": kind, "tool_call_id": "1", "function_name": "find", **data},
+        "data": {
+            "kind": kind,
+            "status": kind,
+            "tool_call_id": "1",
+            "function_name": "find",
+            **data,
+        },
     }
 
 
@@ -49,9 +57,18 @@ def _with(value: Any) -> dict[str, tuple[InputSource, Json]]:
         "arguments": (pipecat, _tool("in_progress", arguments={"a": value})),
         "result": (pipecat, _tool("completed", result={"a": value})),
         "audit call": (audit, _audit("tool_call", {"tool": "find", "parameters": {"a": value}})),
-        "audit response": (audit, _audit("tool_response", {"tool": "find", "response": {"a": value}})),
-        "expected state": (pipecat, {"type": "call_started", "timestamp": NOW_MS, "expected_state": {"a": value}}),
-        "final state": (pipecat, {"type": "call_ended", "timestamp": NOW_MS, "final_state": {"a": value}}),
+        "audit response": (
+            audit,
+            _audit("tool_response", {"tool": "find", "response": {"a": value}}),
+        ),
+        "expected state": (
+            pipecat,
+            {"type": "call_started", "timestamp": NOW_MS, "expected_state": {"a": value}},
+        ),
+        "final state": (
+            pipecat,
+            {"type": "call_ended", "timestamp": NOW_MS, "final_state": {"a": value}},
+        ),
         "unknown type": (pipecat, {"type": "own_event", "timestamp": NOW_MS, "data": {"a": value}}),
         "prompt": (audit, _audit("llm_prompt", {"messages": value})),
     }
@@ -63,24 +80,42 @@ def _audit(kind: str, value: Any) -> Json:
 
 def _record(entries: int) -> Json:
     said = [
-        {"role": "user" if place % 2 else "agent", "message": "Hello there, my friend", "time_in_call_secs": place}
+        {
+            "role": "user" if place % 2 else "agent",
+            "message": "Hello there, my friend",
+            "time_in_call_secs": place,
+        }
         for place in range(entries)
     ]
     data = {
-        "conversation_id": "c-1", "agent_id": "a", "status": "done", "transcript": said,
+        "conversation_id": "c-1",
+        "agent_id": "a",
+        "status": "done",
+        "transcript": said,
         "metadata": {"start_time_unix_secs": NOW_MS // 1_000 - 6_000, "call_duration_secs": 5_500},
-    }  # fmt: skip
-    return {"type": "post_call_transcription", "event_timestamp": NOW_MS // 1_000, "timestamp": NOW_MS, "data": data}
+    }
+    return {
+        "type": "post_call_transcription",
+        "event_timestamp": NOW_MS // 1_000,
+        "timestamp": NOW_MS,
+        "data": data,
+    }
 
 
 LARGEST: dict[str, tuple[InputSource, Json]] = {
-    f"{kind} of {name}": event for name, value in VALUES.items() for kind, event in _with(value).items()
+    f"{kind} of {name}": event
+    for name, value in VALUES.items()
+    for kind, event in _with(value).items()
 } | {
     "tools of a call": (
         InputSource.PIPECAT,
         {
-            "type": "call_started", "timestamp": NOW_MS,
-            "tools": [{"name": f"tool-{number}", "parameters": {"type": "object"}} for number in range(100)],
+            "type": "call_started",
+            "timestamp": NOW_MS,
+            "tools": [
+                {"name": f"tool-{number}", "parameters": {"type": "object"}}
+                for number in range(100)
+            ],
         },
     ),
     "record of an agent": (InputSource.ELEVENLABS, _record(MAX_ENTRIES)),
@@ -90,7 +125,7 @@ LARGEST: dict[str, tuple[InputSource, Json]] = {
         InputSource.PIPECAT,
         {"type": "user_message", "timestamp": NOW_MS, "data": {"content": "some words, " * 2_700}},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -111,12 +146,16 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 async def _held_seconds(shell: Shell, records: Callable[[], list[LogRecord]]) -> tuple[float, str]:
-    """The longest step while these are folded, of the first try in which it is short enough; otherwise the shortest of all tries."""
+    """The longest step while these are folded, of the first try in which it is short enough;
+    otherwise the shortest of all tries.
+    """
     found = []
     for _ in range(TRIES):
         polled = records()
         with HeldLoop() as held:
-            await asyncio.create_task(shell.role._take(polled))  # its first step is one of the loop too
+            await asyncio.create_task(
+                shell.role._take(polled)
+            )  # its first step is one of the loop too
         found.append((held.longest_seconds, held.longest_step))
         if held.longest_seconds <= MOST_SECONDS:
             break
@@ -128,17 +167,26 @@ async def test_no_event_holds_the_loop(shell: Shell, log: LogWriter, name: str) 
     source, event = LARGEST[name]
     value = json.dumps(event).encode()
     assert len(value) <= LIMITS.max_record_bytes
-    seconds, step = await _held_seconds(shell, lambda: [log.event(source, f"c-{len(log.records)}", value, NOW_MS)])
+    seconds, step = await _held_seconds(
+        shell, lambda: [log.event(source, f"c-{len(log.records)}", value, NOW_MS)]
+    )
     assert seconds <= MOST_SECONDS, step
 
 
 async def test_no_poll_of_large_events_holds_the_loop(shell: Shell, log: LogWriter) -> None:
-    """Four megabytes, as many as one request over HTTP may have, among smaller ones: to read all of them takes half a second."""
-    events = [_with(value)["result"][1] for value in [NAMES] * 4 + [LISTS[:8_000]] * 30 + [TEXT[:16_000]] * 30]
+    """Four megabytes, as many as one request over HTTP may have, among smaller ones: to read all of
+    them takes half a second.
+    """
+    events = [
+        _with(value)["result"][1]
+        for value in [NAMES] * 4 + [LISTS[:8_000]] * 30 + [TEXT[:16_000]] * 30
+    ]
     values = [json.dumps(event).encode() for event in events]
     seconds, step = await _held_seconds(
         shell,
-        lambda: [log.event("pipecat", f"c-{len(log.records) % 7}", value, NOW_MS) for value in values],
+        lambda: [
+            log.event("pipecat", f"c-{len(log.records) % 7}", value, NOW_MS) for value in values
+        ],
     )
     assert seconds <= MOST_SECONDS, step
 
@@ -204,7 +252,9 @@ def test_thousands_of_calls_that_are_over_at_once_close_in_short_steps() -> None
         numbers = count()
         for call in range(2_000):
             for event in ({"type": "call_started", "agent": "desk"}, {"type": "call_ended"}):
-                evaluator.receive(_arrival(next(numbers), NOW_MS, event | {"timestamp": NOW_MS}, b"c-%d" % call))
+                evaluator.receive(
+                    _arrival(next(numbers), NOW_MS, event | {"timestamp": NOW_MS}, b"c-%d" % call)
+                )
         with kept_out_of_collections():
             steps = [_seconds(partial(evaluator.pass_time, NOW_MS + 200_000))]
             while evaluator.closing_calls:

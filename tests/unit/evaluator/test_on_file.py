@@ -1,4 +1,6 @@
-"""The evaluator of one machine: processes that end anywhere publish together what one process publishes, and a gap is no silence."""
+"""The evaluator of one machine: processes that end anywhere publish together what one process
+publishes, and a gap is no silence.
+"""
 
 import asyncio
 import json
@@ -49,7 +51,12 @@ from tests.support.file_logs import NOW_MS, SetClock, kill
 from tests.support.laws import examples
 from tests.support.patience import patient
 
-TRAFFIC = [record for _, record in interleaved([simulated_events(seed, NOW_MS + 9_000 * seed) for seed in range(2)])]
+TRAFFIC = [
+    record
+    for _, record in interleaved(
+        [simulated_events(seed, NOW_MS + 9_000 * seed) for seed in range(2)]
+    )
+]
 HALF = len(TRAFFIC) // 2
 OUTPUTS = (SCORES_TOPIC, WORDS_TOPIC, TRANSCRIPTS_TOPIC, JUDGE_REQUESTS_TOPIC, QUARANTINE_TOPIC)
 TICK_MS: Final = 500
@@ -61,7 +68,9 @@ ALL: Final = 1_000_000
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_steps() -> Iterator[None]:
-    """So that a process ends with some of what it decided written, and some not, and with some of the log deleted."""
+    """So that a process ends with some of what it decided written, and some not, and with some of
+    the log deleted.
+    """
     with (
         mock.patch.object(decided_module, "MAX_TRANSACTION_RECORDS", 3),
         mock.patch.object(partition_module, "BEGINS_APART_MS", 2_000),
@@ -73,8 +82,12 @@ def _small_steps() -> Iterator[None]:
 
 @contextmanager
 def every_row() -> Iterator[None]:
-    """Also those that others of the same transaction replace: which these are depends on what a transaction has."""
-    with mock.patch.object(on_file, "newest", lambda decisions: [each for one in decisions for each in one.records]):
+    """Also those that others of the same transaction replace: which these are depends on what a
+    transaction has.
+    """
+    with mock.patch.object(
+        on_file, "newest", lambda decisions: [each for one in decisions for each in one.records]
+    ):
         yield
 
 
@@ -86,7 +99,10 @@ class OneSet:
 
 def settings_of(version: str = "test", **limits: Any) -> EvaluatorSettings:
     return EvaluatorSettings(
-        code_version=version, writes_transcripts=True, limits=Limits(**limits), goals=GoalRules(asks_judge=True)
+        code_version=version,
+        writes_transcripts=True,
+        limits=Limits(**limits),
+        goals=GoalRules(asks_judge=True),
     )
 
 
@@ -94,9 +110,13 @@ def settings_of(version: str = "test", **limits: Any) -> EvaluatorSettings:
 
 
 class Machine:
-    """A machine whose process the test moves, ends and starts again. A second log gets the same, and nobody reads it or deletes from it."""
+    """A machine whose process the test moves, ends and starts again. A second log gets the same,
+    and nobody reads it or deletes from it.
+    """
 
-    def __init__(self, folder: Path, settings: EvaluatorSettings, max_bytes: int = retention.MAX_BYTES) -> None:
+    def __init__(
+        self, folder: Path, settings: EvaluatorSettings, max_bytes: int = retention.MAX_BYTES
+    ) -> None:
         self.settings = settings
         self.now_ms = NOW_MS
         self.left = list(TRAFFIC)
@@ -116,7 +136,9 @@ class Machine:
         self.log.open()
         _wait_for_no_disk(self.log)
         self.registry = CollectorRegistry()
-        self.evaluator = FileEvaluator(self.log, self.settings, Instruments(self.registry, ["evaluator"]), OneSet())
+        self.evaluator = FileEvaluator(
+            self.log, self.settings, Instruments(self.registry, ["evaluator"]), OneSet()
+        )
         self.partition = self.evaluator.partition
         await self.evaluator._take_over()
 
@@ -134,7 +156,9 @@ class Machine:
         self.now_ms = steps[-1][0] if steps else self.now_ms
         for log, clock in ((self.log, self._clock), (self.untouched, self._other_clock)):
             clock.will_be([at_ms for at_ms, _ in steps])
-            await asyncio.gather(*(log.tick() if record is None else log.append([record]) for _, record in steps))
+            await asyncio.gather(
+                *(log.tick() if record is None else log.append([record]) for _, record in steps)
+            )
         assert self.log.end == self.untouched.end
 
     async def come(self, number: int) -> None:
@@ -147,7 +171,12 @@ class Machine:
             steps += [(tick_ms, None) for tick_ms in ticks]
             now_ms = at_ms if not ticks else ticks[-1]
             source = SOURCE_BY_TOPIC[record.topic]
-            steps.append((max(now_ms, at_ms), OutgoingRecord(source, record.key, record.value, record.headers)))
+            steps.append(
+                (
+                    max(now_ms, at_ms),
+                    OutgoingRecord(source, record.key, record.value, record.headers),
+                )
+            )
         del self.left[:number]
         await self.append(*steps)
 
@@ -222,7 +251,9 @@ class Machine:
 
 
 def _wait_for_no_disk(log: FileLog) -> None:
-    """A process that is killed leaves the machine on, which has what was written: nothing here is about the disk."""
+    """A process that is killed leaves the machine on, which has what was written: nothing here is
+    about the disk.
+    """
     log._writer.execute("PRAGMA synchronous = OFF")
 
 
@@ -300,7 +331,9 @@ def published(log: FileLog) -> dict[str, list[Row]]:
 
 
 def without_news(rows: Iterable[Row]) -> dict[Subject, Json]:
-    """By turn and call, the newest row; `news` are those of a transaction, so they depend on what it had."""
+    """By turn and call, the newest row; `news` are those of a transaction, so they depend on what
+    it had.
+    """
     return {
         subject: {name: part for name, part in msgspec.to_builtins(row).items() if name != "news"}
         for subject, row in newest(rows).items()
@@ -309,15 +342,30 @@ def without_news(rows: Iterable[Row]) -> dict[Subject, Json]:
 
 def counted(rows: Iterable[Row]) -> set[tuple[Subject, str]]:
     """What has counted, by turn and call."""
-    return {(subject_of(row), name) for row in rows if isinstance(row, (TurnRow, CallRow)) for name in row.news}
+    return {
+        (subject_of(row), name)
+        for row in rows
+        if isinstance(row, (TurnRow, CallRow))
+        for name in row.news
+    }
 
 
 def assert_closed_once(rows: Sequence[Row]) -> None:
-    assert [row for row in rows if isinstance(row, CallRow) and row.state == "closed"] == list(rows[-1:])
+    assert [row for row in rows if isinstance(row, CallRow) and row.state == "closed"] == list(
+        rows[-1:]
+    )
 
 
 MANY_ENDS: Final = [
-    *[("come", 40), ("read", 30), ("write", 2), ("end", 1), ("sleep", 30), ("come", 60), ("refuse", 1)],
+    *[
+        ("come", 40),
+        ("read", 30),
+        ("write", 2),
+        ("end", 1),
+        ("sleep", 30),
+        ("come", 60),
+        ("refuse", 1),
+    ],
     *[("read", 60), ("end behind a commit", 1), ("read", 8), ("write", 3), ("trim", 1), ("end", 1)],
 ]
 
@@ -347,7 +395,15 @@ SET_BACK_WITH_CALLS: Final = [
 
 
 CLOSED_BEFORE_AN_END: Final = [
-    *[("come", 120), ("read", 500), ("close", 1), ("write", 500), ("end", 1), ("come", 100), ("read", 500)],
+    *[
+        ("come", 120),
+        ("read", 500),
+        ("close", 1),
+        ("write", 500),
+        ("end", 1),
+        ("come", 100),
+        ("read", 500),
+    ],
     *[("close", 1), ("write", 500), ("end behind a commit", 1)],
 ]
 
@@ -356,7 +412,9 @@ def assert_as_of_one_process(actions: Actions, max_open_calls: int, *, is_trimme
     async def scene() -> None:
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(max_open_calls=max_open_calls, idle_ms=IDLE_MS)
-            machine = Machine(Path(folder), settings, max_bytes=1 if is_trimmed else retention.MAX_BYTES)
+            machine = Machine(
+                Path(folder), settings, max_bytes=1 if is_trimmed else retention.MAX_BYTES
+            )
             await moved(machine, actions)
             event(f"processes: {machine.processes}")
             with every_row():
@@ -400,13 +458,27 @@ def test_what_is_deleted_meanwhile_is_not_missed(actions: Actions) -> None:
 
 @example(MANY_ENDS, 2)
 @example(
-    [("come", 500), ("read", 500), ("write", 8), ("end", 1), ("read", 500), ("close", 1), ("write", 9), ("end", 1)], 2
+    [
+        ("come", 500),
+        ("read", 500),
+        ("write", 8),
+        ("end", 1),
+        ("read", 500),
+        ("close", 1),
+        ("write", 9),
+        ("end", 1),
+    ],
+    2,
 )
 @given(ACTIONS, st.sampled_from([1, 2, 100]))
-def test_with_every_row_they_publish_the_same_bytes_in_the_same_order(actions: Actions, max_open_calls: int) -> None:
+def test_with_every_row_they_publish_the_same_bytes_in_the_same_order(
+    actions: Actions, max_open_calls: int
+) -> None:
     async def scene() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            machine = Machine(Path(folder), settings_of(max_open_calls=max_open_calls, idle_ms=IDLE_MS))
+            machine = Machine(
+                Path(folder), settings_of(max_open_calls=max_open_calls, idle_ms=IDLE_MS)
+            )
             await moved(machine, actions)
             assert written(machine.log) == written(await machine.undisturbed())
             await machine.stop()
@@ -415,7 +487,9 @@ def test_with_every_row_they_publish_the_same_bytes_in_the_same_order(actions: A
         asyncio.run(scene())
 
 
-async def test_a_late_event_of_a_closed_call_opens_no_other_after_a_start_and_holds_nothing_up(tmp_path: Path) -> None:
+async def test_a_late_event_of_a_closed_call_opens_no_other_after_a_start_and_holds_nothing_up(
+    tmp_path: Path,
+) -> None:
     machine = Machine(tmp_path, settings_of(idle_ms=IDLE_MS))
     await machine.start()
     await machine.to_the_end()
@@ -429,7 +503,9 @@ async def test_a_late_event_of_a_closed_call_opens_no_other_after_a_start_and_ho
 
     await machine.end()
     assert not machine.partition.is_recovering
-    await machine.append((machine.now_ms + 1_000, late), *ticks(machine.now_ms + 2_000, machine.now_ms + 30_000))
+    await machine.append(
+        (machine.now_ms + 1_000, late), *ticks(machine.now_ms + 2_000, machine.now_ms + 30_000)
+    )
     machine.read()
     machine.close()
     await machine.write()
@@ -464,7 +540,8 @@ async def _of_one_process() -> Mapping[str, Mapping[Subject, Json]]:
 def final_values(log: FileLog) -> dict[str, dict[Subject, Json]]:
     """By call and subject: the newest values, without decisions by silence."""
     return {
-        call: {subject: lasting(row) for subject, row in newest(rows).items()} for call, rows in published(log).items()
+        call: {subject: lasting(row) for subject, row in newest(rows).items()}
+        for call, rows in published(log).items()
     }
 
 
@@ -472,14 +549,28 @@ AWAKE = ACTIONS.map(lambda actions: [each for each in actions if each[0] != "sle
 
 
 @example(
-    [("come", HALF), ("read", 500), ("write", 9), ("end", 2), ("read", 9), ("end", 3), ("write", 1), ("end", 3)], 7
+    [
+        ("come", HALF),
+        ("read", 500),
+        ("write", 9),
+        ("end", 2),
+        ("read", 9),
+        ("end", 3),
+        ("write", 1),
+        ("end", 3),
+    ],
+    7,
 )
 @examples(0.5)
 @given(AWAKE, st.integers(0, 2**60))
-def test_several_versions_publish_the_values_of_open_calls_once_again(actions: Actions, which: int) -> None:
+def test_several_versions_publish_the_values_of_open_calls_once_again(
+    actions: Actions, which: int
+) -> None:
     ends = {"end", "end behind a commit"}
     with_versions = [
-        ("end with another version", number) if what in ends and which >> place & 1 else (what, number)
+        ("end with another version", number)
+        if what in ends and which >> place & 1
+        else (what, number)
         for place, (what, number) in enumerate(actions)
     ]
     expected = in_time()
@@ -492,7 +583,9 @@ def test_several_versions_publish_the_values_of_open_calls_once_again(actions: A
                 assert_closed_once(rows)
                 assert_counted(rows)
                 again = max((row.revision for row in rows if row.revision % 2), default=0)
-                last = [row.revision for row in newest(rows).values() if not isinstance(row, GoalsRow)]
+                last = [
+                    row.revision for row in newest(rows).values() if not isinstance(row, GoalsRow)
+                ]
                 assert min(last) >= again, "no row is left of a version that did not close it"
             assert final_values(machine.log) == expected
             await machine.stop()
@@ -512,7 +605,9 @@ async def test_a_new_version_publishes_each_row_of_an_open_call_again_once(tmp_p
     await machine.end()
     machine.close()
     await machine.write()
-    assert machine.log.next_offset(SCORES_TOPIC) == place, "the same version has nothing to say again"
+    assert machine.log.next_offset(SCORES_TOPIC) == place, (
+        "the same version has nothing to say again"
+    )
 
     await machine.end("newer")
     assert machine.partition.is_publishing_again
@@ -522,7 +617,9 @@ async def test_a_new_version_publishes_each_row_of_an_open_call_again_once(tmp_p
     for record in machine.log.records(SCORES_TOPIC, place, ALL):
         again.setdefault(record.key.decode(), []).append(decode(record.value))
     for call, rows in before.items():
-        old = {subject: row for subject, row in newest(rows).items() if not isinstance(row, GoalsRow)}
+        old = {
+            subject: row for subject, row in newest(rows).items() if not isinstance(row, GoalsRow)
+        }
         new = [row for row in again[call] if isinstance(row, (TurnRow, CallRow))]
         assert sorted(map(str, map(subject_of, new))) == sorted(map(str, old)), "each of them once"
         assert {(row.revision % 2, row.news) for row in new} == {(1, ())}
@@ -533,7 +630,9 @@ async def test_a_new_version_publishes_each_row_of_an_open_call_again_once(tmp_p
     await machine.end()
     machine.close()
     await machine.write()
-    assert machine.log.next_offset(SCORES_TOPIC) == place, "it was said again, so it is not said once more"
+    assert machine.log.next_offset(SCORES_TOPIC) == place, (
+        "it was said again, so it is not said once more"
+    )
     await machine.stop()
 
 
@@ -554,11 +653,15 @@ def ticks(first_ms: int, last_ms: int, step_ms: int = TICK_MS) -> list[tuple[int
 
 
 async def asked(machine: Machine, at_ms: int = NOW_MS) -> int:
-    """The caller asks something and waits; a second later the agent has not answered. When that was."""
+    """The caller asks something and waits; a second later the agent has not answered. When that
+    was.
+    """
     await machine.append(
-        posted(at_ms, type="call_started", agent="desk"), spoke(at_ms + 1_000, "user_speech_started"),
-        spoke(at_ms + 3_000, "user_speech_stopped"), *ticks(at_ms + 3_000, at_ms + 4_000),
-    )  # fmt: skip
+        posted(at_ms, type="call_started", agent="desk"),
+        spoke(at_ms + 1_000, "user_speech_started"),
+        spoke(at_ms + 3_000, "user_speech_stopped"),
+        *ticks(at_ms + 3_000, at_ms + 4_000),
+    )
     machine.read()
     await machine.write()
     return machine.now_ms
@@ -567,9 +670,12 @@ async def asked(machine: Machine, at_ms: int = NOW_MS) -> int:
 async def answered(machine: Machine, at_ms: int) -> list[Row]:
     """The agent answers, and the call ends in order; all rows."""
     await machine.append(
-        *ticks(at_ms + 500, at_ms + 1_000), spoke(at_ms + 1_000, "bot_speech_started"), *ticks(at_ms + 1_500, at_ms + 3_000),
-        spoke(at_ms + 3_000, "bot_speech_stopped"), posted(at_ms + 3_500, type="call_ended", reason="goodbye"),
-    )  # fmt: skip
+        *ticks(at_ms + 500, at_ms + 1_000),
+        spoke(at_ms + 1_000, "bot_speech_started"),
+        *ticks(at_ms + 1_500, at_ms + 3_000),
+        spoke(at_ms + 3_000, "bot_speech_stopped"),
+        posted(at_ms + 3_500, type="call_ended", reason="goodbye"),
+    )
     machine.left.clear()
     await machine.to_the_end()
     return published(machine.log)["call"]
@@ -582,7 +688,9 @@ def dead_air(rows: Iterable[Row]) -> list[int]:
 
 
 def close_reasons(rows: Iterable[Row]) -> list[str]:
-    return [str(row.close_reason) for row in rows if isinstance(row, CallRow) and row.state == "closed"]
+    return [
+        str(row.close_reason) for row in rows if isinstance(row, CallRow) and row.state == "closed"
+    ]
 
 
 @pytest.mark.parametrize("is_started_again", [False, True])
@@ -646,7 +754,8 @@ async def test_when_a_clock_that_was_days_ahead_is_set_right_calls_go_on_and_com
         await machine.end()
     with capture_logs() as lines:
         await machine.append(
-            posted(NOW_MS, key="other", type="call_started", agent="desk"), *ticks(NOW_MS, NOW_MS + 2_000)
+            posted(NOW_MS, key="other", type="call_started", agent="desk"),
+            *ticks(NOW_MS, NOW_MS + 2_000),
         )
         machine.read()
         await machine.write()
@@ -665,7 +774,9 @@ async def test_when_a_clock_that_was_days_ahead_is_set_right_calls_go_on_and_com
     await machine.stop()
 
 
-async def test_a_call_that_says_nothing_more_ends_although_it_began_in_a_time_that_was_ahead(tmp_path: Path) -> None:
+async def test_a_call_that_says_nothing_more_ends_although_it_began_in_a_time_that_was_ahead(
+    tmp_path: Path,
+) -> None:
     machine = Machine(tmp_path, settings_of(idle_ms=IDLE_MS))
     await machine.start()
     waiting_ms = await asked(machine, NOW_MS + AHEAD_MS)
@@ -691,7 +802,8 @@ async def test_a_call_begins_after_its_id_was_seen_of_no_call_however_often_the_
     machine = Machine(tmp_path, settings_of(idle_ms=2_000, closing_grace_ms=500))
     await machine.start()
     await machine.append(
-        posted(NOW_MS, type="call_started", is_told_later=True), *ticks(NOW_MS + TICK_MS, NOW_MS + 6_000)
+        posted(NOW_MS, type="call_started", is_told_later=True),
+        *ticks(NOW_MS + TICK_MS, NOW_MS + 6_000),
     )
     machine.read()
     machine.partition.write_row(is_last=True)
@@ -748,10 +860,15 @@ def just_now(seed: int = 0) -> list[OutgoingRecord]:
     """The events of a whole call that ended a moment ago."""
     from_ms = simulated_events(seed, NOW_MS)[-1][0] - NOW_MS
     began_ms = wall_clock_ms() - from_ms
-    return [OutgoingRecord(source, b"call", value, []) for _, source, value in simulated_events(seed, began_ms)]
+    return [
+        OutgoingRecord(source, b"call", value, [])
+        for _, source, value in simulated_events(seed, began_ms)
+    ]
 
 
-async def test_calls_are_evaluated_and_closed_while_it_runs(log: FileLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_are_evaluated_and_closed_while_it_runs(
+    log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(on_file, "TICK_SECONDS", 0.02)
     settings = settings_of(closing_grace_ms=100)
     async with Running(log, settings) as running:
@@ -767,7 +884,9 @@ async def test_calls_are_evaluated_and_closed_while_it_runs(log: FileLog, monkey
     assert list(log.closed_calls(9)) == ["call"]
 
 
-async def test_what_waits_is_written_when_it_stops(log: FileLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_waits_is_written_when_it_stops(
+    log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = settings_of().model_copy(update={"write_interval_ms": 3_600_000})
     was_ready: list[bool] = []
     publish = log.publish
@@ -817,7 +936,9 @@ async def test_what_the_disk_did_not_take_is_written_when_it_does(
     assert_counted(rows)
 
 
-async def test_time_is_told_only_while_a_call_is_open(log: FileLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_is_told_only_while_a_call_is_open(
+    log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(on_file, "TICK_SECONDS", 0.0)
     told = 0
     tick = log.tick
@@ -838,8 +959,12 @@ async def test_time_is_told_only_while_a_call_is_open(log: FileLog, monkeypatch:
                 await pause(0)
 
 
-async def test_reading_waits_while_too_much_is_not_written(log: FileLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = settings_of().model_copy(update={"max_unwritten_records": 5, "max_batch_records": 10})
+async def test_reading_waits_while_too_much_is_not_written(
+    log: FileLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of().model_copy(
+        update={"max_unwritten_records": 5, "max_batch_records": 10}
+    )
     monkeypatch.setattr(on_file, "BATCH_RECORDS", 10)
     may_write = asyncio.Event()
     publish = log.publish
@@ -861,7 +986,9 @@ async def test_reading_waits_while_too_much_is_not_written(log: FileLog, monkeyp
                 await pause(0)
 
 
-async def test_a_goal_set_of_another_version_that_cannot_be_read_ends_no_start(tmp_path: Path) -> None:
+async def test_a_goal_set_of_another_version_that_cannot_be_read_ends_no_start(
+    tmp_path: Path,
+) -> None:
     machine = Machine(tmp_path, settings_of())
     await machine.start()
     waiting_ms = await asked(machine)

@@ -1,4 +1,6 @@
-"""Owners of a partition that end anywhere: together they publish what one owner publishes, byte for byte."""
+"""Owners of a partition that end anywhere: together they publish what one owner publishes, byte for
+byte.
+"""
 
 import asyncio
 from collections import Counter
@@ -26,7 +28,12 @@ from tests.support.fakes.evaluator_fakes import NOW_MS, goal_set
 from tests.support.laws import examples
 from tests.unit.evaluator.little_broker import LittleBroker, Owner, published
 
-TRAFFIC = [record for _, record in interleaved([simulated_events(seed, NOW_MS + 9_000 * seed) for seed in range(2)])]
+TRAFFIC = [
+    record
+    for _, record in interleaved(
+        [simulated_events(seed, NOW_MS + 9_000 * seed) for seed in range(2)]
+    )
+]
 HALF = len(TRAFFIC) // 2
 IDLE_MS = 15_000
 """Silence that ends a call in some laws: longer than any of these calls has."""
@@ -42,9 +49,13 @@ def small_transactions() -> Iterator[None]:
 
 @contextmanager
 def every_row() -> Iterator[None]:
-    """Also those that others of the same transaction replace: which these are depends on what a transaction has."""
+    """Also those that others of the same transaction replace: which these are depends on what a
+    transaction has.
+    """
     with mock.patch.object(
-        decided_module, "newest", lambda decisions: [record for each in decisions for record in each.records]
+        decided_module,
+        "newest",
+        lambda decisions: [record for each in decisions for record in each.records],
     ):
         yield
 
@@ -58,9 +69,12 @@ class OneSet:
 def settings_of(version: str = "test", **limits: Any) -> EvaluatorSettings:
     return EvaluatorSettings(
         group_id="g",
-        code_version=version, closed_overlap_ms=0, writes_transcripts=True, limits=Limits(**limits),
+        code_version=version,
+        closed_overlap_ms=0,
+        writes_transcripts=True,
+        limits=Limits(**limits),
         goals=GoalRules(asks_judge=True),
-    )  # fmt: skip
+    )
 
 
 Actions = Sequence[tuple[str, int]]
@@ -81,12 +95,16 @@ def come(broker: LittleBroker, number: int, left: list[Any]) -> None:
         while broker.now_ms + TICK_MS <= record.timestamp:
             broker.now_ms += TICK_MS
             broker.tick()
-        broker.event(SOURCE_BY_TOPIC[record.topic], record.key.decode(), record.value, record.timestamp)
+        broker.event(
+            SOURCE_BY_TOPIC[record.topic], record.key.decode(), record.value, record.timestamp
+        )
     del left[:number]
 
 
 def repeat(broker: LittleBroker, number: int) -> None:
-    """A sequencer that was frozen appends again what is there; once its successor has begun, that is void."""
+    """A sequencer that was frozen appends again what is there; once its successor has begun, that
+    is void.
+    """
     broker.sequencer.term += number % 2
     broker.tick()
     for record in broker.logs[LOG][-number:]:
@@ -113,7 +131,9 @@ async def owned(broker: LittleBroker, settings: EvaluatorSettings, actions: Acti
                 await owner.write(number)
             case _:
                 if what == "lose the log":
-                    broker.delete_before(EVENTS_TOPIC, min(owner.partition.first + number, broker.ends[LOG]))
+                    broker.delete_before(
+                        EVENTS_TOPIC, min(owner.partition.first + number, broker.ends[LOG])
+                    )
                 if what == "end with another version":
                     settings = settings.model_copy(update={"code_version": str(number)})
                 owners.append(Owner(broker, settings, OneSet()))
@@ -143,10 +163,30 @@ async def _undisturbed(broker: LittleBroker, settings: EvaluatorSettings) -> Lit
 
 
 @example(
-    [("come", 30), ("read", 30), ("write", 2), ("end", 1), ("come", 60), ("read", 60), ("write", 5), ("end", 1)], 1
+    [
+        ("come", 30),
+        ("read", 30),
+        ("write", 2),
+        ("end", 1),
+        ("come", 60),
+        ("read", 60),
+        ("write", 5),
+        ("end", 1),
+    ],
+    1,
 )
 @example(
-    [("come", 500), ("read", 500), ("write", 8), ("end", 1), ("read", 500), ("close", 1), ("write", 9), ("end", 1)], 2
+    [
+        ("come", 500),
+        ("read", 500),
+        ("write", 8),
+        ("end", 1),
+        ("read", 500),
+        ("close", 1),
+        ("write", 9),
+        ("end", 1),
+    ],
+    2,
 )
 @given(ACTIONS, st.sampled_from([1, 2, 100]))
 def test_owners_that_end_anywhere_publish_together_what_one_owner_publishes(
@@ -172,7 +212,10 @@ def assert_closed_once(broker: LittleBroker) -> None:
 def final_values(broker: LittleBroker) -> dict[str, dict[Subject, Json]]:
     """By call and subject: the newest values, without decisions by silence."""
     calls = published(broker)
-    return {call: {subject: lasting(row) for subject, row in newest(rows).items()} for call, rows in calls.items()}
+    return {
+        call: {subject: lasting(row) for subject, row in newest(rows).items()}
+        for call, rows in calls.items()
+    }
 
 
 @cache
@@ -212,9 +255,13 @@ IN_THE_MIDDLE = [("come", HALF), ("read", 500), ("write", 9)]
 @example([*IN_THE_MIDDLE, ("end", 2), *IN_THE_MIDDLE, ("end", 3)], 2**60 - 1)
 @examples(0.5)
 @given(ACTIONS, st.integers(0, 2**60))
-def test_owners_of_several_versions_publish_the_values_of_open_calls_once_again(actions: Actions, which: int) -> None:
+def test_owners_of_several_versions_publish_the_values_of_open_calls_once_again(
+    actions: Actions, which: int
+) -> None:
     broker, settings = LittleBroker(), settings_of(idle_ms=IDLE_MS)
-    asyncio.run(owned(broker, settings, with_other_ends(actions, which, "end with another version")))
+    asyncio.run(
+        owned(broker, settings, with_other_ends(actions, which, "end with another version"))
+    )
     assert_closed_once(broker)
     assert_counted_once(broker)
     assert final_values(broker) == in_time()
@@ -226,14 +273,24 @@ def test_owners_of_several_versions_publish_the_values_of_open_calls_once_again(
 
 @examples(0.5)
 @given(ACTIONS, st.integers(0, 2**60))
-def test_after_a_loss_revisions_go_up_and_nothing_counts_or_closes_twice(actions: Actions, which: int) -> None:
+def test_after_a_loss_revisions_go_up_and_nothing_counts_or_closes_twice(
+    actions: Actions, which: int
+) -> None:
     broker, settings = LittleBroker(), settings_of(idle_ms=IDLE_MS)
     asyncio.run(owned(broker, settings, with_other_ends(actions, which, "lose the log")))
     for rows in published(broker).values():
         assert len(closings(rows)) <= 1
         revisions: dict[Subject, int] = {}
-        news = Counter((subject_of(row), name) for row in rows if not isinstance(row, GoalsRow) for name in row.news)
-        assert max((number for (_, name), number in news.items() if name != "wait_revised"), default=1) == 1
+        news = Counter(
+            (subject_of(row), name)
+            for row in rows
+            if not isinstance(row, GoalsRow)
+            for name in row.news
+        )
+        assert (
+            max((number for (_, name), number in news.items() if name != "wait_revised"), default=1)
+            == 1
+        )
         for row in rows:
             assert row.revision >= revisions.get(subject_of(row), 0)
             revisions[subject_of(row)] = row.revision

@@ -13,7 +13,14 @@ from consumers.evaluator.service import SharedNameError
 from consumers.evaluator.writer import FencedError
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from schemas.topics import EVENTS_TOPIC
-from tests.support.fakes.evaluator_fakes import START, FakeConsumer, Shell, ended, logs_of, until_idle
+from tests.support.fakes.evaluator_fakes import (
+    START,
+    FakeConsumer,
+    Shell,
+    ended,
+    logs_of,
+    until_idle,
+)
 
 
 @pytest.fixture
@@ -21,8 +28,12 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell(monkeypatch)
 
 
-async def test_the_group_is_offered_one_way_of_sharing_out(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client joins once for each, so with two of them members that start together join again and again."""
+async def test_the_group_is_offered_one_way_of_sharing_out(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client joins once for each, so with two of them members that start together join again
+    and again.
+    """
     offered: list[Any] = []
 
     def consumer(_: KafkaSettings, role: str, **options: Any) -> FakeConsumer:
@@ -35,7 +46,9 @@ async def test_the_group_is_offered_one_way_of_sharing_out(shell: Shell, monkeyp
     (keeping,) = offered
     assert issubclass(keeping, StickyPartitionAssignor)
     assert keeping.name == "range", "a stranger who knows the usual one alone does not keep us out"
-    assert keeping is not StickyPartitionAssignor, "the client keeps the shares of a member in the class"
+    assert keeping is not StickyPartitionAssignor, (
+        "the client keeps the shares of a member in the class"
+    )
 
 
 async def test_records_are_folded_and_written_to_their_own_partition_number(shell: Shell) -> None:
@@ -77,8 +90,9 @@ async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(shell: Shell)
     assert shell.folded == [[4, 5, 6], []]
     assert shell.takeover.kept == [0]
     assert [(writer.runs, writer.stopped, writer.numbers) for writer in shell.writers] == [
-        (False, True, [0]), (True, False, [0]),
-    ]  # fmt: skip
+        (False, True, [0]),
+        (True, False, [0]),
+    ]
     shell.takeover.gate.set()
     await until_idle()
     await shell.folds(4, number=1)
@@ -98,15 +112,18 @@ async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(shell: S
     assert not lost.is_active
     assert not lost.outbox.is_filled
     assert [(writer.runs, writer.stopped, writer.numbers) for writer in shell.writers] == [
-        (False, True, [0, 1]), (True, False, [0]),
-    ]  # fmt: skip
+        (False, True, [0, 1]),
+        (True, False, [0]),
+    ]
     shell.journal.clear()
     await shell.folds(5, number=1)
     await shell.role._commit(1)
     assert shell.journal == [f"commit events[0]@{START}"], "nothing of what another has now"
 
 
-async def test_if_the_last_write_is_not_known_nothing_is_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_if_the_last_write_is_not_known_nothing_is_kept(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether it was made only `scores` say, which a takeover reads."""
     for name in ("HAND_OVER_SECONDS", "CLOSE_SECONDS"):
         monkeypatch.setattr(service, name, 0.01)
@@ -118,7 +135,9 @@ async def test_if_the_last_write_is_not_known_nothing_is_kept(shell: Shell, monk
     assert shell.folded == [[4], []]
 
 
-async def test_what_is_taken_over_for_a_writer_that_was_fenced_off_is_not_folded(shell: Shell) -> None:
+async def test_what_is_taken_over_for_a_writer_that_was_fenced_off_is_not_folded(
+    shell: Shell,
+) -> None:
     await shell.assigned(0)
     shell.takeover.gate.clear()
     await shell.rebalanced(0, 1)
@@ -131,7 +150,9 @@ async def test_what_is_taken_over_for_a_writer_that_was_fenced_off_is_not_folded
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 
-async def test_who_hands_over_what_another_one_has_already_joins_again_with_nothing(shell: Shell) -> None:
+async def test_who_hands_over_what_another_one_has_already_joins_again_with_nothing(
+    shell: Shell,
+) -> None:
     """A process that was frozen beyond its session, for example."""
     await shell.assigned(0)
     shell.may_write.clear()
@@ -152,7 +173,10 @@ async def test_a_rebalance_without_us_leaves_us_nothing(shell: Shell, generation
     await shell.folds(4)
     await shell.rebalanced(0, generations=generations)
     assert shell.takeover.begun == 2
-    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (True, False)]
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [
+        (False, True),
+        (True, False),
+    ]
     assert shell.consumer.positions == dict.fromkeys(logs_of(0), START)
     await shell.folds(4)
     assert shell.folded == [[4], [4]]
@@ -188,7 +212,9 @@ async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_
     assert shell.folded == [[]]
 
 
-async def test_calls_close_a_step_at_a_time_in_turns_and_the_steps_follow_without_a_wait(shell: Shell) -> None:
+async def test_calls_close_a_step_at_a_time_in_turns_and_the_steps_follow_without_a_wait(
+    shell: Shell,
+) -> None:
     await shell.assigned(0, 3, 5, 7)
     counts = {0: 1, 3: 0, 5: 3, 7: 2}
     for evaluator, closing in zip(shell.evaluators, counts.values(), strict=True):
@@ -197,7 +223,14 @@ async def test_calls_close_a_step_at_a_time_in_turns_and_the_steps_follow_withou
     while shell.closing != [0, 0, 0, 0]:
         await shell.goes_round()
         seen.append(shell.closing)
-    assert seen == [[0, 0, 3, 2], [0, 0, 2, 2], [0, 0, 2, 1], [0, 0, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]]
+    assert seen == [
+        [0, 0, 3, 2],
+        [0, 0, 2, 2],
+        [0, 0, 2, 1],
+        [0, 0, 1, 1],
+        [0, 0, 1, 0],
+        [0, 0, 0, 0],
+    ]
     await shell.goes_round()
     assert [wait_ms for _, wait_ms in shell.consumer.polls] == [0, 0, 0, 0, 0, 0, 1]
 
@@ -210,7 +243,9 @@ async def test_a_poll_closes_calls_too(shell: Shell) -> None:
     assert (shell.folded, shell.closing) == ([[START]], [1])
 
 
-async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(shell: Shell) -> None:
+async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
+    shell: Shell,
+) -> None:
     await shell.assigned(1)
     shell.takeover.gate.clear()
     await shell.rebalanced(0, 1)
@@ -218,8 +253,10 @@ async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
     shell.takeover.gate.set()
     await shell.assigned(1)
     assert [(writer.runs, writer.stopped, writer.numbers) for writer in shell.writers] == [
-        (False, True, [1]), (False, True, [1]), (True, False, [1]),
-    ]  # fmt: skip
+        (False, True, [1]),
+        (False, True, [1]),
+        (True, False, [1]),
+    ]
     assert list(shell.role.owned) == [1]
     assert not shell.failures
     assert shell.consumer.pauses == set()
@@ -232,7 +269,10 @@ async def test_a_takeover_that_was_cancelled_begins_anew(shell: Shell) -> None:
     shell.takeover.gate.set()
     await shell.assigned(0)
     assert shell.takeover.begun == 2
-    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (True, False)]
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [
+        (False, True),
+        (True, False),
+    ]
     await shell.folds(4)
     assert shell.folded == [[], [4]]
 
@@ -254,7 +294,9 @@ async def test_a_broker_that_refuses_a_takeover_is_named(shell: Shell) -> None:
 
 
 async def test_what_is_given_to_us_while_we_leave_is_not_taken_over(shell: Shell) -> None:
-    """Leaving the group takes a moment, in which a rebalance may end: work that begins then would never be ended."""
+    """Leaving the group takes a moment, in which a rebalance may end: work that begins then would
+    never be ended.
+    """
     shell.role._is_leaving = True
     await shell.assigned(0)
     assert shell.takeover.begun == 0

@@ -78,13 +78,21 @@ async def test_partitions_recover_some_at_a_time_and_the_oldest_call_first(
         shell.takeover.found[number] = Recovery(known, START, START + 2)
     await shell.assigned(0, 1, 2, 3)
     turns: list[set[int]] = []
-    for records in ((), (ended(START, 1),), (ended(START + 1, 1),), (ended(START, 2), ended(START + 1, 2)), ()):
+    for records in (
+        (),
+        (ended(START, 1),),
+        (ended(START + 1, 1),),
+        (ended(START, 2), ended(START + 1, 2)),
+        (),
+    ):
         await shell.goes_round(*records)
         turns.append({0, 1, 2, 3} - {tp.partition for tp in shell.consumer.pauses})
     assert turns == [{1, 3}, {1, 3}, {1, 3}, {1, 2, 3}, {0, 1, 2, 3}], "3 had no former owner"
 
 
-async def test_a_poll_that_does_not_come_back_ends(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_poll_that_does_not_come_back_ends(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client's waits for ever while the group shares out its partitions anew."""
 
     async def never(*_: object, **__: object) -> None:
@@ -98,7 +106,9 @@ async def test_a_poll_that_does_not_come_back_ends(shell: Shell, monkeypatch: py
     assert shell.role.stalled() == ()
 
 
-async def test_a_poll_that_fails_is_tried_again(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_poll_that_fails_is_tried_again(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def fails(*_: object, **__: object) -> None:
         raise ValueError("odd")
 
@@ -109,7 +119,9 @@ async def test_a_poll_that_fails_is_tried_again(shell: Shell, monkeypatch: pytes
         await shell.goes_round()
     await shell.goes_round(ended(START))
     assert shell.folded == [[START]]
-    assert shell.registry.get_sample_value("callgauge_poll_failures_total", {"role": "evaluator"}) == 1
+    assert (
+        shell.registry.get_sample_value("callgauge_poll_failures_total", {"role": "evaluator"}) == 1
+    )
 
 
 async def test_what_is_published_once_again_gives_way_and_comes_before_the_next_record(
@@ -136,12 +148,16 @@ async def test_what_is_published_once_again_gives_way_and_comes_before_the_next_
 async def test_an_offset_that_comes_twice_ends_the_role(shell: Shell) -> None:
     await shell.assigned(0)
     await shell.folds(START)
-    with pytest.raises(LogMadeAnewError, match=r"Log events\[0\]: offset 5 was to come next, and 3 came"):
+    with pytest.raises(
+        LogMadeAnewError, match=r"Log events\[0\]: offset 5 was to come next, and 3 came"
+    ):
         await shell.polled(3)
     assert not shell.role.owned[0].is_active, "so that nothing of it is written any more"
 
 
-async def test_an_error_names_the_record_that_was_folded(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_names_the_record_that_was_folded(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await shell.assigned(0)
     monkeypatch.setattr(shell.evaluators[0], "receive", lambda _: 1 // 0)
     with pytest.raises(ZeroDivisionError) as failed:
@@ -149,7 +165,9 @@ async def test_an_error_names_the_record_that_was_folded(shell: Shell, monkeypat
     assert failed.value.__notes__ == [f"while events[0]@{START} was folded"]
 
 
-async def test_a_partition_with_too_many_calls_to_close_is_read_no_more_until_some_are_closed(shell: Shell) -> None:
+async def test_a_partition_with_too_many_calls_to_close_is_read_no_more_until_some_are_closed(
+    shell: Shell,
+) -> None:
     await shell.assigned(0, 1)
     shell.evaluators[1].closing_calls = MAX_CLOSING_CALLS + 1
     for _ in range(2):
@@ -169,7 +187,9 @@ async def test_a_partition_that_publishes_again_is_read_afterwards(shell: Shell)
     assert shell.consumer.polls == [({1}, 0), ({1}, 0), ({0, 1}, 1)]
 
 
-async def test_what_it_lacks_is_told_by_messages_and_by_time(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_it_lacks_is_told_by_messages_and_by_time(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await shell.assigned(0)
     now_ms = NOW_MS
     monkeypatch.setattr(service, "wall_clock_ms", lambda: now_ms)
@@ -188,9 +208,12 @@ async def test_what_it_lacks_is_told_by_messages_and_by_time(shell: Shell, monke
     assert lag() == (2, 1.5, 1)
     shell.consumer.end, now_ms = START + 1, NOW_MS + service.STALE_MS + 1
     assert lag() == (0, 5.001, 1), "the broker has not answered for as long"
-    assert shell.registry.get_sample_value(
-        "callgauge_source_last_event_timestamp_seconds", {"source": "pipecat"}
-    ) == NOW_MS / 1_000  # fmt: skip
+    assert (
+        shell.registry.get_sample_value(
+            "callgauge_source_last_event_timestamp_seconds", {"source": "pipecat"}
+        )
+        == NOW_MS / 1_000
+    )
 
 
 async def test_a_partition_that_recovers_is_being_taken_over(shell: Shell) -> None:
@@ -271,11 +294,16 @@ async def test_at_the_end_all_is_written_and_committed_and_everyone_disconnects(
     assert shell.folded == [[4], []]
     assert shell.commits[-1] == "commit events[0]@5"
     assert "write c-1 to 0" in shell.journal
-    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (False, True)]
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [
+        (False, True),
+        (False, True),
+    ]
     assert shell.consumer.stopped
 
 
-async def test_a_failure_ends_the_role_without_a_commit(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_ends_the_role_without_a_commit(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await shell.assigned(0)
     await shell.folds(4)
     shell.role._fail(ZeroDivisionError("boom"))
@@ -303,7 +331,8 @@ async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
     assert shell.commits == []
 
 
-# The evaluator's commits and their timing, writers that are fenced off, and reading that slows down with slow writing.
+# The evaluator's commits and their timing, writers that are fenced off, and reading that slows down
+# with slow writing.
 
 
 # Writers, and those that are fenced off.
@@ -322,7 +351,9 @@ async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(shell:
 async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed_and_the_role_begins_again(
     shell: Shell,
 ) -> None:
-    """Nothing is kept: what another process has written is only in `scores`, which a takeover reads."""
+    """Nothing is kept: what another process has written is only in `scores`, which a takeover
+    reads.
+    """
     await shell.assigned(0, 1)
     shell.writers[0].error = FencedError("another evaluator writes partition 0 now")
     await shell.folds(4)
@@ -333,7 +364,9 @@ async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed_an
     assert (shell.folded, shell.commits, shell.role.owned) == ([[4], []], [], {})
     (failure,) = shell.failures
     assert isinstance(failure, SharedNameError)
-    assert "Partitions 0, 1: another evaluator writes partition 0 now, but the group" in str(failure)
+    assert "Partitions 0, 1: another evaluator writes partition 0 now, but the group" in str(
+        failure
+    )
     assert "each evaluator_instance is used once" in str(failure)
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
@@ -355,14 +388,18 @@ async def test_a_claim_that_is_overtaken_again_and_again_ends_the_role(
 async def test_a_claim_that_another_one_overtakes_comes_again_without_leaving_the_group(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was the last one of a former owner. Who leaves the group for that has everything shared out anew, and more of them come."""
+    """It was the last one of a former owner. Who leaves the group for that has everything shared
+    out anew, and more of them come.
+    """
     monkeypatch.setattr(service, "CLAIM_AGAIN_SECONDS", (0.01,))
     await shell.assigned(0)
     await shell.folds(START)
     shell.takeover.error = FencedError("another process claimed them at the same moment")
     with capture_logs() as logged:
         await shell.rebalanced(0, 1)
-        assert not shell.role.active, "what another one may have written is not known, so nothing is kept"
+        assert not shell.role.active, (
+            "what another one may have written is not known, so nothing is kept"
+        )
         assert "taking over partitions 0, 1" in shell.role.problems()[0]
         shell.takeover.error = None
         async with asyncio.timeout(patient(5)):
@@ -452,7 +489,9 @@ async def test_a_broker_that_takes_nothing_does_not_hold_up_a_rebalance(
     assert shell.journal == []  # the next owner decides
 
 
-async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(shell: Shell) -> None:
+async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(
+    shell: Shell,
+) -> None:
     await shell.assigned(0)
     shell.may_write.clear()
     await shell.folds(4)
@@ -468,7 +507,9 @@ async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(s
 # Reading slows down when writing does.
 
 
-async def test_nothing_is_read_and_nothing_closes_while_too_much_waits_to_be_written(shell: Shell) -> None:
+async def test_nothing_is_read_and_nothing_closes_while_too_much_waits_to_be_written(
+    shell: Shell,
+) -> None:
     await shell.assigned(0, 1)
     shell.evaluators[1].closing_calls = 2
     shell.may_write.clear()
@@ -538,13 +579,21 @@ async def let_the_group_be_silent(shell: Shell) -> None:
 
 STANDSTILLS = [
     (let_scores_wait, "scores have waited to be written", STUCK_WRITE_SECONDS),
-    (let_the_group_be_silent, "the group callgauge-evaluator has given this member no partitions", STUCK_JOIN_SECONDS),
+    (
+        let_the_group_be_silent,
+        "the group callgauge-evaluator has given this member no partitions",
+        STUCK_JOIN_SECONDS,
+    ),
 ]
 
 
 @pytest.mark.parametrize(("begin", "what", "most_seconds"), STANDSTILLS)
 async def test_a_standstill_ends_readiness_within_half_a_minute_and_the_role_soon_after(
-    shell: Shell, clock: list[float], begin: Callable[[Shell], Awaitable[None]], what: str, most_seconds: float
+    shell: Shell,
+    clock: list[float],
+    begin: Callable[[Shell], Awaitable[None]],
+    what: str,
+    most_seconds: float,
 ) -> None:
     shell.found = partitions()
     await begin(shell)
@@ -566,7 +615,10 @@ async def test_a_standstill_ends_readiness_within_half_a_minute_and_the_role_soo
 @pytest.mark.parametrize("begin", [begin for begin, _, _ in STANDSTILLS])
 @pytest.mark.parametrize("found", [None, partitions(isr=[1]), partitions(leader=-1)])
 async def test_a_role_waits_for_kafka_as_long_as_kafka_is_not_whole(
-    shell: Shell, clock: list[float], begin: Callable[[Shell], Awaitable[None]], found: dict[str, Any] | None
+    shell: Shell,
+    clock: list[float],
+    begin: Callable[[Shell], Awaitable[None]],
+    found: dict[str, Any] | None,
 ) -> None:
     shell.found = found
     await begin(shell)
@@ -594,7 +646,9 @@ async def test_what_goes_on_again_is_no_standstill(shell: Shell, clock: list[flo
     assert shell.failures == []
 
 
-async def test_a_topic_that_is_gone_ends_the_role_at_the_first_look(shell: Shell, clock: list[float]) -> None:
+async def test_a_topic_that_is_gone_ends_the_role_at_the_first_look(
+    shell: Shell, clock: list[float]
+) -> None:
     shell.found = {**partitions(), "scores": []}
     await let_scores_wait(shell)
     await looks_after(shell, clock, SLOW_SECONDS + 1)

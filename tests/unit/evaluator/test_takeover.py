@@ -1,4 +1,6 @@
-"""Taking a partition over: other owners are fenced off, then what they wrote is read, then it begins where they were."""
+"""Taking a partition over: other owners are fenced off, then what they wrote is read, then it
+begins where they were.
+"""
 
 import asyncio
 import json
@@ -23,9 +25,22 @@ from schemas.owners import WRITER_HEADER
 from schemas.rows import CallRow, GoalsRow, TurnRow
 from schemas.topics import EVENTS_TOPIC, OWNER_MARK_KEY
 from tests.support.brokers.record_bytes import stand_in
-from tests.support.fakes.evaluator_fakes import NOW_MS, call_row, goal_set, goals_row, row, until_idle
+from tests.support.fakes.evaluator_fakes import (
+    NOW_MS,
+    call_row,
+    goal_set,
+    goals_row,
+    row,
+    until_idle,
+)
 from tests.support.fakes.log_writer import LogRecord
-from tests.unit.evaluator.little_broker import LittleBroker, LittleConsumer, LittleProducer, Owner, published
+from tests.unit.evaluator.little_broker import (
+    LittleBroker,
+    LittleConsumer,
+    LittleProducer,
+    Owner,
+    published,
+)
 
 SCORES = TopicPartition("scores", 0)
 STARTED = json.dumps({"type": "call_started", "timestamp": NOW_MS, "agent": "desk"}).encode()
@@ -70,20 +85,31 @@ def starts(broker: LittleBroker, call: str) -> int:
 
 def news_of(broker: LittleBroker, call: str) -> list[str]:
     """What has counted in a call itself, in order."""
-    return [name for each in published(broker).get(call, ()) if isinstance(each, CallRow) for name in each.news]
+    return [
+        name
+        for each in published(broker).get(call, ())
+        if isinstance(each, CallRow)
+        for name in each.news
+    ]
 
 
 # Who was there before.
 
 
-async def test_first_nobody_else_can_write_then_what_was_written_is_read(handed_over: LittleBroker) -> None:
+async def test_first_nobody_else_can_write_then_what_was_written_is_read(
+    handed_over: LittleBroker,
+) -> None:
     former = handed_over.epochs["g-0"]
     await took_over(handed_over)
     assert handed_over.epochs["g-0"] == former + 2
     marks = [place for place, line in enumerate(handed_over.journal) if line == MARK]
-    reads = [place for place, line in enumerate(handed_over.journal) if line.startswith("read scores")]
+    reads = [
+        place for place, line in enumerate(handed_over.journal) if line.startswith("read scores")
+    ]
     claimed, fenced, claimed_again = marks
-    assert claimed < min(reads), "what is read next is all that there will be, but for writers that are fenced off"
+    assert claimed < min(reads), (
+        "what is read next is all that there will be, but for writers that are fenced off"
+    )
     assert [place for place in reads if place > fenced]
     assert [place for place in reads if place > claimed_again]
 
@@ -100,7 +126,9 @@ async def test_nothing_is_read_before_every_partition_is_claimed(
         return await claim(self, number, writer_id)
 
     monkeypatch.setattr(Claims, "claim", late)
-    task = asyncio.create_task(one.takeover.take([one.partition, other.partition], one.consumer, one.writer.id))
+    task = asyncio.create_task(
+        one.takeover.take([one.partition, other.partition], one.consumer, one.writer.id)
+    )
     await until_idle()
     assert broker.journal == [MARK]
     may_claim.set()
@@ -109,7 +137,9 @@ async def test_nothing_is_read_before_every_partition_is_claimed(
     assert (one.partition.is_active, other.partition.is_active) == (True, True)
 
 
-async def test_a_former_owner_that_decided_nothing_is_known_by_its_mark(handed_over: LittleBroker) -> None:
+async def test_a_former_owner_that_decided_nothing_is_known_by_its_mark(
+    handed_over: LittleBroker,
+) -> None:
     former = await took_over(handed_over)  # its marks are all that it has written
     handed_over.event("pipecat", "c", STARTED)
     former.read()
@@ -154,7 +184,9 @@ async def test_a_transaction_that_a_former_owner_left_open_is_ended_and_what_it_
 async def test_a_writer_that_another_one_hides_is_fenced_off_too(
     handed_over: LittleBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two writers of one process, whose transactions a broker left without their ends: the first hides that there is a second."""
+    """Two writers of one process, whose transactions a broker left without their ends: the first
+    hides that there is a second.
+    """
     owner = await took_over(handed_over)
     await read_all(owner)
     writers = []
@@ -166,7 +198,10 @@ async def test_a_writer_that_another_one_hides_is_fenced_off_too(
             await owner.write()
         writers.append(owner.writer)
         owner.writer = Writer(
-            handed_over.kafka, EvaluatorSettings(group_id="g"), owner.instruments, owner.outlet.outbox
+            handed_over.kafka,
+            EvaluatorSettings(group_id="g"),
+            owner.instruments,
+            owner.outlet.outbox,
         )
         await owner.writer.start()
         await owner.takeover.claim([0], owner.writer.id)
@@ -181,7 +216,9 @@ async def test_what_is_kept_is_claimed_for_the_next_writer(handed_over: LittleBr
     owner = await took_over(handed_over)
     await read_all(owner)
     handed_over.event("pipecat", "c", STARTED)
-    owner.writer = Writer(handed_over.kafka, EvaluatorSettings(group_id="g"), owner.instruments, owner.outlet.outbox)
+    owner.writer = Writer(
+        handed_over.kafka, EvaluatorSettings(group_id="g"), owner.instruments, owner.outlet.outbox
+    )
     await owner.writer.start()
     await owner.takeover.claim([0], owner.writer.id)
     owner.read()
@@ -289,8 +326,14 @@ def scored(value: bytes | None, key: bytes | None = b"c-1", headers: Any = ()) -
 def test_the_last_row_counts_and_who_wrote_it_or_claimed_after_it() -> None:
     owners = Owners()
     mark = [(WRITER_HEADER, b"w-1")]
-    for headers in (mark, [(WRITER_HEADER, b"w-2"), row(1).header()], [(WRITER_HEADER, b"w-3"), row(2).header()],
-                    [(WRITER_HEADER, b"w-4")], None, [("callgauge-row", b"not ours")]):  # fmt: skip
+    for headers in (
+        mark,
+        [(WRITER_HEADER, b"w-2"), row(1).header()],
+        [(WRITER_HEADER, b"w-3"), row(2).header()],
+        [(WRITER_HEADER, b"w-4")],
+        None,
+        [("callgauge-row", b"not ours")],
+    ):
         owners.take(scored(None, headers=headers or ()))
     owners.take(scored(b"{}"))
     owners.take(stand_in("scores", 3, 4))
@@ -304,13 +347,25 @@ def test_calls_are_open_until_they_close_and_beside_what_matters_only_their_firs
     monkeypatch.setattr(takeover, "_SEEN", seen)
     calls = PublishedCalls()
     text = call_row("c-4", code_version='"state":"closed"')  # quotes inside of a text are escaped
-    for each in (call_row("c-1"), goals_row("c-2", goal_set(), 10), call_row("c-1", state="closed"), text, None):
-        value, key = (None, b"c-5") if each is None else (rows.encode(each), each.conversation_id.encode())
+    for each in (
+        call_row("c-1"),
+        goals_row("c-2", goal_set(), 10),
+        call_row("c-1", state="closed"),
+        text,
+        None,
+    ):
+        value, key = (
+            (None, b"c-5") if each is None else (rows.encode(each), each.conversation_id.encode())
+        )
         calls.take(scored(value, key))
         calls.take(scored(None, b"callgauge-owner", [row(7).header()]))
     calls.take(scored(b"{}", None))
     calls.take(scored(rows.encode(call_row("c-4", revision=9)), b"c-4"))
-    assert (calls.open, calls.closed, calls.goals) == ({b"c-2": 10, b"c-4": 1}, {"c-1": 7}, {"c-2": (10, goal_set())})
+    assert (calls.open, calls.closed, calls.goals) == (
+        {b"c-2": 10, b"c-4": 1},
+        {"c-1": 7},
+        {"c-2": (10, goal_set())},
+    )
     assert seen.decode.call_count == 4
 
 
@@ -324,8 +379,17 @@ def test_what_no_callgauge_wrote_is_passed_over_with_few_lines() -> None:
 
 
 def test_a_call_that_another_version_closed_with_a_word_of_its_own_is_closed() -> None:
-    calls, closed = PublishedCalls(), rows.encode(call_row("c-1", state="closed", close_reason=CloseReason.ENDED))
-    calls.take(scored(closed.replace(b'"ended"', b'"ended_by_caller"').replace(b'"state"', b'"of_later":[1],"state"')))
+    calls, closed = (
+        PublishedCalls(),
+        rows.encode(call_row("c-1", state="closed", close_reason=CloseReason.ENDED)),
+    )
+    calls.take(
+        scored(
+            closed.replace(b'"ended"', b'"ended_by_caller"').replace(
+                b'"state"', b'"of_later":[1],"state"'
+            )
+        )
+    )
     calls.take(scored(None, b"callgauge-owner", [row(7).header()]))
     assert (calls.open, calls.closed) == ({}, {"c-1": 7})
 
@@ -349,8 +413,12 @@ class Goals:
         return self.goals if goals_id or agent else None
 
 
-@pytest.mark.parametrize("now", [None, goal_set("As it is."), goal_set("As it was.")], ids=["gone", "changed", "same"])
-async def test_a_call_keeps_its_goals_whatever_became_of_them(broker: LittleBroker, now: GoalSet | None) -> None:
+@pytest.mark.parametrize(
+    "now", [None, goal_set("As it is."), goal_set("As it was.")], ids=["gone", "changed", "same"]
+)
+async def test_a_call_keeps_its_goals_whatever_became_of_them(
+    broker: LittleBroker, now: GoalSet | None
+) -> None:
     broker.tick()
     broker.event("pipecat", "a", STARTED)
     await read_all(await took_over(broker, goals=Goals(goal_set("As it was."))))
@@ -364,7 +432,9 @@ async def test_a_call_keeps_its_goals_whatever_became_of_them(broker: LittleBrok
     assert (closed.state, closed.goals.digest) == ("closed", goal_set("As it was.").digest)
 
 
-async def test_a_call_without_goals_gets_none_though_there_are_some_now(handed_over: LittleBroker) -> None:
+async def test_a_call_without_goals_gets_none_though_there_are_some_now(
+    handed_over: LittleBroker,
+) -> None:
     owner = await took_over(handed_over, goals=Goals(goal_set()))
     await owner.to_the_end()
     for written in published(handed_over).values():
@@ -380,7 +450,9 @@ def assert_revisions_go_up(broker: LittleBroker) -> None:
         newest: dict[Any, int] = {}
         for each in written:
             subject = each.turn if isinstance(each, TurnRow) else type(each)
-            assert each.revision >= newest.get(subject, 0), f"{subject} goes back to an older revision"
+            assert each.revision >= newest.get(subject, 0), (
+                f"{subject} goes back to an older revision"
+            )
             newest[subject] = each.revision
 
 
@@ -391,14 +463,20 @@ async def test_where_retention_took_where_calls_began_they_are_named_and_go_on_w
     with capture_logs() as logged:
         owner = await took_over(handed_over)
         await read_all(owner)
-    assert [line["seen"] for line in logged if line["event"] == "log_not_where_it_was"] == ["the log has 2 to 4"]
-    assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [["a", "b"]]
+    assert [line["seen"] for line in logged if line["event"] == "log_not_where_it_was"] == [
+        "the log has 2 to 4"
+    ]
+    assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [
+        ["a", "b"]
+    ]
     await owner.to_the_end()
     assert_revisions_go_up(handed_over)
     assert news_of(handed_over, "b") == ["started"], "what it lacks may have counted"
 
 
-async def test_calls_that_lack_records_count_nothing_at_a_second_successor_either(handed_over: LittleBroker) -> None:
+async def test_calls_that_lack_records_count_nothing_at_a_second_successor_either(
+    handed_over: LittleBroker,
+) -> None:
     handed_over.delete_before(EVENTS_TOPIC, 2)
     await read_all(await took_over(handed_over))
     handed_over.event("pipecat", "c", STARTED)
@@ -409,11 +487,15 @@ async def test_calls_that_lack_records_count_nothing_at_a_second_successor_eithe
     assert third.evaluator.lacking == {"a", "b"}, "not the one that began since"
     await third.to_the_end()
     assert {call: news_of(handed_over, call) for call in "abc"} == {
-        "a": ["started"], "b": ["started"], "c": ["started", "closed"],
-    }  # fmt: skip
+        "a": ["started"],
+        "b": ["started"],
+        "c": ["started", "closed"],
+    }
 
 
-async def test_of_a_log_that_was_made_anew_calls_that_closed_stay_closed(broker: LittleBroker) -> None:
+async def test_of_a_log_that_was_made_anew_calls_that_closed_stay_closed(
+    broker: LittleBroker,
+) -> None:
     """Its sequencer finds no tick and appends all that the inputs still have."""
     broker.tick()
     broker.event("pipecat", "a", STARTED)
@@ -442,7 +524,9 @@ async def test_of_a_log_that_was_made_anew_calls_that_closed_stay_closed(broker:
     assert_revisions_go_up(broker)
 
 
-async def test_a_log_that_lost_its_end_is_folded_to_its_end_and_goes_on(handed_over: LittleBroker) -> None:
+async def test_a_log_that_lost_its_end_is_folded_to_its_end_and_goes_on(
+    handed_over: LittleBroker,
+) -> None:
     """A broker that was not in sync leads now."""
     log = TopicPartition(EVENTS_TOPIC, 0)
     del handed_over.logs[log][2:]

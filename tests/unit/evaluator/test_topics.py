@@ -14,19 +14,29 @@ from consumers.engine.limits import GoalRules, Limits
 from consumers.evaluator import topics
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.topics import EQUAL_TOPICS, TopicWatch, require_fit_topics, used_topics
-from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError
+from consumers.runtime.kafka.connection import (
+    KafkaSettings,
+    KafkaUnreachableError,
+    TopicsUnfitError,
+)
 
 KAFKA = KafkaSettings(topic_prefix="x.")
 HOUR_MS = 3_600_000
 SETTINGS = EvaluatorSettings(limits=Limits(max_call_duration_ms=HOUR_MS, idle_ms=60_000))
-RIGHT = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * HOUR_MS), "message.timestamp.type": "LogAppendTime"}
+RIGHT = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(7 * 24 * HOUR_MS),
+    "message.timestamp.type": "LogAppendTime",
+}
 
 
 class Broker:
     """The broker's answers when asked."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys((*EQUAL_TOPICS, "quarantine", "transcripts", "words", "judge.requests"), 4)
+        self.counts = dict.fromkeys(
+            (*EQUAL_TOPICS, "quarantine", "transcripts", "words", "judge.requests"), 4
+        )
         self.asked_for: set[str] = set()
         self.settings: dict[str, Mapping[str, str]] = dict.fromkeys(self.counts, RIGHT)
         self.asked_for_settings = False
@@ -35,7 +45,9 @@ class Broker:
         self.asked_for |= set(names)
         return {name: self.counts[name] for name in self.asked_for}
 
-    async def topic_settings(self, _: KafkaSettings, names: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+    async def topic_settings(
+        self, _: KafkaSettings, names: Iterable[str]
+    ) -> Mapping[str, Mapping[str, str]]:
         self.asked_for_settings = True
         return {name: self.settings[name] for name in names if name in self.settings}
 
@@ -56,7 +68,9 @@ async def test_topics_that_fit_give_their_partition_count(broker: Broker) -> Non
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
-async def test_there_must_be_a_topic_for_transcripts_where_some_are_written(broker: Broker, *, is_wanted: bool) -> None:
+async def test_there_must_be_a_topic_for_transcripts_where_some_are_written(
+    broker: Broker, *, is_wanted: bool
+) -> None:
     broker.counts["transcripts"] = 1  # its number is the operator's too
     settings = SETTINGS.model_copy(update={"writes_transcripts": is_wanted})
     assert await require_fit_topics(KAFKA, settings) == 4
@@ -71,7 +85,9 @@ async def test_one_count_for_all(broker: Broker, topic: str) -> None:
 
 
 async def test_there_must_be_a_topic_for_words_unless_none_are_written(broker: Broker) -> None:
-    silent = SETTINGS.model_copy(update={"limits": SETTINGS.limits.model_copy(update={"words": False})})
+    silent = SETTINGS.model_copy(
+        update={"limits": SETTINGS.limits.model_copy(update={"words": False})}
+    )
     broker.counts["words"] = 8
     assert await require_fit_topics(KAFKA, silent) == 4
     assert "words" not in broker.asked_for
@@ -99,15 +115,26 @@ async def test_records_kept_for_the_longest_call_and_its_silence_are_enough(brok
         await require_fit_topics(KAFKA, longer)
 
 
-async def test_what_is_only_wrong_or_a_warning_stops_no_start_and_is_a_line_each(broker: Broker) -> None:
+async def test_what_is_only_wrong_or_a_warning_stops_no_start_and_is_a_line_each(
+    broker: Broker,
+) -> None:
     broker.settings["events"] = {
-        **RIGHT, "message.timestamp.type": "CreateTime", "retention.bytes": "5",
-    }  # fmt: skip
+        **RIGHT,
+        "message.timestamp.type": "CreateTime",
+        "retention.bytes": "5",
+    }
     with capture_logs() as logged:
         assert await require_fit_topics(KAFKA, SETTINGS) == 4
-    assert [(line["event"], line["topic"], line["severity"], line["what_to_do"]) for line in logged] == [
+    assert [
+        (line["event"], line["topic"], line["severity"], line["what_to_do"]) for line in logged
+    ] == [
         ("topic_not_as_it_should_be", "x.events", "warning", "Set retention.bytes=-1 on it."),
-        ("topic_not_as_it_should_be", "x.events", "wrong", "Set message.timestamp.type=LogAppendTime on it."),
+        (
+            "topic_not_as_it_should_be",
+            "x.events",
+            "wrong",
+            "Set message.timestamp.type=LogAppendTime on it.",
+        ),
     ]
 
 
@@ -123,10 +150,13 @@ def using(*names: str) -> EvaluatorSettings:
 
 
 @pytest.mark.parametrize("topic", ["scores", "events", "quarantine", *sorted(WHEN_WRITTEN)])
-async def test_a_topic_that_takes_less_than_is_written_to_it_stops_the_start(broker: Broker, topic: str) -> None:
+async def test_a_topic_that_takes_less_than_is_written_to_it_stops_the_start(
+    broker: Broker, topic: str
+) -> None:
     broker.settings[topic] = {**RIGHT, "max.message.bytes": "100000"}
     with pytest.raises(
-        TopicsUnfitError, match=rf"x\.{topic}: max\.message\.bytes is 100000, .* Set max\.message\.bytes=1\d{{6}}\."
+        TopicsUnfitError,
+        match=rf"x\.{topic}: max\.message\.bytes is 100000, .* Set max\.message\.bytes=1\d{{6}}\.",
     ):
         await require_fit_topics(KAFKA, using(*WHEN_WRITTEN))
     if topic in WHEN_WRITTEN:
@@ -149,17 +179,26 @@ async def test_settings_that_may_not_be_seen_are_one_warning(broker: Broker) -> 
 # While it runs.
 
 
-async def test_a_setting_that_is_changed_while_running_is_told_once_with_the_remedy(broker: Broker) -> None:
+async def test_a_setting_that_is_changed_while_running_is_told_once_with_the_remedy(
+    broker: Broker,
+) -> None:
     watch = TopicWatch(KAFKA, SETTINGS)
     with capture_logs() as logged:
         await watch.look_at_settings()
         broker.settings["scores"] = {**RIGHT, "cleanup.policy": "compact"}
         for _ in range(2):
             await watch.look_at_settings()
-        broker.settings["scores"] = {**RIGHT, "message.timestamp.type": "CreateTime"}  # which stops no start
+        broker.settings["scores"] = {
+            **RIGHT,
+            "message.timestamp.type": "CreateTime",
+        }  # which stops no start
         await watch.look_at_settings()
     (line,) = logged
-    assert (line["event"], line["log_level"], line["topic"]) == ("topic_changed", "error", "x.scores")
+    assert (line["event"], line["log_level"], line["topic"]) == (
+        "topic_changed",
+        "error",
+        "x.scores",
+    )
     assert line["seen"].startswith("cleanup.policy is compact, expected delete")
     assert line["what_to_do"].startswith("Set cleanup.policy=delete")
 
@@ -184,7 +223,9 @@ async def test_settings_are_looked_at_again_and_again_and_a_broker_that_is_away_
 
 
 class Answering(KafkaSettings):
-    """Settings whose connection gives one answer: partition counts by topic, 0 for one that is not there."""
+    """Settings whose connection gives one answer: partition counts by topic, 0 for one that is not
+    there.
+    """
 
     counts: Mapping[str, int]
 
@@ -192,7 +233,9 @@ class Answering(KafkaSettings):
     async def first_contact(self, _: str) -> AsyncIterator[Any]:
         if not self.counts:
             raise KafkaUnreachableError("gone")
-        topics = [{"topic": topic, "partitions": [None] * count} for topic, count in self.counts.items()]
+        topics = [
+            {"topic": topic, "partitions": [None] * count} for topic, count in self.counts.items()
+        ]
         answer = SimpleNamespace(to_object=lambda: {"topics": topics})
         yield SimpleNamespace(send=AsyncMock(return_value=answer))
 
@@ -205,9 +248,13 @@ def watch(kafka: KafkaSettings) -> TopicWatch:
 
 
 async def misfit(**counts: int) -> str:
-    """The problem when some topics have other counts than 4; dots of their names are underscores."""
+    """The problem when some topics have other counts than 4; dots of their names are
+    underscores.
+    """
     changed = {name.replace("_", "."): count for name, count in counts.items()}
-    kafka = Answering(topic_prefix="x.", counts={f"x.{name}": changed.get(name, 4) for name in USED})
+    kafka = Answering(
+        topic_prefix="x.", counts={f"x.{name}": changed.get(name, 4) for name in USED}
+    )
     watching = watch(kafka)
     try:
         watching.require_fit(await watching.partitions() or {})
@@ -222,7 +269,9 @@ async def test_nothing_is_wrong_with_topics_that_are_there() -> None:
 
 @pytest.mark.parametrize("topic", USED)
 async def test_a_topic_that_is_gone_is_named(topic: str) -> None:
-    assert f"Topics: x.{topic} is gone from 127.0.0.1:9092" in await misfit(**{topic.replace(".", "_"): 0})
+    assert f"Topics: x.{topic} is gone from 127.0.0.1:9092" in await misfit(
+        **{topic.replace(".", "_"): 0}
+    )
 
 
 async def test_all_topics_that_are_gone_are_named_at_once() -> None:

@@ -1,5 +1,6 @@
-"""Writing a partition's scores: whole decisions and the row behind them in one transaction, counted when it is committed, and never by
-two at a time."""
+"""Writing a partition's scores: whole decisions and the row behind them in one transaction, counted
+when it is committed, and never by two at a time.
+"""
 
 import asyncio
 import time
@@ -34,7 +35,14 @@ from consumers.engine.effects import (
     RequestVerdict,
 )
 from consumers.evaluator import decisions as outbox_module
-from consumers.evaluator.decisions import MAX_TRANSACTION_RECORDS, Outbox, Outlet, Trip, Written, carry_out
+from consumers.evaluator.decisions import (
+    MAX_TRANSACTION_RECORDS,
+    Outbox,
+    Outlet,
+    Trip,
+    Written,
+    carry_out,
+)
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import Claims, FencedError, WriteError, Writer
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -47,13 +55,28 @@ from schemas.owners import PartitionRow, row_in, writer_in
 from schemas.quarantine import QuarantineRecord
 from schemas.rows import CallRow, TurnRow, WordsRow, decode, decode_words
 from schemas.transcript import Transcript
-from tests.support.fakes.evaluator_fakes import call_row, moment, question, row, until_idle, waiting_in
+from tests.support.fakes.evaluator_fakes import (
+    call_row,
+    moment,
+    question,
+    row,
+    until_idle,
+    waiting_in,
+)
 from tests.support.patience import patient
 
 REFUSED = QuarantineRecord(
-    topic="t.audit.events", partition=1, offset=7, key="c-1", reason=RefusalReason.UNDECODABLE, what="a",
-    expected_and_seen="b", what_happens_now="c", what_to_do="d", quarantined_at_ms=0,
-)  # fmt: skip
+    topic="t.audit.events",
+    partition=1,
+    offset=7,
+    key="c-1",
+    reason=RefusalReason.UNDECODABLE,
+    what="a",
+    expected_and_seen="b",
+    what_happens_now="c",
+    what_to_do="d",
+    quarantined_at_ms=0,
+)
 
 
 class Sent(NamedTuple):
@@ -65,7 +88,9 @@ class Sent(NamedTuple):
 
 
 class FakeProducer:
-    """Keeps the sent records, by transaction; fails where the test says so. Offsets count up, whatever the topic."""
+    """Keeps the sent records, by transaction; fails where the test says so. Offsets count up,
+    whatever the topic.
+    """
 
     def __init__(self) -> None:
         self.journal: list[str] = []
@@ -79,7 +104,9 @@ class FakeProducer:
         self.most_bytes: dict[str, int] = {}
         self.sends_at_most = 10_000
         self.mark_headers: list[Any] = []
-        self.epochs = 1  # how far a start moves the epoch: by one, unless another owner has started meanwhile
+        self.epochs = (
+            1  # how far a start moves the epoch: by one, unless another owner has started meanwhile
+        )
         self._txn_manager = SimpleNamespace(producer_id=9, producer_epoch=0)
 
     async def start(self) -> None:
@@ -94,7 +121,13 @@ class FakeProducer:
         self._do("begin")
 
     async def send(
-        self, topic: str, value: bytes | None, *, key: bytes, partition: int | None, headers: Any = None
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes,
+        partition: int | None,
+        headers: Any = None,
     ) -> "asyncio.Future[Any]":
         acknowledged: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         metadata = SimpleNamespace(topic=topic, offset=self.offset, timestamp=1_000 + self.offset)
@@ -211,16 +244,30 @@ async def test_a_claim_is_a_transaction_under_the_partitions_name_that_names_the
 ) -> None:
     writing = make(transaction_timeout_ms=5_000)
     assert await writing.claims.claim(3, "w-1") == 101
-    assert writing.asked == {"role": "evaluator-claim", "transactional_id": "g-3", "transaction_timeout_ms": 5_000}
-    assert writing.producer.journal == ["start", "begin", "callgauge-owner in t.scores[3]", "commit", "stop"]
+    assert writing.asked == {
+        "role": "evaluator-claim",
+        "transactional_id": "g-3",
+        "transaction_timeout_ms": 5_000,
+    }
+    assert writing.producer.journal == [
+        "start",
+        "begin",
+        "callgauge-owner in t.scores[3]",
+        "commit",
+        "stop",
+    ]
     assert [writer_in(each) for each in writing.producer.mark_headers] == ["w-1"]
     assert writing.published == 0, "they are no scores"
 
 
-async def test_a_fence_is_a_transaction_under_the_writers_name_in_all_of_its_partitions(writing: Writing) -> None:
+async def test_a_fence_is_a_transaction_under_the_writers_name_in_all_of_its_partitions(
+    writing: Writing,
+) -> None:
     await writing.claims.fence("w-1", [3, 4])
     assert writing.asked["transactional_id"] == "w-1"
-    marks = [f"callgauge-owner in {topic}[{number}]" for number in (3, 4) for topic in ("t.scores",)]
+    marks = [
+        f"callgauge-owner in {topic}[{number}]" for number in (3, 4) for topic in ("t.scores",)
+    ]
     assert writing.producer.journal == ["start", "begin", *marks, "commit", "stop"]
     assert [writer_in(each or ()) for each in writing.producer.mark_headers] == [None] * 2
 
@@ -241,21 +288,33 @@ def _fenced_in_a_way_that_the_client_does_not_know() -> KafkaError:
 
 @pytest.mark.parametrize(
     "error",
-    [ProducerFenced(), IllegalOperation("not in transaction"), _fenced_in_a_way_that_the_client_does_not_know()],
+    [
+        ProducerFenced(),
+        IllegalOperation("not in transaction"),
+        _fenced_in_a_way_that_the_client_does_not_know(),
+    ],
 )
-async def test_a_claim_that_another_one_overtakes_is_told(writing: Writing, error: KafkaError) -> None:
+async def test_a_claim_that_another_one_overtakes_is_told(
+    writing: Writing, error: KafkaError
+) -> None:
     writing.producer.errors["commit"] = error
     with pytest.raises(FencedError, match="another process claimed them at the same moment"):
         await writing.claims.claim(3, "w-1")
     assert writing.producer.journal[-1] == "stop"
 
 
-async def test_each_writer_has_an_id_of_its_own_that_the_groups_rights_cover(make: Callable[..., Writing]) -> None:
+async def test_each_writer_has_an_id_of_its_own_that_the_groups_rights_cover(
+    make: Callable[..., Writing],
+) -> None:
     other, one = make(), make(transaction_timeout_ms=5_000)
     assert one.writer.id != other.writer.id
     assert one.writer.id.startswith("g-writer-")
     await one.writer.start()
-    assert one.asked == {"role": "evaluator", "transactional_id": one.writer.id, "transaction_timeout_ms": 5_000}
+    assert one.asked == {
+        "role": "evaluator",
+        "transactional_id": one.writer.id,
+        "transaction_timeout_ms": 5_000,
+    }
 
 
 async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: Writing) -> None:
@@ -266,21 +325,33 @@ async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: 
     await writing.until_written()
     assert writing.producer.journal == ["begin", "a", "row", "b", "row", "commit"]
     assert writing.rows == [row(0), row(2)]
-    assert [(sent.topic, sent.key, sent.partition) for sent in writing.producer.sent if sent.value is None] == [
-        ("t.scores", b"callgauge-owner", 3), ("t.scores", b"callgauge-owner", 4),
-    ]  # fmt: skip
+    assert [
+        (sent.topic, sent.key, sent.partition)
+        for sent in writing.producer.sent
+        if sent.value is None
+    ] == [
+        ("t.scores", b"callgauge-owner", 3),
+        ("t.scores", b"callgauge-owner", 4),
+    ]
     assert [each.place for each in (writing.outlet, other)] == [0, 2]
     await ended(running)
 
 
-async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(writing: Writing) -> None:
+async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(
+    writing: Writing,
+) -> None:
     other = Outlet(4, KafkaSettings(topic_prefix="t."), writing.outbox)
     for _ in range(2):
         writing.put("a" * MAX_TRANSACTION_RECORDS)
     other.put([moment("b")], row())
     running = await writing.run()
     await writing.until_written()
-    assert [what for what in writing.producer.journal if what in {"b", "commit"}] == ["commit", "commit", "b", "commit"]
+    assert [what for what in writing.producer.journal if what in {"b", "commit"}] == [
+        "commit",
+        "commit",
+        "b",
+        "commit",
+    ]
     await ended(running)
 
 
@@ -295,11 +366,22 @@ async def test_what_gathers_goes_in_one_transaction(writing: Writing) -> None:
     assert writing.producer.journal == ["begin", "a", "row"]
     writing.producer.may_commit.set()
     await writing.until_written()
-    assert writing.producer.journal == ["begin", "a", "row", "commit", "begin", *"bcde", "row", "commit"]
+    assert writing.producer.journal == [
+        "begin",
+        "a",
+        "row",
+        "commit",
+        "begin",
+        *"bcde",
+        "row",
+        "commit",
+    ]
     await ended(running)
 
 
-async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(writing: Writing) -> None:
+async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(
+    writing: Writing,
+) -> None:
     score_row = moment("c-2")
     writing.decide(score_row)
     writing.decide(REFUSED)
@@ -313,7 +395,9 @@ async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(wri
     await ended(running)
 
 
-async def test_a_transcript_goes_to_its_topic_in_the_transaction_of_the_closing(writing: Writing) -> None:
+async def test_a_transcript_goes_to_its_topic_in_the_transaction_of_the_closing(
+    writing: Writing,
+) -> None:
     writing.decide(Transcript("c-2", b'[{"role":"user"}]'), moment("c-2"))
     running = await writing.run()
     assert writing.producer.journal == ["begin", "c-2", "c-2", "row", "commit"]
@@ -325,12 +409,24 @@ async def test_a_transcript_goes_to_its_topic_in_the_transaction_of_the_closing(
     await ended(running)
 
 
-async def test_a_call_is_closed_in_one_transaction_however_much_goes_with_it(writing: Writing) -> None:
+async def test_a_call_is_closed_in_one_transaction_however_much_goes_with_it(
+    writing: Writing,
+) -> None:
     closing = "x" * (MAX_TRANSACTION_RECORDS + 1)
     writing.put("a", closing, "b")
     running = await writing.run()
     await writing.until_written()
-    assert writing.producer.journal == ["begin", "a", *closing, "row", "commit", "begin", "b", "row", "commit"]
+    assert writing.producer.journal == [
+        "begin",
+        "a",
+        *closing,
+        "row",
+        "commit",
+        "begin",
+        "b",
+        "row",
+        "commit",
+    ]
     await ended(running)
 
 
@@ -349,8 +445,12 @@ async def test_nothing_is_written_and_nothing_counted_before_the_commit(writing:
 
 
 @pytest.mark.parametrize("where", ["begin", "send", "acknowledge", "commit"])
-@pytest.mark.parametrize("error", [ProducerFenced(), OutOfOrderSequenceNumber(), IllegalOperation()])
-async def test_who_is_fenced_off_has_written_nothing(writing: Writing, where: str, error: KafkaError) -> None:
+@pytest.mark.parametrize(
+    "error", [ProducerFenced(), OutOfOrderSequenceNumber(), IllegalOperation()]
+)
+async def test_who_is_fenced_off_has_written_nothing(
+    writing: Writing, where: str, error: KafkaError
+) -> None:
     await writing.start()
     writing.producer.errors[where] = error
     writing.put("ab")
@@ -363,13 +463,16 @@ async def test_who_is_fenced_off_has_written_nothing(writing: Writing, where: st
 
 @pytest.mark.parametrize("where", ["begin", "send", "acknowledge", "commit"])
 @pytest.mark.parametrize("error", [MessageSizeTooLargeError("too large"), KafkaTimeoutError()])
-async def test_what_cannot_be_written_ends_the_writing(writing: Writing, where: str, error: KafkaError) -> None:
+async def test_what_cannot_be_written_ends_the_writing(
+    writing: Writing, where: str, error: KafkaError
+) -> None:
     await writing.start()
     writing.producer.errors[where] = error
     writing.put("ab")
     running = await writing.run()
     with pytest.raises(
-        WriteError, match=r"partition 3 were not taken by 127\.0\.0\.1:9092: .* ends without committing"
+        WriteError,
+        match=r"partition 3 were not taken by 127\.0\.0\.1:9092: .* ends without committing",
     ):
         await running
     assert writing.outbox.records == 2
@@ -393,7 +496,9 @@ LARGE: dict[str, tuple[str, Written]] = {
 async def test_words_go_to_their_own_topic_in_the_same_transaction_on_the_partition_of_their_call(
     writing: Writing,
 ) -> None:
-    first, newest = (WordsRow(conversation_id="c-1", turn=1, revision=each, user="Hello") for each in (2, 4))
+    first, newest = (
+        WordsRow(conversation_id="c-1", turn=1, revision=each, user="Hello") for each in (2, 4)
+    )
     other = WordsRow(conversation_id="c-1", turn=2, revision=4, user="Thanks")
     writing.decide(first, moment("a"))
     writing.decide(newest, other)
@@ -422,9 +527,20 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
         await writing.until_written()
     sent = [writing.producer.sent[1].key.decode()] if refuses == "broker" else []
     assert writing.producer.journal == [
-        "begin", "before", *sent, "closed", "row", "abort", "stop", "start",
-        "begin", "before", "closed", "row", "commit",
-    ]  # fmt: skip
+        "begin",
+        "before",
+        *sent,
+        "closed",
+        "row",
+        "abort",
+        "stop",
+        "start",
+        "begin",
+        "before",
+        "closed",
+        "row",
+        "commit",
+    ]
     assert writing.registry.get_sample_value("callgauge_limits_hit_total", {"limit": limit}) == 1
     assert writing.published == 2
     assert writing.registry.get_sample_value("callgauge_transcripts_published_total") == 0
@@ -471,8 +587,15 @@ async def test_a_storm_of_what_is_too_large_is_one_line(writing: Writing) -> Non
     with capture_logs() as logged:
         running = await writing.run()
         await writing.until_written()
-    assert [(line["event"], line["records"]) for line in logged] == [("record_too_large_to_write", 30)]
-    assert writing.registry.get_sample_value("callgauge_limits_hit_total", {"limit": "quarantine_record"}) == 30
+    assert [(line["event"], line["records"]) for line in logged] == [
+        ("record_too_large_to_write", 30)
+    ]
+    assert (
+        writing.registry.get_sample_value(
+            "callgauge_limits_hit_total", {"limit": "quarantine_record"}
+        )
+        == 30
+    )
     await ended(running)
 
 
@@ -485,18 +608,24 @@ async def test_a_score_is_never_left_out(writing: Writing, refuses: str) -> None
     writing.put("a")
     running = await writing.run()
     with pytest.raises(
-        WriteError, match=r"a record of \d+ bytes is too large for t\.scores\. Set max\.message\.bytes=1048576"
+        WriteError,
+        match=r"a record of \d+ bytes is too large for t\.scores\. Set max\.message\.bytes=1048576",
     ):
         await running
     assert writing.outbox.records == 1
     assert writing.producer.journal[-1] == "abort"
-    assert writing.registry.get_sample_value("callgauge_limits_hit_total", {"limit": "transcript"}) == 0
+    assert (
+        writing.registry.get_sample_value("callgauge_limits_hit_total", {"limit": "transcript"})
+        == 0
+    )
 
 
 async def test_nothing_is_written_when_the_partition_had_another_owner_while_the_producer_was_replaced(
     writing: Writing,
 ) -> None:
-    """A new producer fences off every holder of the id, also the rightful owner, which has read our last row."""
+    """A new producer fences off every holder of the id, also the rightful owner, which has read our
+    last row.
+    """
     writing.producer.most_bytes["t.transcripts"] = 1_000
     await writing.start()
     writing.producer.epochs = 2
@@ -510,7 +639,9 @@ async def test_nothing_is_written_when_the_partition_had_another_owner_while_the
     assert writing.published == 0
 
 
-@pytest.mark.parametrize(("error", "raised"), [(ProducerFenced(), FencedError), (KafkaTimeoutError(), WriteError)])
+@pytest.mark.parametrize(
+    ("error", "raised"), [(ProducerFenced(), FencedError), (KafkaTimeoutError(), WriteError)]
+)
 async def test_a_transaction_that_cannot_be_aborted_ends_the_writing(
     writing: Writing, error: KafkaError, raised: type[Exception]
 ) -> None:
@@ -610,7 +741,9 @@ async def test_a_producer_that_cannot_be_stopped_is_told(writing: Writing) -> No
     assert [line["event"] for line in logged] == ["producer_not_stopped"]
 
 
-async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(writing: Writing) -> None:
+async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(
+    writing: Writing,
+) -> None:
     await writing.start()
     writing.producer.may_commit.clear()
     writing.put("a")
@@ -636,21 +769,36 @@ async def test_a_question_is_written_in_the_transaction_of_its_step(writing: Wri
 # The row of the partition.
 
 
-async def test_each_transaction_ends_with_the_row_behind_its_last_decision(writing: Writing) -> None:
+async def test_each_transaction_ends_with_the_row_behind_its_last_decision(
+    writing: Writing,
+) -> None:
     writing.decide(moment("a"), place=1)
     writing.decide(place=2)
     writing.decide(moment("c"), place=3)
     await writing.write()
     writing.decide(place=9)
     await writing.write()
-    assert writing.producer.journal == ["begin", "a", "c", "row", "commit", "begin", "row", "commit"]
+    assert writing.producer.journal == [
+        "begin",
+        "a",
+        "c",
+        "row",
+        "commit",
+        "begin",
+        "row",
+        "commit",
+    ]
     assert writing.rows == [row(3), row(9)]
-    assert {writer_in(sent.headers) for sent in writing.producer.sent if sent.value is None} == {writing.writer.id}
+    assert {writer_in(sent.headers) for sent in writing.producer.sent if sent.value is None} == {
+        writing.writer.id
+    }
     assert writing.outlet.place == 9
     assert writing.published == 2
 
 
-async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_way_of_an_event_is_a_time_for_each_step(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock_ms = iter((1_200, 1_207))  # a transaction begins, and is committed
     monkeypatch.setattr("consumers.evaluator.writer.wall_clock_ms", lambda: next(clock_ms))
     trip = Trip(produced=1_000, polled=1_030, folded=1_040)
@@ -663,11 +811,15 @@ async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, mon
         step: writing.registry.get_sample_value(f"{STEP_METRIC}_sum", {"step": step})
         for step in ("polled", "folded", "written", "committed", "counted")
     }
-    assert steps == pytest.approx({"polled": 0.03, "folded": 0.02, "written": 0.32, "committed": 0.014, "counted": 0.0})
+    assert steps == pytest.approx(
+        {"polled": 0.03, "folded": 0.02, "written": 0.32, "committed": 0.014, "counted": 0.0}
+    )
     assert writing.registry.get_sample_value(f"{STEP_METRIC}_count", {"step": "polled"}) == 2
 
 
-async def test_a_row_of_a_transaction_that_was_aborted_comes_with_the_next_attempt(writing: Writing) -> None:
+async def test_a_row_of_a_transaction_that_was_aborted_comes_with_the_next_attempt(
+    writing: Writing,
+) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
     writing.decide(LARGE_TRANSCRIPT, moment("a"), place=5)
     await writing.write()
@@ -685,7 +837,8 @@ async def test_a_place_that_was_not_written_is_none(writing: Writing) -> None:
     assert writing.outlet.place is None
 
 
-# Decisions that wait to be written stay in order and whole, and their waiters wake at the right moment.
+# Decisions that wait to be written stay in order and whole, and their waiters wake at the right
+# moment.
 
 
 PATIENCE = 600.0
@@ -714,13 +867,18 @@ def test_decisions_stay_until_they_are_written_in_order_and_whole() -> None:
 
 
 @given(st.lists(st.integers(0, 9), max_size=12))
-def test_transactions_take_as_many_whole_decisions_as_fit_and_all_in_order(drawn: list[int]) -> None:
+def test_transactions_take_as_many_whole_decisions_as_fit_and_all_in_order(
+    drawn: list[int],
+) -> None:
     outlet, places = Outlet(0, KafkaSettings()), list[int]()
     for place, records in enumerate(drawn):
         outlet.put([moment("a") for _ in range(records)], row(place))
     with mock.patch.object(outbox_module, "MAX_TRANSACTION_RECORDS", 10):
         while decisions := outlet.outbox.first():
-            was_full, is_full = (sum(len(each.records) for each in some) >= 10 for some in (decisions[:-1], decisions))
+            was_full, is_full = (
+                sum(len(each.records) for each in some) >= 10
+                for some in (decisions[:-1], decisions)
+            )
             assert not was_full
             places += [each.row.place for each in decisions]
             assert is_full or places == list(range(len(drawn))), "the next one would fit"
@@ -755,11 +913,18 @@ async def test_who_writes_sleeps_until_there_is_a_decision_though_without_a_reco
 @pytest.mark.parametrize(
     ("news", "is_due"),
     [
-        (("turn", "wait"), True), (("user_turn.2",), True), (("dead_air.1",), True), (("tool.0",), True),
-        (("turn", "stages.llm_first_token", "interruption.user"), False), (("wait_revised",), False), ((), False),
+        (("turn", "wait"), True),
+        (("user_turn.2",), True),
+        (("dead_air.1",), True),
+        (("tool.0",), True),
+        (("turn", "stages.llm_first_token", "interruption.user"), False),
+        (("wait_revised",), False),
+        ((), False),
     ],
-)  # fmt: skip
-async def test_a_row_is_due_at_once_if_something_just_happened(news: tuple[str, ...], is_due: bool) -> None:
+)
+async def test_a_row_is_due_at_once_if_something_just_happened(
+    news: tuple[str, ...], is_due: bool
+) -> None:
     outlet = outlet_of(patience_seconds=PATIENCE)
     outlet.put([TurnRow(conversation_id="a", turn=1, news=news), call_row("a", news=())], row())
     waiting = asyncio.create_task(outlet.outbox.until_due())
@@ -773,8 +938,14 @@ async def test_of_a_transaction_only_the_last_row_of_a_turn_and_of_a_call_is_wri
 ) -> None:
     turn: dict[str, Any] = {"conversation_id": "a", "turn": 1}
     writing.decide(TurnRow(**turn, revision=2, news=("wait",)), call_row("a", revision=2))
-    writing.decide(TurnRow(**turn | {"turn": 2}, revision=4), TurnRow(conversation_id="b", turn=1, news=("turn",)))
-    writing.decide(TurnRow(**turn, revision=6, news=("turn", "wait")), call_row("a", revision=6, news=("errors",)))
+    writing.decide(
+        TurnRow(**turn | {"turn": 2}, revision=4),
+        TurnRow(conversation_id="b", turn=1, news=("turn",)),
+    )
+    writing.decide(
+        TurnRow(**turn, revision=6, news=("turn", "wait")),
+        call_row("a", revision=6, news=("errors",)),
+    )
     await writing.write()
     written = [decode(sent.value) for sent in writing.producer.sent if sent.value is not None]
     assert written == [
@@ -802,7 +973,9 @@ async def test_a_moment_is_due_at_once_and_what_is_over_waits_for_one_or_for_its
     await wakes(asyncio.create_task(outlet.outbox.until_due()))
 
 
-async def test_what_is_over_does_not_wait_if_it_fills_a_transaction_or_somebody_waits_for_it() -> None:
+async def test_what_is_over_does_not_wait_if_it_fills_a_transaction_or_somebody_waits_for_it() -> (
+    None
+):
     over, outlet = Transcript("a", b"[]"), outlet_of(patience_seconds=PATIENCE)
     waiting = await sleeps(outlet.outbox)
     outlet.put([over] * MAX_TRANSACTION_RECORDS, row())
@@ -873,10 +1046,14 @@ EFFECTS: list[tuple[Effect, Sequence[Written]]] = [
 ]
 
 
-@pytest.mark.parametrize(("effect", "records"), EFFECTS, ids=[type(effect).__name__ for effect, _ in EFFECTS])
+@pytest.mark.parametrize(
+    ("effect", "records"), EFFECTS, ids=[type(effect).__name__ for effect, _ in EFFECTS]
+)
 def test_each_effect_is_carried_out(effect: Effect, records: Sequence[Written]) -> None:
     registry, reported, before = CollectorRegistry(), list[NotUnderstood](), moment("before")
-    written = carry_out([PublishRow(before), effect], Instruments(registry, ["evaluator"]), reported.append)
+    written = carry_out(
+        [PublishRow(before), effect], Instruments(registry, ["evaluator"]), reported.append
+    )
     assert written == [before, *records]
     late = registry.get_sample_value("callgauge_late_events_total", {"source": "audit"})
     assert late == (2 if isinstance(effect, Count) else 0)

@@ -19,8 +19,12 @@ def calls() -> OpenCalls:
     return OpenCalls(max_calls=10, forget_after_ms=1000)
 
 
-def row(conversation_id: str, agent: str = "ava", *, state: Any = "running", goals: Goals | None = None) -> CallRow:
-    return CallRow(conversation_id=conversation_id, labels=Labels(agent=agent), state=state, goals=goals)
+def row(
+    conversation_id: str, agent: str = "ava", *, state: Any = "running", goals: Goals | None = None
+) -> CallRow:
+    return CallRow(
+        conversation_id=conversation_id, labels=Labels(agent=agent), state=state, goals=goals
+    )
 
 
 def so_far(subgoals: int, reached: int | None = None, progress: Value = UNKNOWN) -> Goals:
@@ -70,7 +74,9 @@ def test_a_call_that_was_never_seen_may_close(calls: OpenCalls) -> None:
 
 def test_beyond_the_bound_the_quietest_call_is_forgotten() -> None:
     calls = OpenCalls(max_calls=2, forget_after_ms=1000)
-    forgotten = [calls.take(row(name), 0, now_ms) for now_ms, name in enumerate(["c-1", "c-2", "c-1", "c-3"])]
+    forgotten = [
+        calls.take(row(name), 0, now_ms) for now_ms, name in enumerate(["c-1", "c-2", "c-1", "c-3"])
+    ]
     assert forgotten == [0, 0, 0, 1]
     calls.take(row("c-2", state="closed"), 0, 5)
     assert len(calls) == 2  # c-2 was the one
@@ -101,7 +107,10 @@ def test_lines_at_zero_are_bounded(calls: OpenCalls, monkeypatch: pytest.MonkeyP
     calls.take(row("c-0", state="closed"), 0, 1)
     for number in (1, 2):
         calls.take(halfway(f"c-{number}", f"agent-{number}"), 0, 0)
-    assert set(running(calls)) == {("agent-1", "unknown", "unknown"), ("agent-2", "unknown", "unknown")}
+    assert set(running(calls)) == {
+        ("agent-1", "unknown", "unknown"),
+        ("agent-2", "unknown", "unknown"),
+    }
     assert set(calls.progress()) == set(calls.running())
 
 
@@ -143,12 +152,18 @@ def test_sums_are_by_whose_calls_they_are_and_exact(calls: OpenCalls) -> None:
         calls.take(row(f"c-{number}", agent, goals=goals), 0, 0)
     assert running(calls) == {AVA: 4, BOB: 1}
     assert calls.with_goals() == {
-        (*AVA, "known"): 2, (*AVA, "unknown"): 1, (*BOB, "known"): 0, (*BOB, "unknown"): 1,
-    }  # fmt: skip
+        (*AVA, "known"): 2,
+        (*AVA, "unknown"): 1,
+        (*BOB, "known"): 0,
+        (*BOB, "unknown"): 1,
+    }
     assert calls.progress() == {AVA: 1.0, BOB: 0.0}
     assert calls.subgoals() == {
-        (*AVA, "reached"): 4, (*AVA, "open"): 6, (*BOB, "reached"): 0, (*BOB, "open"): 2,
-    }  # fmt: skip
+        (*AVA, "reached"): 4,
+        (*AVA, "open"): 6,
+        (*BOB, "reached"): 0,
+        (*BOB, "open"): 2,
+    }
 
 
 def test_sums_do_not_depend_on_the_order_of_the_calls() -> None:
@@ -173,8 +188,12 @@ def test_the_rows_of_a_call_move_the_gauges_and_end_in_the_histogram(calls: Open
             seen += [shown] if [shown] != seen[-1:] else []
     observed = [each for each in samples if isinstance(each, Observed)]
     (final,) = [each.value for each in observed if each.metric == "callgauge_call_progress_ratio"]
-    assert seen == [0, *sorted(seen[1:-1]), 0], "it rises turn by turn, and is gone when the call has closed"
+    assert seen == [0, *sorted(seen[1:-1]), 0], (
+        "it rises turn by turn, and is gone when the call has closed"
+    )
     assert seen[-2] == final > 0
     reached = [each for each in samples if each.metric == "callgauge_subgoals_reached_total"]
-    assert reached == [Counted("callgauge_subgoals_reached_total", (*observed[-1].labels[:3], "code"))] * len(reached)
+    assert reached == [
+        Counted("callgauge_subgoals_reached_total", (*observed[-1].labels[:3], "code"))
+    ] * len(reached)
     assert len(reached) == final * len(GOALS_OF_CODE.subgoals)

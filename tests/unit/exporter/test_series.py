@@ -1,7 +1,9 @@
-"""The golden file of what is counted: every counter and histogram after the sample and after 200 simulated calls with goals.
+"""The golden file of what is counted: every counter and histogram after the sample and after 200
+simulated calls with goals.
 
-A change that is not meant to change what Prometheus sees leaves `series.txt` as it is. One that is meant to runs
-`python -m tests.unit.exporter.test_series`, which writes it anew, and names the difference in its commit.
+A change that is not meant to change what Prometheus sees leaves `series.txt` as it is. One that is
+meant to runs `python -m tests.unit.exporter.test_series`, which writes it anew, and names the
+difference in its commit.
 """
 
 from bisect import bisect_left
@@ -22,7 +24,9 @@ from tests.unit.exporter.simulated import chosen_goals
 
 GOLDEN: Final = Path(__file__).with_name("series.txt")
 SOURCES: Final = ("sample", "simulated")
-NUMBER_OF_ROWS: Final = frozenset({"callgauge_scores_read_total", "callgauge_event_to_score_seconds"})
+NUMBER_OF_ROWS: Final = frozenset(
+    {"callgauge_scores_read_total", "callgauge_event_to_score_seconds"}
+)
 """In how many rows something is said is no part of what Prometheus is to see of calls."""
 
 
@@ -36,7 +40,9 @@ def samples_of(rows: Iterable[Row]) -> Iterator[Sample]:
 
 
 def lines_of(samples: Iterable[Sample]) -> list[str]:
-    """A line for each combination of labels: a counter's value; of a histogram the sum and the counts up to each edge."""
+    """A line for each combination of labels: a counter's value; of a histogram the sum and the
+    counts up to each edge.
+    """
     values: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for sample in samples:
         if sample.metric in NUMBER_OF_ROWS:
@@ -72,7 +78,9 @@ def test_every_counter_and_histogram_is_as_before(source: str) -> None:
     golden = [line for line in GOLDEN.read_text().splitlines() if line.startswith(f"{source} ")]
     lines = _golden(source)
     changed = sorted({*lines} ^ {*golden})
-    assert lines == golden, f"{len(changed)} lines of {source} differ, such as {changed[:2]}: see the top of this file"
+    assert lines == golden, (
+        f"{len(changed)} lines of {source} differ, such as {changed[:2]}: see the top of this file"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The exporter without a broker: rows in, metrics out, its handling of records that say nothing, its commits and its look back."""
+"""The exporter without a broker: rows in, metrics out, its handling of records that say nothing,
+its commits and its look back.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -92,21 +94,34 @@ async def test_whoever_reads_can_hand_it_messages() -> None:
     role, registry = exporter()
     place = Place("scores", 0, 4, 0, b"c-1")
     with capture_logs() as lines:
-        await role.handle([Received(place, call("started")), Received(place._replace(offset=5), Unreadable("why"))])
+        await role.handle(
+            [
+                Received(place, call("started")),
+                Received(place._replace(offset=5), Unreadable("why")),
+            ]
+        )
     assert sample(registry, "callgauge_scores_read_total", kind="call") == 1
-    assert [(line["event"], line["offset"], line["reason"]) for line in lines] == [("record_refused", 5, "why")]
+    assert [(line["event"], line["offset"], line["reason"]) for line in lines] == [
+        ("record_refused", 5, "why")
+    ]
 
 
-async def test_the_last_step_of_an_event_ends_when_its_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_step_of_an_event_ends_when_its_row_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(service, "wall_clock_ms", lambda: 1_040)
     role, registry = exporter()
     written = Record(score("c-1"), timestamp=1_000)
-    await take(role, [written, written._replace(timestamp=1_050, offset=1)])  # the second one by a clock that is ahead
+    await take(
+        role, [written, written._replace(timestamp=1_050, offset=1)]
+    )  # the second one by a clock that is ahead
     assert sample(registry, f"{STEP_METRIC}_sum", step="counted") == pytest.approx(0.04)
     assert sample(registry, f"{STEP_METRIC}_count", step="counted") == 2
 
 
-async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_when_it_has_closed() -> None:
+async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_when_it_has_closed() -> (
+    None
+):
     role, registry = exporter()
     seen = []
     who = {"agent": "ava", "tenant": "unknown", "environment": "unknown"}
@@ -130,7 +145,9 @@ async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_wh
                 sample(registry, "callgauge_subgoals_active", **who, state="open"),
             )
         )
-        assert sample(registry, "callgauge_call_progress_ratio_count", **who) == (1 if row is rows[-1] else None)
+        assert sample(registry, "callgauge_call_progress_ratio_count", **who) == (
+            1 if row is rows[-1] else None
+        )
     assert seen == [
         (0, 1, 0, 0, 3),
         (1, 0, 0, 0, 3),
@@ -146,12 +163,21 @@ async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_wh
 async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
     role, registry = exporter()
     broken = [
-        b'{"row":', b'{"row":"turn"}', b'{"row":"call","conversation_id":7}', b'{"row":"of a later version"}',
+        b'{"row":',
+        b'{"row":"turn"}',
+        b'{"row":"call","conversation_id":7}',
+        b'{"row":"of a later version"}',
         encode(waited(1500.0, anchor=None)),
-    ]  # fmt: skip
-    later = score("c-1").replace(b"{", b'{"row":"call","of_a_later_version": 1, ', 1).replace(b', "row":"call"', b"")
+    ]
+    later = (
+        score("c-1")
+        .replace(b"{", b'{"row":"call","of_a_later_version": 1, ', 1)
+        .replace(b', "row":"call"', b"")
+    )
     usual = [None, score("c-1"), later]  # None: an evaluator said how far it has come
-    await take(role, [Record(value, offset=offset) for offset, value in enumerate([*broken, *usual])])
+    await take(
+        role, [Record(value, offset=offset) for offset, value in enumerate([*broken, *usual])]
+    )
     assert sample(registry, "callgauge_scores_refused_total") == len(broken)
     assert sample(registry, "callgauge_scores_read_total", kind="call") == 2
 
@@ -178,31 +204,46 @@ async def test_running_calls_of_partitions_taken_away_are_dropped() -> None:
     role, registry = exporter()
     await take(role, [Record(score("c-1"), partition=3)])
     role._instruments.refresh()
-    assert sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 1
+    assert (
+        sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live")
+        == 1
+    )
     await role.on_partitions_assigned({TopicPartition("scores", 1)})
     role._instruments.refresh()
-    assert sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 0
+    assert (
+        sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live")
+        == 0
+    )
 
 
 async def test_what_is_refused_is_told_with_its_place_and_not_without_end() -> None:
     role, _ = exporter()
-    junk = [Record(b'{"row":0}', key=b"c-7", partition=2, offset=offset) for offset in range(MAX_REFUSED_LINES + 5)]
+    junk = [
+        Record(b'{"row":0}', key=b"c-7", partition=2, offset=offset)
+        for offset in range(MAX_REFUSED_LINES + 5)
+    ]
     with capture_logs() as lines:
         await take(role, junk)
         await take(role, [junk[0]._replace(offset=MAX_REFUSED_LINES + 5)])
     assert [line["event"] for line in lines] == [
-        *["record_refused"] * MAX_REFUSED_LINES, "more_records_refused", "record_refused",
-    ]  # fmt: skip
+        *["record_refused"] * MAX_REFUSED_LINES,
+        "more_records_refused",
+        "record_refused",
+    ]
     place = {"conversation_id": "c-7", "topic": "scores", "partition": 2, "offset": 1}
     assert place.items() <= lines[1].items()
     assert lines[MAX_REFUSED_LINES]["records"] == 5
 
 
 class FakeConsumer:
-    """A client that is given partitions, and keeps the committed offsets in `committed`, in order."""
+    """A client that is given partitions, and keeps the committed offsets in
+    `committed`, in order.
+    """
 
     def __init__(self, **starts: int) -> None:
-        self.starts = {TopicPartition("scores", int(name[1:])): offset for name, offset in starts.items()}
+        self.starts = {
+            TopicPartition("scores", int(name[1:])): offset for name, offset in starts.items()
+        }
         self.committed: list[dict[int, int]] = []
         self.two_minutes_ago: dict[int, int] = {}
         self.looked_up: list[int] = []
@@ -224,7 +265,10 @@ class FakeConsumer:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         self.looked_up += times.values()
         found = {each: self.two_minutes_ago.get(each.partition) for each in times}
-        return {each: None if offset is None else OffsetAndTimestamp(offset, 0) for each, offset in found.items()}
+        return {
+            each: None if offset is None else OffsetAndTimestamp(offset, 0)
+            for each, offset in found.items()
+        }
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.sought.append((partition.partition, offset))
@@ -258,7 +302,9 @@ class FakeReader:
     def fail(self) -> None:
         self._failed.set()
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
+    ) -> bool:
         return await Commits(None).commit(self.consumer, offsets, seconds)
 
     def stalled(self) -> Sequence[str]:
@@ -299,7 +345,9 @@ class Shell:
 
     async def count(self, partition: int, *offsets: int) -> None:
         value = score("c-1")
-        await take(self.role, [Record(value, partition=partition, offset=offset) for offset in offsets])
+        await take(
+            self.role, [Record(value, partition=partition, offset=offset) for offset in offsets]
+        )
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -321,10 +369,14 @@ async def test_where_a_new_group_begins_is_committed_before_it_is_ready(shell: S
     await made.run()
     assert made.consumer.committed == [{0: 7, 1: 0}]
     await made.ended()
-    assert made.consumer.committed == [{0: 7, 1: 0}], "nothing was counted, so nothing is left to commit"
+    assert made.consumer.committed == [{0: 7, 1: 0}], (
+        "nothing was counted, so nothing is left to commit"
+    )
 
 
-async def test_a_graceful_stop_commits_what_was_counted_and_counts_nothing_more(shell: ShellMaker) -> None:
+async def test_a_graceful_stop_commits_what_was_counted_and_counts_nothing_more(
+    shell: ShellMaker,
+) -> None:
     made = shell(p0=7, p1=0)
     await made.run()
     await made.count(0, 7, 8, 12)  # the offsets between are no records: marks of transactions
@@ -340,7 +392,9 @@ async def test_a_graceful_stop_commits_what_was_counted_and_counts_nothing_more(
     assert made.reader.is_stopped
 
 
-async def test_positions_are_committed_as_time_passes(shell: ShellMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_positions_are_committed_as_time_passes(
+    shell: ShellMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service, "COMMIT_INTERVAL_SECONDS", 0)
     made = shell(p0=0)
     await made.run()
@@ -350,7 +404,9 @@ async def test_positions_are_committed_as_time_passes(shell: ShellMaker, monkeyp
     await made.ended()
 
 
-async def test_a_failure_commits_what_was_counted_before_it(shell: ShellMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_commits_what_was_counted_before_it(
+    shell: ShellMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = shell(p0=0)
     await made.run()
     counted = made.role._counts._count
@@ -384,7 +440,9 @@ async def test_partitions_taken_away_are_committed_and_forgotten(shell: ShellMak
     assert made.consumer.committed[2:] == [{2: 4}]
 
 
-async def test_a_partition_that_comes_back_is_where_others_have_brought_it(shell: ShellMaker) -> None:
+async def test_a_partition_that_comes_back_is_where_others_have_brought_it(
+    shell: ShellMaker,
+) -> None:
     made = shell(p0=0, p1=5)
     await made.run()
     await made.count(1, 5)
@@ -393,18 +451,23 @@ async def test_a_partition_that_comes_back_is_where_others_have_brought_it(shell
     await made.role.on_partitions_assigned(set(made.consumer.starts))
     await made.count(2, 0)
     await made.ended()
-    assert made.consumer.committed[2:] == [{2: 1}], "an older position of the other is not committed again"
+    assert made.consumer.committed[2:] == [{2: 1}], (
+        "an older position of the other is not committed again"
+    )
 
 
 async def test_records_that_come_while_a_position_is_asked_for_count(shell: ShellMaker) -> None:
     made = shell(p0=7)
-    made.consumer.on_position = lambda: made.count(0, 7, 8)  # type: ignore[method-assign]  # runs meanwhile
+    # runs meanwhile
+    made.consumer.on_position = lambda: made.count(0, 7, 8)  # type: ignore[method-assign]
     await made.run()
     assert made.consumer.committed == [{0: 9}]
     await made.ended()
 
 
-async def test_a_broker_that_tells_no_position_at_the_start_is_told_in_plain_words(shell: ShellMaker) -> None:
+async def test_a_broker_that_tells_no_position_at_the_start_is_told_in_plain_words(
+    shell: ShellMaker,
+) -> None:
     made = shell(p0=0)
     made.consumer.on_position = made.refuse  # type: ignore[method-assign]  # runs meanwhile
     with pytest.raises(KafkaUnreachableError):
@@ -438,7 +501,9 @@ async def test_a_broker_that_does_not_answer_holds_up_no_stop(
     assert (lines[0]["error"], lines[1]["records"]) == ("TimeoutError", 1)
 
 
-async def test_a_tick_waits_for_no_broker_for_ever(shell: ShellMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tick_waits_for_no_broker_for_ever(
+    shell: ShellMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service, "COMMIT_INTERVAL_SECONDS", 0)
     monkeypatch.setattr(service, "COMMIT_SECONDS", 0.01)
     made = shell(p0=0)
@@ -485,8 +550,15 @@ async def test_a_new_owner_reads_from_two_minutes_back_and_counts_from_its_posit
     await made.run()
     assert made.consumer.looked_up == [1_000_000 - LOOK_BACK_MS] * 2
     assert made.consumer.sought == [(0, 4)], "nothing was written to the other one since then"
-    rows: list[Row] = [call("started"), waited(1500.0), closed(conversation_id="c-2"), waited(900.0)]
-    await take(made.role, [Record(encode(row), offset=offset) for offset, row in enumerate(rows, 4)])
+    rows: list[Row] = [
+        call("started"),
+        waited(1500.0),
+        closed(conversation_id="c-2"),
+        waited(900.0),
+    ]
+    await take(
+        made.role, [Record(encode(row), offset=offset) for offset, row in enumerate(rows, 4)]
+    )
     made.role._instruments.refresh()
     who = {"agent": "ava", "tenant": "acme", "environment": "live"}
     assert sample(made.registry, "callgauge_calls_active", **who) == 1
@@ -547,7 +619,8 @@ async def test_a_partition_that_goes_while_it_is_looked_up_is_left_alone(
         made.role._next.clear()
         return found
 
-    made.consumer.offsets_for_times = asked_too_late  # type: ignore[method-assign]  # runs meanwhile
+    # runs meanwhile
+    made.consumer.offsets_for_times = asked_too_late  # type: ignore[method-assign]
     await made.run()
     assert made.consumer.sought == []
     await made.ended()

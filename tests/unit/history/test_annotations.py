@@ -1,4 +1,6 @@
-"""What people say of a call is kept once each, and a forgotten call is in no file any more and does not come back."""
+"""What people say of a call is kept once each, and a forgotten call is in no file any more and does
+not come back.
+"""
 
 import json
 from collections.abc import Iterable
@@ -8,9 +10,25 @@ import pytest
 
 from consumers.history import annotations
 from consumers.history.annotations import FromPeople
-from consumers.history.sqlite import Batch, HistoryBrokenError, HistoryFolderError, LeftOut, SqliteHistory
+from consumers.history.sqlite import (
+    Batch,
+    HistoryBrokenError,
+    HistoryFolderError,
+    LeftOut,
+    SqliteHistory,
+)
 from schemas.annotations import Annotation, ForgottenTenant
-from tests.unit.history.test_store import DAY_MS, EVER, NOON_MS, SCORES, TRANSCRIPT, AnyRow, batch, call, found
+from tests.unit.history.test_store import (
+    DAY_MS,
+    EVER,
+    NOON_MS,
+    SCORES,
+    TRANSCRIPT,
+    AnyRow,
+    batch,
+    call,
+    found,
+)
 
 PEOPLE = ("annotations", 0)
 WORD = "xylophonist"
@@ -51,7 +69,9 @@ def test_the_last_of_a_person_and_label_counts(store: SqliteHistory) -> None:
     takes(store, ("c", anna), ("c", newer), ("c", ben), ("c", anna), ("c", note), ("d", earlier))
     assert store.annotations_of(["c", "d", "e"]) == {"c": [ben, note, newer], "d": [earlier]}
     takes(
-        store, ("c", said("anna", "bad", NOON_MS + 3, is_withdrawn=True)), ("d", said("anna", "bad", is_withdrawn=True))
+        store,
+        ("c", said("anna", "bad", NOON_MS + 3, is_withdrawn=True)),
+        ("d", said("anna", "bad", is_withdrawn=True)),
     )
     assert store.annotations_of(["c", "d"]) == {"c": [ben, note], "d": [earlier]}
     reader = SqliteHistory(store.folder)
@@ -60,10 +80,16 @@ def test_the_last_of_a_person_and_label_counts(store: SqliteHistory) -> None:
     reader.close()
 
 
-@pytest.mark.parametrize("conversation_id", ["'; DROP TABLE annotation; --", "a\nb", "100%", "\x00", "é", "x" * 10_000])
+@pytest.mark.parametrize(
+    "conversation_id", ["'; DROP TABLE annotation; --", "a\nb", "100%", "\x00", "é", "x" * 10_000]
+)
 def test_an_id_is_only_an_id(store: SqliteHistory, conversation_id: str) -> None:
     store.write(batch([*call(conversation_id), *call("other")]))
-    takes(store, (conversation_id, said("' OR 1 --", "bad", note="\0%'\n")), ("nobody", said("anna", "bad")))
+    takes(
+        store,
+        (conversation_id, said("' OR 1 --", "bad", note="\0%'\n")),
+        ("nobody", said("anna", "bad")),
+    )
     assert found(store, ids=store.labelled("bad")) == [conversation_id]
     assert store.annotations_of([conversation_id])[conversation_id][0].note == "\0%'\n"
     assert store.forget([conversation_id]) == 1
@@ -85,14 +111,30 @@ def test_what_is_forgotten_is_in_no_file_and_stays_away(store: SqliteHistory) ->
     words = json.loads(TRANSCRIPT)
     words[0]["message"] = f"I am a {WORD}"
     value = json.dumps(words).encode()
-    store.write(batch([*call("kept"), *call("forgotten_call")], forgotten_call=value, kept=TRANSCRIPT))
-    takes(store, ("forgotten_call", said("anna", "bad", note="about the caller")), ("kept", said("anna", "bad")))
+    store.write(
+        batch([*call("kept"), *call("forgotten_call")], forgotten_call=value, kept=TRANSCRIPT)
+    )
+    takes(
+        store,
+        ("forgotten_call", said("anna", "bad", note="about the caller")),
+        ("kept", said("anna", "bad")),
+    )
     assert found(store, words=[WORD]) == ["forgotten_call"]
     (day,) = store._days.values()
     call_id = day.rows.id_of("forgotten_call")
-    packed = [row[0] for row in day.connection.execute("SELECT packed FROM call WHERE id = ?", [call_id])]
-    packed += [row[0] for row in day.connection.execute("SELECT value FROM transcript WHERE call = ?", [call_id])]
-    secret = [b"forgotten_call", WORD.encode(), b"about the caller", *(each[-40:] for each in packed)]
+    packed = [
+        row[0] for row in day.connection.execute("SELECT packed FROM call WHERE id = ?", [call_id])
+    ]
+    packed += [
+        row[0]
+        for row in day.connection.execute("SELECT value FROM transcript WHERE call = ?", [call_id])
+    ]
+    secret = [
+        b"forgotten_call",
+        WORD.encode(),
+        b"about the caller",
+        *(each[-40:] for each in packed),
+    ]
     assert in_files(store.folder, *secret) == secret
     takes(store, forgotten=("forgotten_call",), positions={PEOPLE: 2})
     assert in_files(store.folder, *secret) == []
@@ -112,7 +154,9 @@ def test_the_calls_of_a_tenant_are_forgotten_up_to_a_moment(store: SqliteHistory
     takes(store, tenants=[moment])
     assert found(store) == ["other"]
     assert [*store.annotations_of(["before", "other"])] == ["other"]
-    store.write(batch([*of_tenant("late"), *of_tenant("after", NOON_MS + DAY_MS), *call("another")], 2))
+    store.write(
+        batch([*of_tenant("late"), *of_tenant("after", NOON_MS + DAY_MS), *call("another")], 2)
+    )
     store.write(batch(of_tenant("late", NOON_MS + DAY_MS), 3))  # it went on
     assert sorted(map(str, found(store))) == ["after", "another", "other"]
     assert (store.call("late"), store.transcript("late")) == (None, None)
@@ -139,7 +183,10 @@ def test_annotations_go_with_the_day_of_their_call(tmp_path: Path) -> None:
     store.write(batch(call("old")))
     late = NOON_MS + 2 * DAY_MS
     takes(
-        store, ("old", said("anna", "bad", late)), ("never", said("anna", "bad")), ("soon", said("anna", "bad", late))
+        store,
+        ("old", said("anna", "bad", late)),
+        ("never", said("anna", "bad")),
+        ("soon", said("anna", "bad", late)),
     )
     store.write(batch(call("new", NOON_MS + 3 * DAY_MS), 2))
     assert store.labelled("bad") == ["soon"]

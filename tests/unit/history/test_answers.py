@@ -1,4 +1,6 @@
-"""SQLite and ClickHouse give the same answers. With ClickHouse, which is chDB here, a test is long."""
+"""SQLite and ClickHouse give the same answers. With ClickHouse, which is chDB here, a
+test is long.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -76,13 +78,19 @@ def keep(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Keep]:
         def kept(batches: Sequence[Batch]) -> HistoryStore:
             if request.param == "sqlite":
                 return stores.enter_context(closing(in_sqlite(tmp_path, batches)))
-            return stores.enter_context(closing(in_clickhouse(request.getfixturevalue("server"), batches)))
+            return stores.enter_context(
+                closing(in_clickhouse(request.getfixturevalue("server"), batches))
+            )
 
         yield kept
 
 
-def found(store: HistoryStore, *conditions: str, words: Sequence[str] = (), **question: Any) -> list[object]:
-    asked = EVER._replace(conditions=[Condition.parse(each) for each in conditions], words=words, **question)
+def found(
+    store: HistoryStore, *conditions: str, words: Sequence[str] = (), **question: Any
+) -> list[object]:
+    asked = EVER._replace(
+        conditions=[Condition.parse(each) for each in conditions], words=words, **question
+    )
     return [row["conversation_id"] for row in store.find(asked)]
 
 
@@ -103,24 +111,63 @@ def three() -> list[Batch]:
 
 def one(name: str, **more: Any) -> CallRow:
     """The row of a call that is over."""
-    plain: dict[str, Any] = {"state": "closed", "turns": 4, "p50_ms": 900.0, "longest_wait_ms": 1_000.0}
+    plain: dict[str, Any] = {
+        "state": "closed",
+        "turns": 4,
+        "p50_ms": 900.0,
+        "longest_wait_ms": 1_000.0,
+    }
     times = {"revision": 1, "known_ms": NOON_MS + 60_000, "first_known_ms": NOON_MS}
     return CallRow(conversation_id=name, **(times | plain | more))
 
 
 ENDED = [
-    (one("mute", p50_ms=None, longest_wait_ms=None, unanswered=3), "never_answered", "unanswered", 1),
+    (
+        one("mute", p50_ms=None, longest_wait_ms=None, unanswered=3),
+        "never_answered",
+        "unanswered",
+        1,
+    ),
     (one("silent", waiting=Waiting(0, NOON_MS, 1)), "never_answered", "", 1),
-    (one("gave-up", waiting=Waiting(3, NOON_MS, 1), unanswered=1, longest_wait_ms=3_600.0), "hung_up", "unanswered slow", 1),
+    (
+        one("gave-up", waiting=Waiting(3, NOON_MS, 1), unanswered=1, longest_wait_ms=3_600.0),
+        "hung_up",
+        "unanswered slow",
+        1,
+    ),
     (one("broke", errors=Errors(2, 0, NOON_MS + 1_000)), "failed", "agent_error", 1),
     (one("broke-early", errors=Errors(1, 0, NOON_MS - 1_000)), "ended", "agent_error", 0),
     (one("well", ended_ms=30_000, began_ms=10_000), "ended", "", 0),
-    (one("struggle", user_interruptions=2, assistant_interruptions=1, dead_airs=1, p50_ms=1_600.0, failed_tool_calls=1), "ended",
-     "slow tool_fails interruptions dead_air", 0),
-    (one("missed", goals=Goals("g", "d", (Subgoal(1.0), Subgoal(0.0), Subgoal(Unscored(UnscoredReason.NO_TURN_JUDGED))),
-                               success_final_turn=0.0, is_stalled=True)), "ended", "goals_missed stalled", 0),
+    (
+        one(
+            "struggle",
+            user_interruptions=2,
+            assistant_interruptions=1,
+            dead_airs=1,
+            p50_ms=1_600.0,
+            failed_tool_calls=1,
+        ),
+        "ended",
+        "slow tool_fails interruptions dead_air",
+        0,
+    ),
+    (
+        one(
+            "missed",
+            goals=Goals(
+                "g",
+                "d",
+                (Subgoal(1.0), Subgoal(0.0), Subgoal(Unscored(UnscoredReason.NO_TURN_JUDGED))),
+                success_final_turn=0.0,
+                is_stalled=True,
+            ),
+        ),
+        "ended",
+        "goals_missed stalled",
+        0,
+    ),
     (one("runs", state="running", unanswered=3, p50_ms=None), "running", "unanswered", None),
-]  # fmt: skip
+]
 """Calls with how they ended, their troubles, and whether that was a bad end."""
 
 
@@ -129,23 +176,47 @@ ENDED = [
 
 def test_how_calls_ended_and_what_was_wrong(keep: Keep) -> None:
     store = keep([batch([row for row, *_ in ENDED])])
-    columns = ("outcome", "troubles", "ended_badly", "day_ms", "length_ms", "success", "goals.subgoals.result")
-    rows = {str(row["conversation_id"]): row for row in store.find(EVER, ("conversation_id", *columns))}
+    columns = (
+        "outcome",
+        "troubles",
+        "ended_badly",
+        "day_ms",
+        "length_ms",
+        "success",
+        "goals.subgoals.result",
+    )
+    rows = {
+        str(row["conversation_id"]): row for row in store.find(EVER, ("conversation_id", *columns))
+    }
     for row, outcome, troubles, is_bad in ENDED:
         seen = rows[row.conversation_id]
-        assert (seen["outcome"], str(seen["troubles"]).strip(), seen["ended_badly"]) == (outcome, troubles, is_bad)
+        assert (seen["outcome"], str(seen["troubles"]).strip(), seen["ended_badly"]) == (
+            outcome,
+            troubles,
+            is_bad,
+        )
         assert seen["day_ms"] == NOON_MS - DAY_MS // 2
     assert rows["missed"]["goals.subgoals.result"] == "1, 0, ?"
     assert (rows["missed"]["success"], rows["well"]["success"]) == (0, None)
-    assert (rows["well"]["length_ms"], rows["mute"]["length_ms"], rows["runs"]["length_ms"]) == (20_000, 60_000, None)
+    assert (rows["well"]["length_ms"], rows["mute"]["length_ms"], rows["runs"]["length_ms"]) == (
+        20_000,
+        60_000,
+        None,
+    )
     assert set(found(store, "outcome = hung_up")) == {"gave-up"}
     assert set(found(store, "troubles ~ slow")) == {"gave-up", "struggle"}
     ranked = found(store, "state = closed", order_by="rank", most=5)
     assert ranked == ["mute", "silent", "gave-up", "broke", "struggle"]
-    assert found(store, "state = closed", order_by="rank", most=3, skip=2) == ["gave-up", "broke", "struggle"]
-    assert found(store, order_by="p50_ms", ascends=True, most=100)[-3:] == ["struggle", "mute", "runs"], (
-        "unknown comes last"
-    )
+    assert found(store, "state = closed", order_by="rank", most=3, skip=2) == [
+        "gave-up",
+        "broke",
+        "struggle",
+    ]
+    assert found(store, order_by="p50_ms", ascends=True, most=100)[-3:] == [
+        "struggle",
+        "mute",
+        "runs",
+    ], "unknown comes last"
     assert found(store, order_by="p50_ms", most=100)[0] == "struggle"
 
 
@@ -177,7 +248,10 @@ def test_conditions(keep: Keep) -> None:
         (("longest_wait_ms > 0", "labels.agent = care"), {"b"}),
         (("longest_wait_ms < 0",), set()),
         (("turns >= 1",), {"a", "b", "c"}),
-        (("stt_wer.result != -1",), {"a", "b", "c"} if columns_of(call("x"))["stt_wer.result"] is not None else set()),
+        (
+            ("stt_wer.result != -1",),
+            {"a", "b", "c"} if columns_of(call("x"))["stt_wer.result"] is not None else set(),
+        ),
         (("labels.agent = ' OR 1=1 --",), set()),
         (("labels.agent = \\' OR 1=1 --\t\n",), set()),
     ):
@@ -235,7 +309,14 @@ def test_a_higher_revision_counts_in_any_order(keep: Keep) -> None:
 
 def test_the_newest_value_of_a_measure_of_ones_own_comes_by_measure_and_turn(keep: Keep) -> None:
     def own(measure: str, turn: int | None, revision: int, value: float) -> OwnRow:
-        return OwnRow(conversation_id="c", measure=measure, turn=turn, revision=revision, known_ms=NOON_MS, value=value)
+        return OwnRow(
+            conversation_id="c",
+            measure=measure,
+            turn=turn,
+            revision=revision,
+            known_ms=NOON_MS,
+            value=value,
+        )
 
     first = [own("b", 2, 4, 1.0), own("b", None, 8, 3.0)]
     later = [own("b", 2, 6, 2.0), own("b", 2, 2, 9.0), own("a", 10, 6, 0.5), own("a", 2, 6, 0.25)]
@@ -246,7 +327,9 @@ def test_the_newest_value_of_a_measure_of_ones_own_comes_by_measure_and_turn(kee
     assert found.own == (later[3], later[2], first[1], later[0])
 
 
-def test_a_moment_before_the_newest_row_of_a_call_is_known_to_a_store_with_all_rows(keep: Keep) -> None:
+def test_a_moment_before_the_newest_row_of_a_call_is_known_to_a_store_with_all_rows(
+    keep: Keep,
+) -> None:
     rows = call("c")
     store = keep([batch(rows)])
     newest_ms = stored(rows).call.known_ms
@@ -262,7 +345,16 @@ def test_a_new_transcript_replaces_the_words_of_the_old_one(keep: Keep) -> None:
 
 
 def test_an_id_is_only_an_id(keep: Keep) -> None:
-    ids = ["'; DROP TABLE call; --", "a\nb\t\\n", "100%", "\x00", "é", "../../etc", "a\x85b\u2028c", "x" * 10_000]
+    ids = [
+        "'; DROP TABLE call; --",
+        "a\nb\t\\n",
+        "100%",
+        "\x00",
+        "é",
+        "../../etc",
+        "a\x85b\u2028c",
+        "x" * 10_000,
+    ]
     log = [record for each in ids for record in call(each)]
     store = keep([Batch(log, [(each, NOON_MS, TRANSCRIPT) for each in ids], {SCORES: 1})])
     assert set(found(store)) == set(ids)
@@ -291,7 +383,10 @@ def test_labels_and_notes(keep: Keep) -> None:
     assert store.labelled("false-alarm") == ["b", "a"]
     assert store.labels() == [("false-alarm", "b"), ("false-alarm", "a")]
     assert store.labelled("other") == []
-    assert store.annotations_of(["a", "b", "c", "'"]) == {"a": [notes[0][1]], "b": [notes[1][1], notes[2][1]]}
+    assert store.annotations_of(["a", "b", "c", "'"]) == {
+        "a": [notes[0][1]],
+        "b": [notes[1][1], notes[2][1]],
+    }
 
 
 def test_forgotten_calls_are_not_found(keep: Keep) -> None:
@@ -303,7 +398,12 @@ def test_forgotten_calls_are_not_found(keep: Keep) -> None:
     )
     later = call("later", NOON_MS + DAY_MS, tenant="acme")
     store = keep(
-        [*three(), batch([*mine, *later], 4, t=TRANSCRIPT), Batch([], [], {}, people), batch(call("a")[-1:], 5)]
+        [
+            *three(),
+            batch([*mine, *later], 4, t=TRANSCRIPT),
+            Batch([], [], {}, people),
+            batch(call("a")[-1:], 5),
+        ]
     )
     assert sorted(map(str, found(store))) == ["b", "c", "later"]
     assert (store.call("a"), store.transcript("a")) == (None, None)
@@ -319,7 +419,10 @@ def test_forgotten_calls_are_deleted_from_clickhouse(server: ClickHouse) -> None
     in_clickhouse(server, [*three(), Batch([], [], {}, people)]).close()
     server.run_file(TABLES.with_name("forget.sql"))
     for table in ("calls", "turns", "goal_sets", "transcript", "annotation"):
-        counted = f"SELECT countIf(conversation_id = 'a'), countIf(conversation_id = 'b') FROM {table} FORMAT TSV"  # noqa: S608
+        counted = (
+            f"SELECT countIf(conversation_id = 'a'), countIf(conversation_id = 'b') FROM {table} "  # noqa: S608
+            "FORMAT TSV"
+        )
         gone, kept = map(int, server.run(counted).split())
         assert (gone, kept > 0) == (0, True), table
 
@@ -339,7 +442,13 @@ def test_the_tables_that_read_kafka_are_made(server: ClickHouse) -> None:
 def recorded_log() -> list[Batch]:
     """Recorded calls of four agents on two days, in parts of a hundred rows, some of them twice."""
     random = Random(1)  # noqa: S311  # no secret
-    calls = [SCORED, *(scored(each, PLAN) for each in islice(read_recordings(conformance("calls.jsonl.gz")), 60))]
+    calls = [
+        SCORED,
+        *(
+            scored(each, PLAN)
+            for each in islice(read_recordings(conformance("calls.jsonl.gz")), 60)
+        ),
+    ]
     log: list[AnyRow] = []
     transcripts = []
     for number, each in enumerate(calls):
@@ -347,7 +456,10 @@ def recorded_log() -> list[Batch]:
         for place, row in enumerate(each.rows):
             changed: dict[str, Any] = {"conversation_id": f"call-{number}"}
             if isinstance(row, CallRow | TurnRow):
-                changed |= {"known_ms": start_ms + place * 500, "labels": Labels(agent=f"agent-{number % 4}")}
+                changed |= {
+                    "known_ms": start_ms + place * 500,
+                    "labels": Labels(agent=f"agent-{number % 4}"),
+                }
             if isinstance(row, CallRow):
                 changed["first_known_ms"] = start_ms
             row = structs.replace(row, **changed)
@@ -370,7 +482,11 @@ def test_every_question_has_the_same_answer(server: ClickHouse, tmp_path: Path) 
     questions = []
     for place, column in enumerate(CALL_COLUMNS):
         known = sorted(row[column.name] for row in rows if row[column.name] is not None)  # type: ignore[type-var]
-        value = ("'" if not known else known[len(known) // 2]) if column.kind == "text" else median(known or [1.0])  # type: ignore[type-var]
+        value = (
+            ("'" if not known else known[len(known) // 2])
+            if column.kind == "text"
+            else median(known or [1.0])  # type: ignore[type-var]
+        )
         fitting = ("=", "!=", "~") if column.kind == "text" else COMPARISONS[:-1]
         comparison = fitting[place % len(fitting)]  # all of them for some column
         questions.append(EVER._replace(order_by=column.name, most=7))
@@ -386,7 +502,9 @@ def test_every_question_has_the_same_answer(server: ClickHouse, tmp_path: Path) 
     )
     day = NOON_MS // DAY_MS * DAY_MS
     days = Period(day, day + DAY_MS), Period(day + DAY_MS, day + 2 * DAY_MS)
-    assert compared(clickhouse, *days, ("labels.agent",)) == compared(sqlite, *days, ("labels.agent",))
+    assert compared(clickhouse, *days, ("labels.agent",)) == compared(
+        sqlite, *days, ("labels.agent",)
+    )
     for row in rows[:10]:
         name = str(row["conversation_id"])
         assert clickhouse.call(name) == sqlite.call(name)
@@ -401,7 +519,9 @@ def test_every_question_has_the_same_answer(server: ClickHouse, tmp_path: Path) 
 @pytest.mark.long
 def test_a_refusal_says_what_to_do(server: ClickHouse) -> None:
     at = server.address
-    wrong = HistorySettings(clickhouse_url=at, clickhouse_user="reader", clickhouse_password=SecretStr("wrong"))
+    wrong = HistorySettings(
+        clickhouse_url=at, clickhouse_user="reader", clickhouse_password=SecretStr("wrong")
+    )
     none = HistorySettings(clickhouse_url=at.replace("default", "none"))
     for settings, message in ((wrong, "403: Code: 516"), (none, r"none.*tables\.sql")):
         store = ClickHouseHistory(settings)

@@ -1,4 +1,6 @@
-"""History of one machine: a stop lets the write in progress end, and the rest is written after it."""
+"""History of one machine: a stop lets the write in progress end, and the rest is
+written after it.
+"""
 
 import asyncio
 import threading
@@ -23,7 +25,9 @@ from tests.support.file_logs import NOW_MS, opened, said
 from tests.support.patience import patient
 
 
-async def test_a_stop_in_the_middle_of_a_slow_write_loses_nothing_and_fails_nothing(tmp_path: Path) -> None:
+async def test_a_stop_in_the_middle_of_a_slow_write_loses_nothing_and_fails_nothing(
+    tmp_path: Path,
+) -> None:
     writes, may_end, one_writes = threading.Event(), threading.Event(), threading.Lock()
     overlaps: list[Batch] = []
 
@@ -101,7 +105,9 @@ async def test_what_a_killed_process_forgot_in_the_history_alone_leaves_the_log_
 ) -> None:
     def history(log: FileLog) -> FileHistory:
         open_store = partial(SqliteHistory, tmp_path / "history", writes=True)
-        return FileHistory(log, open_store, Instruments(CollectorRegistry(), ["history"]), lambda _: 2**62)
+        return FileHistory(
+            log, open_store, Instruments(CollectorRegistry(), ["history"]), lambda _: 2**62
+        )
 
     async with opened(tmp_path / "log") as log, asyncio.timeout(patient(20)):
         await log.append([said("one", "1"), said("two", "2")])
@@ -111,7 +117,9 @@ async def test_what_a_killed_process_forgot_in_the_history_alone_leaves_the_log_
         store.forget(["one"])
         store.close()
         await history(log).keep_all()
-        assert [record.read.key for record in log.read(0, 9) if isinstance(record.read, Event)] == [b"two"]
+        assert [record.read.key for record in log.read(0, 9) if isinstance(record.read, Event)] == [
+            b"two"
+        ]
 
 
 async def test_a_deletion_that_the_log_does_not_take_is_tried_again(
@@ -130,12 +138,16 @@ async def test_a_deletion_that_the_log_does_not_take_is_tried_again(
     monkeypatch.setattr(FileLog, "forget", forget)
     async with opened(tmp_path / "log") as log, asyncio.timeout(patient(20)):
         open_store = partial(SqliteHistory, tmp_path / "history", writes=True)
-        role = FileHistory(log, open_store, Instruments(CollectorRegistry(), ["history"]), lambda _: 2**62)
+        role = FileHistory(
+            log, open_store, Instruments(CollectorRegistry(), ["history"]), lambda _: 2**62
+        )
         await log.publish(Decided([DecidedRecord(ANNOTATIONS_TOPIC, b"one", b"")]))
         stop = asyncio.Event()
         running = asyncio.create_task(role.run(stop))
         await is_done.wait()
         stop.set()
         await running
-        assert log.records(ANNOTATIONS_TOPIC, 0, 9) == [], "who waits for the deletion knows by that"
+        assert log.records(ANNOTATIONS_TOPIC, 0, 9) == [], (
+            "who waits for the deletion knows by that"
+        )
     assert asked == [{"one"}, {"one"}]

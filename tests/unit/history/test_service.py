@@ -1,4 +1,6 @@
-"""The history role goes on where the store says, waits for a disk, and passes over what it cannot read."""
+"""The history role goes on where the store says, waits for a disk, and passes over what it cannot
+read.
+"""
 
 import asyncio
 import json
@@ -80,7 +82,8 @@ class Topics:
         for tp, at in self.positions.items():
             if tp not in self.paused and (
                 records := [
-                    Read(tp.topic, 0, offset, self.logs[tp.topic][offset]) for offset in range(at, self.highwater(tp))
+                    Read(tp.topic, 0, offset, self.logs[tp.topic][offset])
+                    for offset in range(at, self.highwater(tp))
                 ]
             ):
                 found[tp] = records
@@ -107,7 +110,10 @@ class Running:
         monkeypatch.setattr(service, "partition_counts", self._counts)
         monkeypatch.setattr(service, "RETRY_SECONDS", 0.001)
         self.role = HistoryRole(
-            KafkaSettings(), HistorySettings(folder=folder, words=words), self.instruments, Redactor()
+            KafkaSettings(),
+            HistorySettings(folder=folder, words=words),
+            self.instruments,
+            Redactor(),
         )
         self.running = asyncio.create_task(self.role.run(self.stop))
 
@@ -119,7 +125,8 @@ class Running:
 
     async def until_written(self, records: int) -> None:
         async with asyncio.timeout(patient(10)):
-            while self.counted("records_total", outcome="written") < records:  # noqa: ASYNC110  # a metric has no event
+            # a metric has no event
+            while self.counted("records_total", outcome="written") < records:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
     async def ended(self) -> None:
@@ -135,7 +142,9 @@ def is_kept(folder: Path, *, words: bool = False) -> bool:
     """Whether a folder has the whole call."""
     store = SqliteHistory(folder)
     try:
-        return store.call("c") == stored(row for row in call("c") if words or not isinstance(row, WordsRow))
+        return store.call("c") == stored(
+            row for row in call("c") if words or not isinstance(row, WordsRow)
+        )
     finally:
         store.close()
 
@@ -146,7 +155,9 @@ def breaks(folder: Path) -> None:
     file.write_bytes(b"broken" * 1_000)
 
 
-async def test_it_keeps_what_the_topics_have_and_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_keeps_what_the_topics_have_and_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logs: dict[str, list[bytes | None]] = {"scores": [None, *SCORES], "transcripts": [TRANSCRIPT]}
     first = Running(monkeypatch, tmp_path, logs)
     await first.until_written(len(SCORES) + 1)
@@ -165,7 +176,9 @@ async def test_it_keeps_what_the_topics_have_and_goes_on_there(tmp_path: Path, m
     }
 
 
-async def test_words_are_kept_if_they_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_words_are_kept_if_they_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert WORDS
     for words in (True, False):
         logs = {"scores": SCORES, "words": WORDS, "transcripts": []}
@@ -179,15 +192,22 @@ async def test_words_are_kept_if_they_are_wanted(tmp_path: Path, monkeypatch: py
 async def test_a_record_that_cannot_be_read_is_counted_and_the_others_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = Running(monkeypatch, tmp_path, {"scores": [b"{}", b"\xff", *SCORES], "transcripts": []})
+    running = Running(
+        monkeypatch, tmp_path, {"scores": [b"{}", b"\xff", *SCORES], "transcripts": []}
+    )
     await running.until_written(len(SCORES))
     assert running.counted("records_total", outcome="refused") == 2
     await running.ended()
     assert is_kept(tmp_path)
 
 
-async def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, failures = SqliteHistory.write, [sqlite3.OperationalError("database or disk is full"), OSError("read-only")]
+async def test_a_full_disk_is_waited_for_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, failures = (
+        SqliteHistory.write,
+        [sqlite3.OperationalError("database or disk is full"), OSError("read-only")],
+    )
 
     def fails_first(store: SqliteHistory, batch: Any) -> LeftOut:
         if failures:
@@ -227,7 +247,12 @@ async def test_what_people_said_is_kept_and_what_is_hostile_is_refused(
         json.dumps({"kind": "annotation", "by": "x", "at_ms": 1, "label": label}).encode()
         for label in ("a" * 1_000_000, "a" * 41, "A b", "a\n", "a%'", "a\0", "")
     ]
-    nothing: list[bytes | None] = [b"[]", b"\xff", b"{}", b'{"kind":"annotation","by":"x","at_ms":1}']
+    nothing: list[bytes | None] = [
+        b"[]",
+        b"\xff",
+        b"{}",
+        b'{"kind":"annotation","by":"x","at_ms":1}',
+    ]
     logs: dict[str, list[bytes | None]] = {
         "scores": [*SCORES],
         "transcripts": [],
@@ -255,9 +280,14 @@ async def test_a_forgotten_call_is_never_written_not_even_when_all_is_read_anew(
         return write(store, batch)
 
     monkeypatch.setattr(SqliteHistory, "write", noted)
-    running = Running(monkeypatch, tmp_path, {"scores": SCORES, "transcripts": [TRANSCRIPT], "annotations": [None]})
+    running = Running(
+        monkeypatch,
+        tmp_path,
+        {"scores": SCORES, "transcripts": [TRANSCRIPT], "annotations": [None]},
+    )
     async with asyncio.timeout(patient(10)):
-        while running.counted("records_total", outcome="forgotten") < len(SCORES) + 1:  # noqa: ASYNC110  # as above
+        # as above
+        while running.counted("records_total", outcome="forgotten") < len(SCORES) + 1:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     await running.ended()
     assert (batches[0].people.forgotten, batches[0].rows, batches[0].transcripts) == (["c"], [], [])
@@ -268,4 +298,9 @@ async def test_a_forgotten_call_is_never_written_not_even_when_all_is_read_anew(
 
 def test_without_a_folder_it_does_not_start() -> None:
     with pytest.raises(SetupError, match=r"Set history\.folder"):
-        HistoryRole(KafkaSettings(), HistorySettings(), Instruments(CollectorRegistry(), ["history"]), Redactor())
+        HistoryRole(
+            KafkaSettings(),
+            HistorySettings(),
+            Instruments(CollectorRegistry(), ["history"]),
+            Redactor(),
+        )

@@ -1,4 +1,6 @@
-"""History keeps each record once, whatever is read twice, cut off, deleted or damaged, and finds calls by what happened in them."""
+"""History keeps each record once, whatever is read twice, cut off, deleted or damaged, and finds
+calls by what happened in them.
+"""
 
 import contextlib
 import json
@@ -33,15 +35,23 @@ SCORES = ("scores", 0)
 EVER = Question(0, 2**53)
 
 PLAN = ScoringPlan(
-    Limits(), GoalRules(asks_judge=False), "0.1.0", writes_transcripts=True, sets=goals_for([SAMPLE], None)
+    Limits(),
+    GoalRules(asks_judge=False),
+    "0.1.0",
+    writes_transcripts=True,
+    sets=goals_for([SAMPLE], None),
 )
 SCORED = scored(next(iter(read_recordings(SAMPLE))), PLAN)
 TRANSCRIPT = SCORED.transcript or b""
 AnyRow = StoredRow
 
 
-def call(conversation_id: str, at_ms: int = NOON_MS, agent: str = "desk", tenant: str = "unknown") -> list[AnyRow]:
-    """The rows of the sample as those of another call, at another time; each comes a millisecond after the one before it."""
+def call(
+    conversation_id: str, at_ms: int = NOON_MS, agent: str = "desk", tenant: str = "unknown"
+) -> list[AnyRow]:
+    """The rows of the sample as those of another call, at another time; each comes a millisecond
+    after the one before it.
+    """
     rows: list[AnyRow] = []
     for place, row in enumerate([*SCORED.rows, *SCORED.words]):
         match row:
@@ -65,8 +75,12 @@ def stored(rows: Iterable[AnyRow]) -> StoredCall:
         if key not in newest or newest[key].revision <= row.revision:
             newest[key] = row
     (of_call,) = [row for row in newest.values() if isinstance(row, CallRow)]
-    turns = sorted((row for row in newest.values() if isinstance(row, TurnRow)), key=lambda row: row.turn)
-    words = sorted((row for row in newest.values() if isinstance(row, WordsRow)), key=lambda row: row.turn)
+    turns = sorted(
+        (row for row in newest.values() if isinstance(row, TurnRow)), key=lambda row: row.turn
+    )
+    words = sorted(
+        (row for row in newest.values() if isinstance(row, WordsRow)), key=lambda row: row.turn
+    )
     goals = next((row for row in newest.values() if isinstance(row, GoalsRow)), None)
     return StoredCall(of_call, tuple(turns), goals, tuple(words))
 
@@ -77,7 +91,11 @@ def columns_of(rows: Iterable[AnyRow]) -> dict[str, object]:
 
 
 def batch(rows: Iterable[AnyRow], next_offset: int = 1, **transcripts: bytes) -> Batch:
-    return Batch(list(rows), [(name, NOON_MS, value) for name, value in transcripts.items()], {SCORES: next_offset})
+    return Batch(
+        list(rows),
+        [(name, NOON_MS, value) for name, value in transcripts.items()],
+        {SCORES: next_offset},
+    )
 
 
 @pytest.fixture
@@ -91,8 +109,13 @@ def store(tmp_path: Path) -> Iterable[SqliteHistory]:
 
 
 def log_of(random: Random) -> list[AnyRow]:
-    """A partition of `scores`: calls of three days, one after another and at the same time, with revisions."""
-    calls = [call(f"c-{number}", NOON_MS + random.randrange(3) * DAY_MS) for number in range(random.randint(1, 3))]
+    """A partition of `scores`: calls of three days, one after another and at the same time, with
+    revisions.
+    """
+    calls = [
+        call(f"c-{number}", NOON_MS + random.randrange(3) * DAY_MS)
+        for number in range(random.randint(1, 3))
+    ]
     places = [number for number, records in enumerate(calls) for _ in records[:12]]
     random.shuffle(places)
     log: list[AnyRow] = []
@@ -119,7 +142,11 @@ def test_reading_in_parts_with_crashes_leaves_what_reading_once_leaves(seed: int
                 store.write(Batch(log[at:until], [], {SCORES: until}, at_ms=NOON_MS))
                 at = until
             if random.random() < 0.5:  # the next batch is cut off between two files
-                crashes(store, Batch(log[at:], [], {SCORES: len(log)}, at_ms=NOON_MS), random.randint(0, 2))
+                crashes(
+                    store,
+                    Batch(log[at:], [], {SCORES: len(log)}, at_ms=NOON_MS),
+                    random.randint(0, 2),
+                )
             store.close()
         reader = SqliteHistory(folder)
         for conversation_id in {record.conversation_id for record in log}:
@@ -153,7 +180,9 @@ def test_a_call_over_midnight_stays_in_the_file_of_its_first_row(store: SqliteHi
     assert store.call("c") == stored(rows)
 
 
-def test_a_goal_set_that_comes_alone_is_kept_on_the_day_on_which_it_was_read(store: SqliteHistory) -> None:
+def test_a_goal_set_that_comes_alone_is_kept_on_the_day_on_which_it_was_read(
+    store: SqliteHistory,
+) -> None:
     (goals, *rest) = sorted(call("c"), key=lambda row: not isinstance(row, GoalsRow))
     store.write(Batch([goals], [], {}, at_ms=NOON_MS))
     store.write(batch(rest))
@@ -212,7 +241,9 @@ def test_a_damaged_file_is_set_aside_and_read_again(store: SqliteHistory, tmp_pa
     assert again.positions() == {SCORES: 10}
     again.write(batch(call("lost", NOON_MS + DAY_MS), 20))
     assert {row["conversation_id"] for row in again.find(EVER)} == {"kept", "lost"}
-    assert [path.name for path in store.folder.glob("*.broken-*")] == [newest.with_suffix(".broken-0").name]
+    assert [path.name for path in store.folder.glob("*.broken-*")] == [
+        newest.with_suffix(".broken-0").name
+    ]
     again.close()
 
 
@@ -231,14 +262,18 @@ def test_the_columns_have_what_the_row_says(store: SqliteHistory) -> None:
     assert row["failed_tools"] == "add_voucher"
     kinds = {"text": str, "integer": int, "real": float}
     for column in CALL_COLUMNS:
-        assert row[column.name] is None or isinstance(row[column.name], kinds[column.kind]), column.name
+        assert row[column.name] is None or isinstance(row[column.name], kinds[column.kind]), (
+            column.name
+        )
 
 
 def test_a_call_is_seen_as_it_was_known_at_a_moment(store: SqliteHistory) -> None:
     rows = call("c")
     store.write(batch(rows))
     at_ms = NOON_MS + len(rows) // 2
-    assert store.call("c", at_ms) == stored(row for row in rows if isinstance(row, GoalsRow) or row.known_ms <= at_ms)
+    assert store.call("c", at_ms) == stored(
+        row for row in rows if isinstance(row, GoalsRow) or row.known_ms <= at_ms
+    )
     assert store.call("c", NOON_MS - 1) is None
 
 
@@ -267,7 +302,9 @@ def test_without_words_there_are_none(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_file_of_an_earlier_version_lacks_a_column_until_it_is_written_again(store: SqliteHistory) -> None:
+def test_the_file_of_an_earlier_version_lacks_a_column_until_it_is_written_again(
+    store: SqliteHistory,
+) -> None:
     store.write(batch(call("c")))
     store.close()
     (file,) = store.folder.glob("calls-*.sqlite")
@@ -296,8 +333,12 @@ def test_a_call_is_read_with_its_transcript(store: SqliteHistory) -> None:
 # Questions.
 
 
-def found(store: SqliteHistory, *conditions: str, words: Sequence[str] = (), **question: Any) -> list[object]:
-    asked = EVER._replace(conditions=[Condition.parse(each) for each in conditions], words=words, **question)
+def found(
+    store: SqliteHistory, *conditions: str, words: Sequence[str] = (), **question: Any
+) -> list[object]:
+    asked = EVER._replace(
+        conditions=[Condition.parse(each) for each in conditions], words=words, **question
+    )
     return [row["conversation_id"] for row in store.find(asked)]
 
 
@@ -306,7 +347,9 @@ def three(store: SqliteHistory) -> SqliteHistory:
     """Three calls of two agents on two days, of which the second has words of its own."""
     said = json.loads(TRANSCRIPT)
     said[0]["message"] = 'Ich möchte ein Zimmer\'s "Bett" 100% zurückgeben'
-    store.write(batch([*call("a"), *call("b", agent="care")], a=TRANSCRIPT, b=json.dumps(said).encode()))
+    store.write(
+        batch([*call("a"), *call("b", agent="care")], a=TRANSCRIPT, b=json.dumps(said).encode())
+    )
     store.write(batch(call("c", NOON_MS + DAY_MS), 2, c=TRANSCRIPT))
     return store
 
@@ -323,10 +366,13 @@ def three(store: SqliteHistory) -> SqliteHistory:
         (("longest_wait_ms > 0", "labels.agent = care"), {"b"}),
         (("longest_wait_ms < 0",), set()),
         (("turns >= 1",), {"a", "b", "c"}),
-        (("stt_wer.result != -1",), {"a", "b", "c"} if columns_of(call("x"))["stt_wer.result"] is not None else set()),
+        (
+            ("stt_wer.result != -1",),
+            {"a", "b", "c"} if columns_of(call("x"))["stt_wer.result"] is not None else set(),
+        ),
         (("labels.agent = ' OR 1=1 --",), set()),
     ],
-)  # fmt: skip
+)
 def test_conditions(three: SqliteHistory, conditions: tuple[str, ...], expected: set[str]) -> None:
     assert set(found(three, *conditions)) == expected
 
@@ -343,9 +389,13 @@ def test_conditions(three: SqliteHistory, conditions: tuple[str, ...], expected:
         (["NEAR(", "*"], None),
         (["\x00"], None),
     ],
-)  # fmt: skip
+)
 def test_words(
-    three: SqliteHistory, words: list[str], expected: list[str] | None, has_words: bool, monkeypatch: pytest.MonkeyPatch
+    three: SqliteHistory,
+    words: list[str],
+    expected: list[str] | None,
+    has_words: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not has_words:
         for day in three._days.values():
@@ -368,7 +418,8 @@ def test_a_new_transcript_replaces_the_words_of_the_old_one(three: SqliteHistory
 
 
 @pytest.mark.parametrize(
-    "conversation_id", ["'; DROP TABLE call; --", "a\nb", "100%", "\x00", "é", "../../etc", "x" * 10_000]
+    "conversation_id",
+    ["'; DROP TABLE call; --", "a\nb", "100%", "\x00", "é", "../../etc", "x" * 10_000],
 )
 def test_an_id_is_only_an_id(store: SqliteHistory, conversation_id: str) -> None:
     rows = call(conversation_id)
@@ -401,7 +452,11 @@ def test_a_question_that_takes_too_long_is_stopped_and_says_so(
     store: SqliteHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In SQLite itself, which would not come back, and between rows."""
-    store.write(batch([row for number in range(30) for row in call(f"c-{number}")], 1, **{"c-1": TRANSCRIPT}))
+    store.write(
+        batch(
+            [row for number in range(30) for row in call(f"c-{number}")], 1, **{"c-1": TRANSCRIPT}
+        )
+    )
     assert len(SqliteHistory(store.folder, seconds=60).find(EVER)) == 30
     for steps in (1, 10**9):
         monkeypatch.setattr(sqlite, "STEPS_BETWEEN_LOOKS", steps)

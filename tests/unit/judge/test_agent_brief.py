@@ -1,4 +1,6 @@
-"""Faithfulness is judged against what the agent was told; what cannot be judged without it is not asked and not rated."""
+"""Faithfulness is judged against what the agent was told; what cannot be judged without it is not
+asked and not rated.
+"""
 
 import json
 
@@ -16,7 +18,9 @@ RATINGS = dict.fromkeys(schema_of(KIND)["required"][1:], 3)
 
 def rated(brief: AgentBrief | None, **ratings: int) -> Rated:
     left_out = not_applicable_to(question(kind=KIND, agent_brief=brief))
-    answer = read_answer(KIND, "structured", json.dumps({"explanation": "", **RATINGS, **ratings}), None, left_out)
+    answer = read_answer(
+        KIND, "structured", json.dumps({"explanation": "", **RATINGS, **ratings}), None, left_out
+    )
     assert answer is not None
     assert isinstance(answer.rating, Rated)
     return answer.rating

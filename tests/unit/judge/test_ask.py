@@ -1,4 +1,6 @@
-"""The judge with an endpoint inside the process: its questions, its verdicts from the answers, and when it gives up."""
+"""The judge with an endpoint inside the process: its questions, its verdicts from the answers, and
+when it gives up.
+"""
 
 import asyncio
 import time
@@ -54,9 +56,13 @@ def unjudged(reason: str) -> Unjudged:
     return Unjudged(reason=UnjudgedReason(reason))
 
 
-async def verdict_on(replies: str | list[Reply], settings: dict[str, Any] | None = None, **fields: Any) -> JudgeVerdict:
+async def verdict_on(
+    replies: str | list[Reply], settings: dict[str, Any] | None = None, **fields: Any
+) -> JudgeVerdict:
     script = [REPLIES[letter] for letter in replies] if isinstance(replies, str) else replies
-    async with running_judge(judge_settings(**(settings or {})), ScriptedEndpoint(in_turn(*script))) as (judge, _):
+    async with running_judge(
+        judge_settings(**(settings or {})), ScriptedEndpoint(in_turn(*script))
+    ) as (judge, _):
         return await judge.ask(question(**fields))
 
 
@@ -91,7 +97,9 @@ async def held(**settings: Any) -> AsyncIterator[tuple[Judge, ScriptedEndpoint]]
         ("CCFCC" + "F" + "F", {"stops_early": False, "retry_waves": 2}, "unavailable", 7),
     ],
 )
-async def test_votes_are_agent_inspect_s(replies: str, fields: dict[str, Any], result: object, asked: int) -> None:
+async def test_votes_are_agent_inspect_s(
+    replies: str, fields: dict[str, Any], result: object, asked: int
+) -> None:
     verdict = await verdict_on(replies, **fields)
     expected = Judged(is_completed=result) if isinstance(result, bool) else unjudged(str(result))
     assert verdict.result == expected
@@ -103,17 +111,29 @@ async def test_a_verdict_tells_how_it_came_about() -> None:
     tokens = TokenUse(prompt=1_000, cached=400, answer=100)
     replies = [answer(letter, tokens=tokens, requests=2, latency_ms=7) for letter in "CCIC"]
     asked = question(subgoal_id="paid", goal_set={"id": "set", "digest": "d"}, turn=4)
-    async with running_judge(judge_settings(), ScriptedEndpoint(in_turn(*replies))) as (judge, instruments):
+    async with running_judge(judge_settings(), ScriptedEndpoint(in_turn(*replies))) as (
+        judge,
+        instruments,
+    ):
         verdict = await judge.ask(asked)
     assert verdict.votes == Votes(complete=3, incomplete=1)
     assert verdict.confidence == 0.75
     assert verdict.tokens == TokenUse(prompt=4_000, cached=1_600, answer=400)
     assert verdict.cost == pytest.approx(4 * (600 * 2 + 400 * 0.5 + 100 * 8) / 1_000_000)
     assert (verdict.requests, verdict.model, verdict.agent) == (8, "gpt-4.1", "ava")
-    assert [(one.outcome, one.grade, one.explanation, one.latency_ms) for one in verdict.answers] == [
-        (TrialOutcome.ANSWERED, letter == "C", "told", 7) for letter in "CCIC"
-    ]
-    same = ("request_id", "conversation_id", "kind", "turn", "subgoal_id", "goal_set", "input_hash", "prompt_version")
+    assert [
+        (one.outcome, one.grade, one.explanation, one.latency_ms) for one in verdict.answers
+    ] == [(TrialOutcome.ANSWERED, letter == "C", "told", 7) for letter in "CCIC"]
+    same = (
+        "request_id",
+        "conversation_id",
+        "kind",
+        "turn",
+        "subgoal_id",
+        "goal_set",
+        "input_hash",
+        "prompt_version",
+    )
     assert [getattr(verdict, name) for name in same] == [getattr(asked, name) for name in same]
     assert JudgeVerdict.model_validate_json(verdict.model_dump_json()) == verdict
     read = instruments.registry.get_sample_value
@@ -147,13 +167,19 @@ async def test_a_call_at_risk_overtakes() -> None:
     async with held(max_concurrent_requests=1) as (judge, endpoint):
         first = judge.ask(question(subgoal="first", trials=1))
         await endpoint.until_asked(1)
-        others = [judge.ask(question(subgoal=name, trials=1, subgoal_id=name)) for name in ("second", "third")]
+        others = [
+            judge.ask(question(subgoal=name, trials=1, subgoal_id=name))
+            for name in ("second", "third")
+        ]
         urgent = judge.ask(question(subgoal="urgent", trials=1, subgoal_id="urgent", priority=9))
         endpoint.gate.set()
         await asyncio.gather(first, urgent, *others)
     assert [asked.user.split("Subgoal: ")[1].split('"')[1] for asked in endpoint.questions] == [
-        "first", "urgent", "second", "third",
-    ]  # fmt: skip
+        "first",
+        "urgent",
+        "second",
+        "third",
+    ]
 
 
 async def test_the_same_question_is_asked_once() -> None:
@@ -206,7 +232,9 @@ async def test_without_a_key_or_switched_off_it_says_so_at_once(settings: dict[s
 
 
 async def test_money_that_runs_out_in_the_middle_ends_the_vote() -> None:
-    """Three answers are paid for; the fourth would be too many, so there is no verdict, and no guess."""
+    """Three answers are paid for; the fourth would be too many, so there is no verdict, and no
+    guess.
+    """
     tokens = TokenUse(prompt=100_000, answer=10)
     settings = {"budget_per_call": 0.605, "price_prompt": 2.0}
     verdict = await verdict_on([answer(letter, tokens=tokens) for letter in "CCIC"], settings)
@@ -225,7 +253,10 @@ async def test_the_deadline_ends_what_is_on_its_way(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(asking, "LONGEST_VERDICT_MS", 50)
     endpoint = ScriptedEndpoint(lambda _: C)
     endpoint.gate.clear()
-    async with running_judge(judge_settings(), endpoint) as (judge, _), asyncio.timeout(patient(10)):
+    async with (
+        running_judge(judge_settings(), endpoint) as (judge, _),
+        asyncio.timeout(patient(10)),
+    ):
         verdict = await judge.ask(question())
         assert endpoint._at_once == 0
     assert verdict.result == unjudged("deadline")
@@ -234,14 +265,20 @@ async def test_the_deadline_ends_what_is_on_its_way(monkeypatch: pytest.MonkeyPa
     assert verdict.cost > 0  # the endpoint may charge for it all the same
 
 
-async def test_who_waits_behind_a_slow_endpoint_is_told_by_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_waits_behind_a_slow_endpoint_is_told_by_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(asking, "LONGEST_VERDICT_MS", 50)
     async with held(max_concurrent_requests=1) as (judge, _):
-        verdicts = await asyncio.gather(*(judge.ask(question(subgoal_id=str(number))) for number in range(10)))
+        verdicts = await asyncio.gather(
+            *(judge.ask(question(subgoal_id=str(number))) for number in range(10))
+        )
     assert {verdict.result for verdict in verdicts} == {unjudged("deadline")}
 
 
-async def test_an_endpoint_that_fails_is_left_alone_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endpoint_that_fails_is_left_alone_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(asking, "BREAKER_FAILURES", 3)
     monkeypatch.setattr(asking, "BREAKER_PAUSE_MS", 30)
     endpoint = ScriptedEndpoint(in_turn(*[FAILED] * 3, C))
@@ -272,7 +309,9 @@ async def test_one_question_tries_whether_it_answers_again(monkeypatch: pytest.M
     assert len(endpoint.questions) == 3 + 4 * 3
 
 
-async def test_while_it_is_left_alone_questions_wait_and_are_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_it_is_left_alone_questions_wait_and_are_told_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(asking, "BREAKER_FAILURES", 3)
     monkeypatch.setattr(asking, "BREAKER_PAUSE_MS", 60000)
     endpoint = ScriptedEndpoint(lambda _: FAILED)
@@ -323,14 +362,20 @@ def rates(**fields: Any) -> Reply:
     ("kind", "reply", "result"),
     [
         ("speakability", rates(rating=0), Rated(rating=0, normalised=0.0)),
-        ("conciseness", rates(rating=2, failure_modes='["verbosity_or_filler"]'),
-         Rated(rating=2, normalised=0.5, failure_modes=("verbosity_or_filler",))),
-        ("conciseness", rates(rating="null", failure_modes="[]"),
-         NotRateable(reason="the assistant says nothing in this turn")),
+        (
+            "conciseness",
+            rates(rating=2, failure_modes='["verbosity_or_filler"]'),
+            Rated(rating=2, normalised=0.5, failure_modes=("verbosity_or_filler",)),
+        ),
+        (
+            "conciseness",
+            rates(rating="null", failure_modes="[]"),
+            NotRateable(reason="the assistant says nothing in this turn"),
+        ),
         ("conciseness", rates(rating=7, failure_modes="[]"), unjudged("invalid_answers")),
         ("faithfulness", REFUSED, unjudged("refused")),
     ],
-)  # fmt: skip
+)
 async def test_eva_s_metrics_are_asked_once(kind: str, reply: Reply, result: object) -> None:
     endpoint = ScriptedEndpoint(lambda _: reply)
     async with running_judge(judge_settings(), endpoint) as (judge, _):
@@ -339,7 +384,9 @@ async def test_eva_s_metrics_are_asked_once(kind: str, reply: Reply, result: obj
     assert (len(endpoint.questions), verdict.votes, verdict.confidence) == (1, Votes(), None)
 
 
-async def test_what_is_withdrawn_is_neither_asked_nor_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_withdrawn_is_neither_asked_nor_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(asking, "BREAKER_FAILURES", 1)
     async with held(max_concurrent_requests=3) as (judge, endpoint):
         asked, waits, stays = (question(subgoal_id=name) for name in "abc")
@@ -396,7 +443,9 @@ async def test_a_mistake_of_ours_ends_the_judge() -> None:
     def script(_: object) -> Reply:
         raise ZeroDivisionError
 
-    judge = Judge(judge_settings(), Instruments(CollectorRegistry(), ["judge"]), ScriptedEndpoint(script))
+    judge = Judge(
+        judge_settings(), Instruments(CollectorRegistry(), ["judge"]), ScriptedEndpoint(script)
+    )
     judge.ask(question())
     async with asyncio.timeout(patient(5)):
         with pytest.raises(ZeroDivisionError):
@@ -406,7 +455,10 @@ async def test_a_mistake_of_ours_ends_the_judge() -> None:
 async def test_gauges_show_the_line_and_the_money() -> None:
     endpoint = ScriptedEndpoint(lambda _: C)
     endpoint.gate.clear()
-    async with running_judge(judge_settings(max_concurrent_requests=1), endpoint) as (judge, instruments):
+    async with running_judge(judge_settings(max_concurrent_requests=1), endpoint) as (
+        judge,
+        instruments,
+    ):
         promised = [judge.ask(question(subgoal_id=name)) for name in "abc"]
         await endpoint.until_asked(1)
         instruments.refresh()
@@ -418,20 +470,36 @@ async def test_gauges_show_the_line_and_the_money() -> None:
         await asyncio.gather(*promised)
 
 
-async def test_whole_answers_are_kept_if_asked_for_without_personal_data_and_up_to_a_bound() -> None:
-    replies = [answer("C"), Reply(TrialOutcome.ANSWERED, "No idea, jane@example.com."), REFUSED, FAILED, answer("C")]
+async def test_whole_answers_are_kept_if_asked_for_without_personal_data_and_up_to_a_bound() -> (
+    None
+):
+    replies = [
+        answer("C"),
+        Reply(TrialOutcome.ANSWERED, "No idea, jane@example.com."),
+        REFUSED,
+        FAILED,
+        answer("C"),
+    ]
     replies.append(Reply(TrialOutcome.ANSWERED, "x" * 5_000))
     fields: dict[str, Any] = {"trials": 3, "stops_early": False, "retry_waves": 1}
     plain = await verdict_on(list(replies), **fields)
     kept = await verdict_on(list(replies), {"keeps_raw_answers": True}, **fields)
     assert [each.raw for each in plain.answers] == [None] * 5
-    assert [each.raw for each in kept.answers[:4]] == [replies[0].text, "No idea, [EMAIL].", None, None]
-    long = await verdict_on([replies[5]], {"keeps_raw_answers": True}, trials=51, stops_early=False, retry_waves=0)
+    assert [each.raw for each in kept.answers[:4]] == [
+        replies[0].text,
+        "No idea, [EMAIL].",
+        None,
+        None,
+    ]
+    long = await verdict_on(
+        [replies[5]], {"keeps_raw_answers": True}, trials=51, stops_early=False, retry_waves=0
+    )
     lengths = [len(each.raw or "") for each in long.answers]
     assert lengths == [0] * (51 - 25) + [4_000] * 25, "the newest fit"
 
 
-# More questions than the rate lets through by their deadline: what is asked, what is paid, and how long it takes.
+# More questions than the rate lets through by their deadline: what is asked, what is paid, and how
+# long it takes.
 
 
 A_MINUTE: Final = 12
@@ -477,8 +545,14 @@ def test_a_request_that_leaves_has_half_of_the_time_for_its_answer(loop: Jumping
     async def ask() -> list[JudgeVerdict]:
         async with running_judge(SETTINGS, endpoint) as (judge, _):
             now_ms = loop.wall_clock_ms()
-            given = {"trials": 1, "asked_at_ms": now_ms, "deadline_ms": now_ms + 1_000 * DEADLINE_SECONDS}
-            return await asyncio.gather(*(judge.ask(question(subgoal_id=str(n), **given)) for n in range(10)))
+            given = {
+                "trials": 1,
+                "asked_at_ms": now_ms,
+                "deadline_ms": now_ms + 1_000 * DEADLINE_SECONDS,
+            }
+            return await asyncio.gather(
+                *(judge.ask(question(subgoal_id=str(n), **given)) for n in range(10))
+            )
 
     verdicts = loop.finish(ask())
     asked = [verdict for verdict in verdicts if verdict.requests]
@@ -489,7 +563,9 @@ def test_a_request_that_leaves_has_half_of_the_time_for_its_answer(loop: Jumping
 
 
 @pytest.mark.parametrize("concurrent", [1, 3, 16])
-def test_a_question_of_a_recorded_call_waits_for_the_rate_however_long(loop: JumpingLoop, concurrent: int) -> None:
+def test_a_question_of_a_recorded_call_waits_for_the_rate_however_long(
+    loop: JumpingLoop, concurrent: int
+) -> None:
     """Also between its trials: these three take two waves of two and one."""
     endpoint = SlowEndpoint()
     begin = loop.time()
@@ -499,7 +575,12 @@ def test_a_question_of_a_recorded_call_waits_for_the_rate_however_long(loop: Jum
         settings = SETTINGS.model_copy(update={"max_concurrent_requests": concurrent})
         judge = JudgeInProcess(settings, endpoint)
         running = asyncio.create_task(judge.run())
-        given = {"trials": trials, "stops_early": False, "asked_at_ms": 0, "deadline_ms": 1_000 * DEADLINE_SECONDS}
+        given = {
+            "trials": trials,
+            "stops_early": False,
+            "asked_at_ms": 0,
+            "deadline_ms": 1_000 * DEADLINE_SECONDS,
+        }
         questions = [question(subgoal_id=str(n), **given) for n in range(count)]
         verdicts = await asyncio.gather(*map(judge.answer_whatever_the_rate, questions))
         running.cancel()

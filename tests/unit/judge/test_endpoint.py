@@ -1,4 +1,6 @@
-"""Endpoints may do anything to the judge (no network here): any reply is an outcome, an unsent question costs nothing."""
+"""Endpoints may do anything to the judge (no network here): any reply is an outcome, an unsent
+question costs nothing.
+"""
 
 import asyncio
 import json
@@ -18,15 +20,28 @@ from consumers.judge.prompts import question_of
 from consumers.judge.reply import MAX_REPORTED_TOKENS, Delivery, Reply
 from schemas.closed_sets import TrialOutcome, UnjudgedReason
 from schemas.judging import Judged, JudgeVerdict, TokenUse, Unjudged
-from tests.support.calls.judge_questions import ScriptedEndpoint, answer, judge_settings, question, running_judge
+from tests.support.calls.judge_questions import (
+    ScriptedEndpoint,
+    answer,
+    judge_settings,
+    question,
+    running_judge,
+)
 from tests.support.patience import patient
 
 QUESTION = question_of(question(), "structured")
 ANSWER: dict[str, Any] = {
     "choices": [
-        {"message": {"content": '{"explanation": "x", "grade": "C"}', "refusal": None}, "finish_reason": "stop"}
+        {
+            "message": {"content": '{"explanation": "x", "grade": "C"}', "refusal": None},
+            "finish_reason": "stop",
+        }
     ],
-    "usage": {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 2}},
+    "usage": {
+        "prompt_tokens": 5,
+        "completion_tokens": 1,
+        "prompt_tokens_details": {"cached_tokens": 2},
+    },
 }
 
 
@@ -47,13 +62,16 @@ def response(body: bytes, status: int = 200, **headers: str) -> httpx2.Response:
 
 
 class FakeNetwork(httpx2.AsyncBaseTransport):
-    """Each try ends as `ends` says in turn; None never ends. The tries in `not_sent` end before the question is written.
+    """Each try ends as `ends` says in turn; None never ends. The tries in `not_sent` end before the
+    question is written.
 
     Attributes:
         requests: The requests that were written.
     """
 
-    def __init__(self, *ends: httpx2.Response | Exception | None, not_sent: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, *ends: httpx2.Response | Exception | None, not_sent: tuple[int, ...] = ()
+    ) -> None:
         self.requests: list[httpx2.Request] = []
         self.begun = asyncio.Event()
         self._ends = list(ends)
@@ -65,9 +83,13 @@ class FakeNetwork(httpx2.AsyncBaseTransport):
         self._tries += 1
         trace = request.extensions["trace"]
         await trace("connection.connect_tcp.started", {})
-        await trace("http11.send_request_headers.started", {"request": SimpleNamespace(method=b"CONNECT")})
+        await trace(
+            "http11.send_request_headers.started", {"request": SimpleNamespace(method=b"CONNECT")}
+        )
         if self._tries not in self._not_sent:
-            await trace("http11.send_request_headers.started", {"request": SimpleNamespace(method=b"POST")})
+            await trace(
+                "http11.send_request_headers.started", {"request": SimpleNamespace(method=b"POST")}
+            )
             self.requests.append(request)
         self.begun.set()
         if end is None:
@@ -88,7 +110,10 @@ async def reply_of(network: httpx2.AsyncBaseTransport, **settings: Any) -> tuple
 
 async def verdict_of(network: FakeNetwork, **settings: Any) -> JudgeVerdict:
     given_settings = judge_settings(**{"max_retries": 0, **settings})
-    async with running_judge(given_settings, Endpoint(given_settings, "key", network)) as (judge, _):
+    async with running_judge(given_settings, Endpoint(given_settings, "key", network)) as (
+        judge,
+        _,
+    ):
         return await judge.ask(question(trials=1))
 
 
@@ -96,10 +121,23 @@ odd = st.recursive(
     st.none()
     | st.booleans()
     | st.sampled_from(
-        [10**400, -1, MAX_REPORTED_TOKENS + 1, 1e308, float("nan"), float("inf"), -0.5, "", "\x00", "9" * 5_000]
+        [
+            10**400,
+            -1,
+            MAX_REPORTED_TOKENS + 1,
+            1e308,
+            float("nan"),
+            float("inf"),
+            -0.5,
+            "",
+            "\x00",
+            "9" * 5_000,
+        ]
     )
     | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2)
+    ),
     max_leaves=5,
 )
 paths = st.sampled_from(
@@ -122,10 +160,14 @@ paths = st.sampled_from(
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    """Answers with up to three odd parts, also in the text of the model, and sometimes no JSON at all."""
+    """Answers with up to three odd parts, also in the text of the model, and sometimes no JSON at
+    all.
+    """
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=50))
-    text = {"explanation": "x", "grade": "C"} | draw(st.dictionaries(st.sampled_from(["explanation", "grade"]), odd))
+    text = {"explanation": "x", "grade": "C"} | draw(
+        st.dictionaries(st.sampled_from(["explanation", "grade"]), odd)
+    )
     whole: Any = json.loads(json.dumps(ANSWER))
     whole["choices"][0]["message"]["content"] = json.dumps(text)
     for path in draw(st.lists(paths, max_size=3)):
@@ -134,7 +176,9 @@ def bodies(draw: st.DrawFn) -> bytes:
 
 
 def _replaced(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
-    """The value with a part replaced; the same where an earlier replacement has taken the path away."""
+    """The value with a part replaced; the same where an earlier replacement has taken the path
+    away.
+    """
     if not path:
         return new
     head, *rest = path
@@ -146,17 +190,48 @@ def _replaced(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
 
 
 headers = st.dictionaries(
-    st.sampled_from(["retry-after", "retry-after-ms", "x-should-retry", "content-type", "content-encoding", "location", "set-cookie"]),
-    st.sampled_from(["", "0", "-1", "nan", "true", "gzip", "identity", "text/plain; charset=zlib", "http://", "//[", "a=b; domain=",
-                     "1" + "0" * 400, "Fri, 31 Dec 99999999999 23:59:59 GMT"]),
+    st.sampled_from(
+        [
+            "retry-after",
+            "retry-after-ms",
+            "x-should-retry",
+            "content-type",
+            "content-encoding",
+            "location",
+            "set-cookie",
+        ]
+    ),
+    st.sampled_from(
+        [
+            "",
+            "0",
+            "-1",
+            "nan",
+            "true",
+            "gzip",
+            "identity",
+            "text/plain; charset=zlib",
+            "http://",
+            "//[",
+            "a=b; domain=",
+            "1" + "0" * 400,
+            "Fri, 31 Dec 99999999999 23:59:59 GMT",
+        ]
+    ),
     max_size=3,
-)  # fmt: skip
+)
 
 
 @given(
-    bodies(), st.sampled_from([200, 200, 200, 201, 204, 101, 302, 307, 400, 401, 408, 409, 429, 500, 599, 999]), headers
+    bodies(),
+    st.sampled_from(
+        [200, 200, 200, 201, 204, 101, 302, 307, 400, 401, 408, 409, 429, 500, 599, 999]
+    ),
+    headers,
 )
-def test_whatever_an_endpoint_answers_there_is_a_verdict(body: bytes, status: int, named: dict[str, str]) -> None:
+def test_whatever_an_endpoint_answers_there_is_a_verdict(
+    body: bytes, status: int, named: dict[str, str]
+) -> None:
     network = FakeNetwork(httpx2.Response(status, headers=named, stream=Body(body)))
     verdict = asyncio.run(asyncio.wait_for(verdict_of(network), patient(10)))
     assert isinstance(verdict.result, Judged | Unjudged)
@@ -167,12 +242,22 @@ def test_whatever_an_endpoint_answers_there_is_a_verdict(body: bytes, status: in
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({name: count} for name in ("prompt", "cached", "answer") for count in (10**400, -1, MAX_REPORTED_TOKENS + 1)),
-        {"prompt": 0}, {"answer": 0}, {"prompt": 0, "answer": 0}, {"prompt": 1}, {"cached": 2_001},
+        *(
+            {name: count}
+            for name in ("prompt", "cached", "answer")
+            for count in (10**400, -1, MAX_REPORTED_TOKENS + 1)
+        ),
+        {"prompt": 0},
+        {"answer": 0},
+        {"prompt": 0, "answer": 0},
+        {"prompt": 1},
+        {"cached": 2_001},
     ],
-)  # fmt: skip
+)
 async def test_a_count_that_cannot_be_is_charged_as_none(wrong: dict[str, int]) -> None:
-    """The judge itself compares the count with its bounds and with the texts, whichever endpoint takes the questions."""
+    """The judge itself compares the count with its bounds and with the texts, whichever endpoint
+    takes the questions.
+    """
     settings = judge_settings()
     tokens = TokenUse(**{"prompt": 2_000, "answer": 100} | wrong)
     counted = ScriptedEndpoint(lambda _: answer("C", tokens=tokens))
@@ -190,7 +275,9 @@ async def test_answers_that_are_free_by_their_count_fill_the_budget() -> None:
     endpoint = ScriptedEndpoint(lambda _: answer("C", tokens=TokenUse()))
     settings = judge_settings(budget_per_call=0.05)
     async with running_judge(settings, endpoint) as (judge, _), asyncio.timeout(patient(10)):
-        verdicts = [await judge.ask(question(trials=1, subgoal_id=str(number))) for number in range(20)]
+        verdicts = [
+            await judge.ask(question(trials=1, subgoal_id=str(number))) for number in range(20)
+        ]
     assert verdicts[0].result == Judged(is_completed=True)
     assert verdicts[-1].result == Unjudged(reason=UnjudgedReason.OVER_BUDGET)
     assert sum(verdict.cost for verdict in verdicts) <= 0.05
@@ -208,9 +295,16 @@ async def test_answers_that_are_free_by_their_count_fill_the_budget() -> None:
 async def test_what_never_left_costs_nothing(error: Exception, outcome: TrialOutcome) -> None:
     """Neither money nor the only place in the minute: the second question need not wait."""
     network = FakeNetwork(error, error, response(json.dumps(ANSWER).encode()), not_sent=(1, 2))
-    limits = {"max_requests_per_minute": 6, "budget_per_hour": 0.012, "max_tokens_per_minute": 10_000}
+    limits = {
+        "max_requests_per_minute": 6,
+        "budget_per_hour": 0.012,
+        "max_tokens_per_minute": 10_000,
+    }
     settings = judge_settings(**limits, max_retries=0)
-    async with running_judge(settings, Endpoint(settings, "key", network)) as (judge, _), asyncio.timeout(patient(5)):
+    async with (
+        running_judge(settings, Endpoint(settings, "key", network)) as (judge, _),
+        asyncio.timeout(patient(5)),
+    ):
         verdicts = [await judge.ask(question(trials=1, subgoal_id=name)) for name in "abc"]
     for verdict in verdicts[:2]:
         assert [one.outcome for one in verdict.answers] == [outcome]
@@ -226,7 +320,9 @@ async def test_repeats_take_places_in_the_minute_too(monkeypatch: pytest.MonkeyP
     async with running_judge(settings, endpoint) as (judge, _), asyncio.timeout(patient(10)):
         verdicts = [await judge.ask(question(trials=1, subgoal_id=name)) for name in "ab"]
     reasons = [UnjudgedReason.UNAVAILABLE, UnjudgedReason.DEADLINE]
-    assert [verdict.result for verdict in verdicts] == [Unjudged(reason=reason) for reason in reasons]
+    assert [verdict.result for verdict in verdicts] == [
+        Unjudged(reason=reason) for reason in reasons
+    ]
     assert len(endpoint.questions) == 1
 
 
@@ -248,7 +344,9 @@ async def test_a_question_that_is_cut_off_costs_only_what_left(
 
 
 async def test_the_tries_that_left_are_counted() -> None:
-    network = FakeNetwork(httpx2.ConnectError(""), response(b"", 500), httpx2.ReadError(""), not_sent=(1,))
+    network = FakeNetwork(
+        httpx2.ConnectError(""), response(b"", 500), httpx2.ReadError(""), not_sent=(1,)
+    )
     reply, delivery = await reply_of(network, max_retries=2)
     assert (reply.outcome, reply.requests) == (TrialOutcome.UNAVAILABLE, 3)
     assert (delivery.departed, delivery.tries_that_stayed) == ({2, 3}, 1)
@@ -271,9 +369,14 @@ async def test_headers_and_parameters_of_the_settings_go_with_each_request() -> 
 
 async def test_what_goes_out_and_what_comes_back_is_bounded() -> None:
     body = json.dumps(ANSWER).encode()
-    network = FakeNetwork(response(body + b" " * (transport.MAX_REPLY_BYTES - len(body)), set_cookie="a=b"))
+    network = FakeNetwork(
+        response(body + b" " * (transport.MAX_REPLY_BYTES - len(body)), set_cookie="a=b")
+    )
     reply, delivery = await reply_of(network)
-    assert (reply.outcome, reply.tokens) == (TrialOutcome.ANSWERED, TokenUse(prompt=5, cached=2, answer=1))
+    assert (reply.outcome, reply.tokens) == (
+        TrialOutcome.ANSWERED,
+        TokenUse(prompt=5, cached=2, answer=1),
+    )
     assert (delivery.faults, delivery.tries) == (set(), 1)
     assert network.requests[0].headers["accept-encoding"] == "identity"
     reply, delivery = await reply_of(FakeNetwork(response(body + b" " * transport.MAX_REPLY_BYTES)))

@@ -32,8 +32,12 @@ def budget(per_call: float = 100, per_agent_hour: float = 100, per_hour: float =
 def test_prices_are_of_a_million_tokens() -> None:
     prices = Prices(prompt=2.0, cached=0.5, answer=8.0)
     assert prices.cost_of(TokenUse(prompt=1_000_000)) == 2.0
-    assert prices.cost_of(TokenUse(prompt=1_000_000, cached=1_000_000, answer=1_000)) == pytest.approx(0.508)
-    assert prices.cost_of(TokenUse(prompt=10, cached=20)) == prices.cost_of(TokenUse(prompt=20, cached=20))
+    assert prices.cost_of(
+        TokenUse(prompt=1_000_000, cached=1_000_000, answer=1_000)
+    ) == pytest.approx(0.508)
+    assert prices.cost_of(TokenUse(prompt=10, cached=20)) == prices.cost_of(
+        TokenUse(prompt=20, cached=20)
+    )
 
 
 @pytest.mark.parametrize("name", ["per_call", "per_agent_hour", "per_hour"])
@@ -111,7 +115,9 @@ def test_memory_of_calls_and_agents_is_bounded() -> None:
         bound.spend(f"c-{number}", f"agent-{number}", 1.0, NOON_MS)
     assert len(bound._spent_by_call) == MAX_CALLS
     assert len(bound._spent_by_agent) == MAX_AGENTS + 1
-    assert bound.promise("c-new", "agent-new", 0.1, NOON_MS) is None  # it shares the budget of the others
+    assert (
+        bound.promise("c-new", "agent-new", 0.1, NOON_MS) is None
+    )  # it shares the budget of the others
     assert bound.promise("c-new", f"agent-{MAX_CALLS}", 0.1, NOON_MS) is None
 
 
@@ -166,7 +172,12 @@ def test_the_breaker_opens_after_failures_in_a_row_and_lets_one_try() -> None:
         breaker.failed(now_ms)
     assert (breaker.is_open, breaker.wait_ms(3)) == (False, 0)
     breaker.failed(4)
-    assert (breaker.is_open, breaker.wait_ms(4), breaker.wait_ms(1_003), breaker.wait_ms(1_004)) == (True, 1_000, 1, 0)
+    assert (
+        breaker.is_open,
+        breaker.wait_ms(4),
+        breaker.wait_ms(1_003),
+        breaker.wait_ms(1_004),
+    ) == (True, 1_000, 1, 0)
     breaker.begin(1_004)
     assert breaker.wait_ms(1_004) == 1_000  # the others wait for how the try goes
     breaker.failed(1_100)
@@ -184,7 +195,9 @@ def test_a_try_that_never_ends_does_not_keep_the_breaker_open_for_ever() -> None
 
 
 PINNED = [True, False, True, False, True, True, False, True]
-"""Which of the first calls are in a sample of half: another hash would change the sample under running calls."""
+"""Which of the first calls are in a sample of half: another hash would change the sample under
+running calls.
+"""
 
 
 def test_a_call_is_in_the_sample_or_not_for_ever() -> None:
@@ -200,9 +213,13 @@ def test_a_call_is_in_the_sample_or_not_for_ever() -> None:
 # The next question to be asked, and the ones that have to leave.
 
 
-def waiting(number: int, deadline_ms: int = 1_000, arrived_ms: int = 0, **fields: object) -> Waiting:
+def waiting(
+    number: int, deadline_ms: int = 1_000, arrived_ms: int = 0, **fields: object
+) -> Waiting:
     fields = {"conversation_id": f"c-{number}"} | fields
-    return Waiting(question(asked_at_ms=0, deadline_ms=deadline_ms, **fields), arrived_ms, deadline_ms, number)
+    return Waiting(
+        question(asked_at_ms=0, deadline_ms=deadline_ms, **fields), arrived_ms, deadline_ms, number
+    )
 
 
 def line_of(*entries: Waiting, max_waiting: int = 100) -> WaitingLine:
@@ -220,7 +237,13 @@ def order(line: WaitingLine) -> list[int]:
 
 
 def test_calls_at_risk_then_the_nearest_deadline_then_who_came_first() -> None:
-    line = line_of(waiting(1, 900), waiting(2, 500), waiting(3, 900, priority=5), waiting(4, 500), waiting(5, 100))
+    line = line_of(
+        waiting(1, 900),
+        waiting(2, 500),
+        waiting(3, 900, priority=5),
+        waiting(4, 500),
+        waiting(5, 100),
+    )
     assert order(line) == [3, 5, 2, 4, 1]
 
 
@@ -233,7 +256,10 @@ def test_who_has_waited_too_long_leaves() -> None:
 
 
 def test_the_age_of_the_oldest() -> None:
-    assert line_of(waiting(1, arrived_ms=70), waiting(2, arrived_ms=50, deadline_ms=9_000)).oldest_ms == 50
+    assert (
+        line_of(waiting(1, arrived_ms=70), waiting(2, arrived_ms=50, deadline_ms=9_000)).oldest_ms
+        == 50
+    )
 
 
 def test_a_full_line_sends_the_least_urgent_away() -> None:
@@ -248,7 +274,10 @@ RUNNING: dict[str, Any] = {"kind": JudgeKind.CONVERSATION_PROGRESSION, "conversa
 
 
 def test_a_later_turn_takes_the_place_only_of_kinds_that_judge_the_whole_call() -> None:
-    assert order(line_of(*(waiting(turn, turn=turn, conversation_id="c") for turn in (1, 2)))) == [1, 2]
+    assert order(line_of(*(waiting(turn, turn=turn, conversation_id="c") for turn in (1, 2)))) == [
+        1,
+        2,
+    ]
     earlier, later = (waiting(turn, turn=turn, **RUNNING) for turn in (1, 2))
     line = line_of(earlier)
     assert [(left.number, why) for left, why in line.put(later)] == [(1, UnjudgedReason.SUPERSEDED)]
@@ -296,9 +325,17 @@ def test_nobody_is_lost_or_doubled_whatever_happens() -> None:
             went.append(entry.number)
 
         for number in range(120):
-            entry = waiting(number, draw.randrange(1_000), conversation_id=f"c-{draw.randrange(3)}",
-                            turn=draw.randrange(5), priority=draw.randrange(2), transcript=())  # fmt: skip
-            if entry.request_id not in there:  # a repeated question gets the same answer, before it comes here
+            entry = waiting(
+                number,
+                draw.randrange(1_000),
+                conversation_id=f"c-{draw.randrange(3)}",
+                turn=draw.randrange(5),
+                priority=draw.randrange(2),
+                transcript=(),
+            )
+            if (
+                entry.request_id not in there
+            ):  # a repeated question gets the same answer, before it comes here
                 there[entry.request_id] = number
                 came.append(number)
                 for gone, _ in list(line.put(entry)):

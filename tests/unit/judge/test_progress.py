@@ -1,4 +1,6 @@
-"""Progress in one partition: a successor finds every answered question answered, every other one open."""
+"""Progress in one partition: a successor finds every answered question answered, every other one
+open.
+"""
 
 import json
 from typing import Any
@@ -23,7 +25,9 @@ def open_in(progress: Progress, offsets: range) -> list[int]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[int, list[int], list[int]]:
-    """Where reading starts, the offsets of the questions, and which are answered in which order. Some offsets have no question."""
+    """Where reading starts, the offsets of the questions, and which are answered in which order.
+    Some offsets have no question.
+    """
     start = draw(st.integers(0, 50))
     gaps = draw(st.lists(st.integers(1, 4), max_size=40))
     offsets = [start + sum(gaps[: place + 1]) - 1 for place in range(len(gaps))]
@@ -32,8 +36,12 @@ def histories(draw: st.DrawFn) -> tuple[int, list[int], list[int]]:
 
 
 @given(histories(), st.integers(0, 40), st.integers(0, 250))
-def test_a_successor_finds_what_is_open(history: tuple[int, list[int], list[int]], readings: int, begin: int) -> None:
-    """However far a former owner has read, in whatever order it answered, and whatever the broker has deleted since."""
+def test_a_successor_finds_what_is_open(
+    history: tuple[int, list[int], list[int]], readings: int, begin: int
+) -> None:
+    """However far a former owner has read, in whatever order it answered, and whatever the broker
+    has deleted since.
+    """
     start, offsets, answered = history
     owner = progress_from(start)
     for offset in offsets:
@@ -52,7 +60,9 @@ def test_a_successor_finds_what_is_open(history: tuple[int, list[int], list[int]
     assert [offset for offset in again[:readings] if successor.read(offset)] == [
         offset for offset in again[:readings] if offset in still_open
     ]
-    if begin <= committed.offset and len(again) <= readings:  # it has read all: what it leaves is the same
+    if (
+        begin <= committed.offset and len(again) <= readings
+    ):  # it has read all: what it leaves is the same
         assert successor.to_commit(7, {"ava": 0.5}) == committed
 
 
@@ -77,8 +87,10 @@ def test_an_answer_counts_before_its_question_is_read_again() -> None:
 
 good = st.builds(
     lambda bits, hour, spent: json.dumps([f"{bits:x}", hour, spent]),
-    st.integers(0, 2**40), st.integers(0, 10**6), st.dictionaries(st.text(max_size=3), st.floats(0, 10), max_size=2),
-)  # fmt: skip
+    st.integers(0, 2**40),
+    st.integers(0, 10**6),
+    st.dictionaries(st.text(max_size=3), st.floats(0, 10), max_size=2),
+)
 
 
 @st.composite
@@ -105,7 +117,10 @@ def damaged(draw: st.DrawFn) -> str:
         ["1f", 1, {"ava": float("inf")}],
     ]
     odd += [["f" * (MAX_SPAN // 4 + 1), 1, {}], [31, 1, {}], ["1F", 1, {}], ["1f\n", 1, {}]]
-    return draw(st.sampled_from([note[:cut], *map(json.dumps, odd), "1e999", '["\\ud800", 1, {}]']) | st.text())
+    return draw(
+        st.sampled_from([note[:cut], *map(json.dumps, odd), "1e999", '["\\ud800", 1, {}]'])
+        | st.text()
+    )
 
 
 @given(damaged())
@@ -126,7 +141,9 @@ def test_a_note_says_nothing_about_what_is_not_there_yet(note: str, end: int) ->
     assert open_in(progress, range(end, 60)) == list(range(end, 60))
 
 
-@pytest.mark.parametrize(("committed", "first"), [(-1, 4), (3, 4), (4, 4), (9, 9), (10, 4), (10**15, 4)])
+@pytest.mark.parametrize(
+    ("committed", "first"), [(-1, 4), (3, 4), (4, 4), (9, 9), (10, 4), (10**15, 4)]
+)
 def test_a_commit_outside_of_the_partition(committed: int, first: int) -> None:
     """Nothing is committed, the questions there are deleted, or the topic was created again."""
     assert progress_from(committed, begin=4, end=9).first == first

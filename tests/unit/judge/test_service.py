@@ -1,4 +1,6 @@
-"""The judge's shell without a broker: its transactions, its verdicts, and the work that a rebalance lets through."""
+"""The judge's shell without a broker: its transactions, its verdicts, and the work that a rebalance
+lets through.
+"""
 
 import asyncio
 import json
@@ -62,7 +64,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Cluster:
-    """What a broker keeps: committed verdicts and progress, and which producer has each transactional id."""
+    """What a broker keeps: committed verdicts and progress, and which producer has each
+    transactional id.
+    """
 
     def __init__(self) -> None:
         self.verdicts: list[tuple[JudgeVerdict, dict[str, str]]] = []
@@ -99,7 +103,9 @@ class FakeProducer:
         await self._cluster.may_begin.wait()
         assert (self._verdicts, self._offsets) == ([], {})
 
-    async def send(self, topic: str, value: bytes, *, key: bytes, headers: Any) -> "asyncio.Future[None]":
+    async def send(
+        self, topic: str, value: bytes, *, key: bytes, headers: Any
+    ) -> "asyncio.Future[None]":
         verdict = JudgeVerdict.model_validate_json(value)
         assert (topic, key.decode()) == ("judge.verdicts", verdict.conversation_id)
         self._verdicts.append((verdict, {name: text.decode() for name, text in headers}))
@@ -145,14 +151,20 @@ class FakeConsumer:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.sought[partition.partition] = offset
 
-    async def beginning_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def beginning_offsets(
+        self, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
 
     async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 100)
 
-    async def fetch_committed_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Any]:
-        return {tp: self._cluster.committed[tp] for tp in partitions if tp in self._cluster.committed}
+    async def fetch_committed_offsets(
+        self, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, Any]:
+        return {
+            tp: self._cluster.committed[tp] for tp in partitions if tp in self._cluster.committed
+        }
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         if self.error is not None:
@@ -165,7 +177,9 @@ class FakeReader:
         self.consumer = consumer
         self.failures: list[Exception] = []
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
+    ) -> bool:
         return await Commits(None).commit(self.consumer, offsets, seconds)
 
     def fail(self, error: Exception) -> None:
@@ -182,9 +196,13 @@ class House:
         self.reader = FakeReader(self.consumer)
         self.instruments = Instruments(CollectorRegistry(), ["judge"])
         monkeypatch.setattr(
-            service, "Judge", lambda given, counted, redactor: Judge(given, counted, self.endpoint, redactor)
+            service,
+            "Judge",
+            lambda given, counted, redactor: Judge(given, counted, self.endpoint, redactor),
         )
-        monkeypatch.setattr(KafkaSettings, "producer", lambda _, __, given, ___: FakeProducer(self.cluster, given))
+        monkeypatch.setattr(
+            KafkaSettings, "producer", lambda _, __, given, ___: FakeProducer(self.cluster, given)
+        )
         kafka = KafkaSettings()
         self.worker = JudgeWorker(kafka, judge_settings(), self.instruments, group_id="judges")
         self.made = self.worker.reader
@@ -204,7 +222,9 @@ class House:
             await self.made.failure()
 
     async def asking(self) -> JudgeRequest:
-        """The first record of P0 is a question, and the endpoint thinks about it until the test opens its gate."""
+        """The first record of P0 is a question, and the endpoint thinks about it until the test
+        opens its gate.
+        """
         await self.assigned(P0)
         self.endpoint.gate.clear()
         asked = question()
@@ -226,7 +246,9 @@ class House:
         return [verdict.request_id for verdict, _ in self.cluster.verdicts]
 
     async def committed(self) -> dict[int, int]:
-        """By partition, the first offset that a successor reads, once all that is answered is written."""
+        """By partition, the first offset that a successor reads, once all that is answered is
+        written.
+        """
         await asyncio.gather(*(writer.write() for writer in self.worker._writers.values()))
         return {tp.partition: at.offset for tp, at in self.cluster.committed.items()}
 
@@ -297,7 +319,9 @@ async def test_a_question_whose_answer_is_not_taken_is_not_committed(house: Hous
 async def test_verdicts_that_come_during_a_transaction_share_the_next(house: House) -> None:
     await house.assigned(P0)
     house.cluster.may_write.clear()
-    await house.take(*(record_of(question(subgoal_id=str(number), deadline_ms=1), number) for number in range(9)))
+    await house.take(
+        *(record_of(question(subgoal_id=str(number), deadline_ms=1), number) for number in range(9))
+    )
     await until(lambda: len(house.worker._writers[P0].outgoing) == 9)
     house.cluster.may_write.set()
     await house.until_written(9)
@@ -305,12 +329,16 @@ async def test_verdicts_that_come_during_a_transaction_share_the_next(house: Hou
     assert house.cluster.transactions <= 2
 
 
-async def test_a_verdict_that_comes_as_a_transaction_begins_is_written_once_with_its_progress(house: House) -> None:
+async def test_a_verdict_that_comes_as_a_transaction_begins_is_written_once_with_its_progress(
+    house: House,
+) -> None:
     await house.assigned(P0)
     house.cluster.may_begin.clear()
     asked = [question(subgoal_id=name, deadline_ms=1) for name in "ab"]
     await house.take(record_of(asked[0], 0))
-    await until(lambda: not house.worker._writers[P0]._has_changed.is_set() and not house.worker._places)
+    await until(
+        lambda: not house.worker._writers[P0]._has_changed.is_set() and not house.worker._places
+    )
     await house.take(record_of(asked[1], 1))
     await until(lambda: not house.worker._places)
     house.cluster.may_begin.set()
@@ -321,16 +349,22 @@ async def test_a_verdict_that_comes_as_a_transaction_begins_is_written_once_with
 
 
 async def test_the_answer_goes_by_its_key_and_says_which_question_it_is_of(house: House) -> None:
-    """The sequencer places a verdict with the events of its call, whatever partition it has here."""
+    """The sequencer places a verdict with the events of its call, whatever partition it
+    has here.
+    """
     await house.assigned(P1)
     asked = question()
     await house.take(record_of(asked, 0, 1))
     await house.until_written(1)
     ((_, headers),) = house.cluster.verdicts
     assert headers == {
-        "ce_specversion": "1.0", "ce_id": asked.request_id, "ce_source": "callgauge.judge",
-        "ce_type": "callgauge.judge.verdict.v1", "ce_subject": asked.conversation_id, "content-type": "application/json",
-    }  # fmt: skip
+        "ce_specversion": "1.0",
+        "ce_id": asked.request_id,
+        "ce_source": "callgauge.judge",
+        "ce_type": "callgauge.judge.verdict.v1",
+        "ce_subject": asked.conversation_id,
+        "content-type": "application/json",
+    }
 
 
 async def test_what_was_answered_is_neither_asked_nor_written_again(house: House) -> None:
@@ -353,11 +387,17 @@ async def test_a_repeat_in_another_partition_is_answered_too(house: House) -> No
     assert (len(house.endpoint.questions), len(house.cluster.verdicts)) == (3, 1)
 
 
-async def test_a_successor_asks_exactly_what_has_no_verdict(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_successor_asks_exactly_what_has_no_verdict(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await house.assigned(P0)
     house.endpoint.gate.clear()
-    records = [record_of(question(subgoal_id=str(number), deadline_ms=10**13 if number in {0, 3} else 1), number)
-               for number in range(5)]  # fmt: skip
+    records = [
+        record_of(
+            question(subgoal_id=str(number), deadline_ms=10**13 if number in {0, 3} else 1), number
+        )
+        for number in range(5)
+    ]
     await house.take(*records)
     await house.until_written(3)
     async with running(House(monkeypatch, house.cluster)) as successor:
@@ -370,7 +410,9 @@ async def test_a_successor_asks_exactly_what_has_no_verdict(house: House, monkey
     assert len(set(house.written())) == 5
 
 
-async def test_who_is_fenced_off_writes_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_fenced_off_writes_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A judge that was frozen for longer than its session: another one has its partition."""
     await house.asking()
     async with running(House(monkeypatch, house.cluster)) as successor:
@@ -410,7 +452,9 @@ async def test_a_takeover_that_is_revoked_ends(house: House) -> None:
     assert house.cluster.owners.keys() == {"judges-judge-1"}
 
 
-async def test_a_partition_that_stays_ours_loses_no_work_and_pays_for_none_twice(house: House) -> None:
+async def test_a_partition_that_stays_ours_loses_no_work_and_pays_for_none_twice(
+    house: House,
+) -> None:
     await house.assigned(P0, P1)
     house.endpoint.gate.clear()
     stays, goes = question(subgoal_id="stays"), question(subgoal_id="goes")
@@ -428,7 +472,9 @@ async def test_a_partition_that_stays_ours_loses_no_work_and_pays_for_none_twice
 
 
 async def test_no_verdict_goes_out_while_partitions_are_shared_out(house: House) -> None:
-    """A question that is answered meanwhile may be another judge's by now. If it comes back open, it is asked again."""
+    """A question that is answered meanwhile may be another judge's by now. If it comes back open,
+    it is asked again.
+    """
     asked = await house.answered_while_shared_out()
     await house.assigned(P1)
     assert house.worker._verdicts == []
@@ -441,7 +487,9 @@ async def test_no_verdict_goes_out_while_partitions_are_shared_out(house: House)
     assert len(house.endpoint.questions) == 6
 
 
-async def test_what_is_answered_meanwhile_goes_out_when_its_partition_comes_back(house: House) -> None:
+async def test_what_is_answered_meanwhile_goes_out_when_its_partition_comes_back(
+    house: House,
+) -> None:
     asked = await house.answered_while_shared_out()
     await house.assigned(P0)
     await house.until_written(1)  # before its question is read again
@@ -503,7 +551,9 @@ async def test_a_verdict_whose_write_fails_at_a_revocation_is_asked_for_again(ho
     assert house.written() == [asked.request_id]
 
 
-async def test_reading_pauses_far_from_the_oldest_open_question(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_pauses_far_from_the_oldest_open_question(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else the note would not have room for the answered ones in between."""
     monkeypatch.setattr(progress, "MAX_SPAN", 8)
     await house.assigned(P0)
@@ -529,7 +579,9 @@ async def test_reading_pauses_while_too_much_is_unwritten(
     monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.05)
     await house.assigned(P0)
     house.cluster.may_write.clear()
-    records = [record_of(question(subgoal_id=str(number), deadline_ms=1), number) for number in range(3)]
+    records = [
+        record_of(question(subgoal_id=str(number), deadline_ms=1), number) for number in range(3)
+    ]
     await house.take(*records)
     await until(lambda: len(house.worker._writers[P0].outgoing) == 3)
     reading = asyncio.create_task(house.take(Record(b"junk", 3)))
@@ -544,7 +596,9 @@ async def test_reading_pauses_while_too_much_is_unwritten(
     assert await house.committed() == ({0: 4} if way_out == "written" else {})
 
 
-async def test_a_new_owner_knows_the_money_of_this_hour(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_owner_knows_the_money_of_this_hour(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await house.assigned(P0)
     await house.take(record_of(question(), 0))
     await house.until_written(1)
@@ -561,9 +615,12 @@ async def test_what_is_no_question_is_told_and_counted_and_not_without_end(house
         await house.take(*(Record(b"{}", offset) for offset in range(MAX_REFUSED_LINES + 5)))
     refused = [line for line in lines if line["event"] == "record_refused"]
     assert len(refused) == MAX_REFUSED_LINES
-    assert {"conversation_id": "c-1", "topic": "judge.requests", "partition": 0, "offset": 0}.items() <= refused[
-        0
-    ].items()
+    assert {
+        "conversation_id": "c-1",
+        "topic": "judge.requests",
+        "partition": 0,
+        "offset": 0,
+    }.items() <= refused[0].items()
     assert [line["records"] for line in lines if line["event"] == "more_records_refused"] == [5]
     value = house.instruments.registry.get_sample_value("callgauge_judge_questions_refused_total")
     assert value == MAX_REFUSED_LINES + 5
@@ -591,7 +648,9 @@ async def test_what_is_being_asked_is_answered_before_it_leaves(house: House) ->
     assert await house.committed() == {0: 1}
 
 
-async def test_the_memory_of_answers_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_memory_of_answers_is_bounded(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service, "MAX_ANSWERED", 2)
     await house.assigned(P0)
     asked = [question(subgoal_id=name, deadline_ms=1) for name in "abc"]
@@ -607,13 +666,50 @@ HOUR_MS = 3_600_000
 GOOD = json.loads(question(conversation_id="c", transcript=[]).model_dump_json())
 DEEP = b'{"transcript":' + b"[" * 200_000
 
-odd = st.none() | st.booleans() | st.integers(-2, 6) | st.text(max_size=5) | st.sampled_from(
-    [10**18, -(10**18), 10**400, 10**4_000, 1e308, float("nan"), float("inf"), "9" * 5_000, "x" * 300, [], [None], {}, "\x00",
-     "conciseness", "subgoal.1"]
-)  # fmt: skip
-header_values = st.none() | st.binary(max_size=4) | st.sampled_from(
-    [b"0", b"3", b"4", b"-1", b"9" * 5_000, b"9" * 10, "²".encode(), b"1e3", b"0x1", b" 1", b"1_0"]
-)  # fmt: skip
+odd = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 6)
+    | st.text(max_size=5)
+    | st.sampled_from(
+        [
+            10**18,
+            -(10**18),
+            10**400,
+            10**4_000,
+            1e308,
+            float("nan"),
+            float("inf"),
+            "9" * 5_000,
+            "x" * 300,
+            [],
+            [None],
+            {},
+            "\x00",
+            "conciseness",
+            "subgoal.1",
+        ]
+    )
+)
+header_values = (
+    st.none()
+    | st.binary(max_size=4)
+    | st.sampled_from(
+        [
+            b"0",
+            b"3",
+            b"4",
+            b"-1",
+            b"9" * 5_000,
+            b"9" * 10,
+            "²".encode(),
+            b"1e3",
+            b"0x1",
+            b" 1",
+            b"1_0",
+        ]
+    )
+)
 
 
 @st.composite
@@ -621,7 +717,9 @@ def values(draw: st.DrawFn) -> bytes | None:
     """Questions with odd fields, and values that are no question at all."""
     if draw(st.integers(0, 9)) == 0:
         return draw(
-            st.none() | st.binary(max_size=20) | st.sampled_from([DEEP, b"null", b"[]", b'"\\ud800"', b"1e999"])
+            st.none()
+            | st.binary(max_size=20)
+            | st.sampled_from([DEEP, b"null", b"[]", b'"\\ud800"', b"1e999"])
         )
     changed = draw(st.dictionaries(st.sampled_from(sorted(GOOD)), odd, max_size=3))
     return json.dumps({**GOOD, "deadline_ms": wall_clock_ms() + 5_000, **changed}).encode()
@@ -630,11 +728,18 @@ def values(draw: st.DrawFn) -> bytes | None:
 headers = st.lists(st.tuples(st.sampled_from(["ce_id", "other"]), header_values), max_size=3)
 
 
-@given(st.lists(st.tuples(values(), headers, st.none() | st.binary(max_size=3)), min_size=1, max_size=6))
+@given(
+    st.lists(
+        st.tuples(values(), headers, st.none() | st.binary(max_size=3)), min_size=1, max_size=6
+    )
+)
 def test_every_record_is_answered_or_refused(
     drawn: list[tuple[bytes | None, list[tuple[str, Any]], bytes | None]],
 ) -> None:
-    records = [Record(value, offset, 0, tuple(named), key or b"") for offset, (value, named, key) in enumerate(drawn)]
+    records = [
+        Record(value, offset, 0, tuple(named), key or b"")
+        for offset, (value, named, key) in enumerate(drawn)
+    ]
 
     async def scenario() -> tuple[dict[int, int], list[Exception], list[str]]:
         with pytest.MonkeyPatch.context() as patch:
@@ -659,5 +764,8 @@ async def test_money_of_the_future_does_not_switch_the_budget_off() -> None:
     now_ms = wall_clock_ms()
     async with running_judge(settings, ScriptedEndpoint(lambda _: answer("C"))) as (judge, _):
         judge.budget.recall(now_ms // HOUR_MS + 10, {"ava": 0.01}, now_ms)
-        results = [(await judge.ask(question(subgoal_id=str(number)))).result.outcome for number in range(4)]
+        results = [
+            (await judge.ask(question(subgoal_id=str(number)))).result.outcome
+            for number in range(4)
+        ]
     assert results == ["judged", "unscored", "unscored", "unscored"]

@@ -52,7 +52,9 @@ def test_our_own_settings_win(key_file: str, tmp_path: Path) -> None:
     ambient = {"OPENAI_API_KEY": "ambient", "OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}
     assert key_of(loaded(**ambient, **{KEY: "ours"})) == "ours"
     assert key_of(loaded(**ambient, **{KEY: key_file})) == "from-file"
-    assert loaded(**ambient, CALLGAUGE_JUDGE__BASE_URL="https://judge.example.com").judge.base_url.startswith("https")
+    assert loaded(
+        **ambient, CALLGAUGE_JUDGE__BASE_URL="https://judge.example.com"
+    ).judge.base_url.startswith("https")
     config = tmp_path / "callgauge.toml"
     config.write_text(f'[judge]\napi_key = "{key_file}"\nmodel = "m"\n')
     settings = load_settings(config, {}, ambient)
@@ -82,7 +84,9 @@ def test_a_header_is_one_line_and_no_mistake_shows_it(name: str, given: str) -> 
     assert "hush" not in repr(loaded(CALLGAUGE_JUDGE__HEADERS='{"x-team": "hush"}'))
 
 
-@pytest.mark.parametrize("variables", [{KEY: "hush hush"}, {KEY: "hush-hush", "CALLGAUGE_JUDGE__MODEL": ""}])
+@pytest.mark.parametrize(
+    "variables", [{KEY: "hush hush"}, {KEY: "hush-hush", "CALLGAUGE_JUDGE__MODEL": ""}]
+)
 def test_no_mistake_shows_the_key(variables: dict[str, str]) -> None:
     assert variables[KEY] not in mistake(**variables)
     assert "hush-hush" not in repr(loaded(**{KEY: "hush-hush"}))

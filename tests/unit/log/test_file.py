@@ -1,4 +1,6 @@
-"""The log in a file: what it acknowledged is there, once and in order, whatever ends, fills up or goes back."""
+"""The log in a file: what it acknowledged is there, once and in order, whatever ends, fills up or
+goes back.
+"""
 
 import asyncio
 import contextlib
@@ -68,7 +70,13 @@ def places(log: FileLog) -> list[int]:
 
 def decided(*records: DecidedRecord, place: int = 0, first: int = 0, **more: Any) -> Decided:
     """Places are counted as in `places`."""
-    row = PartitionRow(place=FIRST + place, first=FIRST + first, first_known_ms=NOW_MS, known_ms=NOW_MS, version="test")
+    row = PartitionRow(
+        place=FIRST + place,
+        first=FIRST + first,
+        first_known_ms=NOW_MS,
+        known_ms=NOW_MS,
+        version="test",
+    )
     return Decided(records, row, **more)
 
 
@@ -93,15 +101,36 @@ async def test_events_are_read_whole_and_in_the_order_in_which_they_came(tmp_pat
     clock = SetClock()
     headers = [(SOURCE_HEADER, b"bot"), (ID_HEADER, b"1"), ("traceparent", b"\x00\xff")]
     async with opened(tmp_path, clock) as log:
-        await log.append([OutgoingRecord(InputSource.AUDIT, b"call", b'{"n": 1}', headers), said("other", "2")])
+        await log.append(
+            [OutgoingRecord(InputSource.AUDIT, b"call", b'{"n": 1}', headers), said("other", "2")]
+        )
         clock.now_ms += 7
         await log.append([said("call", "3", b"later")])
         first, other, last = events(log)
         assert first == Event(
-            "audit.events", 0, FIRST, NOW_MS, b"call", b'{"n": 1}', headers, InputSource.AUDIT, 0, 0, FIRST
-        )  # fmt: skip
-        assert (other.key, other.source, other.topic) == (b"other", InputSource.PIPECAT, "pipecat.events")
-        assert (last.key, last.value, last.timestamp, last.place) == (b"call", b"later", NOW_MS + 7, FIRST + 2)
+            "audit.events",
+            0,
+            FIRST,
+            NOW_MS,
+            b"call",
+            b'{"n": 1}',
+            headers,
+            InputSource.AUDIT,
+            0,
+            0,
+            FIRST,
+        )
+        assert (other.key, other.source, other.topic) == (
+            b"other",
+            InputSource.PIPECAT,
+            "pipecat.events",
+        )
+        assert (last.key, last.value, last.timestamp, last.place) == (
+            b"call",
+            b"later",
+            NOW_MS + 7,
+            FIRST + 2,
+        )
         assert places(log) == [0, 1, 2]
         assert (log.first, log.end) == (FIRST, FIRST + 3)
 
@@ -118,10 +147,14 @@ async def test_requests_that_wait_beside_each_other_are_one_transaction_and_keep
             return commit(steps)
 
         monkeypatch.setattr(log.commits, "_commit", counted)
-        await asyncio.gather(*(log.append([said("call", value=b"%d" % number)]) for number in range(50)))
+        await asyncio.gather(
+            *(log.append([said("call", value=b"%d" % number)]) for number in range(50))
+        )
         assert sizes == [50]
         monkeypatch.setattr(commits, "MAX_STEPS", 20)
-        await asyncio.gather(*(log.append([said("call", value=b"%d" % number)]) for number in range(50, 100)))
+        await asyncio.gather(
+            *(log.append([said("call", value=b"%d" % number)]) for number in range(50, 100))
+        )
         assert sizes == [50, 20, 20, 10]
         assert values(log) == [b"%d" % number for number in range(100)]
 
@@ -129,7 +162,9 @@ async def test_requests_that_wait_beside_each_other_are_one_transaction_and_keep
 async def test_reading_goes_on_from_a_place_and_takes_so_many(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         await log.append([said("call", value=b"%d" % number) for number in range(10)])
-        assert [record.read.value for record in log.read(FIRST + 4, 3) if isinstance(record.read, Event)] == [
+        assert [
+            record.read.value for record in log.read(FIRST + 4, 3) if isinstance(record.read, Event)
+        ] == [
             b"4",
             b"5",
             b"6",
@@ -162,20 +197,34 @@ async def test_who_waits_for_records_is_told(tmp_path: Path) -> None:
 # Once.
 
 
-async def test_an_event_of_the_same_source_and_id_is_written_once_also_after_a_restart(tmp_path: Path) -> None:
+async def test_an_event_of_the_same_source_and_id_is_written_once_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
     async with opened(tmp_path) as log:
-        await log.append([said("call", "1", b"first"), said("call", "1", b"again"), said("call", "2")])
+        await log.append(
+            [said("call", "1", b"first"), said("call", "1", b"again"), said("call", "2")]
+        )
         await log.append([said("call", "1", b"again"), said("call", "3")])
         assert (values(log), places(log)) == ([b"first", b"{}", b"{}"], [0, 1, 2])
     async with opened(tmp_path) as log:
-        await log.append([said("call", "3", b"again"), said("call", "1", b"again"), said("call", "4", b"new")])
+        await log.append(
+            [said("call", "3", b"again"), said("call", "1", b"again"), said("call", "4", b"new")]
+        )
         assert (values(log)[0], values(log)[3:], places(log)) == (b"first", [b"new"], [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize(
-    "other", [said("call", "2"), said("call", "1", ce_source="agent"), said("other", "1"), said("call", "", ce_source="bot1")]
-)  # fmt: skip
-async def test_another_id_source_or_call_is_another_event(tmp_path: Path, other: OutgoingRecord) -> None:
+    "other",
+    [
+        said("call", "2"),
+        said("call", "1", ce_source="agent"),
+        said("other", "1"),
+        said("call", "", ce_source="bot1"),
+    ],
+)
+async def test_another_id_source_or_call_is_another_event(
+    tmp_path: Path, other: OutgoingRecord
+) -> None:
     async with opened(tmp_path) as log:
         await log.append([said("call", "1"), other])
         assert len(events(log)) == 2
@@ -204,7 +253,9 @@ async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> No
         await dropped.publish(decided(score(b"decided"), place=20, closed=["call"]))
         await kill(dropped)
         async with opened(tmp_path) as log:
-            assert [event.headers[1][1] for event in events(log)] == [b"%d" % number for number in range(20)]
+            assert [event.headers[1][1] for event in events(log)] == [
+                b"%d" % number for number in range(20)
+            ]
             assert len(ticks(log)) == 1
             assert [record.value for record in log.records(SCORES_TOPIC, 0, 9)] == [b"decided"]
             assert (log.row, log.closed_calls(9)) == (decided(place=20).row, {"call": FIRST + 20})
@@ -225,7 +276,10 @@ async def test_it_is_in_the_files_when_append_returns(tmp_path: Path) -> None:
 
 async def test_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
-        found = [log._writer.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+        found = [
+            log._writer.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("journal_mode", "synchronous")
+        ]
         assert found == ["wal", 2], "2 is FULL: the disk has a commit before it returns"
 
 
@@ -264,7 +318,10 @@ async def test_one_who_asked_and_is_gone_holds_nobody_up(tmp_path: Path) -> None
 
 async def test_one_process_holds_the_folder(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
-        with pytest.raises(LogFileError, match=r"another callgauge writes this folder\. Stop it, or give this one a"):
+        with pytest.raises(
+            LogFileError,
+            match=r"another callgauge writes this folder\. Stop it, or give this one a",
+        ):
             FileLog(tmp_path).open()
         await log.append([said("call")])
         assert len(events(log)) == 1, "the first one works on"
@@ -273,7 +330,9 @@ async def test_one_process_holds_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
-async def test_a_file_of_another_format_is_refused_and_stays_as_it_is(tmp_path: Path, other: int) -> None:
+async def test_a_file_of_another_format_is_refused_and_stays_as_it_is(
+    tmp_path: Path, other: int
+) -> None:
     async with opened(tmp_path) as log:
         await log.append([said("call")])
         log._writer.execute(f"PRAGMA user_version = {other}")
@@ -287,7 +346,9 @@ async def test_a_file_of_another_format_is_refused_and_stays_as_it_is(tmp_path: 
 
 
 @pytest.mark.parametrize("damage", ["no database", "cut off", "a folder"])
-async def test_a_damaged_file_is_refused_with_a_sentence_and_stays_as_it_is(tmp_path: Path, damage: str) -> None:
+async def test_a_damaged_file_is_refused_with_a_sentence_and_stays_as_it_is(
+    tmp_path: Path, damage: str
+) -> None:
     path = tmp_path / FILE_NAME
     async with opened(tmp_path) as log:
         await log.append([said("call", value=b"x" * 3_000) for _ in range(100)])
@@ -300,7 +361,9 @@ async def test_a_damaged_file_is_refused_with_a_sentence_and_stays_as_it_is(tmp_
             path.unlink()
             path.mkdir()
     before = None if path.is_dir() else path.read_bytes()
-    with pytest.raises(LogFileError, match=r"log\.sqlite: it cannot be used \(.+\)\. Nothing was changed\. See to"):
+    with pytest.raises(
+        LogFileError, match=r"log\.sqlite: it cannot be used \(.+\)\. Nothing was changed\. See to"
+    ):
         FileLog(tmp_path).open()
     assert before is None or path.read_bytes() == before
 
@@ -331,7 +394,9 @@ async def test_nobody_else_may_read_what_people_said(tmp_path: Path) -> None:
 # A disk that takes nothing.
 
 
-async def test_a_full_disk_takes_all_of_a_request_or_nothing_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+async def test_a_full_disk_takes_all_of_a_request_or_nothing_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
     async with opened(tmp_path) as log, asyncio.timeout(patient(10)):
         await log.append([said("call", "1", b"before")])
         fill(log)
@@ -339,21 +404,32 @@ async def test_a_full_disk_takes_all_of_a_request_or_nothing_and_goes_on_when_th
             for _ in range(3):
                 with pytest.raises(NotWrittenError, match="full"):
                     await log.append([said("call", "2", b"small"), said("new", "3", LARGE)])
-        assert [line["event"] for line in lines] == ["log_not_written"], "once for as long as it lasts"
+        assert [line["event"] for line in lines] == ["log_not_written"], (
+            "once for as long as it lasts"
+        )
         assert (values(log), log.end) == ([b"before"], FIRST + 1)
         assert "full" in str(log.commits.fault)
         make_room(log)
         await log.append([said("call", "2", b"small"), said("new", "3", LARGE)])
-        assert (values(log), places(log), log.commits.fault) == ([b"before", b"small", LARGE], [0, 1, 2], None)
+        assert (values(log), places(log), log.commits.fault) == (
+            [b"before", b"small", LARGE],
+            [0, 1, 2],
+            None,
+        )
         assert events(log)[2].key == b"new", "the number of a call that was not written is not used"
 
 
-async def test_what_shares_a_transaction_with_a_request_that_fails_is_not_written_either(tmp_path: Path) -> None:
+async def test_what_shares_a_transaction_with_a_request_that_fails_is_not_written_either(
+    tmp_path: Path,
+) -> None:
     async with opened(tmp_path) as log, asyncio.timeout(patient(10)):
         await log.append([said("call", "1")])
         fill(log)
         found = await asyncio.gather(
-            log.append([said("call", "2")]), log.tick(), log.append([said("call", "3", LARGE)]), return_exceptions=True
+            log.append([said("call", "2")]),
+            log.tick(),
+            log.append([said("call", "3", LARGE)]),
+            return_exceptions=True,
         )
         assert [type(each) for each in found] == [NotWrittenError] * 3
         assert (len(events(log)), len(ticks(log))) == (1, 0)
@@ -367,21 +443,33 @@ async def test_numbers_do_not_move_on_after_a_commit_that_failed(tmp_path: Path)
         fill(log)
         clock.now_ms += GAP_MS + 1
         for failing in (
-            log.append([said("call", "2", LARGE)]), log.publish(decided(score(b"2"), score(LARGE), place=9)),
+            log.append([said("call", "2", LARGE)]),
+            log.publish(decided(score(b"2"), score(LARGE), place=9)),
             log.publish(Decided([score(LARGE, topic=WORDS_TOPIC)])),
-        ):  # fmt: skip
+        ):
             with pytest.raises(NotWrittenError):
                 await failing
-        assert (log.end, log.next_offset(SCORES_TOPIC), log.next_offset(WORDS_TOPIC)) == (FIRST + 1, 2, 0)
+        assert (log.end, log.next_offset(SCORES_TOPIC), log.next_offset(WORDS_TOPIC)) == (
+            FIRST + 1,
+            2,
+            0,
+        )
         assert log.row == decided(place=1).row
         make_room(log)
         clock.now_ms -= 1  # no gap now, so no tick: the time of what failed did not count either
         await log.append([said("call", "2")])
         await log.publish(decided(score(b"2"), place=2))
         assert (places(log), len(ticks(log))) == ([0, 1], 0)
-        assert [(record.offset, record.value) for record in log.records(SCORES_TOPIC, 0, 9)] == [(1, b"1"), (2, b"2")]
+        assert [(record.offset, record.value) for record in log.records(SCORES_TOPIC, 0, 9)] == [
+            (1, b"1"),
+            (2, b"2"),
+        ]
     async with opened(tmp_path, clock) as log:
-        assert (log.end, log.next_offset(SCORES_TOPIC), log.next_offset(WORDS_TOPIC)) == (FIRST + 2, 3, 0)
+        assert (log.end, log.next_offset(SCORES_TOPIC), log.next_offset(WORDS_TOPIC)) == (
+            FIRST + 2,
+            3,
+            0,
+        )
 
 
 # Time.
@@ -395,7 +483,9 @@ async def test_time_stands_while_the_clock_is_a_little_behind_it(tmp_path: Path)
         clock.now_ms -= BACK_MS
         await log.append([said("call", "2")])
         await log.tick()
-        assert [record.timestamp for record in log.read(0, 9)] == [NOW_MS] * 3, "a tick that tells nothing is none"
+        assert [record.timestamp for record in log.read(0, 9)] == [NOW_MS] * 3, (
+            "a tick that tells nothing is none"
+        )
     async with opened(tmp_path, clock) as log:
         await log.append([said("call", "3")])
         assert log.read(0, 9)[-1].timestamp == NOW_MS, "over a restart too"
@@ -405,8 +495,12 @@ async def test_time_stands_while_the_clock_is_a_little_behind_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize("is_started_again", [False, True])
-async def test_time_goes_back_with_a_clock_that_is_far_behind_it(tmp_path: Path, is_started_again: bool) -> None:
-    """The clock was wrong, and is right now: until it had caught up, no silence would be found, and every event be of another day."""
+async def test_time_goes_back_with_a_clock_that_is_far_behind_it(
+    tmp_path: Path, is_started_again: bool
+) -> None:
+    """The clock was wrong, and is right now: until it had caught up, no silence would be found, and
+    every event be of another day.
+    """
     clock, reader = SetClock(NOW_MS + 3 * DAY_MS), FileTicks()
     async with opened(tmp_path, clock) as log:
         await log.append([said("call", "1")])
@@ -420,14 +514,19 @@ async def test_time_goes_back_with_a_clock_that_is_far_behind_it(tmp_path: Path,
         await log.tick()
         found = log.read(0, 9)
         assert [record.timestamp - NOW_MS for record in found] == [3 * DAY_MS, 0, 0, 0, 500]
-        assert [(tick.known_ms - NOW_MS, tick.gap_ms) for tick in ticks(log)] == [(0, -3 * DAY_MS), (500, 0)]
+        assert [(tick.known_ms - NOW_MS, tick.gap_ms) for tick in ticks(log)] == [
+            (0, -3 * DAY_MS),
+            (500, 0),
+        ]
         for record in found:
             reader.read(record)
         assert reader.known_ms == NOW_MS + 500
 
 
 @pytest.mark.usefixtures("_small_steps")
-async def test_events_of_a_time_that_never_was_go_too_when_there_are_too_many(tmp_path: Path) -> None:
+async def test_events_of_a_time_that_never_was_go_too_when_there_are_too_many(
+    tmp_path: Path,
+) -> None:
     clock = SetClock(NOW_MS + 3 * DAY_MS)
     async with opened(tmp_path, clock, max_bytes=1) as log:
         await log.append([said("call", str(number)) for number in range(20)])
@@ -457,7 +556,13 @@ async def test_after_a_time_in_which_nobody_listened_a_tick_says_so_first(
     async with opened(tmp_path, clock) as log:
         if is_started_again:
             await log.append([said("call", "3"), said("call", "4")])
-        assert [type(record.read) for record in log.read(0, 9)] == [Event, Event, Tick, Event, Event]
+        assert [type(record.read) for record in log.read(0, 9)] == [
+            Event,
+            Event,
+            Tick,
+            Event,
+            Event,
+        ]
         (gap,) = ticks(log)
         assert (gap.gap_ms, gap.known_ms, gap.place) == (GAP_MS + 1, clock.now_ms, FIRST + 2)
         assert events(log)[2].timestamp == clock.now_ms
@@ -494,12 +599,18 @@ async def test_the_reader_of_ticks_knows_the_newest_one(tmp_path: Path) -> None:
 async def test_what_was_decided_and_the_place_are_one_transaction(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         await log.append([said("a"), said("b"), said("c")])
-        await log.publish(decided(score(b"1"), score(b"words", topic=WORDS_TOPIC), place=1, goals={"a": b"set"}))
-        await log.publish(decided(score(b"2"), place=3, first=2, closed=["b", "a"], goals={"c": b"other"}))
+        await log.publish(
+            decided(score(b"1"), score(b"words", topic=WORDS_TOPIC), place=1, goals={"a": b"set"})
+        )
+        await log.publish(
+            decided(score(b"2"), place=3, first=2, closed=["b", "a"], goals={"c": b"other"})
+        )
         assert [each.value for each in log.records(SCORES_TOPIC, 0, 9)] == [b"1", b"2"]
         assert [each.value for each in log.records(SCORES_TOPIC, 2, 9)] == [b"2"]
         assert [each.value for each in log.records(WORDS_TOPIC, 0, 9)] == [b"words"]
-        assert log.records(SCORES_TOPIC, 0, 1)[0] == DecidedRecord(SCORES_TOPIC, b"call", b"1", 1, NOW_MS)
+        assert log.records(SCORES_TOPIC, 0, 1)[0] == DecidedRecord(
+            SCORES_TOPIC, b"call", b"1", 1, NOW_MS
+        )
         assert log.row == decided(place=3, first=2).row
         assert log.goals() == [b"other"], "a call that has closed needs none"
         assert set(log.closed_calls(9)) == {"a", "b"}
@@ -510,7 +621,11 @@ async def test_the_calls_that_closed_last_are_told_in_order(tmp_path: Path) -> N
         await log.append([said("a"), said("b"), said("c")])
         for place, name in enumerate(("b", "c", "a"), 1):
             await log.publish(decided(place=place, closed=[name]))
-        assert list(log.closed_calls(9).items()) == [("b", FIRST + 1), ("c", FIRST + 2), ("a", FIRST + 3)]
+        assert list(log.closed_calls(9).items()) == [
+            ("b", FIRST + 1),
+            ("c", FIRST + 2),
+            ("a", FIRST + 3),
+        ]
         assert list(log.closed_calls(2)) == ["c", "a"]
 
 
@@ -530,7 +645,11 @@ async def test_ticks_and_the_events_of_open_calls_are_read_again_in_order(tmp_pa
 
 async def test_an_answer_and_the_end_of_its_question_are_one_transaction(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
-        await log.publish(Decided([score(b"first", topic="judge.requests"), score(b"second", topic="judge.requests")]))
+        await log.publish(
+            Decided(
+                [score(b"first", topic="judge.requests"), score(b"second", topic="judge.requests")]
+            )
+        )
         fill(log)
         with pytest.raises(NotWrittenError):
             await log.append([said("call", "1", LARGE)], answers=1)
@@ -553,7 +672,9 @@ async def test_offsets_are_not_used_again_after_all_records_were_deleted(tmp_pat
         await log.forget_records(WORDS_TOPIC, 4)
     async with opened(tmp_path) as log:
         await log.publish(decided(score(b"third")))
-        assert [(record.offset, record.value) for record in log.records(SCORES_TOPIC, 0, 9)] == [(4, b"third")]
+        assert [(record.offset, record.value) for record in log.records(SCORES_TOPIC, 0, 9)] == [
+            (4, b"third")
+        ]
 
 
 # What is too old, or too much.
@@ -594,12 +715,16 @@ async def test_events_go_when_they_are_too_old_and_their_calls_with_them(tmp_pat
         clock.now_ms += DAY_MS
         await log.tick()
         assert await trimmed(log) == 5
-        assert (events(log), set(log.closed_calls(9))) == ([], {"young"}), "the end of the call is not too old"
+        assert (events(log), set(log.closed_calls(9))) == ([], {"young"}), (
+            "the end of the call is not too old"
+        )
 
 
 @pytest.mark.parametrize("by", ["age", "size"])
 @pytest.mark.usefixtures("_small_steps")
-async def test_nothing_goes_from_the_first_record_of_an_open_call_on(tmp_path: Path, by: str) -> None:
+async def test_nothing_goes_from_the_first_record_of_an_open_call_on(
+    tmp_path: Path, by: str
+) -> None:
     clock = SetClock()
     options = {"retention_ms": DAY_MS} if by == "age" else {"max_bytes": 1}
     async with opened(tmp_path, clock, **options) as log:
@@ -627,7 +752,9 @@ async def test_the_oldest_events_go_before_their_time_when_the_file_is_too_large
     async with opened(tmp_path, clock, max_bytes=largest) as log:
         for number in range(10):
             clock.now_ms += 100
-            await log.append([said("call", f"{number}-{each}", b"x" * 10_000) for each in range(10)])
+            await log.append(
+                [said("call", f"{number}-{each}", b"x" * 10_000) for each in range(10)]
+            )
         await log.publish(decided(place=100, first=100))
         deleted = await log.trim()
         assert log.retention.bytes > largest
@@ -639,7 +766,9 @@ async def test_the_oldest_events_go_before_their_time_when_the_file_is_too_large
     assert has_room == (pages_freed > 1), "the disk has the room back, step by step"
 
 
-async def test_a_call_that_comes_again_after_its_events_were_deleted_is_written_anew(tmp_path: Path) -> None:
+async def test_a_call_that_comes_again_after_its_events_were_deleted_is_written_anew(
+    tmp_path: Path,
+) -> None:
     clock = SetClock()
     async with opened(tmp_path, clock, retention_ms=DAY_MS) as log:
         await log.append([said("a", "1", b"old"), said("b", "1", b"old")])
@@ -652,11 +781,15 @@ async def test_a_call_that_comes_again_after_its_events_were_deleted_is_written_
         assert set(log.closed_calls(9)) == {"z"}
         await log.append([said("b", "1", b"new"), said("d", "1", b"other")])
         assert [(event.key, event.value) for event in events(log)] == [
-            (b"c", b"between"), (b"b", b"new"), (b"d", b"other"),
-        ]  # fmt: skip
+            (b"c", b"between"),
+            (b"b", b"new"),
+            (b"d", b"other"),
+        ]
 
 
-async def test_a_defect_in_a_step_is_raised_where_it_was_asked_for_and_later_requests_go_on(tmp_path: Path) -> None:
+async def test_a_defect_in_a_step_is_raised_where_it_was_asked_for_and_later_requests_go_on(
+    tmp_path: Path,
+) -> None:
     async with opened(tmp_path) as log, asyncio.timeout(patient(10)):
         with pytest.raises(ZeroDivisionError):
             await log.commits.of(lambda: 1 / 0)
@@ -681,7 +814,9 @@ async def test_a_log_that_is_there_opens_although_the_disk_takes_nothing_now(
         assert log.id == name
 
 
-async def test_another_process_reads_the_log_from_a_time_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_process_reads_the_log_from_a_time_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file, "READ_AT_ONCE", 2)
     clock = SetClock()
     async with opened(tmp_path, clock, retention_ms=HOUR_MS) as log:
@@ -693,7 +828,9 @@ async def test_another_process_reads_the_log_from_a_time_on(tmp_path: Path, monk
             assert log.since(since_ms) == (FIRST + number, since_ms, FIRST + 7, False)
             assert log.since(since_ms - 1).start == FIRST + number
         assert log.since(NOW_MS + 7_000).start == FIRST + 7
-        assert [record.offset for record in log.between(FIRST + 1, FIRST + 6)] == [*range(FIRST + 1, FIRST + 6)]
+        assert [record.offset for record in log.between(FIRST + 1, FIRST + 6)] == [
+            *range(FIRST + 1, FIRST + 6)
+        ]
         assert [*log.between(FIRST, FIRST + 100)] == log.read(0, ALL)
         clock.now_ms += HOUR_MS
         await log.append([said("last")])
@@ -703,28 +840,46 @@ async def test_another_process_reads_the_log_from_a_time_on(tmp_path: Path, monk
         assert not log.since(NOW_MS + 5_000).is_cut, "nothing is gone that was wanted"
 
 
-async def test_what_is_forgotten_is_in_the_file_no_more_and_an_open_call_stays_until_it_closes(tmp_path: Path) -> None:
+async def test_what_is_forgotten_is_in_the_file_no_more_and_an_open_call_stays_until_it_closes(
+    tmp_path: Path,
+) -> None:
     def has(word: bytes) -> bool:
-        return any(word in path.read_bytes() for path in tmp_path.iterdir() if path.name.startswith(FILE_NAME))
+        return any(
+            word in path.read_bytes()
+            for path in tmp_path.iterdir()
+            if path.name.startswith(FILE_NAME)
+        )
 
     async with opened(tmp_path) as log:
         await log.append(
-            [said("over", "1", b'"zanzibar"'), said("open", "2", b'"timbuktu"'), said("other", "3", LARGE)]
+            [
+                said("over", "1", b'"zanzibar"'),
+                said("open", "2", b'"timbuktu"'),
+                said("other", "3", LARGE),
+            ]
         )
         about = [
-            score(b"zanzibar too", "over", WORDS_TOPIC), score(b"", "over", ANNOTATIONS_TOPIC), score(b"figures", "over"),
+            score(b"zanzibar too", "over", WORDS_TOPIC),
+            score(b"", "over", ANNOTATIONS_TOPIC),
+            score(b"figures", "over"),
             score(b"x" * 9_000 + b" zanzibar, and read", "over", TRANSCRIPTS_TOPIC),
-        ]  # fmt: skip
+        ]
         await log.publish(decided(*about, place=3, closed=["over", "other"]))
-        await log.forget_records(TRANSCRIPTS_TOPIC, 1)  # as every reader does, which leaves it in a free page
+        await log.forget_records(
+            TRANSCRIPTS_TOPIC, 1
+        )  # as every reader does, which leaves it in a free page
         assert has(b"zanzibar, and read")
         assert has(b"zanzibar")
         await log.forget(["over", "open", "nobody"])
         assert not has(b"zanzibar")
         assert [event.key for event in events(log)] == [b"open", b"other"]
         assert log.records(WORDS_TOPIC, 0, ALL) == []
-        assert len(log.records(SCORES_TOPIC, 0, ALL)) == 1, "pages and counters have not seen it yet"
-        assert len(log.records(ANNOTATIONS_TOPIC, 0, ALL)) == 1, "who reads that it is to be forgotten has to find it"
+        assert len(log.records(SCORES_TOPIC, 0, ALL)) == 1, (
+            "pages and counters have not seen it yet"
+        )
+        assert len(log.records(ANNOTATIONS_TOPIC, 0, ALL)) == 1, (
+            "who reads that it is to be forgotten has to find it"
+        )
         assert "over" in log.closed_calls(9), "a late event opens it no more"
         assert [log.has_closed(each) for each in ("over", "open", "other")] == [None, False, True]
         await log.publish(decided(place=4, closed=["open"]))
@@ -732,7 +887,9 @@ async def test_what_is_forgotten_is_in_the_file_no_more_and_an_open_call_stays_u
         assert not has(b"timbuktu")
 
 
-async def test_a_reader_that_holds_deleted_pages_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_holds_deleted_pages_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file, "BUSY_SECONDS", 0.0)
     async with opened(tmp_path) as log:
         await log.append([said("over", "1"), said("other", "2")])
@@ -750,7 +907,11 @@ async def test_a_reader_that_holds_deleted_pages_is_waited_for(tmp_path: Path, m
 async def test_an_event_is_put_back_once_and_names_its_first_place(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         await log.append([said("call", "1", b"refused"), said("other", "2")])
-        assert await log.put_back([(FIRST, "call"), (FIRST, "call"), (99, "call")]) == [FIRST + 2, None, None]
+        assert await log.put_back([(FIRST, "call"), (FIRST, "call"), (99, "call")]) == [
+            FIRST + 2,
+            None,
+            None,
+        ]
         again = events(log)[-1]
         assert (again.key, again.value, again.source) == (b"call", b"refused", InputSource.PIPECAT)
         assert dict(again.headers)[REPLAY_OF_HEADER] == f"pipecat.events[0]@{FIRST}".encode()

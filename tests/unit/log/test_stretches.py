@@ -1,4 +1,6 @@
-"""What is read of the log: a partition from some place on, its newest tick, and all that it has of one call."""
+"""What is read of the log: a partition from some place on, its newest tick, and all that it has of
+one call.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -111,7 +113,9 @@ async def test_repeats_are_told_though_the_records_of_others_are_not_looked_at()
     reader, whole = LogReader(), LogReader()
     told = [each for record in kept if (each := reader.read(record)) is not None]
     all_told = [each for record in log.records if (each := whole.read(record)) is not None]
-    assert values(told) == [each.value for each in all_told if isinstance(each, Event) and each.key == b"call"]
+    assert values(told) == [
+        each.value for each in all_told if isinstance(each, Event) and each.key == b"call"
+    ]
 
 
 def test_only_the_first_tick_of_a_term_is_of_note() -> None:
@@ -121,10 +125,20 @@ def test_only_the_first_tick_of_a_term_is_of_note() -> None:
     records += [log.tick(2), log.tick(3)]
     log.term = 4
     records += [log.tick(4), replace(records[0], headers=(("callgauge-tick", b"\xff"),))]
-    assert [terms.begins_with(each) for each in records] == [True, False, False, True, False, False, True]
+    assert [terms.begins_with(each) for each in records] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
-async def test_no_more_is_kept_of_a_key_than_the_bounds_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_is_kept_of_a_key_than_the_bounds_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(stretches, "MAX_KEPT", 3)
     records = [replace(sent(offset, offset), topic="t") for offset in range(20)]
     tp = TopicPartition("t", 0)

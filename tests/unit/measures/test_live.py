@@ -1,4 +1,6 @@
-"""Measures of one's own on running calls: whose values are due when, and that each counts once, over stops and changes of files."""
+"""Measures of one's own on running calls: whose values are due when, and that each counts once,
+over stops and changes of files.
+"""
 
 import asyncio
 import threading
@@ -67,7 +69,12 @@ class Reader:
         return {(row.conversation_id, row.measure, row.turn): row for row in self.live.values()}
 
     def total(self, name: str, **labels: str) -> float:
-        samples = (each for family in self.registry.collect() for each in family.samples if each.name == name)
+        samples = (
+            each
+            for family in self.registry.collect()
+            for each in family.samples
+            if each.name == name
+        )
         return sum(each.value for each in samples if labels.items() <= each.labels.items())
 
     def counted(self, measure: str) -> float:
@@ -80,7 +87,9 @@ async def no_context(call: CallRow) -> MetricContext:
 
 
 @asynccontextmanager
-async def reader(folder: Path, text: str = FILE, reached: Reached | None = None) -> AsyncIterator[Reader]:
+async def reader(
+    folder: Path, text: str = FILE, reached: Reached | None = None
+) -> AsyncIterator[Reader]:
     (folder / "mine.py").write_text(text)
     found = Reader(folder, reached=reached)
     following = asyncio.create_task(found.live.follow_files())
@@ -96,7 +105,9 @@ async def reader(folder: Path, text: str = FILE, reached: Reached | None = None)
                 thread.join(5)
 
 
-def turn(number: int, call: str = "c", *, revision: int = 2, status: str = "provisional") -> TurnRow:
+def turn(
+    number: int, call: str = "c", *, revision: int = 2, status: str = "provisional"
+) -> TurnRow:
     return TurnRow(conversation_id=call, turn=number, revision=revision, status=status)  # type: ignore[arg-type]
 
 
@@ -179,7 +190,9 @@ async def test_the_place_is_in_front_of_the_first_close_that_is_not_counted(tmp_
         assert one.live.reached(0) == Reached(4, 5, 5)
 
 
-async def test_a_changed_file_counts_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_changed_file_counts_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live, "WATCH_SECONDS", 0.01)
     async with reader(tmp_path) as one:
         one.take(running("a"), closed("a"))
@@ -196,7 +209,9 @@ async def test_a_changed_file_counts_from_then_on(tmp_path: Path, monkeypatch: p
         assert one.own()["b", "turns_of_call", None].value == 100.0
 
 
-async def test_texts_of_functions_are_redacted_and_a_missing_context_is_a_reason(tmp_path: Path) -> None:
+async def test_texts_of_functions_are_redacted_and_a_missing_context_is_a_reason(
+    tmp_path: Path,
+) -> None:
     text = """
 from callgauge import measure
 

@@ -1,4 +1,6 @@
-"""Measures of one's own: what a function may be and give, and that a mistake in one costs its value only."""
+"""Measures of one's own: what a function may be and give, and that a mistake in one costs its value
+only.
+"""
 
 import asyncio
 import math
@@ -10,7 +12,15 @@ from typing import Any
 import pytest
 
 from consumers.measures.files import MAX_MEASURES, Found, stamp_of
-from consumers.measures.own import MAX_HANGING, MAX_LABELS, Calls, MeasureError, NotMeasured, Outcome, measure
+from consumers.measures.own import (
+    MAX_HANGING,
+    MAX_LABELS,
+    Calls,
+    MeasureError,
+    NotMeasured,
+    Outcome,
+    measure,
+)
 from schemas.closed_sets import UnscoredReason
 from schemas.rows import NotApplicable, TurnRow, Unscored
 
@@ -38,8 +48,20 @@ def outcome_of(result: object, seconds: float = 5.0) -> Outcome:
         (NotApplicable("the greeting"), None, None, "the greeting", False),
         (math.nan, None, None, "it gave nan, which is no number", True),
         (10**400, None, None, "it gave inf, which is no number", True),
-        (None, None, None, "it gave NoneType: expected a number, a text as a label, or NotMeasured", True),
-        ("x" * 41, None, None, "it gave a label of 41 characters: expected 1 to 40 in one line", True),
+        (
+            None,
+            None,
+            None,
+            "it gave NoneType: expected a number, a text as a label, or NotMeasured",
+            True,
+        ),
+        (
+            "x" * 41,
+            None,
+            None,
+            "it gave a label of 41 characters: expected 1 to 40 in one line",
+            True,
+        ),
         (ValueError("no"), None, None, "it raised ValueError: no", True),
         (SystemExit(3), None, None, "it raised SystemExit: 3", True),
     ],
@@ -70,7 +92,9 @@ def test_a_function_that_hangs_is_left_alone_until_a_call_of_it_comes_back() -> 
     before = threading.active_count()
     seen = [calls.call({"turn": TURN}).reason for _ in range(5)]
     assert seen[:MAX_HANGING] == ["it took more than 0.05 s"] * MAX_HANGING
-    assert all(reason is not None and reason.startswith("not called") for reason in seen[MAX_HANGING:])
+    assert all(
+        reason is not None and reason.startswith("not called") for reason in seen[MAX_HANGING:]
+    )
     assert threading.active_count() - before == MAX_HANGING
     goes_on.set()
     until = time.monotonic() + 10
@@ -99,7 +123,9 @@ def test_a_function_with_other_parameters_is_refused_with_what_is_expected() -> 
     def Loud(turn: Any) -> int:  # noqa: N802
         return 1
 
-    with pytest.raises(MeasureError, match=r"both has the parameters \(context, turn\): expected turn"):
+    with pytest.raises(
+        MeasureError, match=r"both has the parameters \(context, turn\): expected turn"
+    ):
         measure(both)
     with pytest.raises(MeasureError, match="'Loud': expected lower-case"):
         measure(Loud)
@@ -123,7 +149,9 @@ def test_a_broken_file_costs_its_own_measures(tmp_path: Path) -> None:
 
 
 def test_no_more_measures_count_than_are_allowed(tmp_path: Path) -> None:
-    text = "".join(ONE.format(name=f"m{number}", value=number) for number in range(MAX_MEASURES + 1))
+    text = "".join(
+        ONE.format(name=f"m{number}", value=number) for number in range(MAX_MEASURES + 1)
+    )
     (tmp_path / "many.py").write_text(text)
     found = Found(tmp_path)
     assert len(found.measures) == MAX_MEASURES

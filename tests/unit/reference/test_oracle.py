@@ -1,4 +1,6 @@
-"""The oracle equals the batch processor's recorded results, and the generated calls reach everything that the rules mention."""
+"""The oracle equals the batch processor's recorded results, and the generated calls reach
+everything that the rules mention.
+"""
 
 import gzip
 import json
@@ -11,7 +13,14 @@ from hypothesis import strategies as st
 
 from tests.reference import oracle
 from tests.reference.oracle import batch_context
-from tests.support.calls.strategies import SOURCES, arrivals, calls, structured_calls, unstructured_calls, with_repeats
+from tests.support.calls.strategies import (
+    SOURCES,
+    arrivals,
+    calls,
+    structured_calls,
+    unstructured_calls,
+    with_repeats,
+)
 from tests.support.conformance_data import RECORD, conformance
 
 Json = dict[str, Any]
@@ -27,7 +36,11 @@ same_every_time = settings(
 
 def differences(actual: Json, expected: Json) -> Json:
     keys = sorted(actual.keys() | expected.keys())
-    return {key: (actual.get(key), expected.get(key)) for key in keys if actual.get(key) != expected.get(key)}
+    return {
+        key: (actual.get(key), expected.get(key))
+        for key in keys
+        if actual.get(key) != expected.get(key)
+    }
 
 
 def through_json(value: Any) -> Any:
@@ -35,7 +48,8 @@ def through_json(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("calls.jsonl.gz", 300), ("cut_calls.jsonl.gz", 150), ("eva_histories.jsonl.gz", 8)]
+    ("name", "count"),
+    [("calls.jsonl.gz", 300), ("cut_calls.jsonl.gz", 150), ("eva_histories.jsonl.gz", 8)],
 )
 def test_every_field_of_every_conformance_call(name: str, count: int) -> None:
     with gzip.open(conformance(name), "rt", encoding="utf-8") as lines:
@@ -43,7 +57,9 @@ def test_every_field_of_every_conformance_call(name: str, count: int) -> None:
     wrong = {}
     for row in rows:
         context = batch_context(row)
-        assert context.pop("is_audio_native") == (row["pipeline_type"] != "cascade")  # derived, not in these files
+        assert context.pop("is_audio_native") == (
+            row["pipeline_type"] != "cascade"
+        )  # derived, not in these files
         assert len(context) == 19
         assert through_json(context) == context
         if context != row["expected"]:
@@ -59,7 +75,9 @@ def test_recorded_call() -> None:
         return json.loads((record / name).read_text(encoding="utf-8"))
 
     def read_lines(name: str) -> list[Json]:
-        return [json.loads(text) for text in (record / name).read_text(encoding="utf-8").splitlines()]
+        return [
+            json.loads(text) for text in (record / name).read_text(encoding="utf-8").splitlines()
+        ]
 
     context = batch_context(
         {
@@ -78,16 +96,22 @@ def test_recorded_call() -> None:
 
 @pytest.mark.parametrize("pipeline_type", ["cascade", "audio_llm", "s2s"])
 @pytest.mark.parametrize("empty", [None, []])
-def test_a_call_without_events_has_an_empty_context(pipeline_type: str, empty: list[Json] | None) -> None:
+def test_a_call_without_events_has_an_empty_context(
+    pipeline_type: str, empty: list[Json] | None
+) -> None:
     context = batch_context({"pipeline_type": pipeline_type, **dict.fromkeys(SOURCES, empty)})
     assert context["conversation_ended_reason"] is None
     assert context["pipeline_type"] == pipeline_type
-    assert not any(value for key, value in context.items() if key not in {"pipeline_type", "is_audio_native"})
+    assert not any(
+        value for key, value in context.items() if key not in {"pipeline_type", "is_audio_native"}
+    )
 
 
 def test_greeting_is_there_before_the_first_audit_entry() -> None:
     frame = {"type": "tts_text", "data": {"frame": "Hello"}, "timestamp": 5}
-    context = batch_context({"pipeline_type": "cascade", "audit": [], "pipecat": [frame], "user_sim": None})
+    context = batch_context(
+        {"pipeline_type": "cascade", "audit": [], "pipecat": [frame], "user_sim": None}
+    )
     assert context["conversation_trace"] == [
         {"role": "assistant", "content": "Hello", "type": "intended", "turn_id": 0}
     ]
@@ -116,14 +140,23 @@ UPDATE = {"type": "user_text_updated", "timestamp": 9, "text": "new"}
 def test_user_text_update_replaces_one_entry(update: Json, heard: str) -> None:
     note = {"message_type": "llm_call", "value": {}, "timestamp": "5"}
     audit = [user_entry("a", turn_id=1), note, user_entry("b"), user_entry("c", turn_id=2)]
-    context = batch_context({"pipeline_type": "audio_llm", "audit": audit, "control": [UPDATE | update]})
+    context = batch_context(
+        {"pipeline_type": "audio_llm", "audit": audit, "control": [UPDATE | update]}
+    )
     assert context["transcribed_user_turns"] == {"0": heard}
     assert audit[0]["value"] == "a"
 
 
 def test_control_events_override_the_facts_of_the_call() -> None:
-    call = {"pipeline_type": "cascade", "conversation_ended_reason": "goodbye", "audit": [user_entry("a")]}
-    started, ended = {"type": "call_started", "timestamp": 1}, {"type": "call_ended", "timestamp": 9}
+    call = {
+        "pipeline_type": "cascade",
+        "conversation_ended_reason": "goodbye",
+        "audit": [user_entry("a")],
+    }
+    started, ended = (
+        {"type": "call_started", "timestamp": 1},
+        {"type": "call_ended", "timestamp": 9},
+    )
     assert batch_context({**call, "control": [started, ended]}) == batch_context(call)
     control = [started | {"pipeline_type": "s2s"}, ended | {"reason": "timeout"}]
     changed = {**call, "pipeline_type": "s2s", "conversation_ended_reason": "timeout"}
@@ -131,20 +164,31 @@ def test_control_events_override_the_facts_of_the_call() -> None:
 
 
 def features(call: Json) -> set[str]:
-    """The steps of the rules on the way through this call, taken from outside the oracle's result where it hides them."""
+    """The steps of the rules on the way through this call, taken from outside the oracle's result
+    where it hides them.
+    """
     context = batch_context(call)
     seen = {label for label in oracle.LABELS if label in json.dumps(context)}
     trace = context["conversation_trace"]
     users = [entry["content"] for entry in trace if entry.get("role") == "user"]
     doubled = f"{oracle.USER_INTERRUPTS} {oracle.USER_INTERRUPTS}"
     checks = {
-        "negative turn": any("-1" in turns for turns in context.values() if isinstance(turns, dict)),
+        "negative turn": any(
+            "-1" in turns for turns in context.values() if isinstance(turns, dict)
+        ),
         "fallback turn": bool(context["fallback_turn_ids"]),
         "double prefix": any(doubled in content for content in users),
-        "negative latency": any(latency < 0 for latency in context["latency_assistant_turns"].values()),
-        "error sentence in trace": any(entry.get("content") == oracle.GENERIC_ERROR for entry in trace),
+        "negative latency": any(
+            latency < 0 for latency in context["latency_assistant_turns"].values()
+        ),
+        "error sentence in trace": any(
+            entry.get("content") == oracle.GENERIC_ERROR for entry in trace
+        ),
         "absent source": any(call[source] is None for source in SOURCES),
-        "old role": any(event.get("user") in ("elevenlabs_user", "pipecat_agent") for event in call["user_sim"] or []),
+        "old role": any(
+            event.get("user") in ("elevenlabs_user", "pipecat_agent")
+            for event in call["user_sim"] or []
+        ),
     }
     lines = [] if call["pipeline_type"] == "s2s" else call["pipecat"] or []
     tts = [line for line in lines if line["type"] == "tts_text"]
@@ -169,23 +213,49 @@ def features(call: Json) -> set[str]:
     checks["owed advance used by audit"] = audit_owed
     checks["buffered speech"] = waited
     entries = [entry for entry in machine.trace if entry.get("audit_source")]
-    cuts = [oracle.truncated(entry["content"], machine.segments.get(entry["turn_id"], [])) for entry in entries]
+    cuts = [
+        oracle.truncated(entry["content"], machine.segments.get(entry["turn_id"], []))
+        for entry in entries
+    ]
     checks["unspoken reply dropped"] = None in cuts
     checks["reply cut to what was spoken"] = any(
-        cut is not None and cut != entry["content"] for cut, entry in zip(cuts, entries, strict=True)
+        cut is not None and cut != entry["content"]
+        for cut, entry in zip(cuts, entries, strict=True)
     )
     return seen | {name for name, happened in checks.items() if happened}
 
 
 FEATURES = {
     *oracle.LABELS,
-    *("negative turn", "fallback turn", "double prefix", "negative latency", "error sentence in trace"),
-    *("absent source", "old role", "P2 flip", "only replies", "P3 drop", "P4 preview", "rollback", "second rollback"),
-    *("owed advance used by audit", "buffered speech", "unspoken reply dropped", "reply cut to what was spoken"),
+    *(
+        "negative turn",
+        "fallback turn",
+        "double prefix",
+        "negative latency",
+        "error sentence in trace",
+    ),
+    *(
+        "absent source",
+        "old role",
+        "P2 flip",
+        "only replies",
+        "P3 drop",
+        "P4 preview",
+        "rollback",
+        "second rollback",
+    ),
+    *(
+        "owed advance used by audit",
+        "buffered speech",
+        "unspoken reply dropped",
+        "reply cut to what was spoken",
+    ),
 }
 
 
-@pytest.mark.parametrize("strategy", [structured_calls(), unstructured_calls()], ids=["structured", "unstructured"])
+@pytest.mark.parametrize(
+    "strategy", [structured_calls(), unstructured_calls()], ids=["structured", "unstructured"]
+)
 def test_generated_calls_reach_every_rule(strategy: st.SearchStrategy[Json]) -> None:
     times_seen: Counter[str] = Counter()
 
@@ -195,13 +265,18 @@ def test_generated_calls_reach_every_rule(strategy: st.SearchStrategy[Json]) -> 
         times_seen.update(features(call))
 
     collect()
-    assert times_seen.keys() >= FEATURES, f"never reached: {FEATURES - times_seen.keys()} (reached: {times_seen})"
+    assert times_seen.keys() >= FEATURES, (
+        f"never reached: {FEATURES - times_seen.keys()} (reached: {times_seen})"
+    )
 
 
 REQUIRED = {
     "audit": [{"timestamp", "message_type", "value"}],
     "pipecat": [{"type", "timestamp", "data"}],
-    "user_sim": [{"timestamp", "event_type", "user", "audio_timestamp"}, {"timestamp", "type", "data"}],
+    "user_sim": [
+        {"timestamp", "event_type", "user", "audio_timestamp"},
+        {"timestamp", "type", "data"},
+    ],
 }
 
 

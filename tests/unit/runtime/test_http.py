@@ -47,11 +47,16 @@ class Serving:
         self.not_ready: list[str] = []
         settings = HttpSettings(port=0, token=None if token is None else SecretStr(token))
         self.server = MetricsServer(
-            settings, self.instruments, stalled=lambda: self.stalled, not_ready=lambda: self.not_ready,
+            settings,
+            self.instruments,
+            stalled=lambda: self.stalled,
+            not_ready=lambda: self.not_ready,
             state=lambda: '{"roles":["exporter"]}',
-        )  # fmt: skip
+        )
 
-    async def get(self, path: str, headers: Mapping[str, str | bytes] | None = None) -> httpx.Response:
+    async def get(
+        self, path: str, headers: Mapping[str, str | bytes] | None = None
+    ) -> httpx.Response:
         async with httpx.AsyncClient(timeout=patient(SOON_SECONDS)) as client:
             raw = {
                 name.encode(): value if isinstance(value, bytes) else value.encode()
@@ -84,11 +89,16 @@ async def test_the_plain_path_answers_in_the_text_format(serving: Serving) -> No
     answer = await serving.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert 'callgauge_overlap_seconds_total{agent="ava",environment="live",tenant="acme"} 1.0\n' in answer.text
+    assert (
+        'callgauge_overlap_seconds_total{agent="ava",environment="live",tenant="acme"} 1.0\n'
+        in answer.text
+    )
 
 
 async def test_openmetrics_is_spoken_to_who_asks_for_it(serving: Serving) -> None:
-    serving.instruments.inc("callgauge_overlap_seconds_total", ("ava", "acme", "live"), 1, {"conversation_id": "c-1"})
+    serving.instruments.inc(
+        "callgauge_overlap_seconds_total", ("ava", "acme", "live"), 1, {"conversation_id": "c-1"}
+    )
     answer = await serving.get("/metrics", OPENMETRICS)
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert '# {conversation_id="c-1"} 1.0' in answer.text
@@ -119,7 +129,9 @@ async def test_gauges_are_read_on_the_event_loop_and_rendered_off_it(
         threads["render"] = threading.get_ident()
         return generate_latest(registry)
 
-    monkeypatch.setattr("consumers.runtime.http.choose_encoder", lambda _accept: (render, "text/plain"))
+    monkeypatch.setattr(
+        "consumers.runtime.http.choose_encoder", lambda _accept: (render, "text/plain")
+    )
     serving.instruments.read_gauge("callgauge_calls_active", read)
     answer = await serving.get("/metrics")
     assert 'callgauge_calls_active{agent="ava",environment="live",tenant="acme"} 3.0' in answer.text
@@ -135,20 +147,27 @@ async def test_health_and_readiness_name_every_problem_of_their_own(serving: Ser
     serving.stalled += ["exporter: no tick for 31 s", "evaluator: its work has ended with an error"]
     answer = await serving.get("/healthz")
     assert answer.status_code == 503
-    assert answer.text == "exporter: no tick for 31 s\nevaluator: its work has ended with an error\n"
+    assert (
+        answer.text == "exporter: no tick for 31 s\nevaluator: its work has ended with an error\n"
+    )
     answer = await serving.get("/readyz")
     assert (answer.status_code, answer.text) == (503, "exporter: not reading scores\n")
 
 
 async def test_with_a_token_the_metrics_are_for_who_has_it(guarded: Serving) -> None:
     for scheme in ("Bearer", "bearer"):
-        assert (await guarded.get("/metrics", {"authorization": f"{scheme} {TOKEN}"})).status_code == 200
+        assert (
+            await guarded.get("/metrics", {"authorization": f"{scheme} {TOKEN}"})
+        ).status_code == 200
 
 
 @pytest.mark.parametrize(
-    "authorization", [TOKEN, f"Basic {TOKEN}", "Bearer", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", b"Bearer \xe9"]
+    "authorization",
+    [TOKEN, f"Basic {TOKEN}", "Bearer", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", b"Bearer \xe9"],
 )
-async def test_who_has_another_token_learns_only_that(guarded: Serving, authorization: str | bytes) -> None:
+async def test_who_has_another_token_learns_only_that(
+    guarded: Serving, authorization: str | bytes
+) -> None:
     answer = await guarded.get("/metrics", {"authorization": authorization})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == 'Bearer realm="callgauge", error="invalid_token"'
@@ -158,11 +177,19 @@ async def test_who_has_another_token_learns_only_that(guarded: Serving, authoriz
 
 async def test_who_has_no_token_is_told_that_one_is_needed(guarded: Serving) -> None:
     answer = await guarded.get("/metrics")
-    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, 'Bearer realm="callgauge"')
-    assert "`Authorization: Bearer` with the token of the setting http_token; seen: no Authorization" in answer.text
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (
+        401,
+        'Bearer realm="callgauge"',
+    )
+    assert (
+        "`Authorization: Bearer` with the token of the setting http_token; seen: no Authorization"
+        in answer.text
+    )
 
 
-@pytest.mark.parametrize("token", ["", "two words", "tab\there", "l\u00e9", "x" * (MAX_HEADER_SECRET_CHARS + 1)])
+@pytest.mark.parametrize(
+    "token", ["", "two words", "tab\there", "l\u00e9", "x" * (MAX_HEADER_SECRET_CHARS + 1)]
+)
 def test_a_token_that_no_header_can_carry_is_a_mistake_and_is_not_shown(token: str) -> None:
     with pytest.raises(ValidationError) as refused:
         HttpSettings.model_validate({"token": token})
@@ -192,7 +219,9 @@ def test_the_token_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
         ("file:{folder}/bad", ": expected visible ASCII characters without spaces"),
     ],
 )
-def test_a_token_that_cannot_be_used_is_told_and_not_shown(tmp_path: Path, value: str, said: str) -> None:
+def test_a_token_that_cannot_be_used_is_told_and_not_shown(
+    tmp_path: Path, value: str, said: str
+) -> None:
     (tmp_path / "bad").write_text(f"{TOKEN} x")
     with pytest.raises(SettingsError) as refused:
         load_settings(None, {}, {"CALLGAUGE_HTTP_TOKEN": value.replace("{folder}", str(tmp_path))})
@@ -240,7 +269,9 @@ async def test_it_stops_within_a_second_even_in_the_middle_of_an_answer(
         await serving.server.stop()
     goes_on.set()
     (answer,) = await asyncio.gather(request, return_exceptions=True)
-    assert isinstance(answer, Exception) or (isinstance(answer, httpx.Response) and answer.is_server_error)
+    assert isinstance(answer, Exception) or (
+        isinstance(answer, httpx.Response) and answer.is_server_error
+    )
 
 
 class Client:
@@ -277,7 +308,9 @@ SCRAPE = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 def times(serving: Serving, limit: HttpLimit) -> float | None:
     """How often a bound was reached."""
-    return serving.instruments.registry.get_sample_value("callgauge_http_limits_hit_total", {"limit": limit})
+    return serving.instruments.registry.get_sample_value(
+        "callgauge_http_limits_hit_total", {"limit": limit}
+    )
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -349,7 +382,8 @@ async def test_connections_that_are_answered_give_way_last(serving: Serving) -> 
     bound(serving, most_connections=3)
     wide_page(serving, 5_000_000)
     reading = await (await Client.of(serving)).sent(SCRAPE[:-2] + b"connection: close\r\n\r\n")
-    await until(lambda: bool(reading.reader._buffer))  # type: ignore[attr-defined]  # its page has begun
+    # its page has begun
+    await until(lambda: bool(reading.reader._buffer))  # type: ignore[attr-defined]
     others = [await Client.of(serving) for _ in range(3)]
     assert await probed(serving) == {200}
     assert len(await reading.ended()) > 5_000_000
@@ -361,7 +395,8 @@ async def test_probes_are_answered_though_every_connection_has_a_request(serving
     bound(serving, most_connections=MAX_SCRAPES)
     wide_page(serving, 5_000_000)
     slow = [await (await Client.of(serving)).sent(SCRAPE) for _ in range(MAX_SCRAPES)]
-    await until(lambda: all(client.reader._buffer for client in slow))  # type: ignore[attr-defined]  # as above
+    # as above
+    await until(lambda: all(client.reader._buffer for client in slow))  # type: ignore[attr-defined]
     assert await probed(serving) == {200}
     for client in slow:
         client.writer.close()
@@ -380,7 +415,9 @@ def wide_page(serving: Serving, size: int, line_bytes: int = 100_000) -> None:
     serving.instruments.registry.register(Wide())
 
 
-async def test_a_client_that_does_not_read_its_page_is_left(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_its_page_is_left(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And makes room for the next reader, though it never ends its connection."""
     deadlines: list[tuple[BoundedConnection, float, HttpLimit]] = []
     keep = BoundedConnection._set_deadline
@@ -394,7 +431,8 @@ async def test_a_client_that_does_not_read_its_page_is_left(serving: Serving, mo
     bound(serving, answer_seconds=3_600)
     wide_page(serving, 20_000_000)
     slow = await (await Client.of(serving)).sent(SCRAPE)
-    await until(lambda: bool(slow.reader._buffer))  # type: ignore[attr-defined]  # its page has begun
+    # its page has begun
+    await until(lambda: bool(slow.reader._buffer))  # type: ignore[attr-defined]
     connection, *told = deadlines[-1]
     assert told == [3_600, "answer_time"]
     refused = await serving.get("/metrics")
@@ -423,7 +461,9 @@ async def test_the_last_piece_of_an_answer_has_a_deadline_too(
     assert len(await slow.ended()) < 20_000_000
 
 
-async def test_who_is_refused_without_a_token_takes_no_place(guarded: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_refused_without_a_token_takes_no_place(
+    guarded: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http, "MAX_SCRAPES", 0)
     assert (await guarded.get("/metrics")).status_code == 401
     assert (await guarded.get("/metrics", {"authorization": f"Bearer {TOKEN}"})).status_code == 503
@@ -431,7 +471,9 @@ async def test_who_is_refused_without_a_token_takes_no_place(guarded: Serving, m
 
 
 async def test_probes_are_answered_while_a_large_page_is_made_and_sent(serving: Serving) -> None:
-    """None waits for more than a quarter of the work on the page, in processor time: others may use the machine too."""
+    """None waits for more than a quarter of the work on the page, in processor time: others may use
+    the machine too.
+    """
     bound(serving, answer_seconds=3_600)
     wide_page(serving, 20_000_000, line_bytes=500)
     began = time.thread_time()
@@ -452,21 +494,48 @@ async def test_probes_are_answered_while_a_large_page_is_made_and_sent(serving: 
 async def test_an_address_in_use_is_said_plainly() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        server = MetricsServer(HttpSettings(port=port), Instruments(CollectorRegistry(), ["exporter"]))
-        with pytest.raises(AddressInUseError, match=f"cannot listen on 127.0.0.1:{port}: .*another port"):
+        server = MetricsServer(
+            HttpSettings(port=port), Instruments(CollectorRegistry(), ["exporter"])
+        )
+        with pytest.raises(
+            AddressInUseError, match=f"cannot listen on 127.0.0.1:{port}: .*another port"
+        ):
             await server.start()
 
 
 STRANGE = [
-    "", "evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example:80", "evil.example/127.0.0.1",
-    "127.0.0.1.nip.io", "0", "2130706433", "127.1", "[::2]:8070", "10.0.0.1", "localhost:1@evil.example",
-]  # fmt: skip
-OURS = ["127.0.0.1:8070", "localhost:8070", "LOCALHOST", "localhost.", "[::1]:8070", "127.3.2.1:1", "[::1]"]
+    "",
+    "evil.example",
+    "evil.example:8080",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example:80",
+    "evil.example/127.0.0.1",
+    "127.0.0.1.nip.io",
+    "0",
+    "2130706433",
+    "127.1",
+    "[::2]:8070",
+    "10.0.0.1",
+    "localhost:1@evil.example",
+]
+OURS = [
+    "127.0.0.1:8070",
+    "localhost:8070",
+    "LOCALHOST",
+    "localhost.",
+    "[::1]:8070",
+    "127.3.2.1:1",
+    "[::1]",
+]
 
 
 @pytest.mark.parametrize("host", STRANGE)
-async def test_a_strange_name_for_this_machine_is_answered_nowhere(serving: Serving, host: str) -> None:
-    """Its owner could let it lead here, and then his page could read what is answered: names of agents and tenants, and ids."""
+async def test_a_strange_name_for_this_machine_is_answered_nowhere(
+    serving: Serving, host: str
+) -> None:
+    """Its owner could let it lead here, and then his page could read what is answered: names of
+    agents and tenants, and ids.
+    """
     for path in ("/metrics", "/healthz", "/readyz", "/none"):
         answer = await serving.get(path, {"host": host})
         assert answer.status_code == 421, path
@@ -480,7 +549,14 @@ async def test_this_machine_is_answered_by_each_of_its_names(serving: Serving, h
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example.com", "https://127.0.0.1.example.com", "http://localhost:3000", "null", ""]
+    "origin",
+    [
+        "http://evil.example.com",
+        "https://127.0.0.1.example.com",
+        "http://localhost:3000",
+        "null",
+        "",
+    ],
 )
 async def test_a_page_of_another_site_is_answered_nowhere(serving: Serving, origin: str) -> None:
     for path in ("/metrics", "/healthz", "/readyz", "/none"):
@@ -498,7 +574,8 @@ async def test_our_own_pages_are_answered_and_those_of_a_proxy_by_its_name_or_by
     passed_on = {"origin": "https://calls.example.com", "x-forwarded-host": "calls.example.com"}
     assert (await serving.get("/metrics", passed_on)).status_code == 200
     server = MetricsServer(
-        HttpSettings(host="127.0.0.1", port=0, names=("calls.example.com",)), Instruments(CollectorRegistry(), [])
+        HttpSettings(host="127.0.0.1", port=0, names=("calls.example.com",)),
+        Instruments(CollectorRegistry(), []),
     )
     await server.start()
     try:
@@ -523,7 +600,9 @@ async def test_a_proxy_on_this_machine_asks_by_the_names_that_are_set() -> None:
             port = server.url.rpartition(":")[2].partition("/")[0]
             async with httpx.AsyncClient(timeout=patient(SOON_SECONDS)) as client:
                 headers = {"host": f"calls.example.com:{port}"}
-                assert (await client.get(f"http://127.0.0.1:{port}/metrics", headers=headers)).status_code == status
+                assert (
+                    await client.get(f"http://127.0.0.1:{port}/metrics", headers=headers)
+                ).status_code == status
         finally:
             await server.stop()
 
@@ -531,7 +610,10 @@ async def test_a_proxy_on_this_machine_asks_by_the_names_that_are_set() -> None:
 async def test_a_scrape_waits_for_no_other_work(serving: Serving) -> None:
     """Searches, drawing and writing fill the threads that all of a process share."""
     goes_on = threading.Event()
-    shared = [asyncio.create_task(asyncio.to_thread(goes_on.wait, patient(SOON_SECONDS))) for _ in range(64)]
+    shared = [
+        asyncio.create_task(asyncio.to_thread(goes_on.wait, patient(SOON_SECONDS)))
+        for _ in range(64)
+    ]
     try:
         assert (await serving.get("/metrics")).status_code == 200
         assert not any(each.done() for each in shared)
@@ -543,17 +625,25 @@ async def test_a_scrape_waits_for_no_other_work(serving: Serving) -> None:
 @pytest.mark.parametrize(
     ("host", "address"),
     [
-        ("127.0.0.1", "http://127.0.0.1:8070"), ("calls.example.com", "http://calls.example.com:8070"), ("::1", "http://[::1]:8070"),
-        ("0.0.0.0", "http://127.0.0.1:8070"), ("::", "http://[::1]:8070"),  # noqa: S104  # nothing is listened on
+        ("127.0.0.1", "http://127.0.0.1:8070"),
+        ("calls.example.com", "http://calls.example.com:8070"),
+        ("::1", "http://[::1]:8070"),
+        ("0.0.0.0", "http://127.0.0.1:8070"),  # noqa: S104 - nothing is listened on
+        ("::", "http://[::1]:8070"),
     ],
-)  # fmt: skip
+)
 def test_the_address_is_one_at_which_this_machine_reaches_it(host: str, address: str) -> None:
     assert HttpListener(host, 8070, [], lambda _: None, without_it="").address == address
 
 
 async def test_the_state_needs_the_token_of_the_metrics(serving: Serving, guarded: Serving) -> None:
     answer = await serving.get("/state")
-    assert (answer.json(), answer.headers["content-type"]) == ({"roles": ["exporter"]}, "application/json")
+    assert (answer.json(), answer.headers["content-type"]) == (
+        {"roles": ["exporter"]},
+        "application/json",
+    )
     refused = await guarded.get("/state")
     assert (refused.status_code, refused.text.partition(" needs")[0]) == (401, "/state")
-    assert (await guarded.get("/state", {"authorization": f"Bearer {TOKEN}"})).json() == {"roles": ["exporter"]}
+    assert (await guarded.get("/state", {"authorization": f"Bearer {TOKEN}"})).json() == {
+        "roles": ["exporter"]
+    }

@@ -8,7 +8,13 @@ from typing import NamedTuple
 import pytest
 import structlog
 
-from consumers.runtime.logs import KIND_SECONDS, MOST_OF_A_KIND, about_record, configure_logging, is_json
+from consumers.runtime.logs import (
+    KIND_SECONDS,
+    MOST_OF_A_KIND,
+    about_record,
+    configure_logging,
+    is_json,
+)
 from consumers.runtime.settings import LogFormat
 
 
@@ -17,7 +23,11 @@ def test_json_lines_hold_the_event_and_its_facts() -> None:
     configure_logging("json", stream=output)
     structlog.get_logger().info("partitions_assigned", partitions=[0, 1])
     line = json.loads(output.getvalue())
-    assert {"event": "partitions_assigned", "level": "info", "partitions": [0, 1]}.items() <= line.items()
+    assert {
+        "event": "partitions_assigned",
+        "level": "info",
+        "partitions": [0, 1],
+    }.items() <= line.items()
     assert line["timestamp"].endswith("Z")
 
 
@@ -27,7 +37,11 @@ def test_libraries_speak_the_same_way_from_warnings_up() -> None:
     logging.getLogger("aiokafka.conn").info("connected")
     logging.getLogger("aiokafka.conn").warning("Unable to connect to %s", "a:1")
     line = json.loads(output.getvalue())
-    assert (line["event"], line["logger"], line["level"]) == ("library_message", "aiokafka.conn", "warning")
+    assert (line["event"], line["logger"], line["level"]) == (
+        "library_message",
+        "aiokafka.conn",
+        "warning",
+    )
     assert line["message"] == "Unable to connect to a:1"
 
 
@@ -42,7 +56,9 @@ def test_a_library_s_text_comes_first_for_people() -> None:
 def test_a_connection_of_a_cancelled_start_is_no_line() -> None:
     output = io.StringIO()
     configure_logging("json", stream=output)
-    logging.getLogger("asyncio").error("Unclosed AIOKafkaConnection\nconn: <AIOKafkaConnection host=a port=1>")
+    logging.getLogger("asyncio").error(
+        "Unclosed AIOKafkaConnection\nconn: <AIOKafkaConnection host=a port=1>"
+    )
     assert output.getvalue() == ""
     logging.getLogger("callgauge").error("Unclosed AIOKafkaConnection")
     logging.getLogger("asyncio").error("Task exception was never retrieved")
@@ -87,8 +103,11 @@ class Record(NamedTuple):
 )
 def test_a_line_about_a_record_says_which(key: bytes | None, conversation_id: str | None) -> None:
     assert about_record(Record(key)) == {
-        "conversation_id": conversation_id, "topic": "scores", "partition": 3, "offset": 41,
-    }  # fmt: skip
+        "conversation_id": conversation_id,
+        "topic": "scores",
+        "partition": 3,
+        "offset": 41,
+    }
 
 
 class Terminal(io.StringIO):

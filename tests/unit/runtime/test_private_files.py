@@ -1,4 +1,6 @@
-"""What people said can be read by the user of the process alone, in whatever file callgauge writes it."""
+"""What people said can be read by the user of the process alone, in whatever file callgauge writes
+it.
+"""
 
 import os
 import stat
@@ -66,7 +68,9 @@ def test_a_result_is_its_owners_alone(tmp_path: Path, is_there: bool) -> None:
 
 
 def test_everything_in_the_folder_of_a_history_is_its_owners_alone(tmp_path: Path) -> None:
-    store = SqliteHistory(tmp_path / "deep" / "history", writes=True, keeps_words=True, retention_days=9)
+    store = SqliteHistory(
+        tmp_path / "deep" / "history", writes=True, keeps_words=True, retention_days=9
+    )
     found = [tmp_path / "deep", *(tmp_path / "deep").rglob("*")]
     assert "lock.sqlite" in {path.name for path in found}
     assert all(is_private(path) for path in found)

@@ -15,7 +15,12 @@ from consumers.runtime.settings import MAX_SERIES
 from schemas.metrics.catalogue import METRICS, metrics_of
 from schemas.metrics.exporter import LATENCY_EDGES_SECONDS
 
-LABEL_CAPS = {label.name: label.cap for metric in METRICS for label in metric.label_set if label.cap is not None}
+LABEL_CAPS = {
+    label.name: label.cap
+    for metric in METRICS
+    for label in metric.label_set
+    if label.cap is not None
+}
 
 STARTED = "callgauge_calls_started_total"
 TOOLS = "callgauge_tool_calls_total"
@@ -31,7 +36,17 @@ ENCODERS = (generate_latest, openmetrics)
 def instruments() -> Instruments:
     return Instruments(
         CollectorRegistry(),
-        ["exporter", "sequencer", "evaluator", "judge", "history", "measures", "console", "ingest", "monitor"],
+        [
+            "exporter",
+            "sequencer",
+            "evaluator",
+            "judge",
+            "history",
+            "measures",
+            "console",
+            "ingest",
+            "monitor",
+        ],
     )
 
 
@@ -48,7 +63,9 @@ def series(instruments: Instruments, name: str) -> list[str]:
     return [line for line in text.splitlines() if re.match(rf"{name}[{{ ]", line)]
 
 
-def test_every_metric_of_the_roles_is_there_with_its_help_and_nothing_else(instruments: Instruments) -> None:
+def test_every_metric_of_the_roles_is_there_with_its_help_and_nothing_else(
+    instruments: Instruments,
+) -> None:
     text = page(instruments)
     shown = re.findall(r"^# HELP (\S+) (.*)$", text, re.M)
     assert sorted(shown) == sorted((metric.name, metric.help) for metric in METRICS)
@@ -64,7 +81,9 @@ def test_a_role_has_its_own_metrics_only() -> None:
 
 
 def test_closed_sets_are_there_from_the_start_at_zero(instruments: Instruments) -> None:
-    assert value(instruments, "callgauge_quarantined_total", source="audit", reason="undecodable") == 0
+    assert (
+        value(instruments, "callgauge_quarantined_total", source="audit", reason="undecodable") == 0
+    )
     assert value(instruments, "callgauge_events_total", source="judge", outcome="late") == 0
     assert value(instruments, "callgauge_scores_refused_total") == 0
     assert value(instruments, "callgauge_event_to_score_seconds_count", pipeline="s2s") == 0
@@ -129,14 +148,38 @@ def test_beyond_the_budget_names_become_other_and_are_counted() -> None:
     roomy = instruments._budget.left
     instruments.observe(LATENCIES, ("ava", "acme", "live", "pipecat", "vad"), 0.2)
     needed = roomy - instruments._budget.left
-    instruments = Instruments(CollectorRegistry(), ["exporter"], MAX_SERIES - roomy + needed + 3)  # just enough for her
+    instruments = Instruments(
+        CollectorRegistry(), ["exporter"], MAX_SERIES - roomy + needed + 3
+    )  # just enough for her
     for agent in ("ava", "bob", "cleo"):
         instruments.observe(LATENCIES, (agent, "acme", "live", "pipecat", "vad"), 0.2)
     turn = {"source": "pipecat", "anchor": "vad"}
-    assert value(instruments, f"{LATENCIES}_count", agent="ava", tenant="acme", environment="live", **turn) == 1
-    assert value(instruments, f"{LATENCIES}_count", agent="other", tenant="other", environment="other", **turn) == 2
+    assert (
+        value(
+            instruments,
+            f"{LATENCIES}_count",
+            agent="ava",
+            tenant="acme",
+            environment="live",
+            **turn,
+        )
+        == 1
+    )
+    assert (
+        value(
+            instruments,
+            f"{LATENCIES}_count",
+            agent="other",
+            tenant="other",
+            environment="other",
+            **turn,
+        )
+        == 2
+    )
     assert value(instruments, FOLDED) == 2
-    assert value(instruments, OVERFLOW, label="agent") == 0  # each name has its place; the series have none
+    assert (
+        value(instruments, OVERFLOW, label="agent") == 0
+    )  # each name has its place; the series have none
 
 
 def test_when_half_of_the_page_is_full_tenants_give_way_where_nobody_is_woken() -> None:
@@ -150,12 +193,21 @@ def test_when_half_of_the_page_is_full_tenants_give_way_where_nobody_is_woken() 
         tenant
         for number in range(LABEL_CAPS["agent"])
         for tenant in ("acme", "other")
-        if value(instruments, f"{STAGES}_count", agent=f"agent-{number}", tenant=tenant, environment="live", **begun)
+        if value(
+            instruments,
+            f"{STAGES}_count",
+            agent=f"agent-{number}",
+            tenant=tenant,
+            environment="live",
+            **begun,
+        )
     ]
     assert named == sorted(named)
     assert len(named) == LABEL_CAPS["agent"]
     assert {*named} == {"acme", "other"}
-    latencies = [line for line in series(instruments, f"{LATENCIES}_count") if 'tenant="acme"' in line]
+    latencies = [
+        line for line in series(instruments, f"{LATENCIES}_count") if 'tenant="acme"' in line
+    ]
     assert len(latencies) == LABEL_CAPS["agent"]
     assert value(instruments, FOLDED) == named.count("other")
 
@@ -166,7 +218,10 @@ def test_hostile_names_never_exceed_the_budget(instruments: Instruments) -> None
     readings: dict[tuple[str, ...], float] = {}
     for number in range(120):
         for metric in metrics_of("exporter"):
-            choices = [label.values or (f"{label.name}-{number * 7919 % 120}",) for label in metric.label_set]
+            choices = [
+                label.values or (f"{label.name}-{number * 7919 % 120}",)
+                for label in metric.label_set
+            ]
             for values in product(*choices):
                 if metric.type == "counter":
                     exporter.inc(metric.name, values)
@@ -178,7 +233,9 @@ def test_hostile_names_never_exceed_the_budget(instruments: Instruments) -> None
     exporter.refresh()
     assert 0.9 * MAX_SERIES < shown(exporter) <= MAX_SERIES
     assert (value(exporter, FOLDED) or 0) > 0
-    assert sum(each for key, each in exporter._gauges.readings["callgauge_calls_active"].items()) == len(readings)
+    assert sum(
+        each for key, each in exporter._gauges.readings["callgauge_calls_active"].items()
+    ) == len(readings)
 
 
 def test_what_all_roles_set_aside_leaves_room_for_names(instruments: Instruments) -> None:
@@ -187,20 +244,32 @@ def test_what_all_roles_set_aside_leaves_room_for_names(instruments: Instruments
 
 @pytest.mark.parametrize(
     "labels",
-    [("a", "t", "live", "book", "maybe"), ("a", "t", "live", "book"), ("a", "t", "live", "book", "error", "x")],
+    [
+        ("a", "t", "live", "book", "maybe"),
+        ("a", "t", "live", "book"),
+        ("a", "t", "live", "book", "error", "x"),
+    ],
 )
-def test_a_value_outside_a_closed_set_is_an_error(instruments: Instruments, labels: tuple[str, ...]) -> None:
+def test_a_value_outside_a_closed_set_is_an_error(
+    instruments: Instruments, labels: tuple[str, ...]
+) -> None:
     with pytest.raises(ValueError, match=TOOLS):
         instruments.inc(TOOLS, labels)
 
 
 def test_exemplars_are_shown_where_the_format_has_them(instruments: Instruments) -> None:
     labels = ("ava", "acme", "live", "pipecat", "vad")
-    instruments.observe("callgauge_turn_response_latency_seconds", labels, 1.2, {"conversation_id": "c-1"})
-    instruments.inc("callgauge_dead_air_total", ("ava", "acme", "live"), 1, {"conversation_id": "c-2"})
+    instruments.observe(
+        "callgauge_turn_response_latency_seconds", labels, 1.2, {"conversation_id": "c-1"}
+    )
+    instruments.inc(
+        "callgauge_dead_air_total", ("ava", "acme", "live"), 1, {"conversation_id": "c-2"}
+    )
     assert "c-1" not in page(instruments)
     text = page(instruments, is_openmetrics=True)
-    assert re.search(r'le="1.2",source="pipecat",tenant="acme"} 1.0 # {conversation_id="c-1"} 1.2 ', text)
+    assert re.search(
+        r'le="1.2",source="pipecat",tenant="acme"} 1.0 # {conversation_id="c-1"} 1.2 ', text
+    )
     assert re.search(
         r'callgauge_dead_air_total{agent="ava",environment="live",tenant="acme"} 1.0 # {conversation_id="c-2"} 1.0 ',
         text,
@@ -209,7 +278,9 @@ def test_exemplars_are_shown_where_the_format_has_them(instruments: Instruments)
 
 NAMES = st.text(st.sampled_from('ab"\\\n\x00\u00e9{},= '), max_size=4)
 READINGS = st.one_of(
-    st.floats(0, 1e9), st.integers(0, 9), st.sampled_from((0.0, 0.1, 0.5, 1.5, 15.0, 999_999.5, 1e6, 1e-7))
+    st.floats(0, 1e9),
+    st.integers(0, 9),
+    st.sampled_from((0.0, 0.1, 0.5, 1.5, 15.0, 999_999.5, 1e6, 1e-7)),
 )
 
 
@@ -223,17 +294,30 @@ def test_the_page_is_to_the_byte_what_the_client_library_writes(
         exemplar = None if case is None else {"conversation_id": case}
         instruments.inc(TOOLS, (name, "acme", "live", "book", "error"), reading, exemplar)
         instruments.inc("callgauge_scores_refused_total", (), reading)
-        instruments.observe(STAGES, (name, "acme", "live", "pipecat", "tool_run"), reading, exemplar)
-    instruments.read_gauge("callgauge_calls_active", lambda: {(name, "b", "c"): by for name, by, _ in cases})
+        instruments.observe(
+            STAGES, (name, "acme", "live", "pipecat", "tool_run"), reading, exemplar
+        )
+    instruments.read_gauge(
+        "callgauge_calls_active", lambda: {(name, "b", "c"): by for name, by, _ in cases}
+    )
     instruments.refresh()
-    assert page(instruments, is_openmetrics=is_openmetrics) == ENCODERS[is_openmetrics](instruments.registry).decode()
+    assert (
+        page(instruments, is_openmetrics=is_openmetrics)
+        == ENCODERS[is_openmetrics](instruments.registry).decode()
+    )
 
 
 def test_a_value_counts_up_to_the_edge_that_it_reaches(instruments: Instruments) -> None:
     for reading in (0.1, 0.11, 99.0):
         instruments.observe(STAGES, ("ava", "acme", "live", "pipecat", "tool_run"), reading)
-    counts = re.findall(rf'{STAGES}_bucket.*le="(\S+?)".* (\S+)', "\n".join(series(instruments, f"{STAGES}_bucket")))
-    assert counts == [("0.1", "1.0"), *((str(edge), "2.0") for edge in LATENCY_EDGES_SECONDS[1:]), ("+Inf", "3.0")]
+    counts = re.findall(
+        rf'{STAGES}_bucket.*le="(\S+?)".* (\S+)', "\n".join(series(instruments, f"{STAGES}_bucket"))
+    )
+    assert counts == [
+        ("0.1", "1.0"),
+        *((str(edge), "2.0") for edge in LATENCY_EDGES_SECONDS[1:]),
+        ("+Inf", "3.0"),
+    ]
 
 
 def test_a_counter_never_becomes_smaller(instruments: Instruments) -> None:
@@ -255,7 +339,10 @@ def test_gauges_are_read_when_asked_and_forget_what_is_gone(instruments: Instrum
     instruments.read_gauge("callgauge_consumer_lag_messages", lambda: readings)
     assert series(instruments, "callgauge_consumer_lag_messages") == []
     instruments.refresh()
-    assert value(instruments, "callgauge_consumer_lag_messages", group="g", topic="t", partition="1") == 7
+    assert (
+        value(instruments, "callgauge_consumer_lag_messages", group="g", topic="t", partition="1")
+        == 7
+    )
     del readings["g", "t", "1"]
     instruments.refresh()
     assert len(series(instruments, "callgauge_consumer_lag_messages")) == 1
@@ -271,8 +358,16 @@ def test_a_gauge_adds_up_what_has_no_name_of_its_own(instruments: Instruments) -
     }
     instruments.read_gauge("callgauge_calls_active", lambda: readings)
     instruments.refresh()
-    assert value(instruments, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 1
-    assert value(instruments, "callgauge_calls_active", agent="other", tenant="acme", environment="live") == 5
+    assert (
+        value(instruments, "callgauge_calls_active", agent="ava", tenant="acme", environment="live")
+        == 1
+    )
+    assert (
+        value(
+            instruments, "callgauge_calls_active", agent="other", tenant="acme", environment="live"
+        )
+        == 5
+    )
     assert value(instruments, OVERFLOW, label="agent") == 0  # looking counts nothing
 
 
@@ -298,7 +393,9 @@ def test_two_sets_of_instruments_do_not_meet() -> None:
     assert value(second, "callgauge_scores_refused_total") == 0
 
 
-def test_a_role_that_begins_anew_registers_in_place_of_what_it_had(instruments: Instruments) -> None:
+def test_a_role_that_begins_anew_registers_in_place_of_what_it_had(
+    instruments: Instruments,
+) -> None:
     asked: list[str] = []
     instruments.before_scrape(partial(asked.append, "another's"))
     instruments.read_gauge("callgauge_calls_active", dict)

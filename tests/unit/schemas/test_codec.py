@@ -25,7 +25,13 @@ from schemas.events.elevenlabs import (
 from schemas.events.envelope import Envelope, envelope_headers, read_envelope
 from schemas.events.examples import EXAMPLES
 from schemas.events.pipecat import SpeechEventRecord, TtsText
-from schemas.events.simulator import AssistantSpeech, AudioEvent, CarriedSimulatorEvent, ConnectionState, UserSpeech
+from schemas.events.simulator import (
+    AssistantSpeech,
+    AudioEvent,
+    CarriedSimulatorEvent,
+    ConnectionState,
+    UserSpeech,
+)
 from schemas.json_schemas import SCHEMA_NAMES, json_schema
 from schemas.wire import MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_TIME_MS
 
@@ -36,7 +42,12 @@ MESSAGE = {"type": "assistant_message", "timestamp": 1790000000000}
 AGENT_ERROR = {"type": "error", "error_event": {"message": "the quota is used up"}}
 CALL = {"message_type": "tool_call", "timestamp": 1}
 WORD = {"type": "tts_text", "timestamp": 1790000000000, "data": {"frame": "Hello"}}
-SOUND = {"event_type": "audio_start", "user": "simulated_user", "audio_timestamp": 1790000000.5, "timestamp": 1}
+SOUND = {
+    "event_type": "audio_start",
+    "user": "simulated_user",
+    "audio_timestamp": 1790000000.5,
+    "timestamp": 1,
+}
 SPEECH = {"type": "user_speech", "timestamp": 1, "data": {"text": "Hello"}}
 
 
@@ -57,7 +68,11 @@ def _refusal(source: InputSource, value: bytes) -> RefusedRecordError:
         (P, WORD, TtsText),
         (
             P,
-            {"type": "speech_event", "timestamp": 1, "data": {"kind": "interruption", "timestamp": 1.5}},
+            {
+                "type": "speech_event",
+                "timestamp": 1,
+                "data": {"kind": "interruption", "timestamp": 1.5},
+            },
             SpeechEventRecord,
         ),
         (E, SOUND, AudioEvent),
@@ -68,7 +83,11 @@ def _refusal(source: InputSource, value: bytes) -> RefusedRecordError:
         (E, SPEECH | {"type": "", "event_type": "user_speech"}, UserSpeech),
         (E, {**SPEECH, "type": None, "event_type": "assistant_speech"}, AssistantSpeech),
         (E, SPEECH | {"event_type": "audio_start"}, UserSpeech),
-        (E, {"event_type": "connection_state", "data": {"state": "session_ended"}}, ConnectionState),
+        (
+            E,
+            {"event_type": "connection_state", "data": {"state": "session_ended"}},
+            ConnectionState,
+        ),
         (E, {"event_type": "timeout"}, CarriedSimulatorEvent),
         (E, {"event_type": "call_ended", "timestamp": 1}, UnrecognizedEvent),
         (A, {"message_type": "note", "timestamp": 1}, UnrecognizedEvent),
@@ -78,16 +97,25 @@ def _refusal(source: InputSource, value: bytes) -> RefusedRecordError:
         (J, {"type": "verdict", "timestamp": 1}, UnrecognizedEvent),
     ],
 )
-def test_the_shape_is_recognised(source: InputSource, event: dict[str, Any], expected: type) -> None:
+def test_the_shape_is_recognised(
+    source: InputSource, event: dict[str, Any], expected: type
+) -> None:
     assert type(_decode(source, event)) is expected
 
 
 @pytest.mark.parametrize("source", InputSource)
 def test_control_events_come_on_every_topic(source: InputSource) -> None:
-    assert isinstance(_decode(source, {"type": "call_started", "timestamp": 1, "pipeline_type": "s2s"}), CallStarted)
+    assert isinstance(
+        _decode(source, {"type": "call_started", "timestamp": 1, "pipeline_type": "s2s"}),
+        CallStarted,
+    )
     assert isinstance(_decode(source, {"type": "call_ended", "timestamp": 1}), CallEnded)
-    assert isinstance(_decode(source, {"type": "user_text_updated", "timestamp": 1, "text": "x"}), UserTextUpdated)
-    assert isinstance(_decode(source, {"type": "turn_details", "timestamp": 1, "llm_override": "m"}), TurnDetails)
+    assert isinstance(
+        _decode(source, {"type": "user_text_updated", "timestamp": 1, "text": "x"}), UserTextUpdated
+    )
+    assert isinstance(
+        _decode(source, {"type": "turn_details", "timestamp": 1, "llm_override": "m"}), TurnDetails
+    )
 
 
 @pytest.mark.parametrize("written", [1790000000123, "1790000000123", 1790000000123.0])
@@ -95,7 +123,9 @@ def test_times_are_integers_strings_or_floats(written: object) -> None:
     assert int(_decode(A, USER | {"timestamp": written}).timestamp) == 1790000000123
 
 
-@pytest.mark.parametrize("role", ["simulated_user", "elevenlabs_user", "assistant", "framework_agent", "pipecat_agent"])
+@pytest.mark.parametrize(
+    "role", ["simulated_user", "elevenlabs_user", "assistant", "framework_agent", "pipecat_agent"]
+)
 def test_old_and_new_roles(role: str) -> None:
     assert _decode(E, SOUND | {"user": role}).user == role
 
@@ -105,11 +135,20 @@ def test_unknown_fields_are_carried() -> None:
 
 
 def test_an_agent_s_event_is_told_apart_by_its_envelope_only() -> None:
-    value, of_tomorrow = json.dumps(SPEECH).encode(), json.dumps(SPEECH | {"type": "of_tomorrow"}).encode()
-    assert type(decode(E, of_tomorrow, Envelope(None, None, "callgauge.elevenlabs.later.v1", None))) is AgentEvent
+    value, of_tomorrow = (
+        json.dumps(SPEECH).encode(),
+        json.dumps(SPEECH | {"type": "of_tomorrow"}).encode(),
+    )
+    assert (
+        type(decode(E, of_tomorrow, Envelope(None, None, "callgauge.elevenlabs.later.v1", None)))
+        is AgentEvent
+    )
     with pytest.raises(RefusedRecordError, match="saw `type` 'user_speech'"):
         decode(E, value, Envelope(None, None, "callgauge.elevenlabs.user_speech.v1", None))
-    assert type(decode(E, value, Envelope(None, None, "callgauge.user_sim.user_speech.v1", None))) is UserSpeech
+    assert (
+        type(decode(E, value, Envelope(None, None, "callgauge.user_sim.user_speech.v1", None)))
+        is UserSpeech
+    )
     assert type(decode(E, value, None)) is UserSpeech
 
 
@@ -127,26 +166,70 @@ def _without(event: dict[str, Any], name: str) -> dict[str, Any]:
         (A, USER | {"timestamp": MAX_TIME_MS + 1}, "invalid_event", "timestamp"),
         (A, {"message_type": "tool_call", "timestamp": 1, "value": {}}, "invalid_event", "tool"),
         (P, _without(WORD, "data"), "invalid_event", "data"),
-        (P, {"type": "speech_event", "timestamp": 1, "data": {"kind": "interruption", "timestamp": 1e300}}, "invalid_event", "timestamp"),
+        (
+            P,
+            {
+                "type": "speech_event",
+                "timestamp": 1,
+                "data": {"kind": "interruption", "timestamp": 1e300},
+            },
+            "invalid_event",
+            "timestamp",
+        ),
         (E, _without(SOUND, "user"), "invalid_event", "user"),
         (E, SOUND | {"audio_timestamp": "x"}, "invalid_event", "audio_timestamp"),
         (E, SOUND | {"audio_timestamp": 1e300}, "invalid_event", "audio_timestamp"),
         (E, SOUND | {"user": "nobody"}, "unknown_role", "saw 'nobody'"),
-        (J, {"type": "call_started", "timestamp": 1, "pipeline_type": "tube"}, "invalid_event", "pipeline_type"),
+        (
+            J,
+            {"type": "call_started", "timestamp": 1, "pipeline_type": "tube"},
+            "invalid_event",
+            "pipeline_type",
+        ),
         (P, {"type": "user_text_updated", "timestamp": 1}, "invalid_event", "text"),
-        (P, {"type": "turn_details", "timestamp": 1, "feedback": {"score": 5}}, "invalid_event", "feedback.score"),
-        (A, {"type": "turn_details", "timestamp": 1, "rag_retrieval_info": {"chunks": []}}, "invalid_event", "embedding_model"),
-        (A, {"type": "turn_details", "timestamp": 1, "llm_override": "m" * 257}, "text_too_long", "llm_override"),
-        (P, WORD | {"data": {"frame": "x" * (MAX_TEXT_CHARS + 1)}}, "text_too_long", f"at most {MAX_TEXT_CHARS} characters"),
-        (P, MESSAGE | {"data": {"content": "x" * (MAX_TEXT_CHARS + 1)}}, "text_too_long", f"at most {MAX_TEXT_CHARS} characters"),
+        (
+            P,
+            {"type": "turn_details", "timestamp": 1, "feedback": {"score": 5}},
+            "invalid_event",
+            "feedback.score",
+        ),
+        (
+            A,
+            {"type": "turn_details", "timestamp": 1, "rag_retrieval_info": {"chunks": []}},
+            "invalid_event",
+            "embedding_model",
+        ),
+        (
+            A,
+            {"type": "turn_details", "timestamp": 1, "llm_override": "m" * 257},
+            "text_too_long",
+            "llm_override",
+        ),
+        (
+            P,
+            WORD | {"data": {"frame": "x" * (MAX_TEXT_CHARS + 1)}},
+            "text_too_long",
+            f"at most {MAX_TEXT_CHARS} characters",
+        ),
+        (
+            P,
+            MESSAGE | {"data": {"content": "x" * (MAX_TEXT_CHARS + 1)}},
+            "text_too_long",
+            f"at most {MAX_TEXT_CHARS} characters",
+        ),
         (P, MESSAGE | {"data": {"content": ["x"]}}, "invalid_event", "content"),
         (E, AGENT_ERROR, "invalid_event", "timestamp"),
-        (A, CALL | {"value": {"tool": "x" * (MAX_NAME_CHARS + 1)}}, "text_too_long", f"at most {MAX_NAME_CHARS} characters"),
+        (
+            A,
+            CALL | {"value": {"tool": "x" * (MAX_NAME_CHARS + 1)}},
+            "text_too_long",
+            f"at most {MAX_NAME_CHARS} characters",
+        ),
         (P, [], "invalid_event", "the record"),
         (A, "Hello", "invalid_event", "the record"),
         (E, None, "invalid_event", "the record"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(source: InputSource, event: Any, reason: str, words: str) -> None:
     error = _refusal(source, json.dumps(event).encode())
     assert error.reason == RefusalReason(reason)
@@ -154,7 +237,9 @@ def test_what_is_refused(source: InputSource, event: Any, reason: str, words: st
     assert len(str(error)) < 400
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b"\xff\xfe", b'{"type": "tts_text"', b"{'type': 'x'}"])
+@pytest.mark.parametrize(
+    "value", [b"", b"{", b"\xff\xfe", b'{"type": "tts_text"', b"{'type': 'x'}"]
+)
 @pytest.mark.parametrize("source", InputSource)
 def test_what_is_no_json(source: InputSource, value: bytes) -> None:
     assert _refusal(source, value).reason is RefusalReason.UNDECODABLE
@@ -177,7 +262,13 @@ def test_messages_do_not_carry_the_payload(event: dict[str, Any]) -> None:
 
 
 def test_the_envelope() -> None:
-    headers = [("ce_id", b"e-1"), ("ce_source", b"bot"), ("ce_type", b"t"), ("ce_sequence", b"12"), ("other", b"x")]
+    headers = [
+        ("ce_id", b"e-1"),
+        ("ce_source", b"bot"),
+        ("ce_type", b"t"),
+        ("ce_sequence", b"12"),
+        ("other", b"x"),
+    ]
     assert read_envelope(headers) == Envelope("e-1", "bot", "t", 12)
     assert read_envelope([]) is None
     assert read_envelope([("other", b"x")]) == Envelope(None, None, None, None)
@@ -190,11 +281,18 @@ def test_a_sequence_that_is_no_number_counts_as_none(sequence: bytes) -> None:
 
 @pytest.mark.parametrize("key", ["type", "event_type"])
 def test_a_kind_under_the_other_key_changes_nothing_of_the_event(key: str) -> None:
-    sound = {name: value for name, value in SOUND.items() if name != "event_type"} | {key: "audio_start"}
+    sound = {name: value for name, value in SOUND.items() if name != "event_type"} | {
+        key: "audio_start"
+    }
     assert _decode(E, sound) == _decode(E, SOUND)
-    speech = {name: value for name, value in SPEECH.items() if name != "type"} | {key: "user_speech"}
+    speech = {name: value for name, value in SPEECH.items() if name != "type"} | {
+        key: "user_speech"
+    }
     assert _decode(E, speech) == _decode(E, SPEECH)
-    assert _refusal(E, json.dumps(sound | {"user": "nobody"}).encode()).reason is RefusalReason.UNKNOWN_ROLE
+    assert (
+        _refusal(E, json.dumps(sound | {"user": "nobody"}).encode()).reason
+        is RefusalReason.UNKNOWN_ROLE
+    )
     assert _refusal(E, json.dumps(speech | {"data": 5}).encode()).where.endswith("data")
 
 
@@ -214,19 +312,52 @@ def test_a_number_that_json_does_not_have_is_null(number: str) -> None:
 @pytest.mark.parametrize(
     ("source", "event", "place"),
     [
-        (A, {"message_type": "tool_call", "value": {"tool": "t", "parameters": "?"}}, "value.parameters"),
+        (
+            A,
+            {"message_type": "tool_call", "value": {"tool": "t", "parameters": "?"}},
+            "value.parameters",
+        ),
         (A, {"type": "call_started", "expected_state": {"fees": "?"}}, "expected_state.fees"),
         (A, {"type": "call_ended", "final_state": {"fees": "?"}}, "final_state.fees"),
-        (P, {"type": "function_call_event", "data": {"kind": "function_call_completed", "result": "?"}}, "data.result"),
-        (P, {"type": "function_call_event", "data": {"kind": "function_call_started", "arguments": "?"}}, "data.arguments"),
-        (E, {"type": "agent_tool_request", "agent_tool_request": OF_A_TOOL | {"parameters": "?"}}, "data.parameters"),
-        (E, {"type": "mcp_tool_call", "mcp_tool_call": OF_A_TOOL | {"state": "success", "result": "?"}}, "data.result"),
+        (
+            P,
+            {
+                "type": "function_call_event",
+                "data": {"kind": "function_call_completed", "result": "?"},
+            },
+            "data.result",
+        ),
+        (
+            P,
+            {
+                "type": "function_call_event",
+                "data": {"kind": "function_call_started", "arguments": "?"},
+            },
+            "data.arguments",
+        ),
+        (
+            E,
+            {"type": "agent_tool_request", "agent_tool_request": OF_A_TOOL | {"parameters": "?"}},
+            "data.parameters",
+        ),
+        (
+            E,
+            {
+                "type": "mcp_tool_call",
+                "mcp_tool_call": OF_A_TOOL | {"state": "success", "result": "?"},
+            },
+            "data.result",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_number_that_no_float_holds_is_null_wherever_a_value_is_kept(
     source: Any, event: dict[str, Any], place: str
 ) -> None:
-    value = json.dumps({"timestamp": 1, **event}).replace('"?"', '{"all": [1e999, 2.5], "none": -1e999}').encode()
+    value = (
+        json.dumps({"timestamp": 1, **event})
+        .replace('"?"', '{"all": [1e999, 2.5], "none": -1e999}')
+        .encode()
+    )
     kept: Any = decode(source, value)
     for name in place.split("."):
         kept = kept[name] if isinstance(kept, dict) else getattr(kept, name)
@@ -234,22 +365,39 @@ def test_a_number_that_no_float_holds_is_null_wherever_a_value_is_kept(
 
 
 NOW_MS = 1_790_000_000_123
-# The standard allows no control characters in attributes; `cloudevents` strips nothing, so neither end may be blank.
+# The standard allows no control characters in attributes; `cloudevents` strips nothing, so neither
+# end may be blank.
 words = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40)
 sequences = st.integers(min_value=0, max_value=2**63 - 1)
 
 
-@given(words, words, words, words, st.integers(min_value=0, max_value=4 * 10**12), st.none() | sequences)
+@given(
+    words,
+    words,
+    words,
+    words,
+    st.integers(min_value=0, max_value=4 * 10**12),
+    st.none() | sequences,
+)
 def test_the_package_reads_our_headers(
     event_id: str, source: str, event_type: str, subject: str, time_ms: int, sequence: int | None
 ) -> None:
     headers = envelope_headers(
-        event_id=event_id, source=source, event_type=event_type, subject=subject, time_ms=time_ms, sequence=sequence
+        event_id=event_id,
+        source=source,
+        event_type=event_type,
+        subject=subject,
+        time_ms=time_ms,
+        sequence=sequence,
     )
-    event = kafka.from_binary(kafka.KafkaMessage(dict(headers), subject, b'{"type": "x"}'), JSONFormat())
+    event = kafka.from_binary(
+        kafka.KafkaMessage(dict(headers), subject, b'{"type": "x"}'), JSONFormat()
+    )
     assert (event.get_id(), event.get_source(), event.get_type()) == (event_id, source, event_type)
     assert (event.get_subject(), event.get_datacontenttype()) == (subject, "application/json")
-    assert event.get_time() == datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
+    assert event.get_time() == datetime.fromtimestamp(time_ms // 1000, UTC).replace(
+        microsecond=time_ms % 1000 * 1000
+    )
     assert event.get_extension("partitionkey") == subject
     assert event.get_extension("sequence") == (None if sequence is None else str(sequence))
     assert event.get_data() == {"type": "x"}
@@ -257,18 +405,26 @@ def test_the_package_reads_our_headers(
 
 
 @given(words, words, words, st.none() | sequences)
-def test_we_read_the_headers_of_the_package(event_id: str, source: str, event_type: str, sequence: int | None) -> None:
+def test_we_read_the_headers_of_the_package(
+    event_id: str, source: str, event_type: str, sequence: int | None
+) -> None:
     attributes = {"id": event_id, "source": source, "type": event_type, "specversion": "1.0"}
     if sequence is not None:
         attributes["sequence"] = str(sequence)
     written = kafka.to_binary(CloudEvent(attributes=attributes, data={"type": "x"}), JSONFormat())
-    assert read_envelope(list(written.headers.items())) == Envelope(event_id, source, event_type, sequence)
+    assert read_envelope(list(written.headers.items())) == Envelope(
+        event_id, source, event_type, sequence
+    )
 
 
 def test_a_time_without_an_iso_form_and_a_missing_sequence_leave_no_header() -> None:
-    headers = dict(envelope_headers(event_id="1", source="s", event_type="t", subject="c", time_ms=10**18))
+    headers = dict(
+        envelope_headers(event_id="1", source="s", event_type="t", subject="c", time_ms=10**18)
+    )
     assert headers.keys().isdisjoint({"ce_time", "ce_sequence"})
-    assert "ce_time" not in dict(envelope_headers(event_id="1", source="s", event_type="t", subject="c"))
+    assert "ce_time" not in dict(
+        envelope_headers(event_id="1", source="s", event_type="t", subject="c")
+    )
 
 
 AT_MS = 1_790_000_000_000
@@ -283,7 +439,11 @@ def read(source: InputSource, event: dict[str, Any]) -> Any:
     [
         (
             P,
-            {"type": "speech_event", "timestamp": AT_MS, "data": {"kind": "bot_started_speaking", "timestamp": 1.0}},
+            {
+                "type": "speech_event",
+                "timestamp": AT_MS,
+                "data": {"kind": "bot_started_speaking", "timestamp": 1.0},
+            },
             MisreadReason.UNKNOWN_KIND,
             "speech_event of kind 'bot_started_speaking'",
             "bot_speech_started",
@@ -311,7 +471,13 @@ def read(source: InputSource, event: dict[str, Any]) -> Any:
         ),
         (
             P,
-            {"specversion": "1.0", "id": "1", "source": "bot", "type": "callgauge.pipecat.tts_text.v1", "data": "x"},
+            {
+                "specversion": "1.0",
+                "id": "1",
+                "source": "bot",
+                "type": "callgauge.pipecat.tts_text.v1",
+                "data": "x",
+            },
             MisreadReason.CLOUDEVENT_IN_BODY,
             "a CloudEvent in structured mode",
             "JSON object",
@@ -323,26 +489,58 @@ def test_what_is_not_understood(
 ) -> None:
     misread = misread_of(read(source, event))
     assert misread is not None
-    assert (misread.reason, misread.what.startswith(what), remedy in misread.what_to_do) == (reason, True, True)
+    assert (misread.reason, misread.what.startswith(what), remedy in misread.what_to_do) == (
+        reason,
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "event", "field"),
     [
-        (P, {"type": "tts_text", "data": {"frame": "Hello"}, "conversation_id": 112}, "conversation_id"),
+        (
+            P,
+            {"type": "tts_text", "data": {"frame": "Hello"}, "conversation_id": 112},
+            "conversation_id",
+        ),
         (P, {"type": "tts_text", "data": {"frame": "Hello"}, "source": 5}, "source"),
-        (P, {"type": "turn_start", "data": {"frame": "", "was_interrupted": "perhaps"}}, "was_interrupted"),
+        (
+            P,
+            {"type": "turn_start", "data": {"frame": "", "was_interrupted": "perhaps"}},
+            "was_interrupted",
+        ),
         (A, {"message_type": "user", "value": "Hi", "displayName": 5}, "displayName"),
         (A, {"message_type": "user", "value": "Hi", "displayName": "x" * 300}, "displayName"),
         (A, {"message_type": "user", "value": "Hi", "isBotMessage": "maybe"}, "isBotMessage"),
         (A, {"message_type": "user", "value": "Hi", "turn_id": "t-1"}, "turn_id"),
         (E, {"type": "user_speech", "data": {"text": "Hi"}, "sequence": "a1"}, "sequence"),
         (E, {"type": "user_speech", "data": {"text": "Hi", "source": 7}}, "source"),
-        (E, {"event_type": "audio_start", "user": "assistant", "audio_timestamp": 1.0, "provider": {}}, "provider"),
-        (E, {"event_type": "audio_end", "user": "assistant", "audio_timestamp": 1.0, "sequence": 1.5}, "sequence"),
+        (
+            E,
+            {
+                "event_type": "audio_start",
+                "user": "assistant",
+                "audio_timestamp": 1.0,
+                "provider": {},
+            },
+            "provider",
+        ),
+        (
+            E,
+            {
+                "event_type": "audio_end",
+                "user": "assistant",
+                "audio_timestamp": 1.0,
+                "sequence": 1.5,
+            },
+            "sequence",
+        ),
     ],
 )
-def test_a_field_that_no_rule_reads_refuses_nothing(source: InputSource, event: dict[str, Any], field: str) -> None:
+def test_a_field_that_no_rule_reads_refuses_nothing(
+    source: InputSource, event: dict[str, Any], field: str
+) -> None:
     whole = {"timestamp": AT_MS, **event}
     found = read(source, whole)
     without = json.loads(json.dumps(whole))
@@ -350,12 +548,18 @@ def test_a_field_that_no_rule_reads_refuses_nothing(source: InputSource, event: 
     assert found.model_dump(exclude=set(found.model_extra)) == read(source, without).model_dump()
     misread = misread_of(found)
     assert misread is not None
-    assert (misread.reason, misread.what) == (MisreadReason.FIELD_LEFT_OUT, f"{field} of another type")
+    assert (misread.reason, misread.what) == (
+        MisreadReason.FIELD_LEFT_OUT,
+        f"{field} of another type",
+    )
 
 
 def test_a_field_that_a_rule_reads_is_refused_beside_one_that_none_reads() -> None:
     with pytest.raises(RefusedRecordError, match="frame"):
-        read(P, {"type": "tts_text", "timestamp": AT_MS, "data": {"frame": 1}, "conversation_id": 112})
+        read(
+            P,
+            {"type": "tts_text", "timestamp": AT_MS, "data": {"frame": 1}, "conversation_id": 112},
+        )
 
 
 @pytest.mark.parametrize(
@@ -366,17 +570,28 @@ def test_a_field_that_a_rule_reads_is_refused_beside_one_that_none_reads() -> No
         (EXAMPLES["AgentResponseCorrection"], AgentResponseCorrection),
         (EXAMPLES["ToolRequested"], ToolRequested),
         (EXAMPLES["ConversationRecord"], ConversationRecord),
-        ({"type": "post_call_transcription", "data": EXAMPLES["ConversationRecord"]}, ConversationRecord),
+        (
+            {"type": "post_call_transcription", "data": EXAMPLES["ConversationRecord"]},
+            ConversationRecord,
+        ),
     ],
 )
-def test_an_agent_s_event_without_its_header_is_known_by_its_content(event: dict[str, Any], kind: type) -> None:
+def test_an_agent_s_event_without_its_header_is_known_by_its_content(
+    event: dict[str, Any], kind: type
+) -> None:
     found = read(E, dict(event))
     assert type(found) is kind
     assert misread_of(found) is None
 
 
 def test_every_event_has_an_example_that_is_such_an_event_and_is_understood() -> None:
-    sources = {"pipecat-event": P, "simulator-event": E, "agent-event": E, "agent-record": E, "audit-event": A}
+    sources = {
+        "pipecat-event": P,
+        "simulator-event": E,
+        "agent-event": E,
+        "agent-record": E,
+        "audit-event": A,
+    }
     shown: set[str] = set()
     for name in SCHEMA_NAMES:
         schema = json_schema(name)
@@ -403,14 +618,19 @@ def test_schemas_have_the_known_values_and_the_units() -> None:
     assert "function_call_completed" in definitions["FunctionCall"]["properties"]["kind"]["enum"]
     times = json.dumps(definitions["SpeechEventRecord"]["properties"]["timestamp"])
     assert "Milliseconds since 1970" in times
-    assert "Seconds since 1970" in json.dumps(definitions["SpeechMoment"]["properties"]["timestamp"])
+    assert "Seconds since 1970" in json.dumps(
+        definitions["SpeechMoment"]["properties"]["timestamp"]
+    )
 
 
 @pytest.mark.parametrize(
     ("event", "hint"),
     [
         ({"timestamp": "2026-09-21T14:13:20Z"}, "expected milliseconds since 1970"),
-        ({"data": {"kind": "bot_speech_started", "timestamp": AT_MS}}, "this looks like milliseconds"),
+        (
+            {"data": {"kind": "bot_speech_started", "timestamp": AT_MS}},
+            "this looks like milliseconds",
+        ),
     ],
 )
 def test_a_time_in_another_unit_says_so(event: dict[str, Any], hint: str) -> None:

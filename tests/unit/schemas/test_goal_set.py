@@ -1,4 +1,6 @@
-"""Goal sets in our own format and in others: their meaning, their digest, and every mistake with its place."""
+"""Goal sets in our own format and in others: their meaning, their digest, and every mistake with
+its place.
+"""
 
 import json
 import pickle
@@ -39,7 +41,10 @@ REBOOKING: dict[str, Any] = {
             "check": {
                 "kind": "tool_result",
                 "tool": "get_reservation",
-                "arguments": {"confirmation_number": "ZK3FFW", "last_name": {"matches": "rodr[ií]guez"}},
+                "arguments": {
+                    "confirmation_number": "ZK3FFW",
+                    "last_name": {"matches": "rodr[ií]guez"},
+                },
                 "outcome": "success",
                 "result": {"reservation.status": {"one_of": ["confirmed", "changed"]}},
             },
@@ -50,13 +55,19 @@ REBOOKING: dict[str, Any] = {
             "check": {
                 "kind": "within",
                 "seconds": 60,
-                "check": {"kind": "not", "check": {"kind": "says", "speaker": "assistant", "pattern": "sorry"}},
+                "check": {
+                    "kind": "not",
+                    "check": {"kind": "says", "speaker": "assistant", "pattern": "sorry"},
+                },
             },
         },
         {"id": "friendly", "details": "The assistant is friendly.", "check": {"kind": "judge"}},
     ],
     "expected_tool_calls": [
-        {"tool": "rebook_flight", "expected_parameters": [{"name": "waive_change_fee", "value": False}]}
+        {
+            "tool": "rebook_flight",
+            "expected_parameters": [{"name": "waive_change_fee", "value": False}],
+        }
     ],
 }
 
@@ -111,7 +122,9 @@ def test_the_canonical_form_is_what_it_was() -> None:
     """Digests are on topics: a new form would make every recorded set look changed."""
     goals = GoalSet.model_validate(
         {
-            **with_check({"kind": "tool_called", "tool": "t", "arguments": {"b": None, "a": {"at_most": 2}}}),
+            **with_check(
+                {"kind": "tool_called", "tool": "t", "arguments": {"b": None, "a": {"at_most": 2}}}
+            ),
             "max_turns": 20,
         }
     )
@@ -124,7 +137,10 @@ def test_the_canonical_form_is_what_it_was() -> None:
 
 def test_the_digest_is_the_same_in_another_process() -> None:
     """Python draws a new seed for its own hashes in every process; the digest goes into a topic."""
-    program = "import sys; from schemas.goals.goal_set import GoalSet; print(GoalSet.model_validate_json(sys.stdin.read()).digest)"
+    program = (
+        "import sys; from schemas.goals.goal_set import GoalSet; "
+        "print(GoalSet.model_validate_json(sys.stdin.read()).digest)"
+    )
     told = subprocess.run(
         [sys.executable, "-c", program],
         input=json.dumps(REBOOKING),
@@ -137,8 +153,17 @@ def test_the_digest_is_the_same_in_another_process() -> None:
 
 
 def test_what_a_bare_argument_means() -> None:
-    wanted = {"a": 5, "b": None, "c": [1], "d": {"equals": {"x": 1}}, "e": {"at_least": 2}, "f": {"present": False}}
-    ((_, goals),) = read_goals(with_check({"kind": "tool_called", "tool": "t", "arguments": wanted})).sets
+    wanted = {
+        "a": 5,
+        "b": None,
+        "c": [1],
+        "d": {"equals": {"x": 1}},
+        "e": {"at_least": 2},
+        "f": {"present": False},
+    }
+    ((_, goals),) = read_goals(
+        with_check({"kind": "tool_called", "tool": "t", "arguments": wanted})
+    ).sets
     told = goals.model_dump(mode="json", exclude_defaults=True)["subgoals"][0]["check"]["arguments"]
     assert told == wanted | {"a": {"equals": 5}, "b": {"equals": None}, "c": {"equals": [1]}}
 
@@ -157,27 +182,36 @@ def test_every_mistake_is_told_not_just_the_first() -> None:
     )
     assert told == [
         "id: expected a text, seen 5; put it in quotes",
-        'subgoals[0].id: expected letters, digits, dot, dash and underscore, a letter or digit first; seen "a b"',
+        "subgoals[0].id: expected letters, digits, dot, dash and underscore, a letter or digit "
+        'first; seen "a b"',
         "subgoals[0].details: must not be empty",
         "subgoals[1]: details is missing; say in plain words what must be so",
         "subgoals[1].detials: there is no field 'detials' here; probably 'details' is meant",
         "max_turns: must be greater than or equal to 1; seen 0",
-        "oops: there is no field 'oops' here; there are id, agents, user_instruction, subgoals, expected_tool_calls, max_turns, "
-        "num_judge_trials, optimize_judge_trials, max_retry_judge_trials, include_judge_explanation, template_subgoal",
+        "oops: there is no field 'oops' here; there are id, agents, user_instruction, subgoals, "
+        "expected_tool_calls, max_turns, "
+        "num_judge_trials, optimize_judge_trials, max_retry_judge_trials, "
+        "include_judge_explanation, template_subgoal",
     ]
 
 
 def test_a_turn_that_no_call_is_judged_by_is_refused_in_our_own_format() -> None:
     def of_turns(*turns: object) -> dict[str, object]:
         judged = {"details": "d", "check": {"kind": "judge"}}
-        return {"id": "g", "subgoals": [{**judged, "id": str(n), "turn": turn} for n, turn in enumerate(turns)]}
+        return {
+            "id": "g",
+            "subgoals": [{**judged, "id": str(n), "turn": turn} for n, turn in enumerate(turns)],
+        }
 
     assert mistakes(of_turns(None, "all")) == []
     assert mistakes(of_turns(None, "all", 0)) == [
-        "subgoals[2].turn: no call is judged by it: a subgoal may be reached in any turn; seen 0. Leave it out, or put the check into "
+        "subgoals[2].turn: no call is judged by it: a subgoal may be reached in any turn; seen 0. "
+        "Leave it out, or put the check into "
         "one of kind `within`"
     ]
-    assert only(SAMPLE).subgoals[0].turn == 2  # agent-inspect's own samples have it for scores of traces
+    assert (
+        only(SAMPLE).subgoals[0].turn == 2
+    )  # agent-inspect's own samples have it for scores of traces
 
 
 CHECK = "subgoals[0].check"
@@ -187,50 +221,70 @@ CHECK = "subgoals[0].check"
     ("check", "told"),
     [
         ("judge", f'{CHECK}: expected a mapping, for example `kind: judge`; seen "judge"'),
-        ({"pattern": "x"}, f"{CHECK}: kind is missing; say which kind of check it is, for example `kind: tool_called`"),
+        (
+            {"pattern": "x"},
+            f"{CHECK}: kind is missing; say which kind of check it is, for example `kind: "
+            "tool_called`",
+        ),
         (
             {"within": {"turns": 3}},
             f"{CHECK}: kind is missing; say which kind of check it is, for example `kind: within`",
         ),
         (
             {"kind": "sayz"},
-            f"{CHECK}: there is no check of kind 'sayz'; probably 'says' is meant, one of tool_called, tool_result, says, within, all_of, "
+            f"{CHECK}: there is no check of kind 'sayz'; probably 'says' is meant, one of "
+            "tool_called, tool_result, says, within, all_of, "
             "any_of, not, judge",
         ),
         (
             {"kind": "not", "check": {"kind": "judge"}},
-            f"{CHECK}.check: a judge checks a whole subgoal, not a part of a check; expected one of tool_called, "
+            f"{CHECK}.check: a judge checks a whole subgoal, not a part of a check; expected one "
+            "of tool_called, "
             "tool_result, says, within, all_of, any_of, not",
         ),
-        ({**SAYS, "speaker": "agent"}, f"{CHECK}.speaker: expected 'user' or 'assistant'; seen \"agent\""),
+        (
+            {**SAYS, "speaker": "agent"},
+            f"{CHECK}.speaker: expected 'user' or 'assistant'; seen \"agent\"",
+        ),
         (
             {**SAYS, "pattern": "a+"},
-            f"{CHECK}.pattern: character 2: + repeats without a bound; say how often at most, for example {{1,80}}",
+            f"{CHECK}.pattern: character 2: + repeats without a bound; say how often at most, for "
+            f"example {{1,80}}",
         ),
-        ({**SAYS, "pattern": "a" * 501}, f"{CHECK}.pattern: has 501 characters, and 500 are allowed; shorten it"),
+        (
+            {**SAYS, "pattern": "a" * 501},
+            f"{CHECK}.pattern: has 501 characters, and 500 are allowed; shorten it",
+        ),
         (
             {"kind": "within", "check": SAYS},
             f"{CHECK}: expected either turns or seconds; for both, put one within inside the other",
         ),
         (
             {"kind": "within", "turns": 2, "seconds": 3, "check": SAYS},
-            f"{CHECK}.seconds: expected either turns or seconds; for both, put one within inside the other",
+            f"{CHECK}.seconds: expected either turns or seconds; for both, put one within inside "
+            "the other",
         ),
         ({"kind": "all_of", "checks": []}, f"{CHECK}.checks: must not be empty"),
-        ({"kind": "all_of", "checks": SAYS}, f"{CHECK}.checks: expected a list, seen {json.dumps(SAYS)}"),
+        (
+            {"kind": "all_of", "checks": SAYS},
+            f"{CHECK}.checks: expected a list, seen {json.dumps(SAYS)}",
+        ),
         (
             {"kind": "tool_result", "tool": "t"},
-            f"{CHECK}: nothing is said of the answer; give outcome (success or error) or result, or use tool_called",
+            f"{CHECK}: nothing is said of the answer; give outcome (success or error) or result, "
+            "or use tool_called",
         ),
         ({"kind": "tool_called"}, f"{CHECK}: tool is missing; name the tool"),
         (
             {"kind": "tool_called", "tool": "t", "arguments": {"a": {"mtches": "x"}}},
-            f"{CHECK}.arguments.a: expected a value, or one of equals, one_of, matches, at_least, at_most, present; "
+            f"{CHECK}.arguments.a: expected a value, or one of equals, one_of, matches, at_least, "
+            "at_most, present; "
             'seen {"mtches": "x"}',
         ),
         (
             {"kind": "tool_called", "tool": "t", "arguments": {"a": {"equals": 1, "matches": "x"}}},
-            f"{CHECK}.arguments.a.equals: there is a matcher already, and 'matches' beside it is not taken; make two checks, "
+            f"{CHECK}.arguments.a.equals: there is a matcher already, and 'matches' beside it is "
+            "not taken; make two checks, "
             "in an all_of",
         ),
         (
@@ -255,7 +309,10 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def subgoals(count: int, check: object = None) -> list[dict[str, Any]]:
-    return [{"id": str(number), "details": "d", "check": check or {"kind": "judge"}} for number in range(count)]
+    return [
+        {"id": str(number), "details": "d", "check": check or {"kind": "judge"}}
+        for number in range(count)
+    ]
 
 
 def test_bounds_are_told_with_what_to_do() -> None:
@@ -265,9 +322,14 @@ def test_bounds_are_told_with_what_to_do() -> None:
     ]
     wide = {
         "kind": "all_of",
-        "checks": [{"kind": "any_of", "checks": [SAYS] * 25}, {"kind": "any_of", "checks": [SAYS] * 25}],
+        "checks": [
+            {"kind": "any_of", "checks": [SAYS] * 25},
+            {"kind": "any_of", "checks": [SAYS] * 25},
+        ],
     }
-    assert mistakes(with_check(wide)) == [f"{CHECK}: has 53 checks, and 50 are allowed; make several subgoals of it"]
+    assert mistakes(with_check(wide)) == [
+        f"{CHECK}: has 53 checks, and 50 are allowed; make several subgoals of it"
+    ]
     assert mistakes({"id": "x", "subgoals": subgoals(MAX_SUBGOALS)}) == []
     assert mistakes({"id": "x", "subgoals": subgoals(MAX_SUBGOALS + 1)}) == [
         "subgoals: has 51 entries, and 50 are allowed; leave some out"
@@ -276,12 +338,19 @@ def test_bounds_are_told_with_what_to_do() -> None:
     (told,) = mistakes({"id": "x", "subgoals": subgoals(5, costly)})
     assert told.startswith("subgoals[2].check: with this one, the patterns of the set may take 2")
     assert f"{MAX_SET_STEPS:,} are allowed" in told
-    (told,) = mistakes({"id": "x", "subgoals": [{**each, "details": "ü" * 4_000} for each in subgoals(MAX_SUBGOALS)]})
+    (told,) = mistakes(
+        {
+            "id": "x",
+            "subgoals": [{**each, "details": "ü" * 4_000} for each in subgoals(MAX_SUBGOALS)],
+        }
+    )
     assert told.endswith(f"bytes as JSON, and {MAX_SET_BYTES} are allowed; shorten its texts")
 
 
 def test_names_that_are_there_twice() -> None:
-    assert mistakes({"id": "x", "agents": ["a", "a"], "subgoals": [*subgoals(2), *subgoals(1)]}) == [
+    assert mistakes(
+        {"id": "x", "agents": ["a", "a"], "subgoals": [*subgoals(2), *subgoals(1)]}
+    ) == [
         "subgoals[2].id: '0' names 2 subgoals; give each one its own",
         "agents[1]: 'a' is there twice; leave one out",
     ]
@@ -314,7 +383,9 @@ def test_sets_beside_a_broken_one_are_still_read() -> None:
 def test_the_schema_is_printed_and_closed() -> None:
     schema = json_schema("goals")
     assert schema["additionalProperties"] is False
-    assert {"ToolCalled", "ToolResult", "Says", "Within", "AllOf", "AnyOf", "Not", "Judge"} <= set(schema["$defs"])
+    assert {"ToolCalled", "ToolResult", "Says", "Within", "AllOf", "AnyOf", "Not", "Judge"} <= set(
+        schema["$defs"]
+    )
 
 
 def only(document: object, fallback_id: str | None = None) -> GoalSet:
@@ -330,7 +401,10 @@ def calls(goals: GoalSet) -> list[tuple[str, dict[str, Any], object]]:
 
 
 def _arguments(call: ExpectedToolCall) -> dict[str, Any]:
-    return {each.name: each.value if each.check is None else {each.check} for each in call.expected_parameters}
+    return {
+        each.name: each.value if each.check is None else {each.check}
+        for each in call.expected_parameters
+    }
 
 
 SAMPLE: dict[str, Any] = {
@@ -344,7 +418,10 @@ SAMPLE: dict[str, Any] = {
     "expected_tool_calls": [
         {
             "tool": "book",
-            "expected_parameters": [{"name": "people", "value": 2}, {"name": "note", "check": "something polite"}],
+            "expected_parameters": [
+                {"name": "people", "value": 2},
+                {"name": "note", "check": "something polite"},
+            ],
             "expected_output": {"value": "ok"},
             "turn": 1,
         },
@@ -363,7 +440,10 @@ def test_a_sample_loads_with_all_it_says() -> None:
         ("3", "The price is told.", None),
     ]
     assert all(subgoal.is_judged for subgoal in goals.subgoals)
-    assert calls(goals) == [("book", {"people": 2, "note": {"something polite"}}, 1), ("price", {}, None)]
+    assert calls(goals) == [
+        ("book", {"people": 2, "note": {"something polite"}}, 1),
+        ("price", {}, None),
+    ]
     output = goals.expected_tool_calls[0].expected_output
     assert output is not None
     assert output.value == "ok"
@@ -380,7 +460,9 @@ def entry(**metadata: Any) -> dict[str, Any]:
     """An element of a data file, with the field names and the empty target of the shipped ones."""
     return {
         "id": "airline-3",
-        "input": [{"role": "user", "content": "Cancel my flight.", "terminating_condition": "cancelled"}],
+        "input": [
+            {"role": "user", "content": "Cancel my flight.", "terminating_condition": "cancelled"}
+        ],
         "metadata": {
             "subgoals": [{"type": "gradingNotes", "details": "Flight cancelled.", "turn": "all"}],
             "trace_type": "dynamic",
@@ -405,7 +487,9 @@ def test_a_data_file_loads_with_tool_calls_under_any_of_the_keys(key: str) -> No
     }
     goals = only(entry(**{key: [text, as_dict, {"tool_code": "bye()"}]}))
     assert (goals.id, goals.user_instruction) == ("airline-3", "Cancel my flight.")
-    assert [(subgoal.details, subgoal.turn) for subgoal in goals.subgoals] == [("Flight cancelled.", "all")]
+    assert [(subgoal.details, subgoal.turn) for subgoal in goals.subgoals] == [
+        ("Flight cancelled.", "all")
+    ]
     assert calls(goals) == [
         ("cancel", {"id": "A7", "reason": {"$AnyValue"}}, None),
         ("refund", {"amount": 20.5, "note": {"polite"}}, "all"),
@@ -467,16 +551,29 @@ READ_LEGS = [{"flight": "X1", "date": "2024-05-21"}, {"flight": "X2", "paid": Tr
         ),
         (f"{{'tool_code': 'change({LEGS})'}}", [("change", {"legs": READ_LEGS})]),
         (
-            f"[{{'tool_code': 'get(n=5)'}}, {{'tool_code': 'change({LEGS})'}}, {{'tool_code': 'say(text='it's')', 'output': 'x'}}]",
+            f"[{{'tool_code': 'get(n=5)'}}, {{'tool_code': 'change({LEGS})'}}, {{'tool_code': "
+            f"'say(text='it's')', 'output': 'x'}}]",
             [("get", {"n": "5"}), ("change", {"legs": READ_LEGS}), ("say", {"text": "it's"})],
         ),
-        ('[{"tool_code": "note(who={"a": "b"}, by=$AnyValue)", "output": "x"}]', [("note", {"who": {"a": "b"}, "by": {"$AnyValue"}})]),
+        (
+            '[{"tool_code": "note(who={"a": "b"}, by=$AnyValue)", "output": "x"}]',
+            [("note", {"who": {"a": "b"}, "by": {"$AnyValue"}})],
+        ),
         ("[{'tool_code': 'pick(of={'a', 'b'})', 'output': 'x'}]", [("pick", {"of": "{'a', 'b'}"})]),
         ("[{'tool_code': 'open('x', 'y')', 'output': 'x'}]", [("open", {})]),
     ],
-    ids=["a list of objects", "one object without a list", "several calls", "double quotes", "no JSON", "no names: its tool"],
-)  # fmt: skip
-def test_values_with_quotes_inside_are_read(text: str, expected: list[tuple[str, dict[str, Any]]]) -> None:
+    ids=[
+        "a list of objects",
+        "one object without a list",
+        "several calls",
+        "double quotes",
+        "no JSON",
+        "no names: its tool",
+    ],
+)
+def test_values_with_quotes_inside_are_read(
+    text: str, expected: list[tuple[str, dict[str, Any]]]
+) -> None:
     read = [ExpectedToolCall.model_validate(call) for call in calls_in(text)]
     assert [(call.tool, _arguments(call)) for call in read] == expected
 
@@ -484,10 +581,21 @@ def test_values_with_quotes_inside_are_read(text: str, expected: list[tuple[str,
 @pytest.mark.parametrize(
     "text",
     [
-        "", "nothing", "get(", "get(5)", "get(=5)", "[]", "[5]", "[{'tool': 'x'}]", "[{'tool_code': 5}]", "[open('x')]",
-        "[{'tool_code': 'x()'", "[" * 5_000, "get(a=" + "x" * MAX_TOOL_STRING_CHARS + ")",
+        "",
+        "nothing",
+        "get(",
+        "get(5)",
+        "get(=5)",
+        "[]",
+        "[5]",
+        "[{'tool': 'x'}]",
+        "[{'tool_code': 5}]",
+        "[open('x')]",
+        "[{'tool_code': 'x()'",
+        "[" * 5_000,
+        "get(a=" + "x" * MAX_TOOL_STRING_CHARS + ")",
     ],
-)  # fmt: skip
+)
 def test_a_text_that_is_no_tool_call_is_refused(text: str) -> None:
     with pytest.raises(ToolStringError):
         calls_in(text)
@@ -513,7 +621,12 @@ def eva_record(**fields: Any) -> dict[str, Any]:
                         "tool_name": "find",
                         "params": {"id": "A", "name": "<LAST_NAME_ROMANIZED>"},
                     },
-                    {"event_type": "tool_response", "tool_name": "find", "status": "success", "response": {}},
+                    {
+                        "event_type": "tool_response",
+                        "tool_name": "find",
+                        "status": "success",
+                        "response": {},
+                    },
                     {
                         "event_type": "tool_call",
                         "tool_name": "refund",
@@ -529,12 +642,18 @@ def eva_record(**fields: Any) -> dict[str, Any]:
 def test_an_eva_record_loads_with_its_criteria_and_expected_calls() -> None:
     goals = only(eva_record())
     assert (goals.id, goals.user_instruction) == ("2.1", "You want a refund.")
-    assert [subgoal.details for subgoal in goals.subgoals] == ["The refund is confirmed.", "It is $20 or more."]
+    assert [subgoal.details for subgoal in goals.subgoals] == [
+        "The refund is confirmed.",
+        "It is $20 or more.",
+    ]
     assert calls(goals) == [("find", {"id": "A"}, None), ("refund", {"amount": 20}, None)]
 
 
 def test_an_eva_record_needs_no_ground_truth() -> None:
-    assert calls(only({name: value for name, value in eva_record().items() if name != "ground_truth"})) == []
+    assert (
+        calls(only({name: value for name, value in eva_record().items() if name != "ground_truth"}))
+        == []
+    )
 
 
 def test_the_recorded_call_has_goals() -> None:
@@ -545,7 +664,9 @@ def test_the_recorded_call_has_goals() -> None:
     ((line, goals),) = file.sets
     raw = json.loads(record.read_text())
     assert (line, goals.id) == (1, "1.1.2")
-    assert [subgoal.details for subgoal in goals.subgoals] == raw["user_goal"]["decision_tree"]["must_have_criteria"]
+    assert [subgoal.details for subgoal in goals.subgoals] == raw["user_goal"]["decision_tree"][
+        "must_have_criteria"
+    ]
     assert [tool for tool, _, _ in calls(goals)] == [
         "get_reservation",
         "search_rebooking_options",
@@ -575,17 +696,33 @@ def test_the_recorded_call_has_goals() -> None:
                 ],
             },
             [
-                'expected_tool_calls[0]: expected a tool call with tool or tool_name, or a text with tool_code, seen {"nope": 1}',
-                "expected_tool_calls[1].expected_parameters[0]: has both value and check; give value for an exact match, or "
+                "expected_tool_calls[0]: expected a tool call with tool or tool_name, or a text "
+                'with tool_code, seen {"nope": 1}',
+                "expected_tool_calls[1].expected_parameters[0]: has both value and check; give "
+                "value for an exact match, or "
                 "check for a judge",
             ],
         ),
-        ({**SAMPLE, "expected_tool_calls": {}}, ["expected_tool_calls: expected a list of tool calls, seen {}"]),
         (
-            [entry(expectedTools=["get(5)", {"tool_name": "t", "tool_inputs": [{"name": "a", "content": 1, "mode": "fuzzy"}]}])],
+            {**SAMPLE, "expected_tool_calls": {}},
+            ["expected_tool_calls: expected a list of tool calls, seen {}"],
+        ),
+        (
+            [
+                entry(
+                    expectedTools=[
+                        "get(5)",
+                        {
+                            "tool_name": "t",
+                            "tool_inputs": [{"name": "a", "content": 1, "mode": "fuzzy"}],
+                        },
+                    ]
+                )
+            ],
             [
                 "[0].metadata.expectedTools[0]: expected name=value, seen '5'",
-                '[0].metadata.expectedTools[1]: expected content with mode exact or judge, seen {"name": "a", "content": 1, '
+                "[0].metadata.expectedTools[1]: expected content with mode exact or judge, seen "
+                '{"name": "a", "content": 1, '
                 '"mode": "fuzzy"}',
             ],
         ),
@@ -593,16 +730,30 @@ def test_the_recorded_call_has_goals() -> None:
             [{**entry(), "input": [{"content": 5}]}],
             ["[0].input[0].content: expected a text, seen 5; put it in quotes"],
         ),
-        (eva_record(user_goal="a refund"), ["user_goal: expected decision_tree.must_have_criteria in user_goal, a list of texts"]),
         (
-            eva_record(user_goal={"decision_tree": {"must_have_criteria": ["fine", 5]}}),
-            ["user_goal.decision_tree.must_have_criteria[1]: expected a text, seen 5; put it in quotes"],
+            eva_record(user_goal="a refund"),
+            ["user_goal: expected decision_tree.must_have_criteria in user_goal, a list of texts"],
         ),
         (
-            eva_record(ground_truth={"expected_trace": {"trace": [{"event_type": "tool_call", "tool_name": None, "params": {}}]}}),
+            eva_record(user_goal={"decision_tree": {"must_have_criteria": ["fine", 5]}}),
+            [
+                "user_goal.decision_tree.must_have_criteria[1]: expected a text, seen 5; put it in "
+                "quotes"
+            ],
+        ),
+        (
+            eva_record(
+                ground_truth={
+                    "expected_trace": {
+                        "trace": [{"event_type": "tool_call", "tool_name": None, "params": {}}]
+                    }
+                }
+            ),
             ["ground_truth.expected_trace.trace[0].tool: expected a text, seen null"],
         ),
     ],
-)  # fmt: skip
-def test_mistakes_are_told_where_they_are_in_the_original(document: object, told: list[str]) -> None:
+)
+def test_mistakes_are_told_where_they_are_in_the_original(
+    document: object, told: list[str]
+) -> None:
     assert mistakes(document) == told

@@ -45,15 +45,20 @@ SAME = {
 
 def test_every_field_is_part_of_the_id_or_is_not() -> None:
     named_by_version = {"template"}
-    assert CHANGES.keys() | SAME.keys() | named_by_version | {"type", "schema_version", "kind"} == set(
-        JudgeRequest.model_fields
-    )
+    assert CHANGES.keys() | SAME.keys() | named_by_version | {
+        "type",
+        "schema_version",
+        "kind",
+    } == set(JudgeRequest.model_fields)
 
 
 @pytest.mark.parametrize("field", CHANGES)
 def test_another_question_has_another_id(field: str) -> None:
     transcript = {"transcript": talk(1, 40)}
-    assert question(**transcript).request_id != question(**(transcript | {field: CHANGES[field]})).request_id
+    assert (
+        question(**transcript).request_id
+        != question(**(transcript | {field: CHANGES[field]})).request_id
+    )
 
 
 def test_who_asks_and_when_changes_no_id() -> None:
@@ -67,7 +72,9 @@ def test_another_input_has_another_hash(field: str) -> None:
 
 def test_what_is_asked_about_the_same_input_has_the_same_hash() -> None:
     transcript = talk(1, 40)
-    one, other = (question(turn=turn, subgoal_id=str(turn), transcript=transcript) for turn in (1, 2))
+    one, other = (
+        question(turn=turn, subgoal_id=str(turn), transcript=transcript) for turn in (1, 2)
+    )
     assert one.input_hash == other.input_hash
     assert one.request_id != other.request_id
 
@@ -77,10 +84,25 @@ def test_neighbours_are_kept_apart() -> None:
         items = tuple(TranscriptItem(turn=turn, kind="user", text=text) for turn, text in said)
         return question(transcript=items).input_hash
 
-    assert len({hash_of((1, "ab"), (1, "c")), hash_of((1, "a"), (1, "bc")), hash_of((11, "b"), (1, "c"))}) == 3
+    assert (
+        len(
+            {
+                hash_of((1, "ab"), (1, "c")),
+                hash_of((1, "a"), (1, "bc")),
+                hash_of((11, "b"), (1, "c")),
+            }
+        )
+        == 3
+    )
     tool, name = ({"tool": "a", "text": "b"}, {"tool": None, "text": "ab"})
     assert (
-        len({question(transcript=[{"turn": 1, "kind": "tool_call", **each}]).input_hash for each in (tool, name)}) == 2
+        len(
+            {
+                question(transcript=[{"turn": 1, "kind": "tool_call", **each}]).input_hash
+                for each in (tool, name)
+            }
+        )
+        == 2
     )
 
 
@@ -132,8 +154,14 @@ def test_a_question_that_makes_no_sense_cannot_be_made(fields: dict[str, object]
     ],
 )
 def test_a_question_that_fits_no_record_is_known(text: str, items: int, is_too_large: bool) -> None:
-    asked = question(transcript=[TranscriptItem(turn=1_000, kind="tool_response", text=text, tool="t")] * items)
-    assert asked.is_too_large == is_too_large == (len(asked.model_dump_json().encode()) > MAX_QUESTION_BYTES)
+    asked = question(
+        transcript=[TranscriptItem(turn=1_000, kind="tool_response", text=text, tool="t")] * items
+    )
+    assert (
+        asked.is_too_large
+        == is_too_large
+        == (len(asked.model_dump_json().encode()) > MAX_QUESTION_BYTES)
+    )
 
 
 def test_characters_of_a_transcript() -> None:
@@ -151,24 +179,47 @@ def test_characters_of_a_transcript() -> None:
         (Votes(complete=2, incomplete=3), 0.6, False),
     ],
 )
-def test_confidence_is_the_share_of_usable_answers(votes: Votes, confidence: float | None, is_unanimous: bool) -> None:
+def test_confidence_is_the_share_of_usable_answers(
+    votes: Votes, confidence: float | None, is_unanimous: bool
+) -> None:
     assert (votes.confidence, votes.is_unanimous) == (confidence, is_unanimous)
 
 
 def test_a_verdict_of_a_later_version_is_read() -> None:
     text = json.dumps(
-        {"type": "judge_verdict", "timestamp": 1, "request_id": "r", "conversation_id": "c", "kind": "subgoal", "turn": 1,
-         "input_hash": "i", "prompt_version": "subgoal.9", "result": {"outcome": "judged", "is_completed": True, "new": 1},
-         "new": 2}
-    )  # fmt: skip
+        {
+            "type": "judge_verdict",
+            "timestamp": 1,
+            "request_id": "r",
+            "conversation_id": "c",
+            "kind": "subgoal",
+            "turn": 1,
+            "input_hash": "i",
+            "prompt_version": "subgoal.9",
+            "result": {"outcome": "judged", "is_completed": True, "new": 1},
+            "new": 2,
+        }
+    )
     assert JudgeVerdict.model_validate_json(text).request_id == "r"
 
 
 def test_the_catalogue_has_every_kind_outcome_and_reason() -> None:
-    verdicts = {label.name: set(label.values) for label in metric_named("callgauge_judge_verdicts_total").label_set}
-    requests = {label.name: set(label.values) for label in metric_named("callgauge_judge_requests_total").label_set}
+    verdicts = {
+        label.name: set(label.values)
+        for label in metric_named("callgauge_judge_verdicts_total").label_set
+    }
+    requests = {
+        label.name: set(label.values)
+        for label in metric_named("callgauge_judge_requests_total").label_set
+    }
     assert verdicts["kind"] == set(JudgeKind)
-    assert verdicts["outcome"] == {"complete", "incomplete", "rated", "not_applicable", *UnjudgedReason}
+    assert verdicts["outcome"] == {
+        "complete",
+        "incomplete",
+        "rated",
+        "not_applicable",
+        *UnjudgedReason,
+    }
     assert requests["outcome"] == set(TrialOutcome)
 
 

@@ -1,4 +1,6 @@
-"""The tables of stages against the real records of pipecat and ElevenLabs: models and names of their installed packages."""
+"""The tables of stages against the real records of pipecat and ElevenLabs: models and names of
+their installed packages.
+"""
 
 import asyncio
 import json
@@ -31,7 +33,9 @@ from schemas.scores.latency_stages import (
 from tests.support.patience import patient
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # pipecat imports a module that Python deprecates
+    warnings.simplefilter(
+        "ignore", DeprecationWarning
+    )  # pipecat imports a module that Python deprecates
     import pipecat
     from pipecat.frames import frames
     from pipecat.metrics import metrics
@@ -51,7 +55,9 @@ TOKENS = metrics.LLMTokenUsage(
 
 def findings(event: dict[str, Any]) -> Findings:
     """An event, as it is read from its bytes."""
-    typed = decode(InputSource.PIPECAT, json.dumps({"timestamp": AT_MS} | event, allow_nan=False).encode())
+    typed = decode(
+        InputSource.PIPECAT, json.dumps({"timestamp": AT_MS} | event, allow_nan=False).encode()
+    )
     (found,) = RULES[type(typed)].facts(typed)
     assert isinstance(found, Findings)
     return found
@@ -65,10 +71,17 @@ def stages(event: dict[str, Any]) -> dict[Stage, float]:
 
 
 def as_eva_logs(data: metrics.MetricsData) -> dict[str, Any]:
-    """A pipecat metric in the shape of EVA's file: the value, or the fields of a class that has none."""
+    """A pipecat metric in the shape of EVA's file: the value, or the fields of a class that has
+    none.
+    """
     fields = data.model_dump(exclude={"processor", "model"})
     value = fields["value"] if set(fields) == {"value"} else fields
-    return {"type": type(data).__name__, "processor": data.processor, "model": data.model, "value": value}
+    return {
+        "type": type(data).__name__,
+        "processor": data.processor,
+        "model": data.model,
+        "value": value,
+    }
 
 
 def as_observed(kind: str, record: Any) -> dict[str, Any]:
@@ -81,8 +94,13 @@ def classes_of(path: Path) -> set[str]:
 
 def test_every_class_of_pipecat_s_metrics_is_in_a_table() -> None:
     module = PACKAGE / "metrics" / "metrics.py"
-    classes = {name for name in classes_of(module) if name.endswith("MetricsData")} - {"MetricsData"}
-    contain_another = {"TTFAMetricsData", "TTFATMetricsData"}  # a time to first byte, which is also reported by itself
+    classes = {name for name in classes_of(module) if name.endswith("MetricsData")} - {
+        "MetricsData"
+    }
+    contain_another = {
+        "TTFAMetricsData",
+        "TTFATMetricsData",
+    }  # a time to first byte, which is also reported by itself
     known = {*PIPECAT_METRICS, *TOKEN_METRICS, *AMOUNT_METRICS, *contain_another}
     assert known - {"LLMTokenUsageMetricsData"} == classes  # that one is EVA's own name
     carried = PipecatMetric.model_json_schema()["properties"]["type"]["enum"]
@@ -90,14 +108,19 @@ def test_every_class_of_pipecat_s_metrics_is_in_a_table() -> None:
 
 
 def test_every_key_of_pipecat_s_contributions_is_a_stage_of_its_own() -> None:
-    keys = {span.key for span in latency._SPANS} | {latency._AWAITING_SPEAKABLE_TEXT.key, "pipeline"}
+    keys = {span.key for span in latency._SPANS} | {
+        latency._AWAITING_SPEAKABLE_TEXT.key,
+        "pipeline",
+    }
     assert set(CONTRIBUTIONS) == keys
     assert len(keys) == 14
     assert {stage.value for stage in CONTRIBUTIONS.values()} == keys
 
 
 def test_a_service_is_told_by_its_class() -> None:
-    """Of all services of the package: the folder is named after the vendor, the module after the kind of service."""
+    """Of all services of the package: the folder is named after the vendor, the module after the
+    kind of service.
+    """
     found: dict[ServiceKind, int] = dict.fromkeys(ServiceKind, 0)
     for kind in ServiceKind:
         for path in (PACKAGE / "services").rglob(f"{kind.lower()}.py"):
@@ -106,7 +129,12 @@ def test_a_service_is_told_by_its_class() -> None:
                     found[kind] += 1
                     assert service_kind(f"{name}#0") is kind, name
     assert all(number > 10 for number in found.values()), found
-    assert service_kind("SimliVideoService#0") is service_kind("Mem0MemoryService#0") is service_kind("") is None
+    assert (
+        service_kind("SimliVideoService#0")
+        is service_kind("Mem0MemoryService#0")
+        is service_kind("")
+        is None
+    )
 
 
 def test_names_of_turn_metrics_are_those_of_the_transcript_schema() -> None:
@@ -130,26 +158,63 @@ def test_every_stage_has_a_rule_for_several_values() -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (metrics.TTFBMetricsData(processor="DeepgramSTTService#0", model="nova-3", value=0.3), {Stage.STT_TRAILING: 0.3}),
-        (metrics.TTFBMetricsData(processor="OpenAILLMService#0", value=0.5), {Stage.LLM_FIRST_TOKEN: 0.5}),
-        (metrics.TTFBMetricsData(processor="CartesiaTTSService#1", value=0.2), {Stage.TTS_FIRST_BYTE: 0.2}),
+        (
+            metrics.TTFBMetricsData(processor="DeepgramSTTService#0", model="nova-3", value=0.3),
+            {Stage.STT_TRAILING: 0.3},
+        ),
+        (
+            metrics.TTFBMetricsData(processor="OpenAILLMService#0", value=0.5),
+            {Stage.LLM_FIRST_TOKEN: 0.5},
+        ),
+        (
+            metrics.TTFBMetricsData(processor="CartesiaTTSService#1", value=0.2),
+            {Stage.TTS_FIRST_BYTE: 0.2},
+        ),
         (metrics.TTFBMetricsData(processor="CartesiaTTSService#1", value=0.0), {}),
-        (metrics.ProcessingMetricsData(processor="OpenAILLMService#0", value=1.5), {Stage.LLM_LAST_SENTENCE: 1.5}),
+        (
+            metrics.ProcessingMetricsData(processor="OpenAILLMService#0", value=1.5),
+            {Stage.LLM_LAST_SENTENCE: 1.5},
+        ),
         (metrics.ProcessingMetricsData(processor="CartesiaTTSService#1", value=1.5), {}),
         (metrics.ProcessingMetricsData(processor="BenchmarkAgentProcessor#0", value=1.5), {}),
-        (metrics.TextAggregationMetricsData(processor="CartesiaTTSService#1", value=0.1), {Stage.SENTENCE_AGGREGATION: 0.1}),
         (
-            metrics.TurnMetricsData(processor="LLMUserAggregator#0", is_complete=True, probability=1, e2e_processing_time_ms=45),
+            metrics.TextAggregationMetricsData(processor="CartesiaTTSService#1", value=0.1),
+            {Stage.SENTENCE_AGGREGATION: 0.1},
+        ),
+        (
+            metrics.TurnMetricsData(
+                processor="LLMUserAggregator#0",
+                is_complete=True,
+                probability=1,
+                e2e_processing_time_ms=45,
+            ),
             {Stage.TURN_ANALYZER: 0.045},
         ),
-        (metrics.TTFAMetricsData(processor="CartesiaTTSService#1", ttfa=0.3, ttfb=0.2, leading_silence=0.1), {}),
-        (metrics.TTFATMetricsData(processor="OpenAILLMService#0", ttfat=0.8, ttfb=0.5, thinking_time=0.3), {}),
+        (
+            metrics.TTFAMetricsData(
+                processor="CartesiaTTSService#1", ttfa=0.3, ttfb=0.2, leading_silence=0.1
+            ),
+            {},
+        ),
+        (
+            metrics.TTFATMetricsData(
+                processor="OpenAILLMService#0", ttfat=0.8, ttfb=0.5, thinking_time=0.3
+            ),
+            {},
+        ),
         (metrics.TTSUsageMetricsData(processor="CartesiaTTSService#1", value=40), {}),
-        (metrics.STTUsageMetricsData(processor="DeepgramSTTService#0", value=metrics.STTUsage(audio_seconds=2.5)), {}),
+        (
+            metrics.STTUsageMetricsData(
+                processor="DeepgramSTTService#0", value=metrics.STTUsage(audio_seconds=2.5)
+            ),
+            {},
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, metrics.MetricsData) else "",
-)  # fmt: skip
-def test_a_metric_of_pipecat_s_is_read_in_its_unit(data: metrics.MetricsData, expected: dict[Stage, float]) -> None:
+)
+def test_a_metric_of_pipecat_s_is_read_in_its_unit(
+    data: metrics.MetricsData, expected: dict[Stage, float]
+) -> None:
     assert stages(as_eva_logs(data)) == expected
 
 
@@ -160,19 +225,31 @@ def test_a_value_begins_before_it_is_reported(*, ends: bool) -> None:
         (value,) = findings(as_eva_logs(data)).measured
     else:
         record = services.ServiceLatencyRecord(
-            kind="ttfb", processor=data.processor, model=data.model, timestamp=AT_S, seconds=data.value
+            kind="ttfb",
+            processor=data.processor,
+            model=data.model,
+            timestamp=AT_S,
+            seconds=data.value,
         )
-        (value,) = findings(as_observed("service_latency", record) | {"timestamp": AT_MS + 900}).measured
+        (value,) = findings(
+            as_observed("service_latency", record) | {"timestamp": AT_MS + 900}
+        ).measured
     assert value.begin_s == AT_S - 0.5
     assert value.model == "gpt-4.1-mini"
 
 
 @pytest.mark.parametrize(
     ("stage", "expected"),
-    [("stt", Stage.STT_TRAILING), ("tts", Stage.TTS_FIRST_BYTE), ("model_response", Stage.VOICE_TO_VOICE)],
+    [
+        ("stt", Stage.STT_TRAILING),
+        ("tts", Stage.TTS_FIRST_BYTE),
+        ("model_response", Stage.VOICE_TO_VOICE),
+    ],
 )
 def test_what_eva_writes_for_other_frameworks(stage: str, expected: Stage) -> None:
-    assert stages({"type": "LatencyMetric", "stage": stage, "model": "m", "value": 0.84}) == {expected: 0.84}
+    assert stages({"type": "LatencyMetric", "stage": stage, "model": "m", "value": 0.84}) == {
+        expected: 0.84
+    }
 
 
 @pytest.mark.parametrize(
@@ -185,24 +262,36 @@ def test_what_eva_writes_for_other_frameworks(stage: str, expected: Stage) -> No
         ("ttfat", "AnthropicLLMService#0", {}),
     ],
 )
-def test_a_record_of_a_service_s_latency(kind: str, processor: str, expected: dict[Stage, float]) -> None:
-    record = services.ServiceLatencyRecord(kind=kind, processor=processor, timestamp=AT_S, seconds=0.25, ttfb_secs=0.2)
+def test_a_record_of_a_service_s_latency(
+    kind: str, processor: str, expected: dict[Stage, float]
+) -> None:
+    record = services.ServiceLatencyRecord(
+        kind=kind, processor=processor, timestamp=AT_S, seconds=0.25, ttfb_secs=0.2
+    )
     assert stages(as_observed("service_latency", record)) == expected
 
 
 def test_whole_latencies() -> None:
     for data in ({"latency_seconds": 1.2}, 1.2):
         assert stages({"type": "user_bot_latency", "data": data}) == {Stage.VOICE_TO_VOICE: 1.2}
-        assert stages({"type": "first_bot_speech_latency", "data": data}) == {Stage.FIRST_SPEECH: 1.2}
+        assert stages({"type": "first_bot_speech_latency", "data": data}) == {
+            Stage.FIRST_SPEECH: 1.2
+        }
 
 
 def test_tokens_are_counted_apart_from_the_cache() -> None:
-    expected = TokenUsage(input_tokens=900, cache_read_tokens=100, cache_write_tokens=0, output_tokens=40)
-    data = metrics.LLMUsageMetricsData(processor="AnthropicLLMService#0", model="claude", value=TOKENS)
+    expected = TokenUsage(
+        input_tokens=900, cache_read_tokens=100, cache_write_tokens=0, output_tokens=40
+    )
+    data = metrics.LLMUsageMetricsData(
+        processor="AnthropicLLMService#0", model="claude", value=TOKENS
+    )
     record = services.ServiceUsageRecord(
         kind="llm", processor=data.processor, model="claude", timestamp=AT_S, **TOKENS.model_dump()
     )
-    gross = TOKENS.model_copy(update={"prompt_tokens": 1000})  # of a service that counts the prompt with the cache
+    gross = TOKENS.model_copy(
+        update={"prompt_tokens": 1000}
+    )  # of a service that counts the prompt with the cache
     for event in (
         as_eva_logs(data),
         as_eva_logs(data.model_copy(update={"value": gross})),
@@ -211,9 +300,16 @@ def test_tokens_are_counted_apart_from_the_cache() -> None:
     ):
         (used,) = findings(event).used
         assert (used.usage, used.model, used.at_s) == (expected, "claude", AT_S)
-    stt = services.ServiceUsageRecord(kind="stt", processor="DeepgramSTTService#0", timestamp=AT_S, audio_seconds=2)
+    stt = services.ServiceUsageRecord(
+        kind="stt", processor="DeepgramSTTService#0", timestamp=AT_S, audio_seconds=2
+    )
     (heard,) = findings(as_observed("service_usage", stt)).used
-    assert (heard.kind, heard.provider, heard.amount, any(heard.usage)) == ("STT", "Deepgram", 2.0, False)
+    assert (heard.kind, heard.provider, heard.amount, any(heard.usage)) == (
+        "STT",
+        "Deepgram",
+        2.0,
+        False,
+    )
 
 
 class Source:
@@ -224,7 +320,9 @@ class Source:
 
 
 async def observed_breakdown() -> latency.LatencyBreakdown:
-    """One turn as pipecat's own observer reports it: 200 ms of silence, 200 of transcription, 500 of the model, 200 of speech."""
+    """One turn as pipecat's own observer reports it: 200 ms of silence, 200 of transcription, 500
+    of the model, 200 of speech.
+    """
     now_s = AT_S
     done = asyncio.Event()
     observer = latency.UserBotLatencyObserver(time_source=lambda: now_s)
@@ -242,7 +340,11 @@ async def observed_breakdown() -> latency.LatencyBreakdown:
         source: Any = Source(by)
         await observer.on_push_frame(
             FramePushed(
-                source=source, destination=source, frame=frame, direction=FrameDirection.DOWNSTREAM, timestamp=0
+                source=source,
+                destination=source,
+                frame=frame,
+                direction=FrameDirection.DOWNSTREAM,
+                timestamp=0,
             )
         )
 
@@ -255,7 +357,11 @@ async def observed_breakdown() -> latency.LatencyBreakdown:
     ttfb = metrics.TTFBMetricsData(processor=model, model="m", value=0.5)
     await push(frames.MetricsFrame(data=[ttfb]), 500, model)
     await push(frames.LLMTextFrame("Hello"), by=model)
-    await push(frames.TTSAudioRawFrame(audio=b"", sample_rate=8000, num_channels=1), 200, "CartesiaTTSService#0")
+    await push(
+        frames.TTSAudioRawFrame(audio=b"", sample_rate=8000, num_channels=1),
+        200,
+        "CartesiaTTSService#0",
+    )
     await push(frames.BotStartedSpeakingFrame())
     await asyncio.wait_for(done.wait(), patient(10))
     return found[0]
@@ -270,13 +376,23 @@ async def test_a_breakdown_of_pipecat_s_own_observer() -> None:
         Stage.SPEECH_SYNTHESIS: 0.2,
     }
     found = stages(as_observed("latency_breakdown", breakdown))
-    assert found == {**parts, Stage.VOICE_TO_VOICE: 1.1, Stage.ENDPOINTING: 0.4, Stage.LLM_FIRST_TOKEN: 0.5}
+    assert found == {
+        **parts,
+        Stage.VOICE_TO_VOICE: 1.1,
+        Stage.ENDPOINTING: 0.4,
+        Stage.LLM_FIRST_TOKEN: 0.5,
+    }
     assert round(sum(parts.values()), 6) == 1.1, "the parts tile the whole"
 
 
 def contribution(key: str, start_s: float, seconds: float) -> latency.LatencyContribution:
     return latency.LatencyContribution(
-        key=key, label=key, owner="o", owner_kind="service", start_time=start_s, duration_secs=seconds
+        key=key,
+        label=key,
+        owner="o",
+        owner_kind="service",
+        start_time=start_s,
+        duration_secs=seconds,
     )
 
 
@@ -294,8 +410,12 @@ def test_parts_of_one_key_are_one_stage_and_the_first_tool_call_takes_inference_
             processor="CartesiaTTSService#0", start_time=AT_S + 1.5, duration_secs=0.125
         ),
         function_calls=[
-            latency.FunctionCallMetrics(function_name="look", start_time=AT_S + 0.75, duration_secs=0.4),
-            latency.FunctionCallMetrics(function_name="find", start_time=AT_S + 0.75, duration_secs=0.5),
+            latency.FunctionCallMetrics(
+                function_name="look", start_time=AT_S + 0.75, duration_secs=0.4
+            ),
+            latency.FunctionCallMetrics(
+                function_name="find", start_time=AT_S + 0.75, duration_secs=0.5
+            ),
         ],
     )
     found = findings(as_observed("latency_breakdown", breakdown))
@@ -308,4 +428,6 @@ def test_parts_of_one_key_are_one_stage_and_the_first_tool_call_takes_inference_
         (Stage.TOOL_RUN, 0.4),
         (Stage.TOOL_RUN, 0.5),
     }, "a greeting has no voice to voice"
-    assert {value.begin_s for value in found.measured if value.stage is Stage.TOOL_REQUEST} == {AT_S}
+    assert {value.begin_s for value in found.measured if value.stage is Stage.TOOL_REQUEST} == {
+        AT_S
+    }

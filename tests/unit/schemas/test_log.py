@@ -44,16 +44,28 @@ class Log:
         self.reader = LogReader()
 
     def event(
-        self, offset: int, *, term: int = 1, generation: int = 0, at: tuple[InputSource, int] = AUDIT, key: str = "call"
+        self,
+        offset: int,
+        *,
+        term: int = 1,
+        generation: int = 0,
+        at: tuple[InputSource, int] = AUDIT,
+        key: str = "call",
     ) -> Event | Tick | None:
         placed = Placed(term, Origin(at[0], generation, at[1], offset, 1_000 + offset))
-        return self._put(key.encode(), f"{at[0]} {offset}".encode(), [("ce_id", b"e"), placed.header()])
+        return self._put(
+            key.encode(), f"{at[0]} {offset}".encode(), [("ce_id", b"e"), placed.header()]
+        )
 
-    def tick(self, known_ms: int, positions: dict[tuple[InputSource, int], Next], *, term: int = 1) -> object:
+    def tick(
+        self, known_ms: int, positions: dict[tuple[InputSource, int], Next], *, term: int = 1
+    ) -> object:
         tick = Tick.of(term, known_ms, positions)
         return self._put(None, tick.value(), [tick.header()])
 
-    def _put(self, key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]]) -> Event | Tick | None:
+    def _put(
+        self, key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]]
+    ) -> Event | Tick | None:
         self.records.append(LogRecord(10 * len(self.records), key, value, headers))
         return self.reader.read(self.records[-1])
 
@@ -66,11 +78,18 @@ class Log:
 def test_an_origin_takes_the_largest_numbers_that_kafka_has() -> None:
     for source in InputSource:
         origin = Origin(source, 2**32 - 1, 2**31 - 1, 2**63 - 1, -1)
-        assert placed_in([("other", b"x"), Placed(2**31 - 1, origin).header()]) == Placed(2**31 - 1, origin)
+        assert placed_in([("other", b"x"), Placed(2**31 - 1, origin).header()]) == Placed(
+            2**31 - 1, origin
+        )
 
 
 def test_every_input_has_its_number_for_ever() -> None:
-    assert SOURCES == (InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.AUDIT, InputSource.JUDGE)
+    assert SOURCES == (
+        InputSource.PIPECAT,
+        InputSource.ELEVENLABS,
+        InputSource.AUDIT,
+        InputSource.JUDGE,
+    )
     assert set(SOURCES) == set(InputSource)
 
 
@@ -114,21 +133,33 @@ def test_a_tick_says_what_it_was_made_of() -> None:
     positions = {AUDIT: Next(1, 7), PIPECAT: Next(0, 2**62), (InputSource.PIPECAT, 0): Next(0, 0)}
     tick = Tick.of(9, -1, positions, ["judge.verdicts 3"])
     assert Tick.parse(tick.value()) == tick
-    assert (tick.term, tick.known_ms, tick.positions, tick.left_out) == (9, -1, positions, ("judge.verdicts 3",))
+    assert (tick.term, tick.known_ms, tick.positions, tick.left_out) == (
+        9,
+        -1,
+        positions,
+        ("judge.verdicts 3",),
+    )
     assert tick_term([("x", b"y"), tick.header()]) == 9
 
 
 def test_a_tick_with_more_in_it_is_read_by_those_who_do_not_know_that() -> None:
-    assert Tick.parse(b'{"term":1,"known_ms":2,"inputs":{"audit":{"3":[0,4]}},"more":1}').positions == {
-        (InputSource.AUDIT, 3): Next(0, 4)
-    }
+    assert Tick.parse(
+        b'{"term":1,"known_ms":2,"inputs":{"audit":{"3":[0,4]}},"more":1}'
+    ).positions == {(InputSource.AUDIT, 3): Next(0, 4)}
 
 
 @pytest.mark.parametrize(
     "value",
-    [None, b"", b"{}", b'{"term":-1,"known_ms":2,"inputs":{}}', b'{"term":1,"known_ms":2,"inputs":{"audit":{"0":[0]}}}',
-     b'{"term":1,"known_ms":2,"inputs":{"other":{}}}', b'{"term":1,"known_ms":2,"inputs":{"audit":{"0":[0,-1]}}}'],
-)  # fmt: skip
+    [
+        None,
+        b"",
+        b"{}",
+        b'{"term":-1,"known_ms":2,"inputs":{}}',
+        b'{"term":1,"known_ms":2,"inputs":{"audit":{"0":[0]}}}',
+        b'{"term":1,"known_ms":2,"inputs":{"other":{}}}',
+        b'{"term":1,"known_ms":2,"inputs":{"audit":{"0":[0,-1]}}}',
+    ],
+)
 def test_a_value_that_is_no_tick_is_an_error(value: bytes | None) -> None:
     with pytest.raises(LogError, match="expected a tick"):
         LogReader().read(LogRecord(0, None, value, [(TICK_HEADER, struct.pack(">BI", 1, 1))]))
@@ -143,7 +174,17 @@ def test_an_event_is_as_its_input_had_it() -> None:
     log = Log()
     log.tick(0, {})
     assert log.event(7, term=2, generation=3, at=PIPECAT) == Event(
-        "pipecat.events", 2, 7, 1_007, b"call", b"pipecat 7", [("ce_id", b"e")], InputSource.PIPECAT, 3, 2, 10
+        "pipecat.events",
+        2,
+        7,
+        1_007,
+        b"call",
+        b"pipecat 7",
+        [("ce_id", b"e")],
+        InputSource.PIPECAT,
+        3,
+        2,
+        10,
     )
 
 
@@ -195,7 +236,12 @@ def test_a_lower_term_is_void_from_the_first_record_of_a_higher_one_on() -> None
     assert log.event(1, term=5) is None
     assert log.tick(900, {AUDIT: Next(0, 2)}, term=5) is None
     assert log.event(1, term=6) is not None
-    assert (log.reader.void, log.reader.repeats, log.reader.known_ms, log.reader.term) == (2, 0, 100, 6)
+    assert (log.reader.void, log.reader.repeats, log.reader.known_ms, log.reader.term) == (
+        2,
+        0,
+        100,
+        6,
+    )
 
 
 def test_a_repeat_of_a_higher_term_makes_the_lower_one_void() -> None:

@@ -24,9 +24,13 @@ ALL_LABELS = [label for metric in METRICS for label in metric.label_set]
 def test_a_name_says_what_prometheus_expects_of_its_type(metric: Metric) -> None:
     assert re.fullmatch(PREFIX + r"[a-z]+(_[a-z]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.type == "counter")
-    assert metric.name.removesuffix("_total").endswith("_seconds") == (metric.unit in {"seconds", "unix seconds"})
+    assert metric.name.removesuffix("_total").endswith("_seconds") == (
+        metric.unit in {"seconds", "unix seconds"}
+    )
     assert metric.name.endswith("_ratio") == (metric.unit == "ratio")
-    assert not metric.name.endswith(("_bucket", "_count", "_sum", "_created"))  # reserved for the suffixes of types
+    assert not metric.name.endswith(
+        ("_bucket", "_count", "_sum", "_created")
+    )  # reserved for the suffixes of types
 
 
 @every_metric
@@ -53,20 +57,33 @@ def test_labels_of_a_metric_are_distinct_and_never_ids(metric: Metric) -> None:
 def test_a_label_is_bounded_in_one_way(label: Label) -> None:
     assert not (label.values and label.cap)
     assert len(set(label.values)) == len(label.values)
-    assert OVERFLOW_VALUE not in label.values  # otherwise a real value and the overflow would share a series
+    assert (
+        OVERFLOW_VALUE not in label.values
+    )  # otherwise a real value and the overflow would share a series
     if not label.values and label.cap is None:
-        assert label.name in {"group", "topic", "partition", "version", "model"}  # values that events cannot choose
+        assert label.name in {
+            "group",
+            "topic",
+            "partition",
+            "version",
+            "model",
+        }  # values that events cannot choose
 
 
 def test_every_word_of_the_closed_sets_is_used() -> None:
     assert " ".join(sorted({label.name for label in ALL_LABELS})) == (
-        "agent anchor budget by cause checked_by environment goal_set group kind label limit measure model name outcome partition "
-        "pipeline progress reason role route source speaker stage state step tenant tool topic type version"
+        "agent anchor budget by cause checked_by environment goal_set group kind label limit "
+        "measure model name outcome partition "
+        "pipeline progress reason role route source speaker stage state step tenant tool topic "
+        "type version"
     )
     assert ", ".join(sorted({metric.unit for metric in METRICS})) == (
-        "bytes, calls, dead airs, deliveries, dollars, elements, events, fields, files, handoffs, hits, info, interruptions, "
-        "messages, money, number, pages, partitions, polls, questions, ratio, records, requests, restarts, revisions, scores, seconds, "
-        "stages, stalls, subgoals, tokens, tool calls, turns, unix seconds, values, verdicts, words, words per minute, "
+        "bytes, calls, dead airs, deliveries, dollars, elements, events, fields, files, handoffs, "
+        "hits, info, interruptions, "
+        "messages, money, number, pages, partitions, polls, questions, ratio, records, requests, "
+        "restarts, revisions, scores, seconds, "
+        "stages, stalls, subgoals, tokens, tool calls, turns, unix seconds, values, verdicts, "
+        "words, words per minute, "
         "writes"
     )
     assert {metric.role for metric in METRICS} == set(get_args(Role))
@@ -95,7 +112,10 @@ def test_names_and_series_are_unique() -> None:
 def test_lookup_by_name() -> None:
     latency = metric_named("callgauge_turn_response_latency_seconds")
     assert latency.labels == ("agent", "tenant", "environment", "source", "anchor")
-    assert latency.series["callgauge_turn_response_latency_seconds_bucket"] == {*latency.labels, "le"}
+    assert latency.series["callgauge_turn_response_latency_seconds_bucket"] == {
+        *latency.labels,
+        "le",
+    }
     assert latency.series["callgauge_turn_response_latency_seconds_count"] == set(latency.labels)
     with pytest.raises(KeyError):
         metric_named("callgauge_turn_response_latency_seconds_bucket")
@@ -119,7 +139,11 @@ def test_the_limits_alerts_stand_on_are_edges() -> None:
 
 
 def test_nothing_and_all_are_buckets_of_their_own() -> None:
-    for name in ("callgauge_call_progress_ratio", "callgauge_tool_correctness_ratio", "callgauge_text_rating_ratio"):
+    for name in (
+        "callgauge_call_progress_ratio",
+        "callgauge_tool_correctness_ratio",
+        "callgauge_text_rating_ratio",
+    ):
         edges = metric_named(name).edges
         assert (edges[0], edges[-1]) == (0.0, 1.0)
     tenths = tuple(round(tenth / 10, 4) for tenth in range(11))  # as progress is rounded
@@ -146,7 +170,9 @@ def test_each_metric_is_on_one_role_or_on_all() -> None:
 def test_markdown_has_a_row_for_every_metric_and_label() -> None:
     text = metric_tables({METRICS[1].name: "overview: Calls"})
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert [row.split("`")[1] for row in rows if row.startswith(f"| `{PREFIX}")] == [metric.name for metric in METRICS]
+    assert [row.split("`")[1] for row in rows if row.startswith(f"| `{PREFIX}")] == [
+        metric.name for metric in METRICS
+    ]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {8, 4}  # no cell breaks its row
     assert [METRICS[1].name in row for row in rows if row.endswith("| overview: Calls |")] == [True]
     assert "| the first 50, then `other` |" in text
@@ -162,11 +188,19 @@ def test_the_catalogue_is_plain_data() -> None:
         module = waiting.pop()
         read.add(module)
         for node in ast.walk(
-            ast.parse(root.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+            ast.parse(
+                root.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+            )
         ):
-            if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("schemas."):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module is not None
+                and node.module.startswith("schemas.")
+            ):
                 waiting.append(node.module)
             elif isinstance(node, ast.Import | ast.ImportFrom):
-                foreign.add((node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name)
+                foreign.add(
+                    (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+                )
     assert len(read) > 1
     assert foreign == {"math", "collections.abc", "dataclasses", "enum", "types", "typing"}

@@ -76,7 +76,11 @@ def test_what_is_not_taken_says_where_and_why(pattern: str, told: str) -> None:
 
 
 def test_the_limit_of_steps_is_where_it_says() -> None:
-    most = max(count for count in range(1, 200) if _steps_or_none(f".{{0,{count}}}.{{0,{count}}}x") is not None)
+    most = max(
+        count
+        for count in range(1, 200)
+        if _steps_or_none(f".{{0,{count}}}.{{0,{count}}}x") is not None
+    )
     assert worst_steps(f".{{0,{most}}}.{{0,{most}}}x") <= MAX_PATTERN_STEPS
     assert (most + 2) ** 2 * 2 > MAX_PATTERN_STEPS
 
@@ -96,7 +100,19 @@ def test_a_long_text_is_searched_up_to_a_limit() -> None:
 
 def test_every_taken_pattern_is_one_of_python() -> None:
     """A pattern that the reader accepts must not fail in `re` later, when a call runs."""
-    for pattern in ("\\n", "\\.", "\\-", "é{2}", "(?:)", "()", "a|", "[\\d-]", "^{2}", "\\b?", "]{1}a"):
+    for pattern in (
+        "\\n",
+        "\\.",
+        "\\-",
+        "é{2}",
+        "(?:)",
+        "()",
+        "a|",
+        "[\\d-]",
+        "^{2}",
+        "\\b?",
+        "]{1}a",
+    ):
         try:
             worst_steps(pattern)
         except PatternError:

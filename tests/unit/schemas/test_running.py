@@ -1,11 +1,20 @@
-"""The table of running calls under a flood: no tenant pushes out another one's, and each row costs the same."""
+"""The table of running calls under a flood: no tenant pushes out another one's, and each row costs
+the same.
+"""
 
 import time
 from typing import Any
 
 from schemas.rows import CallRow, Labels
 from schemas.scores import running
-from schemas.scores.running import CallTable, KnownTime, RunningCalls, WantedCalls, looking, running_now
+from schemas.scores.running import (
+    CallTable,
+    KnownTime,
+    RunningCalls,
+    WantedCalls,
+    looking,
+    running_now,
+)
 from tests.support.calls.made_rows import NOW_MS, call_row, closed_row, waiting
 
 MOST = 200
@@ -88,7 +97,9 @@ def test_rows_may_come_between_the_steps_of_a_look() -> None:
         table.take(begun(f"new-{number}"))
         table.take(closed_row(f"call-{number % 30:02}"))
         number += 1
-    assert now.calls == sorted(now.calls, key=lambda each: (each.call.first_known_ms, each.call.conversation_id))
+    assert now.calls == sorted(
+        now.calls, key=lambda each: (each.call.first_known_ms, each.call.conversation_id)
+    )
     shown = table.shown(NOW_MS, NOW_MS)
     assert len(shown) <= 30
     assert table.calls_running == sum(each.call.state != "closed" for each in shown)
@@ -107,13 +118,21 @@ def test_what_is_made_once_is_what_each_choice_would_make() -> None:
             assert all(text.casefold() in running._said_of(call) for call in alone.calls)
 
 
-def test_a_call_that_ended_badly_stays_for_a_quarter_of_an_hour_in_front_of_the_healthy_ones() -> None:
+def test_a_call_that_ended_badly_stays_for_a_quarter_of_an_hour_in_front_of_the_healthy_ones() -> (
+    None
+):
     table = CallTable()
     for call in (begun("healthy"), closed_row("well"), closed_row("badly", waiting=waiting(2))):
         table.take(call)
     now = running_now(table, KNOWN, NOW_MS)
-    assert [each.call.conversation_id for each in now.chosen(WantedCalls()).calls] == ["badly", "healthy", "well"]
-    assert [each.call.conversation_id for each in now.chosen(WantedCalls(text="in silence")).calls] == ["badly"]
+    assert [each.call.conversation_id for each in now.chosen(WantedCalls()).calls] == [
+        "badly",
+        "healthy",
+        "well",
+    ]
+    assert [
+        each.call.conversation_id for each in now.chosen(WantedCalls(text="in silence")).calls
+    ] == ["badly"]
     later_ms = NOW_MS + running.SHOWN_AFTER_BAD_END_MS
     assert ids(table, later_ms) == {"healthy", "badly"}
     assert ids(table, later_ms + 1) == {"healthy"}

@@ -1,4 +1,6 @@
-"""Room is shared by owner: who has most makes room with what it used first, and finding it takes the same time however many there are."""
+"""Room is shared by owner: who has most makes room with what it used first, and finding it takes
+the same time however many there are.
+"""
 
 from collections import Counter
 
@@ -13,8 +15,12 @@ _OWNERS = st.sampled_from(["acme", "globex", "initech"])
 
 
 @given(st.lists(st.one_of(st.tuples(_KEYS, _OWNERS), _KEYS, st.none()), max_size=60))
-def test_the_owner_with_the_most_loses_the_key_that_it_used_last(steps: list[tuple[str, str] | str | None]) -> None:
-    """Against a list in the order of use: a pair is a use, a key alone is removed, nothing makes room."""
+def test_the_owner_with_the_most_loses_the_key_that_it_used_last(
+    steps: list[tuple[str, str] | str | None],
+) -> None:
+    """Against a list in the order of use: a pair is a use, a key alone is removed, nothing makes
+    room.
+    """
     shares, used = Shares(), list[tuple[str, str]]()
     for step in steps:
         match step:

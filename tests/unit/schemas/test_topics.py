@@ -72,7 +72,8 @@ def test_what_is_read_back_must_never_be_compacted(topic: str, policy: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("topic", "policy"), [("audit.events", "compact"), ("quarantine", "compact"), ("goals", "delete")]
+    ("topic", "policy"),
+    [("audit.events", "compact"), ("quarantine", "compact"), ("goals", "delete")],
 )
 def test_elsewhere_the_wrong_cleanup_is_wrong_and_stops_no_start(topic: str, policy: str) -> None:
     (fault,) = faults(topic, cleanup_policy=policy)
@@ -89,7 +90,9 @@ def test_elsewhere_the_wrong_cleanup_is_wrong_and_stops_no_start(topic: str, pol
         (LEAST_MS + OUTAGE_MS - 1, Severity.WARNING),
     ],
 )
-def test_records_are_kept_for_the_longest_call_and_an_outage(topic: str, kept_ms: int, severity: Severity) -> None:
+def test_records_are_kept_for_the_longest_call_and_an_outage(
+    topic: str, kept_ms: int, severity: Severity
+) -> None:
     (fault,) = faults(topic, retention_ms=str(kept_ms))
     assert fault.severity is severity
     assert "4 h 5 min" in fault.seen
@@ -106,7 +109,9 @@ def test_records_are_kept_for_the_longest_call_and_an_outage(topic: str, kept_ms
         (OUTAGE_MS - 1, Severity.WARNING),
     ],
 )
-def test_an_input_is_read_once_so_it_must_survive_an_outage_alone(topic: str, kept_ms: int, severity: Severity) -> None:
+def test_an_input_is_read_once_so_it_must_survive_an_outage_alone(
+    topic: str, kept_ms: int, severity: Severity
+) -> None:
     (fault,) = faults(topic, retention_ms=str(kept_ms))
     assert fault.severity is severity
     assert "would lose calls" in fault.seen
@@ -114,7 +119,9 @@ def test_an_input_is_read_once_so_it_must_survive_an_outage_alone(topic: str, ke
     assert faults(topic, **dict([fault.setting.replace(".", "_").split("=")])) == []
 
 
-def test_the_log_may_be_kept_for_just_a_call_and_an_outage_and_for_ever_when_scores_are_too() -> None:
+def test_the_log_may_be_kept_for_just_a_call_and_an_outage_and_for_ever_when_scores_are_too() -> (
+    None
+):
     assert faults("events", retention_ms=str(LEAST_MS + OUTAGE_MS)) == []
     both = right()
     for name in ("scores", "events", "annotations"):
@@ -123,11 +130,17 @@ def test_the_log_may_be_kept_for_just_a_call_and_an_outage_and_for_ever_when_sco
 
 
 @pytest.mark.parametrize(("topic", "kept_ms"), [("scores", 31 * DAY_MS), ("transcripts", -1)])
-def test_what_is_forgotten_is_kept_as_long_as_what_would_bring_it_back(topic: str, kept_ms: int) -> None:
+def test_what_is_forgotten_is_kept_as_long_as_what_would_bring_it_back(
+    topic: str, kept_ms: int
+) -> None:
     settings = right()
     settings[topic]["retention.ms"] = str(kept_ms)
     (fault,) = topic_faults(settings, NEEDS)
-    assert (fault.topic, fault.severity, fault.setting) == ("annotations", Severity.WARNING, f"retention.ms={kept_ms}")
+    assert (fault.topic, fault.severity, fault.setting) == (
+        "annotations",
+        Severity.WARNING,
+        f"retention.ms={kept_ms}",
+    )
     settings["annotations"]["retention.ms"] = str(kept_ms)
     assert topic_faults(settings, NEEDS) == ()
 
@@ -151,7 +164,10 @@ def test_a_bound_on_bytes_is_a_warning(topic: str) -> None:
 @pytest.mark.parametrize("topic", [*INPUT_TOPICS, "events", "scores"])
 def test_inputs_the_log_and_scores_take_the_brokers_time(topic: str) -> None:
     (fault,) = faults(topic, message_timestamp_type="CreateTime")
-    assert (fault.severity, fault.setting) == (Severity.WRONG, "message.timestamp.type=LogAppendTime")
+    assert (fault.severity, fault.setting) == (
+        Severity.WRONG,
+        "message.timestamp.type=LogAppendTime",
+    )
     assert faults("transcripts", message_timestamp_type="CreateTime") == []
 
 
@@ -167,7 +183,9 @@ def test_inputs_the_log_and_scores_take_the_brokers_time(topic: str) -> None:
         ("goals", MAX_BATCH_BYTES, Severity.WARNING),
     ],
 )
-def test_the_broker_takes_what_we_take_and_write(topic: str, least: int, severity: Severity) -> None:
+def test_the_broker_takes_what_we_take_and_write(
+    topic: str, least: int, severity: Severity
+) -> None:
     assert faults(topic, max_message_bytes=str(least)) == []
     (fault,) = faults(topic, max_message_bytes=str(least - 1))
     assert (fault.severity, fault.setting) == (severity, f"max.message.bytes={least}")
@@ -175,13 +193,20 @@ def test_the_broker_takes_what_we_take_and_write(topic: str, least: int, severit
 
 @pytest.mark.parametrize("largest_bytes", [MAX_TRANSCRIPT_BYTES, MAX_QUESTION_BYTES])
 def test_the_largest_record_that_we_write_fits_a_batch(largest_bytes: int) -> None:
-    size = DefaultRecordBatchBuilder.estimate_size_in_bytes(b"k" * MAX_NAME_CHARS * 4, b"v" * largest_bytes, [])
+    size = DefaultRecordBatchBuilder.estimate_size_in_bytes(
+        b"k" * MAX_NAME_CHARS * 4, b"v" * largest_bytes, []
+    )
     assert size <= MAX_BATCH_BYTES
 
 
-def test_the_largest_event_fits_what_the_log_must_take_and_the_sequencer_asks_for_the_same() -> None:
+def test_the_largest_event_fits_what_the_log_must_take_and_the_sequencer_asks_for_the_same() -> (
+    None
+):
     assert BESIDE_BYTES == PLACED_BYTES
-    headers = [(f"h{number:02}", b"v" * (MAX_HEADERS_BYTES // MAX_HEADERS - 3)) for number in range(MAX_HEADERS)]
+    headers = [
+        (f"h{number:02}", b"v" * (MAX_HEADERS_BYTES // MAX_HEADERS - 3))
+        for number in range(MAX_HEADERS)
+    ]
     placed = Placed(1, Origin(InputSource.AUDIT, 0, 0, 0, 0)).header()
     size = DefaultRecordBatchBuilder.estimate_size_in_bytes(
         b"k" * MAX_NAME_CHARS, b"v" * LARGEST_BYTES, [*headers, placed]
@@ -194,4 +219,8 @@ def test_several_faults_come_in_the_order_of_the_topic_table() -> None:
     settings["scores"]["cleanup.policy"] = "compact"
     settings["pipecat.events"]["retention.ms"] = "1"
     settings["scores"]["retention.bytes"] = "5"
-    assert [fault.topic for fault in topic_faults(settings, NEEDS)] == ["pipecat.events", "scores", "scores"]
+    assert [fault.topic for fault in topic_faults(settings, NEEDS)] == [
+        "pipecat.events",
+        "scores",
+        "scores",
+    ]

@@ -1,4 +1,6 @@
-"""The shape of a transcript: ElevenLabs' keys in ElevenLabs' order, all of them on every turn, and ids like theirs."""
+"""The shape of a transcript: ElevenLabs' keys in ElevenLabs' order, all of them on every turn, and
+ids like theirs.
+"""
 
 import json
 import uuid
@@ -49,13 +51,20 @@ FULL = TranscriptTurn(
     message="I see it.",
     tool_calls=(
         ToolCall(
-            request_id=request_id("c", 1, 0), tool_name="book", params_as_json="{}", tool_has_been_called=True,
+            request_id=request_id("c", 1, 0),
+            tool_name="book",
+            params_as_json="{}",
+            tool_has_been_called=True,
             tool_details=ToolDetails(parameters="{}"),
         ),
     ),
     tool_results=(
         TranscriptToolResult(
-            request_id=request_id("c", 1, 0), tool_name="book", result_value="{}", is_error=False, tool_latency_secs=0.25
+            request_id=request_id("c", 1, 0),
+            tool_name="book",
+            result_value="{}",
+            is_error=False,
+            tool_latency_secs=0.25,
         ),
     ),
     time_in_call_secs=4,
@@ -65,7 +74,7 @@ FULL = TranscriptTurn(
     llm_usage=LlmUsage(model_usage={"m": ModelUsage(output_total=TokenCount(tokens=50))}),
     interrupted=True,
     original_message="I see it there.",
-)  # fmt: skip
+)
 
 
 def written(*turns: TranscriptTurn) -> list[Any]:
@@ -73,7 +82,9 @@ def written(*turns: TranscriptTurn) -> list[Any]:
     return plain
 
 
-@pytest.mark.parametrize("turn", [FULL, TranscriptTurn(role="user", time_in_call_secs=0)], ids=["full", "bare"])
+@pytest.mark.parametrize(
+    "turn", [FULL, TranscriptTurn(role="user", time_in_call_secs=0)], ids=["full", "bare"]
+)
 def test_every_key_is_there_in_the_order_of_the_format(turn: TranscriptTurn) -> None:
     (plain,) = written(turn)
     assert list(plain) == KEYS
@@ -84,11 +95,25 @@ def test_nested_keys_are_in_their_order_too() -> None:
     (plain,) = written(FULL)
     assert list(plain["agent_metadata"]) == ["agent_id", "workflow_node_id"]
     assert list(plain["tool_calls"][0]) == [
-        *("type", "request_id", "tool_name", "params_as_json", "tool_has_been_called", "tool_details")
+        *(
+            "type",
+            "request_id",
+            "tool_name",
+            "params_as_json",
+            "tool_has_been_called",
+            "tool_details",
+        )
     ]
     assert list(plain["tool_calls"][0]["tool_details"]) == ["type", "parameters"]
     assert list(plain["tool_results"][0]) == [
-        *("request_id", "tool_name", "result_value", "is_error", "tool_has_been_called", "tool_latency_secs"),
+        *(
+            "request_id",
+            "tool_name",
+            "result_value",
+            "is_error",
+            "tool_has_been_called",
+            "tool_latency_secs",
+        ),
         *("dynamic_variable_updates", "type"),
     ]
     assert list(plain["llm_usage"]["model_usage"]["m"]) == [
@@ -99,11 +124,16 @@ def test_nested_keys_are_in_their_order_too() -> None:
 def test_metrics_are_null_where_there_are_none_and_prices_always_there() -> None:
     bare, full = written(TranscriptTurn(role="user", time_in_call_secs=0), FULL)
     assert bare["conversation_turn_metrics"] is None
-    assert full["conversation_turn_metrics"] == {"metrics": {"convai_llm_service_ttfb": {"elapsed_time": 1.5}}}
+    assert full["conversation_turn_metrics"] == {
+        "metrics": {"convai_llm_service_ttfb": {"elapsed_time": 1.5}}
+    }
     usage = full["llm_usage"]["model_usage"]["m"]
     assert {kind: (counted["tokens"], counted["price"]) for kind, counted in usage.items()} == {
-        "input": (0, 0.0), "input_cache_read": (0, 0.0), "input_cache_write": (0, 0.0), "output_total": (50, 0.0)
-    }  # fmt: skip
+        "input": (0, 0.0),
+        "input_cache_read": (0, 0.0),
+        "input_cache_write": (0, 0.0),
+        "output_total": (50, 0.0),
+    }
     assert b'"price":0.0' in TRANSCRIPT.dump_json((FULL,)), "a number of USD, not an integer"
 
 

@@ -1,4 +1,6 @@
-"""What is wrong with a call now: each kind of trouble from its row, its reason in words, and the order of the kinds."""
+"""What is wrong with a call now: each kind of trouble from its row, its reason in words, and the
+order of the kinds.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,15 @@ from schemas.scores.trouble import (
     bad_end,
     troubles_of,
 )
-from tests.support.calls.made_rows import NOW_MS, THRESHOLD_MS, answer, call_row, closed_row, goals, waiting
+from tests.support.calls.made_rows import (
+    NOW_MS,
+    THRESHOLD_MS,
+    answer,
+    call_row,
+    closed_row,
+    goals,
+    waiting,
+)
 
 SLO = Path(__file__).parents[3] / "deploy" / "slo.yaml"
 
@@ -42,7 +52,9 @@ def test_a_healthy_call_has_no_trouble() -> None:
 
 def test_a_caller_who_waits_in_silence() -> None:
     assert reasons(3_400, turn=2, answer=answer(1, 900), waiting=waiting(2)) == ["silent for 6 s"]
-    assert reasons(turn=2, dead_airs=1, dead_air_turns=(2,), waiting=waiting(2)) == ["silent for 3 s"], "said once"
+    assert reasons(turn=2, dead_airs=1, dead_air_turns=(2,), waiting=waiting(2)) == [
+        "silent for 3 s"
+    ], "said once"
 
 
 def test_an_agent_that_does_not_answer_although_the_caller_asks_again_is_mute() -> None:
@@ -95,8 +107,13 @@ def test_interruptions_are_trouble_when_there_are_many_of_late() -> None:
 
 def test_dead_air_that_was_answered_is_trouble_for_some_turns() -> None:
     assert reasons(turn=1, dead_air_turns=(1,), answer=answer(1, 1_000)) == ["dead air in turn 1"]
-    assert reasons(turn=1 + RECENT_TURNS, dead_air_turns=(1,), answer=answer(1 + RECENT_TURNS, 900)) == []
-    assert reasons(turn=1, dead_air_turns=(1,), answer=answer(1, 5_000)) == ["turn 1 slow: 5.0 s"], "said once"
+    assert (
+        reasons(turn=1 + RECENT_TURNS, dead_air_turns=(1,), answer=answer(1 + RECENT_TURNS, 900))
+        == []
+    )
+    assert reasons(turn=1, dead_air_turns=(1,), answer=answer(1, 5_000)) == [
+        "turn 1 slow: 5.0 s"
+    ], "said once"
 
 
 @pytest.mark.parametrize("state", ["over", "closed"])

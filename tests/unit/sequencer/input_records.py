@@ -35,17 +35,26 @@ def an_input(
     witness: Witness | None = None,
 ) -> InputPartition:
     """One of which nothing is known yet."""
-    return InputPartition(source, TopicPartition(TOPIC_BY_SOURCE[source], partition), now_ms, place, witness)
+    return InputPartition(
+        source, TopicPartition(TOPIC_BY_SOURCE[source], partition), now_ms, place, witness
+    )
 
 
 def read(
-    *times_ms: int, source: InputSource = InputSource.PIPECAT, partition: int = 0, end: int | None = None
+    *times_ms: int,
+    source: InputSource = InputSource.PIPECAT,
+    partition: int = 0,
+    end: int | None = None,
 ) -> InputPartition:
-    """One whose records from offset 0 on have these times and wait; the broker has told its end just now."""
+    """One whose records from offset 0 on have these times and wait; the broker has told its end
+    just now.
+    """
     each = an_input(source, partition)
     each.begin(0, NOW_MS)
     topic = TOPIC_BY_SOURCE[source]
-    records = [Record(offset, ms, topic=topic, partition=partition) for offset, ms in enumerate(times_ms)]
+    records = [
+        Record(offset, ms, topic=topic, partition=partition) for offset, ms in enumerate(times_ms)
+    ]
     assert each.put(records, NOW_MS)
     each.told(NOW_MS, len(times_ms) if end is None else end, each.log.handed)
     return each

@@ -73,17 +73,23 @@ class Producer:
 class Writing:
     """A writer of a share, and its producer."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, share: Share, batch_bytes: int = 100_000) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, share: Share, batch_bytes: int = 100_000
+    ) -> None:
         self.producer = Producer(batch_bytes)
         monkeypatch.setattr(KafkaSettings, "producer", lambda *_: self.producer)
         self.instruments = Instruments(CollectorRegistry(), ["sequencer"])
         settings = SequencerSettings(max_record_bytes=1_000)
-        self.writer = LogWriter(KafkaSettings(topic_prefix="t."), settings, self.instruments, share, term=4)
+        self.writer = LogWriter(
+            KafkaSettings(topic_prefix="t."), settings, self.instruments, share, term=4
+        )
 
     def counted(self, name: str) -> dict[tuple[str, ...], float]:
         (metric,) = [each for each in self.instruments.collect() if each.name == name]
         return {
-            tuple(each.labels.values()): each.value for each in metric.samples if each.value and "_total" in each.name
+            tuple(each.labels.values()): each.value
+            for each in metric.samples
+            if each.value and "_total" in each.name
         }
 
 
@@ -92,9 +98,16 @@ def of_one(records: Sequence[Any]) -> list[tuple[InputPartition, Any]]:
     return [(each, record) for record in records]
 
 
-async def test_an_event_is_where_its_key_belongs_and_says_where_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_is_where_its_key_belongs_and_says_where_it_came_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     writing = Writing(monkeypatch, Share(0, 1, PARTITIONS))
-    forged = ((PLACED_HEADER, b"forged"), ("callgauge-tick", b"forged"), ("ce_id", b"e-1"), ("odd", None))
+    forged = (
+        (PLACED_HEADER, b"forged"),
+        ("callgauge-tick", b"forged"),
+        ("ce_id", b"e-1"),
+        ("odd", None),
+    )
     records = [Record(at, key=b"call-%d" % (at % 5), headers=forged) for at in range(50)]  # type: ignore[arg-type]
     await writing.writer.append(of_one(records), 0)
     for number in range(PARTITIONS):
@@ -107,25 +120,36 @@ async def test_an_event_is_where_its_key_belongs_and_says_where_it_came_from(mon
             assert theirs == [("ce_id", b"e-1"), ("odd", None)]
             assert ours[0] == PLACED_HEADER
     assert writing.counted("callgauge_sequencer_events") == {("pipecat",): 50}
-    expected = [Placed(4, Origin(InputSource.PIPECAT, 0, 0, each.offset, NOW_MS)).header() for each in records]
-    assert sorted(each.headers[-1] for number in range(3) for each in writing.producer.records(number)) == sorted(
-        expected
-    )
+    expected = [
+        Placed(4, Origin(InputSource.PIPECAT, 0, 0, each.offset, NOW_MS)).header()
+        for each in records
+    ]
+    assert sorted(
+        each.headers[-1] for number in range(3) for each in writing.producer.records(number)
+    ) == sorted(expected)
 
 
-async def test_a_share_leaves_the_others_events_and_refusals_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_share_leaves_the_others_events_and_refusals_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     records: list[Any] = [Record(at, key=b"call-%d" % at) for at in range(50)]
     records += [Record(50, key=None, partition=0), Record(51, key=None, partition=1)]
     for shard in (0, 1):
         writing = Writing(monkeypatch, Share(shard, 2, PARTITIONS))
         await writing.writer.append(of_one(records), 0)
-        assert set(writing.producer.sent) == {number for number in range(PARTITIONS) if number % 2 == shard}
+        assert set(writing.producer.sent) == {
+            number for number in range(PARTITIONS) if number % 2 == shard
+        }
         assert [each.offset for _, each in writing.producer.refused] == [50 + shard]
         await writing.writer.tick(Tick.of(4, 1, {}))
-        assert set(writing.producer.sent) == {number for number in range(PARTITIONS) if number % 2 == shard}
+        assert set(writing.producer.sent) == {
+            number for number in range(PARTITIONS) if number % 2 == shard
+        }
 
 
-async def test_a_batch_is_sent_only_when_the_one_before_it_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_is_sent_only_when_the_one_before_it_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     writing = Writing(monkeypatch, Share(0, 1, 1), batch_bytes=300)
     records = [Record(at, value=b"x" * 200) for at in range(4)]
     await writing.writer.append(of_one(records), 0)
@@ -137,7 +161,9 @@ async def test_a_batch_is_sent_only_when_the_one_before_it_is_acknowledged(monke
     assert len(writing.producer.sent[0]) == 5, "nothing behind one that may be lost"
 
 
-async def test_a_record_of_any_size_that_is_allowed_has_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_record_of_any_size_that_is_allowed_has_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     writing = Writing(monkeypatch, Share(0, 1, 1), batch_bytes=300)
     await writing.writer.append(of_one([Record(0, value=b"x" * 1_000)]), 0)
     assert [each.value for each in writing.producer.records(0)] == [b"x" * 1_000]
@@ -161,13 +187,20 @@ async def test_what_can_never_be_an_event_goes_to_quarantine(
     writing = Writing(monkeypatch, Share(0, 1, 1))
     await writing.writer.append(of_one([record, Record(1)]), 0)
     ((key, refused),) = writing.producer.refused
-    assert (refused.reason, refused.topic, refused.partition, refused.offset) == (reason, "pipecat.events", 0, 0)
+    assert (refused.reason, refused.topic, refused.partition, refused.offset) == (
+        reason,
+        "pipecat.events",
+        0,
+        0,
+    )
     assert key == refused.key.encode()
     assert len(writing.producer.records(0)) == 1
     assert writing.counted("callgauge_sequencer_refused") == {("pipecat", reason): 1}
 
 
-async def test_a_tick_is_in_each_partition_and_brings_the_brokers_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tick_is_in_each_partition_and_brings_the_brokers_stamps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     writing = Writing(monkeypatch, Share(0, 1, PARTITIONS))
     tick = Tick.of(4, 1_000, {(InputSource.AUDIT, 0): Next(0, 7)})
     assert await writing.writer.tick(tick) == [NOW_MS, NOW_MS + 1, NOW_MS + 2]
@@ -182,10 +215,13 @@ async def test_in_front_of_an_event_of_a_backlog_a_tick_tells_the_time_that_has_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writing = Writing(monkeypatch, Share(0, 1, 1))
-    await writing.writer.tick(Tick.of(4, NOW_MS, {(InputSource.AUDIT, 0): Next(0, 7)}, ["judge.verdicts[0]"]))
+    await writing.writer.tick(
+        Tick.of(4, NOW_MS, {(InputSource.AUDIT, 0): Next(0, 7)}, ["judge.verdicts[0]"])
+    )
     times_ms = [0, 499, 500, 999, 60_000, 60_400, 70_000, 80_000]
     await writing.writer.append(
-        of_one([Record(at, NOW_MS + ms) for at, ms in enumerate(times_ms)]), known_ms=NOW_MS + 70_200
+        of_one([Record(at, NOW_MS + ms) for at, ms in enumerate(times_ms)]),
+        known_ms=NOW_MS + 70_200,
     )
     told: list[int | str] = []
     for each in writing.producer.records(0)[1:]:
@@ -196,7 +232,19 @@ async def test_in_front_of_an_event_of_a_backlog_a_tick_tells_the_time_that_has_
         else:
             told.append("event")
     assert told == [
-        *["event", "event", 500, "event", "event", 60_000, "event", "event", 70_000, "event", "event"],
+        *[
+            "event",
+            "event",
+            500,
+            "event",
+            "event",
+            60_000,
+            "event",
+            "event",
+            70_000,
+            "event",
+            "event",
+        ],
     ], "at most what is known behind all of them"
 
 
@@ -210,9 +258,13 @@ def event(term: int, offset: int, generation: int = 0, value: bytes = b"{}") -> 
     return Record(0, NOW_MS + 10, value=value, headers=(placed.header(),), topic="events")
 
 
-def tick(term: int, offset: int, known_ms: int = 5, generation: int = 0, stamp_ms: int = NOW_MS) -> Record:
+def tick(
+    term: int, offset: int, known_ms: int = 5, generation: int = 0, stamp_ms: int = NOW_MS
+) -> Record:
     told = Tick.of(term, known_ms, {PLACE: Next(generation, offset)})
-    return Record(0, stamp_ms, key=None, value=told.value(), headers=(told.header(),), topic="events")
+    return Record(
+        0, stamp_ms, key=None, value=told.value(), headers=(told.header(),), topic="events"
+    )
 
 
 def test_a_successor_begins_where_the_newest_ticks_of_the_highest_term_say() -> None:
@@ -255,7 +307,13 @@ async def test_it_is_read_back_to_a_tick_of_the_term_that_has_begun(
     monkeypatch: pytest.MonkeyPatch, least_term: int, void: int, place: int
 ) -> None:
     """Void ticks of a sequencer that was replaced may fill the end of each partition."""
-    log = [tick(1, 1), *[event(1, at) for at in range(300)], tick(2, 3), tick(3, 7), *[tick(2, 99)] * void]
+    log = [
+        tick(1, 1),
+        *[event(1, at) for at in range(300)],
+        tick(2, 3),
+        tick(3, 7),
+        *[tick(2, 99)] * void,
+    ]
     brokers = {TopicPartition("t.events", number): log for number in range(2)}
     looked_at: list[int] = []
 
@@ -269,7 +327,9 @@ async def test_it_is_read_back_to_a_tick_of_the_term_that_has_begun(
 
         yield SimpleNamespace(beginning_offsets=begins, end_offsets=ends)
 
-    async def records_between(_: object, ranges: dict[TopicPartition, tuple[int, int]]) -> AsyncIterator[Record]:
+    async def records_between(
+        _: object, ranges: dict[TopicPartition, tuple[int, int]]
+    ) -> AsyncIterator[Record]:
         for tp, (first, end) in ranges.items():
             for offset in range(first, end):
                 looked_at.append(offset)
@@ -304,7 +364,9 @@ def test_the_event_before_a_place_is_its_witness() -> None:
 
 
 @pytest.mark.parametrize("seen", [event(1, 7), event(1, 4), event(1, 6, generation=3)])
-def test_without_that_event_the_record_before_a_place_must_be_older_than_the_tick(seen: Record) -> None:
+def test_without_that_event_the_record_before_a_place_must_be_older_than_the_tick(
+    seen: Record,
+) -> None:
     found = Found()
     found.take(seen)
     found.take(tick(1, 7, stamp_ms=NOW_MS + 3))
@@ -312,7 +374,9 @@ def test_without_that_event_the_record_before_a_place_must_be_older_than_the_tic
     assert found.witnessed() == {PLACE: (Next(0, 7), Witness(None, NOW_MS + 3 + CLOCKS_MS))}
 
 
-def test_a_strangers_record_without_our_headers_is_passed_over_and_one_that_forges_them_is_told() -> None:
+def test_a_strangers_record_without_our_headers_is_passed_over_and_one_that_forges_them_is_told() -> (
+    None
+):
     found = Found()
     assert not found.take(Record(0))
     with pytest.raises(LogError):

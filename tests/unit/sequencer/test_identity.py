@@ -33,7 +33,9 @@ def test_reading_goes_on_with_the_record_before_if_it_is_known() -> None:
     assert [record.offset for record in each.records] == [5]
 
 
-@pytest.mark.parametrize("other", [Record(4, NOW_MS + 1), Record(4, key=b"call-2"), Record(4, value=b"[]")])
+@pytest.mark.parametrize(
+    "other", [Record(4, NOW_MS + 1), Record(4, key=b"call-2"), Record(4, value=b"[]")]
+)
 def test_another_record_in_its_place_shows_another_log(other: Record) -> None:
     each = an_input(place=Next(2, 5), witness=Witness.of(NOW_MS, b"call-1", b"{}"))
     each.begin(0, NOW_MS)
@@ -51,7 +53,9 @@ def test_of_a_record_that_is_not_known_so_much_is_that_it_came_before_the_tick()
     known = Witness(None, NOW_MS + CLOCKS_MS)
     assert known.may_be(Record(4, NOW_MS + CLOCKS_MS))
     assert not known.may_be(Record(4, NOW_MS + CLOCKS_MS + 1))
-    assert known.may_be(Record(4, NOW_MS + 10**9, timestamp_type=0)), "a producer may have any clock"
+    assert known.may_be(Record(4, NOW_MS + 10**9, timestamp_type=0)), (
+        "a producer may have any clock"
+    )
     assert known.may_be(stand_in("pipecat.events", 4, 4))
 
 

@@ -47,14 +47,18 @@ def test_records_of_all_inputs_are_merged_by_time() -> None:
     assert inputs[0].next == Next(0, 3)
 
 
-@given(st.lists(st.lists(st.integers(0, 50), max_size=20), min_size=1, max_size=4), st.integers(0, 60))
+@given(
+    st.lists(st.lists(st.integers(0, 50), max_size=20), min_size=1, max_size=4), st.integers(0, 60)
+)
 def test_an_input_keeps_its_order_whatever_the_clocks_of_its_producers_say(
     times: list[list[int]], until_ms: int
 ) -> None:
     inputs = [read(*each, partition=number) for number, each in enumerate(times) if each]
     found = merged(inputs, until_ms) + merged(inputs, None)
     for each in inputs:
-        assert [record.offset for owner, record in found if owner is each] == list(range(each.log.handed))
+        assert [record.offset for owner, record in found if owner is each] == list(
+            range(each.log.handed)
+        )
 
 
 def test_records_wait_for_an_input_that_lags() -> None:
@@ -81,7 +85,9 @@ def test_nobody_waits_for_ever_for_one_that_does_not_move() -> None:
     assert in_order_until_ms([lagging], NOW_MS + PATIENCE_MS) == 2
     assert in_order_until_ms([lagging], NOW_MS + PATIENCE_MS + 1) is None
     lagging.put([Record(1, 3)], NOW_MS + PATIENCE_MS)
-    assert in_order_until_ms([lagging], NOW_MS + PATIENCE_MS + 1) == 3, "one that moves may take as long as it needs"
+    assert in_order_until_ms([lagging], NOW_MS + PATIENCE_MS + 1) == 3, (
+        "one that moves may take as long as it needs"
+    )
 
 
 def test_an_input_of_which_the_broker_is_silent_may_have_records() -> None:
@@ -110,7 +116,9 @@ def test_before_the_first_answer_nothing_is_appended() -> None:
         pytest.param([Record(0, 0, value=bytes(MAX_AHEAD_BYTES + 1))], id="bytes"),
     ],
 )
-def test_an_input_far_ahead_is_not_read_on_and_the_others_wait_for_what_it_has_not_read(records: list[Record]) -> None:
+def test_an_input_far_ahead_is_not_read_on_and_the_others_wait_for_what_it_has_not_read(
+    records: list[Record],
+) -> None:
     full = an_input()
     full.begin(0, NOW_MS)
     full.put(records, NOW_MS)
@@ -134,7 +142,9 @@ def test_an_input_that_can_never_be_decoded_has_its_place_in_the_order() -> None
 # The time.
 
 
-def test_all_is_known_up_to_the_moment_before_the_question_once_the_end_told_then_is_appended() -> None:
+def test_all_is_known_up_to_the_moment_before_the_question_once_the_end_told_then_is_appended() -> (
+    None
+):
     each = read(1, 2)
     each.told(NOW_MS, 3, each.log.handed)
     merged([each], None)
@@ -148,7 +158,9 @@ def test_all_is_known_up_to_the_moment_before_the_question_once_the_end_told_the
     assert each.known_ms == NOW_MS - STAMP_MS
 
 
-def test_a_record_whose_broker_had_no_processor_between_stamp_and_log_is_not_below_what_is_known() -> None:
+def test_a_record_whose_broker_had_no_processor_between_stamp_and_log_is_not_below_what_is_known() -> (
+    None
+):
     each = read()
     stalled_ms = 120  # with 25 threads on two processors
     each.told(NOW_MS + stalled_ms, 0, each.log.handed)
@@ -188,7 +200,9 @@ def test_known_time_is_that_of_the_hindmost_and_of_none_that_is_left_out() -> No
 
 @given(st.data())
 def test_known_time_is_never_above_a_record_that_is_not_appended(data: st.DataObject) -> None:
-    """Inputs get records, answers and questions in any order; each is read as far as it happens to be."""
+    """Inputs get records, answers and questions in any order; each is read as far as it happens to
+    be.
+    """
     logs: dict[int, list[int]] = {0: [], 1: [], 2: []}
     inputs = [an_input(partition=number, now_ms=0) for number in logs]
     for each in inputs:
@@ -203,7 +217,10 @@ def test_known_time_is_never_above_a_record_that_is_not_appended(data: st.DataOb
                 log.append(now_ms)
             case "read" if len(log) > each.log.handed:
                 until = data.draw(st.integers(each.log.handed + 1, len(log)))
-                each.put([Record(at, log[at], partition=number) for at in range(each.log.handed, until)], now_ms)
+                each.put(
+                    [Record(at, log[at], partition=number) for at in range(each.log.handed, until)],
+                    now_ms,
+                )
             case "asked":
                 each.told(now_ms, len(log), each.log.handed)
             case "step":

@@ -40,11 +40,15 @@ def test_a_step_of_the_wall_clock_changes_nothing(clocks: Clocks) -> None:
         pytest.param([990_000], 990_100, id="ahead: the stamp cannot be before the tick was sent"),
         pytest.param([1_009_000], 1_009_000, id="behind: the stamp cannot be after the answer"),
         pytest.param([990_000, 1_000_030, 7_000_000], 990_100, id="the slowest broker counts"),
-        pytest.param([-1, 990_000], 1_000_100, id="a topic with the producers' times has no stamps"),
+        pytest.param(
+            [-1, 990_000], 1_000_100, id="a topic with the producers' times has no stamps"
+        ),
         pytest.param([], 1_000_100, id="nothing"),
     ],
 )
-def test_the_stamps_of_a_tick_correct_it(clocks: Clocks, stamps_ms: list[int], expected_ms: int) -> None:
+def test_the_stamps_of_a_tick_correct_it(
+    clocks: Clocks, stamps_ms: list[int], expected_ms: int
+) -> None:
     clock = BrokerTime()
     sent_ms = clock.now_ms()
     clocks.go_on(100)

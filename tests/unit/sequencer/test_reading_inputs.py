@@ -48,7 +48,9 @@ class Clock:
 
 
 class Cluster:
-    """Brokers that know their logs, and a client of them that reads when it is told to. It is cluster, client and consumer in one."""
+    """Brokers that know their logs, and a client of them that reads when it is told to. It is
+    cluster, client and consumer in one.
+    """
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, Log] = {
@@ -58,7 +60,9 @@ class Cluster:
         self.positions: dict[TopicPartition, int] = {}
         self.leaders: dict[TopicPartition, int] = {}
         self.silent: set[int] = set()
-        self.hidden: dict[TopicPartition, int] = {}  # records that stand in the log and that readers may not see yet
+        self.hidden: dict[
+            TopicPartition, int
+        ] = {}  # records that stand in the log and that readers may not see yet
         self.clock = Clock()
         self.on_metadata: Any = None
         self.on_answer: Callable[[], None] = lambda: None
@@ -100,7 +104,9 @@ class Cluster:
             told: dict[str, list[tuple[int, int, int]]] = {}
             for tp in self.logs:
                 told.setdefault(tp.topic, []).append((0, tp.partition, self.leaders.get(tp, 1)))
-            return SimpleNamespace(topics=[(0, topic, False, partitions) for topic, partitions in told.items()])
+            return SimpleNamespace(
+                topics=[(0, topic, False, partitions) for topic, partitions in told.items()]
+            )
         answers = []
         for topic, partitions in request._topics:
             for number, which in partitions:
@@ -109,10 +115,22 @@ class Cluster:
                     answers.append((topic, [(number, 3, -1, -1)]))
                 else:
                     end = log.end + (
-                        self.hidden.get(TopicPartition(topic, number), 0) if request._replica_id == ONLOOKER else 0
+                        self.hidden.get(TopicPartition(topic, number), 0)
+                        if request._replica_id == ONLOOKER
+                        else 0
                     )
                     answers.append(
-                        (topic, [(number, 0, -1, end if which == OffsetResetStrategy.LATEST else log.first)])
+                        (
+                            topic,
+                            [
+                                (
+                                    number,
+                                    0,
+                                    -1,
+                                    end if which == OffsetResetStrategy.LATEST else log.first,
+                                )
+                            ],
+                        )
                     )
         self.on_answer()
         return SimpleNamespace(topics=answers)
@@ -163,14 +181,23 @@ class Reading:
     async def start(self, **places: tuple[Next, Witness]) -> InputReader:
         at = {(InputSource[name], 0): place for name, place in places.items()}
         reader = InputReader(
-            KafkaSettings(), SequencerSettings(), self.instruments, self.clock, at, counts_lost=True  # type: ignore[arg-type]
-        )  # fmt: skip
+            KafkaSettings(),
+            SequencerSettings(),
+            self.instruments,
+            self.clock,  # type: ignore[arg-type]
+            at,
+            counts_lost=True,
+        )
         await reader.start()
         return reader
 
     @property
     def lost(self) -> float:
-        (metric,) = [each for each in self.instruments.collect() if each.name == "callgauge_input_records_lost"]
+        (metric,) = [
+            each
+            for each in self.instruments.collect()
+            if each.name == "callgauge_input_records_lost"
+        ]
         return sum(each.value for each in metric.samples if each.name.endswith("_total"))
 
 
@@ -199,7 +226,9 @@ def waiting(reader: InputReader, source: InputSource = PIPECAT, number: int = 0)
     return [record.offset for record in reader.inputs[source, number].records]
 
 
-async def test_all_partitions_of_all_inputs_are_read_from_their_first_records(reading: Reading) -> None:
+async def test_all_partitions_of_all_inputs_are_read_from_their_first_records(
+    reading: Reading,
+) -> None:
     reading.cluster.logs[TP] = Log(5, records(5, 8))
     reader = await reading.start()
     await polls(reader)
@@ -267,7 +296,9 @@ async def test_a_topic_that_was_away_for_a_moment_is_looked_at_again(reading: Re
     assert reader.anew == [reader.inputs[PIPECAT, 0]]
 
 
-async def test_a_log_that_took_the_place_of_another_during_a_silence_is_noticed(reading: Reading) -> None:
+async def test_a_log_that_took_the_place_of_another_during_a_silence_is_noticed(
+    reading: Reading,
+) -> None:
     reading.cluster.logs[TP] = Log(0, records(0, 3))
     reader = await reading.start()
     await polls(reader)
@@ -369,7 +400,9 @@ async def test_partitions_that_their_topic_has_no_more_are_not_waited_for(readin
     assert reader.inputs[AUDIT, 0] in reader.waited_for()
 
 
-async def test_after_a_time_without_any_answer_each_input_has_its_patience_again(reading: Reading) -> None:
+async def test_after_a_time_without_any_answer_each_input_has_its_patience_again(
+    reading: Reading,
+) -> None:
     reading.cluster.leaders[TP] = 2
     reader = await reading.start()
     await polls(reader)
@@ -381,15 +414,21 @@ async def test_after_a_time_without_any_answer_each_input_has_its_patience_again
     reading.cluster.silent = {2}
     reader.ask()
     await polls(reader)
-    assert not any(each.is_left_out(reading.clock.ms) for each in reader.waited_for()), "also those of the other broker"
+    assert not any(each.is_left_out(reading.clock.ms) for each in reader.waited_for()), (
+        "also those of the other broker"
+    )
     for _ in range(10):
         reading.clock.ms += 4_000
         reader.ask()
         await polls(reader)
-    assert [each.is_left_out(reading.clock.ms) for each in reader.waited_for()].count(True) == 1, "but not for ever"
+    assert [each.is_left_out(reading.clock.ms) for each in reader.waited_for()].count(True) == 1, (
+        "but not for ever"
+    )
 
 
-async def test_time_waits_for_records_that_stand_in_the_log_and_that_readers_may_not_see_yet(reading: Reading) -> None:
+async def test_time_waits_for_records_that_stand_in_the_log_and_that_readers_may_not_see_yet(
+    reading: Reading,
+) -> None:
     reading.cluster.hidden[TP] = 1
     reader = await reading.start()
     await polls(reader)
@@ -397,7 +436,9 @@ async def test_time_waits_for_records_that_stand_in_the_log_and_that_readers_may
     await polls(reader)
     for each in reader.inputs.values():
         each.settle()
-    assert {each.tp.topic: each.settled_ms for each in reader.inputs.values() if not each.settled_ms} == {TP.topic: 0}
+    assert {
+        each.tp.topic: each.settled_ms for each in reader.inputs.values() if not each.settled_ms
+    } == {TP.topic: 0}
     reading.cluster.hidden.clear()
     reader.ask()
     await polls(reader)
@@ -405,7 +446,9 @@ async def test_time_waits_for_records_that_stand_in_the_log_and_that_readers_may
     assert reader.inputs[PIPECAT, 0].settled_ms == NOW_MS
 
 
-async def test_records_that_take_long_on_their_way_are_taken(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_that_take_long_on_their_way_are_taken(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading.cluster.logs[TP] = Log(0, records(0, 3))
     reader = await reading.start()
     await polls(reader)

@@ -70,7 +70,9 @@ class Reader:
 
 
 class Writer:
-    """Keeps what is appended, in order: offsets of records, and ticks; and the times that could be told with records."""
+    """Keeps what is appended, in order: offsets of records, and ticks; and the times that could be
+    told with records.
+    """
 
     def __init__(self) -> None:
         self.log: list[Any] = []
@@ -100,7 +102,8 @@ class Steps:
         """What is appended in a step so many ms later."""
         self.clock.now_ms_ += ms
         self.writer.log.clear()
-        await self.shard._step(self.reader, self.writer)  # type: ignore[arg-type]  # the parts that it uses
+        # the parts that it uses
+        await self.shard._step(self.reader, self.writer)  # type: ignore[arg-type]
         return list(self.writer.log)
 
 
@@ -138,7 +141,9 @@ async def test_time_waits_for_the_answer_which_partitions_there_are() -> None:
 
 
 async def test_what_an_input_may_still_have_is_not_overtaken_after_a_pause() -> None:
-    """Nobody has told where it ends now. So of a backlog no more is appended than what its time is known of."""
+    """Nobody has told where it ends now. So of a backlog no more is appended than what its time is
+    known of.
+    """
     steps = Steps(read(NOW_MS + 500, NOW_MS + 5_000), read(source=AUDIT))
     steps.reader.partitions_ms = NOW_MS
     (events,) = await steps.step(20_000)
@@ -194,7 +199,9 @@ async def role() -> Sequencer:
     return Sequencer(KAFKA, SequencerSettings(), Instruments(CollectorRegistry(), ["sequencer"]))
 
 
-async def test_it_is_not_ready_before_the_group_has_answered_and_standing_by_is_no_problem(role: Sequencer) -> None:
+async def test_it_is_not_ready_before_the_group_has_answered_and_standing_by_is_no_problem(
+    role: Sequencer,
+) -> None:
     assert role.problems() == ("sequencer: joining its group",)
     await role.on_partitions_assigned(set())
     assert role.ready.is_set()
@@ -208,10 +215,14 @@ async def never() -> None:
     raise AssertionError("it has not begun")
 
 
-async def test_without_the_topic_that_is_shared_out_nobody_is_active_and_each_says_so(role: Sequencer) -> None:
+async def test_without_the_topic_that_is_shared_out_nobody_is_active_and_each_says_so(
+    role: Sequencer,
+) -> None:
     await role.on_partitions_assigned(set())
     there: set[int] | None = {0}
-    role._group = SimpleNamespace(partitions_for_topic=lambda topic: there if topic == "t.sequencer" else None)
+    role._group = SimpleNamespace(
+        partitions_for_topic=lambda topic: there if topic == "t.sequencer" else None
+    )
     assert not role.problems()
     there = None
     assert list(role.problems()) == [
@@ -255,10 +266,14 @@ async def test_it_is_ready_when_it_is_active_in_all_its_shards(
     reader = Reader()
     reader.missing = ["t.audit.events"]
     shard.reader = reader  # type: ignore[assignment]  # the parts that are shown
-    assert list(role.problems()) == ["sequencer: the topic t.audit.events is not there, or may not be read"]
+    assert list(role.problems()) == [
+        "sequencer: the topic t.audit.events is not there, or may not be read"
+    ]
     reader.missing = []
     shard.stepped_at -= SLOW_SECONDS + 1
-    assert list(role.problems()) == [f"sequencer: nothing read or appended for {SLOW_SECONDS + 1:.0f} s"]
+    assert list(role.problems()) == [
+        f"sequencer: nothing read or appended for {SLOW_SECONDS + 1:.0f} s"
+    ]
     shard.stepped_at -= MAX_SILENT_SECONDS
     assert role.stalled() == (f"sequencer: no step in shard 0 for {MAX_SILENT_SECONDS:.0f} s",)
     await role.on_partitions_revoked(set())
@@ -302,8 +317,16 @@ async def test_the_page_shows_what_an_active_one_knows_and_nothing_of_one_that_s
 
     def shown() -> dict[str, float]:
         instruments.refresh()
-        gauges = [each for each in instruments.collect() if each.type == "gauge" and "sequencer" in each.name]
-        return {each.name.removeprefix("callgauge_sequencer_"): one.value for each in gauges for one in each.samples}
+        gauges = [
+            each
+            for each in instruments.collect()
+            if each.type == "gauge" and "sequencer" in each.name
+        ]
+        return {
+            each.name.removeprefix("callgauge_sequencer_"): one.value
+            for each in gauges
+            for one in each.samples
+        }
 
     await role.on_partitions_assigned(set())
     assert not shown()
@@ -315,8 +338,13 @@ async def test_the_page_shows_what_an_active_one_knows_and_nothing_of_one_that_s
     behind.told(NOW_MS, 3, 0)
     shard.reader = Reader(behind)  # type: ignore[assignment]  # as above
     assert shown() == {
-        "lag_messages": 2, "lag_seconds": 4, "known_behind_seconds": 2, "term": 3, "inputs_left_out": 1, "clock_difference_seconds": 0,
-    }  # fmt: skip
+        "lag_messages": 2,
+        "lag_seconds": 4,
+        "known_behind_seconds": 2,
+        "term": 3,
+        "inputs_left_out": 1,
+        "clock_difference_seconds": 0,
+    }
     shard.known_ms = 0
     assert "known_behind_seconds" not in shown(), "of a new log no time is known yet"
     await role.on_partitions_revoked(set())
@@ -328,8 +356,16 @@ async def test_the_page_shows_what_an_active_one_knows_and_nothing_of_one_that_s
 @pytest.mark.parametrize(
     ("counts", "most", "message"),
     [
-        ({EVENTS_TOPIC: 2, SEQUENCER_TOPIC: 3}, None, "t.sequencer has 3 partitions, and t.events only 2"),
-        ({EVENTS_TOPIC: 3, SEQUENCER_TOPIC: 3}, 1_048_588, "max.message.bytes is 1048588, expected at least"),
+        (
+            {EVENTS_TOPIC: 2, SEQUENCER_TOPIC: 3},
+            None,
+            "t.sequencer has 3 partitions, and t.events only 2",
+        ),
+        (
+            {EVENTS_TOPIC: 3, SEQUENCER_TOPIC: 3},
+            1_048_588,
+            "max.message.bytes is 1048588, expected at least",
+        ),
     ],
 )
 async def test_it_does_not_begin_on_topics_that_do_not_fit(

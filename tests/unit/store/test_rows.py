@@ -47,7 +47,12 @@ def test_reading_twice_and_in_another_order_changes_nothing() -> None:
 
 def test_words_are_kept_beside_their_turns() -> None:
     store = RowStore()
-    store.put([call_row("a", 1, 1), WordsRow(conversation_id="a", turn=1, revision=4, known_ms=5, user="hello")])
+    store.put(
+        [
+            call_row("a", 1, 1),
+            WordsRow(conversation_id="a", turn=1, revision=4, known_ms=5, user="hello"),
+        ]
+    )
     store.put([WordsRow(conversation_id="a", turn=1, revision=2, known_ms=3, user="he")])
     stored = store.call("a")
     assert stored is not None
@@ -57,14 +62,25 @@ def test_words_are_kept_beside_their_turns() -> None:
 def test_open_calls_are_those_without_a_closed_row() -> None:
     store = RowStore()
     store.put([call_row("a", 2, 20), call_row("b", 1, 10), call_row("c", 1, 5)])
-    store.put([call_row("c", 3, 30, state="closed"), TurnRow(conversation_id="d", turn=1, revision=1, known_ms=1)])
+    store.put(
+        [
+            call_row("c", 3, 30, state="closed"),
+            TurnRow(conversation_id="d", turn=1, revision=1, known_ms=1),
+        ]
+    )
     store.put([call_row("c", 2, 29)])  # an older row comes later
     assert [row.conversation_id for row in store.open_calls()] == ["b", "a"]
 
 
 def test_beyond_its_bytes_closed_calls_go_before_open_ones_and_the_quietest_first() -> None:
     store = RowStore()
-    store.put([call_row("aaaa", 10, 11), call_row("bbbb", 10, 19, state="closed"), call_row("cccc", 10, 10)])
+    store.put(
+        [
+            call_row("aaaa", 10, 11),
+            call_row("bbbb", 10, 19, state="closed"),
+            call_row("cccc", 10, 10),
+        ]
+    )
     store.max_bytes = store.bytes
     store.put([call_row("dddd", 10, 20)])
     assert {row.conversation_id for row in store.open_calls()} == {"aaaa", "cccc", "dddd"}

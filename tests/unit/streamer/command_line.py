@@ -31,7 +31,9 @@ class Ended(NamedTuple):
     @property
     def progress(self) -> list[float | str]:
         """The final progress of each turn, or the reason why it is unknown."""
-        progress = [turn.progress for turn in turns_of(self.rows).values() if turn.progress is not None]
+        progress = [
+            turn.progress for turn in turns_of(self.rows).values() if turn.progress is not None
+        ]
         return [plain(each.result) for each in progress]
 
     @property
@@ -48,8 +50,12 @@ class Ended(NamedTuple):
 Command = Callable[..., Ended]
 
 
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *first: str) -> Command:
-    """Runs `callgauge` with these words first; no judge of the person who runs the tests is asked."""
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *first: str
+) -> Command:
+    """Runs `callgauge` with these words first; no judge of the person who runs the
+    tests is asked.
+    """
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 

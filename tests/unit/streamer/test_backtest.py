@@ -42,7 +42,9 @@ AUDIT, PIPECAT, ELEVENLABS = InputSource.AUDIT, InputSource.PIPECAT, InputSource
 LATENCY = "wait_ms"
 
 
-def record(source: InputSource, offset: int, at_ms: int, value: bytes = b"{}", key: str = "call") -> BrokerRecord:
+def record(
+    source: InputSource, offset: int, at_ms: int, value: bytes = b"{}", key: str = "call"
+) -> BrokerRecord:
     return BrokerRecord(TOPIC_BY_SOURCE[source], offset, T0_MS + at_ms, key.encode(), value)
 
 
@@ -64,8 +66,12 @@ def read(log: Iterable[Any]) -> list[Event | Tick]:
 # The past rows.
 
 
-def live(*, key: str = "call", from_ms: int = 0, limits: Limits | None = None, feed: Feed | None = None) -> Feed:
-    """A call: a greeting, an answer after 1.5 s, another after 4 s of dead air, a tool, and a goodbye."""
+def live(
+    *, key: str = "call", from_ms: int = 0, limits: Limits | None = None, feed: Feed | None = None
+) -> Feed:
+    """A call: a greeting, an answer after 1.5 s, another after 4 s of dead air, a tool, and a
+    goodbye.
+    """
     feed = feed or Feed(limits)
     for stream, event, at_ms in EVENTS:
         feed.advance(from_ms + at_ms - 1)
@@ -80,12 +86,19 @@ def stamped(event: dict[str, Any], from_ms: int) -> dict[str, Any]:
 
 
 def heard(kind: str, who: str, at_ms: int) -> tuple[str, dict[str, Any], int]:
-    return "user_sim", {"event_type": kind, "user": who, "audio_timestamp": (T0_MS + at_ms) / 1_000}, at_ms
+    return (
+        "user_sim",
+        {"event_type": kind, "user": who, "audio_timestamp": (T0_MS + at_ms) / 1_000},
+        at_ms,
+    )
 
 
 def spoken(at_ms: int) -> list[tuple[str, dict[str, Any], int]]:
     start = {"type": "turn_start", "data": {"frame": "turn_start"}}
-    return [("pipecat", start, at_ms), ("pipecat", {"type": "tts_text", "data": {"frame": "Certainly."}}, at_ms)]
+    return [
+        ("pipecat", start, at_ms),
+        ("pipecat", {"type": "tts_text", "data": {"frame": "Certainly."}}, at_ms),
+    ]
 
 
 EVENTS: list[tuple[str, dict[str, Any], int]] = [
@@ -98,7 +111,14 @@ EVENTS: list[tuple[str, dict[str, Any], int]] = [
     heard("audio_end", "simulated_user", 1_000),
     ("audit", {"message_type": "user", "value": "Hello"}, 1_000),
     ("audit", {"message_type": "tool_call", "value": {"tool": "find", "parameters": {}}}, 1_200),
-    ("audit", {"message_type": "tool_response", "value": {"tool": "find", "response": {"status": "success"}}}, 1_500),
+    (
+        "audit",
+        {
+            "message_type": "tool_response",
+            "value": {"tool": "find", "response": {"status": "success"}},
+        },
+        1_500,
+    ),
     heard("audio_start", "assistant", 2_500),
     *spoken(2_500),
     heard("audio_end", "assistant", 3_000),
@@ -119,7 +139,9 @@ def log(*, key: str = "call", from_ms: int = 0) -> list[BrokerRecord]:
     offsets = dict.fromkeys(sources, 0)
     records = []
     for stream, event, at_ms in EVENTS:
-        value = json.dumps({"timestamp": T0_MS + from_ms + at_ms} | stamped(event, from_ms)).encode()
+        value = json.dumps(
+            {"timestamp": T0_MS + from_ms + at_ms} | stamped(event, from_ms)
+        ).encode()
         records.append(record(sources[stream], offsets[stream], from_ms + at_ms, value, key))
         offsets[stream] += 1
     return records
@@ -164,8 +186,12 @@ def subject(row: Row) -> tuple[type[Row], int | None]:
     return type(row), row.turn if isinstance(row, TurnRow) else None
 
 
-@pytest.mark.parametrize(("begin_ms", "end_ms", "is_in"), [(0, 0, False), (0, 1, True), (-9, 9, True), (1, 9, False)])
-def test_calls_are_those_that_closed_in_the_time(begin_ms: int, end_ms: int, *, is_in: bool) -> None:
+@pytest.mark.parametrize(
+    ("begin_ms", "end_ms", "is_in"), [(0, 0, False), (0, 1, True), (-9, 9, True), (1, 9, False)]
+)
+def test_calls_are_those_that_closed_in_the_time(
+    begin_ms: int, end_ms: int, *, is_in: bool
+) -> None:
     *rows, closed = live().rows()
     assert isinstance(closed, CallRow)
     closed_ms = closed.known_ms
@@ -232,18 +258,36 @@ async def test_a_partition_is_read_from_a_time_on_and_what_is_gone_of_it_is_told
 
 def anew(calls: Any, *, limits: Limits | None = None, within: Period | None = None) -> Rerun:
     """Without the facts of then."""
-    return Rerun(limits or Limits(), "test", within or period(), calls, obeys_facts=False, comparison=Comparison())
-
-
-def as_then(calls: PastCalls, *, limits: Limits | None = None, goals: ChosenGoals | None = None, **more: Any) -> Rerun:
     return Rerun(
-        limits or Limits(), "test", calls.period, calls.by_id, obeys_facts=True, comparison=Comparison(),
-        folds_all=calls.has_evicted, goals=goals or ChosenGoals(), **more,
-    )  # fmt: skip
+        limits or Limits(),
+        "test",
+        within or period(),
+        calls,
+        obeys_facts=False,
+        comparison=Comparison(),
+    )
+
+
+def as_then(
+    calls: PastCalls, *, limits: Limits | None = None, goals: ChosenGoals | None = None, **more: Any
+) -> Rerun:
+    return Rerun(
+        limits or Limits(),
+        "test",
+        calls.period,
+        calls.by_id,
+        obeys_facts=True,
+        comparison=Comparison(),
+        folds_all=calls.has_evicted,
+        goals=goals or ChosenGoals(),
+        **more,
+    )
 
 
 def feed_in(rerun: Rerun, records: Iterable[BrokerRecord]) -> list[bytes]:
-    """Folds these records of the log; nothing is evaluated behind a time from which on nothing can change."""
+    """Folds these records of the log; nothing is evaluated behind a time from which on nothing can
+    change.
+    """
     out: list[Row | OwnRow] = []
     for found in read(records):
         out += rerun.take(found)
@@ -257,7 +301,8 @@ def finished(rerun: Rerun, now_ms: int = 60_000) -> list[bytes]:
 
 
 class Evaluated:
-    """What an evaluator makes of these records, until a minute after the beginning of the first call.
+    """What an evaluator makes of these records, until a minute after the beginning of the first
+    call.
 
     Attributes:
         log: The log that it read.
@@ -265,7 +310,11 @@ class Evaluated:
     """
 
     def __init__(
-        self, records: Sequence[BrokerRecord], *, limits: Limits | None = None, goals: ChosenGoals | None = None
+        self,
+        records: Sequence[BrokerRecord],
+        *,
+        limits: Limits | None = None,
+        goals: ChosenGoals | None = None,
     ) -> None:
         self.log = in_log(records)
         evaluator = PartitionEvaluator(limits or Limits(), "test", goals)
@@ -294,7 +343,11 @@ def test_the_same_settings_give_the_same_bytes() -> None:
     assert rerun.is_over(T0_MS)
     assert finished(rerun) == []
     assert sorted(written) == sorted(map(encode, then.rows))
-    assert (rerun.comparison.calls["equal"], rerun.comparison.examples, rerun.open_calls) == (2, [], 0)
+    assert (rerun.comparison.calls["equal"], rerun.comparison.examples, rerun.open_calls) == (
+        2,
+        [],
+        0,
+    )
     assert (rerun.comparison.equal_values > 100, rerun.comparison.changes()) == (True, [])
 
 
@@ -343,7 +396,9 @@ def test_a_call_ends_as_today_s_settings_say_sooner_or_later() -> None:
 
 
 def test_a_call_gives_way_to_another_as_it_did_then() -> None:
-    """Also if the other one is not evaluated: it is folded, and nothing of it is written or compared."""
+    """Also if the other one is not evaluated: it is folded, and nothing of it is written or
+    compared.
+    """
     limits = Limits(max_open_calls=1)
     then = Evaluated(together(log(key="one"), log(key="other", from_ms=3_100)), limits=limits)
     both = then.past
@@ -366,7 +421,11 @@ ANSWERED = GoalSet.model_validate(
         "id": "any",
         "agents": ["desk"],
         "subgoals": [
-            {"id": "sure", "details": "d", "check": {"kind": "says", "speaker": "assistant", "pattern": "Certainly"}}
+            {
+                "id": "sure",
+                "details": "d",
+                "check": {"kind": "says", "speaker": "assistant", "pattern": "Certainly"},
+            }
         ],
     }
 )
@@ -401,8 +460,12 @@ def test_goals_are_those_of_then_or_without_the_facts_those_of_now() -> None:
 
 
 def test_other_goals_than_then_are_told_with_the_subgoals_that_flipped() -> None:
-    """`sure` was reached in turn 1; the new check of the same name asks for words that nobody says."""
-    check = ANSWERED.subgoals[0].model_dump() | {"check": {"kind": "says", "speaker": "user", "pattern": "Goodbye"}}
+    """`sure` was reached in turn 1; the new check of the same name asks for words that
+    nobody says.
+    """
+    check = ANSWERED.subgoals[0].model_dump() | {
+        "check": {"kind": "says", "speaker": "user", "pattern": "Goodbye"}
+    }
     other = GoalSet.model_validate(ANSWERED.model_dump() | {"subgoals": [check]})
     then = Evaluated(log(), goals=ChosenGoals(OneSet()))
     rerun = anew(then.past.by_id)
@@ -411,7 +474,12 @@ def test_other_goals_than_then_are_told_with_the_subgoals_that_flipped() -> None
     finished(rerun)
     comparison = rerun.comparison
     ((call, (flip,)),) = comparison.flipped.items()
-    assert (call, flip.subgoal_id, flip.is_won, comparison.other_goals) == ("call", "sure", False, 1)
+    assert (call, flip.subgoal_id, flip.is_won, comparison.other_goals) == (
+        "call",
+        "sure",
+        False,
+        1,
+    )
     assert flip.turn is not None
     assert flip.quote is not None
     assert "user: " in flip.quote
@@ -472,7 +540,11 @@ def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() ->
     rerun = as_then(then.past, limits=Limits(max_record_bytes=1))
     feed_in(rerun, then.log)
     assert finished(rerun) == []
-    assert (rerun.comparison.calls["only_then"], rerun.open_calls, rerun.counts["without_beginning"]) == (1, 0, 0)
+    assert (
+        rerun.comparison.calls["only_then"],
+        rerun.open_calls,
+        rerun.counts["without_beginning"],
+    ) == (1, 0, 0)
 
 
 # Without the facts.
@@ -496,7 +568,9 @@ def test_what_nobody_listened_to_is_no_silence(gap_ms: int) -> None:
     rerun = anew(past(*live().rows()).by_id)
     for each in read(in_log(log())):
         found = each
-        if isinstance(found, Tick) and found.known_ms == T0_MS + 9_000:  # in front of the late answer
+        if (
+            isinstance(found, Tick) and found.known_ms == T0_MS + 9_000
+        ):  # in front of the late answer
             found = found.model_copy(update={"gap_ms": gap_ms})
         rerun.take(found)
     finished(rerun)
@@ -514,7 +588,9 @@ def test_the_same_log_gives_the_same_bytes() -> None:
 
 
 def test_without_the_facts_calls_are_those_that_began_in_the_time() -> None:
-    everything = together(log(key="early"), log(key="within", from_ms=5_000), log(key="late", from_ms=61_000))
+    everything = together(
+        log(key="early"), log(key="within", from_ms=5_000), log(key="late", from_ms=61_000)
+    )
     rerun = anew({}, within=period(1_000, 60_000))
     feed_in(rerun, in_log(everything))
     finished(rerun, 200_000)
@@ -550,8 +626,14 @@ def test_a_call_that_is_not_over_is_counted() -> None:
 
 def waited(*waits_ms: float | None, call: str = "call") -> list[Row]:
     """The rows of a closed call whose turns had these waits."""
-    turns = [TurnRow(conversation_id=call, turn=number, wait_ms=wait_ms) for number, wait_ms in enumerate(waits_ms)]
-    return [*turns, CallRow(conversation_id=call, state="closed", longest_wait_ms=max(filter(None, waits_ms)))]
+    turns = [
+        TurnRow(conversation_id=call, turn=number, wait_ms=wait_ms)
+        for number, wait_ms in enumerate(waits_ms)
+    ]
+    return [
+        *turns,
+        CallRow(conversation_id=call, state="closed", longest_wait_ms=max(filter(None, waits_ms))),
+    ]
 
 
 def test_calls_are_compared_value_by_value() -> None:
@@ -562,9 +644,11 @@ def test_calls_are_compared_value_by_value() -> None:
     comparison.add("now", [], waited(1.0))
     comparison.add("neither", [], [])
     assert comparison.calls == {"equal": 1, "changed": 1, "only_then": 1, "only_now": 1}
-    assert (comparison.differing[LATENCY], comparison.differing["longest_wait_ms"], comparison.differing["state"]) == (
-        *(3, 1, 2),
-    )
+    assert (
+        comparison.differing[LATENCY],
+        comparison.differing["longest_wait_ms"],
+        comparison.differing["state"],
+    ) == (*(3, 1, 2),)
     assert comparison.examples[0] == Difference("other", 0, LATENCY, 100.0, 140.0)
     assert Difference("other", 2, LATENCY, 1.0, None) in comparison.examples
     assert comparison.examples[-2:] == [
@@ -603,9 +687,19 @@ def test_the_last_values_leave_out_what_was_taken_back_and_how_it_was_said() -> 
         1,
     )
     names = {column for _, column in said}
-    assert not names & {"revision", "known_ms", "news", "status", "code_version", "first_place", "last_place"}
+    assert not names & {
+        "revision",
+        "known_ms",
+        "news",
+        "status",
+        "code_version",
+        "first_place",
+        "last_place",
+    }
     assert (2, "labels.agent") not in said
-    last = max((row for row in rows if isinstance(row, TurnRow)), key=lambda row: (row.turn, row.revision))
+    last = max(
+        (row for row in rows if isinstance(row, TurnRow)), key=lambda row: (row.turn, row.revision)
+    )
     without = last_values(NewestRows([*rows, structs.replace(last, status="withdrawn")]))
     assert said.keys() - without.keys() == {each for each in said if each[0] == 2}
     assert without.items() <= said.items(), "what the caller sat through stays, in the call"
@@ -628,7 +722,9 @@ def shown(result: BacktestResult) -> str:
 
 
 def test_a_report_says_what_differs() -> None:
-    result = BacktestResult(counts=Counter(refused_records=3, without_beginning=2), cut={"events[0]": T0_MS})
+    result = BacktestResult(
+        counts=Counter(refused_records=3, without_beginning=2), cut={"events[0]": T0_MS}
+    )
     result.comparison.add("equal", waited(1.0), waited(1.0))
     result.comparison.add("c\x1b[31m", waited(100.0), waited(140.5))
     text = shown(result)

@@ -1,4 +1,6 @@
-"""A call is read from topics in memory: its rows, its words, its context from the log, and why something is missing."""
+"""A call is read from topics in memory: its rows, its words, its context from the log, and why
+something is missing.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -46,23 +48,42 @@ def _counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def log_of() -> PlacedRecords:
-    """The events of the sample, and behind them a verdict, an event of another call and one that came after the close."""
+    """The events of the sample, and behind them a verdict, an event of another call and one that
+    came after the close.
+    """
     (sample,) = read_recordings(SAMPLE)
     log = PlacedRecords(partition=NUMBER)
     call = with_control_events(sample)
     arrivals = [each for each in arrivals_of(CALL, in_time_order(call), []) if each is not None]
     for each in arrivals:
-        record = BrokerRecord(TOPIC_BY_SOURCE[each.source], each.offset, each.broker_time_ms, CALL.encode(), each.value)
+        record = BrokerRecord(
+            TOPIC_BY_SOURCE[each.source],
+            each.offset,
+            each.broker_time_ms,
+            CALL.encode(),
+            each.value,
+        )
         log.tick(each.broker_time_ms)
         log.event(each.source, record)
     last = arrivals[-1]
-    for source, key in ((InputSource.JUDGE, CALL), (InputSource.AUDIT, "another"), (InputSource.AUDIT, CALL)):
+    for source, key in (
+        (InputSource.JUDGE, CALL),
+        (InputSource.AUDIT, "another"),
+        (InputSource.AUDIT, CALL),
+    ):
         topic = TOPIC_BY_SOURCE[source]
-        log.event(source, BrokerRecord(topic, 10_000 + len(log.records), last.broker_time_ms, key.encode(), last.value))
+        log.event(
+            source,
+            BrokerRecord(
+                topic, 10_000 + len(log.records), last.broker_time_ms, key.encode(), last.value
+            ),
+        )
     return log
 
 
-def written(rows: Sequence[Row | WordsRow], topic: str = "scores", **places: int) -> list[BrokerRecord]:
+def written(
+    rows: Sequence[Row | WordsRow], topic: str = "scores", **places: int
+) -> list[BrokerRecord]:
     """The rows as their topic has them."""
     records = []
     for offset, row in enumerate(rows):
@@ -70,7 +91,11 @@ def written(rows: Sequence[Row | WordsRow], topic: str = "scores", **places: int
             row.partition = NUMBER
             for name, place in places.items():
                 setattr(row, name, place)
-        records.append(BrokerRecord(topic, offset, getattr(row, "known_ms", 0), CALL.encode(), encode(row), NUMBER))
+        records.append(
+            BrokerRecord(
+                topic, offset, getattr(row, "known_ms", 0), CALL.encode(), encode(row), NUMBER
+            )
+        )
     return records
 
 
@@ -85,7 +110,10 @@ async def read(topics: KeptTopics, since_ms: int = 0) -> FoundCall:
 
 
 async def test_a_call_is_its_newest_rows_with_its_words(rows: list[Row]) -> None:
-    words = [WordsRow(conversation_id=CALL, turn=1, known_ms=each, user=f"said {each}") for each in (10**12, 10**13)]
+    words = [
+        WordsRow(conversation_id=CALL, turn=1, known_ms=each, user=f"said {each}")
+        for each in (10**12, 10**13)
+    ]
     other = BrokerRecord(WORDS_TOPIC, 9, 10**13, b"another", encode(words[0]), NUMBER)
     found = await read(KeptTopics(*written(rows), *written(words, WORDS_TOPIC), other))
     assert found.rows.call.state == "closed"
@@ -97,14 +125,18 @@ async def test_a_call_is_its_newest_rows_with_its_words(rows: list[Row]) -> None
 
 
 async def test_rows_from_before_the_search_are_read_too(rows: list[Row]) -> None:
-    records = written(rows, first_known_ms=rows[1].known_ms - DAY_MS)  # type: ignore[union-attr]  # the goals come first
+    # the goals come first
+    records = written(rows, first_known_ms=rows[1].known_ms - DAY_MS)  # type: ignore[union-attr]
     for each in records[: len(records) // 2]:
         each.timestamp -= DAY_MS
     found = await read(KeptTopics(*records), since_ms=records[-1].timestamp)
     assert (found.reported().missing_turns, found.remarks) == ([], [])
     kept = KeptTopics(*records)
     (tp,) = kept._records
-    kept.first[tp] = max(place for place, row in enumerate(rows) if isinstance(row, TurnRow) and row.turn == 1) + 1
+    kept.first[tp] = (
+        max(place for place, row in enumerate(rows) if isinstance(row, TurnRow) and row.turn == 1)
+        + 1
+    )
     assert (await read(kept)).remarks == ["scores does not have the rows of 1 turn any more."]
 
 
@@ -136,13 +168,16 @@ async def test_without_the_right_to_read_words_the_rows_are_shown(
     assert (found.has_words, found.remarks) == (
         False,
         [
-            "This user may not read words, or there is none, so words and the arguments and answers of tools are not shown."
+            "This user may not read words, or there is none, so words and the arguments and "
+            "answers of tools are not shown."
         ],
     )
     assert found.reported().turns
 
 
-async def test_the_context_is_that_of_the_events_between_the_places_of_the_row(rows: list[Row]) -> None:
+async def test_the_context_is_that_of_the_events_between_the_places_of_the_row(
+    rows: list[Row],
+) -> None:
     log = log_of()
     records = written(rows, first_place=1, last_place=len(log.records) - 4)
     found = await read(KeptTopics(*records))
@@ -150,7 +185,9 @@ async def test_the_context_is_that_of_the_events_between_the_places_of_the_row(r
     (sample,) = read_recordings(SAMPLE)
     whole = folded_recording(with_control_events(sample))[0].context()
     assert (context["id"], context["turns_by"]) == (CALL, whole.turns_by)
-    assert context["context"]["conversation_trace"] == _redacted(whole.to_dict()["conversation_trace"])
+    assert context["context"]["conversation_trace"] == _redacted(
+        whole.to_dict()["conversation_trace"]
+    )
     with pytest.raises(OperatorError, match="events does not have its events any more"):
         await reader_of(KeptTopics(*records)).context(found)
 

@@ -1,4 +1,6 @@
-"""The files of a deployment: all of them are written, changed ones stay, and the wheel gets the same ones."""
+"""The files of a deployment: all of them are written, changed ones stay, and the wheel gets the
+same ones.
+"""
 
 import tomllib
 from pathlib import Path
@@ -13,15 +15,24 @@ ROOT = Path(__file__).parents[3]
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
-def test_each_file_is_that_of_the_repository_and_a_second_time_nothing_is_written(tmp_path: Path) -> None:
+def test_each_file_is_that_of_the_repository_and_a_second_time_nothing_is_written(
+    tmp_path: Path,
+) -> None:
     count = write_deploy_files(tmp_path / "a" / "b", replaces=False)
     written = files_in(tmp_path / "a" / "b")
     assert count == len(written)
     assert {name: (ROOT / "deploy" / name).read_bytes() for name in written} == written
-    assert {"prometheus/rules/callgauge.rules.yml", "grafana/dashboards/quality.json"} <= written.keys()
+    assert {
+        "prometheus/rules/callgauge.rules.yml",
+        "grafana/dashboards/quality.json",
+    } <= written.keys()
     assert write_deploy_files(tmp_path / "a" / "b", replaces=False) == 0
 
 
@@ -29,7 +40,9 @@ def test_a_changed_file_stays_with_all_others_unless_it_may_be_replaced(tmp_path
     rules = tmp_path / "prometheus" / "rules" / "callgauge.rules.yml"
     rules.parent.mkdir(parents=True)
     rules.write_text("mine")
-    with pytest.raises(OperatorError, match=r"1 files .* first prometheus/rules/callgauge\.rules\.yml"):
+    with pytest.raises(
+        OperatorError, match=r"1 files .* first prometheus/rules/callgauge\.rules\.yml"
+    ):
         write_deploy_files(tmp_path, replaces=False)
     assert files_in(tmp_path) == {"prometheus/rules/callgauge.rules.yml": b"mine"}
     assert write_deploy_files(tmp_path, replaces=True) == len(files_in(tmp_path)) > 1
@@ -48,7 +61,9 @@ def test_the_wheel_gets_the_same_places() -> None:
     assert forced == {f"deploy/{place}": f"streamer/deployed/{place}" for place in PLACES}
 
 
-def test_where_an_installation_has_its_own_these_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_an_installation_has_its_own_these_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for place in PLACES:
         path = tmp_path / "deployed" / place / "file"
         path.parent.mkdir(parents=True)

@@ -7,7 +7,13 @@ import pytest
 
 from schemas.rows import CallRow, Labels, Row, encode
 from schemas.scores.running import WantedCalls
-from streamer.live_calls import MOST_HEALTHY_ROWS, CallsOnScreen, calls_document, live_screen, plain_table
+from streamer.live_calls import (
+    MOST_HEALTHY_ROWS,
+    CallsOnScreen,
+    calls_document,
+    live_screen,
+    plain_table,
+)
 from streamer.terminal import Screen
 from tests.support.calls.made_rows import NOW_MS, answer, call_row, closed_row, waited, waiting
 
@@ -22,7 +28,12 @@ def watched(*rows: Row, **wanted: Any) -> CallsOnScreen:
 
 
 def call(
-    name: str, *, agent: str = "ava", tenant: str = "acme", environment: str = "live", bad: bool = False
+    name: str,
+    *,
+    agent: str = "ava",
+    tenant: str = "acme",
+    environment: str = "live",
+    bad: bool = False,
 ) -> list[Row]:
     labels = Labels(agent=agent, tenant=tenant, environment=environment)
     wait_ms = 2_000 if bad else 900
@@ -33,12 +44,17 @@ def call(
 
 def silent(name: str, **parts: Any) -> CallRow:
     """The caller waits in the second turn."""
-    return call_row(name, revision=2, turn=2, waiting=waiting(2), dead_airs=1, dead_air_turns=(2,), **parts)
+    return call_row(
+        name, revision=2, turn=2, waiting=waiting(2), dead_airs=1, dead_air_turns=(2,), **parts
+    )
 
 
 MIXED = (
-    *call("first", agent="bob"), *call("second", bad=True), *call("third", tenant="birch"), *call("fourth", environment="ci"),
-)  # fmt: skip
+    *call("first", agent="bob"),
+    *call("second", bad=True),
+    *call("third", tenant="birch"),
+    *call("fourth", environment="ci"),
+)
 
 
 def lines_of(what: object, width: int = 80) -> list[str]:
@@ -60,7 +76,9 @@ def lines_of(what: object, width: int = 80) -> list[str]:
         ({"sort": "agent"}, ["fourth", "second", "third", "first"]),
     ],
 )
-def test_the_calls_that_are_asked_for_come_in_their_order(wanted: dict[str, Any], calls: list[str]) -> None:
+def test_the_calls_that_are_asked_for_come_in_their_order(
+    wanted: dict[str, Any], calls: list[str]
+) -> None:
     shown = watched(*MIXED, **wanted).shown(NOW_MS)
     assert [each.call.conversation_id for each in shown.calls] == calls
     bad = {"second"} & set(calls)
@@ -83,7 +101,9 @@ def test_a_dead_evaluator_is_named_first_and_waits_are_counted_up_to_the_newest_
     calls = watched(*MIXED, silent("third", labels=Labels(agent="ava", tenant="birch")))
     later_ms = NOW_MS + 25_000
     lines = lines_of(live_screen(calls, PLACE, later_ms, width=80, height=24))
-    assert lines[0].startswith("SCORES ARE 25 s OLD: does an evaluator run?, 4 calls running, 2 in trouble")
+    assert lines[0].startswith(
+        "SCORES ARE 25 s OLD: does an evaluator run?, 4 calls running, 2 in trouble"
+    )
     assert lines[5].split()[:2] == ["!!", "third"]
     assert lines[5].endswith("silent for 3 s"), "nobody knows whether it goes on"
     assert lines_of(plain_table(calls, PLACE, later_ms), 200)[0].endswith(PLACE)
@@ -105,10 +125,16 @@ def test_a_file_has_every_call_in_trouble_and_counts_the_healthy_ones_behind_the
 
 
 def test_a_program_gets_troubles_waits_and_the_age_of_the_data() -> None:
-    listed = calls_document(watched(*MIXED, silent("second", answer=answer(1, 2_000))), NOW_MS + 16_000)
+    listed = calls_document(
+        watched(*MIXED, silent("second", answer=answer(1, 2_000))), NOW_MS + 16_000
+    )
     document = json.loads(json.dumps(listed))
     assert (document["newest_score_ms"], document["is_stale"]) == (NOW_MS, True)
-    assert (document["calls_running"], document["calls_in_trouble"], document["calls_left_out"]) == (4, 1, 0)
+    assert (
+        document["calls_running"],
+        document["calls_in_trouble"],
+        document["calls_left_out"],
+    ) == (4, 1, 0)
     second = document["calls"][0]
     assert (second["call"]["conversation_id"], second["quiet_ms"]) == ("second", 16_000)
     assert second["call"]["waiting"]["since_ms"] == NOW_MS - 3_000

@@ -1,4 +1,6 @@
-"""Scores as functions: the same as the commands print, for paths and for events, with a judge and without."""
+"""Scores as functions: the same as the commands print, for paths and for events, with a judge and
+without.
+"""
 
 import asyncio
 import json
@@ -19,7 +21,16 @@ from schemas.closed_sets import UnscoredReason
 from schemas.rows import Unscored, encode
 from schemas.units import DAY_MS
 from streamer.agent_inspect.scoring import NotJudgedError
-from streamer.notebook import ScoredCall, auc, past_calls, ppt, progress, score, success, tool_correctness
+from streamer.notebook import (
+    ScoredCall,
+    auc,
+    past_calls,
+    ppt,
+    progress,
+    score,
+    success,
+    tool_correctness,
+)
 from streamer.recordings.files import RecordingError
 from tests.support.fakes.scripted_openai import Does, grades, scripted_openai
 from tests.support.pages import ROOT, blocks_of
@@ -37,7 +48,9 @@ def sample() -> ScoredCall:
 
 def test_a_path_gives_what_the_command_prints(callgauge: Command, sample: ScoredCall) -> None:
     rows = [sample.goals, *sample.turns, sample.call]
-    assert [encode(row).decode() for row in rows if row] == callgauge("score", "sample").out.splitlines()
+    assert [encode(row).decode() for row in rows if row] == callgauge(
+        "score", "sample"
+    ).out.splitlines()
 
 
 def test_the_transcript_is_that_of_the_command(callgauge: Command, sample: ScoredCall) -> None:
@@ -61,7 +74,9 @@ def test_events_are_scored_as_the_file_that_has_them(tmp_path: Path) -> None:
     called = score(iter(events), agent="other")
     of_file = score(path, agent="other")
     told = [tuple(each.replace(str(path), "events") for each in call.remarks) for call in of_file]
-    assert called == [replace(call, remarks=remarks) for call, remarks in zip(of_file, told, strict=True)]
+    assert called == [
+        replace(call, remarks=remarks) for call, remarks in zip(of_file, told, strict=True)
+    ]
     assert [call.conversation_id for call in called] == ["a", "b"]
     assert {call.to_dict()["labels.agent"] for call in called} == {"desk", "other"}
     (remark,) = called[0].remarks
@@ -79,8 +94,10 @@ def test_what_a_bot_tells_of_its_turns_comes_out_in_the_transcript() -> None:
     """From an event that names no stream, as any sender over HTTP writes it."""
     rag = {
         "chunks": [{"document_id": "d", "chunk_id": "c", "vector_distance": 0.5}],
-        "embedding_model": "e5", "retrieval_query": "seats", "rag_latency_secs": 0.2,
-    }  # fmt: skip
+        "embedding_model": "e5",
+        "retrieval_query": "seats",
+        "rag_latency_secs": 0.2,
+    }
     (call,) = score(
         [
             {"type": "user_message", "timestamp": T0_MS + 1_000, "data": {"content": "A seat"}},
@@ -90,7 +107,11 @@ def test_what_a_bot_tells_of_its_turns_comes_out_in_the_transcript() -> None:
                 "rag_retrieval_info": rag,
                 "workflow_node_id": "seats",
             },
-            {"type": "assistant_message", "timestamp": T0_MS + 3_000, "data": {"content": "Gladly"}},
+            {
+                "type": "assistant_message",
+                "timestamp": T0_MS + 3_000,
+                "data": {"content": "Gladly"},
+            },
             {"type": "turn_details", "timestamp": T0_MS + 4_000, "feedback": {"score": "like"}},
         ]
     )
@@ -105,10 +126,13 @@ def test_what_a_bot_tells_of_its_turns_comes_out_in_the_transcript() -> None:
 def test_goals_are_those_of_the_file_and_a_call_without_any_is_told(tmp_path: Path) -> None:
     goals = tmp_path / "goals.yaml"
     goals.write_text(
-        "id: g\nagents: [desk]\nsubgoals: [{id: a, details: d, check: {kind: says, speaker: user, pattern: hi}}]\n"
+        "id: g\nagents: [desk]\nsubgoals: [{id: a, details: d, check: {kind: says, speaker: user, "
+        "pattern: hi}}]\n"
     )
     said = {"stream": "audit", "message_type": "user", "value": "hi", "timestamp": T0_MS + 5}
-    (call,) = score([{"type": "call_started", "timestamp": T0_MS, "agent": "desk"}, said], goals=goals)
+    (call,) = score(
+        [{"type": "call_started", "timestamp": T0_MS, "agent": "desk"}, said], goals=goals
+    )
     assert call.goals is not None
     assert [each["id"] for each in call.goals.goal_set["subgoals"]] == ["a"]
     assert call.to_dict()["goals.subgoals"] == 1
@@ -116,7 +140,9 @@ def test_goals_are_those_of_the_file_and_a_call_without_any_is_told(tmp_path: Pa
 
 def test_what_cannot_be_read_says_where() -> None:
     with pytest.raises(RecordingError, match="events:2: its type is not known"):
-        score([{"type": "call_started", "timestamp": T0_MS}, {"type": "nonsense", "timestamp": T0_MS}])
+        score(
+            [{"type": "call_started", "timestamp": T0_MS}, {"type": "nonsense", "timestamp": T0_MS}]
+        )
     with pytest.raises(RecordingError, match="no/such/call: there is no recorded call"):
         score("no/such/call")
 
@@ -125,9 +151,13 @@ def test_rows_are_flat_and_unknown_is_not_zero(sample: ScoredCall) -> None:
     rows = sample.to_dicts()
     assert [row["turn"] for row in rows] == list(range(8))
     assert not any(
-        isinstance(value, dict | tuple | list) for row in [*rows, sample.to_dict()] for value in row.values()
+        isinstance(value, dict | tuple | list)
+        for row in [*rows, sample.to_dict()]
+        for value in row.values()
     )
-    (call,) = score([{"stream": "audit", "message_type": "user", "value": "Hello?", "timestamp": T0_MS}])
+    (call,) = score(
+        [{"stream": "audit", "message_type": "user", "value": "Hello?", "timestamp": T0_MS}]
+    )
     row = call.to_dict()
     assert (row["speech.result"], bool(row["speech.result.reason"])) == (None, True)
 
@@ -137,10 +167,14 @@ def _first_subgoal(call: ScoredCall) -> object:
     return call.call.goals.subgoals[0].result
 
 
-async def test_a_judge_is_asked_from_within_a_running_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_judge_is_asked_from_within_a_running_loop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """As in a notebook, whose cells run inside one."""
     goals = tmp_path / "goals.yaml"
-    goals.write_text("id: g\nsubgoals: [{id: kind, details: The assistant is kind., check: {kind: judge}}]\n")
+    goals.write_text(
+        "id: g\nsubgoals: [{id: kind, details: The assistant is kind., check: {kind: judge}}]\n"
+    )
     (plain,) = score("sample", goals=goals)
     assert _first_subgoal(plain) == Unscored(UnscoredReason.JUDGE_DISABLED)
     with scripted_openai(lambda _: grades("C")) as endpoint:
@@ -150,17 +184,25 @@ async def test_a_judge_is_asked_from_within_a_running_loop(monkeypatch: pytest.M
     assert _first_subgoal(judged) == 1.0
 
 
-def test_a_goal_set_may_have_a_template_of_agent_inspect_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_goal_set_may_have_a_template_of_agent_inspect_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     goals = tmp_path / "goals.yaml"
     goals.write_text(
         "id: g\nagents: [desk]\nuser_instruction: Ask for a seat.\nnum_judge_trials: 1\n"
-        "templates_subgoal: 'Task {userTask}, goal {subgoal}. {trajectories} {answers} {dynamicDialogue} The end.'\n"
+        "templates_subgoal: 'Task {userTask}, goal {subgoal}. {trajectories} {answers} "
+        "{dynamicDialogue} The end.'\n"
         "subgoals: [{id: kind, details: The assistant is kind., check: {kind: judge}}]\n"
     )
     events = [
         {"type": "call_started", "timestamp": T0_MS, "agent": "desk"},
         {"stream": "audit", "message_type": "user", "value": "A seat", "timestamp": T0_MS + 1_000},
-        {"stream": "audit", "message_type": "assistant", "value": "Gladly", "timestamp": T0_MS + 2_000},
+        {
+            "stream": "audit",
+            "message_type": "assistant",
+            "value": "Gladly",
+            "timestamp": T0_MS + 2_000,
+        },
         {"type": "call_ended", "timestamp": T0_MS + 3_000},
     ]
     with scripted_openai(lambda _: grades("C")) as endpoint:
@@ -196,7 +238,9 @@ def test_the_script_about_past_calls_makes_a_table_and_a_chart(
     writer = SqliteHistory(tmp_path / "history", writes=True)
     now_ms = wall_clock_ms()
     calls = [
-        call(f"{agent}-{days}", now_ms - days * DAY_MS, agent) for agent in ("desk", "care") for days in range(1, 4)
+        call(f"{agent}-{days}", now_ms - days * DAY_MS, agent)
+        for agent in ("desk", "care")
+        for days in range(1, 4)
     ]
     writer.write(batch(row for rows in calls for row in rows))
     writer.close()
@@ -210,9 +254,10 @@ def test_the_script_about_past_calls_makes_a_table_and_a_chart(
         made["waits"][name].tolist() for name in ("care", "desk")
     ]
     assert (tmp_path / "waits.png").read_bytes().startswith(b"\x89PNG")
-    assert [row["conversation_id"] for row in past_calls("36h", where=["labels.agent = desk"], folder="history")] == [
-        "desk-1"
-    ]
+    assert [
+        row["conversation_id"]
+        for row in past_calls("36h", where=["labels.agent = desk"], folder="history")
+    ] == ["desk-1"]
 
 
 def _turn(answer: str = "Hi", *steps: Json) -> Json:
@@ -233,12 +278,20 @@ def test_traces_have_the_results_of_the_command(callgauge: Command, tmp_path: Pa
     trace = _trace(_turn("Booked.", step), of=of)
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(trace))
-    ended = callgauge("score", path, "--format", "agent-inspect", "--scorer", "ToolCorrectnessMetric")
-    assert asdict(tool_correctness(trace)) == json.loads(ended.out)["metrics"]["ToolCorrectnessMetric"]
+    ended = callgauge(
+        "score", path, "--format", "agent-inspect", "--scorer", "ToolCorrectnessMetric"
+    )
+    assert (
+        asdict(tool_correctness(trace)) == json.loads(ended.out)["metrics"]["ToolCorrectnessMetric"]
+    )
     assert tool_correctness(trace).score == 0.5
 
 
-KEPT = {"include_judge_explanation": True, "include_validation_results": True, "include_prompt_sent_to_llmj": True}
+KEPT = {
+    "include_judge_explanation": True,
+    "include_validation_results": True,
+    "include_prompt_sent_to_llmj": True,
+}
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -249,27 +302,48 @@ def test_a_judged_trace_has_all_that_the_command_prints(
     """Sub scores, explanations and verdicts, with agent-inspect's options and without."""
 
     def words(prompt: str) -> str:
-        return "It is done.\nGRADE: C" if "yes" in prompt.partition("Subgoal: ")[0] else "Not yet.\nGRADE: I"
+        return (
+            "It is done.\nGRADE: C"
+            if "yes" in prompt.partition("Subgoal: ")[0]
+            else "Not yet.\nGRADE: I"
+        )
 
-    goals = [{"details": "a", "turn": 0 if static else None}, {"details": "b", "turn": 1 if static else None}]
+    goals = [
+        {"details": "a", "turn": 0 if static else None},
+        {"details": "b", "turn": 1 if static else None},
+    ]
     step = {"tool": "book", "tool_input_args": [{"name": "n", "value": 2}], "tool_output": "ok"}
     expected = [{"tool": "book", "expected_parameters": [{"name": "n", "check": "two"}], "turn": 1}]
     trace = _trace(
-        _turn("no"), _turn("yes", step), of={"sub_goals": goals, "expected_tool_calls": expected},
-        max_turns=3, num_judge_trials=3, **options,
-    )  # fmt: skip
+        _turn("no"),
+        _turn("yes", step),
+        of={"sub_goals": goals, "expected_tool_calls": expected},
+        max_turns=3,
+        num_judge_trials=3,
+        **options,
+    )
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(trace))
     with scripted_openai(lambda asked: Does(text=words(asked.user))) as endpoint:
-        for name, value in {"base_url": endpoint.url, "api_key": "key", "answer_form": "grade"}.items():
+        for name, value in {
+            "base_url": endpoint.url,
+            "api_key": "key",
+            "answer_form": "grade",
+        }.items():
             monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name.upper()}", value)
-        printed = json.loads(callgauge("score", path, "--format", "agent-inspect", "--judge", "on").out)["metrics"]
+        printed = json.loads(
+            callgauge("score", path, "--format", "agent-inspect", "--judge", "on").out
+        )["metrics"]
     found: Json = {"ToolCorrectnessMetric": tool_correctness(trace, words)}
     if static:
         (found["ProgressScore"],) = progress(trace, words)
         found["SuccessScore"] = success(trace, words)
     else:
-        found |= {"AUC": auc(trace, words), "PPT": ppt(trace, words), "SuccessScoreFinalTurn": success(trace, words)}
+        found |= {
+            "AUC": auc(trace, words),
+            "PPT": ppt(trace, words),
+            "SuccessScoreFinalTurn": success(trace, words),
+        }
         curve = progress(trace, words)
         assert [asdict(each) for each in curve] == printed.pop("ProgressScoresThroughTurns")
     assert {name: asdict(each) for name, each in found.items()} == printed
@@ -281,10 +355,16 @@ def test_options_say_what_a_result_has() -> None:
     def judge(_: str) -> str:
         return "All good.\nGRADE: C"
 
-    trace = _trace(_turn("yes"), of={"sub_goals": [{"details": "d"}]}, max_turns=2, num_judge_trials=1)
+    trace = _trace(
+        _turn("yes"), of={"sub_goals": [{"details": "d"}]}, max_turns=2, num_judge_trials=1
+    )
     summary = "After turn 1 the subgoal is completed: d"
     plain = progress(trace, judge)[-1]
-    assert (plain.sub_scores, plain.explanations, plain.validation_results) == (None, [{"d": [summary]}], None)
+    assert (plain.sub_scores, plain.explanations, plain.validation_results) == (
+        None,
+        [{"d": [summary]}],
+        None,
+    )
     trace["config"] |= KEPT
     first, last = progress(trace, judge)
     assert last.explanations == [{"d": [summary, "All good.\nGRADE: C"]}]
@@ -294,7 +374,10 @@ def test_options_say_what_a_result_has() -> None:
     assert (verdict.is_completed, verdict.explanations) == (True, [summary, "All good.\nGRADE: C"])
     assert verdict.sub_goal.details == "d"
     assert "yes" in (verdict.prompt_sent_to_llmj or "")
-    assert auc(trace, judge).sub_scores == {"Turn_1_progress_score": 1.0, "Turn_2_progress_score": 1.0}
+    assert auc(trace, judge).sub_scores == {
+        "Turn_1_progress_score": 1.0,
+        "Turn_2_progress_score": 1.0,
+    }
     assert ppt(trace, judge).explanations == [first.explanations, last.explanations]
     assert success(last.validation_results) == NumericalScore(1, {"progress_score": 1.0})
     assert success(last) == NumericalScore(1, {"progress_score": 1.0}, last.explanations)
@@ -323,7 +406,9 @@ def _slow_trace() -> Json:
 
 
 def test_a_judge_may_be_a_coroutine() -> None:
-    """The answers of a wave come side by side; a client of a model keeps its connections, so each question has the same loop."""
+    """The answers of a wave come side by side; a client of a model keeps its connections, so each
+    question has the same loop.
+    """
     judge = _Slow(wave=5)
     assert auc(_slow_trace(), judge) == auc(_slow_trace(), lambda prompt: "yes" in prompt)
     assert len(judge.loops) == 10
@@ -383,8 +468,13 @@ def test_a_judge_is_asked_as_often_as_agent_inspect_asks() -> None:
         asked.append(prompt)
         return next(given)
 
-    trace = _trace(_turn("My card is 4111 1111 1111 1111."), _turn(), of={"sub_goals": [{"details": "greeted"}]}, max_turns=3,
-        optimize_judge_trials=True)  # fmt: skip
+    trace = _trace(
+        _turn("My card is 4111 1111 1111 1111."),
+        _turn(),
+        of={"sub_goals": [{"details": "greeted"}]},
+        max_turns=3,
+        optimize_judge_trials=True,
+    )
     assert [each.score for each in progress(trace, judge)] == [1.0, 1.0, 1.0]
     assert len(asked) == 4
     assert "greeted" in asked[0]
@@ -426,7 +516,9 @@ def test_errors_are_agent_inspect_s_and_nobody_to_ask_is_said() -> None:
         auc([1.0])
     with pytest.raises(ValueError, match="after at least one turn"):
         success([])
-    with pytest.raises(RecordingError, match=r'"agent_trace" as an object[^!]*docs/sources/agent-inspect\.md'):
+    with pytest.raises(
+        RecordingError, match=r'"agent_trace" as an object[^!]*docs/sources/agent-inspect\.md'
+    ):
         ppt({"evaluation_data_sample": {}})
 
     def breaks(_: str) -> bool:
@@ -438,9 +530,9 @@ def test_errors_are_agent_inspect_s_and_nobody_to_ask_is_said() -> None:
 
 def test_the_page_has_every_name() -> None:
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    assert {name for name in started.__all__ if f"`{name}(" in page or f"`{name}`" in page} == {*started.__all__} - {
-        "main"
-    }
+    assert {name for name in started.__all__ if f"`{name}(" in page or f"`{name}`" in page} == {
+        *started.__all__
+    } - {"main"}
 
 
 def test_the_command_s_module_has_the_functions_and_loads_them_late() -> None:
@@ -448,5 +540,8 @@ def test_the_command_s_module_has_the_functions_and_loads_them_late() -> None:
         assert callable(getattr(started, name))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         started.nothing  # noqa: B018
-    late = "import callgauge, sys; assert 'streamer.notebook' not in sys.modules; callgauge.auc; assert 'streamer.notebook' in sys.modules"
+    late = (
+        "import callgauge, sys; assert 'streamer.notebook' not in sys.modules; callgauge.auc; "
+        "assert 'streamer.notebook' in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", late], cwd=ROOT, check=True)

@@ -60,7 +60,9 @@ def test_a_call_that_is_still_on_is_shown_as_far_as_it_has_come(scoring: Recorde
     assert lines[1].endswith("not over")
     assert lines[-1] == "The call is not over."
     assert sum("answered after" in line for line in lines) == len(half.waits_ms) > 0
-    assert any("interrupt" in line for line in lines) is any(row.interruptions for row in half.turns)
+    assert any("interrupt" in line for line in lines) is any(
+        row.interruptions for row in half.turns
+    )
 
 
 def test_an_interruption_stands_at_the_answer_that_was_cut_off_and_at_the_turn_that_began_with_it(
@@ -69,7 +71,9 @@ def test_an_interruption_stands_at_the_answer_that_was_cut_off_and_at_the_turn_t
     call = shown(scoring)
     turns = [row.turn for row in call.turns if Speaker.USER in row.interruptions]
     assert turns
-    lines = {line.split(":")[0].strip(): line for line in call_lines(call) if line.startswith("  turn")}
+    lines = {
+        line.split(":")[0].strip(): line for line in call_lines(call) if line.startswith("  turn")
+    }
     for turn in filter(None, turns):
         assert "began by interrupting the agent" in lines[f"turn {turn}"]
         assert "its answer was interrupted by the caller" in lines[f"turn {turn - 1}"]
@@ -102,12 +106,19 @@ def test_a_turn_has_its_wait_its_stages_and_its_tools() -> None:
     )
     asked = ToolWords(0, "find", '{"day":  "friday"}', '{"free": true}')
     words = (
-        WordsRow(conversation_id="c", turn=2, user="Friday?", assistant="One [likely cut off by user]", tools=(asked,)),
+        WordsRow(
+            conversation_id="c",
+            turn=2,
+            user="Friday?",
+            assistant="One [likely cut off by user]",
+            tools=(asked,),
+        ),
         WordsRow(conversation_id="c", turn=0, assistant="Hello"),
     )
     lines = lines_of(call_row(), turn, words=words)
     assert lines[lines.index("Turns:") + 1 :][:6] == [
-        "  turn 2: answered after 0.91 s (vad); first sound: a filler; answer after 4.00 s; no answer: the call went on; "
+        "  turn 2: answered after 0.91 s (vad); first sound: a filler; answer after 4.00 s; no "
+        "answer: the call went on; "
         "dead air over 3 s; find: success in 0.50 s; book: no answer yet",
         "    stages: tool run 0.30 s (disputed)",
         '    find was given {"day": "friday"}',
@@ -125,21 +136,30 @@ def test_a_turn_has_its_wait_its_stages_and_its_tools() -> None:
 def test_a_call_that_ended_badly_says_why() -> None:
     waiting = Waiting(4, AT_MS, 1)
     ended = call_row(
-        state="closed", close_reason="ended", turns=4, turn=4, waiting=waiting, notes=(Note("handoff", 0),)
+        state="closed",
+        close_reason="ended",
+        turns=4,
+        turn=4,
+        waiting=waiting,
+        notes=(Note("handoff", 0),),
     )
     assert lines_of(ended)[1:4] == [
         f"  {shown_moment(AT_MS)} UTC, 0 s long, 4 turns, ended: no reason given",
         "  Hung up in silence, turn 4. It lasted to the end of the call.",
         "  an agent handed the call to another one",
     ]
-    assert not [line for line in lines_of(structs.replace(ended, state="running")) if "ung up" in line]
+    assert not [
+        line for line in lines_of(structs.replace(ended, state="running")) if "ung up" in line
+    ]
 
 
 def test_an_expected_tool_call_says_why_it_was_missed() -> None:
     (sample,) = read_recordings(SAMPLE)
     expected = [{"tool": "find_booking", "turn": 0}, {"tool": "rebook", "turn": 4}]
     subgoal = {"id": "any", "details": "d", "check": {"kind": "judge"}}
-    goal_set = GoalSet.model_validate({"id": "g", "subgoals": [subgoal], "expected_tool_calls": expected})
+    goal_set = GoalSet.model_validate(
+        {"id": "g", "subgoals": [subgoal], "expected_tool_calls": expected}
+    )
     asked = RecordedScoring(sample, ScoringPlan(Limits(), GoalRules(), "test"), goal_set)
     assert list(asked.run()) == []
     lines = [line for line in call_lines(shown(asked)) if "expected tool call" in line]
@@ -160,7 +180,8 @@ def test_ratings_of_a_call_are_shown_with_what_was_not_judged() -> None:
     )
     assert lines[lines.index("Judged:") :][:3] == [
         "Judged:",
-        "  faithfulness up to turn 7: 1; not judged: violating policies (the agent's instructions are not known)",
+        "  faithfulness up to turn 7: 1; not judged: violating policies (the agent's instructions "
+        "are not known)",
         "  conversation progression up to turn 6: Unscored: unavailable",
     ]
 

@@ -18,8 +18,10 @@ def test_score_prints_the_values_behind_the_rows(
     (tmp_path / "mine.py").write_text(
         "import time\n"
         "from callgauge import NotMeasured, measure\n\n"
-        "@measure\ndef words_of_answer(turn, words):\n    return len(words.assistant.split()) if words else NotMeasured('none')\n\n"
-        "@measure\ndef tools(call, turns, context):\n    return len(context.tools_called) + len(turns)\n\n"
+        "@measure\ndef words_of_answer(turn, words):\n    return len(words.assistant.split()) if "
+        "words else NotMeasured('none')\n\n"
+        "@measure\ndef tools(call, turns, context):\n    return len(context.tools_called) + "
+        "len(turns)\n\n"
         "@measure\ndef raises(call):\n    raise KeyError('x')\n\n"
         "@measure\ndef sleeps(call):\n    time.sleep(30)\n"
     )
@@ -29,9 +31,18 @@ def test_score_prints_the_values_behind_the_rows(
     lines = callgauge("score", "sample").out.splitlines()
     assert lines[: len(plain)] == plain
     own = [json.loads(line) for line in lines[len(plain) :]]
-    assert [each["value"] for each in own if each["measure"] == "words_of_answer"][:2] == [16.0, 19.0]
-    others = {each["measure"]: each.get("value", each.get("reason")) for each in own if "turn" not in each}
-    assert others == {"tools": 12.0, "raises": "it raised KeyError: 'x'", "sleeps": "it took more than 0.2 s"}
+    assert [each["value"] for each in own if each["measure"] == "words_of_answer"][:2] == [
+        16.0,
+        19.0,
+    ]
+    others = {
+        each["measure"]: each.get("value", each.get("reason")) for each in own if "turn" not in each
+    }
+    assert others == {
+        "tools": 12.0,
+        "raises": "it raised KeyError: 'x'",
+        "sleeps": "it took more than 0.2 s",
+    }
     (call,) = score("sample")
     assert [encode(row).decode() for row in call.own] == lines[len(plain) :]
 
@@ -41,7 +52,9 @@ def test_a_file_of_rows_is_compared_whatever_values_are_in_it(
 ) -> None:
     plain, with_values = tmp_path / "plain.jsonl", tmp_path / "own.jsonl"
     plain.write_text(callgauge("score", "sample").out)
-    (tmp_path / "mine.py").write_text("from callgauge import measure\n\n@measure\ndef one(call):\n    return 1\n")
+    (tmp_path / "mine.py").write_text(
+        "from callgauge import measure\n\n@measure\ndef one(call):\n    return 1\n"
+    )
     monkeypatch.setenv("CALLGAUGE_MEASURES__FOLDER", str(tmp_path))
     with_values.write_text(callgauge("score", "sample").out)
     assert '"measure":"one"' in with_values.read_text()

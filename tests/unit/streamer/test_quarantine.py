@@ -1,4 +1,6 @@
-"""Refused records are chosen, put back unless they are gone or would be refused again, and shown to a person safely."""
+"""Refused records are chosen, put back unless they are gone or would be refused again, and shown to
+a person safely.
+"""
 
 import asyncio
 import io
@@ -61,7 +63,10 @@ def entry(offset: int, **fields: Any) -> QuarantineRecord:
 
 
 async def read(
-    monkeypatch: pytest.MonkeyPatch, values: Iterable[bytes | None], wanted: Wanted | None = None, most: int = 100
+    monkeypatch: pytest.MonkeyPatch,
+    values: Iterable[bytes | None],
+    wanted: Wanted | None = None,
+    most: int = 100,
 ) -> Entries:
     async def given(*_: object) -> AsyncIterator[bytes | None]:
         for value in values:
@@ -85,7 +90,20 @@ def test_coordinates_are_read_as_they_are_printed(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "x[1]", "x@1", "x[-1]@1", "x[1]@-1", "x[a]@1", "[1]@1", "x y[1]@1", "x[1]@1!", "x[1]@" + "9" * 30]
+    "text",
+    [
+        "",
+        "x",
+        "x[1]",
+        "x@1",
+        "x[-1]@1",
+        "x[1]@-1",
+        "x[a]@1",
+        "[1]@1",
+        "x y[1]@1",
+        "x[1]@1!",
+        "x[1]@" + "9" * 30,
+    ],
 )
 def test_what_is_no_place_of_a_record_is_told(text: str) -> None:
     with pytest.raises(ValueError, match=r"TOPIC\[PARTITION\]@OFFSET"):
@@ -111,8 +129,14 @@ def test_a_place_in_a_message_can_be_given_back() -> None:
         (Wanted(reasons={RefusalReason.EMPTY_KEY}, conversation="c"), []),
     ],
 )
-async def test_filters_choose(monkeypatch: pytest.MonkeyPatch, wanted: Wanted, matching: list[int]) -> None:
-    written = [entry(1), entry(2, key="other", reason=RefusalReason.EMPTY_KEY), entry(3, topic="x.audit.events")]
+async def test_filters_choose(
+    monkeypatch: pytest.MonkeyPatch, wanted: Wanted, matching: list[int]
+) -> None:
+    written = [
+        entry(1),
+        entry(2, key="other", reason=RefusalReason.EMPTY_KEY),
+        entry(3, topic="x.audit.events"),
+    ]
     found = await read(monkeypatch, values(*written), wanted)
     assert offsets(found) == matching
     assert found.matching == len(matching)
@@ -128,12 +152,16 @@ async def test_the_newest_are_kept_and_all_are_counted(monkeypatch: pytest.Monke
 async def test_a_record_refused_twice_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     again = entry(1), entry(2), entry(1), entry(2)
     assert offsets(await read(monkeypatch, values(*again))) == [1, 2]
-    found = await read(monkeypatch, values(*again), most=1)  # even if the first occurrence was forgotten
+    found = await read(
+        monkeypatch, values(*again), most=1
+    )  # even if the first occurrence was forgotten
     assert offsets(found) == [2]
     assert found.matching == 4
 
 
-async def test_what_cannot_be_read_is_counted_and_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_read_is_counted_and_harms_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     unknown = entry(2).model_dump_json().replace("invalid_event", "a_reason_to_come").encode()
     found = await read(monkeypatch, [None, b"", b"{", unknown, *values(entry(1))])
     assert (found.unreadable, offsets(found)) == (4, [1])
@@ -156,16 +184,25 @@ def record(
 ) -> Any:
     value = event if isinstance(event, bytes) else json.dumps(event).encode()
     size = len(value)
-    return ConsumerRecord(f"x.{topic}", 0, offset, WRITTEN_MS, 1, key, value, None, 0, size, tuple(headers))
+    return ConsumerRecord(
+        f"x.{topic}", 0, offset, WRITTEN_MS, 1, key, value, None, 0, size, tuple(headers)
+    )
 
 
 def refused(of: Any) -> QuarantineRecord:
     """An entry of an older evaluator, which understood less than today's."""
     return QuarantineRecord(
-        topic=of.topic, partition=of.partition, offset=of.offset, key=(of.key or b"").decode(), reason="invalid_event",
-        what="it is wrong", expected_and_seen="expected right, saw wrong", what_happens_now="", what_to_do="",
+        topic=of.topic,
+        partition=of.partition,
+        offset=of.offset,
+        key=(of.key or b"").decode(),
+        reason="invalid_event",
+        what="it is wrong",
+        expected_and_seen="expected right, saw wrong",
+        what_happens_now="",
+        what_to_do="",
         quarantined_at_ms=of.timestamp,
-    )  # fmt: skip
+    )
 
 
 class Log:
@@ -194,22 +231,37 @@ class Log:
         return RecordMetadata(topic, tp.partition, tp, 1_000 + len(self.appended), NOW_MS, 1, 0)
 
 
-async def replayed(log: Log, *records: Any, limits: Limits = LIMITS, closed: Closed | None = None) -> list[Outcome]:
+async def replayed(
+    log: Log, *records: Any, limits: Limits = LIMITS, closed: Closed | None = None
+) -> list[Outcome]:
     chosen = RefusedRecords(KAFKA, limits, log, closed or {})
     entries = [refused(each) for each in records]
-    return [outcome async for outcome in put_back(chosen, to_topics(log), entries, NOW_MS, asyncio.Event())]
+    return [
+        outcome
+        async for outcome in put_back(chosen, to_topics(log), entries, NOW_MS, asyncio.Event())
+    ]
 
 
 async def test_a_record_is_appended_as_it_was_to_its_own_partition() -> None:
     first, second = record(4, headers=[("ce_id", b"e-1"), ("odd", b"\xff")]), record(7)
     log = Log(first, second)
     outcomes = await replayed(log, first, second)
-    assert [str(outcome.appended) for outcome in outcomes] == ["x.pipecat.events[0]@1001", "x.pipecat.events[0]@1002"]
+    assert [str(outcome.appended) for outcome in outcomes] == [
+        "x.pipecat.events[0]@1001",
+        "x.pipecat.events[0]@1002",
+    ]
     assert [outcome.place.offset for outcome in outcomes] == [4, 7]
     assert log.appended[0] == {
-        "topic": "x.pipecat.events", "partition": 0, "key": b"c", "value": first.value,
-        "headers": [("ce_id", b"e-1"), ("odd", b"\xff"), ("callgauge_replay_of", b"x.pipecat.events[0]@4")],
-    }  # fmt: skip
+        "topic": "x.pipecat.events",
+        "partition": 0,
+        "key": b"c",
+        "value": first.value,
+        "headers": [
+            ("ce_id", b"e-1"),
+            ("odd", b"\xff"),
+            ("callgauge_replay_of", b"x.pipecat.events[0]@4"),
+        ],
+    }
 
 
 def test_a_replay_of_a_replay_names_the_first_record() -> None:
@@ -253,19 +305,25 @@ async def test_a_record_of_no_input_topic_is_never_appended() -> None:
 
 async def test_what_is_too_large_for_the_producer_is_told_and_the_next_goes_on() -> None:
     large, good = record(1, {**SPEECH, "more": "x" * 1_000_001}), record(2)
-    told, done = await replayed(Log(large, good), large, good, limits=Limits(max_record_bytes=2_000_000))
+    told, done = await replayed(
+        Log(large, good), large, good, limits=Limits(max_record_bytes=2_000_000)
+    )
     assert "more than a producer of callgauge sends" in str(told.reason)
     assert done.appended is not None
 
 
 @pytest.mark.parametrize("kind", ["fails_at", "unreadable_at"])
-async def test_once_the_broker_fails_what_was_appended_is_told_and_the_rest_is_not_tried(kind: str) -> None:
+async def test_once_the_broker_fails_what_was_appended_is_told_and_the_rest_is_not_tried(
+    kind: str,
+) -> None:
     records = [record(offset) for offset in range(10)]
     log = Log(*records)
     setattr(log, kind, 5)
     outcomes = await replayed(log, *records)
     assert [outcome.place.offset for outcome in outcomes if outcome.appended] == [*range(5)]
-    assert [(outcome.place.offset, outcome.reason is not None) for outcome in outcomes[5:]] == [(5, True)]
+    assert [(outcome.place.offset, outcome.reason is not None) for outcome in outcomes[5:]] == [
+        (5, True)
+    ]
     assert len(log.appended) == 5
 
 
@@ -274,7 +332,9 @@ async def test_a_signal_ends_it_after_the_record_that_is_on_its_way() -> None:
     log, stop = Log(*records), asyncio.Event()
     chosen = RefusedRecords(KAFKA, LIMITS, log)
     outcomes = []
-    async for outcome in put_back(chosen, to_topics(log), [refused(each) for each in records], NOW_MS, stop):
+    async for outcome in put_back(
+        chosen, to_topics(log), [refused(each) for each in records], NOW_MS, stop
+    ):
         stop.set()
         outcomes.append(outcome)
     assert [outcome.appended is not None for outcome in outcomes] == [True]
@@ -294,14 +354,22 @@ async def test_closed_calls_are_found_by_their_rows_and_records_without_a_key_ha
     monkeypatch.setattr(quarantine_log, "partition_counts", counts)
     monkeypatch.setattr(quarantine_log, "onlooker", kept)
     over, unnamed, other = record(3, key=b"over"), record(4, key=None), record(5)
-    assert await closed_calls(KAFKA, [refused(each) for each in (over, unnamed, other)], None) == {"over": CLOSED}
+    assert await closed_calls(KAFKA, [refused(each) for each in (over, unnamed, other)], None) == {
+        "over": CLOSED
+    }
     assert await closed_calls(KAFKA, [refused(unnamed)], None) == {}
 
 
 CLOSED = CallRow(
-    conversation_id="over", revision=1, known_ms=WRITTEN_MS, state="closed", code_version="1", close_reason=CloseReason.IDLE,
-    turns=1, events=9,
-)  # fmt: skip
+    conversation_id="over",
+    revision=1,
+    known_ms=WRITTEN_MS,
+    state="closed",
+    code_version="1",
+    close_reason=CloseReason.IDLE,
+    turns=1,
+    events=9,
+)
 
 
 async def test_a_closed_call_is_left_alone() -> None:
@@ -339,16 +407,25 @@ def test_control_characters_are_written_out(width: int) -> None:
 
 def test_an_entry_has_one_row() -> None:
     shown = text_of(listing([entry(1), entry(2)]))
-    assert [line.split()[2] for line in shown.splitlines()[1:]] == ["x.pipecat.events[0]@1", "x.pipecat.events[0]@2"]
+    assert [line.split()[2] for line in shown.splitlines()[1:]] == [
+        "x.pipecat.events[0]@1",
+        "x.pipecat.events[0]@2",
+    ]
     for part in ("1970-01-01 00:00:01", "invalid_event", "it is wrong", "saw wrong"):
         assert part in shown
 
 
 def test_entries_are_counted_by_reason_and_conversation_the_most_frequent_first() -> None:
     found = Entries()
-    found.by_reason.update({RefusalReason.EMPTY_KEY: 2, RefusalReason.UNDECODABLE: 30, RefusalReason.UNKNOWN_ROLE: 1})
-    found.by_call.update({("b", RefusalReason.UNDECODABLE): 4, ("a", RefusalReason.UNDECODABLE): 26})
-    found.by_call.update({("", RefusalReason.EMPTY_KEY): 2, (HOSTILE, RefusalReason.UNKNOWN_ROLE): 1})
+    found.by_reason.update(
+        {RefusalReason.EMPTY_KEY: 2, RefusalReason.UNDECODABLE: 30, RefusalReason.UNKNOWN_ROLE: 1}
+    )
+    found.by_call.update(
+        {("b", RefusalReason.UNDECODABLE): 4, ("a", RefusalReason.UNDECODABLE): 26}
+    )
+    found.by_call.update(
+        {("", RefusalReason.EMPTY_KEY): 2, (HOSTILE, RefusalReason.UNKNOWN_ROLE): 1}
+    )
     shown = text_of(summary(found))
     assert [line.split() for line in shown.splitlines()[1:-1]] == [
         ["30", "undecodable", "all"],
@@ -357,7 +434,9 @@ def test_entries_are_counted_by_reason_and_conversation_the_most_frequent_first(
         ["2", "empty_key", "(no", "key)"],
     ]
     assert "\x1b" not in shown
-    found.by_call.update({(f"c{number}", RefusalReason.UNDECODABLE): 1 for number in range(MAX_SHOWN_CALLS)})
+    found.by_call.update(
+        {(f"c{number}", RefusalReason.UNDECODABLE): 1 for number in range(MAX_SHOWN_CALLS)}
+    )
     assert "and 2 more" in text_of(summary(found))
 
 
@@ -374,7 +453,9 @@ def test_a_preview_is_bounded() -> None:
 
 def test_a_record_says_whether_it_would_be_taken_today() -> None:
     good, bad = record(), record(event=b"{", key=None, headers=[("none", None)])
-    assert "would be taken" in text_of(record_details(good, admit(InputSource.PIPECAT, good, Limits())))
+    assert "would be taken" in text_of(
+        record_details(good, admit(InputSource.PIPECAT, good, Limits()))
+    )
     shown = text_of(record_details(bad, admit(InputSource.PIPECAT, bad, Limits())))
     assert "would be refused again: the record has no usable key" in shown
     assert "none: (none)" in shown

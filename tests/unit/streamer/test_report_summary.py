@@ -1,4 +1,6 @@
-"""The table of scored calls says how long callers waited, how far calls got, and what to look at."""
+"""The table of scored calls says how long callers waited, how far calls got, and what
+to look at.
+"""
 
 from typing import Any
 
@@ -24,8 +26,17 @@ def test_a_call_is_one_row_with_what_is_known() -> None:
         console.print(summary_table([summary]))
     heads, row = (line.split("  ") for line in captured.get().splitlines())
     assert [each.strip() for each in heads if each.strip()] == [
-        "call", "agent", "length", "turns", "answers", "median", "longest", "dead air", "goals", "end",
-    ]  # fmt: skip
+        "call",
+        "agent",
+        "length",
+        "turns",
+        "answers",
+        "median",
+        "longest",
+        "dead air",
+        "goals",
+        "end",
+    ]
     assert row[0] == "call-7"
     assert "4.00 s" in summary.cells
 
@@ -46,17 +57,26 @@ def test_what_stands_out_names_the_turns() -> None:
     assert list(standout_lines([])) == ["Nothing stands out."]
 
 
-def stalled(reached: tuple[int, ...], stalls: tuple[int, ...], state: str = "running") -> ReportedCall:
+def stalled(
+    reached: tuple[int, ...], stalls: tuple[int, ...], state: str = "running"
+) -> ReportedCall:
     """A call that reached subgoals in these turns, and stood still after these."""
     subgoals = tuple(Subgoal(1.0, turn) for turn in reached)
     return reported_rows(
-        call_row(goals=Goals("g", "d", subgoals, stalls=tuple(Stall(turn, "turns") for turn in stalls)), state=state)
+        call_row(
+            goals=Goals("g", "d", subgoals, stalls=tuple(Stall(turn, "turns") for turn in stalls)),
+            state=state,
+        )
     )
 
 
-@pytest.mark.parametrize(("state", "end"), [("closed", "to the end of the call"), ("running", "until now")])
+@pytest.mark.parametrize(
+    ("state", "end"), [("closed", "to the end of the call"), ("running", "until now")]
+)
 def test_a_stall_says_until_when_the_call_stood_still(state: str, end: str) -> None:
-    """A call that made progress afterwards was not stalled to its end, and may have reached all of its goals."""
+    """A call that made progress afterwards was not stalled to its end, and may have reached all of
+    its goals.
+    """
     (found,) = standouts(stalled((3, 9), (3, 9), state))
     assert found.heading == "No progress after"
     assert [(each.turn, each.text) for each in found.moments] == [(3, "until turn 9"), (9, end)]

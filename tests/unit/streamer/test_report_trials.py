@@ -1,4 +1,6 @@
-"""The section about many calls: a row for each goal set, and errors that lead to the calls of the same page."""
+"""The section about many calls: a row for each goal set, and errors that lead to the calls of the
+same page.
+"""
 
 import re
 
@@ -14,7 +16,9 @@ def test_calls_of_a_goal_set_are_compared_with_links_to_them() -> None:
     assert (cells["pass@3"], cells["pass^3"], cells["Judges agree"]) == ("0", "0", "-")
     assert "pass@5" not in cells
     missed = page[page.index("missed in 3 of 3: used") :]
-    assert re.findall('href="#(c[0-9])">(call [0-9])<', missed)[:3] == [(f"c{n}", f"call {n}") for n in range(3)]
+    assert re.findall('href="#(c[0-9])">(call [0-9])<', missed)[:3] == [
+        (f"c{n}", f"call {n}") for n in range(3)
+    ]
     assert "stalled in turn 2: 3 calls" in page
     assert "failed up to the stall: hello, 3 times" in page
 
@@ -22,7 +26,8 @@ def test_calls_of_a_goal_set_are_compared_with_links_to_them() -> None:
 def test_versions_of_a_goal_set_have_rows_of_their_own_and_a_note() -> None:
     changed = goal_set().model_copy(update={"max_turns": 7})
     calls = [
-        reported(recorded(conversation_id=f"call {n}"), each, f"c{n}") for n, each in enumerate((goal_set(), changed))
+        reported(recorded(conversation_id=f"call {n}"), each, f"c{n}")
+        for n, each in enumerate((goal_set(), changed))
     ]
     page = str(over_many_calls(calls))
     assert page.count('data-head="Version"') == 2
@@ -31,7 +36,10 @@ def test_versions_of_a_goal_set_have_rows_of_their_own_and_a_note() -> None:
 
 
 def test_texts_of_the_goals_are_redacted() -> None:
-    calls = [reported(recorded(conversation_id="c"), goal_set("secret"), "c1", "secret") for _ in range(2)]
+    calls = [
+        reported(recorded(conversation_id="c"), goal_set("secret"), "c1", "secret")
+        for _ in range(2)
+    ]
     assert "secret" not in str(over_many_calls(calls))
 
 

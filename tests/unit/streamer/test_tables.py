@@ -1,4 +1,6 @@
-"""Tables for programs: the same values as the records, with kinds that hold, as CSV and as Parquet."""
+"""Tables for programs: the same values as the records, with kinds that hold, as CSV and
+as Parquet.
+"""
 
 import builtins
 import csv
@@ -38,14 +40,22 @@ def read(text: str) -> list[dict[str, str]]:
 
 
 def test_a_line_of_a_turn_has_the_values_of_its_row(callgauge: Command) -> None:
-    rows = {int(row["turn"]): row for row in read(callgauge("score", "sample", "--csv", "--rows", "turns").out)}
+    rows = {
+        int(row["turn"]): row
+        for row in read(callgauge("score", "sample", "--csv", "--rows", "turns").out)
+    }
     assert list(rows) == [turn.turn for turn in SAMPLE.turns] == list(range(8))
     for turn in SAMPLE.turns:
         values = zip(TURN_COLUMNS, flat(TURN_COLUMNS, turn), strict=True)
-        printed = {column.name: "" if value is None else " ".join(str(value).split()) for column, value in values}
+        printed = {
+            column.name: "" if value is None else " ".join(str(value).split())
+            for column, value in values
+        }
         assert rows[turn.turn] == printed
     assert rows[0]["wait_ms.reason"] or not rows[0]["wait_ms"]
-    assert [int(row["tools"]) for row in rows.values()] == [len(turn.tools) for turn in SAMPLE.turns]
+    assert [int(row["tools"]) for row in rows.values()] == [
+        len(turn.tools) for turn in SAMPLE.turns
+    ]
     assert [number for number, row in rows.items() if row["interruptions"]] == [3]
     assert [number for number, row in rows.items() if row["dead_air"] != "0"] == [1]
 
@@ -66,8 +76,17 @@ def test_history_gives_the_rows_that_scoring_gives(callgauge: Command, tmp_path:
 
 def test_a_row_of_a_trial_says_what_was_reached_and_missed(callgauge: Command) -> None:
     (row,) = read(callgauge("trials", "sample", "--csv").out)
-    assert (row["success"], row["success_unknown"], row["reached"], row["subgoals"]) == ("1.0", "", "6", "6")
-    assert (row["conversation_id"], row["missed"], row["failed_tools"]) == ("sample-call", "", "add_voucher")
+    assert (row["success"], row["success_unknown"], row["reached"], row["subgoals"]) == (
+        "1.0",
+        "",
+        "6",
+        "6",
+    )
+    assert (row["conversation_id"], row["missed"], row["failed_tools"]) == (
+        "sample-call",
+        "",
+        "add_voucher",
+    )
 
 
 async def test_the_running_calls_come_as_top_has_them(
@@ -79,9 +98,12 @@ async def test_the_running_calls_come_as_top_has_them(
     await print_rows(None, calls, "")
     rows = read(capsys.readouterr().out)
     assert [row["conversation_id"] for row in rows] == ["second", "first", "fourth", "third"]
-    assert [(row["trouble"], row["reasons"], row["answer.wait_ms"], row["state"]) for row in rows[:2]] == [
-        ("slow", "turn 1 slow: 2.0 s", "2000.0", "running"), ("", "", "900.0", "running"),
-    ]  # fmt: skip
+    assert [
+        (row["trouble"], row["reasons"], row["answer.wait_ms"], row["state"]) for row in rows[:2]
+    ] == [
+        ("slow", "turn 1 slow: 2.0 s", "2000.0", "running"),
+        ("", "", "900.0", "running"),
+    ]
 
 
 @pytest.mark.parametrize("columns", [RUNNING_COLUMNS, TRIAL_COLUMNS, TURN_COLUMNS])
@@ -98,19 +120,24 @@ def test_parquet_has_the_kinds_of_the_columns_and_unknown_is_null(tmp_path: Path
         (column.name, _ARROW[column.kind]) for column in TURN_COLUMNS
     ]
     assert table.to_pylist() == [
-        {column.name: value for column, value in zip(TURN_COLUMNS, row, strict=True)} for row in many
+        {column.name: value for column, value in zip(TURN_COLUMNS, row, strict=True)}
+        for row in many
     ]
     assert all(
         isinstance(value, _KINDS[column.kind])
-        for row in rows for column, value in zip(TURN_COLUMNS, row, strict=True) if value is not None
-    )  # fmt: skip
+        for row in rows
+        for column, value in zip(TURN_COLUMNS, row, strict=True)
+        if value is not None
+    )
     assert list(tmp_path.iterdir()) == [place]
     print_table(TURN_COLUMNS, (), place)
     assert parquet.read_table(place).num_rows == 0
 
 
 def test_a_text_in_csv_is_one_line_and_no_formula() -> None:
-    assert csv_text([["=1+1", None, 0.5, "a\nb", 'say "x", y']]) == '\'=1+1,,0.5,a b,"say ""x"", y"\n'
+    assert (
+        csv_text([["=1+1", None, 0.5, "a\nb", 'say "x", y']]) == '\'=1+1,,0.5,a b,"say ""x"", y"\n'
+    )
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(

@@ -1,4 +1,6 @@
-"""No text of others controls a terminal: every command, on calls whose every text is hostile, writes nothing but visible text."""
+"""No text of others controls a terminal: every command, on calls whose every text is hostile,
+writes nothing but visible text.
+"""
 
 import io
 import json
@@ -26,11 +28,11 @@ from streamer.terminal import Screen, print_document, print_line, say
 from tests.unit.streamer.cli.test_score import call, write_calls
 from tests.unit.streamer.command_line import command
 
-HOSTILE = (
-    "x\x1b]0;pwn\x07\x1b[2J\x1b[31m\x9b31m\x9d0;pwn\x9c\u202e\u2066\u200b\ufeff\u061c\r\u2028\x85\U000e0041[blink]"
-)
+HOSTILE = "x\x1b]0;pwn\x07\x1b[2J\x1b[31m\x9b31m\x9d0;pwn\x9c\u202e\u2066\u200b\ufeff\u061c\r\u2028\x85\U000e0041[blink]"
 FORGED = f"{HOSTILE}\nFORGED"
-UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u061c\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
+UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u061c\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+)
 
 
 def assert_harmless(text: str) -> None:
@@ -52,22 +54,44 @@ def hostile_calls(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        "score CALL", "score CALL --all", "score CALL --format table", "score CALL --format table --goals GOALS", "transcript CALL",
-        "context CALL", "trials CALL --goals GOALS", "trials CALL --goals GOALS --json", "report CALL --html PAGE", "goals check GOALS",
-        "goals check GOALS --call CALL", "goals check CALL", "events check EVENTS", "events check EVENTS --json",
-        "score CALL.missing", "transcript CALL --folder CALL", "score CALL --agent AGENT --config CALL", "topics", "settings",
+        "score CALL",
+        "score CALL --all",
+        "score CALL --format table",
+        "score CALL --format table --goals GOALS",
+        "transcript CALL",
+        "context CALL",
+        "trials CALL --goals GOALS",
+        "trials CALL --goals GOALS --json",
+        "report CALL --html PAGE",
+        "goals check GOALS",
+        "goals check GOALS --call CALL",
+        "goals check CALL",
+        "events check EVENTS",
+        "events check EVENTS --json",
+        "score CALL.missing",
+        "transcript CALL --folder CALL",
+        "score CALL --agent AGENT --config CALL",
+        "topics",
+        "settings",
     ],
-)  # fmt: skip
+)
 def test_a_command_writes_visible_text(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = hostile_calls(tmp_path)
     goals = tmp_path / "goals\x1b[2J.yaml"
     check = {"kind": "says", "speaker": "assistant", "pattern": "said"}
-    sets = {"id": HOSTILE, "agents": ["*"], "subgoals": [{"id": HOSTILE, "details": FORGED, "check": check}]}
+    sets = {
+        "id": HOSTILE,
+        "agents": ["*"],
+        "subgoals": [{"id": HOSTILE, "details": FORGED, "check": check}],
+    }
     goals.write_text(json.dumps(sets))
     events = tmp_path / "events\x1b[2J.jsonl"
-    events.write_text("".join(json.dumps(event) + "\n" for event in json.loads(path.read_text())["control"]) + FORGED)
+    events.write_text(
+        "".join(json.dumps(event) + "\n" for event in json.loads(path.read_text())["control"])
+        + FORGED
+    )
     names = {
         "CALL": str(path),
         "GOALS": str(goals),
@@ -76,7 +100,8 @@ def test_a_command_writes_visible_text(
         "AGENT": HOSTILE,
     }
     arguments = [
-        re.sub(r"CALL|GOALS|EVENTS|PAGE|AGENT", lambda found: names[found.group()], word) for word in words.split()
+        re.sub(r"CALL|GOALS|EVENTS|PAGE|AGENT", lambda found: names[found.group()], word)
+        for word in words.split()
     ]
     ended = command(monkeypatch, capsys)(*arguments)
     assert ended.out or ended.err
@@ -91,7 +116,9 @@ def test_what_a_program_reads_is_what_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = f"please{HOSTILE}".replace("\r\u2028\x85", "")
-    ended = command(monkeypatch, capsys)("transcript", write_calls(tmp_path / "c.jsonl", call("a", said)))
+    ended = command(monkeypatch, capsys)(
+        "transcript", write_calls(tmp_path / "c.jsonl", call("a", said))
+    )
     assert said in [turn["message"] for turn in ended.lines[0]]
     print_document({"said": FORGED, "key": "ключ"})
     out = capsys.readouterr().out
@@ -111,7 +138,10 @@ def test_live_calls_and_findings_are_visible_text(
     width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = command(monkeypatch, capsys)("score", hostile_calls(tmp_path), "--all").lines
-    rows = [decode(json.dumps({**line, "conversation_id": f"{FORGED}\x1b"}).encode()) for line in printed]
+    rows = [
+        decode(json.dumps({**line, "conversation_id": f"{FORGED}\x1b"}).encode())
+        for line in printed
+    ]
     watched = CallsOnScreen(0)
     for row in rows:
         watched.take(encode(row))
@@ -121,11 +151,18 @@ def test_live_calls_and_findings_are_visible_text(
     assert_harmless(shown(plain_table(watched, FORGED, now_ms), width))
     print_document(calls_document(watched, now_ms))
     row = CallRow(
-        conversation_id=FORGED, labels=Labels(FORGED, FORGED, FORGED, FORGED), ended_reason=FORGED, state="closed"
+        conversation_id=FORGED,
+        labels=Labels(FORGED, FORGED, FORGED, FORGED),
+        ended_reason=FORGED,
+        state="closed",
     )
     turn = TurnRow(conversation_id=FORGED, turn=1, tools=(ToolUse(0, FORGED),))
     words = WordsRow(
-        conversation_id=FORGED, turn=1, user=FORGED, assistant=FORGED, tools=(ToolWords(0, FORGED, FORGED, FORGED),)
+        conversation_id=FORGED,
+        turn=1,
+        user=FORGED,
+        assistant=FORGED,
+        tools=(ToolWords(0, FORGED, FORGED, FORGED),),
     )
     for text in call_lines(ReportedCall(row, [turn], None, [words], FORGED, Redactor()), [FORGED]):
         print_line(text)
@@ -161,4 +198,6 @@ def test_a_log_line_for_people_is_visible_text() -> None:
 
 
 def test_the_hostile_call_is_read(tmp_path: Path) -> None:
-    assert [each.conversation_id for each in read_recordings(hostile_calls(tmp_path))] == ["hostile"]
+    assert [each.conversation_id for each in read_recordings(hostile_calls(tmp_path))] == [
+        "hostile"
+    ]

@@ -1,4 +1,6 @@
-"""A limit stays as given on an idle machine, and grows with the other work that wants to compute."""
+"""A limit stays as given on an idle machine, and grows with the other work that wants
+to compute.
+"""
 
 import os
 from pathlib import Path

@@ -50,7 +50,9 @@ def test_without_a_table_every_group_stays_where_it_is(table: Path) -> None:
 
 def test_tests_that_share_a_broker_share_a_worker_and_others_do_not() -> None:
     groups = [schedule.group_of(nodeid) for nodeid in (*SHARED, *ALONE, *UNIT)]
-    assert groups == ["tests/integration/test_process.py"] * 2 + ALONE + ["tests/unit/test_a.py"] * 3
+    assert (
+        groups == ["tests/integration/test_process.py"] * 2 + ALONE + ["tests/unit/test_a.py"] * 3
+    )
 
 
 def test_the_others_collect_when_the_first_has(tmp_path: Path) -> None:
@@ -71,7 +73,12 @@ def test_the_others_collect_when_the_first_has(tmp_path: Path) -> None:
 def test_what_was_measured_replaces_what_was_known_of_it(table: Path) -> None:
     table.write_text(json.dumps({ALONE[0]: 9.0, UNIT[0]: 5.0, UNIT[1]: 7.0}))
     durations = schedule.Durations()
-    took = [(ALONE[1], "setup", 1.25), (ALONE[1], "call", 2.0), (ALONE[1], "teardown", 60.0), (UNIT[0], "call", 0.2)]
+    took = [
+        (ALONE[1], "setup", 1.25),
+        (ALONE[1], "call", 2.0),
+        (ALONE[1], "teardown", 60.0),
+        (UNIT[0], "call", 0.2),
+    ]
     for nodeid, when, seconds in took:
         durations.pytest_runtest_logreport(report(nodeid, when, seconds))
     durations.pytest_sessionfinish()
@@ -90,8 +97,11 @@ def test_a_test_that_ends_its_worker_fails_once_and_every_other_test_runs(tmp_pa
     options = ("-p", "no:cacheprovider", "-n", "1", "--rootdir", str(tmp_path), "-c", "/dev/null")
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}, capture_output=True, text=True, timeout=patient(60),
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=patient(60),
+    )
     assert ended.returncode == 1
     assert re.search(r"\b1 failed, 4 passed\b", ended.stdout), ended.stdout
 

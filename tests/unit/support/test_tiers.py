@@ -1,4 +1,6 @@
-"""`make test` runs what one process does, and short runs of each part; each name in its list is that of a test."""
+"""`make test` runs what one process does, and short runs of each part; each name in its list is
+that of a test.
+"""
 
 import ast
 from pathlib import Path
@@ -32,16 +34,27 @@ def test_each_name_in_the_lists_is_that_of_a_test(name: str) -> None:
         ("tests/unit/engine/test_slow.py::test_a", False),
         ("tests/golden/test_golden.py::test_slow", True),
         ("tests/integration/test_ingest.py::test_a_webhook_becomes_a_measured_call", False),
-        ("tests/integration/test_ingest.py::test_posted_events_become_a_measured_call_and_more", True),
+        (
+            "tests/integration/test_ingest.py::test_posted_events_become_a_measured_call_and_more",
+            True,
+        ),
         ("tests/unit/console/test_loop_held.py::test_a", False),
         ("schemas/rows.py::schemas.rows", True),
     ],
 )
-def test_a_test_is_short_if_it_is_fast_in_one_process_or_in_the_list(nodeid: str, is_short: bool) -> None:
-    seconds = {"tests/unit/engine/test_slow.py::test_a": 5.0, "tests/golden/test_golden.py::test_slow": 40.0}
+def test_a_test_is_short_if_it_is_fast_in_one_process_or_in_the_list(
+    nodeid: str, is_short: bool
+) -> None:
+    seconds = {
+        "tests/unit/engine/test_slow.py::test_a": 5.0,
+        "tests/golden/test_golden.py::test_slow": 40.0,
+    }
     assert tiers.is_short(nodeid, seconds) is is_short
 
 
 def test_one_in_ten_reference_calls_is_compared() -> None:
-    kept = sum(tiers.is_short(f"tests/conformance/test_contexts.py::test_a[{number}]", {}) for number in range(1_000))
+    kept = sum(
+        tiers.is_short(f"tests/conformance/test_contexts.py::test_a[{number}]", {})
+        for number in range(1_000)
+    )
     assert 50 < kept < 150

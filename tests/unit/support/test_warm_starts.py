@@ -19,14 +19,23 @@ ENVIRONMENT = {"PATH": os.environ["PATH"], "COLUMNS": "100", "LANG": "C.UTF-8"}
 
 
 @pytest.mark.parametrize(
-    "arguments", [("goals", "--help"), ("run", "--roles", "nobody"), ("goals", "check", "gone.yaml")]
+    "arguments",
+    [("goals", "--help"), ("run", "--roles", "nobody"), ("goals", "check", "gone.yaml")],
 )
-def test_it_prints_and_ends_as_the_installed_command(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    installed = subprocess.run([str(COMMAND), *arguments], env=ENVIRONMENT, capture_output=True, text=True)
+def test_it_prints_and_ends_as_the_installed_command(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    installed = subprocess.run(
+        [str(COMMAND), *arguments], env=ENVIRONMENT, capture_output=True, text=True
+    )
     out, err = tmp_path / "out", tmp_path / "err"
     warm = WarmStart(arguments, ENVIRONMENT, out, err)
     code = warm.wait(patient(30))
-    assert (code, out.read_text(), err.read_text()) == (installed.returncode, installed.stdout, installed.stderr)
+    assert (code, out.read_text(), err.read_text()) == (
+        installed.returncode,
+        installed.stdout,
+        installed.stderr,
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -47,12 +56,17 @@ def test_all_that_is_to_be_loaded_is_there() -> None:
 
 
 def test_what_is_forked_has_all_loaded_and_no_thread(tmp_path: Path) -> None:
-    """A thread of the process that forks would be missing in the command, together with any lock that it holds then."""
+    """A thread of the process that forks would be missing in the command, together with any lock
+    that it holds then.
+    """
     seen = tmp_path / "seen"
     process = warm_starts._FORKS.Process(target=_look, args=(seen,))
     process.start()
     process.join(patient(30))
-    assert json.loads(seen.read_text()) == {"not loaded": [], "threads": 1 if TASKS.is_dir() else None}
+    assert json.loads(seen.read_text()) == {
+        "not loaded": [],
+        "threads": 1 if TASKS.is_dir() else None,
+    }
 
 
 TASKS = Path("/proc/self/task")
@@ -62,5 +76,7 @@ def _look(seen: Path) -> None:
     tasks = Path(f"/proc/{os.getppid()}/task")
     threads = len(list(tasks.iterdir())) if TASKS.is_dir() else None
     seen.write_text(
-        json.dumps({"not loaded": [name for name in LOADED if name not in sys.modules], "threads": threads})
+        json.dumps(
+            {"not loaded": [name for name in LOADED if name not in sys.modules], "threads": threads}
+        )
     )

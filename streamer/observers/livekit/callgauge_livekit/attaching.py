@@ -1,4 +1,6 @@
-"""Puts a reader before the public events of an agent session, and sees to it that the end of the call is sent."""
+"""Puts a reader before the public events of an agent session, and sees to it that the end of the
+call is sent.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -10,11 +12,15 @@ from callgauge_livekit.reading import READERS, SessionReader
 
 PRODUCER: Final = "callgauge-livekit"
 USAGE: Final = "session_usage_updated"
-"""The event of versions in which `metrics_collected` is deprecated; LiveKit warns whoever asks for that one there."""
+"""The event of versions in which `metrics_collected` is deprecated; LiveKit warns whoever asks for
+that one there.
+"""
 
 
 class Attached:
-    """One observed session. The agent never waits for it, and nothing that fails in it reaches the agent."""
+    """One observed session. The agent never waits for it, and nothing that fails in it reaches the
+    agent.
+    """
 
     def __init__(self, session: Any, call: Call, reader: SessionReader) -> None:
         """Listens to the session from now on."""
@@ -38,11 +44,14 @@ class Attached:
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Dropped events so far, by what they contained; the same numbers are in records of the call."""
+        """Dropped events so far, by what they contained; the same numbers are in records of the
+        call.
+        """
         return self._call.lost
 
     async def ended(self) -> bool:
-        """Ends the call, unless the end of the session did, and waits for its last events for two seconds at most.
+        """Ends the call, unless the end of the session did, and waits for its last events for two
+        seconds at most.
 
         In a job of LiveKit this happens by itself when the job shuts down.
 
@@ -53,7 +62,9 @@ class Attached:
             self._begin_end("stopped")
         return await self._end if self._end is not None else True
 
-    def _reads(self, name: str, read: Callable[[SessionReader, Any], None]) -> Callable[[Any], None]:
+    def _reads(
+        self, name: str, read: Callable[[SessionReader, Any], None]
+    ) -> Callable[[Any], None]:
         def reads(event: Any) -> None:
             if self._end is not None:
                 return
@@ -100,8 +111,9 @@ def attach(
         words: Whether words of the user and the agent are sent.
         tool_arguments: Whether arguments of tools are sent.
         tool_results: Whether results of tools are sent. Whether a tool failed always is.
-        options: Arguments of `callgauge_send.Call`: `agent`, `environment`, `url` and `token`, or `bootstrap_servers`, and others.
-            `conversation_id` is by default the id of LiveKit's job, or a new UUID where there is none.
+        options: Arguments of `callgauge_send.Call`: `agent`, `environment`, `url` and `token`, or
+            `bootstrap_servers`, and others. `conversation_id` is by default the id of LiveKit's
+            job, or a new UUID where there is none.
 
     Returns:
         What knows the id of the call and what was lost, and can wait for the end.
@@ -116,8 +128,12 @@ def attach(
         options["conversation_id"] = job.job.id
     call = Call(producer=PRODUCER, **options)
     reader = SessionReader(
-        call.emit, lambda: getattr(session, "current_agent", None), words=words, tool_arguments=tool_arguments, tool_results=tool_results
-    )  # fmt: skip
+        call.emit,
+        lambda: getattr(session, "current_agent", None),
+        words=words,
+        tool_arguments=tool_arguments,
+        tool_results=tool_results,
+    )
     attached = Attached(session, call, reader)
     try:
         call.begin()

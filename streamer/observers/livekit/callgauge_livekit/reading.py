@@ -1,6 +1,7 @@
 """Public events of an agent session become events of a call. No Kafka: an event in, events out.
 
-LiveKit's versions differ in when an event has which time. A time that LiveKit gives counts; otherwise it is that of the event.
+LiveKit's versions differ in when an event has which time. A time that LiveKit gives counts;
+otherwise it is that of the event.
 """
 
 import asyncio
@@ -23,8 +24,9 @@ from callgauge_send.events import (
 )
 
 HOLD_SECONDS: Final = 5.0
-"""How long the end of the user's speech waits for its true time, where LiveKit's event comes with the time at which the detector
-was sure (before 1.5). The message of the turn brings it, or the answer's start ends the waiting.
+"""How long the end of the user's speech waits for its true time, where LiveKit's event comes with
+the time at which the detector was sure (before 1.5). The message of the turn brings it, or the
+answer's start ends the waiting.
 """
 BACKDATED_SECONDS: Final = 0.005
 """An event with a time that is longer ago than this has the time at which it happened."""
@@ -34,8 +36,14 @@ MAX_OPEN_CALLS: Final = 256
 """Tools at a time of which the beginning is remembered; more is a loop."""
 MAX_SPEECHES: Final = 64
 """Speeches at a time that may still be interrupted."""
-CAUSES: Final = {"audio_activity": "user_speech", "user_turn": "user_turn", "programmatic": "program"}
-"""Why a speech was interrupted: the user began to speak, the user's turn was ruled to be over, or the agent's own code did it."""
+CAUSES: Final = {
+    "audio_activity": "user_speech",
+    "user_turn": "user_turn",
+    "programmatic": "program",
+}
+"""Why a speech was interrupted: the user began to speak, the user's turn was ruled to be over, or
+the agent's own code did it.
+"""
 KINDS: Final = {"llm": "LLM", "realtime": "LLM", "stt": "STT", "tts": "TTS"}
 """The kind of a service by the first word of the type of its error or metrics."""
 
@@ -71,7 +79,8 @@ class SessionReader:
             agent: Returns the agent that speaks now; it may raise before there is one.
             words: Whether words leave the agent.
             tool_arguments: Whether arguments of tools do.
-            tool_results: Whether results of tools do. If not, a result says only whether it is an error.
+            tool_results: Whether results of tools do. If not, a result says only whether it is an
+                error.
             clock: The time now, in seconds since 1970.
         """
         self._emit = emit
@@ -96,7 +105,8 @@ class SessionReader:
         """Sends what still waited for a better time, before the end of the call."""
         self._release(None)
 
-    # Speech. A stretch is named by the event that begins it, and the event that ends it says when it began.
+    # Speech. A stretch is named by the event that begins it, and the event that ends it says when
+    # it began.
 
     def user_state(self, event: Any) -> None:
         """The user begins or ends to speak, or is away."""
@@ -120,8 +130,12 @@ class SessionReader:
         if event.new_state == "speaking":
             self._release(None)
             played_s, self._played_s = self._played_s, None
-            is_of_now = played_s is not None and 0 <= event.created_at - played_s <= STATE_DELAY_SECONDS
-            self._agent_began_s = played_s if is_of_now and played_s is not None else event.created_at
+            is_of_now = (
+                played_s is not None and 0 <= event.created_at - played_s <= STATE_DELAY_SECONDS
+            )
+            self._agent_began_s = (
+                played_s if is_of_now and played_s is not None else event.created_at
+            )
             self._moment("bot_speech_started", self._agent_began_s)
         elif event.old_state == "speaking":
             self._interruptions(event.created_at)
@@ -129,14 +143,18 @@ class SessionReader:
             self._agent_began_s = None
 
     def played(self, event: Any) -> None:
-        """The output plays the first sound of a speech; the state of the agent follows when LiveKit comes to it (from 1.3 on)."""
+        """The output plays the first sound of a speech; the state of the agent follows when LiveKit
+        comes to it (from 1.3 on).
+        """
         self._played_s = event.created_at
 
     def speech(self, event: Any) -> None:
         """A speech is planned; it may be interrupted later, and its handle knows."""
         handle = event.speech_handle
         self._speeches[handle.id] = handle
-        for known in [name for name, each in self._speeches.items() if each.done() and name != handle.id]:
+        for known in [
+            name for name, each in self._speeches.items() if each.done() and name != handle.id
+        ]:
             del self._speeches[known]
         if len(self._speeches) > MAX_SPEECHES:
             del self._speeches[next(iter(self._speeches))]
@@ -144,29 +162,45 @@ class SessionReader:
     def resumed(self, event: Any) -> None:
         """What looked like an interruption was none."""
         self._emit(
-            Rank.SPEECH, "false_interruption", data={"resumed": bool(event.resumed), "timestamp": event.created_at}
+            Rank.SPEECH,
+            "false_interruption",
+            data={"resumed": bool(event.resumed), "timestamp": event.created_at},
         )
 
     def _interruptions(self, at_s: float) -> None:
-        """Reports a speech that was interrupted while it was heard, with the cause as far as LiveKit tells it."""
+        """Reports a speech that was interrupted while it was heard, with the cause as far as
+        LiveKit tells it.
+        """
         for name in [name for name, handle in self._speeches.items() if handle.interrupted]:
             handle = self._speeches.pop(name)
             cause = CAUSES.get(getattr(handle, "_interrupt_source", None) or "")
             if cause is None:
                 cause = "user_speech" if self._is_user_speaking else "program"
-            self._emit(Rank.SPEECH, "speech_event", data={"kind": "interruption", "timestamp": at_s, "cause": cause})
+            self._emit(
+                Rank.SPEECH,
+                "speech_event",
+                data={"kind": "interruption", "timestamp": at_s, "cause": cause},
+            )
 
     def _release(self, at_s: float | None) -> None:
-        """Sends the end of the user's speech that waited; `at_s` is its true time if it lies in the stretch."""
+        """Sends the end of the user's speech that waited; `at_s` is its true time if it lies in the
+        stretch.
+        """
         stop, self._user_stop = self._user_stop, None
         if stop is None:
             return
         stop.timer.cancel()
         is_true = at_s is not None and (stop.began_s or 0.0) <= at_s <= stop.at_s
-        self._moment("user_speech_stopped", at_s if is_true and at_s is not None else stop.at_s, stop.began_s)
+        self._moment(
+            "user_speech_stopped", at_s if is_true and at_s is not None else stop.at_s, stop.began_s
+        )
 
     def _moment(self, kind: str, at_s: float, began_s: float | None = None) -> None:
-        self._emit(Rank.SPEECH, "speech_event", data=known_fields(kind=kind, timestamp=at_s, started_at=began_s))
+        self._emit(
+            Rank.SPEECH,
+            "speech_event",
+            data=known_fields(kind=kind, timestamp=at_s, started_at=began_s),
+        )
 
     # Words, and the numbers that come with them.
 
@@ -195,21 +229,35 @@ class SessionReader:
     def _agent_said(self, item: Any, metrics: Mapping[str, Any], at_s: float) -> None:
         self._said("assistant_message", item, metrics, interrupted=bool(item.interrupted))
         if not self._reads_metrics:
-            spoken_s = (metrics.get("started_speaking_at") or at_s) - (metrics.get("playback_latency") or 0.0)
+            spoken_s = (metrics.get("started_speaking_at") or at_s) - (
+                metrics.get("playback_latency") or 0.0
+            )
             ttfb_s = metrics.get("tts_node_ttfb")
             self._first_byte("TTS tts_node", _model(metrics.get("tts_metadata")), ttfb_s, spoken_s)
             ttft_s = metrics.get("llm_node_ttft")
-            self._first_byte("LLM llm_node", _model(metrics.get("llm_metadata")), ttft_s, spoken_s - (ttfb_s or 0.0))
+            self._first_byte(
+                "LLM llm_node",
+                _model(metrics.get("llm_metadata")),
+                ttft_s,
+                spoken_s - (ttfb_s or 0.0),
+            )
         if (latency_s := metrics.get("e2e_latency")) is not None:
-            # The message comes when the speech is over: of one that was cut, when the user speaks again.
-            data = known_fields(latency_seconds=latency_s, timestamp=metrics.get("started_speaking_at"))
+            # The message comes when the speech is over: of one that was cut, when the user speaks
+            # again.
+            data = known_fields(
+                latency_seconds=latency_s, timestamp=metrics.get("started_speaking_at")
+            )
             self._emit(Rank.METRICS, "user_bot_latency", data=data)
 
     def _said(self, kind: str, item: Any, metrics: Mapping[str, Any], **more: Any) -> None:
         content = item.text_content
         if self._has_words and content:
-            began = datetime.fromtimestamp(metrics.get("started_speaking_at") or item.created_at, UTC).isoformat()
-            self._emit(Rank.WORDS, kind, data={"content": text_of(content), "timestamp": began, **more})
+            began = datetime.fromtimestamp(
+                metrics.get("started_speaking_at") or item.created_at, UTC
+            ).isoformat()
+            self._emit(
+                Rank.WORDS, kind, data={"content": text_of(content), "timestamp": began, **more}
+            )
 
     def _ruled(self, stopped_s: float | None, delay_s: float | None) -> None:
         """The ruling that the user's turn is over came so long after its last sound."""
@@ -217,14 +265,20 @@ class SessionReader:
             data = {"user_turn_start_time": stopped_s, "user_turn_secs": delay_s}
             self._emit(Rank.METRICS, "latency_breakdown", data=data)
 
-    def _first_byte(self, processor: str, model: str | None, seconds: float | None, at_s: float) -> None:
+    def _first_byte(
+        self, processor: str, model: str | None, seconds: float | None, at_s: float
+    ) -> None:
         """A service gave its first word or sound at that time, so long after it was asked."""
         if seconds is not None and seconds > 0:
-            data = known_fields(kind="ttfb", processor=processor, model=model, seconds=seconds, timestamp=at_s)
+            data = known_fields(
+                kind="ttfb", processor=processor, model=model, seconds=seconds, timestamp=at_s
+            )
             self._emit(Rank.METRICS, "service_latency", data=data)
 
     def measured(self, event: Any) -> None:
-        """A service reports its time and use, one request at a time: only before LiveKit 1.5, where messages do not have all of it."""
+        """A service reports its time and use, one request at a time: only before LiveKit 1.5, where
+        messages do not have all of it.
+        """
         self._reads_metrics = True
         metrics = event.metrics
         kind = KINDS.get(metrics.type.partition("_")[0])
@@ -234,24 +288,47 @@ class SessionReader:
             if stopped_s is not None:
                 self._release(stopped_s)
             else:
-                stopped_s = metrics.timestamp - metrics.end_of_utterance_delay - metrics.on_user_turn_completed_delay
+                stopped_s = (
+                    metrics.timestamp
+                    - metrics.end_of_utterance_delay
+                    - metrics.on_user_turn_completed_delay
+                )
             self._ruled(stopped_s, metrics.end_of_utterance_delay)
-            self._first_byte("STT stt_node", None, metrics.transcription_delay, stopped_s + metrics.transcription_delay)
+            self._first_byte(
+                "STT stt_node",
+                None,
+                metrics.transcription_delay,
+                stopped_s + metrics.transcription_delay,
+            )
         elif kind == "LLM":
-            self._first_byte(name, None, metrics.ttft, metrics.timestamp - metrics.duration + max(metrics.ttft, 0.0))
+            self._first_byte(
+                name,
+                None,
+                metrics.ttft,
+                metrics.timestamp - metrics.duration + max(metrics.ttft, 0.0),
+            )
             tokens: dict[str, float] = {
-                "prompt_tokens": getattr(metrics, "prompt_tokens", 0) or getattr(metrics, "input_tokens", 0),
-                "completion_tokens": getattr(metrics, "completion_tokens", 0) or getattr(metrics, "output_tokens", 0),
+                "prompt_tokens": getattr(metrics, "prompt_tokens", 0)
+                or getattr(metrics, "input_tokens", 0),
+                "completion_tokens": getattr(metrics, "completion_tokens", 0)
+                or getattr(metrics, "output_tokens", 0),
             }
             self._spent("llm", name, None, tokens)
         elif kind == "TTS":
-            self._first_byte(name, None, metrics.ttfb, metrics.timestamp - metrics.duration + max(metrics.ttfb, 0.0))
+            self._first_byte(
+                name,
+                None,
+                metrics.ttfb,
+                metrics.timestamp - metrics.duration + max(metrics.ttfb, 0.0),
+            )
             self._spent("tts", name, None, {"characters": metrics.characters_count})
         elif kind == "STT":
             self._spent("stt", name, None, {"audio_seconds": metrics.audio_duration})
 
     def used(self, event: Any) -> None:
-        """The use of each model since the session began. What is new since the last report is sent."""
+        """The use of each model since the session began. What is new since the last
+        report is sent.
+        """
         for usage in event.usage.model_usage:
             kind = usage.type.partition("_")[0]
             fresh = {}
@@ -260,11 +337,17 @@ class SessionReader:
                 fresh[name] = getattr(usage, field, 0) - self._used[key]
                 self._used[key] += fresh[name]
             if KINDS.get(kind):
-                self._spent(kind, f"{KINDS[kind]} {name_of(usage.provider)}", name_of(usage.model), fresh)
+                self._spent(
+                    kind, f"{KINDS[kind]} {name_of(usage.provider)}", name_of(usage.model), fresh
+                )
 
-    def _spent(self, kind: str, processor: str, model: str | None, amounts: Mapping[str, float]) -> None:
+    def _spent(
+        self, kind: str, processor: str, model: str | None, amounts: Mapping[str, float]
+    ) -> None:
         if any(amount > 0 for amount in amounts.values()):
-            data = known_fields(kind=kind, processor=processor, model=model, timestamp=self._clock(), **amounts)
+            data = known_fields(
+                kind=kind, processor=processor, model=model, timestamp=self._clock(), **amounts
+            )
             self._emit(Rank.METRICS, "service_usage", data=data)
 
     # Tools.
@@ -279,26 +362,53 @@ class SessionReader:
             if len(self._running) > MAX_OPEN_CALLS:
                 del self._running[next(iter(self._running))]
             self._tool(
-                "in_progress", call.name, call.call_id, event.created_at, arguments=self._arguments(call.arguments)
+                "in_progress",
+                call.name,
+                call.call_id,
+                event.created_at,
+                arguments=self._arguments(call.arguments),
             )
         elif update.type == "tool_call_ended":
             name, began_s = self._running.pop(update.call_id, (None, None))
-            self._settled(_ENDS[update.status], name, update.call_id, event.created_at, began_s, update.message)
+            self._settled(
+                _ENDS[update.status],
+                name,
+                update.call_id,
+                event.created_at,
+                began_s,
+                update.message,
+            )
 
     def tools_executed(self, event: Any) -> None:
-        """Some tools have ended, before 1.6: when each began is in its call, when it ended in its output."""
+        """Some tools have ended, before 1.6: when each began is in its call, when it ended in its
+        output.
+        """
         if self._reports_tools:
             return
         for call, output in zip(event.function_calls, event.function_call_outputs, strict=False):
             began_s = getattr(call, "created_at", None)
             if began_s is not None:
-                self._tool("in_progress", call.name, call.call_id, began_s, arguments=self._arguments(call.arguments))
+                self._tool(
+                    "in_progress",
+                    call.name,
+                    call.call_id,
+                    began_s,
+                    arguments=self._arguments(call.arguments),
+                )
             ended_s = getattr(output, "created_at", None) or event.created_at
             what = "failed" if getattr(output, "is_error", False) else "completed"
-            self._settled(what, call.name, call.call_id, ended_s, began_s, getattr(output, "output", None))
+            self._settled(
+                what, call.name, call.call_id, ended_s, began_s, getattr(output, "output", None)
+            )
 
     def _settled(
-        self, what: str, name: str | None, call_id: str, at_s: float, began_s: float | None, result: str | None
+        self,
+        what: str,
+        name: str | None,
+        call_id: str,
+        at_s: float,
+        began_s: float | None,
+        result: str | None,
     ) -> None:
         if what == "failed":
             more: dict[str, Any] = {"error": text_of(result or "failed")}
@@ -310,9 +420,12 @@ class SessionReader:
 
     def _tool(self, what: str, name: str | None, call_id: str, at_s: float, **more: Any) -> None:
         data = known_fields(
-            kind=f"function_call_{what}", function_name=None if name is None else name_of(name),
-            tool_call_id=name_of(call_id), timestamp=at_s, **more,
-        )  # fmt: skip
+            kind=f"function_call_{what}",
+            function_name=None if name is None else name_of(name),
+            tool_call_id=name_of(call_id),
+            timestamp=at_s,
+            **more,
+        )
         self._emit(Rank.TOOLS, "function_call_event", data=data)
 
     def _arguments(self, arguments: str) -> object:
@@ -338,10 +451,14 @@ class SessionReader:
             "message": text_of(getattr(error, "error", error)),
             "processor": name_of(f"{kind} {label}" if kind else label),
         }
-        self._emit(Rank.METRICS, "error", data=data)  # callgauge counts it, and a broken service reports many
+        self._emit(
+            Rank.METRICS, "error", data=data
+        )  # callgauge counts it, and a broken service reports many
 
     def _introduce(self) -> None:
-        """Sends what the agent that speaks now was told and may do, when it is another one; the second one takes over from the first."""
+        """Sends what the agent that speaks now was told and may do, when it is another one; the
+        second one takes over from the first.
+        """
         try:
             agent = self._agent_now()
         except RuntimeError:
@@ -351,10 +468,16 @@ class SessionReader:
         old, self._agent = self._agent, agent
         if old is not None:
             self._emit(
-                Rank.CALL, "agent_handoff", data={"old_agent": _agent_name(old), "new_agent": _agent_name(agent)}
+                Rank.CALL,
+                "agent_handoff",
+                data={"old_agent": _agent_name(old), "new_agent": _agent_name(agent)},
             )
         instructions = getattr(agent, "instructions", None)
-        is_sent = self._has_words and isinstance(instructions, str) and 0 < len(instructions) <= MAX_INSTRUCTIONS_CHARS
+        is_sent = (
+            self._has_words
+            and isinstance(instructions, str)
+            and 0 < len(instructions) <= MAX_INSTRUCTIONS_CHARS
+        )
         names = map(_tool_name, islice(getattr(agent, "tools", None) or (), MAX_TOOLS))
         tools = [{"name": name_of(name)} for name in names if name]
         known = known_fields(instructions=instructions if is_sent else None, tools=tools or None)
@@ -384,13 +507,15 @@ _ENDS: Final = {"done": "completed", "error": "failed", "cancelled": "cancelled"
 """The end of a tool by LiveKit's status."""
 _USED: Final[Mapping[str, Mapping[str, str]]] = {
     "llm": {
-        "prompt_tokens": "input_tokens", "completion_tokens": "output_tokens",
-        "cache_read_input_tokens": "input_cached_tokens", "cache_creation_input_tokens": "input_cache_creation_tokens",
+        "prompt_tokens": "input_tokens",
+        "completion_tokens": "output_tokens",
+        "cache_read_input_tokens": "input_cached_tokens",
+        "cache_creation_input_tokens": "input_cache_creation_tokens",
         "reasoning_tokens": "output_reasoning_tokens",
     },
     "tts": {"characters": "characters_count"},
     "stt": {"audio_seconds": "audio_duration"},
-}  # fmt: skip
+}
 """Fields of LiveKit's usage of a model, by callgauge's."""
 READERS: Final[Mapping[str, Callable[[SessionReader, Any], None]]] = {
     "user_state_changed": SessionReader.user_state,

@@ -1,4 +1,5 @@
-"""Numbers of an answer, in the records of pipecat's own observers: time and use of the services, and the user's wait.
+"""Numbers of an answer, in the records of pipecat's own observers: time and use of the services,
+and the user's wait.
 
 A metric for which pipecat's `ServiceMetricsObserver` has no record travels as pipecat's own metric.
 """
@@ -15,22 +16,32 @@ try:
 except ImportError:  # before 0.0.102
     IS_THERE = False
 else:
-    IS_THERE = hasattr(pipecats, "LatencyContribution")  # from 1.9 on; before, there are no parts to report
+    IS_THERE = hasattr(
+        pipecats, "LatencyContribution"
+    )  # from 1.9 on; before, there are no parts to report
 
 Emit = Callable[..., None]
 """Takes the rank, the type, and the fields of an event."""
 Fields = dict[str, Any]
 
 _TOKENS: Final = (
-    "prompt_tokens", "completion_tokens", "total_tokens", "cache_read_input_tokens", "cache_creation_input_tokens",
-    "reasoning_tokens", "input_audio_tokens", "output_audio_tokens", "cache_read_input_audio_tokens",
-)  # fmt: skip
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+    "reasoning_tokens",
+    "input_audio_tokens",
+    "output_audio_tokens",
+    "cache_read_input_audio_tokens",
+)
 
 
 def metric_events(metric: Any, now_s: float) -> Iterator[tuple[str, Fields]]:
     """Yields the event of one metric: its type and fields.
 
-    Zeros are a service's first report, before it did anything, and yield nothing. So do classes that repeat another one.
+    Zeros are a service's first report, before it did anything, and yield nothing. So do classes
+    that repeat another one.
     """
     for kind in type(metric).__mro__:
         read = _BY_CLASS.get(kind.__name__)
@@ -41,7 +52,10 @@ def metric_events(metric: Any, now_s: float) -> Iterator[tuple[str, Fields]]:
 
 def _latency(metric: Any, now_s: float) -> Iterator[tuple[str, Fields]]:
     if metric.value > 0:
-        yield "service_latency", {"data": {"kind": "ttfb", **_service(metric, now_s), "seconds": metric.value}}
+        yield (
+            "service_latency",
+            {"data": {"kind": "ttfb", **_service(metric, now_s), "seconds": metric.value}},
+        )
 
 
 def _tokens(metric: Any, now_s: float) -> Iterator[tuple[str, Fields]]:
@@ -53,17 +67,26 @@ def _tokens(metric: Any, now_s: float) -> Iterator[tuple[str, Fields]]:
 
 def _characters(metric: Any, now_s: float) -> Iterator[tuple[str, Fields]]:
     if metric.value > 0:
-        yield "service_usage", {"data": {"kind": "tts", **_service(metric, now_s), "characters": metric.value}}
+        yield (
+            "service_usage",
+            {"data": {"kind": "tts", **_service(metric, now_s), "characters": metric.value}},
+        )
 
 
 def _audio(metric: Any, now_s: float) -> Iterator[tuple[str, Fields]]:
     if metric.value.audio_seconds > 0:
-        data = {"kind": "stt", **_service(metric, now_s), "audio_seconds": metric.value.audio_seconds}
+        data = {
+            "kind": "stt",
+            **_service(metric, now_s),
+            "audio_seconds": metric.value.audio_seconds,
+        }
         yield "service_usage", {"data": data}
 
 
 def _answer_time(metric: Any, _now_s: float) -> Iterator[tuple[str, Fields]]:
-    """The time of a model's whole answer; the busy time of other services says nothing about a turn."""
+    """The time of a model's whole answer; the busy time of other services says nothing about a
+    turn.
+    """
     if "LLM" in metric.processor and metric.value > 0:
         yield "ProcessingMetricsData", {**_names(metric), "value": metric.value}
 
@@ -97,21 +120,33 @@ _BY_CLASS: Final[dict[str, Callable[[Any, float], Iterator[tuple[str, Fields]]]]
     "SmartTurnMetricsData": _turn_end,
     "TurnMetricsData": _turn_end,
 }
-"""Readers by the name of pipecat's class. Time to first audio and to the first token of an answer repeat a time to first byte."""
+"""Readers by the name of pipecat's class. Time to first audio and to the first token of an answer
+repeat a time to first byte.
+"""
 
 READ: Final[ByFrame[bool]] = ByFrame(
     dict.fromkeys(
         (
-            "BotStartedSpeakingFrame", "ClientConnectedFrame", "FunctionCallInProgressFrame", "FunctionCallResultFrame",
-            "InterruptionFrame", "LLMFullResponseStartFrame", "LLMMarkerFrame", "LLMTextFrame", "MetricsFrame",
-            "TranscriptionFrame", "TTSAudioRawFrame", "UserStoppedSpeakingFrame", "VADUserStartedSpeakingFrame",
+            "BotStartedSpeakingFrame",
+            "ClientConnectedFrame",
+            "FunctionCallInProgressFrame",
+            "FunctionCallResultFrame",
+            "InterruptionFrame",
+            "LLMFullResponseStartFrame",
+            "LLMMarkerFrame",
+            "LLMTextFrame",
+            "MetricsFrame",
+            "TranscriptionFrame",
+            "TTSAudioRawFrame",
+            "UserStoppedSpeakingFrame",
+            "VADUserStartedSpeakingFrame",
             "VADUserStoppedSpeakingFrame",
         ),
         True,
     )
     if IS_THERE
     else {}
-)  # fmt: skip
+)
 """Frames that pipecat's observer reads; all others need not reach it."""
 
 
@@ -121,7 +156,9 @@ _TOLD_BEFORE: Final[dict[str, Any]] = {
     "function_calls": True,
     "contributions": {"__all__": {"label"}},
 }
-"""Parts of a breakdown that have events of their own, which is half of it; and a label that the key says too."""
+"""Parts of a breakdown that have events of their own, which is half of it; and a label that the key
+says too.
+"""
 
 
 class AnswerLatencies:
@@ -144,7 +181,8 @@ class AnswerLatencies:
     async def pipeline_started(self) -> None:
         """Notes that the pipeline can answer from now on."""
         if self._observer is not None:
-            await self._observer.on_pipeline_started()  # type: ignore[no-untyped-call]  # pipecat gives it no types
+            # pipecat gives it no types
+            await self._observer.on_pipeline_started()  # type: ignore[no-untyped-call]
 
     def _on_latency(self, _observer: object, seconds: float) -> None:
         self._emit(Rank.METRICS, "user_bot_latency", data={"latency_seconds": seconds})

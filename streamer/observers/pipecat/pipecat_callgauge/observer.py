@@ -19,22 +19,27 @@ from pipecat_callgauge.measurements import READ, AnswerLatencies
 from pipecat_callgauge.reading import READERS, CallReader
 
 MAX_REMEMBERED_FRAMES: Final = 512
-"""Frames that are remembered to recognise their later pushes, where pipecat does not: before 1.12."""
+"""Frames that are remembered to recognise their later pushes, where pipecat does not:
+before 1.12.
+"""
 
-_TELLS_FIRST_PUSH: Final = "observe_every_push" in inspect.signature(BaseObserver.__init__).parameters
+_TELLS_FIRST_PUSH: Final = (
+    "observe_every_push" in inspect.signature(BaseObserver.__init__).parameters
+)
 _DOWNSTREAM: Final = FrameDirection.DOWNSTREAM
 _WORDS: Final = ByFrame(dict.fromkeys(("TTSTextFrame",), True))
 _BOTH_WAYS: Final = classes("ErrorFrame", "MetricsFrame", "TranscriptionFrame")
-"""Frames that are no halves of a broadcast when they go upstream. A realtime model, which stands behind the aggregator of the user's turns,
-sends its transcripts back to it.
+"""Frames that are no halves of a broadcast when they go upstream. A realtime model, which stands
+behind the aggregator of the user's turns, sends its transcripts back to it.
 """
 
 
 class CallgaugeObserver(BaseObserver):
     """Sends the events of one call to Kafka, for callgauge.
 
-    Pass a new one to each worker: `PipelineWorker(pipeline, observers=[CallgaugeObserver(agent="desk")])`. It reads frames and
-    changes none; the bot never waits for it, and nothing that fails in it reaches the bot.
+    Pass a new one to each worker: `PipelineWorker(pipeline,
+    observers=[CallgaugeObserver(agent="desk")])`. It reads frames and changes none; the bot never
+    waits for it, and nothing that fails in it reaches the bot.
     """
 
     def __init__(
@@ -61,8 +66,8 @@ class CallgaugeObserver(BaseObserver):
         """Keeps the settings; nothing is connected before the first frame.
 
         Args:
-            conversation_id: Id of the call, the same as in other sources of events; a function is asked once. By default it is a
-                new UUID.
+            conversation_id: Id of the call, the same as in other sources of events; a function is
+                asked once. By default it is a new UUID.
             agent: Name of the agent, by which scores are grouped. By default `CALLGAUGE_AGENT`.
             tenant: Customer or team. By default `CALLGAUGE_TENANT`.
             environment: For example `production`. By default `CALLGAUGE_ENVIRONMENT`.
@@ -71,13 +76,15 @@ class CallgaugeObserver(BaseObserver):
             bootstrap_servers: Brokers, `host:port` with commas. By default `CALLGAUGE_BOOTSTRAP`.
             topic_prefix: Text before the name of the topic. By default `CALLGAUGE_TOPIC_PREFIX`.
             kafka: Further arguments of `aiokafka.AIOKafkaProducer`, for TLS and logins.
-            url: Address of callgauge's `POST /events`, in the place of Kafka. By default `CALLGAUGE_URL`.
+            url: Address of callgauge's `POST /events`, in the place of Kafka. By default
+                `CALLGAUGE_URL`.
             token: The bearer token for it. By default `CALLGAUGE_TOKEN`.
             sink: Takes the events in the place of both.
             words: Whether words of the user and the bot are sent.
             tool_arguments: Whether arguments of tools are sent.
             tool_results: Whether results of tools are sent. Whether a tool failed always is.
-            vad_stop_secs: For pipecat before 0.0.102: the `stop_secs` of the voice activity detector.
+            vad_stop_secs: For pipecat before 0.0.102: the `stop_secs` of the voice activity
+                detector.
             options: Further arguments of pipecat's base class.
 
         Raises:
@@ -85,13 +92,28 @@ class CallgaugeObserver(BaseObserver):
         """
         super().__init__(**({"observe_every_push": False} if _TELLS_FIRST_PUSH else {}), **options)
         self._call = Call(
-            conversation_id=conversation_id, agent=agent, tenant=tenant, environment=environment, goals=goals,
-            pipeline_type=pipeline_type, bootstrap_servers=bootstrap_servers, topic_prefix=topic_prefix, kafka=kafka, url=url,
-            token=token, sink=sink, producer="pipecat-callgauge", log=logger,
-        )  # fmt: skip
+            conversation_id=conversation_id,
+            agent=agent,
+            tenant=tenant,
+            environment=environment,
+            goals=goals,
+            pipeline_type=pipeline_type,
+            bootstrap_servers=bootstrap_servers,
+            topic_prefix=topic_prefix,
+            kafka=kafka,
+            url=url,
+            token=token,
+            sink=sink,
+            producer="pipecat-callgauge",
+            log=logger,
+        )
         self._reader = CallReader(
-            self._call.emit, words=words, tool_arguments=tool_arguments, tool_results=tool_results, vad_stop_secs=vad_stop_secs
-        )  # fmt: skip
+            self._call.emit,
+            words=words,
+            tool_arguments=tool_arguments,
+            tool_results=tool_results,
+            vad_stop_secs=vad_stop_secs,
+        )
         self._latencies = AnswerLatencies(self._call.emit)
         self._has_ended = False
         self._seen: set[int] = set()
@@ -104,10 +126,13 @@ class CallgaugeObserver(BaseObserver):
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Dropped events so far, by what they contained; the same numbers are in records of the call."""
+        """Dropped events so far, by what they contained; the same numbers are in records of the
+        call.
+        """
         return self._call.lost
 
-    # pipecat's hooks. They take exactly one argument: versions before 1.0 count the arguments and pass another shape to more.
+    # pipecat's hooks. They take exactly one argument: versions before 1.0 count the arguments and
+    # pass another shape to more.
 
     async def on_push_frame(self, data: Any) -> None:
         """Reads a frame when it is pushed for the first time."""
@@ -130,9 +155,11 @@ class CallgaugeObserver(BaseObserver):
             self._call.missed(kind.__name__, error)
 
     async def on_process_frame(self, data: Any) -> None:
-        """Reads words of the bot when they leave the output transport: then they are heard, and only these are.
+        """Reads words of the bot when they leave the output transport: then they are heard, and
+        only these are.
 
-        They are pushed first at synthesis, which may be seconds earlier, and to the end of a sentence that is then cut.
+        They are pushed first at synthesis, which may be seconds earlier, and to the end of a
+        sentence that is then cut.
         """
         if _WORDS[type(data.frame)] is None or data.direction is not _DOWNSTREAM:
             return
@@ -152,7 +179,9 @@ class CallgaugeObserver(BaseObserver):
             self._call.missed("the start of the pipeline", error)
 
     async def cleanup(self) -> None:
-        """Ends the call, and waits for the broker for `FLUSH_SECONDS` at most: pipecat waits for this without a limit."""
+        """Ends the call, and waits for the broker for `FLUSH_SECONDS` at most: pipecat waits for
+        this without a limit.
+        """
         await super().cleanup()  # type: ignore[no-untyped-call]  # pipecat gives it no types
         if self._has_ended:
             return

@@ -1,4 +1,6 @@
-"""Frames of a call become events in the shapes of pipecat's own observers. No clock, no Kafka: a frame in, events out."""
+"""Frames of a call become events in the shapes of pipecat's own observers. No clock, no Kafka: a
+frame in, events out.
+"""
 
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -23,8 +25,9 @@ MAX_OPEN_CALLS: Final = 256
 MAX_PARTS: Final = 1_000
 """Parts of a system message that are read; it is one text, or a few."""
 LEFTOVER_SECONDS: Final = 0.5
-"""How long after an interruption sound is the rest of the answer that was cut, unless a new answer has begun. Under load, the
-output transport may play a piece that was on its way, and reports that the bot speaks.
+"""How long after an interruption sound is the rest of the answer that was cut, unless a new answer
+has begun. Under load, the output transport may play a piece that was on its way, and reports that
+the bot speaks.
 """
 
 
@@ -32,18 +35,24 @@ class CallReader:
     """Reads the frames of one call, in the order in which they were pushed for the first time."""
 
     def __init__(
-        self, emit: Emit, *, words: bool = True, tool_arguments: bool = True, tool_results: bool = False,
+        self,
+        emit: Emit,
+        *,
+        words: bool = True,
+        tool_arguments: bool = True,
+        tool_results: bool = False,
         vad_stop_secs: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Begins before the first frame.
 
         Args:
             emit: Takes the events.
             words: Whether words leave the bot.
             tool_arguments: Whether arguments of tools do.
-            tool_results: Whether results of tools do. If not, a result says only whether it is an error.
-            vad_stop_secs: Silence after which the detector says that the user has stopped, for pipecat before 0.0.102, which
-                does not report it.
+            tool_results: Whether results of tools do. If not, a result says only whether it is an
+                error.
+            vad_stop_secs: Silence after which the detector says that the user has stopped, for
+                pipecat before 0.0.102, which does not report it.
         """
         self._emit = emit
         self._has_words = words
@@ -60,7 +69,8 @@ class CallReader:
         self._instructions: str | None = None
         self.end: str | None = None
 
-    # Speech. A stretch is named by the event that begins it, and the event that ends it says when it began.
+    # Speech. A stretch is named by the event that begins it, and the event that ends it says when
+    # it began.
 
     def vad_started(self, frame: Any, now_s: float) -> None:
         """The detector is sure that the user speaks: since `start_secs`."""
@@ -72,8 +82,8 @@ class CallReader:
     def vad_stopped(self, frame: Any, now_s: float) -> None:
         """The detector is sure that the user is silent: since `stop_secs`.
 
-        A frame without its start time cannot be used for timing. Then the rulings about turns remain, and the
-        latency names them as its anchor.
+        A frame without its start time cannot be used for timing. Then the rulings about turns
+        remain, and the latency names them as its anchor.
         """
         if hasattr(frame, "stop_secs"):
             self._ends("user_speech", frame.timestamp - frame.stop_secs)
@@ -101,7 +111,9 @@ class CallReader:
         self._ends("bot_speech", now_s)
 
     def interrupted(self, _frame: Any, now_s: float) -> None:
-        """Somebody interrupts. Every turn of a user does, also over silence; only over the bot is it an interruption."""
+        """Somebody interrupts. Every turn of a user does, also over silence; only over the bot is
+        it an interruption.
+        """
         self._is_cut, self._cut_at_s = self._is_bot_speaking, now_s
         if self._is_cut:
             self._moment("interruption", now_s)
@@ -114,7 +126,11 @@ class CallReader:
         self._moment(f"{what}_stopped", at_s, self._began_s.pop(what, None))
 
     def _moment(self, kind: str, at_s: float, began_s: float | None = None) -> None:
-        self._emit(Rank.SPEECH, "speech_event", data=known_fields(kind=kind, timestamp=at_s, started_at=began_s))
+        self._emit(
+            Rank.SPEECH,
+            "speech_event",
+            data=known_fields(kind=kind, timestamp=at_s, started_at=began_s),
+        )
 
     # Words.
 
@@ -123,7 +139,9 @@ class CallReader:
         self._is_cut = False
 
     def heard(self, frame: Any, _now_s: float) -> None:
-        """Words of the bot leave as sound: one word, or a phrase if the service does not time words."""
+        """Words of the bot leave as sound: one word, or a phrase if the service does not time
+        words.
+        """
         if self._has_words and frame.text:
             self._emit(Rank.WORDS, "tts_text", data={"frame": text_of(frame.text)})
 
@@ -157,10 +175,14 @@ class CallReader:
         """A tool runs from now on."""
         _remember(self._running_s, frame.tool_call_id, now_s)
         self._tool(
-            "in_progress", frame, now_s, arguments=self._arguments(frame),
-            started_at=self._requested_s.pop(frame.tool_call_id, None), group_id=getattr(frame, "group_id", None),
+            "in_progress",
+            frame,
+            now_s,
+            arguments=self._arguments(frame),
+            started_at=self._requested_s.pop(frame.tool_call_id, None),
+            group_id=getattr(frame, "group_id", None),
             blocking=getattr(frame, "cancel_on_interruption", None),
-        )  # fmt: skip
+        )
 
     def tool_answered(self, frame: Any, now_s: float) -> None:
         """A tool has returned, or raised. A result that is not the last is no end."""
@@ -174,17 +196,25 @@ class CallReader:
             self._settled("completed", frame, now_s, result=self._result(frame.result))
 
     def tool_cancelled(self, frame: Any, now_s: float) -> None:
-        """A tool was stopped: by its time limit, which asks the model to go on, or by an interruption."""
-        self._settled("timed_out" if getattr(frame, "run_llm", False) else "cancelled", frame, now_s)
+        """A tool was stopped: by its time limit, which asks the model to go on, or by an
+        interruption.
+        """
+        self._settled(
+            "timed_out" if getattr(frame, "run_llm", False) else "cancelled", frame, now_s
+        )
 
     def _settled(self, what: str, frame: Any, now_s: float, **more: Any) -> None:
         self._requested_s.pop(frame.tool_call_id, None)
-        self._tool(what, frame, now_s, in_progress_at=self._running_s.pop(frame.tool_call_id, None), **more)
+        self._tool(
+            what, frame, now_s, in_progress_at=self._running_s.pop(frame.tool_call_id, None), **more
+        )
 
     def _tool(self, what: str, call: Any, now_s: float, **more: Any) -> None:
         name, call_id = name_of(call.function_name), name_of(call.tool_call_id)
         kind = f"function_call_{what}"
-        data = known_fields(kind=kind, function_name=name, tool_call_id=call_id, timestamp=now_s, **more)
+        data = known_fields(
+            kind=kind, function_name=name, tool_call_id=call_id, timestamp=now_s, **more
+        )
         self._emit(Rank.TOOLS, "function_call_event", data=data)
 
     def _arguments(self, call: Any) -> object:
@@ -199,7 +229,9 @@ class CallReader:
     # The call.
 
     def asked(self, frame: Any, _now_s: float) -> None:
-        """The context goes to the model. Its system message and its tools are sent when they change."""
+        """The context goes to the model. Its system message and its tools are sent when they
+        change.
+        """
         instructions = _instructions(frame.context) if self._has_words else None
         if instructions is not None and instructions != self._instructions:
             self._instructions = instructions
@@ -210,7 +242,9 @@ class CallReader:
         self._tools = tools
         schemas = getattr(tools, "standard_tools", None) or ()
         known = [each for each in islice(schemas, MAX_TOOLS) if hasattr(each, "name")]
-        described = [{"name": name_of(each.name), "parameters": _parameters(each)} for each in known]
+        described = [
+            {"name": name_of(each.name), "parameters": _parameters(each)} for each in known
+        ]
         if described:
             self._emit(Rank.CALL, "call_started", tools=described)
 
@@ -223,8 +257,12 @@ class CallReader:
     def failed(self, frame: Any, _now_s: float) -> None:
         """A processor reports an error."""
         processor = getattr(frame, "processor", None)
-        data = known_fields(message=text_of(frame.error), processor=getattr(processor, "name", None))
-        self._emit(Rank.METRICS, "error", data=data)  # callgauge only counts it, and a broken service reports many
+        data = known_fields(
+            message=text_of(frame.error), processor=getattr(processor, "name", None)
+        )
+        self._emit(
+            Rank.METRICS, "error", data=data
+        )  # callgauge only counts it, and a broken service reports many
 
     def measured(self, frame: Any, now_s: float) -> None:
         """Services report their time and use."""
@@ -243,7 +281,9 @@ def _instructions(context: Any) -> str | None:
     if isinstance(content, list):
         parts = islice((part for part in content if isinstance(part, Mapping)), MAX_PARTS)
         content = "\n".join(text for part in parts if isinstance(text := part.get("text"), str))
-    return content if isinstance(content, str) and 0 < len(content) <= MAX_INSTRUCTIONS_CHARS else None
+    return (
+        content if isinstance(content, str) and 0 < len(content) <= MAX_INSTRUCTIONS_CHARS else None
+    )
 
 
 def _parameters(schema: Any) -> Event:

@@ -1,7 +1,9 @@
-"""Attaches the observer to workers that know nothing of it: a setup file of pipecat, and the function for one of your own.
+"""Attaches the observer to workers that know nothing of it: a setup file of pipecat, and the
+function for one of your own.
 
-`PIPECAT_SETUP_FILES=$(python -m pipecat_callgauge)` observes a bot without a change of its source. The settings are in the
-environment then: `CALLGAUGE_BOOTSTRAP`, `CALLGAUGE_AGENT` and the others that `CallgaugeObserver` names.
+`PIPECAT_SETUP_FILES=$(python -m pipecat_callgauge)` observes a bot without a change of its source.
+The settings are in the environment then: `CALLGAUGE_BOOTSTRAP`, `CALLGAUGE_AGENT` and the others
+that `CallgaugeObserver` names.
 """
 
 from typing import Any
@@ -13,14 +15,17 @@ def attach(worker: Any, **options: Any) -> CallgaugeObserver:
     """Attaches a new observer to a worker, or to a task of pipecat before 1.3.
 
     Args:
-        worker: The worker. Its conversation id is the id of the call, if it has one and the options have none.
+        worker: The worker. Its conversation id is the id of the call, if it has one and the options
+            have none.
         options: Arguments of `CallgaugeObserver`.
 
     Returns:
         The observer, which knows the id of the call.
     """
     if options.get("conversation_id") is None:
-        known = getattr(worker, "conversation_id", None) or getattr(worker, "_conversation_id", None)
+        known = getattr(worker, "conversation_id", None) or getattr(
+            worker, "_conversation_id", None
+        )
         options["conversation_id"] = known
     observer = CallgaugeObserver(**options)
     worker.add_observer(observer)

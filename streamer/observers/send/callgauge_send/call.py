@@ -1,4 +1,6 @@
-"""One call and its events, from the first to the last: labels, a bounded outbox, and the way to callgauge."""
+"""One call and its events, from the first to the last: labels, a bounded outbox, and the way to
+callgauge.
+"""
 
 import logging
 import os
@@ -15,7 +17,9 @@ from callgauge_send.outbox import UNREAD, Outbox
 from callgauge_send.sender import FLUSH_SECONDS, Log, Sender, Way
 
 TOPIC: Final = "pipecat.events"
-"""The topic that callgauge reads, after the prefix. Events of every framework go there; it has the name of the first."""
+"""The topic that callgauge reads, after the prefix. Events of every framework go there; it has the
+name of the first.
+"""
 EVENTS_PATH: Final = "/events"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 PIPELINE_TYPES: Final = ("cascade", "audio_llm", "s2s")
@@ -39,10 +43,9 @@ class Call:
 
     Example:
         async def conversation() -> None:
-            call = Call(agent="desk", bootstrap_servers="kafka:9092")
-            call.send("speech_event", data={"kind": "user_speech_started", "timestamp": time.time()})
-            ...
-            await call.end("goodbye")
+            call = Call(agent="desk", bootstrap_servers="kafka:9092") call.send("speech_event",
+            data={"kind": "user_speech_started", "timestamp": time.time()}) ... await
+            call.end("goodbye")
     """
 
     def __init__(
@@ -66,8 +69,8 @@ class Call:
         """Keeps the settings; nothing is connected before the first event.
 
         Args:
-            conversation_id: Id of the call, the same as in other sources of events; a function is asked once. By default it is a
-                new UUID.
+            conversation_id: Id of the call, the same as in other sources of events; a function is
+                asked once. By default it is a new UUID.
             agent: Name of the agent, by which scores are grouped. By default `CALLGAUGE_AGENT`.
             tenant: Customer or team. By default `CALLGAUGE_TENANT`.
             environment: For example `production`. By default `CALLGAUGE_ENVIRONMENT`.
@@ -76,22 +79,28 @@ class Call:
             bootstrap_servers: Brokers, `host:port` with commas. By default `CALLGAUGE_BOOTSTRAP`.
             topic_prefix: Text before the name of the topic. By default `CALLGAUGE_TOPIC_PREFIX`.
             kafka: Further arguments of `aiokafka.AIOKafkaProducer`, for TLS and logins.
-            url: Address of callgauge, in the place of Kafka; with a path, that of `POST /events` itself. By default `CALLGAUGE_URL`.
+            url: Address of callgauge, in the place of Kafka; with a path, that of `POST /events`
+                itself. By default `CALLGAUGE_URL`.
             token: The bearer token for it. By default `CALLGAUGE_TOKEN`.
             sink: Takes the events in the place of both.
             producer: Name of the program that sends, with which its records are marked.
             log: Takes warnings. By default the logger `callgauge`.
 
         Raises:
-            ValueError: The id is empty or too long, the type of the pipeline is none of the three, the address is none of HTTP, or
-                Kafka and an address are both given.
+            ValueError: The id is empty or too long, the type of the pipeline is none of the three,
+                the address is none of HTTP, or Kafka and an address are both given.
         """
         given = conversation_id() if callable(conversation_id) else conversation_id
         self._conversation_id = str(uuid.uuid4()) if given is None else _checked_id(given)
         if pipeline_type is not None and pipeline_type not in PIPELINE_TYPES:
-            raise ValueError(f"pipeline_type is {pipeline_type!r}, expected one of {', '.join(PIPELINE_TYPES)}")
+            raise ValueError(
+                f"pipeline_type is {pipeline_type!r}, expected one of {', '.join(PIPELINE_TYPES)}"
+            )
         if url is not None and (bootstrap_servers is not None or kafka is not None):
-            raise ValueError("url is given and bootstrap_servers or kafka too: expected one way, over HTTP or to Kafka")
+            raise ValueError(
+                "url is given and bootstrap_servers or kafka too: expected one way, over HTTP or "
+                "to Kafka"
+            )
         self._labels = {
             "agent": agent or os.environ.get("CALLGAUGE_AGENT"),
             "tenant": tenant or os.environ.get("CALLGAUGE_TENANT"),
@@ -104,13 +113,20 @@ class Call:
         address = url or (None if is_to_kafka else os.environ.get("CALLGAUGE_URL"))
         url = None if not address else _checked_url(address)
         token = os.environ.get("CALLGAUGE_TOKEN", "") if token is None else token
-        prefix = os.environ.get("CALLGAUGE_TOPIC_PREFIX", "") if topic_prefix is None else topic_prefix
+        prefix = (
+            os.environ.get("CALLGAUGE_TOPIC_PREFIX", "") if topic_prefix is None else topic_prefix
+        )
         servers = bootstrap_servers or os.environ.get("CALLGAUGE_BOOTSTRAP", DEFAULT_BOOTSTRAP)
         options = {"bootstrap_servers": servers, "client_id": producer, **(kafka or {})}
-        # Now, and not with the first event: the import of a client takes longer than a bot may pause.
-        self._way = None if sink is not None else _way(url, token, prefix + TOPIC, options, self._log)
+        # Now, and not with the first event: the import of a client takes longer than a bot may
+        # pause.
+        self._way = (
+            None if sink is not None else _way(url, token, prefix + TOPIC, options, self._log)
+        )
         self._sink = sink
-        self.outbox = Outbox(self._conversation_id, f"{producer}/{_version_of(producer)}/{uuid.uuid4().hex[:12]}")
+        self.outbox = Outbox(
+            self._conversation_id, f"{producer}/{_version_of(producer)}/{uuid.uuid4().hex[:12]}"
+        )
         self.sender: Sender | None = None
         self._marked_values = 0
         self._has_begun = self._has_ended = False
@@ -122,12 +138,16 @@ class Call:
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Dropped events so far, by what they contained; the same numbers are in records of the call."""
+        """Dropped events so far, by what they contained; the same numbers are in records of the
+        call.
+        """
         return self.outbox.lost
 
     @property
     def marked_values(self) -> int:
-        """Values so far that JSON cannot hold, or that are too large or too deep: events have a mark `unreadable` in their places."""
+        """Values so far that JSON cannot hold, or that are too large or too deep: events have a
+        mark `unreadable` in their places.
+        """
         return self._marked_values
 
     @property
@@ -136,7 +156,8 @@ class Call:
         return len(self.outbox)
 
     def begin(self, **more: Any) -> None:
-        """Sends the labels of the call, before all its other events; the second time it does nothing.
+        """Sends the labels of the call, before all its other events; the second time it does
+        nothing.
 
         Args:
             more: Further fields of `call_started`.
@@ -148,8 +169,8 @@ class Call:
         self.emit(Rank.CALL, "call_started", **{**labels, **_span_of_now(), **more})
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Sends an event with the time of now. It neither waits nor raises; without room an event is dropped and counted, and so is
-        one after the end of the call.
+        """Sends an event with the time of now. It neither waits nor raises; without room an event
+        is dropped and counted, and so is one after the end of the call.
 
         Args:
             kind: The event's `type`; docs/events.md lists them.
@@ -183,22 +204,27 @@ class Call:
             self.sender.wake()
 
     def missed(self, what: str, error: Exception) -> None:
-        """Counts something of the call that could not be read or handed over, and warns of the first."""
+        """Counts something of the call that could not be read or handed over, and warns of the
+        first.
+        """
         self.outbox.lose(UNREAD)
         if self.outbox.lost[UNREAD] == 1:
             said = of_others(lambda: repr(error), type(error).__name__)[:MAX_SHOWN_CHARS]
             self._log.warning(
-                f"callgauge: {what} of call {self._conversation_id} could not be read: {said}. The call goes on."
+                f"callgauge: {what} of call {self._conversation_id} could not be read: {said}. The "
+                "call goes on."
             )
 
     def _mark(self) -> None:
         self._marked_values += 1
 
     async def end(self, reason: str = "ended") -> bool:
-        """Ends the call, and waits until all of it is acknowledged, for `FLUSH_SECONDS` at most. The second time it does nothing.
+        """Ends the call, and waits until all of it is acknowledged, for `FLUSH_SECONDS` at most.
+        The second time it does nothing.
 
         Returns:
-            Whether all of it was. If not, the log says how many events are left, and sending goes on while the process lives.
+            Whether all of it was. If not, the log says how many events are left, and sending goes
+            on while the process lives.
         """
         if not self._has_begun or self._has_ended:
             return not self.waiting
@@ -210,7 +236,8 @@ class Call:
         if self.sender is None or await self.sender.end(self.outbox):
             return True
         self._log.warning(
-            f"callgauge: {self.waiting} events of call {self._conversation_id} were not acknowledged within "
+            f"callgauge: {self.waiting} events of call {self._conversation_id} were not "
+            "acknowledged within "
             f"{FLUSH_SECONDS:g} s of its end. They are sent for as long as this process runs."
         )
         return False
@@ -228,7 +255,9 @@ def _way(url: str | None, token: str, topic: str, options: Mapping[str, Any], lo
 
 
 def _span_of_now() -> dict[str, str]:
-    """The span of OpenTelemetry in which the call begins, as `traceparent`; empty without one, or without OpenTelemetry."""
+    """The span of OpenTelemetry in which the call begins, as `traceparent`; empty without one, or
+    without OpenTelemetry.
+    """
     tracing = sys.modules.get("opentelemetry.trace")
     span = None if tracing is None else tracing.get_current_span().get_span_context()
     if span is None or not span.is_valid:
@@ -239,7 +268,9 @@ def _span_of_now() -> dict[str, str]:
 def _checked_id(given: str) -> str:
     text = str(given)
     if not text or len(text.encode("utf-8", "replace")) > MAX_ID_BYTES:
-        raise ValueError(f"conversation_id is {text[:40]!r}, expected a text of 1 to {MAX_ID_BYTES} bytes")
+        raise ValueError(
+            f"conversation_id is {text[:40]!r}, expected a text of 1 to {MAX_ID_BYTES} bytes"
+        )
     return text
 
 
@@ -247,7 +278,8 @@ def _checked_url(given: str) -> str:
     parts = urlsplit(given)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(
-            f"url is {given[:80]!r}, expected http:// or https:// and a host, such as http://127.0.0.1:8070"
+            f"url is {given[:80]!r}, expected http:// or https:// and a host, such as "
+            "http://127.0.0.1:8070"
         )
     return given if parts.path.strip("/") else f"{given.rstrip('/')}{EVENTS_PATH}"
 

@@ -8,21 +8,29 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 MAX_TEXT_CHARS: Final = 32_768
-"""Longest text of an event. A minute of speech has about 1,000 characters, and callgauge refuses longer ones."""
+"""Longest text of an event. A minute of speech has about 1,000 characters, and callgauge refuses
+longer ones.
+"""
 MAX_NAME_CHARS: Final = 256
 """Longest name or id, as in callgauge."""
 MAX_EVENT_BYTES: Final = 65_536
 """Largest event. Arguments and results of tools are the only parts without a natural bound."""
 MAX_OWN_CHARS: Final = 131_072
-"""Most characters of an event without these parts: a system message of the longest kind, with names around it."""
+"""Most characters of an event without these parts: a system message of the longest kind, with names
+around it.
+"""
 MAX_OWN_BYTES: Final = 4 * MAX_OWN_CHARS
 """Its largest size: letters of four bytes. Topics take 1 MB by default."""
 MAX_VALUES: Final = 5_000
 """Most values of an event: to read so many takes some 5 ms, in which the bot does nothing else."""
 VALUES_OF_A_MARK: Final = 10
-"""A mark counts as so many values: to look at an object of others takes longer than to read a number."""
+"""A mark counts as so many values: to look at an object of others takes longer than to read a
+number.
+"""
 MAX_DEPTH: Final = 64
-"""Deepest nesting of an event. Readers of JSON end at some 200, and the record around an event has a few levels of its own."""
+"""Deepest nesting of an event. Readers of JSON end at some 200, and the record around an event has
+a few levels of its own.
+"""
 MAX_INTEGER_BITS: Final = 1_024
 """Largest integer, as far as a double reaches. Readers of JSON refuse thousands of digits."""
 MAX_TOOLS: Final = 256
@@ -30,21 +38,29 @@ MAX_TOOLS: Final = 256
 MAX_INSTRUCTIONS_CHARS: Final = 100_000
 """Longest system message that is reported, as long as callgauge takes."""
 FAILED_STATUSES: Final = frozenset({"error", "failed", "failure"})
-"""Values of `status` in a tool's result that mean a failure. callgauge reads results by the same rule."""
+"""Values of `status` in a tool's result that mean a failure. callgauge reads results by the same
+rule.
+"""
 UNREADABLE: Final = "unreadable"
-"""Key in the place of a value that JSON cannot hold, with the value's type or what else is odd about it."""
+"""Key in the place of a value that JSON cannot hold, with the value's type or what else is odd
+about it.
+"""
 TOO_LARGE: Final = f"too large: more than {MAX_EVENT_BYTES} bytes or {MAX_VALUES} values"
 _FOREIGN_FIELDS: Final = ("arguments", "result", "tools")
 """Fields of an event whose content is the bot's own."""
 _NOT_WHOLE: Final = "it could not be read as a whole"
-_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
+_JSON: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
+)
 
 Event = dict[str, Any]
 T = TypeVar("T")
 
 
 class Rank(IntEnum):
-    """Subject of an event. Where there is no room, events of the lowest go first: their loss costs least."""
+    """Subject of an event. Where there is no room, events of the lowest go first: their loss costs
+    least.
+    """
 
     METRICS = 0
     WORDS = 1
@@ -65,7 +81,8 @@ class Record(NamedTuple):
 def of_others(read: Callable[[], T], otherwise: T) -> T:
     """Runs code of others, of objects that a bot hands over, and returns `otherwise` if it fails.
 
-    That code may raise anything, and the bot must not feel it: so every error is caught, here and nowhere else.
+    That code may raise anything, and the bot must not feel it: so every error is caught, here and
+    nowhere else.
     """
     try:
         return read()
@@ -74,10 +91,12 @@ def of_others(read: Callable[[], T], otherwise: T) -> T:
 
 
 def encoded(event: Event, on_mark: Callable[[], None] = lambda: None) -> bytes:
-    """Returns the event as JSON that every reader takes. It never raises, whatever a tool took or returned.
+    """Returns the event as JSON that every reader takes. It never raises, whatever a tool took or
+    returned.
 
-    It takes a bounded time, apart from that of a `model_dump` of others, and looks at no more than it may keep. A value that is no
-    JSON is replaced by a mark: alone if that is enough, otherwise the whole field.
+    It takes a bounded time, apart from that of a `model_dump` of others, and looks at no more than
+    it may keep. A value that is no JSON is replaced by a mark: alone if that is enough, otherwise
+    the whole field.
 
     Args:
         event: The event.
@@ -87,15 +106,23 @@ def encoded(event: Event, on_mark: Callable[[], None] = lambda: None) -> bytes:
         >>> encoded({"type": "x", "data": {"result": {1, 2}}})
         b'{"type":"x","data":{"result":{"unreadable":"set"}}}'
     """
-    found = of_others(lambda: _Walk(MAX_EVENT_BYTES, MAX_EVENT_BYTES, on_mark).json(event), _NOT_WHOLE)
+    found = of_others(
+        lambda: _Walk(MAX_EVENT_BYTES, MAX_EVENT_BYTES, on_mark).json(event), _NOT_WHOLE
+    )
     if isinstance(found, str):
         reduced = of_others(lambda: _without_foreign_fields(event, str(found)), event)
         on_mark()
-        found = of_others(lambda: _Walk(MAX_OWN_CHARS, MAX_OWN_BYTES, on_mark).json(reduced), _NOT_WHOLE)
+        found = of_others(
+            lambda: _Walk(MAX_OWN_CHARS, MAX_OWN_BYTES, on_mark).json(reduced), _NOT_WHOLE
+        )
     if isinstance(found, bytes):
         return found
     on_mark()
-    bare = {"type": name_of(event.get("type")), "timestamp": event.get("timestamp"), UNREADABLE: found}
+    bare = {
+        "type": name_of(event.get("type")),
+        "timestamp": event.get("timestamp"),
+        UNREADABLE: found,
+    }
     return of_others(lambda: json.dumps(bare, allow_nan=False).encode(), b'{"type":"unreadable"}')
 
 
@@ -110,7 +137,8 @@ def name_of(value: object) -> str:
 
 
 def value_of(text: str) -> object:
-    """Returns the value of a text that is JSON; None if it is not, or is longer than an event may be.
+    """Returns the value of a text that is JSON; None if it is not, or is longer than an event may
+    be.
 
     Example:
         >>> value_of('{"color": "blue"}'), value_of("blue"), value_of("[" * 50_000)
@@ -120,7 +148,8 @@ def value_of(text: str) -> object:
 
 
 def is_failure(result: object) -> bool:
-    """Whether a tool's result means a failure: by an error status, an `error` or an `error_type`. Text may be JSON.
+    """Whether a tool's result means a failure: by an error status, an `error` or an `error_type`.
+    Text may be JSON.
 
     It never raises. Of a text that is longer than an event may be, no failure is known.
 
@@ -143,20 +172,25 @@ def _is_failure(result: object) -> bool:
         return False
     status = result.get("status")
     return bool(
-        (isinstance(status, str) and status in FAILED_STATUSES) or result.get("error") or result.get("error_type")
+        (isinstance(status, str) and status in FAILED_STATUSES)
+        or result.get("error")
+        or result.get("error_type")
     )
 
 
 def _beginning(value: object, most: int) -> str:
     if issubclass(type(value), str):
-        text = str.__getitem__(value, slice(most))  # type: ignore[index]  # a text of a class of its own becomes a plain one
+        # a text of a class of its own becomes a plain one
+        text = str.__getitem__(value, slice(most))  # type: ignore[index]
     elif issubclass(
         type(value), dict | list | tuple | set | frozenset | bytes | bytearray
     ):  # their texts have no bound
         text = encoded({UNREADABLE: value}).decode()[:most]
     else:
         text = of_others(lambda: str(value)[:most], f"{UNREADABLE} {_kind_of(value)}")
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()  # half a surrogate pair is no UTF-8
+    return (
+        text if text.isascii() else text.encode("utf-8", "replace").decode()
+    )  # half a surrogate pair is no UTF-8
 
 
 def _kind_of(value: object) -> str:
@@ -164,12 +198,16 @@ def _kind_of(value: object) -> str:
 
 
 def _without_foreign_fields(event: Event, reason: str) -> Event:
-    """The event with a note in the place of everything that its bot put into it; of a result, whether it is a failure is kept."""
+    """The event with a note in the place of everything that its bot put into it; of a result,
+    whether it is a failure is kept.
+    """
     note = {UNREADABLE: reason}
     data = event.get("data")
     kept = {name: value for name, value in event.items() if name not in _FOREIGN_FIELDS}
     if isinstance(data, dict):
-        kept["data"] = {name: note if name in _FOREIGN_FIELDS else value for name, value in data.items()}
+        kept["data"] = {
+            name: note if name in _FOREIGN_FIELDS else value for name, value in data.items()
+        }
         if is_failure(data.get("result")):
             kept["data"]["result"] = {"status": "error", **note}
     return kept
@@ -180,7 +218,9 @@ class _TooLargeError(Exception):
 
 
 class _Walk:
-    """One event becomes plain values, with a budget of values and characters. Code of others runs in `of_others` alone."""
+    """One event becomes plain values, with a budget of values and characters. Code of others runs
+    in `of_others` alone.
+    """
 
     def __init__(self, most_chars: int, most_bytes: int, on_mark: Callable[[], None]) -> None:
         self._most_bytes = most_bytes
@@ -198,7 +238,9 @@ class _Walk:
         return value if len(value) <= self._most_bytes else TOO_LARGE
 
     def _plain(self, value: Any, depth: int) -> Any:
-        """The value as JSON knows it. Classes of others may look like known ones, so the type itself decides."""
+        """The value as JSON knows it. Classes of others may look like known ones, so the type
+        itself decides.
+        """
         kind = type(value)
         self._values_left -= 1
         if self._values_left < 0:
@@ -210,9 +252,15 @@ class _Walk:
         if issubclass(kind, int):
             bits = int.bit_length(value)
             self._spend(min(bits, MAX_INTEGER_BITS) // 3)
-            return int.__pos__(value) if bits <= MAX_INTEGER_BITS else self._mark(f"int of {bits} bits")
+            return (
+                int.__pos__(value)
+                if bits <= MAX_INTEGER_BITS
+                else self._mark(f"int of {bits} bits")
+            )
         if issubclass(kind, float):
-            return float.__pos__(value) if math.isfinite(value) else self._mark(float.__repr__(value))
+            return (
+                float.__pos__(value) if math.isfinite(value) else self._mark(float.__repr__(value))
+            )
         if depth >= MAX_DEPTH:
             return self._mark(f"deeper than {MAX_DEPTH} levels")
         if issubclass(kind, dict):
@@ -256,7 +304,9 @@ class _Walk:
 
 
 def _content(value: Any, most: int) -> object:
-    """Returns the content of an object of others: pydantic models and mappings are read as they are; None for everything else."""
+    """Returns the content of an object of others: pydantic models and mappings are read as they
+    are; None for everything else.
+    """
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json", exclude_none=True)

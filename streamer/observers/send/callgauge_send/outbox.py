@@ -10,7 +10,9 @@ from typing import Final
 from callgauge_send.events import Rank, Record
 
 MAX_WAITING: Final = 2_000
-"""Events of one call that wait for the broker. A call has 200 to 340 a minute, so this is at least six minutes of it."""
+"""Events of one call that wait for the broker. A call has 200 to 340 a minute, so this is at least
+six minutes of it.
+"""
 LOSS: Final = "events_dropped"
 """Type of the record with the number of dropped events of a call, by what they contained."""
 UNREAD: Final = "unread"
@@ -25,7 +27,8 @@ class Outbox:
 
         Args:
             conversation_id: Key of all its records.
-            source: Name of the producer. With the number of a record it identifies the record for ever.
+            source: Name of the producer. With the number of a record it identifies the record for
+                ever.
             most: Bound of the events that wait or are being sent.
         """
         self.conversation_id = conversation_id
@@ -38,7 +41,9 @@ class Outbox:
         self._being_sent: list[Record] = []
         self._held = [0] * len(Rank)
         self._unreported: Counter[str] = Counter()
-        self._loss: Record | None = None  # stays the same until it is acknowledged, so that nothing is counted twice
+        self._loss: Record | None = (
+            None  # stays the same until it is acknowledged, so that nothing is counted twice
+        )
         self._sequence = 0
 
     def __len__(self) -> int:
@@ -60,15 +65,25 @@ class Outbox:
         self.is_empty.clear()
 
     def refuse(self, record: Record) -> None:
-        """Counts a record that the other side will never take. A refused report of losses is not reported again."""
+        """Counts a record that the other side will never take. A refused report of losses is not
+        reported again.
+        """
         if record.type != LOSS:
             self.lose(record.rank.name.lower())
 
     def take(self, most: int) -> Sequence[Record]:
-        """Returns the next records to send, oldest first; `settle` must follow. A report of losses goes first."""
+        """Returns the next records to send, oldest first; `settle` must follow. A report of losses
+        goes first.
+        """
         if self._loss is None and self._unreported:
-            event = {"type": LOSS, "timestamp": int(time.time() * 1000), "data": dict(self._unreported)}
-            self._loss = self._record(Rank.CALL, LOSS, json.dumps(event, separators=(",", ":")).encode())
+            event = {
+                "type": LOSS,
+                "timestamp": int(time.time() * 1000),
+                "data": dict(self._unreported),
+            }
+            self._loss = self._record(
+                Rank.CALL, LOSS, json.dumps(event, separators=(",", ":")).encode()
+            )
             self._unreported.clear()
         for _ in range(min(most, len(self._waiting))):
             record = self._waiting.popleft()
@@ -100,7 +115,9 @@ class Outbox:
         return Record(rank, kind, value, self._sequence)
 
     def _make_room(self, rank: Rank) -> bool:
-        """Drops the oldest of the lowest rank that waits, unless the new event's rank is lower still."""
+        """Drops the oldest of the lowest rank that waits, unless the new event's rank is lower
+        still.
+        """
         lowest = next((Rank(each) for each, count in enumerate(self._held) if count), None)
         if lowest is None or lowest > rank:
             return False

@@ -1,4 +1,6 @@
-"""One sender for all calls of a process and event loop that go the same way. It works beside the bots and never makes one wait."""
+"""One sender for all calls of a process and event loop that go the same way. It works beside the
+bots and never makes one wait.
+"""
 
 import asyncio
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,23 +14,32 @@ from callgauge_send.outbox import Outbox
 MAX_SENT_TOGETHER: Final = 200
 """Records whose acknowledgements are awaited together."""
 MAX_SENT_WHEN_BEHIND: Final = 2_000
-"""The same while more waits than one round sends: a long round catches up sooner, and no bot waits for it."""
+"""The same while more waits than one round sends: a long round catches up sooner, and no bot waits
+for it.
+"""
 MAX_OF_ONE_CALL: Final = 50
 """Records of one call among them, so that no call waits long behind the backlog of another."""
 MAX_ENDED_EVENTS: Final = 20_000
-"""Events of ended calls that still wait for the broker. Beyond it the oldest of these calls keep only the count of their events."""
+"""Events of ended calls that still wait for the broker. Beyond it the oldest of these calls keep
+only the count of their events.
+"""
 MAX_ENDED_CALLS: Final = 2_000
-"""Ended calls with something to send, be it only the count of their lost events. Beyond it the oldest are forgotten."""
+"""Ended calls with something to send, be it only the count of their lost events. Beyond it the
+oldest are forgotten.
+"""
 GATHER_SECONDS: Final = 0.05
-"""How long events gather before they are sent. Twenty rounds a second cost less than one for each event, and the end of a call
-waits no longer than this for it."""
+"""How long events gather before they are sent. Twenty rounds a second cost less than one for each
+event, and the end of a call waits no longer than this for it.
+"""
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 5.0
 """Pause after a failure; it doubles with each one, up to this."""
 LONGEST_WISH_SECONDS: Final = 30.0
 """Longest pause that a server may ask for."""
 FAILURES_BEFORE_RECONNECTING: Final = 5
-"""Failures in a row after which a new client is made, in case it is the client that does not get on."""
+"""Failures in a row after which a new client is made, in case it is the client that does not get
+on.
+"""
 FLUSH_SECONDS: Final = 2.0
 """How long the end of a call waits for its last events."""
 MAX_TOLD: Final = 20
@@ -39,7 +50,9 @@ STOP_SECONDS: Final = 0.5
 Taken = Mapping[Outbox, Sequence[Record]]
 """The records of one round, by call, each call's in their order."""
 Settled = set[tuple[Outbox, int]]
-"""Records that need not be sent again, by call and sequence: the other side has them, or will never take them."""
+"""Records that need not be sent again, by call and sequence: the other side has them, or will never
+take them.
+"""
 
 
 class Log(Protocol):
@@ -74,7 +87,9 @@ class LaterError(Exception):
 
 
 class Way(Protocol):
-    """Where records go: to a topic of Kafka, or to callgauge over HTTP. Made without a connection."""
+    """Where records go: to a topic of Kafka, or to callgauge over HTTP. Made without a
+    connection.
+    """
 
     @property
     def key(self) -> Hashable:
@@ -92,16 +107,22 @@ class Way(Protocol):
         """Connects, unless it is connected; raises if it cannot."""
 
     async def send(self, taken: Taken, settled: Settled) -> BaseException | None:
-        """Sends records in their order and adds those that are settled, as they are; returns the first failure, or raises it."""
+        """Sends records in their order and adds those that are settled, as they are; returns the
+        first failure, or raises it.
+        """
 
     async def close(self) -> None:
         """Disconnects, and does not wait long for a side that is away."""
 
 
 class Sender:
-    """Sends the outboxes of open calls, and of ended ones until they are empty. It disconnects after the last."""
+    """Sends the outboxes of open calls, and of ended ones until they are empty. It disconnects
+    after the last.
+    """
 
-    _shared: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, "dict[Hashable, Sender]"]] = WeakKeyDictionary()
+    _shared: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, "dict[Hashable, Sender]"]] = (
+        WeakKeyDictionary()
+    )
 
     def __init__(self, way: Way, log: Log) -> None:
         """Keeps the way; nothing is connected before the first event."""
@@ -188,12 +209,17 @@ class Sender:
             await self._way.close()
 
     def _has_work(self) -> bool:
-        """Whether anything waits. Forgets ended calls without events, and the surplus of ended calls and of their events."""
+        """Whether anything waits. Forgets ended calls without events, and the surplus of ended
+        calls and of their events.
+        """
         for outbox in [each for each in self._ended if each.is_empty.is_set()]:
             del self._ended[outbox]
         for outbox in list(islice(self._ended, max(0, len(self._ended) - MAX_ENDED_CALLS))):
             del self._ended[outbox]
-            self._once.warn(MAX_ENDED_CALLS, f"more than {MAX_ENDED_CALLS} ended calls wait; the oldest are lost.")
+            self._once.warn(
+                MAX_ENDED_CALLS,
+                f"more than {MAX_ENDED_CALLS} ended calls wait; the oldest are lost.",
+            )
         too_many = sum(map(len, self._ended)) - MAX_ENDED_EVENTS
         for outbox in self._ended:
             if too_many <= 0:
@@ -222,14 +248,17 @@ class Sender:
             return await self._way.send(taken, settled)
         finally:  # also when cancelled
             for outbox, records in taken.items():
-                outbox.settle([record for record in records if (outbox, record.sequence) not in settled])
+                outbox.settle(
+                    [record for record in records if (outbox, record.sequence) not in settled]
+                )
 
     def _have_failed(self, error: BaseException) -> None:
         """Warns of the first of several failures."""
         self._failures += 1
         if self._failures == 1:
             self._log.warning(
-                f"callgauge: events cannot be sent to {self._way.place} ({type(error).__name__}: {error}). They wait, up to a "
+                f"callgauge: events cannot be sent to {self._way.place} ({type(error).__name__}: "
+                f"{error}). They wait, up to a "
                 f"bound, and are sent when it takes them. {self._way.remedy}"
             )
 

@@ -17,14 +17,20 @@ BATCH: Final = "application/cloudevents-batch+json"
 MAX_BODY_BYTES: Final = 2_097_152
 """Largest body, half of what callgauge takes."""
 REQUEST_SECONDS: Final = 15.0
-"""How long an answer may take before the events are sent again; callgauge itself waits ten seconds for Kafka."""
+"""How long an answer may take before the events are sent again; callgauge itself waits ten seconds
+for Kafka.
+"""
 MAX_ANSWER_BYTES: Final = 262_144
 """How much of an answer is read: a hundred refusals in words."""
 MAX_SHOWN_CHARS: Final = 400
 MAX_POSTS: Final = 64
-"""Requests of one round: enough to find a few odd events by halves. What is left goes with the next round."""
+"""Requests of one round: enough to find a few odd events by halves. What is left goes with the next
+round.
+"""
 GIVE_UP_SECONDS: Final = 300.0
-"""How long callgauge may refuse this sender before waiting events are dropped: as long as a new token or route takes to be known."""
+"""How long callgauge may refuse this sender before waiting events are dropped: as long as a new
+token or route takes to be known.
+"""
 _SOME: Final = 207
 _NONE: Final = 422
 _UNREADABLE: Final = (400, 413)
@@ -59,7 +65,10 @@ class ToHttp:
         self._refused_since_s: float | None = None
         self.key: Hashable = ("http", url, token)
         self.place = url
-        self.remedy = "Check the address, the token, and that `callgauge serve` or `callgauge run` runs there."
+        self.remedy = (
+            "Check the address, the token, and that `callgauge serve` or `callgauge run` runs "
+            "there."
+        )
 
     async def open(self) -> None:
         """Makes a client, unless there is one; it connects with the first request."""
@@ -70,10 +79,12 @@ class ToHttp:
             )
 
     async def send(self, taken: Taken, settled: Settled) -> BaseException | None:
-        """Posts the records in their order and adds those that callgauge has, or will never take; returns the first failure.
+        """Posts the records in their order and adds those that callgauge has, or will never take;
+        returns the first failure.
 
-        A body that cannot be read is sent again in halves, until the event that is the cause is alone: it is lost, and counted. A
-        sender that is refused as a whole tries for `GIVE_UP_SECONDS`; then its events are lost, and counted.
+        A body that cannot be read is sent again in halves, until the event that is the cause is
+        alone: it is lost, and counted. A sender that is refused as a whole tries for
+        `GIVE_UP_SECONDS`; then its events are lost, and counted.
 
         Raises:
             LaterError: callgauge asks for a pause.
@@ -96,10 +107,13 @@ class ToHttp:
             elif answer.status in _UNREADABLE:
                 _lose(records)
                 self._once.warn(
-                    answer.status, f"{self._url} cannot read an event, which is lost and counted: {answer.said}"
+                    answer.status,
+                    f"{self._url} cannot read an event, which is lost and counted: {answer.said}",
                 )
             elif answer.status in _LATER:
-                raise LaterError(answer.said, float(answer.pause) if answer.pause.isdecimal() else 0.0)
+                raise LaterError(
+                    answer.said, float(answer.pause) if answer.pause.isdecimal() else 0.0
+                )
             elif not self._is_given_up(answer.status):
                 return ConnectionError(answer.said)
             else:
@@ -107,7 +121,8 @@ class ToHttp:
                 failure = ConnectionError(answer.said)
                 self._once.warn(
                     ("given up", answer.status),
-                    f"{self._url} has refused all events for {GIVE_UP_SECONDS:g} s, which are lost and counted from now on until "
+                    f"{self._url} has refused all events for {GIVE_UP_SECONDS:g} s, which are lost "
+                    "and counted from now on until "
                     f"it takes them: {answer.said}. {_REMEDIES.get(answer.status, self.remedy)}",
                 )
             settled.update((outbox, record.sequence) for outbox, record in records)
@@ -134,7 +149,9 @@ class ToHttp:
             return _Answer(answer.status, said, answer.headers.get("Retry-After", ""))
 
     def _is_given_up(self, status: int) -> bool:
-        """Whether the other side has refused this sender for so long that its events are dropped; a server in trouble refuses nobody."""
+        """Whether the other side has refused this sender for so long that its events are dropped; a
+        server in trouble refuses nobody.
+        """
         if status >= 500 or status in _ANOTHER_TIME:
             return False
         if self._refused_since_s is None:
@@ -150,7 +167,8 @@ class ToHttp:
         for each in _objects(told, "not_understood"):
             shown = json.dumps(each)[:MAX_SHOWN_CHARS]
             self._once.warn(
-                ("not understood", str(each.get("what"))), f"{self._url} does not understand some events: {shown}"
+                ("not understood", str(each.get("what"))),
+                f"{self._url} does not understand some events: {shown}",
             )
         if answer.status == _NONE:
             _lose(records)
@@ -214,7 +232,9 @@ def _batches(taken: Taken) -> Iterator[list[tuple[Outbox, Record, bytes]]]:
 
 
 def _cloud_event(call: bytes, source: bytes, record: Record) -> bytes:
-    """A CloudEvent (structured mode) around the event, which is JSON already; its source and id identify a repeat."""
+    """A CloudEvent (structured mode) around the event, which is JSON already; its source and id
+    identify a repeat.
+    """
     kind = _text(f"callgauge.pipecat.{record.type}.v1")
     number = b'"%d"' % record.sequence
     return (

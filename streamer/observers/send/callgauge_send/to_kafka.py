@@ -16,10 +16,13 @@ from callgauge_send.outbox import Outbox
 from callgauge_send.sender import STOP_SECONDS, Log, Once, Settled, Taken
 
 RECORDS_AT_A_STRETCH: Final = 10
-"""Records put into a batch before the bots' own tasks get their turn: a fraction of a millisecond."""
+"""Records put into a batch before the bots' own tasks get their turn: a fraction of a
+millisecond.
+"""
 MAX_BATCH_BYTES: Final = 4 * MAX_EVENT_BYTES
-"""Largest batch of a partition, a quarter of what brokers take by default: one that is larger than the topic takes is sent
-again in halves, and a smaller one is slower after an outage, because a partition has one at a time on its way.
+"""Largest batch of a partition, a quarter of what brokers take by default: one that is larger than
+the topic takes is sent again in halves, and a smaller one is slower after an outage, because a
+partition has one at a time on its way.
 """
 REQUEST_TIMEOUT_MS: Final = 10_000
 """How long the broker may take for an answer before records are sent again."""
@@ -27,7 +30,9 @@ ROUND_SECONDS: Final = 3 * REQUEST_TIMEOUT_MS / 1000
 """How long the answers to a round may take; what has none is sent again."""
 MAX_SHOWN_CHARS: Final = 400
 _OF_RECORDS: Final = (InvalidTimestampError, MessageSizeTooLargeError, RecordListTooLargeError)
-"""Refusals that the broker would repeat for the same records. It says so of a whole batch, of which one record may be the cause."""
+"""Refusals that the broker would repeat for the same records. It says so of a whole batch, of which
+one record may be the cause.
+"""
 _Waiting = deque[tuple[Outbox, Record]]
 """The records for a partition, in their order."""
 
@@ -55,9 +60,15 @@ class ToKafka:
         self._log = log
         self._once = Once(log)
         self._producer: AIOKafkaProducer | None = None
-        self.key: Hashable = ("kafka", topic, *sorted((name, repr(value)) for name, value in options.items()))
+        self.key: Hashable = (
+            "kafka",
+            topic,
+            *sorted((name, repr(value)) for name, value in options.items()),
+        )
         self.place = f"{topic} at {self._options.get('bootstrap_servers')}"
-        self.remedy = "Check the address, the login, and that the topic exists (`callgauge topics create`)."
+        self.remedy = (
+            "Check the address, the login, and that the topic exists (`callgauge topics create`)."
+        )
 
     async def open(self) -> None:
         """Connects, unless it is connected; raises what the client raises."""
@@ -72,10 +83,11 @@ class ToKafka:
         self._producer = producer
 
     async def send(self, taken: Taken, settled: Settled) -> BaseException | None:
-        """Sends the records and adds those that the broker has, or will never take; returns the first failure.
+        """Sends the records and adds those that the broker has, or will never take; returns the
+        first failure.
 
-        A call is in one partition, and a partition has one batch at a time on its way: no record is written before one that came before
-        it, also when a batch is refused, or lost.
+        A call is in one partition, and a partition has one batch at a time on its way: no record is
+        written before one that came before it, also when a batch is refused, or lost.
         """
         if self._producer is None:
             return ConnectionError("not connected")
@@ -84,17 +96,27 @@ class ToKafka:
         for outbox, records in taken.items():
             partition = self._partition_of(_key(outbox), partitions, partitions)
             by_partition[partition].extend((outbox, record) for record in records)
-        packing = asyncio.Lock()  # one partition packs at a time, so the bots' tasks do not wait for all of them
-        sent = (self._send(self._producer, *each, settled, packing) for each in by_partition.items())
+        packing = (
+            asyncio.Lock()
+        )  # one partition packs at a time, so the bots' tasks do not wait for all of them
+        sent = (
+            self._send(self._producer, *each, settled, packing) for each in by_partition.items()
+        )
         return next(filter(None, await asyncio.gather(*sent, return_exceptions=True)), None)
 
     async def _send(
-        self, producer: AIOKafkaProducer, partition: int, waiting: _Waiting, settled: Settled, packing: asyncio.Lock
+        self,
+        producer: AIOKafkaProducer,
+        partition: int,
+        waiting: _Waiting,
+        settled: Settled,
+        packing: asyncio.Lock,
     ) -> None:
-        """Sends the records for a partition in their order; raises the first failure, and what came after it waits too.
+        """Sends the records for a partition in their order; raises the first failure, and what came
+        after it waits too.
 
-        The broker refuses a batch as a whole. So its records are sent again in halves, until the record that is the cause is alone:
-        it is lost, and counted.
+        The broker refuses a batch as a whole. So its records are sent again in halves, until the
+        record that is the cause is alone: it is lost, and counted.
         """
         most: int | None = None
         until_s = time.monotonic() + ROUND_SECONDS
@@ -103,7 +125,12 @@ class ToKafka:
             async with packing:
                 for number, (outbox, record) in enumerate(islice(waiting, most), 1):
                     headers = _headers(outbox.source, record)
-                    if batch.append(timestamp=None, key=_key(outbox), value=record.value, headers=headers) is None:
+                    if (
+                        batch.append(
+                            timestamp=None, key=_key(outbox), value=record.value, headers=headers
+                        )
+                        is None
+                    ):
                         break
                     if number % RECORDS_AT_A_STRETCH == 0:
                         await asyncio.sleep(0)
@@ -126,7 +153,9 @@ class ToKafka:
         outbox.refuse(record)
         why = repr(error)[:MAX_SHOWN_CHARS]
         self._once.warn(
-            type(error), f"{self.place} does not take an event of type {record.type}, which is lost and counted: {why}"
+            type(error),
+            f"{self.place} does not take an event of type {record.type}, which is lost and "
+            f"counted: {why}",
         )
 
     async def close(self) -> None:

@@ -34,13 +34,19 @@ def missed(turn: int) -> CheckResult:
     return CheckResult(CheckState.MISSED, turn)
 
 
-def said(user: str = "", assistant: str = "", *calls: CalledTool, at_s: tuple[float, float] | None = None) -> TurnFacts:
+def said(
+    user: str = "", assistant: str = "", *calls: CalledTool, at_s: tuple[float, float] | None = None
+) -> TurnFacts:
     """A turn; `at_s` are its start and its end."""
-    start_ms, end_ms = (None, None) if at_s is None else (int(at_s[0] * 1_000), int(at_s[1] * 1_000))
+    start_ms, end_ms = (
+        (None, None) if at_s is None else (int(at_s[0] * 1_000), int(at_s[1] * 1_000))
+    )
     return TurnFacts(user, assistant, calls, start_ms, end_ms)
 
 
-def called(tool: str, answer: object = None, *, ok: bool | None = True, **arguments: Any) -> CalledTool:
+def called(
+    tool: str, answer: object = None, *, ok: bool | None = True, **arguments: Any
+) -> CalledTool:
     return CalledTool(tool, arguments, answer, ok)
 
 
@@ -140,7 +146,9 @@ def test_arguments(arguments: Json, given: Json, expected: bool) -> None:
 def test_the_arguments_must_be_those_of_one_call() -> None:
     check = tool(arguments={"a": 1, "b": 2})
     assert result(check, said("", "", called("book", a=1, b=0), called("book", a=0, b=2))) == OPEN
-    assert result(check, said("", "", called("other", a=1, b=2), called("book", a=1, b=2))) == reached(1)
+    assert result(
+        check, said("", "", called("other", a=1, b=2), called("book", a=1, b=2))
+    ) == reached(1)
 
 
 def test_a_loop_of_tool_calls_is_looked_at_up_to_a_limit() -> None:
@@ -176,7 +184,9 @@ def test_all_of_is_reached_at_its_last_part_and_missed_with_the_first() -> None:
     check = several("all_of", THANKS, SORRY)
     assert result(check, said("thanks")) == OPEN
     assert result(check, said("thanks"), said("", ""), said("", "sorry")) == reached(3)
-    assert result(several("all_of", THANKS, within(SORRY, turns=1)), said("no"), said("thanks")) == missed(1)
+    assert result(
+        several("all_of", THANKS, within(SORRY, turns=1)), said("no"), said("thanks")
+    ) == missed(1)
 
 
 def test_any_of_is_reached_at_its_first_part_and_missed_with_the_last() -> None:

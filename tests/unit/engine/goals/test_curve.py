@@ -20,13 +20,17 @@ def _hash(turn: int) -> str:
 
 
 def _curve(*rows: str, max_turns: int = 20) -> ProgressCurve:
-    """One row per subgoal, one letter per turn: `C`, `I`, a reason, or `.` where there is no verdict."""
+    """One row per subgoal, one letter per turn: `C`, `I`, a reason, or `.` where there is no
+    verdict.
+    """
     curve = ProgressCurve(len(rows), max_turns)
     for turn in range(1, max(map(len, rows)) + 1):
         curve.set_input(turn, _hash(turn))
         for subgoal, row in enumerate(rows):
             for letter in row[turn - 1 : turn].strip("."):
-                assert curve.fold(turn, subgoal, VERDICT_OF[letter], _hash(turn)) is (turn <= max_turns)
+                assert curve.fold(turn, subgoal, VERDICT_OF[letter], _hash(turn)) is (
+                    turn <= max_turns
+                )
     return curve
 
 
@@ -64,7 +68,12 @@ def _now(curve: ProgressCurve, name: str) -> object:
     ],
 )
 def test_the_numbers_are_agent_inspect_s(
-    rows: tuple[str, ...], max_turns: int, progress: list[float], auc: float, ppt: float, success: float
+    rows: tuple[str, ...],
+    max_turns: int,
+    progress: list[float],
+    auc: float,
+    ppt: float,
+    success: float,
 ) -> None:
     curve = _curve(*rows, max_turns=max_turns)
     assert _each(curve, "result") == progress
@@ -107,9 +116,12 @@ def test_with_room_for_one_turn_there_is_no_area() -> None:
 
 
 @pytest.mark.parametrize(
-    ("subgoals", "turns", "gap"), [(0, 1, UnscoredReason.NO_SUBGOALS), (2, 0, UnscoredReason.NO_TURN_JUDGED)]
+    ("subgoals", "turns", "gap"),
+    [(0, 1, UnscoredReason.NO_SUBGOALS), (2, 0, UnscoredReason.NO_TURN_JUDGED)],
 )
-def test_what_agent_inspect_crashes_on_has_no_scores(subgoals: int, turns: int, gap: UnscoredReason) -> None:
+def test_what_agent_inspect_crashes_on_has_no_scores(
+    subgoals: int, turns: int, gap: UnscoredReason
+) -> None:
     curve = ProgressCurve(subgoals)
     for turn in range(1, turns + 1):
         curve.set_input(turn, _hash(turn))
@@ -127,7 +139,11 @@ def test_a_turn_with_an_open_verdict_has_no_scores_yet() -> None:
 
 def test_what_could_not_be_judged_is_unknown_with_the_reason() -> None:
     curve = _curve("IIC", "ILI", max_turns=5)
-    assert _each(curve, "result") == [0.0, LATE, 0.5]  # the verdict of turn 3 is on all turns up to it
+    assert _each(curve, "result") == [
+        0.0,
+        LATE,
+        0.5,
+    ]  # the verdict of turn 3 is on all turns up to it
     assert _each(curve, "auc") == _each(curve, "ppt") == [0.0, LATE, LATE]  # they need turn 2
     assert _each(curve, "auc_if_ended_now") == [UnscoredReason.ONE_TURN_HAS_NO_AREA, LATE, LATE]
     assert _each(curve, "missing") == [0, 1, 0]
@@ -251,7 +267,12 @@ def test_what_code_checks_needs_no_verdicts() -> None:
 def test_what_code_cannot_tell_is_unknown_from_that_turn_on() -> None:
     curve = _curve("IIII", "....")
     curve.know(1, None, Undecided(3, UnscoredReason.TIMES_UNKNOWN))
-    assert _each(curve, "result") == [0.0, 0.0, UnscoredReason.TIMES_UNKNOWN, UnscoredReason.TIMES_UNKNOWN]
+    assert _each(curve, "result") == [
+        0.0,
+        0.0,
+        UnscoredReason.TIMES_UNKNOWN,
+        UnscoredReason.TIMES_UNKNOWN,
+    ]
     assert _each(curve, "missing") == [0, 0, 1, 1]
     curve.know(1, None, Undecided(3, UnscoredReason.WITHHELD))
     assert _each(curve, "result") == [0.0, 0.0, UnscoredReason.WITHHELD, UnscoredReason.WITHHELD]
@@ -301,7 +322,10 @@ def test_a_sum_has_numpy_s_bits(count: int, bits: str) -> None:
 def test_a_tie_falls_where_scikit_learn_s_does(
     subgoals: int, reached_at: list[int], turns: int, bits: str, auc: float
 ) -> None:
-    heights = [round(sum(turn <= last for turn in reached_at) / subgoals, 4) for last in range(1, turns + 1)]
+    heights = [
+        round(sum(turn <= last for turn in reached_at) / subgoals, 4)
+        for last in range(1, turns + 1)
+    ]
     assert area_under(heights).hex() == bits
     curve = ProgressCurve(subgoals, turns)
     for subgoal in range(subgoals):

@@ -28,7 +28,11 @@ SAID: Json = {
     "details": "The caller says hello.",
     "check": {"kind": "says", "speaker": "user", "pattern": "hello"},
 }
-USED: Json = {"id": "found", "details": "The agent looks.", "check": {"kind": "tool_called", "tool": "find"}}
+USED: Json = {
+    "id": "found",
+    "details": "The agent looks.",
+    "check": {"kind": "tool_called", "tool": "find"},
+}
 END_MS = 600_000
 
 
@@ -47,7 +51,8 @@ class OneSet:
 
 
 class GoalFeed(Feed):
-    """A call with goals; `exchange` is a user's words, the assistant's answer and the start of the next turn.
+    """A call with goals; `exchange` is a user's words, the assistant's answer and the start of the
+    next turn.
 
     A judge is asked at once, unless a rule says otherwise.
     """
@@ -56,7 +61,9 @@ class GoalFeed(Feed):
         super().__init__(Limits())
         self.goals = goals
         self.rules = GoalRules(**{"steady_words_ms": 0, **rules})
-        self.evaluator = PartitionEvaluator(Limits(), "test", ChosenGoals(OneSet(goals), self.rules))
+        self.evaluator = PartitionEvaluator(
+            Limits(), "test", ChosenGoals(OneSet(goals), self.rules)
+        )
         self.send("audit", {"type": "call_started", "agent": "desk"}, 0)
         self.at_ms = 0
 
@@ -86,19 +93,29 @@ class GoalFeed(Feed):
     def requests(self) -> list[JudgeRequest]:
         return [effect.request for effect in self.effects if isinstance(effect, RequestVerdict)]
 
-    def judge(self, request: JudgeRequest, *, is_completed: bool | None, at_ms: int | None = None) -> None:
+    def judge(
+        self, request: JudgeRequest, *, is_completed: bool | None, at_ms: int | None = None
+    ) -> None:
         """The judge's answer; None is that it gave up."""
         judged = {"outcome": "judged", "is_completed": is_completed}
-        result = judged if is_completed is not None else {"outcome": "unscored", "reason": "unavailable"}
+        result = (
+            judged if is_completed is not None else {"outcome": "unscored", "reason": "unavailable"}
+        )
         self.send(
             "judge",
             {
-                "type": "judge_verdict", "request_id": request.request_id, "conversation_id": "call", "turn": request.turn,
-                "kind": request.kind, "input_hash": request.input_hash, "prompt_version": request.prompt_version,
-                "result": result, "votes": {"complete": 3, "incomplete": 0},
+                "type": "judge_verdict",
+                "request_id": request.request_id,
+                "conversation_id": "call",
+                "turn": request.turn,
+                "kind": request.kind,
+                "input_hash": request.input_hash,
+                "prompt_version": request.prompt_version,
+                "result": result,
+                "votes": {"complete": 3, "incomplete": 0},
             },
             self.at_ms if at_ms is None else at_ms,
-        )  # fmt: skip
+        )
 
     @property
     def goals_row(self) -> Goals:
@@ -136,7 +153,11 @@ def test_the_goal_set_is_recorded_whole_when_the_call_says_who_it_is() -> None:
     feed = GoalFeed(goal_set(SAID))
     (row,) = [row for row in feed.rows() if isinstance(row, GoalsRow)]
     assert (GoalSet.model_validate(row.goal_set), row.digest) == (feed.goals, feed.goals.digest)
-    assert (feed.goals_row.goal_set, feed.goals_row.digest, feed.goals_row.by_judge) == ("flights", row.digest, 0)
+    assert (feed.goals_row.goal_set, feed.goals_row.digest, feed.goals_row.by_judge) == (
+        "flights",
+        row.digest,
+        0,
+    )
     feed.send("audit", {"type": "call_started", "agent": "another"}, 10)
     assert len([row for row in feed.rows() if isinstance(row, GoalsRow)]) == 1
     assert feed.news() == ["started", "goals"]
@@ -158,7 +179,11 @@ def test_a_turn_is_judged_when_it_was_left() -> None:
     assert _value(feed.goals_row.success_final_turn) == 1.0
 
 
-NEVER_USED: Json = {"id": "alone", "details": "It looks nothing up.", "check": {"kind": "not", "check": USED["check"]}}
+NEVER_USED: Json = {
+    "id": "alone",
+    "details": "It looks nothing up.",
+    "check": {"kind": "not", "check": USED["check"]},
+}
 
 
 def test_what_comes_after_the_last_turn_that_counts_reaches_no_subgoal() -> None:
@@ -208,9 +233,15 @@ def test_without_a_judge_what_it_would_say_is_unscored_and_the_rest_works() -> N
     feed.end()
     assert feed.requests == []
     assert {value for _, value in feed.progress()} == {"judge_disabled"}
-    assert [(place, _value(subgoal.result)) for place, subgoal in feed.subgoals()] == [(0, 1.0), (1, "judge_disabled")]
+    assert [(place, _value(subgoal.result)) for place, subgoal in feed.subgoals()] == [
+        (0, 1.0),
+        (1, "judge_disabled"),
+    ]
     goals = feed.goals_row
-    assert (goals.unscored_subgoals, _value(goals.success_final_turn)) == ({"judge_disabled": 1}, "judge_disabled")
+    assert (goals.unscored_subgoals, _value(goals.success_final_turn)) == (
+        {"judge_disabled": 1},
+        "judge_disabled",
+    )
 
 
 @pytest.fixture
@@ -226,8 +257,10 @@ def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes(feed: GoalFeed)
     feed.exchange("is it done?")
     (first,) = feed.requests
     assert (first.turn, first.subgoal, [item.kind for item in first.transcript]) == (
-        1, "The flight is booked.", ["assistant", "user", "assistant"],
-    )  # fmt: skip
+        1,
+        "The flight is booked.",
+        ["assistant", "user", "assistant"],
+    )
     assert feed.progress() == []  # not known yet
     feed.judge(first, is_completed=False)
     assert feed.progress() == [(1, 0.0)]
@@ -263,7 +296,11 @@ def test_a_closing_call_waits_for_its_verdicts_and_for_nothing_else(feed: GoalFe
     feed.judge(request, is_completed=True, at_ms=30_000)
     feed.close_all()
     closed = feed.call()
-    assert (closed.state, closed.close_reason, closed.known_ms) == ("closed", "ended", T0_MS + 30_000)
+    assert (closed.state, closed.close_reason, closed.known_ms) == (
+        "closed",
+        "ended",
+        T0_MS + 30_000,
+    )
     assert feed.counts("callgauge_events_total")["pipecat", "after_close"] == 2
     assert feed.progress() == [(1, 1.0)]
 
@@ -326,7 +363,9 @@ def test_a_judge_is_asked_when_the_words_have_been_the_same_for_a_while() -> Non
     feed.user_audio(left_ms, left_ms + 200)
     feed.advance(left_ms + 500)
     assert feed.requests == []
-    feed.heard("and a window seat", 3_000)  # late words of the first turn, without a turn that is left
+    feed.heard(
+        "and a window seat", 3_000
+    )  # late words of the first turn, without a turn that is left
     feed.advance(left_ms + 1_100)
     assert feed.requests == [], "the words changed when they were looked at again"
     feed.advance(left_ms + 2_200)
@@ -334,7 +373,9 @@ def test_a_judge_is_asked_when_the_words_have_been_the_same_for_a_while() -> Non
     assert "and a window seat" in request.transcript[1].text
     feed.judge(request, is_completed=False)
     feed.end()
-    assert [request.turn for request in feed.requests] == [1, 2], "a call that is over waits for no words"
+    assert [request.turn for request in feed.requests] == [1, 2], (
+        "a call that is over waits for no words"
+    )
 
 
 def test_words_that_never_rest_hold_a_question_back_for_some_seconds() -> None:
@@ -368,7 +409,10 @@ def test_so_is_nothing_reached_for_long() -> None:
     assert not feed.goals_row.stalls
     feed.advance(moved_ms + 60_000)
     stalls = feed.goals_row.stalls
-    assert ([stall.by for stall in stalls], feed.call().known_ms) == (["seconds"], T0_MS + moved_ms + 60_000)
+    assert ([stall.by for stall in stalls], feed.call().known_ms) == (
+        ["seconds"],
+        T0_MS + moved_ms + 60_000,
+    )
 
 
 def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +425,11 @@ def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None
         feed.at_ms += 30_000  # so that each turn has a record of the call
     feed.end()
     goals: list[Goals | None] = feed.values("goals")
-    seen = [_value(each.tool_correctness) for each in goals if each is not None and each.tool_correctness is not None]
+    seen = [
+        _value(each.tool_correctness)
+        for each in goals
+        if each is not None and each.tool_correctness is not None
+    ]
     assert [value for value, _ in itertools.groupby(seen)] == [1.0, 0.5]
 
 
@@ -389,8 +437,16 @@ def uses(feed: GoalFeed, tool: str, parameters: Json, response: object) -> None:
     """A turn in which the agent uses a tool."""
     at_ms = feed.at_ms + 2_150
     feed.exchange("please")
-    feed.send("audit", {"message_type": "tool_call", "value": {"tool": tool, "parameters": parameters}}, at_ms)
-    feed.send("audit", {"message_type": "tool_response", "value": {"tool": tool, "response": response}}, at_ms + 100)
+    feed.send(
+        "audit",
+        {"message_type": "tool_call", "value": {"tool": tool, "parameters": parameters}},
+        at_ms,
+    )
+    feed.send(
+        "audit",
+        {"message_type": "tool_response", "value": {"tool": tool, "response": response}},
+        at_ms + 100,
+    )
 
 
 def test_an_expected_tool_call_says_why_it_was_missed_and_when_it_was_made_instead() -> None:
@@ -398,7 +454,11 @@ def test_an_expected_tool_call_says_why_it_was_missed_and_when_it_was_made_inste
     expected: Sequence[Json] = [
         {"tool": "find", "turn": 0},
         {"tool": "find", "turn": 1},
-        {"tool": "book", "turn": 1, "expected_parameters": [{"name": "seat", "value": "12A"}, phone]},
+        {
+            "tool": "book",
+            "turn": 1,
+            "expected_parameters": [{"name": "seat", "value": "12A"}, phone],
+        },
         {"tool": "book", "turn": 1, "expected_output": {"value": {"ok": True}}},
         {"tool": "pay"},
         {"tool": "pay", "turn": 9},
@@ -409,7 +469,9 @@ def test_an_expected_tool_call_says_why_it_was_missed_and_when_it_was_made_inste
     uses(feed, "book", {"seat": "12B" * 100, "phone": 4155550123}, {"ok": False})
     feed.end()
     found = feed.goals_row.expected_tools
-    assert [(each.index, each.tool, each.turn, _value(each.result), each.missed) for each in found] == [
+    assert [
+        (each.index, each.tool, each.turn, _value(each.result), each.missed) for each in found
+    ] == [
         (0, "find", 1, 1.0, ()),
         (1, "find", 2, 0.0, ("name",)),
         (2, "book", 2, 0.0, ("arguments",)),
@@ -420,13 +482,27 @@ def test_an_expected_tool_call_says_why_it_was_missed_and_when_it_was_made_inste
     assert [each.called_in_turns for each in found] == [(), (1,), (), (), (), ()]
     seat, told_phone = found[2].differences
     assert (seat.parameter, seat.expected, len(seat.seen or "")) == ("seat", '"12A"', 200)
-    assert (told_phone.parameter, told_phone.expected, told_phone.seen) == ("phone", '"[PHONE]"', '"[PHONE]"')
+    assert (told_phone.parameter, told_phone.expected, told_phone.seen) == (
+        "phone",
+        '"[PHONE]"',
+        '"[PHONE]"',
+    )
     (output,) = found[3].differences
-    assert (output.parameter, output.expected, output.seen) == (None, '{"ok": true}', '{"ok": false}')
+    assert (output.parameter, output.expected, output.seen) == (
+        None,
+        '{"ok": true}',
+        '{"ok": false}',
+    )
 
 
 def test_an_argument_that_a_judge_found_wrong_is_told_with_its_condition() -> None:
-    expected = [{"tool": "book", "turn": 0, "expected_parameters": [{"name": "seat", "check": "It is at a window."}]}]
+    expected = [
+        {
+            "tool": "book",
+            "turn": 0,
+            "expected_parameters": [{"name": "seat", "check": "It is at a window."}],
+        }
+    ]
     feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected), asks_judge=True)
     feed.greet()
     uses(feed, "book", {"seat": "12B"}, "done")
@@ -470,12 +546,18 @@ def test_a_verdict_for_a_call_that_nobody_knows_opens_none(feed: GoalFeed) -> No
     feed.send(
         "judge",
         {
-            "type": "judge_verdict", "request_id": "x", "conversation_id": "other", "kind": "subgoal", "turn": 1,
-            "input_hash": "x", "prompt_version": "x", "result": {"outcome": "judged", "is_completed": True},
+            "type": "judge_verdict",
+            "request_id": "x",
+            "conversation_id": "other",
+            "kind": "subgoal",
+            "turn": 1,
+            "input_hash": "x",
+            "prompt_version": "x",
+            "result": {"outcome": "judged", "is_completed": True},
         },
         0,
         key="other",
-    )  # fmt: skip
+    )
     assert feed.evaluator.open_calls == ("call",)
 
 
@@ -499,7 +581,9 @@ def test_what_nobody_judges_is_no_stall() -> None:
 
 
 class PhoneFeed(GoalFeed):
-    """A call without a simulated caller: the bot reports the speaker, the audit log or pipecat's messages the words."""
+    """A call without a simulated caller: the bot reports the speaker, the audit log or pipecat's
+    messages the words.
+    """
 
     def said(self, user: str, answer: str, *, logs: bool = True, tool: str | None = None) -> None:
         at_ms = self.at_ms + 1_000
@@ -517,7 +601,9 @@ class PhoneFeed(GoalFeed):
         self.speech("bot_speech_started", at_ms + 2_000)
         self.speech("bot_speech_stopped", at_ms + 3_000)
         if not logs:
-            self.send("pipecat", {"type": "assistant_message", "data": {"content": answer}}, at_ms + 3_005)
+            self.send(
+                "pipecat", {"type": "assistant_message", "data": {"content": answer}}, at_ms + 3_005
+            )
         self.at_ms += 10_000
 
 
@@ -530,8 +616,9 @@ def test_a_phone_call_has_progress_in_its_own_turns(*, logs: bool) -> None:
     feed.said("thanks", "Bye.", logs=logs)
     first, *_ = feed.requests
     assert [(item.turn, item.kind, item.text) for item in first.transcript] == [
-        (1, "user", "hello"), (1, "assistant", "How can I help?"),
-    ]  # fmt: skip
+        (1, "user", "hello"),
+        (1, "assistant", "How can I help?"),
+    ]
     assert [(place, subgoal.reached_turn) for place, subgoal in feed.subgoals()] == [(0, 1), (1, 2)]
     feed.judge(first, is_completed=True)
     assert feed.progress() == [(1, 0.6667), (2, 1.0)]
@@ -588,10 +675,17 @@ def two_turns(feed: GoalFeed) -> None:
 def answer(feed: GoalFeed, request: JudgeRequest, *trials: Json) -> None:
     """A verdict with these trials."""
     verdict = {
-        "type": "judge_verdict", "request_id": request.request_id, "conversation_id": "call", "turn": 1, "kind": "subgoal",
-        "input_hash": request.input_hash, "prompt_version": request.prompt_version,
-        "result": {"outcome": "judged", "is_completed": True}, "votes": {"complete": 2, "incomplete": 1}, "answers": list(trials),
-    }  # fmt: skip
+        "type": "judge_verdict",
+        "request_id": request.request_id,
+        "conversation_id": "call",
+        "turn": 1,
+        "kind": "subgoal",
+        "input_hash": request.input_hash,
+        "prompt_version": request.prompt_version,
+        "result": {"outcome": "judged", "is_completed": True},
+        "votes": {"complete": 2, "incomplete": 1},
+        "answers": list(trials),
+    }
     feed.send("judge", verdict, feed.at_ms)
 
 
@@ -620,16 +714,23 @@ def test_a_template_goes_with_the_question_and_names_its_prompt() -> None:
     assert (own.template, own.prompt_version) == (TEMPLATE, prompt_version_of(TEMPLATE))
     by_setting = asked({}, template_subgoal=TEMPLATE)
     assert by_setting.template == TEMPLATE
-    assert asked({"template_subgoal": TEMPLATE + "!"}, template_subgoal=TEMPLATE).template == TEMPLATE + "!"
+    assert (
+        asked({"template_subgoal": TEMPLATE + "!"}, template_subgoal=TEMPLATE).template
+        == TEMPLATE + "!"
+    )
     assert plain.request_id != own.request_id == by_setting.request_id
-    assert asked({"templates_subgoal": TEMPLATE}) == own  # the name in agent-inspect's documentation
+    assert (
+        asked({"templates_subgoal": TEMPLATE}) == own
+    )  # the name in agent-inspect's documentation
 
 
 @pytest.mark.parametrize("by_setting", [False, True], ids=["goal set", "setting"])
 def test_the_trials_of_a_verdict_are_with_its_subgoal_if_asked_for(*, by_setting: bool) -> None:
     option = {"include_judge_explanation": True}
     feed = GoalFeed(
-        goal_set(JUDGED, **({} if by_setting else option)), asks_judge=True, **(option if by_setting else {})
+        goal_set(JUDGED, **({} if by_setting else option)),
+        asks_judge=True,
+        **(option if by_setting else {}),
     )
     trials = [
         trial(1, True, "Booked in turn 1."),
@@ -638,7 +739,11 @@ def test_the_trials_of_a_verdict_are_with_its_subgoal_if_asked_for(*, by_setting
     ]
     judged(feed, *trials)
     (subgoal,) = feed.goals_row.subgoals
-    assert [(each["trial"], each["grade"]) for each in subgoal.trials] == [(1, True), (2, False), (3, True)]
+    assert [(each["trial"], each["grade"]) for each in subgoal.trials] == [
+        (1, True),
+        (2, False),
+        (3, True),
+    ]
     assert subgoal.trials[0]["explanation"] == "Booked in turn 1."
     assert CARD not in encode(feed.call()).decode()
     assert (subgoal.votes_complete, subgoal.votes_incomplete) == (2, 1)
@@ -688,7 +793,9 @@ def feed_with(check: Json) -> Feed:
         }
     )
     feed = Feed()
-    feed.evaluator = PartitionEvaluator(Limits(), "test", ChosenGoals(AlwaysSet(goals), GoalRules()))
+    feed.evaluator = PartitionEvaluator(
+        Limits(), "test", ChosenGoals(AlwaysSet(goals), GoalRules())
+    )
     feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
     return feed
 
@@ -770,7 +877,10 @@ def test_a_later_answer_that_is_sent_decides() -> None:
     for turn, answer in ((1, STATUS_ALONE), (2, {"seat": 4})):
         at_ms = turn * 5_000
         feed.spoke("user", at_ms, at_ms + 1_000)
-        times = {"timestamp": (T0_MS + at_ms + 1_900) / 1000, "in_progress_at": (T0_MS + at_ms + 1_100) / 1000}
+        times = {
+            "timestamp": (T0_MS + at_ms + 1_900) / 1000,
+            "in_progress_at": (T0_MS + at_ms + 1_100) / 1000,
+        }
         event = {
             "kind": "function_call_completed",
             "function_name": "book",
@@ -795,12 +905,16 @@ def test_a_later_answer_that_is_sent_decides() -> None:
         ("agent_tool_response", {}, FOR_ANN, WITHHELD),
     ],
 )
-def test_tools_of_an_agent_whose_monitor_sends_neither(kind: str, more: Json, check: Json, value: float | str) -> None:
+def test_tools_of_an_agent_whose_monitor_sends_neither(
+    kind: str, more: Json, check: Json, value: float | str
+) -> None:
     feed = feed_with(check)
     for event in (
-        heard("A seat, please.", 2_000, 1), tool_requested("book", "t1", 2_100), tool_replied("book", "t1", 2_900, kind, **more),
+        heard("A seat, please.", 2_000, 1),
+        tool_requested("book", "t1", 2_100),
+        tool_replied("book", "t1", 2_900, kind, **more),
         said("Booked.", 3_000, 1),
-    ):  # fmt: skip
+    ):
         feed.send("user_sim", event, event["timestamp"] - T0_MS)
     feed.send("audit", ENDED, 6_000)
     feed.advance(600_000)

@@ -1,4 +1,6 @@
-"""Grades as agent-inspect reads them, and votes: the number of requests, and the result of the answers."""
+"""Grades as agent-inspect reads them, and votes: the number of requests, and the result of the
+answers.
+"""
 
 import pytest
 
@@ -64,7 +66,12 @@ def _waves(voting: Voting, answers: str) -> list[int]:
         (5, "CCIIC", [3, 1, 1], True),
         (5, "CNCC", [3, 1], True),
         (5, "NNCCC", [3, 2], True),
-        (5, "CNINC", [3, 2], VoteFailure.TOO_FEW_VALID),  # two of three valid ones, but not three of five
+        (
+            5,
+            "CNINC",
+            [3, 2],
+            VoteFailure.TOO_FEW_VALID,
+        ),  # two of three valid ones, but not three of five
         (5, "NNN", [3], VoteFailure.TOO_FEW_VALID),
         (7, "IICCII", [4, 2], False),
         (7, "NNNN", [4], VoteFailure.TOO_FEW_VALID),
@@ -72,7 +79,9 @@ def _waves(voting: Voting, answers: str) -> list[int]:
         (9, "CCCCIIIIC", [5, 1, 1, 1, 1], True),
     ],
 )
-def test_a_vote_that_stops_early(trials: int, answers: str, waves: list[int], outcome: bool | VoteFailure) -> None:
+def test_a_vote_that_stops_early(
+    trials: int, answers: str, waves: list[int], outcome: bool | VoteFailure
+) -> None:
     voting = Voting(trials, stops_early=True)
     assert _waves(voting, answers) == waves
     assert outcome in (voting.verdict, voting.failure)
@@ -86,7 +95,13 @@ def test_a_vote_that_stops_early(trials: int, answers: str, waves: list[int], ou
         (5, 5, "CCCCC", [5], True),  # all are asked, also when three would do
         (5, 5, "CCNNNCNNII", [5, 3, 2], True),
         (5, 5, "CCNNNCCNC", [5, 3, 1], True),
-        (5, 5, "CCCCNNNNNN", [5, 1, 1, 1, 1, 1], VoteFailure.RETRIES_EXHAUSTED),  # decided, and still a failure
+        (
+            5,
+            5,
+            "CCCCNNNNNN",
+            [5, 1, 1, 1, 1, 1],
+            VoteFailure.RETRIES_EXHAUSTED,
+        ),  # decided, and still a failure
         (5, 0, "CCCCN", [5], VoteFailure.RETRIES_EXHAUSTED),
         (1, 1, "NC", [1, 1], True),
     ],
@@ -112,7 +127,11 @@ def test_the_answers_are_counted() -> None:
 def test_a_failed_vote_has_no_verdict_and_asks_no_more() -> None:
     voting = Voting(5, stops_early=False, retry_waves=0)
     voting.fold([True, True, True, True, None])
-    assert (voting.next_wave, voting.verdict, voting.failure) == (0, None, VoteFailure.RETRIES_EXHAUSTED)
+    assert (voting.next_wave, voting.verdict, voting.failure) == (
+        0,
+        None,
+        VoteFailure.RETRIES_EXHAUSTED,
+    )
     voting.fold([])
     assert (voting.next_wave, voting.verdict) == (0, None)
 

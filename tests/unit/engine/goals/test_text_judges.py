@@ -1,4 +1,6 @@
-"""EVA's text judges, live: questions and their times, one at a time about the call so far, and the ratings in rows."""
+"""EVA's text judges, live: questions and their times, one at a time about the call so far, and the
+ratings in rows.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +32,9 @@ class JudgedFeed(GoalFeed):
     def __init__(self, *kinds: str, goals: OneSet | None = None, **rules: Any) -> None:
         super().__init__(goal_set({"id": "s", "details": "d", "check": {"kind": "judge"}}))
         self.rules = GoalRules(**{"asks_judge": True, "text_judges": kinds, **rules})
-        self.evaluator = PartitionEvaluator(Limits(call_values_every_ms=1), "test", ChosenGoals(goals, self.rules))
+        self.evaluator = PartitionEvaluator(
+            Limits(call_values_every_ms=1), "test", ChosenGoals(goals, self.rules)
+        )
         self.effects.clear()
         self.greet()
 
@@ -39,16 +43,23 @@ class JudgedFeed(GoalFeed):
         self.send(
             "judge",
             {
-                "type": "judge_verdict", "request_id": request.request_id, "conversation_id": "call",
-                "kind": request.kind, "turn": request.turn, "input_hash": request.input_hash,
-                "prompt_version": request.prompt_version, "result": result,
+                "type": "judge_verdict",
+                "request_id": request.request_id,
+                "conversation_id": "call",
+                "kind": request.kind,
+                "turn": request.turn,
+                "input_hash": request.input_hash,
+                "prompt_version": request.prompt_version,
+                "result": result,
             },
             self.at_ms,
-        )  # fmt: skip
+        )
 
     def asked(self) -> list[tuple[str, int]]:
         return [
-            (effect.request.kind, effect.request.turn) for effect in self.effects if isinstance(effect, RequestVerdict)
+            (effect.request.kind, effect.request.turn)
+            for effect in self.effects
+            if isinstance(effect, RequestVerdict)
         ]
 
 
@@ -57,12 +68,16 @@ def _plain(rating: Rating | None) -> tuple[int, float | str] | None:
 
 
 def of_turn(feed: Feed, turn: int, kind: str) -> list[tuple[int, float | str] | None]:
-    """What the rows of a turn have, one after the other: the turn again, and its rating; None without one so far."""
+    """What the rows of a turn have, one after the other: the turn again, and its rating; None
+    without one so far.
+    """
     return [_plain(rating) for rating in feed.values(kind, turn)]
 
 
 def of_call(feed: Feed, kind: str) -> list[tuple[int, float | str]]:
-    """What the rows of the call have, one after the other: up to which turn it is rated, and its rating."""
+    """What the rows of the call have, one after the other: up to which turn it is rated, and its
+    rating.
+    """
     return [found for rating in feed.values(kind) if (found := _plain(rating)) is not None]
 
 
@@ -81,7 +96,10 @@ def test_a_turn_is_rated_when_it_was_left_the_greeting_too() -> None:
     assert of_turn(feed, 1, "conciseness") == [None]
     feed.exchange("good")
     assert of_turn(feed, 1, "conciseness") == [None, (1, 0.5)]
-    assert [name for name in feed.news(1) if name in ("turn_taking", "conciseness")] == ["turn_taking", "conciseness"]
+    assert [name for name in feed.news(1) if name in ("turn_taking", "conciseness")] == [
+        "turn_taking",
+        "conciseness",
+    ]
     assert feed.asked()[2:] == [("conciseness", 2)]
     feed.rate(feed.requests[0], 3)
     feed.end()
@@ -92,7 +110,10 @@ def test_a_turn_is_rated_when_it_was_left_the_greeting_too() -> None:
 def test_faithfulness_is_asked_with_what_the_agent_was_told() -> None:
     feed = JudgedFeed("faithfulness", "conciseness")
     tools = [{"name": "refund", "parameters": {"type": "object"}}]
-    told = {"instructions": "Never refund. Ask jane@example.com.", "current_date_time": "2026-11-21 10:00"}
+    told = {
+        "instructions": "Never refund. Ask jane@example.com.",
+        "current_date_time": "2026-11-21 10:00",
+    }
     feed.send("audit", {"type": "call_started", "role": "clerk", "tools": tools, **told}, 0)
     feed.exchange("refund me")
     feed.exchange("thanks")
@@ -111,12 +132,16 @@ def test_other_instructions_ask_for_faithfulness_again_and_for_nothing_else() ->
     feed = JudgedFeed("faithfulness", "conciseness")
     feed.exchange("refund me")
     before = feed.requests[-1]
-    feed.rate(next(request for request in feed.requests if request.kind is JudgeKind.FAITHFULNESS), 3)
+    feed.rate(
+        next(request for request in feed.requests if request.kind is JudgeKind.FAITHFULNESS), 3
+    )
     feed.send("audit", {"type": "call_started", "instructions": "Never refund."}, 0)
     feed.exchange("thanks")
     kinds = [request.kind for request in feed.requests[feed.requests.index(before) + 1 :]]
     assert kinds.count(JudgeKind.FAITHFULNESS) == kinds.count(JudgeKind.CONCISENESS) == 1
-    hashes = [request.input_hash for request in feed.requests if request.kind is JudgeKind.FAITHFULNESS]
+    hashes = [
+        request.input_hash for request in feed.requests if request.kind is JudgeKind.FAITHFULNESS
+    ]
     assert len(set(hashes)) == len(hashes)
 
 
@@ -124,7 +149,11 @@ def test_a_dimension_that_cannot_be_judged_is_named_with_its_reason() -> None:
     reason = {"violating_policies": "the agent's instructions are not known"}
     rated = Rated(rating=3, normalised=1.0, dimensions={"hallucination": 3}, not_applicable=reason)
     rating = text_judges.rating_of(rated, 1)
-    assert (rating.result, rating.dimensions, rating.not_applicable) == (1.0, {"hallucination": 3}, reason)
+    assert (rating.result, rating.dimensions, rating.not_applicable) == (
+        1.0,
+        {"hallucination": 3},
+        reason,
+    )
 
 
 def test_speakability_is_asked_of_the_turn_s_own_words() -> None:
@@ -143,12 +172,16 @@ def test_in_a_speech_to_speech_call_there_is_none() -> None:
     feed.end()
     assert feed.asked() == []
     expected = "not applicable: the agent speaks without a text of its own"
-    assert [of_turn(feed, turn, "speakability")[-1] for turn in (0, 1, 2)] == [(turn, expected) for turn in (0, 1, 2)]
+    assert [of_turn(feed, turn, "speakability")[-1] for turn in (0, 1, 2)] == [
+        (turn, expected) for turn in (0, 1, 2)
+    ]
     assert not [row for row in feed.turn_rows() if "speakability" in row.news]
 
 
 @pytest.mark.usefixtures("every_turn")
-def test_of_the_call_so_far_one_question_is_under_way_and_the_next_is_about_the_newest_turn() -> None:
+def test_of_the_call_so_far_one_question_is_under_way_and_the_next_is_about_the_newest_turn() -> (
+    None
+):
     feed = JudgedFeed("conversation_progression")
     for words in ("book it", "and?", "and?"):
         feed.exchange(words)
@@ -180,12 +213,20 @@ def test_a_rating_of_faithfulness_is_a_part_of_accuracy() -> None:
     assert (_value(accuracy.result), accuracy.sub_metrics) == (0.5, {"faithfulness": 0.5})
 
 
-def test_a_late_verdict_on_a_turn_that_does_not_exist_any_more_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The law of recovery found it: the call goes back behind a turn twice, whose second question is still open."""
+def test_a_late_verdict_on_a_turn_that_does_not_exist_any_more_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The law of recovery found it: the call goes back behind a turn twice, whose second question
+    is still open.
+    """
     said = "Hello"
-    history = SimpleNamespace(replays=SimpleNamespace(elements=0), pipeline_type=PipelineType.CASCADE)
+    history = SimpleNamespace(
+        replays=SimpleNamespace(elements=0), pipeline_type=PipelineType.CASCADE
+    )
     live: Any = SimpleNamespace(turn=0, is_simulated=False, history=history)
-    monkeypatch.setattr(text_judges, "facts_of", lambda _, turns: {turn: TurnFacts(said, "Yes.") for turn in turns})
+    monkeypatch.setattr(
+        text_judges, "facts_of", lambda _, turns: {turn: TurnFacts(said, "Yes.") for turn in turns}
+    )
     rules = GoalRules(asks_judge=True, text_judges=(JudgeKind.FAITHFULNESS,))
     judges = TextJudges("call", rules, CallRows(CallRow(conversation_id="call")), Ratings())
     out: list[Effect] = []
@@ -200,10 +241,16 @@ def test_a_late_verdict_on_a_turn_that_does_not_exist_any_more_does_no_harm(monk
         assert isinstance(effect, RequestVerdict)
         request = effect.request
         verdict = JudgeVerdict(
-            timestamp=0, request_id=request.request_id, conversation_id="call", kind=request.kind, turn=request.turn,
-            input_hash=request.input_hash, prompt_version=request.prompt_version, votes=Votes(complete=1),
+            timestamp=0,
+            request_id=request.request_id,
+            conversation_id="call",
+            kind=request.kind,
+            turn=request.turn,
+            input_hash=request.input_hash,
+            prompt_version=request.prompt_version,
+            votes=Votes(complete=1),
             result=Rated(rating=3, normalised=1.0),
-        )  # fmt: skip
+        )
         judges.fold(verdict, live, 0, out)
 
     goes_to(4)
@@ -231,14 +278,20 @@ def test_the_call_as_a_whole_is_judged_before_it_closes() -> None:
     feed.rate(feed.requests[1], 2)
     feed.close_all()
     assert feed.call().state == "closed"
-    assert of_call(feed, "conversation_progression") == [(0, 1.0), (1, 0.5)]  # while it waits, and at its close
+    assert of_call(feed, "conversation_progression") == [
+        (0, 1.0),
+        (1, 0.5),
+    ]  # while it waits, and at its close
 
 
 def test_what_nobody_answers_is_unscored() -> None:
     feed = JudgedFeed("conciseness", verdict_deadline_ms=20_000)
     feed.exchange("book it")
     feed.end(END_MS)
-    assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [(0, "deadline"), (1, "deadline")]
+    assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [
+        (0, "deadline"),
+        (1, "deadline"),
+    ]
     assert feed.call().unscored_turns["conciseness"] == {"deadline": 2}
 
 
@@ -247,7 +300,10 @@ def test_without_a_judge_everything_is_unscored_and_nothing_is_asked() -> None:
     feed.exchange("book it")
     feed.end()
     assert feed.asked() == []
-    assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [(0, "judge_disabled"), (1, "judge_disabled")]
+    assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [
+        (0, "judge_disabled"),
+        (1, "judge_disabled"),
+    ]
     assert of_call(feed, "faithfulness") == [(1, "judge_disabled")]
 
 
@@ -308,7 +364,10 @@ def test_the_caller_s_fidelity_is_asked_once_and_with_its_instruction() -> None:
     feed.advance(feed.at_ms + 10_000)
     (request,) = feed.requests
     assert (request.turn, request.user_instruction) == (2, "Book SK 123.")
-    assert [item.text for item in request.transcript if item.kind == "user"] == ["book it", "thanks"]
+    assert [item.text for item in request.transcript if item.kind == "user"] == [
+        "book it",
+        "thanks",
+    ]
     feed.rate(request, 3)
     feed.close_all()
     assert of_call(feed, "user_behavioral_fidelity")[-1] == (2, 1.0)
@@ -325,7 +384,9 @@ def test_without_an_instruction_the_caller_s_fidelity_does_not_apply() -> None:
 
 def test_of_people_nobody_knows_what_they_meant() -> None:
     feed = JudgedFeed("transcription_accuracy_key_entities", "user_behavioral_fidelity")
-    feed.evaluator = PartitionEvaluator(Limits(call_values_every_ms=1), "test", ChosenGoals(None, feed.rules))
+    feed.evaluator = PartitionEvaluator(
+        Limits(call_values_every_ms=1), "test", ChosenGoals(None, feed.rules)
+    )
     for who, at_ms in (("bot", 0), ("user", 1_000), ("bot", 3_000)):
         feed.spoke(who, at_ms, at_ms + 900)
     feed.end()

@@ -1,4 +1,6 @@
-"""Expected tool calls against those that were made, live: calls that count as made, questions to a judge, unknown results."""
+"""Expected tool calls against those that were made, live: calls that count as made, questions to a
+judge, unknown results.
+"""
 
 from ast import literal_eval
 from typing import Any
@@ -6,7 +8,12 @@ from typing import Any
 import pytest
 
 from consumers.engine.goals.checks import CalledTool
-from consumers.engine.goals.tool_correctness import Difference, Finding, ToolCorrectness, ToolQuestion
+from consumers.engine.goals.tool_correctness import (
+    Difference,
+    Finding,
+    ToolCorrectness,
+    ToolQuestion,
+)
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ExpectedToolCall
 from schemas.rows import ExpectedTool, ToolDifference
@@ -15,7 +22,9 @@ from tests.support.fakes.engine_feed import plain
 LATE = UnscoredReason.USER_STILL_SPEAKING  # any reason: it is only passed on
 
 
-def _expected(tool: str = "book", turn: Any = 0, *, output: Any = None, **parameters: Any) -> ExpectedToolCall:
+def _expected(
+    tool: str = "book", turn: Any = 0, *, output: Any = None, **parameters: Any
+) -> ExpectedToolCall:
     """`x=1` requires a value, `x="?text"` asks a judge."""
 
     def required(value: Any) -> dict[str, Any]:
@@ -25,7 +34,9 @@ def _expected(tool: str = "book", turn: Any = 0, *, output: Any = None, **parame
     return ExpectedToolCall(
         tool=tool,
         turn=turn,
-        expected_parameters=[{"name": name, **required(value)} for name, value in parameters.items()],
+        expected_parameters=[
+            {"name": name, **required(value)} for name, value in parameters.items()
+        ],
         expected_output=None if output is None else required(output[0]),
     )
 
@@ -48,7 +59,9 @@ def _found(tools: ToolCorrectness, turn: int, *, is_over: bool = False) -> list[
     """What is told of the expected calls after a turn, all that was seen written as it is."""
 
     def in_words(difference: Difference) -> ToolDifference:
-        return ToolDifference(difference.parameter, "", repr(difference.value) if difference.is_there else None)
+        return ToolDifference(
+            difference.parameter, "", repr(difference.value) if difference.is_there else None
+        )
 
     return list(tools.found(turn, {}, in_words, is_over=is_over))
 
@@ -90,7 +103,11 @@ def _score(expected: ExpectedToolCall, *made: CalledTool) -> Any:
         (_expected(output=[None]), [_made("book", 1)], 0.0),
         (_expected(), [_made("book", 1)], 1.0),
         (_expected(x=1, y=2), [_made(x=1, y=1), _made(x=1, y=2)], 1.0),
-        (_expected(x=1, y=2), [_made(x=1, y=1), _made(x=2, y=2)], 0.0),  # two half right ones are none
+        (
+            _expected(x=1, y=2),
+            [_made(x=1, y=1), _made(x=2, y=2)],
+            0.0,
+        ),  # two half right ones are none
     ],
 )
 def test_a_call_is_made_when_everything_required_of_it_is_there(
@@ -116,7 +133,9 @@ NO_ARGUMENTS: dict[str, Any] = {"arguments": {}, "lacks_arguments": True}
         (_expected(), NO_ARGUMENTS, 1.0),
     ],
 )
-def test_what_the_producer_withholds_is_not_wrong(expected: ExpectedToolCall, made: dict[str, Any], score: Any) -> None:
+def test_what_the_producer_withholds_is_not_wrong(
+    expected: ExpectedToolCall, made: dict[str, Any], score: Any
+) -> None:
     assert _score(expected, _made(x=1)._replace(**made)) == score
     right = _made("book", 350.9, x=1)
     if (
@@ -131,14 +150,21 @@ def test_of_a_repeated_name_the_last_requirement_and_the_first_argument_count() 
     expected = _expected()
     twice = [{"name": "x", "value": 1}, {"name": "x", "value": 2}]
     assert (
-        _score(ExpectedToolCall.model_validate({**expected.model_dump(), "expected_parameters": twice}), _made(x=2))
+        _score(
+            ExpectedToolCall.model_validate(
+                {**expected.model_dump(), "expected_parameters": twice}
+            ),
+            _made(x=2),
+        )
         == 1
     )
     assert _score(_expected(x=2), CalledTool("book", {"x": 1, " x": 2}, None, is_success=True)) == 0
 
 
 def test_calls_count_in_their_own_turn_and_one_may_serve_several() -> None:
-    tools = ToolCorrectness([_expected("a", 1), _expected("a", 0), _expected("a", 0), _expected("b", 0)])
+    tools = ToolCorrectness(
+        [_expected("a", 1), _expected("a", 0), _expected("a", 0), _expected("b", 0)]
+    )
     tools.look(1, [_made("a")], _nobody)
     assert _results(tools, 1) == {1: 1.0, 2: 1.0, 3: 0.0}
     assert _at(tools, 1) == 0.6667
@@ -151,13 +177,18 @@ def test_calls_count_in_their_own_turn_and_one_may_serve_several() -> None:
 
 
 def _missed(expected: ExpectedToolCall, *made: CalledTool, no: str = "") -> Any:
-    """What is wrong in the nearest call: names with their values, `...` for an argument that is not there."""
+    """What is wrong in the nearest call: names with their values, `...` for an argument that is not
+    there.
+    """
     tools = ToolCorrectness([expected])
     tools.look(1, made, lambda question: question.check != no)
     (found,) = _found(tools, 1)
     if found.missed == ("name",):
         return None
-    return {each.parameter: ... if each.seen is None else literal_eval(each.seen) for each in found.differences}
+    return {
+        each.parameter: ... if each.seen is None else literal_eval(each.seen)
+        for each in found.differences
+    }
 
 
 @pytest.mark.parametrize(
@@ -168,30 +199,57 @@ def _missed(expected: ExpectedToolCall, *made: CalledTool, no: str = "") -> Any:
         (_expected(x=1), [_made(x=1)], {}),
         (_expected(x=1, y=2), [_made(x=2)], {"x": 2, "y": ...}),
         (_expected(x=1, output=["ok"]), [_made("book", "no", x=1)], {None: "no"}),
-        (_expected(x=1, y=2), [_made(x=3, y=3), _made(x=1, y=4)], {"y": 4}),  # of several the nearest
-        (_expected(x=1, y=2), [_made(x=1, y=4), _made(x=3, y=3), _made(x=5, y=2)], {"y": 4}),  # and of those the first
+        (
+            _expected(x=1, y=2),
+            [_made(x=3, y=3), _made(x=1, y=4)],
+            {"y": 4},
+        ),  # of several the nearest
+        (
+            _expected(x=1, y=2),
+            [_made(x=1, y=4), _made(x=3, y=3), _made(x=5, y=2)],
+            {"y": 4},
+        ),  # and of those the first
         (_expected(x=1, y="?a date"), [_made(x=1, y="soon")], {"y": "soon"}),
         (_expected(y="?a date"), [_made()], {"y": ...}),
-        (_expected(x=1, y="?a date"), [_made(x=2, y="soon")], {"x": 2}),  # nobody was asked about the date
+        (
+            _expected(x=1, y="?a date"),
+            [_made(x=2, y="soon")],
+            {"x": 2},
+        ),  # nobody was asked about the date
     ],
 )
-def test_it_says_what_is_wrong_with_a_call(expected: ExpectedToolCall, made: list[CalledTool], missed: Any) -> None:
+def test_it_says_what_is_wrong_with_a_call(
+    expected: ExpectedToolCall, made: list[CalledTool], missed: Any
+) -> None:
     assert _missed(expected, *made, no="?a date") == missed
 
 
 def test_what_is_known_is_told_as_the_call_goes_on() -> None:
-    tools = ToolCorrectness([_expected("a", 0), _expected("b", 1), _expected("c", None), _expected("d", 7)])
+    tools = ToolCorrectness(
+        [_expected("a", 0), _expected("b", 1), _expected("c", None), _expected("d", 7)]
+    )
 
     def told(last_turn: int, *, is_over: bool) -> list[tuple[str, int | None, Any]]:
-        return [(each.tool, each.turn, plain(each.result)) for each in _found(tools, last_turn, is_over=is_over)]
+        return [
+            (each.tool, each.turn, plain(each.result))
+            for each in _found(tools, last_turn, is_over=is_over)
+        ]
 
     assert told(0, is_over=False) == []
     tools.look(1, [_made("a")], _nobody)
     assert told(1, is_over=False) == [("a", 1, 1.0)]
     tools.look(2, [_made("a")], _nobody)
     assert told(2, is_over=False) == [("a", 1, 1.0), ("b", 2, 0.0)]
-    not_reached, no_turn = UnscoredReason.EXPECTED_TURN_NOT_REACHED, "the goal set names no turn for it"
-    assert told(2, is_over=True) == [("a", 1, 1.0), ("b", 2, 0.0), ("c", None, no_turn), ("d", 8, not_reached)]
+    not_reached, no_turn = (
+        UnscoredReason.EXPECTED_TURN_NOT_REACHED,
+        "the goal set names no turn for it",
+    )
+    assert told(2, is_over=True) == [
+        ("a", 1, 1.0),
+        ("b", 2, 0.0),
+        ("c", None, no_turn),
+        ("d", 8, not_reached),
+    ]
     tools.forget_from(2)
     assert told(1, is_over=True)[1] == ("b", 2, not_reached)
 
@@ -212,7 +270,10 @@ def test_a_call_that_comes_later_clears_what_was_wrong() -> None:
 def test_what_is_expected_in_no_turn_of_the_call_leaves_the_final_score_unknown() -> None:
     tools = ToolCorrectness([_expected("a", 0), _expected("b", 1)])
     tools.look(1, [_made("a")], _nobody)
-    assert (_at(tools, 1), _at(tools, 1, is_over=True)) == (1.0, UnscoredReason.EXPECTED_TURN_NOT_REACHED)
+    assert (_at(tools, 1), _at(tools, 1, is_over=True)) == (
+        1.0,
+        UnscoredReason.EXPECTED_TURN_NOT_REACHED,
+    )
     tools.look(2, [_made("b")], _nobody)
     assert _at(tools, 2, is_over=True) == 1.0
 
@@ -285,9 +346,13 @@ def test_the_first_call_that_is_right_decides(
         (None, True, None, ["x"]),
     ],
 )
-def test_every_check_of_a_call_must_hold(x: Finding, y: Finding, score: Any, open_parameters: list[str]) -> None:
+def test_every_check_of_a_call_must_hold(
+    x: Finding, y: Finding, score: Any, open_parameters: list[str]
+) -> None:
     tools = ToolCorrectness([_expected(x="?is a date", y="?is a place")])
-    tools.look(1, [_made(x="a", y="b")], lambda question: {"x": x, "y": y}[question.parameter or ""])
+    tools.look(
+        1, [_made(x="a", y="b")], lambda question: {"x": x, "y": y}[question.parameter or ""]
+    )
     assert _at(tools, 1) == score
     assert [question.parameter for question in tools.open_questions()] == open_parameters
 

@@ -1,4 +1,6 @@
-"""EVA's metrics: of a turn when it is left, revised when more is known, EVA's own at the end, and why something is not known."""
+"""EVA's metrics: of a turn when it is left, revised when more is known, EVA's own at the end, and
+why something is not known.
+"""
 
 from typing import Any
 
@@ -13,7 +15,10 @@ from tests.support.fakes.engine_feed import T0_MS, Feed, plain
 
 LIMITS = Limits(closing_grace_ms=1_000, call_values_every_ms=1)
 ENDED = {"type": "call_ended", "reason": "goodbye"}
-GOODBYE = {"type": "connection_state", "data": {"state": "session_ended", "details": {"reason": "goodbye"}}}
+GOODBYE = {
+    "type": "connection_state",
+    "data": {"state": "session_ended", "details": {"reason": "goodbye"}},
+}
 
 
 def timing(feed: Feed, turn: int) -> TurnTaking:
@@ -88,7 +93,12 @@ def test_a_turn_is_scored_when_it_was_left(feed: Feed) -> None:
     assert timings(feed, 1) == metrics(feed, "eva_response_speed") == []
     feed.user_audio(9_000, 10_000)
     found = timing(feed, 1)
-    assert (plain(found.result), found.reason, found.latency_ms, found.anchor) == (0.5, "latency", 2_750.0, "audio")
+    assert (plain(found.result), found.reason, found.latency_ms, found.anchor) == (
+        0.5,
+        "latency",
+        2_750.0,
+        "audio",
+    )
     assert (found.has_tool_call, found.overlap_ms, found.yield_ms) == (False, None, None)
     assert "turn_taking" in feed.news(1)
     assert metrics(feed, "eva_response_speed") == [2.75]
@@ -107,7 +117,10 @@ def test_a_tool_that_is_noticed_late_changes_the_curve(feed: Feed) -> None:
     feed.assistant_audio(11_000, 12_000)
     feed.user_audio(13_000, 14_000)
     assert timings(feed, 1) == [0.0, 0.5]
-    assert metric(feed, "eva_response_speed").sub_metrics == {"with_tool_calls": 4.0, "no_tool_calls": 1.0}
+    assert metric(feed, "eva_response_speed").sub_metrics == {
+        "with_tool_calls": 4.0,
+        "no_tool_calls": 1.0,
+    }
 
 
 def test_while_the_user_is_still_heard_nothing_is_known(feed: Feed) -> None:
@@ -120,14 +133,19 @@ def test_while_the_user_is_still_heard_nothing_is_known(feed: Feed) -> None:
     feed.user_audio(2_000)
     feed.assistant_audio(3_000, 3_400)
     feed.send(
-        "user_sim", {"event_type": "audio_end", "user": "simulated_user", "audio_timestamp": 1_790_000_004.0}, 4_000
+        "user_sim",
+        {"event_type": "audio_end", "user": "simulated_user", "audio_timestamp": 1_790_000_004.0},
+        4_000,
     )
     feed.assistant_audio(6_750, 8_000)
     feed.user_audio(9_000, 10_000)
     found = timing(feed, 1)
     assert (plain(found.result), found.reason, found.overlap_ms, found.interrupt_segments) == (
-        0.4, "agent_interrupt", 400.0, 1,
-    )  # fmt: skip
+        0.4,
+        "agent_interrupt",
+        400.0,
+        1,
+    )
     assert found.post_interrupt_latency_ms == 2_750.0
 
 
@@ -139,7 +157,9 @@ def test_how_soon_the_assistant_yields_is_known_when_it_falls_silent(feed: Feed)
     feed.user_audio(9_000, 10_000)
     assert timings(feed, 2) == ["assistant_still_speaking"]
     late_end = {"event_type": "audio_end", "user": "assistant", "audio_timestamp": 1_790_000_006.5}
-    feed.send("user_sim", late_end, 10_500)  # filed under the turn in which it began last, as EVA does
+    feed.send(
+        "user_sim", late_end, 10_500
+    )  # filed under the turn in which it began last, as EVA does
     feed.assistant_audio(11_000, 12_000)
     feed.user_audio(13_000, 14_000)
     assert plain(timing(feed, 2).result) == "assistant_still_speaking"
@@ -152,7 +172,9 @@ def test_a_turn_that_turns_out_to_be_none_is_taken_back() -> None:
         spoken(feed, at_ms, at_ms + 1_000)
         feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
     assert metrics(feed, "eva_response_speed") == [1.0]
-    feed.assistant_audio(0, 900, behind_ms=9_000)  # there is a simulated caller: it has heard the greeting so far
+    feed.assistant_audio(
+        0, 900, behind_ms=9_000
+    )  # there is a simulated caller: it has heard the greeting so far
     assert timings(feed, 1) == [1.0, None]
     assert feed.turn(1).status == "withdrawn"
     assert "eva_response_speed" not in feed.call().eva
@@ -177,7 +199,10 @@ def test_tool_answers_are_counted_one_by_one(feed: Feed) -> None:
     feed.user_audio(8_000, 9_000)
     validity = metric(feed, "eva_tool_call_validity")
     rates = {name: rate for name, rate in validity.sub_metrics.items() if rate}
-    assert (plain(validity.result), rates) == (0.5, {"tool_not_found_rate": 0.5, "num_tool_calls": 2.0})
+    assert (plain(validity.result), rates) == (
+        0.5,
+        {"tool_not_found_rate": 0.5, "num_tool_calls": 2.0},
+    )
 
 
 # Without a simulated caller.
@@ -229,7 +254,11 @@ def test_a_fallback_counts_where_only_the_bot_hears_the_call() -> None:
     spoken(feed, 12_000, 13_000)
     feed.speech("bot_speech_started", 14_000)
     found = timing(feed, 0)
-    assert (plain(found.result), found.reason, found.anchor) == (0.0, "turn_end_fallback", "estimated")
+    assert (plain(found.result), found.reason, found.anchor) == (
+        0.0,
+        "turn_end_fallback",
+        "estimated",
+    )
     assert metrics(ended(feed), "eva_turn_taking") == [0.5]
 
 
@@ -253,7 +282,9 @@ def test_production_says_what_it_cannot_know() -> None:
     }
 
 
-@pytest.mark.parametrize(("reason", "score"), [("time_limit_exceeded", 0.0), ("timeout", 0.0), ("goodbye", 1.0)])
+@pytest.mark.parametrize(
+    ("reason", "score"), [("time_limit_exceeded", 0.0), ("timeout", 0.0), ("goodbye", 1.0)]
+)
 def test_a_time_limit_has_two_names(reason: str, score: float) -> None:
     feed = ended(phoned(), event={"type": "call_ended", "reason": reason})
     assert metrics(feed, "eva_conversation_completed_on_time") == [score]
@@ -287,7 +318,11 @@ def test_a_user_left_without_an_answer_is_the_end_of_a_bad_call() -> None:
 @pytest.mark.parametrize(("name", "success"), [("ada", 1.0), ("Bob", 0.0)])
 def test_the_state_that_is_expected_is_compared(name: str, success: float) -> None:
     feed = phoned()
-    feed.send("audit", {"type": "call_started", "expected_state": {"fees": {}, "session": {"name": "Ada"}}}, 0)
+    feed.send(
+        "audit",
+        {"type": "call_started", "expected_state": {"fees": {}, "session": {"name": "Ada"}}},
+        0,
+    )
     ended(feed, event={**ENDED, "final_state": {"fees": {}, "session": {"name": name}}})
     assert metrics(feed, "eva_authentication_success") == [success]
     assert metrics(feed, "eva_task_completion") == [success]
@@ -311,7 +346,9 @@ def test_the_hash_of_the_final_state_counts_where_it_comes_with_the_state() -> N
 def test_a_final_state_that_nobody_tells_is_unknown() -> None:
     feed = phoned()
     feed.send("audit", {"type": "call_started", "expected_state": {"fees": {}}}, 0)
-    feed.send("audit", {"type": "call_started", "agent": "ava"}, 10)  # omitted values stay as they were
+    feed.send(
+        "audit", {"type": "call_started", "agent": "ava"}, 10
+    )  # omitted values stay as they were
     ended(feed)
     assert metrics(feed, "eva_authentication_success") == ["final_state_unknown"]
     feed = phoned()
@@ -323,7 +360,10 @@ def test_a_final_state_that_nobody_tells_is_unknown() -> None:
 
 def test_tool_calls_are_compared_with_the_schemas_of_the_agents_tools() -> None:
     feed = phoned()
-    tools = [{"name": "book", "parameters": {"type": "object", "required": ["seat"]}}, {"name": "wait"}]
+    tools = [
+        {"name": "book", "parameters": {"type": "object", "required": ["seat"]}},
+        {"name": "wait"},
+    ]
     feed.send("audit", {"type": "call_started", "tools": tools}, 0)
     for at_ms, tool in ((3_000, "book"), (4_000, "wait")):
         feed.tool_call(tool, at_ms)
@@ -344,11 +384,20 @@ def agent_ended(feed: Feed) -> Feed:
 
 
 def agent_call(*tools: dict[str, Any]) -> Feed:
-    """A call with a real agent, its tools between a question and the answer; `book` takes a seat."""
+    """A call with a real agent, its tools between a question and the answer; `book`
+    takes a seat.
+    """
     feed = Feed(LIMITS)
     schema = {"type": "object", "required": ["seat"]}
-    feed.send("audit", {"type": "call_started", "tools": [{"name": "book", "parameters": schema}]}, 0)
-    for event in (heard("A seat", 3_000, 1), *tools, agent_said("Done.", 6_000, 2), heard("Thanks", 9_000, 3)):
+    feed.send(
+        "audit", {"type": "call_started", "tools": [{"name": "book", "parameters": schema}]}, 0
+    )
+    for event in (
+        heard("A seat", 3_000, 1),
+        *tools,
+        agent_said("Done.", 6_000, 2),
+        heard("Thanks", 9_000, 3),
+    ):
         feed.send("user_sim", event, int(event["timestamp"]) - T0_MS, envelope=envelope_of(event))
     return feed
 
@@ -376,7 +425,11 @@ def test_a_tool_of_which_nothing_more_is_told_was_used_all_the_same() -> None:
     assert metrics(feed, "eva_tool_call_validity") == ["no answer of a tool is known"]
     assert metrics(feed, "eva_tool_schema_validity") == ["the arguments of the tools are not known"]
     feed = agent_ended(agent_call())
-    assert metrics(feed, "eva_tool_call_validity") == metrics(feed, "eva_tool_schema_validity") == ["no tool was used"]
+    assert (
+        metrics(feed, "eva_tool_call_validity")
+        == metrics(feed, "eva_tool_schema_validity")
+        == ["no tool was used"]
+    )
 
 
 # The end.
@@ -384,12 +437,17 @@ def test_a_tool_of_which_nothing_more_is_told_was_used_all_the_same() -> None:
 
 def test_a_call_whose_times_only_order_says_so_as_its_turns_do() -> None:
     feed = Feed(LIMITS)
-    for event in (heard("Hello", 3_000, 1, is_time_exact=False), agent_said("Hi.", 4_000, 2, is_time_exact=False)):
+    for event in (
+        heard("Hello", 3_000, 1, is_time_exact=False),
+        agent_said("Hi.", 4_000, 2, is_time_exact=False),
+    ):
         feed.send("user_sim", event, int(event["timestamp"]) - T0_MS, envelope=envelope_of(event))
     agent_ended(feed)
     assert plain(timing(feed, 1).result) == "times_unknown"
     assert feed.call().unscored_turns["turn_taking"] == {"times_unknown": 1}
-    assert metrics(feed, "eva_turn_taking") == metrics(feed, "eva_response_speed") == ["times_unknown"]
+    assert (
+        metrics(feed, "eva_turn_taking") == metrics(feed, "eva_response_speed") == ["times_unknown"]
+    )
 
 
 def test_the_end_is_eva_s_own_and_the_last_turn_is_not_held_against_the_agent(feed: Feed) -> None:
@@ -407,7 +465,9 @@ def test_the_end_is_eva_s_own_and_the_last_turn_is_not_held_against_the_agent(fe
 
 @pytest.mark.parametrize("kind", ["timeout", "of a later EVA", "audio", "ping", "user_transcript"])
 def test_something_after_the_goodbye_makes_it_no_valid_end(feed: Feed, kind: str) -> None:
-    """Whatever its type: some are also those of a real agent, whose events say what they say under another name."""
+    """Whatever its type: some are also those of a real agent, whose events say what they say under
+    another name.
+    """
     feed.send("user_sim", GOODBYE, 8_000)
     feed.send("user_sim", {"type": kind, "data": {"duration": 90}}, 8_100)
     assert metrics(ended(feed), "eva_conversation_valid_end") == [0.0]

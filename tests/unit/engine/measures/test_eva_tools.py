@@ -1,15 +1,44 @@
-"""Whether values fit schemas, as the field's own library sees it, and that neither can keep the evaluator busy."""
+"""Whether values fit schemas, as the field's own library sees it, and that neither can keep the
+evaluator busy.
+"""
 
 import random
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
+
+# it has no types of its own
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from consumers.engine.measures.eva_tools import MAX_CHECKS, MAX_SCHEMA_DEPTH, fits
 
-TYPES: tuple[Any, ...] = ("object", "array", "string", "number", "integer", "boolean", "null", ["string", "null"])
-LEAVES: tuple[Any, ...] = (None, True, False, 0, 1, 3, -1, 10**30, 0.5, 1.0, 1e300, "", "a", "abc", "A1")
+TYPES: tuple[Any, ...] = (
+    "object",
+    "array",
+    "string",
+    "number",
+    "integer",
+    "boolean",
+    "null",
+    ["string", "null"],
+)
+LEAVES: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    3,
+    -1,
+    10**30,
+    0.5,
+    1.0,
+    1e300,
+    "",
+    "a",
+    "abc",
+    "A1",
+)
 
 
 def _value(draw: random.Random, depth: int = 0) -> Any:
@@ -26,12 +55,25 @@ def _schema(draw: random.Random, depth: int = 0) -> Any:
     if depth and draw.random() < 0.1:
         return draw.choice((True, False, {}))
     plain = {
-        "type": TYPES, "minimum": (0, 1.5), "maximum": (1, 2), "exclusiveMinimum": (0,), "exclusiveMaximum": (3,),
-        "multipleOf": (2, 0.5), "minLength": (1,), "maxLength": (2,), "minItems": (1,), "maxItems": (1,),
-        "pattern": ("^a", "c$", "[A-Z][0-9]{1,3}"), "required": (["a"], ["b"]), "const": LEAVES, "enum": ([1, "a"],),
-    }  # fmt: skip
+        "type": TYPES,
+        "minimum": (0, 1.5),
+        "maximum": (1, 2),
+        "exclusiveMinimum": (0,),
+        "exclusiveMaximum": (3,),
+        "multipleOf": (2, 0.5),
+        "minLength": (1,),
+        "maxLength": (2,),
+        "minItems": (1,),
+        "maxItems": (1,),
+        "pattern": ("^a", "c$", "[A-Z][0-9]{1,3}"),
+        "required": (["a"], ["b"]),
+        "const": LEAVES,
+        "enum": ([1, "a"],),
+    }
     schema: dict[str, Any] = {
-        name: draw.choice(values) for name, values in plain.items() if draw.random() < (0.5 if name == "type" else 0.1)
+        name: draw.choice(values)
+        for name, values in plain.items()
+        if draw.random() < (0.5 if name == "type" else 0.1)
     }
     if depth < 3:
         if draw.random() < 0.4:

@@ -16,7 +16,10 @@ from tests.support.fakes.engine_feed import T0_MS, Feed
 
 OVER_MS = 400_000
 ENDED = {"type": "call_ended", "reason": "goodbye"}
-ERROR = {"type": "error", "data": {"message": "the model is down", "processor": "OpenAILLMService#0"}}
+ERROR = {
+    "type": "error",
+    "data": {"message": "the model is down", "processor": "OpenAILLMService#0"},
+}
 
 
 def outcome(feed: Feed, turn: int) -> str | None:
@@ -52,7 +55,9 @@ def test_an_answer_that_the_caller_speaks_over_is_interrupted() -> None:
 
 
 def test_one_interruption_is_none_of_the_later_turns() -> None:
-    """EVA's flag stays set until the audit log has an entry of the user, which many agents never write."""
+    """EVA's flag stays set until the audit log has an entry of the user, which many agents never
+    write.
+    """
     feed = greeted()
     said = partial(feed.send, "user_sim", {"type": "user_speech", "data": {"text": "And then?"}})
     said(3_000)
@@ -64,7 +69,12 @@ def test_one_interruption_is_none_of_the_later_turns() -> None:
         said(begin_ms)
         feed.assistant_audio(begin_ms + 1_000, begin_ms + 2_000)
         feed.user_audio(begin_ms + 3_000, begin_ms + 4_000)
-    assert [outcome(feed, turn) for turn in (1, 2, 3, 4)] == ["interrupted", "answered", "answered", "answered"]
+    assert [outcome(feed, turn) for turn in (1, 2, 3, 4)] == [
+        "interrupted",
+        "answered",
+        "answered",
+        "answered",
+    ]
     assert feed.interruptions() == [(2, "user")]
 
 
@@ -139,7 +149,9 @@ def test_an_agent_that_nothing_ever_hears_leaves_the_outcome_open() -> None:
 # The answer behind a filler.
 
 
-def with_a_tool(*sounds: tuple[int, int | None], tool: tuple[int, int] | None = (4_500, 7_000)) -> Feed:
+def with_a_tool(
+    *sounds: tuple[int, int | None], tool: tuple[int, int] | None = (4_500, 7_000)
+) -> Feed:
     feed = greeted()
     acts: list[tuple[int, Callable[[], object]]] = [
         (start_ms, partial(feed.assistant_audio, start_ms, end_ms)) for start_ms, end_ms in sounds
@@ -165,9 +177,14 @@ def with_a_tool(*sounds: tuple[int, int | None], tool: tuple[int, int] | None = 
         ([(4_000, 5_000), (8_000, 9_000)], (3_100, 3_900), None),
     ],
     ids=[
-        "one filler", "two fillers", "no filler", "one sound across the tool", "no tool", "the tool was done before the first sound",
+        "one filler",
+        "two fillers",
+        "no filler",
+        "one sound across the tool",
+        "no tool",
+        "the tool was done before the first sound",
     ],
-)  # fmt: skip
+)
 def test_the_answer_behind_a_filler_is_measured(
     sounds: list[tuple[int, int]], tool: tuple[int, int] | None, after_ms: float | None
 ) -> None:
@@ -205,11 +222,19 @@ def test_a_call_without_errors_says_nothing_of_them() -> None:
 
 
 def failed(at_ms: int, processor: str) -> dict[str, Any]:
-    return {"type": "error", "timestamp": T0_MS + at_ms, "data": {"processor": processor, "message": str(at_ms)}}
+    return {
+        "type": "error",
+        "timestamp": T0_MS + at_ms,
+        "data": {"processor": processor, "message": str(at_ms)},
+    }
 
 
 def test_what_is_said_of_errors_in_the_end_does_not_depend_on_their_order() -> None:
-    errors = [failed(3_000, "OneSTTService#0"), failed(7_000, "Other#0"), failed(7_000, "OneLLMService#0")]
+    errors = [
+        failed(3_000, "OneSTTService#0"),
+        failed(7_000, "Other#0"),
+        failed(7_000, "OneLLMService#0"),
+    ]
     finals = []
     for order in itertools.permutations(errors):
         feed = greeted()

@@ -1,4 +1,6 @@
-"""The stages of a turn's latency: how they are read, their values, and how they come out of a call."""
+"""The stages of a turn's latency: how they are read, their values, and how they come
+out of a call.
+"""
 
 import itertools
 import json
@@ -54,15 +56,21 @@ class Phone(Feed):
         self.speech("bot_speech_started", 0)
         self.speech("bot_speech_stopped", 500)
 
-    def metric(self, processor: str, seconds: float, at_ms: int, kind: str = "TTFBMetricsData") -> None:
+    def metric(
+        self, processor: str, seconds: float, at_ms: int, kind: str = "TTFBMetricsData"
+    ) -> None:
         """A service reports its time until `at_ms`."""
-        self.send("pipecat", {"type": kind, "processor": processor, "model": "m", "value": seconds}, at_ms)
+        self.send(
+            "pipecat", {"type": kind, "processor": processor, "model": "m", "value": seconds}, at_ms
+        )
 
     def observed(self, kind: str, data: Any, at_ms: int) -> None:
         self.send("pipecat", {"type": kind, "data": data}, at_ms)
 
     def leave(self, at_ms: int) -> None:
-        """The user begins another turn: the one before is left, and its known values are published."""
+        """The user begins another turn: the one before is left, and its known values
+        are published.
+        """
         self.speech("user_speech_started", at_ms)
         self.speech("user_turn_started", at_ms + 200)
 
@@ -74,7 +82,9 @@ class Phone(Feed):
         return found
 
     def known(self, turn: int) -> list[list[Stage]]:
-        """The stages that a row of the turn says to be known for the first time, row by row, where there are some."""
+        """The stages that a row of the turn says to be known for the first time, row by row, where
+        there are some.
+        """
         return [found for row in self.turn_rows(turn) if (found := stages_in(row))]
 
     @property
@@ -84,7 +94,9 @@ class Phone(Feed):
 
 def stages_in(row: TurnRow) -> list[Stage]:
     """Those among its news."""
-    return [Stage(name.removeprefix(STAGE_NEWS)) for name in row.news if name.startswith(STAGE_NEWS)]
+    return [
+        Stage(name.removeprefix(STAGE_NEWS)) for name in row.news if name.startswith(STAGE_NEWS)
+    ]
 
 
 @pytest.fixture
@@ -119,7 +131,10 @@ def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once(pho
     assert phone.turn(1).stages == ()
     phone.leave(6000)
     first = phone.turn(1)
-    assert ("turn" in first.news, stages_in(first)) == (True, [Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN])
+    assert ("turn" in first.news, stages_in(first)) == (
+        True,
+        [Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN],
+    )
     phone.metric(LLM, 2.0, 5200, "ProcessingMetricsData")  # a number of the turn that is left
     assert phone.turn(1) == first
     phone.leave(12_000)
@@ -134,7 +149,9 @@ def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once(pho
     assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN], [Stage.LLM_LAST_SENTENCE]]
 
 
-def test_a_number_that_comes_after_its_turn_was_left_is_known_at_the_close_at_the_latest(phone: Phone) -> None:
+def test_a_number_that_comes_after_its_turn_was_left_is_known_at_the_close_at_the_latest(
+    phone: Phone,
+) -> None:
     phone.exchange(1000)
     phone.leave(6000)
     phone.metric(LLM, 0.4, 2800)
@@ -177,11 +194,17 @@ def test_numbers_move_when_their_turn_turns_out_to_be_two(phone: Phone) -> None:
     assert phone.stages(1)[Stage.LLM_LAST_SENTENCE] == 900
     phone.exchange(7000)  # its events come late
     assert phone.stages(1) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 400}
-    assert phone.stages(2) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 500, Stage.LLM_LAST_SENTENCE: 900}
+    assert phone.stages(2) == {
+        Stage.ENDPOINTING: 400,
+        Stage.LLM_FIRST_TOKEN: 500,
+        Stage.LLM_LAST_SENTENCE: 900,
+    }
 
 
 def test_a_turn_that_is_no_more_takes_its_stages_back(phone: Phone) -> None:
-    """The first audio event says that the call is heard through a simulated caller, whose turns are others."""
+    """The first audio event says that the call is heard through a simulated caller, whose turns are
+    others.
+    """
     phone.exchange(1000)
     phone.metric(LLM, 0.4, 2800)
     phone.exchange(7000)
@@ -210,7 +233,9 @@ def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one(phone: Pho
     assert found[Stage.TTS_FIRST_BYTE] == 400
 
 
-def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for_the_sentence(phone: Phone) -> None:
+def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for_the_sentence(
+    phone: Phone,
+) -> None:
     phone.metric(LLM, 0.4, 2800)
     phone.metric(LLM, 0.3, 3400)
     phone.metric(TTS, 0.125, 3525, "TextAggregationMetricsData")
@@ -220,17 +245,27 @@ def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for
     assert phone.stages(1)[Stage.SENTENCE_AGGREGATION] == 125
 
 
-def test_a_wait_that_is_told_when_its_answer_is_cut_off_is_of_the_moment_that_it_names(phone: Phone) -> None:
+def test_a_wait_that_is_told_when_its_answer_is_cut_off_is_of_the_moment_that_it_names(
+    phone: Phone,
+) -> None:
     """As LiveKit tells it, whose rulings are in no event."""
     for kind, at_ms in (
-        ("user_speech_started", 1000), ("user_speech_stopped", 1400), ("bot_speech_started", 1830), ("user_speech_started", 2630),
-    ):  # fmt: skip
+        ("user_speech_started", 1000),
+        ("user_speech_stopped", 1400),
+        ("bot_speech_started", 1830),
+        ("user_speech_started", 2630),
+    ):
         phone.speech(kind, at_ms)
-    phone.observed("user_bot_latency", {"latency_seconds": 0.432, "timestamp": (T0_MS + 1830) / 1000}, 2850)
+    phone.observed(
+        "user_bot_latency", {"latency_seconds": 0.432, "timestamp": (T0_MS + 1830) / 1000}, 2850
+    )
     for kind, at_ms in (
-        ("bot_speech_stopped", 2850), ("user_speech_stopped", 3030), ("bot_speech_started", 3460), ("bot_speech_stopped", 3700),
+        ("bot_speech_stopped", 2850),
+        ("user_speech_stopped", 3030),
+        ("bot_speech_started", 3460),
+        ("bot_speech_stopped", 3700),
         ("user_speech_started", 4200),
-    ):  # fmt: skip
+    ):
         phone.speech(kind, at_ms)
     assert phone.stages(1)[Stage.VOICE_TO_VOICE] == 432
 
@@ -246,9 +281,12 @@ def test_sources_that_say_nearly_the_same_agree(phone: Phone) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "is_disputed"), [(1.3, False), (1.375, False), (1.376, True), (0.88, False), (0.875, True)]
+    ("seconds", "is_disputed"),
+    [(1.3, False), (1.375, False), (1.376, True), (0.88, False), (0.875, True)],
 )
-def test_sources_that_are_further_apart_disagree(phone: Phone, seconds: float, *, is_disputed: bool) -> None:
+def test_sources_that_are_further_apart_disagree(
+    phone: Phone, seconds: float, *, is_disputed: bool
+) -> None:
     """1.1 s were heard; 200 ms and a fifth of the larger number are allowed."""
     phone.exchange(1000)
     phone.observed("user_bot_latency", {"latency_seconds": seconds}, 3100)
@@ -268,14 +306,21 @@ def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat(pho
     for tool, at_ms in (("look", 2500), ("find", 2700)):
         phone.tool_call(tool, at_ms)
         phone.tool_answer(tool, at_ms + 150)
-        times = {"in_progress_at": (T0_MS + at_ms + 5) / 1000, "timestamp": (T0_MS + at_ms + 145) / 1000}
+        times = {
+            "in_progress_at": (T0_MS + at_ms + 5) / 1000,
+            "timestamp": (T0_MS + at_ms + 145) / 1000,
+        }
         for _ in range(2):  # a producer that sends a record twice without an id
             data = {"kind": "function_call_completed", "function_name": tool, **times}
             phone.observed("function_call_event", data, at_ms + 145)
     phone.spoke("bot", 3100, 4100)
     phone.leave(9000)
     found = phone.stage(1, Stage.TOOL_RUN)
-    assert (found.latency_ms, found.source, found.others_ms) == (280, StageSource.PIPECAT, {StageSource.AUDIT: 300})
+    assert (found.latency_ms, found.source, found.others_ms) == (
+        280,
+        StageSource.PIPECAT,
+        {StageSource.AUDIT: 300},
+    )
     assert not found.is_disputed
 
 
@@ -309,10 +354,15 @@ def test_zeros_of_the_start_are_no_numbers() -> None:
 def test_unknown_names_are_counted_by_source_and_kept_up_to_a_bound(phone: Phone) -> None:
     for number in range(50):
         phone.metric(f"Camera#{number}", 0.4, 2800)
-    phone.send("audit", {"message_type": "llm_call", "value": {"response": ""}, "latency_ms": "soon"}, 2900)
+    phone.send(
+        "audit", {"message_type": "llm_call", "value": {"response": ""}, "latency_ms": "soon"}, 2900
+    )
     assert phone.counts("callgauge_stage_values_unmapped_total") == {}
     phone.leave(3000)
-    assert phone.counts("callgauge_stage_values_unmapped_total") == {("pipecat",): 50, ("audit",): 1}
+    assert phone.counts("callgauge_stage_values_unmapped_total") == {
+        ("pipecat",): 50,
+        ("audit",): 1,
+    }
     assert len(phone.measure.unknown_keys) == 32
 
 
@@ -323,7 +373,9 @@ def test_beyond_the_limit_numbers_do_not_count_and_that_is_said_once() -> None:
     for number in range(10):
         phone.metric(LLM, 0.4 + number / 100, 2800 + 10 * number)
         phone.send(
-            "audit", {"message_type": "llm_call", "value": "Yes", "usage": {"completion_tokens": 5}}, 2900 + number
+            "audit",
+            {"message_type": "llm_call", "value": "Yes", "usage": {"completion_tokens": 5}},
+            2900 + number,
         )
     phone.leave(7000)
     assert phone.counts("callgauge_limits_hit_total") == {("stage_values",): 1}
@@ -338,7 +390,11 @@ def test_only_so_many_numbers_of_a_turn_count(phone: Phone) -> None:
     phone.exchange(1000)
     for number in range(MAX_VALUES_PER_TURN + 20):
         begun_s = (T0_MS + 2500 + 4 * number) / 1000
-        run = {"kind": "function_call_completed", "in_progress_at": begun_s, "timestamp": begun_s + 0.002}
+        run = {
+            "kind": "function_call_completed",
+            "in_progress_at": begun_s,
+            "timestamp": begun_s + 0.002,
+        }
         phone.observed("function_call_event", run, 2900)
     phone.leave(9000)
     assert phone.stages(1)[Stage.TOOL_RUN] == pytest.approx(MAX_VALUES_PER_TURN * 2, abs=1)
@@ -350,9 +406,15 @@ def test_transcripts_get_seconds_by_name_and_tokens_by_model(phone: Phone) -> No
     tokens = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
     for at_ms in (2900, 3000):
         phone.observed(
-            "service_usage", {"kind": "llm", "model": "gpt", **tokens, "timestamp": (T0_MS + at_ms) / 1000}, at_ms
+            "service_usage",
+            {"kind": "llm", "model": "gpt", **tokens, "timestamp": (T0_MS + at_ms) / 1000},
+            at_ms,
         )
-        phone.send("audit", {"message_type": "llm_call", "value": "Yes", "model": "other", "usage": tokens}, at_ms)
+        phone.send(
+            "audit",
+            {"message_type": "llm_call", "value": "Yes", "model": "other", "usage": tokens},
+            at_ms,
+        )
     phone.exchange(1000)
     phone.exchange(7000)
     live = phone.evaluator._calls["call"].live
@@ -369,10 +431,16 @@ def test_transcripts_get_seconds_by_name_and_tokens_by_model(phone: Phone) -> No
     assert phone.measure.turn_metrics(heard, None, 9) == ({}, {})
 
 
-def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_is_missing(phone: Phone) -> None:
+def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_is_missing(
+    phone: Phone,
+) -> None:
     phone.exchange(1000)
     phone.exchange(7000)
-    both = {"convai_turn_asr_latency": 0.35, "convai_asr_trailing_service_latency": 0.3, "convai_of_tomorrow": 1.0}
+    both = {
+        "convai_turn_asr_latency": 0.35,
+        "convai_asr_trailing_service_latency": 0.3,
+        "convai_of_tomorrow": 1.0,
+    }
     phone.measure.fold_convai(1, both)
     phone.measure.fold_convai(2, {"convai_turn_asr_latency": 0.35, "convai_llm_service_ttfb": -1.0})
     phone.measure.fold_convai(2, {"convai_turn_asr_latency": 0.35, "convai_llm_service_ttfb": -1.0})
@@ -384,7 +452,9 @@ def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_i
 
 
 def test_a_successor_counts_no_stage_again(phone: Phone) -> None:
-    """Of a turn with two stages written, a third is known after the hand-over: only that one is new."""
+    """Of a turn with two stages written, a third is known after the hand-over: only that one is
+    new.
+    """
     phone.metric(LLM, 0.4, 2800)
     phone.exchange(1000)
     phone.leave(7000)
@@ -413,7 +483,9 @@ def test_the_call_says_how_often_sources_disagree(phone: Phone) -> None:
 
 
 def closed_with(latencies_ms: list[float]) -> Phone:
-    """Two answered turns with waits of 1.1 s and one without an answer, and the run's values at the end."""
+    """Two answered turns with waits of 1.1 s and one without an answer, and the run's values at the
+    end.
+    """
     phone = Phone()
     phone.greeting()
     phone.exchange(1000)
@@ -431,7 +503,10 @@ def test_the_run_s_own_latencies_stand_beside_those_from_the_times_of_speech() -
     assert alike.others_ms == apart.others_ms == {StageSource.SPEECH: 1100}
     assert (alike.is_disputed, apart.is_disputed) == (False, True)
     assert phone.call().stages == {Stage.VOICE_TO_VOICE: Agreement(compared=2, disputed=1)}
-    assert (phone.latencies()[1], phone.latencies()[2]) == (1100, 1100)  # the measured score does not change
+    assert (phone.latencies()[1], phone.latencies()[2]) == (
+        1100,
+        1100,
+    )  # the measured score does not change
     assert phone.counts("callgauge_stage_values_unmapped_total") == {}
 
 
@@ -439,12 +514,16 @@ def test_the_run_s_own_latencies_stand_beside_those_from_the_times_of_speech() -
 def test_a_transcript_has_the_wait_as_heard_and_not_as_the_run_measured_it(
     heard_ms: float, seconds: float | None
 ) -> None:
-    found = convai_seconds({Stage.VOICE_TO_VOICE: {StageSource.RUN: Reported(0, 5.1, "")}}, heard_ms)
+    found = convai_seconds(
+        {Stage.VOICE_TO_VOICE: {StageSource.RUN: Reported(0, 5.1, "")}}, heard_ms
+    )
     assert found.get("convai_ttf_audio_since_silence") == seconds
 
 
 @pytest.mark.parametrize("latencies_ms", [[1150], [1150, 2100, 900]])
-def test_latencies_of_the_run_that_cannot_be_filed_under_turns_are_counted(latencies_ms: list[float]) -> None:
+def test_latencies_of_the_run_that_cannot_be_filed_under_turns_are_counted(
+    latencies_ms: list[float],
+) -> None:
     phone = closed_with(latencies_ms)
     assert [Stage.VOICE_TO_VOICE in phone.stages(turn) for turn in (1, 2)] == [False, False]
     assert phone.call().stages == {}
@@ -481,7 +560,9 @@ def pipecat(event: dict[str, Any]) -> Findings:
     return read(InputSource.PIPECAT, event)
 
 
-def metric(value: Any, kind: str = "TTFBMetricsData", processor: str | None = "OneLLMService#0") -> dict[str, Any]:
+def metric(
+    value: Any, kind: str = "TTFBMetricsData", processor: str | None = "OneLLMService#0"
+) -> dict[str, Any]:
     return {"type": kind, "processor": processor, "model": None, "value": value}
 
 
@@ -508,41 +589,85 @@ def test_a_first_report_of_zero_is_no_value_and_nothing_unknown(value: float) ->
         (metric(0.5, processor="OneVideoService#0"), "TTFBMetricsData of OneVideoService#0"),
         (metric(0.5, processor=None), "TTFBMetricsData of None"),
         (metric(0.5, "TurnMetricsData"), "TurnMetricsData of OneLLMService#0"),
-        (metric({"e2e_processing_time_ms": 10**400}, "TurnMetricsData"), "TurnMetricsData of OneLLMService#0"),
+        (
+            metric({"e2e_processing_time_ms": 10**400}, "TurnMetricsData"),
+            "TurnMetricsData of OneLLMService#0",
+        ),
         (metric([], "LLMUsageMetricsData"), "LLMUsageMetricsData"),
         (metric(0.5, "LatencyMetric") | {"stage": "vad"}, "LatencyMetric vad"),
         (metric(0.5, "LatencyMetric"), "LatencyMetric None"),
         (observed("user_bot_latency", {"latency": 1}), "voice_to_voice"),
         (observed("first_bot_speech_latency", None), "first_speech"),
         (observed("service_latency", None), "service_latency NoneType of "),
-        (observed("service_latency", {"kind": "ttfb", "processor": "OneLLMService#0"}), "service_latency ttfb of OneLLMService#0"),
+        (
+            observed("service_latency", {"kind": "ttfb", "processor": "OneLLMService#0"}),
+            "service_latency ttfb of OneLLMService#0",
+        ),
         (observed("service_latency", {"kind": ["x"], "seconds": 1}), "service_latency list of "),
-        (observed("service_latency", {"kind": "ttlb", "processor": "XLLM#0", "seconds": 1}), "service_latency ttlb of XLLM#0"),
-        (observed("latency_breakdown", {"contributions": [{"key": "thinking", "duration_secs": 1}]}), "contribution thinking"),
-        (observed("latency_breakdown", {"contributions": [{"key": "pipeline", "duration_secs": -1}]}), "contribution pipeline"),
-        (observed("latency_breakdown", {"contributions": [{"key": "pipeline", "duration_secs": 10**400}]}), "contribution pipeline"),
+        (
+            observed("service_latency", {"kind": "ttlb", "processor": "XLLM#0", "seconds": 1}),
+            "service_latency ttlb of XLLM#0",
+        ),
+        (
+            observed(
+                "latency_breakdown", {"contributions": [{"key": "thinking", "duration_secs": 1}]}
+            ),
+            "contribution thinking",
+        ),
+        (
+            observed(
+                "latency_breakdown", {"contributions": [{"key": "pipeline", "duration_secs": -1}]}
+            ),
+            "contribution pipeline",
+        ),
+        (
+            observed(
+                "latency_breakdown",
+                {"contributions": [{"key": "pipeline", "duration_secs": 10**400}]},
+            ),
+            "contribution pipeline",
+        ),
         (observed("latency_breakdown", {"contributions": [{"key": {}}]}), "contribution dict"),
-        (observed("latency_breakdown", {"ttfb": [{"processor": "Other#0", "duration_secs": 1}]}), "ttfb of Other#0"),
-        (observed("latency_breakdown", {"measured_from": "user_silence", "total_secs": "1"}), "total_secs"),
+        (
+            observed("latency_breakdown", {"ttfb": [{"processor": "Other#0", "duration_secs": 1}]}),
+            "ttfb of Other#0",
+        ),
+        (
+            observed("latency_breakdown", {"measured_from": "user_silence", "total_secs": "1"}),
+            "total_secs",
+        ),
         (observed("latency_breakdown", {"user_turn_secs": -1}), "user_turn_secs"),
     ],
-)  # fmt: skip
+)
 def test_what_no_table_has_is_named(event: dict[str, Any], key: str) -> None:
     found = pipecat(event)
     assert (found.measured, found.used, found.unknown) == ([], [], [key])
 
 
 @pytest.mark.parametrize(
-    "data", [None, 1, "x", [], {}, {"contributions": {}, "ttfb": 3, "function_calls": [4], "text_aggregation": 1}]
+    "data",
+    [
+        None,
+        1,
+        "x",
+        [],
+        {},
+        {"contributions": {}, "ttfb": 3, "function_calls": [4], "text_aggregation": 1},
+    ],
 )
 def test_a_breakdown_of_another_shape_says_nothing(data: Any) -> None:
     found = pipecat(observed("latency_breakdown", data))
     assert (found.measured, found.unknown) == ([], [])
 
 
-@pytest.mark.parametrize("kind", ["startup_timing", "transport_timing", "turn_started", "user_message"])
+@pytest.mark.parametrize(
+    "kind", ["startup_timing", "transport_timing", "turn_started", "user_message"]
+)
 def test_other_records_are_about_something_else(kind: str) -> None:
-    event = decode(InputSource.PIPECAT, json.dumps({"timestamp": AT_MS, "type": kind, "data": {"seconds": 1}}).encode())
+    event = decode(
+        InputSource.PIPECAT,
+        json.dumps({"timestamp": AT_MS, "type": kind, "data": {"seconds": 1}}).encode(),
+    )
     assert not any(isinstance(fact, Findings) for fact in RULES[type(event)].facts(event))
 
 
@@ -562,10 +687,18 @@ def test_only_so_many_entries_of_a_list_are_read() -> None:
 def test_a_tool_s_run_is_known_when_it_has_answered() -> None:
     def event(kind: str, **fields: Any) -> Findings:
         times = {"timestamp": AT_S + 2, "in_progress_at": AT_S + 0.5}
-        return pipecat(observed("function_call_event", {"kind": kind, "function_name": "look", **times, **fields}))
+        return pipecat(
+            observed(
+                "function_call_event", {"kind": kind, "function_name": "look", **times, **fields}
+            )
+        )
 
     expected = Measured(AT_S + 0.5, Stage.TOOL_RUN, StageSource.PIPECAT, 1.5)
-    for moment in ("completed", "failed", "timed_out"):  # a wait for a tool lasts until its deadline too
+    for moment in (
+        "completed",
+        "failed",
+        "timed_out",
+    ):  # a wait for a tool lasts until its deadline too
         assert event(f"function_call_{moment}").measured == [expected]
     assert event("function_call_cancelled").measured == []
     assert event("function_call_in_progress").measured == []
@@ -577,7 +710,11 @@ def test_a_tool_s_run_is_known_when_it_has_answered() -> None:
     [("Certainly.", Stage.LLM_LAST_SENTENCE), ("", Stage.TOOL_REQUEST), (None, Stage.TOOL_REQUEST)],
 )
 def test_a_step_of_the_model_in_the_audit_log(response: str | None, stage: Stage) -> None:
-    entry = {"message_type": "llm_call", "value": {"agent": "desk", "response": response}, "latency_ms": 1643.0}
+    entry = {
+        "message_type": "llm_call",
+        "value": {"agent": "desk", "response": response},
+        "latency_ms": 1643.0,
+    }
     usage = {"prompt_tokens": 100, "completion_tokens": 20}
     found = read(InputSource.AUDIT, entry | {"model": "gpt", "usage": usage})
     assert found.measured == [Measured(AT_S - 1.643, stage, StageSource.AUDIT, 1.643, 0, "gpt")]
@@ -588,7 +725,9 @@ def test_a_step_of_the_model_in_the_audit_log(response: str | None, stage: Stage
 
 @pytest.mark.parametrize("latency_ms", ["soon", {}, -5, 10**400])
 def test_a_step_without_a_readable_latency(latency_ms: Any) -> None:
-    found = read(InputSource.AUDIT, {"message_type": "llm_call", "value": "Yes", "latency_ms": latency_ms})
+    found = read(
+        InputSource.AUDIT, {"message_type": "llm_call", "value": "Yes", "latency_ms": latency_ms}
+    )
     assert (found.measured, found.unknown) == ([], ["llm_call latency_ms"])
 
 
@@ -603,13 +742,17 @@ def test_a_count_of_tokens_that_is_none_is_left_out(count: Any) -> None:
 EVER = (float("-inf"), float("inf"))
 
 
-def value(seconds: float, *, begin_s: float = 5.0, stage: Stage = Stage.LLM_FIRST_TOKEN, model: str = "") -> Measured:
+def value(
+    seconds: float, *, begin_s: float = 5.0, stage: Stage = Stage.LLM_FIRST_TOKEN, model: str = ""
+) -> Measured:
     return Measured(begin_s, stage, StageSource.PIPECAT, seconds, 0, model)
 
 
 def test_of_values_that_begin_at_once_the_same_is_the_first_in_any_order() -> None:
     found = []
-    for order in itertools.permutations([value(0.5), value(0.25), value(0.25, model="m"), value(0.75)]):
+    for order in itertools.permutations(
+        [value(0.5), value(0.25), value(0.25, model="m"), value(0.75)]
+    ):
         values = StageValues()
         for each in order:
             assert values.add(each)
@@ -628,7 +771,9 @@ def heard(turns: dict[int, BotTurn]) -> HeardByTheBot:
 
 def starting(**starts_s: float) -> HeardByTheBot:
     """Turns by number, `t1=10.0`: the user starts to speak then."""
-    return heard({int(name[1:]): BotTurn(vad_starts=(start_s,)) for name, start_s in starts_s.items()})
+    return heard(
+        {int(name[1:]): BotTurn(vad_starts=(start_s,)) for name, start_s in starts_s.items()}
+    )
 
 
 def test_a_turn_lasts_until_the_next_one_and_the_first_from_ever() -> None:
@@ -665,7 +810,8 @@ def test_a_turn_known_by_its_transcript_alone_begins_behind_the_bot_s_last_words
     assert windows.turn_at(3.0) == 0
 
 
-# Values that the sounds of their turn contradict. `Phone.turn` has a wait of 1.1 s: from the user's last sound to the bot's first.
+# Values that the sounds of their turn contradict. `Phone.turn` has a wait of 1.1 s: from the user's
+# last sound to the bot's first.
 
 CONTRADICTED = "callgauge_stage_values_contradicted_total"
 
@@ -687,22 +833,34 @@ def told(phone: Phone, kind: str, seconds: float, at_ms: int) -> None:
         case [processor, "metric"]:
             phone.metric(processor, seconds, at_ms)
         case ["contribution", key]:
-            phone.observed("latency_breakdown", {"contributions": [{"key": key, "duration_secs": seconds}]}, at_ms)
+            phone.observed(
+                "latency_breakdown",
+                {"contributions": [{"key": key, "duration_secs": seconds}]},
+                at_ms,
+            )
         case ["begun", key]:
             part = {"key": key, "duration_secs": seconds, "start_time": end_s - 0.3}
             phone.observed("latency_breakdown", {"contributions": [part]}, at_ms)
         case ["endpointing", "begun"]:
             phone.observed(
-                "latency_breakdown", {"user_turn_secs": seconds, "user_turn_start_time": end_s - seconds}, at_ms
+                "latency_breakdown",
+                {"user_turn_secs": seconds, "user_turn_start_time": end_s - seconds},
+                at_ms,
             )
         case ["endpointing"]:
             phone.observed("latency_breakdown", {"user_turn_secs": seconds}, at_ms)
         case ["wait"]:
             phone.observed("user_bot_latency", {"latency_seconds": seconds}, at_ms)
         case ["step"]:
-            phone.send("audit", {"message_type": "llm_call", "value": "Yes", "latency_ms": seconds * 1000}, at_ms)
+            phone.send(
+                "audit",
+                {"message_type": "llm_call", "value": "Yes", "latency_ms": seconds * 1000},
+                at_ms,
+            )
         case ["response"]:
-            phone.send("pipecat", {"type": "LatencyMetric", "stage": "stt", "value": seconds}, at_ms)
+            phone.send(
+                "pipecat", {"type": "LatencyMetric", "stage": "stt", "value": seconds}, at_ms
+            )
 
 
 FORMS = {
@@ -724,7 +882,9 @@ FORMS = {
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("seconds", [203.0, 480.0])
 @pytest.mark.parametrize("form", FORMS)
-def test_no_stage_of_minutes_is_published_on_any_turn(form: str, seconds: float, place: int, *, greets: bool) -> None:
+def test_no_stage_of_minutes_is_published_on_any_turn(
+    form: str, seconds: float, place: int, *, greets: bool
+) -> None:
     phone = Phone()
     if greets:
         phone.greeting()
@@ -733,12 +893,19 @@ def test_no_stage_of_minutes_is_published_on_any_turn(form: str, seconds: float,
     told(phone, form, seconds, (3050, 9050)[place])
     closed(phone)
     first = 0 if greets else 1
-    assert [latency for turn in range(first, 3) for latency in phone.stages(turn).values() if latency > 1100] == []
+    assert [
+        latency
+        for turn in range(first, 3)
+        for latency in phone.stages(turn).values()
+        if latency > 1100
+    ] == []
     source = "audit" if form == "step" else "pipecat"
     assert phone.counts(CONTRADICTED) == {(source, FORMS[form].value): 1}
 
 
-@pytest.mark.parametrize("form", [form for form, stage in FORMS.items() if stage not in (Stage.VOICE_TO_VOICE,)])
+@pytest.mark.parametrize(
+    "form", [form for form, stage in FORMS.items() if stage not in (Stage.VOICE_TO_VOICE,)]
+)
 def test_a_stage_that_fits_into_its_wait_stays(form: str) -> None:
     phone = Phone()
     phone.greeting()
@@ -749,7 +916,9 @@ def test_a_stage_that_fits_into_its_wait_stays(form: str) -> None:
     assert phone.counts(CONTRADICTED) == {}
 
 
-@pytest.mark.parametrize(("seconds", "stays"), [(1.25, True), (1.375, True), (1.4, False), (5.0, False)])
+@pytest.mark.parametrize(
+    ("seconds", "stays"), [(1.25, True), (1.375, True), (1.4, False), (5.0, False)]
+)
 def test_a_part_of_the_wait_may_be_longer_by_what_measuring_explains(
     phone: Phone, seconds: float, *, stays: bool
 ) -> None:
@@ -761,13 +930,19 @@ def test_a_part_of_the_wait_may_be_longer_by_what_measuring_explains(
 
 
 def test_what_is_no_part_of_the_wait_may_be_longer(phone: Phone) -> None:
-    """Endpointing of a pause, an answer that is written while it is spoken, a tool that runs on, the wait of another anchor."""
+    """Endpointing of a pause, an answer that is written while it is spoken, a tool that runs on,
+    the wait of another anchor.
+    """
     phone.exchange(1000, spoken=False)
     told(phone, "endpointing begun", 1.6, 2600)
     told(phone, "step", 3.0, 5500)
     told(phone, "wait", 1.6, 3100)
     times = {"in_progress_at": (T0_MS + 2500) / 1000, "timestamp": (T0_MS + 32_500) / 1000}
-    phone.observed("function_call_event", {"kind": "function_call_completed", "function_name": "f", **times}, 32_500)
+    phone.observed(
+        "function_call_event",
+        {"kind": "function_call_completed", "function_name": "f", **times},
+        32_500,
+    )
     phone.spoke("bot", 3100, 6100)
     phone.exchange(8000)
     closed(phone)
@@ -833,7 +1008,9 @@ def test_a_record_s_stage_that_is_longer_than_its_wait_is_left_out() -> None:
                 "agent",
                 "Yes?",
                 source_event_id=2,
-                **agent_calls.metrics(ttf_audio_since_silence=1.1, llm_service_ttfb=203.0, tts_service_ttfb=0.2),
+                **agent_calls.metrics(
+                    ttf_audio_since_silence=1.1, llm_service_ttfb=203.0, tts_service_ttfb=0.2
+                ),
             ),
         ),
     ]

@@ -80,7 +80,9 @@ def talk_in(feed: Feed, turn: int) -> TurnTalk:
 
 
 def talk(feed: Feed) -> None:
-    """A greeting of 1 s and two turns: the caller's 2 s and 3 s, the assistant's 1 s and 3 s, a wait of 4 s."""
+    """A greeting of 1 s and two turns: the caller's 2 s and 3 s, the assistant's 1 s and 3 s, a
+    wait of 4 s.
+    """
     feed.send("audit", STARTED, 0)
     feed.assistant_audio(500, 1_500)
     feed.user_audio(2_000, 4_000, text="What is my seat?")
@@ -118,14 +120,27 @@ def test_the_final_record_has_the_whole_call(feed: Feed) -> None:
     feed.advance(60_000)
     assert (feed.call().state, feed.call().through_turn) == ("closed", 2)
     record = speech(feed)
-    assert [plain(each) for each in (record.result, record.overlap_ms, record.dead_air_ms, record.first_word_ms)] == [
-        0.5, 0, 4_000, 500,
-    ]  # fmt: skip
+    assert [
+        plain(each)
+        for each in (record.result, record.overlap_ms, record.dead_air_ms, record.first_word_ms)
+    ] == [
+        0.5,
+        0,
+        4_000,
+        500,
+    ]
     user, assistant = record.user, record.assistant
-    assert [plain(each) for each in (user.speech_ms, user.longest_monologue_ms, user.words_per_minute)] == [
-        5_000, 3_000, 120.0,
-    ]  # fmt: skip
-    assert (plain(assistant.longest_monologue_ms), plain(assistant.words_per_minute)) == (3_000, 36.0)
+    assert [
+        plain(each) for each in (user.speech_ms, user.longest_monologue_ms, user.words_per_minute)
+    ] == [
+        5_000,
+        3_000,
+        120.0,
+    ]
+    assert (plain(assistant.longest_monologue_ms), plain(assistant.words_per_minute)) == (
+        3_000,
+        36.0,
+    )
     assert (plain(user.repeated_questions), user.repeated_in_turns) == (0, ())
 
 
@@ -175,14 +190,20 @@ def test_the_bots_own_events_are_heard_too(feed: Feed) -> None:
 def test_sound_that_never_ends_lasts_to_the_end_of_the_call(feed: Feed) -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, None)
-    feed.send("user_sim", {"type": "connection_state", "data": {"state": "session_ended", "details": {}}}, 7_000)
+    feed.send(
+        "user_sim",
+        {"type": "connection_state", "data": {"state": "session_ended", "details": {}}},
+        7_000,
+    )
     feed.send("judge", ENDED, 7_100)
     feed.advance(60_000)
     assert (plain(speech(feed).user.speech_ms), plain(speech(feed).result)) == (5_000, 0.1667)
 
 
 def test_the_assistants_words_are_those_that_were_spoken() -> None:
-    """Speech synthesis knows best; pipecat's own record was cut where the bot was cut; the log has the whole text."""
+    """Speech synthesis knows best; pipecat's own record was cut where the bot was cut; the log has
+    the whole text.
+    """
     texts = ["one two three", "one two", "one"]
     for spoken in (3, 2):
         feed = Feed(LIMITS)
@@ -194,7 +215,10 @@ def test_the_assistants_words_are_those_that_were_spoken() -> None:
         feed.speech("bot_speech_stopped", 2_000)
         feed.spoke("bot", 2_500, 2_500 + 1_000)
         feed.speech("user_speech_started", 4_000)
-        assert (plain(talk_in(feed, 0).assistant.speech_ms), talk_in(feed, 0).assistant.words) == (2_000, spoken)
+        assert (plain(talk_in(feed, 0).assistant.speech_ms), talk_in(feed, 0).assistant.words) == (
+            2_000,
+            spoken,
+        )
         feed.send("judge", ENDED, 5_000)
         feed.advance(60_000)
         assert plain(speech(feed).assistant.words_per_minute) == spoken * 30
@@ -247,7 +271,10 @@ def test_a_text_that_comes_when_its_turn_was_left_is_read_later(feed: Feed) -> N
     assert feed.status(1) == "settled"
     turn = feed.turn(1)
     assert turn.assistant_disagreement is not None
-    assert (turn.assistant_disagreement.turns, plain(turn.assistant_disagreement.result)) == (1, 1.0)
+    assert (turn.assistant_disagreement.turns, plain(turn.assistant_disagreement.result)) == (
+        1,
+        1.0,
+    )
     feed.user_audio(14_000, 15_000)
     assert (of_assistant(feed).turns, plain(of_assistant(feed).result)) == (1, 1.0)
     before = plain(speech(feed).assistant.words_per_minute)
@@ -256,7 +283,9 @@ def test_a_text_that_comes_when_its_turn_was_left_is_read_later(feed: Feed) -> N
     assert plain(speech(feed).assistant.words_per_minute) == before
     feed.user_audio(18_000, 19_000)
     words = ["Certainly.", "Certainly.", "Sure, one two.", "No. No way at all", "Bye."]
-    assert plain(speech(feed).assistant.words_per_minute) == 60 * len(" ".join(words).split()) / len(words)
+    assert plain(speech(feed).assistant.words_per_minute) == 60 * len(
+        " ".join(words).split()
+    ) / len(words)
 
 
 def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn(feed: Feed) -> None:
@@ -279,7 +308,10 @@ def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent(feed: Feed) -> N
     feed.advance(60_000)
     record = speech(feed)
     assert (
-        plain(record.result) == plain(record.assistant.speech_ms) == plain(record.overlap_ms) == "no_assistant_speech"
+        plain(record.result)
+        == plain(record.assistant.speech_ms)
+        == plain(record.overlap_ms)
+        == "no_assistant_speech"
     )
     assert plain(record.user.speech_ms) == 2_000
 
@@ -302,7 +334,12 @@ def test_a_call_without_sound_says_so(feed: Feed) -> None:
     feed.send("judge", ENDED, 2_000)
     feed.advance(60_000)
     record = speech(feed)
-    assert plain(record.result) == plain(record.dead_air_ms) == plain(record.first_word_ms) == "no_speech_events"
+    assert (
+        plain(record.result)
+        == plain(record.dead_air_ms)
+        == plain(record.first_word_ms)
+        == "no_speech_events"
+    )
     assert record.source is None
 
 
@@ -314,7 +351,9 @@ def test_the_first_word_takes_a_beginning(feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("has_start", [True, False])
-def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(feed: Feed, has_start: bool) -> None:
+def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(
+    feed: Feed, has_start: bool
+) -> None:
     if has_start:
         feed.send("judge", {"type": "call_started"}, 300)
     feed.send("user_sim", {"type": "connection_state", "data": {"state": "connected"}}, 300)
@@ -349,10 +388,15 @@ def test_disagreement_is_that_of_both_sides(feed: Feed) -> None:
     turn = feed.turn(0)
     assert turn.user_disagreement is not None
     assert turn.assistant_disagreement is not None
-    assert (plain(turn.user_disagreement.result), plain(turn.assistant_disagreement.result)) == (0.333, 2.0)
+    assert (plain(turn.user_disagreement.result), plain(turn.assistant_disagreement.result)) == (
+        0.333,
+        2.0,
+    )
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
-    assert plain(speech(feed).assistant.words_per_minute) == 60.0  # one word was spoken, whatever the other side heard
+    assert (
+        plain(speech(feed).assistant.words_per_minute) == 60.0
+    )  # one word was spoken, whatever the other side heard
     # The second turn was not understood: EVA's backfill completes it with the intended words.
     assert (plain(of_user(feed).result), plain(of_assistant(feed).result)) == (0.25, 2.0)
     assert (of_user(feed).words, of_assistant(feed).words, of_assistant(feed).turns) == (4, 1, 1)
@@ -374,7 +418,10 @@ def test_an_agent_that_hears_sound_has_no_word_errors(feed: Feed) -> None:
     feed.user_audio(7_000, 8_000)
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
-    assert plain(rate(feed).result) == "the agent hears sound: no transcript has the words that it understood"
+    assert (
+        plain(rate(feed).result)
+        == "the agent hears sound: no transcript has the words that it understood"
+    )
     assert (rate(feed).reference_words, rates_by_turn(feed)) == (0, {})
     turn = feed.turn(0)
     assert turn.user_disagreement is not None
@@ -394,7 +441,12 @@ def test_an_agent_that_hears_sound_has_no_word_errors(feed: Feed) -> None:
     ],
 )
 def test_words_are_compared_in_the_language_of_the_call(
-    feed: Feed, language: str | None, meant: str, understood: str, expected: tuple[float, int, str], told_ms: int
+    feed: Feed,
+    language: str | None,
+    meant: str,
+    understood: str,
+    expected: tuple[float, int, str],
+    told_ms: int,
 ) -> None:
     """Also if the language comes after words that were compared in English."""
     feed.send("audit", STARTED, 0)
@@ -448,12 +500,19 @@ def test_running_values_have_an_end_and_final_ones_do_not(feed: Feed) -> None:
         feed.user_audio(at_ms, at_ms + 1_000, text="Hello")
         feed.heard("Hello", at_ms + 1_100)
         feed.assistant_audio(at_ms + 2_000, at_ms + 3_000)
-    assert feed.counts("callgauge_limits_hit_total") == {("running_speech",): 1, ("running_comparison",): 1}
+    assert feed.counts("callgauge_limits_hit_total") == {
+        ("running_speech",): 1,
+        ("running_comparison",): 1,
+    }
     assert (before, feed.values("through_turn")) == ([None, 0, 1], [None, 0, 1, 2])
     assert sorted(rates_by_turn(feed)) == [1, 2, 3, 4], "a turn is compared once"
     feed.send("judge", ENDED, 50_000)
     feed.advance(90_000)
-    assert (feed.call().through_turn, rate(feed).turns, sorted(rates_by_turn(feed))) == (5, 5, [1, 2, 3, 4, 5])
+    assert (feed.call().through_turn, rate(feed).turns, sorted(rates_by_turn(feed))) == (
+        5,
+        5,
+        [1, 2, 3, 4, 5],
+    )
 
 
 PAUSE_MS = 3_000
@@ -465,7 +524,10 @@ def spans(*times: Times) -> tuple[Span, ...]:
 
 
 def call(
-    user: tuple[Times, ...], assistant: tuple[Times, ...], tools: tuple[ToolRun, ...] = (), ended: float | None = None
+    user: tuple[Times, ...],
+    assistant: tuple[Times, ...],
+    tools: tuple[ToolRun, ...] = (),
+    ended: float | None = None,
 ) -> CallMeasures:
     """A call of one turn; which turn a sound is filed under makes no difference."""
     turns = {1: SpokenTurn(spans(*user), spans(*assistant))}
@@ -481,18 +543,28 @@ def test_the_talk_ratio_is_the_assistants_share() -> None:
 
 def test_what_one_side_says_twice_at_once_counts_once() -> None:
     measured = call(((0, 4), (2, 5), (5, 6)), ((4, 8),))
-    assert (measured.user.speech_ms, measured.assistant.speech_ms, measured.overlap_ms) == (6_000, 4_000, 2_000)
+    assert (measured.user.speech_ms, measured.assistant.speech_ms, measured.overlap_ms) == (
+        6_000,
+        4_000,
+        2_000,
+    )
 
 
 def test_sound_of_other_turns_overlaps_too() -> None:
-    """The caller barges in: that is the next turn, while the assistant still speaks in the turn before."""
+    """The caller barges in: that is the next turn, while the assistant still speaks in the turn
+    before.
+    """
     turns = {1: SpokenTurn(assistant=spans((0, 5))), 2: SpokenTurn(user=spans((4, 6)))}
     assert measures_of(turns, [], PAUSE_MS).overlap_ms == 1_000
 
 
 def test_a_stretch_that_ends_before_it_begins_has_no_length() -> None:
     measured = call(((5, 3),), ((6, 6),))
-    assert (measured.talk_ratio, measured.first_assistant_ms, measured.overlap_ms) == (None, None, 0)
+    assert (measured.talk_ratio, measured.first_assistant_ms, measured.overlap_ms) == (
+        None,
+        None,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -507,12 +579,42 @@ def test_a_stretch_that_ends_before_it_begins_has_no_length() -> None:
         (((0, 1),), ((0.5, 2), (9, 10)), (), None, 0),  # the assistant spoke last
         (((0, 1),), ((9, 10),), (ToolRun(2_000, 8_000),), None, 0),  # waiting is explained
         (((0, 1),), ((9, 10),), (ToolRun(2_000, 5_000),), None, 4_000),  # and then it is not
-        (((0, 1),), ((9, 10),), (ToolRun(5_000, 6_000),), None, 7_000),  # before the tool and after it
-        (((0, 1),), ((6, 7),), (ToolRun(3_500, 3_500),), None, 0),  # it answered at once: 2.5 s before it and after it
-        (((0, 1),), ((9, 10),), (ToolRun(2_000, 3_000), ToolRun(2_500, 8_000)), None, 0),  # two at once
-        (((0, 1),), ((9, 10),), (ToolRun(2_000, None),), None, 0),  # never answered, but the assistant spoke
+        (
+            ((0, 1),),
+            ((9, 10),),
+            (ToolRun(5_000, 6_000),),
+            None,
+            7_000,
+        ),  # before the tool and after it
+        (
+            ((0, 1),),
+            ((6, 7),),
+            (ToolRun(3_500, 3_500),),
+            None,
+            0,
+        ),  # it answered at once: 2.5 s before it and after it
+        (
+            ((0, 1),),
+            ((9, 10),),
+            (ToolRun(2_000, 3_000), ToolRun(2_500, 8_000)),
+            None,
+            0,
+        ),  # two at once
+        (
+            ((0, 1),),
+            ((9, 10),),
+            (ToolRun(2_000, None),),
+            None,
+            0,
+        ),  # never answered, but the assistant spoke
         (((0, 1),), (), (ToolRun(2_000, None),), 20, 0),
-        (((0, 1), (9, 10)), ((15, 16),), (ToolRun(2_000, None),), None, 5_000),  # explains nothing in the next turn
+        (
+            ((0, 1), (9, 10)),
+            ((15, 16),),
+            (ToolRun(2_000, None),),
+            None,
+            5_000,
+        ),  # explains nothing in the next turn
         (((0, 1),), ((0, 1), (5, 6)), (), None, 4_000),  # both stopped at once
     ],
 )
@@ -554,7 +656,11 @@ def test_pace_is_that_of_the_turns_whose_words_are_known() -> None:
     }
     measured = measures_of(turns, [], PAUSE_MS)
     assert measured.user.words_per_minute == 150.0
-    assert (measured.user.words, measured.user.worded_ms, measured.user.speech_ms) == (15, 6_000, 36_000)
+    assert (measured.user.words, measured.user.worded_ms, measured.user.speech_ms) == (
+        15,
+        6_000,
+        36_000,
+    )
     assert measured.assistant.words_per_minute is None
 
 
@@ -583,7 +689,10 @@ def test_questions_of_a_text(text: str, questions: set[str]) -> None:
 
 
 def test_a_list_that_is_read_out_does_not_grow_without_end() -> None:
-    assert len(questions_in(" ".join(f"Do you like number {n}?" for n in range(99)))) == MAX_QUESTIONS_PER_TURN
+    assert (
+        len(questions_in(" ".join(f"Do you like number {n}?" for n in range(99))))
+        == MAX_QUESTIONS_PER_TURN
+    )
     (long,) = questions_in("do you like " + "this and that " * 99)
     assert len(long.split()) == 40
 
@@ -591,5 +700,11 @@ def test_a_list_that_is_read_out_does_not_grow_without_end() -> None:
 def test_questions_that_are_asked_again() -> None:
     name, code = "what is your name", "what is your code"
     assert repeated({1: frozenset({name})}) == repeated({}) == (0, ())
-    assert repeated({4: frozenset({name, code}), 3: frozenset({name}), 1: frozenset({name})}) == (2, (3, 4))
-    assert repeated({1: frozenset({name}), 2: frozenset({code}), 4: frozenset({name, code})}) == (2, (4,))
+    assert repeated({4: frozenset({name, code}), 3: frozenset({name}), 1: frozenset({name})}) == (
+        2,
+        (3, 4),
+    )
+    assert repeated({1: frozenset({name}), 2: frozenset({code}), 4: frozenset({name, code})}) == (
+        2,
+        (4,),
+    )

@@ -1,4 +1,6 @@
-"""What an agent tells of a call: its models' use and cost, and notes, whatever the order of arrival."""
+"""What an agent tells of a call: its models' use and cost, and notes, whatever the order of
+arrival.
+"""
 
 import itertools
 from typing import Any
@@ -20,7 +22,13 @@ NOTHING: dict[str, Any] = {}
 
 
 def usage(kind: str, at_ms: int, model: str, processor: str, **amounts: float) -> dict[str, Any]:
-    data = {"kind": kind, "processor": processor, "model": model, "timestamp": (T0_MS + at_ms) / 1000, **amounts}
+    data = {
+        "kind": kind,
+        "processor": processor,
+        "model": model,
+        "timestamp": (T0_MS + at_ms) / 1000,
+        **amounts,
+    }
     return {"type": "service_usage", "timestamp": T0_MS + at_ms, "data": data}
 
 
@@ -30,16 +38,40 @@ def interruption(at_ms: int, cause: str) -> dict[str, Any]:
 
 
 USED = (
-    usage("llm", 3_000, "gpt-4o", "OpenAILLMService#0", prompt_tokens=100_000, completion_tokens=10_000, total_tokens=610_000,
-          cache_read_input_tokens=500_000),
-    usage("llm", 7_000, "gpt-4o", "OpenAILLMService#0", prompt_tokens=100_000, completion_tokens=10_000),
+    usage(
+        "llm",
+        3_000,
+        "gpt-4o",
+        "OpenAILLMService#0",
+        prompt_tokens=100_000,
+        completion_tokens=10_000,
+        total_tokens=610_000,
+        cache_read_input_tokens=500_000,
+    ),
+    usage(
+        "llm",
+        7_000,
+        "gpt-4o",
+        "OpenAILLMService#0",
+        prompt_tokens=100_000,
+        completion_tokens=10_000,
+    ),
     usage("tts", 3_500, "sonic", "CartesiaTTSService#0", characters=1_000),
     usage("stt", 3_600, "nova", "LLM deepgram".replace("LLM", "STT"), audio_seconds=30),
     # EVA's log has the same tokens from a worse source.
-    {"type": "LLMUsageMetricsData", "timestamp": T0_MS + 3_000, "model": "gpt-4o", "value": {"prompt_tokens": 9}},
-)  # fmt: skip
+    {
+        "type": "LLMUsageMetricsData",
+        "timestamp": T0_MS + 3_000,
+        "model": "gpt-4o",
+        "value": {"prompt_tokens": 9},
+    },
+)
 TOLD = (
-    {"type": "agent_handoff", "timestamp": T0_MS + 6_500, "data": {"old_agent": "desk", "new_agent": "guard"}},
+    {
+        "type": "agent_handoff",
+        "timestamp": T0_MS + 6_500,
+        "data": {"old_agent": "desk", "new_agent": "guard"},
+    },
     interruption(6_100, "program"),
     interruption(2_100, "aliens"),
     {"type": "false_interruption", "timestamp": T0_MS + 900, "data": {"resumed": True}},
@@ -63,15 +95,36 @@ def values_of(*events: dict[str, Any], prices: dict[str, Price] = MODEL) -> Call
 def test_the_best_source_of_each_service_counts_and_has_its_price() -> None:
     values = values_of(*USED)
     assert [*map(to_builtins, values.uses)] == [
-        {"kind": "LLM", "provider": "OpenAI", "model": "gpt-4o", "input_tokens": 200_000, "cached_tokens": 500_000,
-         "output_tokens": 20_000, "cost": 1.1},
-        {"kind": "STT", "provider": "deepgram", "model": "nova", "audio_seconds": 30, "cost": 0.003},
-        {"kind": "TTS", "provider": "Cartesia", "model": "sonic", "characters": 1_000, "cost": 0.05},
-    ]  # fmt: skip
+        {
+            "kind": "LLM",
+            "provider": "OpenAI",
+            "model": "gpt-4o",
+            "input_tokens": 200_000,
+            "cached_tokens": 500_000,
+            "output_tokens": 20_000,
+            "cost": 1.1,
+        },
+        {
+            "kind": "STT",
+            "provider": "deepgram",
+            "model": "nova",
+            "audio_seconds": 30,
+            "cost": 0.003,
+        },
+        {
+            "kind": "TTS",
+            "provider": "Cartesia",
+            "model": "sonic",
+            "characters": 1_000,
+            "cost": 0.05,
+        },
+    ]
     assert values.cost_dollars == 1.153
 
 
-@pytest.mark.parametrize("prices", [{}, {**MODEL, "sonic": Price(input=1)}, {**MODEL, "gpt-4o": Price(input=2.0)}])
+@pytest.mark.parametrize(
+    "prices", [{}, {**MODEL, "sonic": Price(input=1)}, {**MODEL, "gpt-4o": Price(input=2.0)}]
+)
 def test_without_one_price_the_cost_is_not_known(prices: dict[str, Price]) -> None:
     assert values_of(*USED, prices=prices).cost_dollars == Unscored(UnscoredReason.NO_PRICE)
 
@@ -88,7 +141,13 @@ def test_notes_are_in_the_order_of_time_and_of_their_turn(order: tuple[int, ...]
         {"what": "false_interruption", "at_ms": T0_MS + 900, "turn": 0, "is_resumed": True},
         {"what": "interruption", "at_ms": T0_MS + 2_100, "turn": 1, "cause": "unknown"},
         {"what": "interruption", "at_ms": T0_MS + 6_100, "turn": 2, "cause": "program"},
-        {"what": "handoff", "at_ms": T0_MS + 6_500, "turn": 2, "from_agent": "desk", "to_agent": "guard"},
+        {
+            "what": "handoff",
+            "at_ms": T0_MS + 6_500,
+            "turn": 2,
+            "from_agent": "desk",
+            "to_agent": "guard",
+        },
     ]
 
 

@@ -1,8 +1,17 @@
-"""One spelling for spoken text, and the errors that are left: each step, and their values in EVA's encoding."""
+"""One spelling for spoken text, and the errors that are left: each step, and their values in EVA's
+encoding.
+"""
 
 import pytest
 
-from consumers.engine.measures.words import NO_PAIR, ErrorSums, WordErrors, compare, differences, stt_wer
+from consumers.engine.measures.words import (
+    NO_PAIR,
+    ErrorSums,
+    WordErrors,
+    compare,
+    differences,
+    stt_wer,
+)
 from consumers.engine.turns.normal_text import MAX_CHARS, normalised, without_bracketed
 from tests.support.calls.metric_contexts import context
 
@@ -28,7 +37,11 @@ SPELLINGS = [
     ("fillers", "Um, I mean, uh, yes", "i mean yes"),
     ("titles", "Dr Smith", "doctor smith"),
     ("percent", "five percent", "5"),
-    ("an ordinal of one", "I need the first flight, the 1st", "i need the one st flight the one st"),
+    (
+        "an ordinal of one",
+        "I need the first flight, the 1st",
+        "i need the one st flight the one st",
+    ),
     ("a plural of one", "the other ones, the 1s", "the other one s the one s"),
     ("a lone one", "1 of them, number 1", "one of them number one"),
     ("other ordinals", "the twenty second and the zeroth", "the 22nd and the 0th"),
@@ -43,11 +56,17 @@ SPELLINGS = [
     ("a half of a number", "two and a half million", "2500000"),
     ("a point without a number, as EVA reads it", "point and go", "and go"),
     ("nothing but marks", "...?!", ""),
-    ("a number that no rule foresees", f"Um, {'9' * 4295}.5 Billion", f"Um, {'9' * 4295}.5 Billion"),
+    (
+        "a number that no rule foresees",
+        f"Um, {'9' * 4295}.5 Billion",
+        f"Um, {'9' * 4295}.5 Billion",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("text", "spelling"), [case[1:] for case in SPELLINGS], ids=[case[0] for case in SPELLINGS])
+@pytest.mark.parametrize(
+    ("text", "spelling"), [case[1:] for case in SPELLINGS], ids=[case[0] for case in SPELLINGS]
+)
 def test_spoken_text_has_one_spelling(text: str, spelling: str) -> None:
     assert normalised(text) == spelling
 
@@ -57,11 +76,23 @@ def test_only_so_much_of_a_text_is_read() -> None:
 
 
 SPELLINGS_BY_LANGUAGE = [
-    ("de", "Zweihundertf\u00fcnfundvierzig Stra\u00dfen, \u00e4h, um drei.", "245 strassen ah um 3"),
+    (
+        "de",
+        "Zweihundertf\u00fcnfundvierzig Stra\u00dfen, \u00e4h, um drei.",
+        "245 strassen ah um 3",
+    ),
     ("de", "Am dritten Mai, hm, Hr. M\u00fcller, 1.234,5 Euro", "am 3 mai herr muller 12345 euro"),
     ("de", "Das einundzwanzigste kennt EVA nicht.", "das einundzwanzigste kennt eva nicht"),
-    ("es", "Bueno, treinta y cinco a la Sra. N\u00fa\u00f1ez, el tercero", "35 a la senora nunez el 3 o"),
-    ("fr", "Quatre-vingt-dix-sept euros, euh, \u00e0 Mme No\u00ebl: 1.000", "97 euros a madame noel 1000"),
+    (
+        "es",
+        "Bueno, treinta y cinco a la Sra. N\u00fa\u00f1ez, el tercero",
+        "35 a la senora nunez el 3 o",
+    ),
+    (
+        "fr",
+        "Quatre-vingt-dix-sept euros, euh, \u00e0 Mme No\u00ebl: 1.000",
+        "97 euros a madame noel 1000",
+    ),
     ("fr", "la premi\u00e8re, soixante et onze, mille deux cents", "la 1 ere 71 1200"),
     ("fr-CA", "mm, 1.000 et 1 000", "1 et 1000"),
     (
@@ -69,10 +100,18 @@ SPELLINGS_BY_LANGUAGE = [
         "\u092e\u0941\u091d\u0947 \u0926\u094b \u091f\u093f\u0915\u091f",
         "\u092e\u0941\u091d\u0947 2 \u091f\u093f\u0915\u091f",
     ),
-    ("ja", "\u3048\u30fc\u3068\u3001\u4e09\u767e\u4e8c\u5341\u4e00\u4fbf\u3067\u3059\u3002", "321\u4fbf\u3067\u3059"),
+    (
+        "ja",
+        "\u3048\u30fc\u3068\u3001\u4e09\u767e\u4e8c\u5341\u4e00\u4fbf\u3067\u3059\u3002",
+        "321\u4fbf\u3067\u3059",
+    ),
     ("zh", "\u55ef\uff0c\u4e00\u4e07\u4e24\u5343\u5757", "12000\u5757"),
     ("zh-TW", "\u4e09\u842c", "30000"),
-    ("ko", "\uc74c, \uc0bc\ubc31\uc774\uc2ed\uc77c \ubc88 \uc2a4\ubb3c\ud558\ub098", "321 \ubc88 21"),
+    (
+        "ko",
+        "\uc74c, \uc0bc\ubc31\uc774\uc2ed\uc77c \ubc88 \uc2a4\ubb3c\ud558\ub098",
+        "321 \ubc88 21",
+    ),
     ("en-GB", "one two", "12"),
     ("it", "Due stra\u00dfen, alle tre.", "due stra\u00dfen alle tre"),
 ]
@@ -93,7 +132,9 @@ def test_vowel_signs_stay_where_no_rules_are_known() -> None:
 def test_a_region_is_read_like_its_language_except_in_evas_numbers() -> None:
     assert normalised("zwei", "de-AT") == "2"
     assert normalised("zwei", "de-AT", as_eva=True) == "zwei"
-    assert compare("\u4e00\u4e8c", "\u4e00\u4e09", "zh-TW").sums == ErrorSums(substitutions=1, reference_words=2)
+    assert compare("\u4e00\u4e8c", "\u4e00\u4e09", "zh-TW").sums == ErrorSums(
+        substitutions=1, reference_words=2
+    )
     assert compare("\u4e00\u4e8c", "\u4e00\u4e09", "zh-TW", as_eva=True).sums.reference_words == 1
 
 
@@ -113,7 +154,9 @@ def test_errors_are_what_changes_the_one_into_the_other() -> None:
 
 
 def test_languages_without_blanks_are_compared_by_character() -> None:
-    assert compare("東京です", "東今です", "ja").sums == ErrorSums(substitutions=1, reference_words=4)
+    assert compare("東京です", "東今です", "ja").sums == ErrorSums(
+        substitutions=1, reference_words=4
+    )
     errors = WordErrors("ja")
     errors.put(1, "東京です", "東今です")
     result = errors.result()
@@ -129,7 +172,11 @@ def test_a_call_in_evas_encoding() -> None:
         "normalized_score": 0.625,
         "error": None,
         "skipped": False,
-        "sub_metrics": {"substitution_rate": 0.125, "deletion_rate": 0.125, "insertion_rate": 0.125},
+        "sub_metrics": {
+            "substitution_rate": 0.125,
+            "deletion_rate": 0.125,
+            "insertion_rate": 0.125,
+        },
         "details": {
             "wer": 0.375,
             "accuracy": 0.625,
@@ -165,10 +212,19 @@ def test_accuracy_does_not_fall_below_zero() -> None:
     assert (errors.result().score, errors.result().normalized_score) == (4.0, 0.0)
 
 
-@pytest.mark.parametrize(("meant", "understood"), [("Hi", "[noise]"), ("", "Hi"), ("[slow]", "[slow]"), (" ", " ")])
+@pytest.mark.parametrize(
+    ("meant", "understood"), [("Hi", "[noise]"), ("", "Hi"), ("[slow]", "[slow]"), (" ", " ")]
+)
 def test_a_turn_counts_only_if_both_texts_say_something(meant: str, understood: str) -> None:
-    result = stt_wer(context(intended_user_turns={1: meant}, transcribed_user_turns={1: understood}))
-    assert (result.score, result.normalized_score, result.error, result.details) == (0.0, 0.0, NO_PAIR, {})
+    result = stt_wer(
+        context(intended_user_turns={1: meant}, transcribed_user_turns={1: understood})
+    )
+    assert (result.score, result.normalized_score, result.error, result.details) == (
+        0.0,
+        0.0,
+        NO_PAIR,
+        {},
+    )
 
 
 def test_a_turn_in_which_nothing_is_left_to_compare_counts_its_insertions() -> None:
@@ -210,7 +266,8 @@ def test_two_texts_that_meet_elsewhere_are_another_pair() -> None:
 def test_spelling_is_no_difference_between_transcripts() -> None:
     assert differences("I'll pay one hundred twenty dollars.", "I will pay $120").errors == ()
     found = differences(
-        "Please rebook me on flight seven oh three, colour me surprised", "Please book me on flight 703 color me"
+        "Please rebook me on flight seven oh three, colour me surprised",
+        "Please book me on flight 703 color me",
     )
     assert found.errors == (("rebook", "book"), ("surprised", ""))
     assert found.sums == ErrorSums(substitutions=1, deletions=1, reference_words=9)
@@ -219,7 +276,9 @@ def test_spelling_is_no_difference_between_transcripts() -> None:
 
 def test_eva_s_number_for_a_typographic_apostrophe_and_a_saner_one_of_ours() -> None:
     meant, understood = "I don\u2019t know, I\u2019ll wait", "I don't know, I'll wait"
-    result = stt_wer(context(intended_user_turns={1: meant}, transcribed_user_turns={1: understood}))
+    result = stt_wer(
+        context(intended_user_turns={1: meant}, transcribed_user_turns={1: understood})
+    )
     assert result.score == 0.429
     assert compare(meant, understood).sums.errors == 0
 

@@ -1,4 +1,6 @@
-"""The rules of redaction are followed: detectors, countries, patterns of one's own, JSON, counts and bounds."""
+"""The rules of redaction are followed: detectors, countries, patterns of one's own, JSON, counts
+and bounds.
+"""
 
 import json
 import pickle
@@ -14,7 +16,10 @@ from schemas.metrics.catalogue import metric_named
 from schemas.redaction import MAX_CUSTOM_PATTERNS, RedactionRules, tag_of
 
 CARD = "4111 1111 1111 1111"
-EVERYTHING = f"card {CARD}, call 415-555-0142, mail jane@example.com, IBAN DE89370400440532013000, born 14 March 1985"
+EVERYTHING = (
+    f"card {CARD}, call 415-555-0142, mail jane@example.com, IBAN DE89370400440532013000, born 14 "
+    "March 1985"
+)
 REDACTED = "card [CARD], call [PHONE], mail [EMAIL], IBAN [IBAN], born [BIRTH_DATE]"
 
 
@@ -30,7 +35,9 @@ def test_everything_is_on_by_default() -> None:
 def test_switched_off_nothing_is_touched() -> None:
     off = with_rules(enabled=False)
     assert off.redact(EVERYTHING) == EVERYTHING
-    assert off.redact_value({"phone": [EVERYTHING, 4111111111111111]}) == {"phone": [EVERYTHING, 4111111111111111]}
+    assert off.redact_value({"phone": [EVERYTHING, 4111111111111111]}) == {
+        "phone": [EVERYTHING, 4111111111111111]
+    }
     assert off.beginning(EVERYTHING, 9) == EVERYTHING[:9]
     assert not off.counts
 
@@ -40,7 +47,9 @@ def test_each_detector_is_one_of_its_own(detector: Detector) -> None:
     redacted = with_rules(detectors=[detector]).redact(EVERYTHING)
     assert redacted.count("[") == 1
     assert tag_of(detector) in redacted
-    others = with_rules(detectors=[each for each in Detector if each is not detector]).redact(EVERYTHING)
+    others = with_rules(detectors=[each for each in Detector if each is not detector]).redact(
+        EVERYTHING
+    )
     assert tag_of(detector) not in others
     assert others.count("[") == len(Detector) - 1
 
@@ -59,7 +68,9 @@ def test_each_detector_is_one_of_its_own(detector: Detector) -> None:
         ("US", "ruf an: 030 901820, Telefon", True),
     ],
 )
-def test_a_number_without_its_country_is_one_of_the_regions(regions: str, number: str, is_found: bool) -> None:
+def test_a_number_without_its_country_is_one_of_the_regions(
+    regions: str, number: str, is_found: bool
+) -> None:
     assert ("[PHONE]" in with_rules(phone_regions=regions.split(",")).redact(number)) is is_found
 
 
@@ -100,14 +111,18 @@ def test_what_looks_like_it_and_is_something_else_stays(text: str) -> None:
 
 
 @pytest.mark.parametrize(("year", "is_found"), [(1984, False), (1985, True), (2009, True)])
-def test_until_when_an_unexplained_date_is_one_of_birth_is_a_rule(year: int, is_found: bool) -> None:
+def test_until_when_an_unexplained_date_is_one_of_birth_is_a_rule(
+    year: int, is_found: bool
+) -> None:
     redactor = with_rules(latest_birth_year=year)
     assert ("[BIRTH_DATE]" in redactor.redact("It's March 14, 1985.")) is is_found
     assert redactor.redact("I was born on March 14, 1985.") == "I was born on [BIRTH_DATE]."
 
 
 def test_a_pattern_of_one_s_own_is_replaced_by_its_name() -> None:
-    redactor = with_rules(patterns={"BOOKING_CODE": r"\bBK-?\d{6}\b", "SEAT": r"\bseat \d{1,2}[a-f]\b"})
+    redactor = with_rules(
+        patterns={"BOOKING_CODE": r"\bBK-?\d{6}\b", "SEAT": r"\bseat \d{1,2}[a-f]\b"}
+    )
     assert redactor.redact(f"bk123456 in Seat 12c, {CARD}") == "[BOOKING_CODE] in [SEAT], [CARD]"
     assert redactor.counts == {"custom": 2, "card": 1}
 
@@ -180,7 +195,12 @@ def test_numbers_that_are_personal_data_become_texts() -> None:
     }
     redacted = Redactor().redact_value(value)
     mobile = ["[PHONE]", "[PHONE]"]
-    assert redacted == {"card": "[CARD]", "as_float": "[CARD]", "contact": {"mobile": mobile}, "n": 10**5000}
+    assert redacted == {
+        "card": "[CARD]",
+        "as_float": "[CARD]",
+        "contact": {"mobile": mobile},
+        "n": 10**5000,
+    }
     assert Redactor().redact_value(float("nan")) != 0
 
 
@@ -200,7 +220,9 @@ def test_what_is_taken_out_is_counted_by_type() -> None:
     assert redactor.counts == {"card": 3, "phone": 1, "email": 1, "iban": 1, "birth_date": 1}
 
 
-@pytest.mark.parametrize("metric", ["callgauge_redactions_total", "callgauge_judge_redactions_total"])
+@pytest.mark.parametrize(
+    "metric", ["callgauge_redactions_total", "callgauge_judge_redactions_total"]
+)
 def test_every_type_is_in_the_metric_catalogue(metric: str) -> None:
     assert metric_named(metric).label_set[0].values == REDACTION_TYPES
 
@@ -253,7 +275,9 @@ def test_what_is_too_long_is_left_out_and_said() -> None:
         ".",
     ],
 )
-def test_a_text_that_can_hold_nothing_is_not_looked_into(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_text_that_can_hold_nothing_is_not_looked_into(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.setattr(redaction, "Words", None)
     assert Redactor().redact(text) == text
     with pytest.raises(TypeError):

@@ -1,4 +1,6 @@
-"""Numbers, years and months in words are read as five languages say them, and characters in other forms as what they show."""
+"""Numbers, years and months in words are read as five languages say them, and characters in other
+forms as what they show.
+"""
 
 import pytest
 from num2words import num2words
@@ -17,22 +19,37 @@ BORN = {
     "it": "nato il quattro luglio {}",
 }
 MONTHS = {
-    "born on the third of {}": "January February March April May June July August September October November December",
-    "geboren am dritten {}": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
-    "né le trois {}": "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
-    "nací el tres de {}": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
-    "nato il tre {}": "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
+    ("born on the third of {}"): (
+        "January February March April May June July August September October November December"
+    ),
+    ("geboren am dritten {}"): (
+        "Januar Februar März April Mai Juni Juli August September Oktober November Dezember"
+    ),
+    "né le trois {}": (
+        "janvier février mars avril mai juin juillet août septembre octobre novembre décembre"
+    ),
+    "nací el tres de {}": (
+        "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre"
+    ),
+    "nato il tre {}": (
+        "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre "
+        "dicembre"
+    ),
 }
 
 
 def _spoken(number: int, language: str, form: str = "cardinal") -> str:
     spoken: str = num2words(number, lang=language, to=form)
-    return spoken.replace("dicotto", "diciotto")  # num2words loses an i of Italian's eighteen behind a hundred
+    return spoken.replace(
+        "dicotto", "diciotto"
+    )  # num2words loses an i of Italian's eighteen behind a hundred
 
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "fr_CH", "fr_BE", "es", "it"])
 def test_every_number_that_a_language_has_is_read(language: str) -> None:
-    """The words are those of num2words. In English the hundreds are digits: "eight hundred five five five"."""
+    """The words are those of num2words. In English the hundreds are digits: "eight hundred five
+    five five".
+    """
     for number in range(100 if language == "en" else 1_000):
         spoken = _spoken(number, language)
         words = Words(spoken)
@@ -48,7 +65,9 @@ def test_every_year_of_birth_is_read(language: str) -> None:
         text = BORN[language].format(spoken)
         left = REDACTOR.redact(text)
         assert left.endswith("[BIRTH_DATE]"), (text, left)
-        assert not left.removesuffix(" [BIRTH_DATE]").endswith(("four", "vierten", "quatre", "cuatro", "quattro")), left
+        assert not left.removesuffix(" [BIRTH_DATE]").endswith(
+            ("four", "vierten", "quatre", "cuatro", "quattro")
+        ), left
 
 
 @pytest.mark.parametrize("born", MONTHS)
@@ -122,5 +141,8 @@ def test_places_in_the_plain_text_are_those_of_the_original() -> None:
     plain = in_plain(source)
     assert plain.text == "fine \u00e9 @x"
     words = Words(source)
-    shown = [source[begin:end] for begin, end in (words.origin(Span(word.start, word.end)) for word in words.all)]
+    shown = [
+        source[begin:end]
+        for begin, end in (words.origin(Span(word.start, word.end)) for word in words.all)
+    ]
     assert shown == ["\ufb01ne", "e\u0301", "\uff20", "x"]

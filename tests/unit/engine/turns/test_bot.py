@@ -20,7 +20,11 @@ def _interruptions(feed: Feed) -> list[tuple[str, int]]:
 
 def _sources(feed: Feed) -> set[tuple[str, str | None]]:
     """How the end of the caller's speech is known in the rows with a wait, and by which stream."""
-    return {(row.anchor.value, row.wait_source) for row in feed.turn_rows() if row.turn and row.anchor is not None}
+    return {
+        (row.anchor.value, row.wait_source)
+        for row in feed.turn_rows()
+        if row.turn and row.anchor is not None
+    }
 
 
 def _greeted() -> Feed:
@@ -154,7 +158,11 @@ def test_the_first_audio_event_switches_to_audio_as_a_revision() -> None:
     feed.user_audio(1_000, 2_400, behind_ms=2_000)
     feed.assistant_audio(4_100, behind_ms=400)
     newest = feed.turn(1)
-    assert (newest.wait_ms, newest.anchor, newest.wait_source) == (1_700.0, Anchor.AUDIO, "elevenlabs")
+    assert (newest.wait_ms, newest.anchor, newest.wait_source) == (
+        1_700.0,
+        Anchor.AUDIO,
+        "elevenlabs",
+    )
     assert feed.news(1).count("wait") == 1
     assert "wait_revised" in feed.news(1)
 
@@ -197,9 +205,17 @@ ASKED, RUNS, DONE = "started", "in_progress", "completed"
 
 
 def _report(
-    feed: Feed, moment: str, at_ms: int, *, call_id: str = "one", tool: str | None = "rebook", **fields: Any
+    feed: Feed,
+    moment: str,
+    at_ms: int,
+    *,
+    call_id: str = "one",
+    tool: str | None = "rebook",
+    **fields: Any,
 ) -> None:
-    times = {name: (T0_MS + fields.pop(name)) / 1000 for name in ("in_progress_at",) if name in fields}
+    times = {
+        name: (T0_MS + fields.pop(name)) / 1000 for name in ("in_progress_at",) if name in fields
+    }
     happened = {"timestamp": (T0_MS + at_ms) / 1000}
     data = {
         "kind": f"function_call_{moment}",
@@ -273,7 +289,13 @@ def test_waiting_for_it_is_no_dead_air_and_waiting_after_it_is(feed: Feed) -> No
 @pytest.mark.parametrize("moment", ["failed", "timed_out"])
 def test_one_that_fails_or_takes_too_long_is_an_error(feed: Feed, moment: str) -> None:
     _report(feed, RUNS, 2_100)
-    _report(feed, moment, 2_900, in_progress_at=2_100, **({"error": "no seat"} if moment == "failed" else {}))
+    _report(
+        feed,
+        moment,
+        2_900,
+        in_progress_at=2_100,
+        **({"error": "no seat"} if moment == "failed" else {}),
+    )
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.ERROR, 800)]
 
 
@@ -309,7 +331,9 @@ def test_moments_that_come_twice_count_once(feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("ppll"))))
-def test_where_the_audit_log_has_tools_it_is_the_one_that_counts_whatever_comes_first(order: tuple[str, ...]) -> None:
+def test_where_the_audit_log_has_tools_it_is_the_one_that_counts_whatever_comes_first(
+    order: tuple[str, ...],
+) -> None:
     """The log's tool runs from 2.2 s to 2.8 s, pipecat's report of it from 2.1 s to 2.9 s."""
     feed = _waiting_user()
     log, pipecat = iter(("call", "answer")), iter((RUNS, DONE))
@@ -328,8 +352,12 @@ def test_where_the_audit_log_has_tools_it_is_the_one_that_counts_whatever_comes_
 
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("ppaa"))))
-def test_they_give_way_to_an_elevenlabs_agent_s_tools_as_well(feed: Feed, order: tuple[str, ...]) -> None:
-    """The agent's tool runs from 2.2 s to 2.8 s, pipecat's report of it from 2.1 s to 2.9 s: one tool, and one silence."""
+def test_they_give_way_to_an_elevenlabs_agent_s_tools_as_well(
+    feed: Feed, order: tuple[str, ...]
+) -> None:
+    """The agent's tool runs from 2.2 s to 2.8 s, pipecat's report of it from 2.1 s to 2.9 s: one
+    tool, and one silence.
+    """
     agent, pipecat = iter((tool_requested, tool_replied)), iter((RUNS, DONE))
     for source in order:
         if source == "p":
@@ -346,7 +374,9 @@ def test_they_give_way_to_an_elevenlabs_agent_s_tools_as_well(feed: Feed, order:
     assert [tool[:3] for tool in _tools(feed)] == [(1, 0, "rebook")]
 
 
-def test_a_call_that_was_never_settled_is_no_tool_that_runs_once_the_log_has_one(feed: Feed) -> None:
+def test_a_call_that_was_never_settled_is_no_tool_that_runs_once_the_log_has_one(
+    feed: Feed,
+) -> None:
     _report(feed, RUNS, 2_100)
     feed.tool_call("rebook", 2_200)
     feed.tool_answer("rebook", 2_800)
@@ -357,7 +387,9 @@ def test_a_call_that_was_never_settled_is_no_tool_that_runs_once_the_log_has_one
 def test_a_report_without_an_id_is_no_tool_and_is_reported(feed: Feed) -> None:
     data = {"kind": "function_call_in_progress", "function_name": "rebook"}
     feed.send("pipecat", {"type": "function_call_event", "data": data}, 2_100)
-    assert [each.misread.reason for each in feed.latest if isinstance(each, NotUnderstood)] == ["tool_without_id"]
+    assert [each.misread.reason for each in feed.latest if isinstance(each, NotUnderstood)] == [
+        "tool_without_id"
+    ]
     feed.advance(6_000)
     assert len(feed.silences()) == 1
     _end(feed)
@@ -365,9 +397,15 @@ def test_a_report_without_an_id_is_no_tool_and_is_reported(feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_one_report_of_a_tool_has_its_name_and_the_others_need_none(order: tuple[int, ...], feed: Feed) -> None:
+def test_one_report_of_a_tool_has_its_name_and_the_others_need_none(
+    order: tuple[int, ...], feed: Feed
+) -> None:
     nameless: dict[str, Any] = {"tool": None}
-    reports = [(ASKED, 2_100, nameless), (RUNS, 2_110, {}), (DONE, 2_910, {**nameless, "result": {}})]
+    reports = [
+        (ASKED, 2_100, nameless),
+        (RUNS, 2_110, {}),
+        (DONE, 2_910, {**nameless, "result": {}}),
+    ]
     for place in order:
         moment, at_ms, fields = reports[place]
         _report(feed, moment, at_ms, **fields)
@@ -381,13 +419,18 @@ def test_a_tool_that_nothing_names_is_reported_at_the_end(feed: Feed) -> None:
     _end(feed)
     assert _tools(feed) == []
     told = [each.misread for each in feed.effects if isinstance(each, NotUnderstood)]
-    assert [(each.reason, "function_name" in each.what) for each in told] == [("tool_without_name", True)]
+    assert [(each.reason, "function_name" in each.what) for each in told] == [
+        ("tool_without_name", True)
+    ]
 
 
 HELLO = ("agent", "Hello, how can I help you?", False)
 SAME_MS = 1.5
 """Two observers of one frame read the clock one after the other."""
-FLIGHTS = "There are many flights today. The first one leaves at nine in the morning. The second leaves at ten."
+FLIGHTS = (
+    "There are many flights today. The first one leaves at nine in the morning. The second leaves "
+    "at ten."
+)
 
 TRANSCRIPTS = {
     "plain": [
@@ -429,8 +472,16 @@ TRANSCRIPTS = {
         ("user", "When does my flight leave?", False),
         ("agent", "Your flight leaves at nine.", False),
     ],
-    "aborted": [HELLO, ("user", "When does my flight leave tomorrow?", False), ("agent", "Tomorrow at nine.", False)],
-    "speculative": [HELLO, ("user", "When does it leave tomorrow?", False), ("agent", "Tomorrow at nine.", False)],
+    "aborted": [
+        HELLO,
+        ("user", "When does my flight leave tomorrow?", False),
+        ("agent", "Tomorrow at nine.", False),
+    ],
+    "speculative": [
+        HELLO,
+        ("user", "When does it leave tomorrow?", False),
+        ("agent", "Tomorrow at nine.", False),
+    ],
     "attached_late": [
         ("user", "When does my flight leave?", False),
         ("agent", "Your flight leaves at nine.", False),
@@ -451,9 +502,17 @@ TRANSCRIPTS = {
         ("user", "Thanks.", False),
         ("agent", "Bye bye.", False),
     ],
-    "llm_error": [HELLO, ("user", "When does it leave? Hello?", False), ("agent", "Back again.", False)],
+    "llm_error": [
+        HELLO,
+        ("user", "When does it leave? Hello?", False),
+        ("agent", "Back again.", False),
+    ],
     # Of a phrase that was cut off before its end nothing is known to have been heard.
-    "over_greeting": [("agent", None, True), ("user", "When does it leave?", False), ("agent", "At nine.", False)],
+    "over_greeting": [
+        ("agent", None, True),
+        ("user", "When does it leave?", False),
+        ("agent", "At nine.", False),
+    ],
 }
 INTERRUPTIONS = {"barge_in": {("user", 2)}, "over_greeting": {("user", 1)}}
 TOOLS = {
@@ -506,6 +565,11 @@ def test_stages_are_those_of_the_answered_request(name: str, outcome: Outcome) -
     for turn, breakdown in zip(outcome.latencies_ms, call.breakdowns, strict=False):
         for service, elapsed_ms in breakdown["ttfb"].items():
             stage = FIRST_BYTES[service.removeprefix("Fake").removesuffix("Service")]
-            assert outcome.stages_ms[turn, stage] == pytest.approx(elapsed_ms, abs=SAME_MS), (turn, stage)
+            assert outcome.stages_ms[turn, stage] == pytest.approx(elapsed_ms, abs=SAME_MS), (
+                turn,
+                stage,
+            )
         if breakdown["handlers"]:
-            assert outcome.stages_ms[turn, "tool_run"] == pytest.approx(breakdown["handlers"], abs=SAME_MS)
+            assert outcome.stages_ms[turn, "tool_run"] == pytest.approx(
+                breakdown["handlers"], abs=SAME_MS
+            )

@@ -98,8 +98,12 @@ def test_a_delay_longer_than_the_threshold_makes_it_due_after_the_delivery_time(
     assert _dead_airs(feed) == [(0, 2_000)]
 
 
-@pytest.mark.parametrize(("answered_ms", "expected"), [(4_999, []), (5_000, [(0, 2_000)]), (9_000, [(0, 2_000)])])
-def test_a_late_answer_shows_that_it_had_been_dead_air(answered_ms: int, expected: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(
+    ("answered_ms", "expected"), [(4_999, []), (5_000, [(0, 2_000)]), (9_000, [(0, 2_000)])]
+)
+def test_a_late_answer_shows_that_it_had_been_dead_air(
+    answered_ms: int, expected: list[tuple[int, int]]
+) -> None:
     feed = Feed(LIMITS)
     feed.user_audio(1_000, 2_000)
     feed.assistant_audio(answered_ms)  # no time passed in between: a backlog is being read
@@ -190,7 +194,9 @@ def test_the_rules_without_a_call() -> None:
     watch = DeadAirWatch(3_000, 500)
     assert watch.reached(10**12) == []
     watch.note(SilenceKind.SPEECH_STARTED, 0, BrokerMoment(50_000, 0))
-    watch.user_ended(1_000, 1_000, BrokerMoment(51_000, 0), 4)  # the broker's clock is not the call's
+    watch.user_ended(
+        1_000, 1_000, BrokerMoment(51_000, 0), 4
+    )  # the broker's clock is not the call's
     assert watch.wakeup_at_ms == 54_500
     assert watch.reached(54_499) == []
     assert watch.reached(54_500) == [DeadAir(1_000, 4, 1, 54_500, 1_000)]
@@ -253,7 +259,9 @@ READ_IN_MANY_ORDERS = (
     "fuzz-101-0053",
     "fuzz-101-0167",
 )
-"""Calls whose silences once were other ones, or in other turns, when topics were read one after the other."""
+"""Calls whose silences once were other ones, or in other turns, when topics were read one after the
+other.
+"""
 
 
 def _silences(call: RecordedCall, seed: int | None) -> list[tuple[int, Silence]]:
@@ -263,19 +271,27 @@ def _silences(call: RecordedCall, seed: int | None) -> list[tuple[int, Silence]]
     for offset, event in enumerate(events):
         source, at_ms = InputSource(event.source), int(event.arrival_ms)
         known_ms = min(int(each.arrival_ms) for each in events[offset:]) - 1
-        arrival = Arrival(source, offset, at_ms, "call", decode(source, event.value), event.value, None)
+        arrival = Arrival(
+            source, offset, at_ms, "call", decode(source, event.value), event.value, None
+        )
         feed.effects += [*feed.evaluator.advance(known_ms), *feed.evaluator.receive(arrival)]
     feed.effects += feed.evaluator.advance(10**15)
     return feed.silences()
 
 
 def test_the_order_in_which_topics_are_read_changes_no_silence_and_no_turn_of_one() -> None:
-    recorded = [call for call in read_recordings(conformance(CALLS)) if call.conversation_id in READ_IN_MANY_ORDERS]
+    recorded = [
+        call
+        for call in read_recordings(conformance(CALLS))
+        if call.conversation_id in READ_IN_MANY_ORDERS
+    ]
     phone_call = simulate_call(16, start_ms=T0_MS).call
     assert len(recorded) == len(READ_IN_MANY_ORDERS)
     for call in (*recorded, phone_call):
         expected = _silences(call, None)
-        assert [_silences(call, seed) for seed in (1, 2, 3, 4)] == [expected] * 4, call.conversation_id
+        assert [_silences(call, seed) for seed in (1, 2, 3, 4)] == [expected] * 4, (
+            call.conversation_id
+        )
 
 
 def at(broker_ms: int, rank: int = 0) -> BrokerMoment:
@@ -283,7 +299,9 @@ def at(broker_ms: int, rank: int = 0) -> BrokerMoment:
 
 
 @pytest.mark.parametrize(("heard_ms", "silences"), [(1_500, []), (2_500, [2_000])])
-def test_a_better_source_drops_what_a_poorer_one_reports_from_then_on(heard_ms: int, silences: list[int]) -> None:
+def test_a_better_source_drops_what_a_poorer_one_reports_from_then_on(
+    heard_ms: int, silences: list[int]
+) -> None:
     watch = DeadAirWatch(3_000, 0)
     watch.user_ended(2_000, 2_000, at(2_000), 1, HeardBy.BOT)  # read before the caller's topic
     watch.is_heard(HeardBy.CALLER, at(heard_ms, 1))

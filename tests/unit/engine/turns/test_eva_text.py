@@ -41,18 +41,36 @@ GROUPS = {
     "P4: words that are not it": (["1 one two", "2 one", "3 three"], ["one two one three"]),
     "P4: not yet all": (["1 one two", "2 one"], ["one two one"]),
     "P4: a marker in between": (["1 one two", "2 |", "3 one", "4 two"], ["one two", "one two"]),
-    "P4: the group begins later then": (["1 one two", "5 one", "6 two", "7 three"], ["one two three"]),
+    "P4: the group begins later then": (
+        ["1 one two", "5 one", "6 two", "7 three"],
+        ["one two three"],
+    ),
     "P4: byte for byte": (["1 one  two", "2 one", "3 two"], ["one  two one two"]),
-    "P4: a preview between a phrase and its words": (["5 a b b", "6 a b", "1 a", "2 b", "2 b"], ["a b b a b b"]),
-    "P4 after P3: the phrase in between is dropped": (["1 a b", "2 x y", "3 a", "4 b", "2 c"], ["a b c"]),
-    "a preview in the middle": (["1 so", "2 one two", "3 one", "4 two", "5 end"], ["so one two end"]),
+    "P4: a preview between a phrase and its words": (
+        ["5 a b b", "6 a b", "1 a", "2 b", "2 b"],
+        ["a b b a b b"],
+    ),
+    "P4 after P3: the phrase in between is dropped": (
+        ["1 a b", "2 x y", "3 a", "4 b", "2 c"],
+        ["a b c"],
+    ),
+    "a preview in the middle": (
+        ["1 so", "2 one two", "3 one", "4 two", "5 end"],
+        ["so one two end"],
+    ),
 }
 
 
 @pytest.mark.parametrize("case", GROUPS)
 def test_text_groups_after_every_line(case: str) -> None:
     lines, groups = GROUPS[case]
-    call: Json = {"id": "call", "pipeline_type": "cascade", "audit": [], "user_sim": [], "pipecat": []}
+    call: Json = {
+        "id": "call",
+        "pipeline_type": "cascade",
+        "audit": [],
+        "user_sim": [],
+        "pipecat": [],
+    }
     call["pipecat"] = [_line(line) for line in lines]
     arrivals = arrivals_of(call, [("pipecat", index) for index in range(len(lines))])
     folded = Call(arrivals[0], NO_LIMITS, "test")
@@ -61,7 +79,8 @@ def test_text_groups_after_every_line(case: str) -> None:
         prefix = {**call, "pipecat": call["pipecat"][:count]}
         assert folded.eva_context().to_dict() == batch_context(prefix), f"after {lines[count - 1]}"
     assert [
-        group.text for group in sorted(folded.history.text_stream.groups(), key=lambda group: group.key or 0)
+        group.text
+        for group in sorted(folded.history.text_stream.groups(), key=lambda group: group.key or 0)
     ] == groups
 
 
@@ -74,13 +93,22 @@ OFFER = "One moment please, I am looking that booking up."
         pytest.param(OFFER, [OFFER], OFFER, id="spoken as it is"),
         pytest.param(OFFER, [f"Well. {OFFER} Done."], OFFER, id="inside a segment"),
         pytest.param(
-            OFFER, ["One moment please,", "I am looking that booking up."], OFFER, id="in all segments together"
+            OFFER,
+            ["One moment please,", "I am looking that booking up."],
+            OFFER,
+            id="in all segments together",
         ),
         pytest.param(
-            OFFER, ["one MOMENT please i am looking THAT booking up"], OFFER, id="letters and digits count only"
+            OFFER,
+            ["one MOMENT please i am looking THAT booking up"],
+            OFFER,
+            id="letters and digits count only",
         ),
         pytest.param(
-            OFFER, ["One moment please, I am looking th"], "One moment please, I am looking", id="cut after a word"
+            OFFER,
+            ["One moment please, I am looking th"],
+            "One moment please, I am looking",
+            id="cut after a word",
         ),
         pytest.param(
             OFFER,
@@ -88,9 +116,17 @@ OFFER = "One moment please, I am looking that booking up."
             "One moment please, I am looking",
             id="the longest of them",
         ),
-        pytest.param("Your seat is 12A in row 4 left", ["Your seat is 12A in row 4"], None, id="19 characters: chance"),
         pytest.param(
-            "Your seat is 12A in row 40 left", ["Your seat is 12A in row 40"], "Your seat is 12A in row 40", id="20 do"
+            "Your seat is 12A in row 4 left",
+            ["Your seat is 12A in row 4"],
+            None,
+            id="19 characters: chance",
+        ),
+        pytest.param(
+            "Your seat is 12A in row 40 left",
+            ["Your seat is 12A in row 40"],
+            "Your seat is 12A in row 40",
+            id="20 do",
         ),
         pytest.param(OFFER, ["Something else entirely"], None, id="not spoken"),
         pytest.param(OFFER, [], None, id="no segments"),
@@ -117,27 +153,37 @@ def test_labels_are_no_words() -> None:
     ("text", "spoken", "kept"),
     [
         pytest.param(
-            "Sure.[pause]One moment while I look that up", "Sure. One moment while I look",
-            "Sure.[pause]One moment while I look", id="a label between two words without blanks",
+            "Sure.[pause]One moment while I look that up",
+            "Sure. One moment while I look",
+            "Sure.[pause]One moment while I look",
+            id="a label between two words without blanks",
         ),
         pytest.param(
-            "ABCDEFGHIJ KLMNOPQRS TU\u03a3 NEXT", "ABCDEFGHIJ KLMNOPQRS TU\u03a3",
-            "ABCDEFGHIJ KLMNOPQRS TU\u03a3", id="a sigma that is the last letter of one text only",
+            "ABCDEFGHIJ KLMNOPQRS TU\u03a3 NEXT",
+            "ABCDEFGHIJ KLMNOPQRS TU\u03a3",
+            "ABCDEFGHIJ KLMNOPQRS TU\u03a3",
+            id="a sigma that is the last letter of one text only",
         ),
         pytest.param(
-            "Sure.\n[likely cut\noff by user]\tOne moment while I look that up", "Sure. One moment while I look",
-            "Sure. [likely cut off by user]", id="line breaks in a label",
+            "Sure.\n[likely cut\noff by user]\tOne moment while I look that up",
+            "Sure. One moment while I look",
+            "Sure. [likely cut off by user]",
+            id="line breaks in a label",
         ),
         pytest.param(
-            "Sure, one moment while I look that up", "Sure, one [likely\x85interruption] moment while I look",
-            "Sure, one moment while I look", id="an odd blank in a label that is spoken",
+            "Sure, one moment while I look that up",
+            "Sure, one [likely\x85interruption] moment while I look",
+            "Sure, one moment while I look",
+            id="an odd blank in a label that is spoken",
         ),
         pytest.param(
-            "Sure, [[pause]pause] one moment while I look that up", "Sure, pause] one moment while I look",
-            "Sure, [[pause]pause] one moment while I look", id="what is left of a label in a label",
+            "Sure, [[pause]pause] one moment while I look that up",
+            "Sure, pause] one moment while I look",
+            "Sure, [[pause]pause] one moment while I look",
+            id="what is left of a label in a label",
         ),
     ],
-)  # fmt: skip
+)
 def test_texts_are_compared_letter_by_letter_as_eva_does(text: str, spoken: str, kept: str) -> None:
     assert SpokenText([spoken]).prefix(text) == kept
 
@@ -160,7 +206,9 @@ def writes(feed: Feed, at_ms: int, source: str = "pipecat") -> None:
     """The answer as pipecat's aggregator, or the agent's log, has it."""
     if source == "pipecat":
         feed.send(
-            "pipecat", {"type": "assistant_message", "data": {"content": "At nine.", "interrupted": False}}, at_ms
+            "pipecat",
+            {"type": "assistant_message", "data": {"content": "At nine.", "interrupted": False}},
+            at_ms,
         )
     else:
         feed.send("audit", {"message_type": "assistant", "value": "At nine."}, at_ms)

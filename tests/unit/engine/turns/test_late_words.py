@@ -1,4 +1,6 @@
-"""Words that come after the caller's next sound has begun belong to the turn in which they sounded."""
+"""Words that come after the caller's next sound has begun belong to the turn in which
+they sounded.
+"""
 
 import json
 from datetime import UTC, datetime
@@ -45,7 +47,9 @@ class Line(Feed):
 
 @pytest.fixture
 def line() -> Line:
-    """Greeting, a turn of the caller from 1 s to 2 s, and the answer from 2.8 s to 3.8 s, which the caller cuts off at 3.5 s."""
+    """Greeting, a turn of the caller from 1 s to 2 s, and the answer from 2.8 s to 3.8 s, which the
+    caller cuts off at 3.5 s.
+    """
     line = Line()
     line.bot_text("Hello.", 0)
     line.spoke("bot", 0, 800)
@@ -85,7 +89,9 @@ def test_words_with_a_time_are_of_that_sound_however_late_they_come(line: Line) 
     assert line.said() == BOTH
 
 
-def test_words_with_the_time_of_their_record_alone_are_of_the_sound_that_ended_last(line: Line) -> None:
+def test_words_with_the_time_of_their_record_alone_are_of_the_sound_that_ended_last(
+    line: Line,
+) -> None:
     line.user_said(FIRST, 3_550, sounded_ms=3_500)
     ends(line)
     line.user_said(SECOND, 4_700, sounded_ms=4_690)
@@ -99,7 +105,9 @@ def test_words_of_the_audit_log_come_late_too(line: Line) -> None:
     assert line.said() == BOTH
 
 
-def test_words_in_the_middle_of_a_sound_are_of_it_where_the_sound_before_has_its_own(line: Line) -> None:
+def test_words_in_the_middle_of_a_sound_are_of_it_where_the_sound_before_has_its_own(
+    line: Line,
+) -> None:
     line.user_said(FIRST, 2_300)
     line.user_said("The blue", 4_100)
     ends(line)
@@ -107,7 +115,9 @@ def test_words_in_the_middle_of_a_sound_are_of_it_where_the_sound_before_has_its
     assert line.said() == [[FIRST], ["The blue one."], []]
 
 
-def test_a_second_part_of_the_words_before_is_no_part_of_a_sound_that_began_just_now(line: Line) -> None:
+def test_a_second_part_of_the_words_before_is_no_part_of_a_sound_that_began_just_now(
+    line: Line,
+) -> None:
     line.user_said("I lost", 2_300)
     line.user_said("my badge.", 3_600)
     ends(line)
@@ -168,7 +178,9 @@ def answered(line: Line) -> list[str | None]:
 
 @pytest.fixture
 def quick() -> Line:
-    """The bot greets and answers, and the caller's second turn is over at 5 s; no words have come."""
+    """The bot greets and answers, and the caller's second turn is over at 5 s; no words
+    have come.
+    """
     line = Line()
     line.spoke("bot", 0, 800)
     line.spoke("user", 1_000, 2_000)
@@ -181,14 +193,18 @@ def bot_said(line: Line, text: str, at_ms: int) -> None:
     line.send("pipecat", {"type": "assistant_message", "data": {"content": text}}, at_ms)
 
 
-def test_a_message_of_an_answer_that_comes_after_the_caller_s_next_turn_is_of_that_answer(quick: Line) -> None:
+def test_a_message_of_an_answer_that_comes_after_the_caller_s_next_turn_is_of_that_answer(
+    quick: Line,
+) -> None:
     bot_said(quick, "Which one?", 5_100)
     quick.spoke("bot", 5_800, 6_800)
     bot_said(quick, "Done.", 6_900)
     assert answered(quick) == [None, "Which one?", "Done."]
 
 
-def test_a_message_that_comes_before_its_sound_is_of_it_where_the_answer_before_has_its_words(quick: Line) -> None:
+def test_a_message_that_comes_before_its_sound_is_of_it_where_the_answer_before_has_its_words(
+    quick: Line,
+) -> None:
     bot_said(quick, "Which one?", 3_900)
     bot_said(quick, "Done.", 5_100)
     quick.spoke("bot", 5_800, 6_800)
@@ -204,7 +220,8 @@ def test_a_first_answer_before_its_sound_is_no_greeting() -> None:
     assert answered(line) == [None, "Which one?"]
 
 
-# OpenAI's realtime API: a transcript names the item that its sound became, and comes when it is ready.
+# OpenAI's realtime API: a transcript names the item that its sound became, and comes when it is
+# ready.
 
 
 def realtime(*events: tuple[str, int, Json]) -> Line:
@@ -219,7 +236,10 @@ def realtime(*events: tuple[str, int, Json]) -> Line:
 
 
 def test_a_transcript_of_openai_is_of_its_item_however_late_it_comes() -> None:
-    buffer, done = "input_audio_buffer.speech", "conversation.item.input_audio_transcription.completed"
+    buffer, done = (
+        "input_audio_buffer.speech",
+        "conversation.item.input_audio_transcription.completed",
+    )
     first, second = {"item_id": "item_1"}, {"item_id": "item_2"}
     line = realtime(
         (f"{buffer}_started", 1_000, first),
@@ -235,7 +255,9 @@ def test_a_transcript_of_openai_is_of_its_item_however_late_it_comes() -> None:
         ("output_audio_buffer.stopped", 6_000, {}),
     )
     heard_turns = line.evaluator._calls["call"].live.heard()
-    said_by_turn = {number: turn.user.said(Purpose.SPOKEN) for number, turn in heard_turns.turns([1, 2]).items()}
+    said_by_turn = {
+        number: turn.user.said(Purpose.SPOKEN) for number, turn in heard_turns.turns([1, 2]).items()
+    }
     assert said_by_turn == {1: FIRST, 2: SECOND}
 
 
@@ -244,12 +266,18 @@ def test_the_id_of_a_sound_counts_whichever_record_comes_first() -> None:
     for name, start_ms in (("a", 1_000), ("b", 3_500)):
         words = {"content": name, "sound_id": name}
         line.send("pipecat", {"type": "user_message", "data": words}, 6_000)
-        started = {"kind": "user_speech_started", "timestamp": (T0_MS + start_ms) / 1000, "sound_id": name}
+        started = {
+            "kind": "user_speech_started",
+            "timestamp": (T0_MS + start_ms) / 1000,
+            "sound_id": name,
+        }
         line.send("pipecat", {"type": "speech_event", "data": started}, start_ms)
         line.speech("user_speech_stopped", start_ms + 1_000)
         line.spoke("bot", start_ms + 1_500, start_ms + 2_000)
     heard_turns = line.evaluator._calls["call"].live.heard()
-    assert {number: turn.user.said(Purpose.SPOKEN) for number, turn in heard_turns.turns([1, 2]).items()} == {
+    assert {
+        number: turn.user.said(Purpose.SPOKEN) for number, turn in heard_turns.turns([1, 2]).items()
+    } == {
         1: "a",
         2: "b",
     }
@@ -268,7 +296,10 @@ def spoken(*events: Json) -> list[tuple[int, str, str]]:
         (number, side, text)
         for number in sorted(turns.numbers())
         if (turn := turns.turn(number)) is not None
-        for side, text in (("user", turn.user.said(Purpose.SPOKEN)), ("agent", turn.assistant.said(Purpose.SPOKEN)))
+        for side, text in (
+            ("user", turn.user.said(Purpose.SPOKEN)),
+            ("agent", turn.assistant.said(Purpose.SPOKEN)),
+        )
         if text
     ]
 
@@ -291,7 +322,9 @@ SPOKEN = [
 
 @pytest.mark.parametrize(("place", "by"), [(0, 1), (1, 1), (2, 1), (3, 1), (0, 2), (2, 2)])
 def test_an_agent_s_words_that_come_late_are_filed_by_their_ids(place: int, by: int) -> None:
-    """One event comes after the next ones: its time is then later than theirs, and within a slow transcription."""
+    """One event comes after the next ones: its time is then later than theirs, and within a slow
+    transcription.
+    """
     late = TALK[place]
     after = TALK[min(place + by, len(TALK) - 1)]
     moved = {**late, "timestamp": after["timestamp"] + 100}
@@ -303,10 +336,14 @@ def test_an_agent_s_words_that_come_late_are_filed_by_their_ids(place: int, by: 
 def test_a_late_transcript_gives_its_turn_no_estimate(place: int) -> None:
     late = {**TALK[place], "timestamp": TALK[place + 1]["timestamp"] + 100}
     line = Line()
-    for event in sorted([*TALK[:place], *TALK[place + 1 :], late], key=lambda event: event["timestamp"]):
+    for event in sorted(
+        [*TALK[:place], *TALK[place + 1 :], late], key=lambda event: event["timestamp"]
+    ):
         line.send("user_sim", event, event["timestamp"] - T0_MS, envelope=envelope_of(event))
     line.advance(900_000)
-    assert [turn for turn, value in line.latencies().items() if value == 1000.0] == [2 if place == 1 else 1]
+    assert [turn for turn, value in line.latencies().items() if value == 1000.0] == [
+        2 if place == 1 else 1
+    ]
 
 
 def test_a_transcript_without_an_id_is_of_a_turn_of_its_own() -> None:

@@ -12,7 +12,16 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures.eva_timing import SettledTurns
 from consumers.engine.turns.live import LiveCall
 from schemas.closed_sets import Anchor, PipelineType, ToolOutcome, UnscoredReason
-from schemas.rows import Labels, NotApplicable, ToolUse, TurnRow, TurnTaking, Unscored, Value, number
+from schemas.rows import (
+    Labels,
+    NotApplicable,
+    ToolUse,
+    TurnRow,
+    TurnTaking,
+    Unscored,
+    Value,
+    number,
+)
 from tests.support.calls.wire_calls import Json, arrivals_of, in_time_order, record_call
 from tests.support.conformance_data import RECORD, conformance
 from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, rows_of
@@ -119,7 +128,12 @@ def test_latency_is_said_when_the_assistant_starts(feed: Feed) -> None:
     assert feed.turn_rows(1) == []
     feed.assistant_audio(3_750)
     row = feed.turn(1)
-    assert (row.wait_ms, row.anchor, row.wait_source, row.status) == (750.0, Anchor.AUDIO, "elevenlabs", "open")
+    assert (row.wait_ms, row.anchor, row.wait_source, row.status) == (
+        750.0,
+        Anchor.AUDIO,
+        "elevenlabs",
+        "open",
+    )
     assert feed.news(1) == ["user_turn.1", "wait"]
 
 
@@ -139,7 +153,10 @@ def test_a_late_end_of_the_user_is_a_revision(feed: Feed) -> None:
     feed.user_audio(3_100, 3_600, behind_ms=2_500)  # the user went on, which came late
     values = feed.values("wait_ms", 1)
     assert values[0] == 1_000.0
-    assert [name for name in feed.news(1) if name.startswith("wait")] == ["wait", *["wait_revised"] * (len(values) - 1)]
+    assert [name for name in feed.news(1) if name.startswith("wait")] == [
+        "wait",
+        *["wait_revised"] * (len(values) - 1),
+    ]
 
 
 def test_an_empty_session_takes_its_turn_back(feed: Feed) -> None:
@@ -174,7 +191,11 @@ def test_a_turn_that_was_left_and_never_was_is_withdrawn(feed: Feed) -> None:
     assert [len(_measured(feed, turn)) for turn in (0, 1, 2)] == [1, 1, 1]
     before = feed.news(1)
     feed.assistant_audio(0, 900)  # there is a simulated caller: it has heard the greeting so far
-    assert [feed.turn(turn).status for turn in (0, 1, 2)] == ["provisional", "withdrawn", "withdrawn"]
+    assert [feed.turn(turn).status for turn in (0, 1, 2)] == [
+        "provisional",
+        "withdrawn",
+        "withdrawn",
+    ]
     withdrawn = feed.turn(1)
     assert (withdrawn.wait_ms, withdrawn.turn_taking, withdrawn.talk) == (
         Unscored(UnscoredReason.WITHDRAWN),
@@ -204,8 +225,10 @@ def test_labels_that_become_known_are_published_at_once(feed: Feed) -> None:
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 200)
     feed.send("judge", {"type": "call_started", "environment": "test"}, 300)
     assert [(labels.agent, labels.environment) for labels in feed.values("labels")] == [
-        ("unknown", "unknown"), ("desk", "unknown"), ("desk", "test"),
-    ]  # fmt: skip
+        ("unknown", "unknown"),
+        ("desk", "unknown"),
+        ("desk", "test"),
+    ]
     assert feed.news() == ["started"]
 
 
@@ -223,8 +246,10 @@ def test_unknown_types_and_fields_are_counted(feed: Feed) -> None:
     feed.send("user_sim", {"type": "of a later version", "timestamp": None}, 0)
     feed.send("audit", {"message_type": "user", "value": "Hello", "mood": "good", "volume": 3}, 0)
     assert feed.counts("callgauge_events_total") == {
-        ("pipecat", "unknown"): 1, ("elevenlabs", "unknown"): 1, ("audit", "folded"): 1,
-    }  # fmt: skip
+        ("pipecat", "unknown"): 1,
+        ("elevenlabs", "unknown"): 1,
+        ("audit", "folded"): 1,
+    }
     assert feed.counts("callgauge_unknown_fields_total") == {("audit",): 2}
 
 
@@ -234,7 +259,11 @@ def test_unknown_types_and_fields_are_counted(feed: Feed) -> None:
         ("audit", {"message_type": "of a later version"}, 9_000),
         ("user_sim", {"type": "of a later version"}, 9_000),
         ("user_sim", {"event_type": "of a later version"}, 9_000),
-        ("pipecat", {"type": "of a later version", "message_type": "user", "event_type": "audio_end"}, 1_000),
+        (
+            "pipecat",
+            {"type": "of a later version", "message_type": "user", "event_type": "audio_end"},
+            1_000,
+        ),
         ("judge", {"type": "of a later version", "message_type": "user"}, 1_000),
     ],
 )
@@ -264,7 +293,10 @@ def test_a_recorded_call_says_each_latency_once_and_right(recorded: Json) -> Non
     arrivals = arrivals_of(recorded, in_time_order(recorded))
     live = turn_rows(effect for arrival in arrivals for effect in evaluator.receive(arrival))
     closing = evaluator.advance(arrivals[-1].broker_time_ms + 600_000)
-    expected = {int(turn): round(1000 * s, 3) for turn, s in recorded["expected"]["latency_assistant_turns"].items()}
+    expected = {
+        int(turn): round(1000 * s, 3)
+        for turn, s in recorded["expected"]["latency_assistant_turns"].items()
+    }
     first: dict[int, Value | None] = {}
     for row in live:
         if number(row.wait_ms) is not None:
@@ -275,7 +307,9 @@ def test_a_recorded_call_says_each_latency_once_and_right(recorded: Json) -> Non
     final = {row.turn: row.wait_ms for row in [*live, *turn_rows(closing)] if row.turn}
     assert {turn: value for turn, value in final.items() if turn in expected} == expected
     assert set(final) - set(expected) <= {10}  # the goodbye, which got no answer
-    assert {row.turn for row in turn_rows(closing) if not row.dead_air} <= {10}, "nothing is restated"
+    assert {row.turn for row in turn_rows(closing) if not row.dead_air} <= {10}, (
+        "nothing is restated"
+    )
     assert closings_of(closing) == rows_of(closing)[-1:]
 
 
@@ -284,7 +318,9 @@ def test_a_recorded_call_without_its_simulator_has_live_turns(recorded: Json) ->
     evaluator = PartitionEvaluator(Limits(), "test")
     arrivals = arrivals_of(call, in_time_order(call))
     rows = turn_rows(effect for arrival in arrivals for effect in evaluator.receive(arrival))
-    waits = {row.turn: (wait_ms, row) for row in rows if (wait_ms := number(row.wait_ms)) is not None}
+    waits = {
+        row.turn: (wait_ms, row) for row in rows if (wait_ms := number(row.wait_ms)) is not None
+    }
     assert len(waits) >= 8
     assert {row.anchor for _, row in waits.values()} == {Anchor.TURN_RELEASE}
     assert {row.wait_source for _, row in waits.values()} == {"pipecat"}
@@ -304,13 +340,16 @@ def value(score: float) -> TurnTaking:
 
 def live(*, pipeline: PipelineType = PipelineType.CASCADE, newest_ms: int = 9_000) -> LiveCall:
     """The part of a live call that is looked at."""
-    stand_in: Any = SimpleNamespace(newest_ms=newest_ms, history=SimpleNamespace(pipeline_type=pipeline))
+    stand_in: Any = SimpleNamespace(
+        newest_ms=newest_ms, history=SimpleNamespace(pipeline_type=pipeline)
+    )
     return cast("LiveCall", stand_in)
 
 
 def counted(settled: SettledTurns) -> dict[tuple[str, ...], int]:
     return {
-        (count.metric.removeprefix("callgauge_settled_turns_"), *count.labels): count.by for count in settled.counts()
+        (count.metric.removeprefix("callgauge_settled_turns_"), *count.labels): count.by
+        for count in settled.counts()
     }
 
 
@@ -368,7 +407,11 @@ def test_a_turn_settled_by_the_very_event_that_changes_it_was_not_settled_before
     feed.user_audio(8_000, 9_000)
     _passed(feed, 30_000)
     assert feed.status(1) == "provisional"
-    end = {"event_type": "audio_end", "user": "assistant", "audio_timestamp": (T0_MS + 7_000) / 1000}
+    end = {
+        "event_type": "audio_end",
+        "user": "assistant",
+        "audio_timestamp": (T0_MS + 7_000) / 1000,
+    }
     feed.send("user_sim", end, 31_000)
     assert feed.status(1) == "settled"
     feed.send("judge", {"type": "call_ended"}, 32_000)
@@ -430,6 +473,10 @@ def test_the_end_of_a_sound_settles_a_turn_that_waited_for_it() -> None:
     feed.user_audio(6_000, 7_000)
     _passed(feed, 30_000)
     assert feed.status(1) == "provisional"
-    end = {"event_type": "audio_end", "user": "assistant", "audio_timestamp": (T0_MS + 6_200) / 1000}
+    end = {
+        "event_type": "audio_end",
+        "user": "assistant",
+        "audio_timestamp": (T0_MS + 6_200) / 1000,
+    }
     feed.send("user_sim", end, 31_000)
     assert feed.status(1) == "settled"

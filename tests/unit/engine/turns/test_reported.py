@@ -1,4 +1,6 @@
-"""When the record of an ElevenLabs agent's call is placed beside its turns: as words come, within bounds, and at the close."""
+"""When the record of an ElevenLabs agent's call is placed beside its turns: as words come, within
+bounds, and at the close.
+"""
 
 import pytest
 
@@ -11,15 +13,30 @@ from consumers.engine.turns.reported import MAX_RECORDS, AgentRecords
 from consumers.engine.turns.timeline import CHECKPOINT_EVERY, Replays
 from schemas.closed_sets import Anchor
 from schemas.events.elevenlabs import ConversationRecord
-from tests.support.calls.agent_calls import entry, envelope_of, heard, interrupted, metrics, record, said, waited
+from tests.support.calls.agent_calls import (
+    entry,
+    envelope_of,
+    heard,
+    interrupted,
+    metrics,
+    record,
+    said,
+    waited,
+)
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json
 
 LIMIT_HITS = "callgauge_limits_hit_total"
 RECORD = record(
-    entry("user", "hello"), entry("agent", "Yes.", **waited(1.1)),
-    entry("user", "wait"), entry("agent", "Okay.", **waited(1.2)), at_ms=9_000, status="in-progress",
-)  # fmt: skip
-"""Of two turns, of which the events below have the words of one: without the late ones, neither fits."""
+    entry("user", "hello"),
+    entry("agent", "Yes.", **waited(1.1)),
+    entry("user", "wait"),
+    entry("agent", "Okay.", **waited(1.2)),
+    at_ms=9_000,
+    status="in-progress",
+)
+"""Of two turns, of which the events below have the words of one: without the late ones, neither
+fits.
+"""
 UNRECORDED = {1: 1_000.0}
 
 
@@ -30,7 +47,13 @@ def fed(feed: Feed, *events: Json) -> Feed:
 
 
 def two_turns() -> Feed:
-    return fed(Feed(), heard("hi", 1_000, 7), said("Yes.", 2_000, 8), interrupted(4_000, 8), said("Okay.", 5_000, 9))
+    return fed(
+        Feed(),
+        heard("hi", 1_000, 7),
+        said("Yes.", 2_000, 8),
+        interrupted(4_000, 8),
+        said("Okay.", 5_000, 9),
+    )
 
 
 def pipecat_hears(feed: Feed) -> None:
@@ -55,11 +78,17 @@ def test_words_that_come_after_the_record_place_it_anew() -> None:
     assert after.latencies() == UNRECORDED
     pipecat_hears(after)
     assert after.latencies() == before.latencies() == {1: 1_100.0, 2: 1_200.0}
-    assert latencies(after) == latencies(before) == [(1_100.0, Anchor.RECORD), (1_200.0, Anchor.RECORD)]
+    assert (
+        latencies(after)
+        == latencies(before)
+        == [(1_100.0, Anchor.RECORD), (1_200.0, Anchor.RECORD)]
+    )
     assert stages_by_elevenlabs(after, 1) == stages_by_elevenlabs(before, 1) == [1_100.0]
 
 
-def test_beyond_a_bound_of_work_the_record_is_placed_anew_at_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_a_bound_of_work_the_record_is_placed_anew_at_the_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(agent_records, "MAX_PLACING_WORK", 3)
     feed = fed(two_turns(), RECORD)
     assert feed.counts(LIMIT_HITS) == {("placed_records",): 1}
@@ -84,11 +113,25 @@ def test_of_too_many_records_the_best_is_placed_at_the_close() -> None:
 def test_audio_after_the_record_takes_its_stages_back() -> None:
     feed = Feed()
     feed.bot_text("Welcome.", 0)
-    fed(feed, heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), heard("Bye", 5_000, 3), said("Bye.", 6_000, 3),
-        heard("So", 6_400, 4))  # fmt: skip
+    fed(
+        feed,
+        heard("Hello", 3_000, 2),
+        said("Hi.", 4_000, 2),
+        heard("Bye", 5_000, 3),
+        said("Bye.", 6_000, 3),
+        heard("So", 6_400, 4),
+    )
     waits = waited(2.0), metrics(llm_service_ttfb=0.7)
-    fed(feed, record(entry("user", "Hello"), entry("agent", "Hi.", **waits[0]), entry("user", "Bye"),
-                     entry("agent", "Bye.", **waits[1]), at_ms=7_000))  # fmt: skip
+    fed(
+        feed,
+        record(
+            entry("user", "Hello"),
+            entry("agent", "Hi.", **waits[0]),
+            entry("user", "Bye"),
+            entry("agent", "Bye.", **waits[1]),
+            at_ms=7_000,
+        ),
+    )
     fed(feed, said("Yes?", 7_100, 4), heard("No", 7_200, 5))
     assert (stages_by_elevenlabs(feed, 1), stages_by_elevenlabs(feed, 2)) == ([2_000.0], [700.0])
     feed.user_audio(1_000, 2_400, behind_ms=6_500)
@@ -137,7 +180,9 @@ def waits_recorded(*waits: Json, at_ms: int) -> Recorded:
         for number, wait in enumerate(waits, 1)
         for each in (entry("user", "yes", source_event_id=number), entry("agent", "Good.", **wait))
     ]
-    (recorded,) = RULES[ConversationRecord].facts(ConversationRecord.model_validate(record(*entries, at_ms=at_ms)))
+    (recorded,) = RULES[ConversationRecord].facts(
+        ConversationRecord.model_validate(record(*entries, at_ms=at_ms))
+    )
     assert isinstance(recorded, Recorded)
     return recorded
 

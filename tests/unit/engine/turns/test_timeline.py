@@ -65,7 +65,10 @@ def test_late_elements_together_are_what_they_are_one_by_one(apart_ms: int, know
 
     late = [element(place) for place in range(-9, 2 * known, 3)]
     together, one_by_one = Heard(), Heard()
-    timelines = Timeline(together, TIME_SHIFT, Replays()), Timeline(one_by_one, TIME_SHIFT, Replays())
+    timelines = (
+        Timeline(together, TIME_SHIFT, Replays()),
+        Timeline(one_by_one, TIME_SHIFT, Replays()),
+    )
     for place in range(0, 2 * known, 2):
         for timeline in timelines:
             timeline.insert(*element(place))
@@ -88,15 +91,24 @@ def _uses(*events: tuple[int, str, str, int]) -> list[tuple[int, int, str, str |
         last = ToolEntry(last, turn, ToolUse(tool, {}), at_ms, is_response=what == "answer")
     uses = ToolUses()
     uses.follow(last)
-    return [(use.turn, use.index, use.tool, use.outcome and use.outcome.value, use.duration_ms) for use in uses]
+    return [
+        (use.turn, use.index, use.tool, use.outcome and use.outcome.value, use.duration_ms)
+        for use in uses
+    ]
 
 
 def test_first_call_first_answer_by_tool() -> None:
-    assert _uses((1, "call", "a", 0), (1, "call", "b", 1), (1, "call", "a", 2), (1, "answer", "a", 10), (1, "answer", "a", 30)) == [
+    assert _uses(
+        (1, "call", "a", 0),
+        (1, "call", "b", 1),
+        (1, "call", "a", 2),
+        (1, "answer", "a", 10),
+        (1, "answer", "a", 30),
+    ) == [
         (1, 0, "a", "success", 10),
         (1, 1, "b", None, None),
         (1, 2, "a", "success", 28),
-    ]  # fmt: skip
+    ]
 
 
 def test_an_answer_in_a_later_turn_belongs_to_the_call() -> None:
@@ -112,7 +124,9 @@ def test_an_answer_stamped_before_its_call_took_no_time() -> None:
 
 
 def test_the_same_events_in_another_chain_change_nothing_but_what_is_in_another_turn() -> None:
-    """A machine that folds a call again, after a snapshot or a late event, has new entries of the events it had."""
+    """A machine that folds a call again, after a snapshot or a late event, has new entries of the
+    events it had.
+    """
     payloads = [ToolUse(tool, {}) for tool in "abc"]
 
     def chain(*turns: int) -> ToolEntry | None:
@@ -127,12 +141,16 @@ def test_the_same_events_in_another_chain_change_nothing_but_what_is_in_another_
     assert uses.follow(chain(1, 2, 2)).keys() == {(1, 1), (2, 0), (2, 1)}
 
 
-@pytest.mark.parametrize("response", [{"status": "error"}, {"status": "failed"}, {"error_type": "x"}, {"error": "no"}])
+@pytest.mark.parametrize(
+    "response", [{"status": "error"}, {"status": "failed"}, {"error_type": "x"}, {"error": "no"}]
+)
 def test_answers_that_say_it_failed(response: object) -> None:
     assert outcome_of(response) is ToolOutcome.ERROR
 
 
-@pytest.mark.parametrize("response", [{"status": "ok"}, {"error": None}, {"error": ""}, None, "error", [], {}])
+@pytest.mark.parametrize(
+    "response", [{"status": "ok"}, {"error": None}, {"error": ""}, None, "error", [], {}]
+)
 def test_answers_that_do_not(response: object) -> None:
     assert outcome_of(response) is ToolOutcome.SUCCESS
 
@@ -142,7 +160,9 @@ def test_a_use_is_published_when_its_outcome_is_known() -> None:
     feed.tool_call("rebook", 1_000)
     assert feed.tools() == {}
     feed.tool_answer("rebook", 1_800, {"status": "error"})
-    assert feed.tools() == {(0, 0): rows.ToolUse(0, "rebook", ToolOutcome.ERROR, 800, T0_MS + 1_000)}
+    assert feed.tools() == {
+        (0, 0): rows.ToolUse(0, "rebook", ToolOutcome.ERROR, 800, T0_MS + 1_000)
+    }
     assert feed.news(0) == ["tool.0"]
 
 
@@ -150,4 +170,6 @@ def test_a_use_that_was_never_answered_is_known_at_the_end() -> None:
     feed = Feed()
     feed.tool_call("rebook", 1_000)
     feed.advance(1_000_000)
-    assert feed.tools() == {(0, 0): rows.ToolUse(0, "rebook", ToolOutcome.UNANSWERED, called_ms=T0_MS + 1_000)}
+    assert feed.tools() == {
+        (0, 0): rows.ToolUse(0, "rebook", ToolOutcome.UNANSWERED, called_ms=T0_MS + 1_000)
+    }

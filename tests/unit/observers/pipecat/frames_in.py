@@ -17,21 +17,32 @@ class Observed:
 
     def __init__(self, **options: Any) -> None:
         self.events: list[dict[str, Any]] = []
-        self.observer = CallgaugeObserver(conversation_id="call-1", sink=self.events.append, **options)
+        self.observer = CallgaugeObserver(
+            conversation_id="call-1", sink=self.events.append, **options
+        )
         self._line = BaseOutputTransport(TransportParams())
 
-    async def push(self, *frames: Frame, direction: FrameDirection = DOWN, first: bool = True) -> None:
+    async def push(
+        self, *frames: Frame, direction: FrameDirection = DOWN, first: bool = True
+    ) -> None:
         for frame in frames:
             source = SimpleNamespace(name="Source#0")
             data: Any = SimpleNamespace(
-                frame=frame, direction=direction, source=source, destination=None, timestamp=0, first_push=first
+                frame=frame,
+                direction=direction,
+                source=source,
+                destination=None,
+                timestamp=0,
+                first_push=first,
             )
             await self.observer.on_push_frame(data)
 
     async def leaves_the_line(self, *frames: Frame) -> None:
         for frame in frames:
             processor = SimpleNamespace(previous=self._line, name="Next#0")
-            data: Any = SimpleNamespace(frame=frame, direction=DOWN, processor=processor, timestamp=0)
+            data: Any = SimpleNamespace(
+                frame=frame, direction=DOWN, processor=processor, timestamp=0
+            )
             await self.observer.on_process_frame(data)
 
     def of(self, kind: str) -> list[dict[str, Any]]:

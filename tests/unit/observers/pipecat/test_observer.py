@@ -1,4 +1,6 @@
-"""The observer and its way to callgauge: never waited for longer than two seconds, and no fault of it reaches the bot."""
+"""The observer and its way to callgauge: never waited for longer than two seconds, and no fault of
+it reaches the bot.
+"""
 
 import asyncio
 from typing import Any
@@ -6,7 +8,12 @@ from typing import Any
 import pytest
 from callgauge_send.outbox import UNREAD
 from callgauge_send.sender import FLUSH_SECONDS, Sender
-from pipecat.frames.frames import BotStartedSpeakingFrame, BotStoppedSpeakingFrame, EndFrame, UserStartedSpeakingFrame
+from pipecat.frames.frames import (
+    BotStartedSpeakingFrame,
+    BotStoppedSpeakingFrame,
+    EndFrame,
+    UserStartedSpeakingFrame,
+)
 from pipecat_callgauge import CallgaugeObserver
 
 from tests.support.jumping_loop import JumpingLoop
@@ -30,7 +37,9 @@ def test_the_end_of_a_call_waits_two_seconds_for_a_broker_that_is_away(nobody: s
         assert loop.time() < 0.01, "a frame waits for nothing"
         await seen.observer.cleanup()
         assert loop.time() == pytest.approx(FLUSH_SECONDS, abs=0.1)
-        assert len(seen.observer._call.outbox) == 2  # the start and the end, which would still be sent
+        assert (
+            len(seen.observer._call.outbox) == 2
+        )  # the start and the end, which would still be sent
         await stop(seen.observer._call.sender)
 
     loop.finish(ended())
@@ -77,7 +86,8 @@ async def test_a_frame_that_cannot_be_read_does_not_hide_the_next() -> None:
         pass
 
     seen = Observed()
-    seen.observer._reader.bot_stopped = None  # type: ignore[assignment,method-assign]  # the table keeps the method
+    # the table keeps the method
+    seen.observer._reader.bot_stopped = None  # type: ignore[assignment,method-assign]
     frame: Any = UserStartedSpeakingFrame()
     del seen.observer._reader._began_s
     await seen.push(Broken(), frame)
@@ -89,4 +99,6 @@ async def test_a_frame_that_cannot_be_read_does_not_hide_the_next() -> None:
 
 def test_one_observer_is_one_call() -> None:
     sources = {CallgaugeObserver(conversation_id="same")._call.outbox.source for _ in range(3)}
-    assert len(sources) == 3  # a bot that begins again counts its events from 1: they are no repeats
+    assert (
+        len(sources) == 3
+    )  # a bot that begins again counts its events from 1: they are no repeats

@@ -61,8 +61,12 @@ async def test_speech_begins_and_ends_when_it_did_not_when_the_detector_was_sure
     await seen.push(start, stop)
     assert seen.of("speech_event") == [
         {"kind": "user_speech_started", "timestamp": pytest.approx(1_789_999_999.8)},
-        {"kind": "user_speech_stopped", "timestamp": pytest.approx(1_790_000_002.2), "started_at": pytest.approx(1_789_999_999.8)},
-    ]  # fmt: skip
+        {
+            "kind": "user_speech_stopped",
+            "timestamp": pytest.approx(1_790_000_002.2),
+            "started_at": pytest.approx(1_789_999_999.8),
+        },
+    ]
 
 
 async def test_halves_of_a_broadcast_that_go_upstream_are_not_read() -> None:
@@ -71,7 +75,9 @@ async def test_halves_of_a_broadcast_that_go_upstream_are_not_read() -> None:
     assert seen.events == []
 
 
-async def test_a_transcript_of_a_realtime_model_goes_upstream_and_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_transcript_of_a_realtime_model_goes_upstream_and_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reading, "HAS_USER_TURN_TEXTS", False)  # as before pipecat 1.13
     seen = Observed()
     frame = TranscriptionFrame("Find A1.", "caller", "2026-11-22T18:00:00.000+00:00")
@@ -87,16 +93,34 @@ BEGINS, ENDS, CUTS, ASKS = (
 )
 
 
-@pytest.mark.parametrize(("frames", "moments"), [
-    pytest.param([CUTS, BEGINS, CUTS, ENDS, CUTS], "begins interruption ends", id="over silence it is none"),
-    pytest.param([BEGINS, CUTS, ENDS, BEGINS, UserStoppedSpeakingFrame, ENDS], "begins interruption ends asked ends",
-                 id="the rest of an answer that was cut is no new one"),
-    pytest.param([BEGINS, CUTS, ENDS, ASKS, BEGINS], "begins interruption ends begins", id="a new answer right after it is one"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("frames", "moments"),
+    [
+        pytest.param(
+            [CUTS, BEGINS, CUTS, ENDS, CUTS],
+            "begins interruption ends",
+            id="over silence it is none",
+        ),
+        pytest.param(
+            [BEGINS, CUTS, ENDS, BEGINS, UserStoppedSpeakingFrame, ENDS],
+            "begins interruption ends asked ends",
+            id="the rest of an answer that was cut is no new one",
+        ),
+        pytest.param(
+            [BEGINS, CUTS, ENDS, ASKS, BEGINS],
+            "begins interruption ends begins",
+            id="a new answer right after it is one",
+        ),
+    ],
+)
 async def test_interruptions(frames: list[type[Any]], moments: str) -> None:
     seen = Observed()
     await seen.push(*(frame() for frame in frames))
-    names = {"begins": "bot_speech_started", "ends": "bot_speech_stopped", "asked": "user_turn_stopped"}
+    names = {
+        "begins": "bot_speech_started",
+        "ends": "bot_speech_stopped",
+        "asked": "user_turn_stopped",
+    }
     assert seen.moments == [names.get(each, each) for each in moments.split()]
 
 
@@ -130,21 +154,39 @@ def test_with_the_delay_as_an_option_the_detector_counts_again() -> None:
     reader = CallReader(lambda _rank, _kind, data: told.append(data), vad_stop_secs=0.8)
     reader.vad_started(bare("start"), 10.0)
     reader.vad_stopped(bare("stop"), 12.0)
-    assert told[-1] == {"kind": "user_speech_stopped", "timestamp": pytest.approx(11.2), "started_at": 10.0}
+    assert told[-1] == {
+        "kind": "user_speech_stopped",
+        "timestamp": pytest.approx(11.2),
+        "started_at": 10.0,
+    }
 
 
 @pytest.mark.parametrize(
     ("frame", "reason"),
-    [(EndFrame(), "ended"), (EndFrame(reason="goodbye"), "goodbye"), (CancelFrame(), "cancelled"),
-     (CancelFrame(reason="x" * 999), "x" * 256)],
-)  # fmt: skip
-async def test_the_end_is_told_when_everything_is_over(frame: EndFrame | CancelFrame, reason: str) -> None:
+    [
+        (EndFrame(), "ended"),
+        (EndFrame(reason="goodbye"), "goodbye"),
+        (CancelFrame(), "cancelled"),
+        (CancelFrame(reason="x" * 999), "x" * 256),
+    ],
+)
+async def test_the_end_is_told_when_everything_is_over(
+    frame: EndFrame | CancelFrame, reason: str
+) -> None:
     seen = Observed(agent="desk", tenant="t", environment="test", goals="g", pipeline_type="s2s")
     await seen.push(frame)
-    assert [event["type"] for event in seen.events] == ["call_started"]  # the last sentence may still be spoken
+    assert [event["type"] for event in seen.events] == [
+        "call_started"
+    ]  # the last sentence may still be spoken
     await seen.observer.cleanup()
     await seen.observer.cleanup()
-    labels = {"agent": "desk", "tenant": "t", "environment": "test", "goals": "g", "pipeline_type": "s2s"}
+    labels = {
+        "agent": "desk",
+        "tenant": "t",
+        "environment": "test",
+        "goals": "g",
+        "pipeline_type": "s2s",
+    }
     assert seen.events[0].items() >= labels.items()
     assert [event.get("reason") for event in seen.events] == [None, reason]
 
@@ -159,13 +201,17 @@ async def test_the_first_end_gives_the_reason_and_nothing_seen_is_no_call() -> N
 
 async def test_callgauge_knows_every_event() -> None:
     seen = Observed(agent="desk")
-    await seen.push(VADUserStartedSpeakingFrame(), UserStartedSpeakingFrame(), BEGINS(), CUTS(), EndFrame())
+    await seen.push(
+        VADUserStartedSpeakingFrame(), UserStartedSpeakingFrame(), BEGINS(), CUTS(), EndFrame()
+    )
     await seen.observer.cleanup()
     events = [decode(InputSource.PIPECAT, json.dumps(event).encode()) for event in seen.events]
     assert len(events) == 6
     assert not [event for event in events if isinstance(event, UnrecognizedEvent)]
     assert all((event.model_extra or {}).keys() <= {"conversation_id"} for event in events)
-    assert {event["conversation_id"] for event in seen.events} == {"call-1"}  # a file may have several calls
+    assert {event["conversation_id"] for event in seen.events} == {
+        "call-1"
+    }  # a file may have several calls
     assert all(abs(event.timestamp - time.time() * 1000) < 60_000 for event in events)
 
 
@@ -232,7 +278,9 @@ async def test_a_message_says_whether_the_bot_was_cut() -> None:
 async def test_words_can_stay_in_the_bot() -> None:
     seen = Observed(words=False)
     await seen.leaves_the_line(word("Good"))
-    await seen.push(LLMContextUserTurnFrame("My number", STAMP), LLMContextAssistantTurnFrame("Good day", STAMP))
+    await seen.push(
+        LLMContextUserTurnFrame("My number", STAMP), LLMContextAssistantTurnFrame("Good day", STAMP)
+    )
     assert [event["type"] for event in seen.events] == ["call_started"]
 
 
@@ -246,15 +294,25 @@ def answered(call_id: str, result: object, **more: Any) -> FunctionCallResultFra
 
 async def test_a_tool_is_told_from_its_request_to_its_end() -> None:
     seen = Observed(tool_results=True)
-    asked = FunctionCallsStartedFrame([FunctionCallFromLLM("find", "c1", {"code": "A1"}, context=None)])
+    asked = FunctionCallsStartedFrame(
+        [FunctionCallFromLLM("find", "c1", {"code": "A1"}, context=None)]
+    )
     await seen.push(asked, running("c1", code="A1"), answered("c1", {"visit": 7}))
     await seen.push(running("c2"), FunctionCallCancelFrame("find", "c2"))
     await seen.push(running("c3"), FunctionCallCancelFrame("find", "c3", run_llm=True))
     await seen.push(running("c4"), answered("c4", "spoken to the model", error="no database"))
     told = seen.of("function_call_event")
     assert [each["kind"].removeprefix("function_call_") for each in told] == [
-        "started", "in_progress", "completed", "in_progress", "cancelled", "in_progress", "timed_out", "in_progress", "failed",
-    ]  # fmt: skip
+        "started",
+        "in_progress",
+        "completed",
+        "in_progress",
+        "cancelled",
+        "in_progress",
+        "timed_out",
+        "in_progress",
+        "failed",
+    ]
     assert told[1]["arguments"] == {"code": "A1"}
     assert told[1]["started_at"] == told[0]["timestamp"]
     assert (told[2]["result"], told[2]["in_progress_at"]) == ({"visit": 7}, told[1]["timestamp"])
@@ -264,10 +322,18 @@ async def test_a_tool_is_told_from_its_request_to_its_end() -> None:
 
 @pytest.mark.parametrize(
     ("result", "status"),
-    [({"status": "error", "card": "4111"}, "error"), ('{"error": "no such card 4111"}', "error"), ({"card": "4111"}, "success"),
-     ("4111", "success"), ("{4111", "success"), (None, "success")],
-)  # fmt: skip
-async def test_a_result_that_stays_in_the_bot_still_says_whether_the_tool_failed(result: object, status: str) -> None:
+    [
+        ({"status": "error", "card": "4111"}, "error"),
+        ('{"error": "no such card 4111"}', "error"),
+        ({"card": "4111"}, "success"),
+        ("4111", "success"),
+        ("{4111", "success"),
+        (None, "success"),
+    ],
+)
+async def test_a_result_that_stays_in_the_bot_still_says_whether_the_tool_failed(
+    result: object, status: str
+) -> None:
     seen = Observed()
     await seen.push(answered("c1", result))
     assert seen.of("function_call_event")[0]["result"] == {"status": status, "withheld": True}
@@ -277,16 +343,24 @@ async def test_a_progress_report_ends_no_tool_and_arguments_can_stay() -> None:
     seen = Observed(tool_arguments=False)
     report = answered("c1", "half", properties=FunctionCallResultProperties(is_final=False))
     await seen.push(running("c1", card="x"), report)
-    assert [each["kind"] for each in seen.of("function_call_event")] == ["function_call_in_progress"]
+    assert [each["kind"] for each in seen.of("function_call_event")] == [
+        "function_call_in_progress"
+    ]
     assert "arguments" not in seen.of("function_call_event")[0]
 
 
 async def test_the_system_message_is_told_once_and_when_it_changes() -> None:
     seen, silent = Observed(), Observed(words=False)
-    first = LLMContext([{"role": "system", "content": "Never refund."}, {"role": "user", "content": "Hi"}])
+    first = LLMContext(
+        [{"role": "system", "content": "Never refund."}, {"role": "user", "content": "Hi"}]
+    )
     parts = LLMContext([{"role": "developer", "content": [{"type": "text", "text": "Ask first."}]}])
     wordless: Any = {"role": "system"}
-    others = [LLMContext([]), LLMContext([{"role": "user", "content": "Hi"}]), LLMContext([wordless])]
+    others = [
+        LLMContext([]),
+        LLMContext([{"role": "user", "content": "Hi"}]),
+        LLMContext([wordless]),
+    ]
     for context in (first, first, parts, *others):
         await seen.push(LLMContextFrame(context))
         await silent.push(LLMContextFrame(context))
@@ -303,7 +377,11 @@ async def test_the_tools_of_the_agent_are_told_once_and_when_they_change() -> No
     context.set_tools([find, FunctionSchema("book", "Books.", {}, [])])
     await seen.push(LLMContextFrame(context))
     told = [event["tools"] for event in seen.events if "tools" in event]
-    parameters = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
+    parameters = {
+        "type": "object",
+        "properties": {"code": {"type": "string"}},
+        "required": ["code"],
+    }
     assert told[0] == [{"name": "find", "parameters": parameters}]
     assert [[tool["name"] for tool in tools] for tools in told] == [["find"], ["find", "book"]]
 
@@ -312,24 +390,52 @@ async def test_numbers_are_told_in_pipecats_records_and_zeros_are_not() -> None:
     seen = Observed()
     llm = {"processor": "XLLMService#0", "model": "m"}
     await seen.push(
-        MetricsFrame([TTFBMetricsData(processor="XTTSService#0", value=0.0), TTFBMetricsData(**llm, value=0.25)]),
+        MetricsFrame(
+            [
+                TTFBMetricsData(processor="XTTSService#0", value=0.0),
+                TTFBMetricsData(**llm, value=0.25),
+            ]
+        ),
         MetricsFrame([TTFAMetricsData(**llm, ttfa=0.5, ttfb=0.25, leading_silence=0.25)]),
-        MetricsFrame([LLMUsageMetricsData(**llm, value=LLMTokenUsage(prompt_tokens=9, completion_tokens=3, total_tokens=12))]),
+        MetricsFrame(
+            [
+                LLMUsageMetricsData(
+                    **llm,
+                    value=LLMTokenUsage(prompt_tokens=9, completion_tokens=3, total_tokens=12),
+                )
+            ]
+        ),
         MetricsFrame([TTSUsageMetricsData(processor="XTTSService#0", value=12)]),
         MetricsFrame([STTUsageMetricsData(processor="s", value=STTUsage(audio_seconds=1.5))]),
-        MetricsFrame([ProcessingMetricsData(**llm, value=0.9), ProcessingMetricsData(processor="XTTSService#0", value=0.9)]),
+        MetricsFrame(
+            [
+                ProcessingMetricsData(**llm, value=0.9),
+                ProcessingMetricsData(processor="XTTSService#0", value=0.9),
+            ]
+        ),
         MetricsFrame([TextAggregationMetricsData(processor="XTTSService#0", value=0.1)]),
-        MetricsFrame([TurnMetricsData(processor="t", is_complete=True, probability=0.9, e2e_processing_time_ms=45)]),
+        MetricsFrame(
+            [
+                TurnMetricsData(
+                    processor="t", is_complete=True, probability=0.9, e2e_processing_time_ms=45
+                )
+            ]
+        ),
         direction=UP,
-    )  # fmt: skip
+    )
     assert [(d["kind"], d["seconds"]) for d in seen.of("service_latency")] == [("ttfb", 0.25)]
     assert [d["kind"] for d in seen.of("service_usage")] == ["llm", "tts", "stt"]
     assert seen.of("service_usage")[0]["total_tokens"] == 12
     plain = {event["type"]: event["value"] for event in seen.events if "value" in event}
     assert plain == {
-        "ProcessingMetricsData": 0.9, "TextAggregationMetricsData": 0.1,
-        "TurnMetricsData": {"is_complete": True, "probability": 0.9, "e2e_processing_time_ms": 45.0},
-    }  # fmt: skip
+        "ProcessingMetricsData": 0.9,
+        "TextAggregationMetricsData": 0.1,
+        "TurnMetricsData": {
+            "is_complete": True,
+            "probability": 0.9,
+            "e2e_processing_time_ms": 45.0,
+        },
+    }
     decoded = [decode(InputSource.PIPECAT, json.dumps(event).encode()) for event in seen.events]
     assert not [event for event in decoded if isinstance(event, UnrecognizedEvent)]
 

@@ -37,7 +37,9 @@ def test_the_call_names_the_span_in_which_it_begins() -> None:
     assert "traceparent" not in events[1]
 
 
-async def test_the_end_says_how_many_events_are_left(nobody: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_end_says_how_many_events_are_left(
+    nobody: str, caplog: pytest.LogCaptureFixture
+) -> None:
     call = Call(agent="desk", bootstrap_servers=nobody)
     call.send("tts_text", data={"frame": "Hello"})
     assert not await call.end("goodbye")
@@ -112,7 +114,9 @@ def test_what_costs_most_is_dropped_last() -> None:
     assert sorted(RANKS, key=lambda kind: RANKS[kind])[-2:] == ["call_started", "call_ended"]
     assert RANKS.get("service_latency", Rank.METRICS) is Rank.METRICS
     models = get_args(get_args(PipecatEvent)[0])
-    assert RANKS.keys() <= {kind for model in models for kind in get_args(model.model_fields["type"].annotation)}
+    assert RANKS.keys() <= {
+        kind for model in models for kind in get_args(model.model_fields["type"].annotation)
+    }
 
 
 def test_each_call_counts_its_own_events() -> None:

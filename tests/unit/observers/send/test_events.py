@@ -1,4 +1,6 @@
-"""Events of whatever bots and their tools hand over: readable, bounded, and nothing that they do reaches the bot."""
+"""Events of whatever bots and their tools hand over: readable, bounded, and nothing that they do
+reaches the bot.
+"""
 
 import gc
 import json
@@ -32,11 +34,15 @@ from streamer.sources.http.json_parts import MAX_ELEMENT_PARTS
 
 T = TypeVar("T")
 MOST_SECONDS = 0.03
-"""Processor time for any one value: three times what it is on an idle machine, where caches are warm."""
+"""Processor time for any one value: three times what it is on an idle machine, where caches are
+warm.
+"""
 
 
 def timed(read: Callable[[], T]) -> tuple[T, float]:
-    """What is read, and the processor time that it took, without the collection of what other tests keep."""
+    """What is read, and the processor time that it took, without the collection of what other tests
+    keep.
+    """
     gc.disable()
     began_s = time.thread_time()
     try:
@@ -186,11 +192,21 @@ HOSTILE: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
-def test_whatever_a_tool_returns_its_event_can_be_read_and_costs_little(make: Callable[[], object]) -> None:
+def test_whatever_a_tool_returns_its_event_can_be_read_and_costs_little(
+    make: Callable[[], object],
+) -> None:
     result = make()
-    event = {"type": "function_call_event", "timestamp": 1_790_000_000_000, "data": {
-        "kind": "function_call_completed", "function_name": "f", "tool_call_id": "c", "timestamp": 1_790_000_000.0, "result": result,
-    }}  # fmt: skip
+    event = {
+        "type": "function_call_event",
+        "timestamp": 1_790_000_000_000,
+        "data": {
+            "kind": "function_call_completed",
+            "function_name": "f",
+            "tool_call_id": "c",
+            "timestamp": 1_790_000_000.0,
+            "result": result,
+        },
+    }
     value, seconds = timed(lambda: encoded(event))
     assert seconds < MOST_SECONDS
     fails, text = is_failure(result), text_of(result)
@@ -198,7 +214,9 @@ def test_whatever_a_tool_returns_its_event_can_be_read_and_costs_little(make: Ca
     assert len(value) <= MAX_EVENT_BYTES
     read = decode(InputSource.PIPECAT, value)
     assert (read.data.kind, read.data.function_name) == ("function_call_completed", "f")
-    body = b'[{"specversion":"1.0","id":"1","source":"s","type":"t","subject":"c","data":%b}]' % value
+    body = (
+        b'[{"specversion":"1.0","id":"1","source":"s","type":"t","subject":"c","data":%b}]' % value
+    )
     (posted,) = (each for each in posted_events(body, BATCH, {}) if each is not None)
     assert posted.fault is None
     assert parts_of(value) < MAX_ELEMENT_PARTS
@@ -206,32 +224,41 @@ def test_whatever_a_tool_returns_its_event_can_be_read_and_costs_little(make: Ca
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**63)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
         lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside),
         max_leaves=30,
     )
-)  # fmt: skip
+)
 def test_what_json_can_hold_arrives_as_it_is(value: Any) -> None:
     marks: list[None] = []
     event = {"type": "x", "data": {"result": value, "pair": (1, None)}}
     assert json.loads(encoded(event, lambda: marks.append(None))) == {
-        "type": "x", "data": {"result": value, "pair": [1, None]},
-    }  # fmt: skip
+        "type": "x",
+        "data": {"result": value, "pair": [1, None]},
+    }
     assert marks == []
 
 
 @pytest.mark.parametrize(
     ("value", "mark"),
     [
-        ({1}, {"unreadable": "set"}), (float("nan"), {"unreadable": "nan"}), (2**2_000, {"unreadable": "int of 2001 bits"}),
+        ({1}, {"unreadable": "set"}),
+        (float("nan"), {"unreadable": "nan"}),
+        (2**2_000, {"unreadable": "int of 2001 bits"}),
         (raises(KeyError("x")), {"unreadable": "Model"}),
         (Key(), {"unreadable": "Key"}),
     ],
-)  # fmt: skip
+)
 def test_an_odd_value_is_marked_alone_and_counted(value: object, mark: dict[str, str]) -> None:
     marks: list[None] = []
     event = {"type": "x", "data": {"arguments": {"good": 1, "odd": value}}}
-    assert json.loads(encoded(event, lambda: marks.append(None)))["data"] == {"arguments": {"good": 1, "odd": mark}}
+    assert json.loads(encoded(event, lambda: marks.append(None)))["data"] == {
+        "arguments": {"good": 1, "odd": mark}
+    }
     assert len(marks) == 1
 
 
@@ -240,9 +267,15 @@ def test_what_is_too_large_is_marked_and_the_rest_of_the_event_is_whole() -> Non
     read = json.loads(encoded({"type": "x", "data": {"result": rows, "timestamp": 7}}))
     assert read["data"]["timestamp"] == 7
     assert read["data"]["result"]["unreadable"].startswith("too large")
-    assert read["data"]["result"]["status"] in FAILED_STATUSES  # what the result means is known all the same
+    assert (
+        read["data"]["result"]["status"] in FAILED_STATUSES
+    )  # what the result means is known all the same
     elsewhere = json.loads(encoded({"type": "x", "timestamp": 7, "data": {"mine": rows}}))
-    assert elsewhere == {"type": "x", "timestamp": 7, "unreadable": read["data"]["result"]["unreadable"]}
+    assert elsewhere == {
+        "type": "x",
+        "timestamp": 7,
+        "unreadable": read["data"]["result"]["unreadable"],
+    }
 
 
 def test_a_long_system_message_and_a_long_text_in_wide_letters_are_whole() -> None:
@@ -253,7 +286,11 @@ def test_a_long_system_message_and_a_long_text_in_wide_letters_are_whole() -> No
 
 
 def test_half_a_pair_in_words_costs_one_character() -> None:
-    event = {"type": "user_message", "timestamp": 1_790_000_000_000, "data": {"content": "Hi \ud800!"}}
+    event = {
+        "type": "user_message",
+        "timestamp": 1_790_000_000_000,
+        "data": {"content": "Hi \ud800!"},
+    }
     assert decode(InputSource.PIPECAT, encoded(event)).data.content == "Hi ?!"
 
 
@@ -277,13 +314,22 @@ def test_a_text_that_cannot_be_made_says_so(read: Callable[[object], str]) -> No
 @pytest.mark.parametrize(
     ("result", "fails"),
     [
-        ({"status": "failed"}, True), ({"status": ["failed"]}, False), ({"error": ""}, False), ({"error_type": "x"}, True),
-        ('  {"error": "no"}', True), ('{"status": "failed"', False), ("[1]", False), (None, False), (["error"], False),
-        ('{"a":' * 300_000 + "1" + "}" * 300_000, False), ('{"a":' * 10_000 + "1" + "}" * 10_000, False),
-        ({"error": Odd()}, False), ('{"rows":[' + '{"a":1},' * 2_000_000 + "1]}", False),
+        ({"status": "failed"}, True),
+        ({"status": ["failed"]}, False),
+        ({"error": ""}, False),
+        ({"error_type": "x"}, True),
+        ('  {"error": "no"}', True),
+        ('{"status": "failed"', False),
+        ("[1]", False),
+        (None, False),
+        (["error"], False),
+        ('{"a":' * 300_000 + "1" + "}" * 300_000, False),
+        ('{"a":' * 10_000 + "1" + "}" * 10_000, False),
+        ({"error": Odd()}, False),
+        ('{"rows":[' + '{"a":1},' * 2_000_000 + "1]}", False),
     ],
     ids=lambda value: str(value)[:20] if isinstance(value, str | bool) else None,
-)  # fmt: skip
+)
 def test_a_failure_is_known_by_what_the_result_says(result: object, fails: bool) -> None:
     found, seconds = timed(lambda: is_failure(result))
     assert found is fails

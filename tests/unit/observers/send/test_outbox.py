@@ -62,7 +62,9 @@ def test_what_is_not_acknowledged_comes_first_again_and_a_loss_is_told_once() ->
     put(box, *[Rank.METRICS] * 4)
     taken = box.take(2)
     assert [record.type for record in taken] == [LOSS, "metrics", "metrics"]
-    put(box, *[Rank.METRICS] * 2)  # these on their way count: each new one displaces the oldest that waits
+    put(
+        box, *[Rank.METRICS] * 2
+    )  # these on their way count: each new one displaces the oldest that waits
     box.settle(taken)
     assert box.take(9)[:3] == taken
     box.settle([])
@@ -85,7 +87,9 @@ def test_an_ended_call_can_shrink_to_the_count_of_its_events() -> None:
     st.integers(1, 8),
     st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), max_size=20),
 )
-def test_every_event_is_sent_once_or_told_as_lost(ranks: list[Rank], most: int, rounds: list[tuple[int, int]]) -> None:
+def test_every_event_is_sent_once_or_told_as_lost(
+    ranks: list[Rank], most: int, rounds: list[tuple[int, int]]
+) -> None:
     box = Outbox("c", "s", most=most)
     arrived: list[Record] = []
     steps = iter(rounds)

@@ -1,4 +1,6 @@
-"""The sender: shared by the calls of a loop, in full rounds, bounded, and again after every failure."""
+"""The sender: shared by the calls of a loop, in full rounds, bounded, and again after every
+failure.
+"""
 
 import asyncio
 import logging
@@ -18,7 +20,9 @@ LOG = logging.getLogger("callgauge")
 
 
 class Rounds:
-    """A way on which everything arrives at once, after so many failures; `sizes` are the records of each round."""
+    """A way on which everything arrives at once, after so many failures; `sizes` are the records of
+    each round.
+    """
 
     key = "rounds"
     place = "nowhere"
@@ -74,7 +78,9 @@ async def test_calls_of_a_loop_share_one_sender_and_each_loop_has_its_own(nobody
     assert await asyncio.to_thread(lambda: asyncio.run(elsewhere())) is not ours
 
 
-async def test_ended_calls_keep_a_bounded_number_of_events(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ended_calls_keep_a_bounded_number_of_events(
+    nobody: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_ENDED_EVENTS", 5)
     sender = Sender(ToKafka("t", {"bootstrap_servers": nobody}, LOG), LOG)
     boxes = [Outbox(f"c{number}", "s") for number in range(3)]
@@ -84,7 +90,11 @@ async def test_ended_calls_keep_a_bounded_number_of_events(nobody: str, monkeypa
             box.put(Rank.SPEECH, "speech_event", b"{}")
         await sender.end(box, 0.01)
     sender._has_work()
-    assert [len(box) for box in boxes] == [0, 0, 3]  # the oldest calls gave way, with the count of their events
+    assert [len(box) for box in boxes] == [
+        0,
+        0,
+        3,
+    ]  # the oldest calls gave way, with the count of their events
     assert [box.lost["speech"] for box in boxes] == [3, 3, 0]
     await stop(sender)
 
@@ -120,11 +130,15 @@ async def test_a_backlog_goes_in_larger_rounds_to_which_one_call_contributes_a_p
     boxes = filled(sender, calls=40, events=100)
     await emptied(boxes)
     assert way.sizes == [module.MAX_SENT_WHEN_BEHIND] * 2
-    assert [record.sequence for record in way.records[: 2 * module.MAX_OF_ONE_CALL]] == [*range(1, 51)] * 2
+    assert [record.sequence for record in way.records[: 2 * module.MAX_OF_ONE_CALL]] == [
+        *range(1, 51)
+    ] * 2
     await stop(sender)
 
 
-async def test_failures_are_said_once_and_the_same_events_go_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_are_said_once_and_the_same_events_go_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "callgauge")
     way = Rounds(ConnectionError("gone"), ConnectionError("gone"))
     sender = Sender(way, LOG)
@@ -137,7 +151,9 @@ async def test_failures_are_said_once_and_the_same_events_go_again(caplog: pytes
     await stop(sender)
 
 
-async def test_a_pause_that_the_other_side_asks_for_is_kept_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pause_that_the_other_side_asks_for_is_kept_and_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -148,7 +164,11 @@ async def test_a_pause_that_the_other_side_asks_for_is_kept_and_bounded(monkeypa
     monkeypatch.setattr(asyncio, "sleep", sleep)
     await emptied(filled(sender, calls=1, events=1))
     monkeypatch.undo()
-    assert [pause for pause in pauses if pause != module.GATHER_SECONDS] == [3.0, module.LONGEST_WISH_SECONDS, 0.8]
+    assert [pause for pause in pauses if pause != module.GATHER_SECONDS] == [
+        3.0,
+        module.LONGEST_WISH_SECONDS,
+        0.8,
+    ]
     await stop(sender)
 
 

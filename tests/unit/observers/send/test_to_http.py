@@ -1,4 +1,6 @@
-"""Events over HTTP: CloudEvents that the ingest reads, and each of its answers taken for what it says."""
+"""Events over HTTP: CloudEvents that the ingest reads, and each of its answers taken for what it
+says.
+"""
 
 import logging
 from collections.abc import AsyncIterator
@@ -70,16 +72,28 @@ async def sent(way: ToHttp, box: Outbox) -> tuple[BaseException | None, list[int
     return failure, sorted(sequence for _, sequence in settled)
 
 
-async def test_events_arrive_as_cloud_events_that_identify_a_repeat(way: ToHttp, ingest: Ingest) -> None:
-    assert await sent(way, box_of(b'{"type":"a"}', b'{"type":"b"}', call='of "Ü"')) == (None, [1, 2])
+async def test_events_arrive_as_cloud_events_that_identify_a_repeat(
+    way: ToHttp, ingest: Ingest
+) -> None:
+    assert await sent(way, box_of(b'{"type":"a"}', b'{"type":"b"}', call='of "Ü"')) == (
+        None,
+        [1, 2],
+    )
     assert ingest.asked[0].headers["Authorization"] == "Bearer the-token"
     assert ingest.asked[0].headers["Content-Type"] == BATCH
-    first, second = (each for each in posted_events(ingest.bodies[0], BATCH, {}) if each is not None)
+    first, second = (
+        each for each in posted_events(ingest.bodies[0], BATCH, {}) if each is not None
+    )
     assert (first.fault, first.event, second.event) == (None, {"type": "a"}, {"type": "b"})
     assert first.attributes == {
-        "specversion": "1.0", "id": "1", "source": "s", "type": "callgauge.pipecat.speech_event.v1", "subject": 'of "Ü"',
-        "sequence": "1", "datacontenttype": "application/json",
-    }  # fmt: skip
+        "specversion": "1.0",
+        "id": "1",
+        "source": "s",
+        "type": "callgauge.pipecat.speech_event.v1",
+        "subject": 'of "Ü"',
+        "sequence": "1",
+        "datacontenttype": "application/json",
+    }
 
 
 @given(st.text(min_size=1))
@@ -92,14 +106,18 @@ def test_every_call_id_arrives_as_it_is(call: str) -> None:
     assert posted.attributes["subject"] == call.encode("utf-8", "replace").decode()
 
 
-async def test_large_events_go_in_several_bodies(way: ToHttp, ingest: Ingest, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_events_go_in_several_bodies(
+    way: ToHttp, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_BODY_BYTES", 1_000)
     assert await sent(way, box_of(*[b'"%b"' % (b"x" * 600)] * 3)) == (None, [1, 2, 3])
     assert len(ingest.bodies) == 3
 
 
 @pytest.mark.parametrize(("status", "pause"), [(503, 5.0), (429, 5.0)])
-async def test_a_server_that_asks_for_a_pause_gets_it(way: ToHttp, ingest: Ingest, status: int, pause: float) -> None:
+async def test_a_server_that_asks_for_a_pause_gets_it(
+    way: ToHttp, ingest: Ingest, status: int, pause: float
+) -> None:
     ingest.status, ingest.headers = status, {"Retry-After": "5"}
     box = box_of(b"{}")
     settled: Settled = set()
@@ -128,7 +146,10 @@ async def test_an_event_that_makes_a_body_unreadable_is_lost_alone_and_said_once
         ours = box_of(*[b'{"n":%d}' % number for number in range(30)], b'"odd"', b"{}")
         others = [box_of(b"{}", call=f"other {number}") for number in range(20)]
         settled: Settled = set()
-        assert await way.send({ours: ours.take(50)} | {box: box.take(50) for box in others}, settled) is None
+        assert (
+            await way.send({ours: ours.take(50)} | {box: box.take(50) for box in others}, settled)
+            is None
+        )
         assert len(settled) == 52
         assert (ours.lost, [dict(box.lost) for box in others]) == ({"speech": 1}, [{}] * 20)
         taken = [body for body in ingest.bodies if b'"odd"' not in body]
@@ -139,7 +160,9 @@ async def test_an_event_that_makes_a_body_unreadable_is_lost_alone_and_said_once
     assert f"status {status}" in said
 
 
-async def test_bodies_without_end_that_cannot_be_read_take_a_bounded_round(way: ToHttp, ingest: Ingest) -> None:
+async def test_bodies_without_end_that_cannot_be_read_take_a_bounded_round(
+    way: ToHttp, ingest: Ingest
+) -> None:
     ingest.status = 400
     box = box_of(*[b"{}"] * 500)
     rounds = 0
@@ -155,7 +178,11 @@ async def test_bodies_without_end_that_cannot_be_read_take_a_bounded_round(way: 
 
 @pytest.mark.parametrize("status", [302, 401, 403, 404, 415])
 async def test_a_sender_that_stays_refused_loses_its_events_and_says_what_to_do(
-    way: ToHttp, ingest: Ingest, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, status: int
+    way: ToHttp,
+    ingest: Ingest,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
 ) -> None:
     ingest.status = status
     assert (await sent(way, box_of(b"{}")))[1] == []
@@ -163,7 +190,10 @@ async def test_a_sender_that_stays_refused_loses_its_events_and_says_what_to_do(
     for _ in range(2):
         box = box_of(b"{}", b"{}")
         failure, settled = await sent(way, box)
-        assert (str(failure), settled) == (f"status {status}: {{}}", [1, 2])  # a failure still, so the sender pauses
+        assert (str(failure), settled) == (
+            f"status {status}: {{}}",
+            [1, 2],
+        )  # a failure still, so the sender pauses
         assert box.lost == {"speech": 2}
     (said,) = [record.message for record in caplog.records]
     assert f"status {status}" in said
@@ -187,7 +217,9 @@ async def test_a_server_in_trouble_refuses_nobody(
 
 
 async def test_a_long_answer_is_read_to_its_end(way: ToHttp, ingest: Ingest) -> None:
-    refused = [{"line": place, "reason": "text_too_long", "what": "x" * 2_000} for place in range(1, 101)]
+    refused = [
+        {"line": place, "reason": "text_too_long", "what": "x" * 2_000} for place in range(1, 101)
+    ]
     ingest.status, ingest.said = 207, {"refused_events": 100, "refused": refused}
     box = box_of(*[b"{}"] * 150)
     await sent(way, box)
@@ -198,7 +230,10 @@ async def test_refused_events_are_counted_as_lost_and_said_once(
     way: ToHttp, ingest: Ingest, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusal = {"line": 2, "reason": "text_too_long", "what_to_do": "Shorten it."}
-    ingest.status, ingest.said = 207, {"accepted_events": 2, "refused_events": 1, "refused": [refusal]}
+    ingest.status, ingest.said = (
+        207,
+        {"accepted_events": 2, "refused_events": 1, "refused": [refusal]},
+    )
     for _ in range(2):
         box = box_of(b"{}", b"{}", b"{}")
         assert await sent(way, box) == (None, [1, 2, 3])
@@ -215,7 +250,9 @@ async def test_refusals_that_are_only_counted_are_counted(way: ToHttp, ingest: I
     assert box.lost == {"speech": 1, UNREAD: 2}
 
 
-async def test_a_refused_report_of_losses_is_not_reported_again(way: ToHttp, ingest: Ingest) -> None:
+async def test_a_refused_report_of_losses_is_not_reported_again(
+    way: ToHttp, ingest: Ingest
+) -> None:
     ingest.status, ingest.said = 422, {"refused_events": 1, "refused": [{"line": 1}]}
     box = Outbox("c", "s")
     box.lose("words")
@@ -227,8 +264,12 @@ async def test_a_refused_report_of_losses_is_not_reported_again(way: ToHttp, ing
     assert box.is_empty.is_set()
 
 
-async def test_what_is_not_understood_is_said(way: ToHttp, ingest: Ingest, caplog: pytest.LogCaptureFixture) -> None:
-    ingest.said = {"not_understood": [{"events": 1, "what": "type 'x' is not known", "what_to_do": "..."}]}
+async def test_what_is_not_understood_is_said(
+    way: ToHttp, ingest: Ingest, caplog: pytest.LogCaptureFixture
+) -> None:
+    ingest.said = {
+        "not_understood": [{"events": 1, "what": "type 'x' is not known", "what_to_do": "..."}]
+    }
     await sent(way, box_of(b"{}"))
     assert ["type 'x' is not known" in record.message for record in caplog.records] == [True]
 
@@ -244,6 +285,8 @@ async def test_what_is_not_understood_is_said(way: ToHttp, ingest: Ingest, caplo
         {"refused": [{"reason": []}], "not_understood": [{"what": {}}, 3]},
     ],
 )
-async def test_an_answer_of_another_shape_ends_nothing(way: ToHttp, ingest: Ingest, said: Any) -> None:
+async def test_an_answer_of_another_shape_ends_nothing(
+    way: ToHttp, ingest: Ingest, said: Any
+) -> None:
     ingest.status, ingest.said = 207, said
     assert await sent(way, box_of(b"{}")) == (None, [1])

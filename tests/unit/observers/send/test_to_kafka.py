@@ -1,4 +1,6 @@
-"""Events to a topic: what the broker or the client refuses is lost alone, and everything else arrives."""
+"""Events to a topic: what the broker or the client refuses is lost alone, and everything else
+arrives.
+"""
 
 import asyncio
 import logging
@@ -25,7 +27,9 @@ class Batch:
         self.values: list[bytes] = []
         self.is_closed = False
 
-    def append(self, *, timestamp: None, key: bytes, value: bytes, headers: list[tuple[str, bytes]]) -> object:
+    def append(
+        self, *, timestamp: None, key: bytes, value: bytes, headers: list[tuple[str, bytes]]
+    ) -> object:
         assert (timestamp, self.is_closed) == (None, False)
         assert key in KEYS
         assert all(isinstance(each, bytes) for _, each in headers)
@@ -42,7 +46,9 @@ class Batch:
 
 
 class Broker:
-    """Stands for the client: it says one thing of a batch, and of one that is not closed nothing."""
+    """Stands for the client: it says one thing of a batch, and of one that is not
+    closed nothing.
+    """
 
     def __init__(self) -> None:
         self.written: dict[int, list[bytes]] = {0: [], 1: []}

@@ -51,9 +51,13 @@ from tests.support.brokers.record_bytes import (
     good,
     sealed,
     undecodable,
-)  # fmt: skip
+)
 
-THREE = [Written(b"a"), Written(b"b", b"[]", [("ce_id", b"1"), ("none", None)]), Written(None, None)]
+THREE = [
+    Written(b"a"),
+    Written(b"b", b"[]", [("ce_id", b"1"), ("none", None)]),
+    Written(None, None),
+]
 
 
 @pytest.fixture(params=["compiled", "python"])
@@ -63,7 +67,8 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         for module in (record_batches, tolerant_reading):
             monkeypatch.setattr(module, "DefaultRecordBatch", default_records._DefaultRecordBatchPy)
         monkeypatch.setattr(record_batches, "decode_varint", decode_varint_py)
-        # Its default is the compiled one, which looks at no bounds: behind a wrong length it reads memory that is not there.
+        # Its default is the compiled one, which looks at no bounds: behind a wrong length it reads
+        # memory that is not there.
         reads = default_records._DefaultRecordBatchPy._read_msg
         monkeypatch.setattr(reads, "__defaults__", (decode_varint_py,))
 
@@ -90,9 +95,21 @@ def test_every_consumer_of_ours_reads_so(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("codec", PACK)
 def test_good_records_are_what_aiokafka_makes_of_them(codec: int) -> None:
     found = list(answered(batch(10, THREE, codec) + batch(13, THREE, codec), 11))
-    assert offsets(found) == [11, 12, 13, 14, 15], "the batch that the position is in is given whole"
+    assert offsets(found) == [11, 12, 13, 14, 15], (
+        "the batch that the position is in is given whole"
+    )
     expected = fetcher.ConsumerRecord(
-        TP.topic, TP.partition, 11, NOW_MS + 11, 0, b"b", b"[]", None, 1, 2, (("ce_id", b"1"), ("none", None))
+        TP.topic,
+        TP.partition,
+        11,
+        NOW_MS + 11,
+        0,
+        b"b",
+        b"[]",
+        None,
+        1,
+        2,
+        (("ce_id", b"1"), ("none", None)),
     )
     assert found[0] == expected
 
@@ -124,7 +141,9 @@ def with_length(body: bytes, place: int, change: int) -> bytes:
 @pytest.mark.usefixtures("decoder")
 def test_a_record_whose_fields_do_not_fit_is_left_out_alone() -> None:
     records = [Written(b"a"), Written(b"bb", b"XY"), Written(b"c")]
-    raw = batch(5, records, changed=lambda body: body.replace(b"\x04bb", b"\x7ebb"))  # a key of 63 bytes
+    raw = batch(
+        5, records, changed=lambda body: body.replace(b"\x04bb", b"\x7ebb")
+    )  # a key of 63 bytes
     found = list(answered(raw, 5))
     assert offsets(found) == [5, 6, 7]
     (wrong,) = undecodable(found)
@@ -135,7 +154,11 @@ def test_a_record_whose_fields_do_not_fit_is_left_out_alone() -> None:
 
 @pytest.mark.usefixtures("decoder")
 def test_behind_a_record_of_unknown_length_the_rest_of_its_batch_is_left_out() -> None:
-    raw = batch(5, [Written(b"a"), Written(b"b"), Written(b"c")], changed=lambda body: with_length(body, 1, 50))
+    raw = batch(
+        5,
+        [Written(b"a"), Written(b"b"), Written(b"c")],
+        changed=lambda body: with_length(body, 1, 50),
+    )
     found = list(answered(raw + batch(8, THREE), 5))
     assert offsets(found) == [5, 7, 8, 9, 10]
     (wrong,) = undecodable(found)
@@ -143,11 +166,18 @@ def test_behind_a_record_of_unknown_length_the_rest_of_its_batch_is_left_out() -
 
 
 def test_a_record_before_the_position_is_not_told_again() -> None:
-    raw = batch(5, [Written(b"bb", b"XY"), Written(b"c")], changed=lambda body: body.replace(b"\x04bb", b"\x7ebb"))
+    raw = batch(
+        5,
+        [Written(b"bb", b"XY"), Written(b"c")],
+        changed=lambda body: body.replace(b"\x04bb", b"\x7ebb"),
+    )
     assert offsets(list(answered(raw, 6))) == [6]
 
 
-@given(st.lists(st.sampled_from([0, 1, 2, 3, 8, 20, 0x7F, 0x80, 0xFF]), max_size=40).map(bytes), st.booleans())
+@given(
+    st.lists(st.sampled_from([0, 1, 2, 3, 8, 20, 0x7F, 0x80, 0xFF]), max_size=40).map(bytes),
+    st.booleans(),
+)
 def test_no_number_is_looked_for_behind_the_bytes(body: bytes, has_length: bool) -> None:
     """The compiled decoder would read on in memory that is not ours."""
 
@@ -169,7 +199,11 @@ def test_no_number_is_looked_for_behind_the_bytes(body: bytes, has_length: bool)
 def test_headers_without_end_are_not_unpacked() -> None:
     many = [("", b"")] * (MAX_HEADERS + 1)
     large = Written(b"large", b"x" * MAX_QUICK_BYTES)
-    found = list(answered(batch(0, [Written(b"a", headers=many), large, Written(b"b", headers=many[1:])], ZSTD)))
+    found = list(
+        answered(
+            batch(0, [Written(b"a", headers=many), large, Written(b"b", headers=many[1:])], ZSTD)
+        )
+    )
     assert [type(record) is UndecodableRecord for record in found] == [True, False, False]
     assert "1001 headers" in undecodable(found)[0].expected_and_seen
 
@@ -188,7 +222,9 @@ def test_an_unknown_codec_is_told_and_the_next_batch_read(codec: int) -> None:
 @pytest.mark.usefixtures("decoder")
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 @pytest.mark.parametrize("body", [b"", b"\x00" * 50, b"\xff" * 50])
-def test_a_batch_that_does_not_unpack_is_told_and_the_next_one_read(codec: int, body: bytes) -> None:
+def test_a_batch_that_does_not_unpack_is_told_and_the_next_one_read(
+    codec: int, body: bytes
+) -> None:
     found = list(answered(sealed(batch(0, THREE)[:HEAD_BYTES], body, 0, codec) + batch(3, THREE)))
     assert offsets(found)[-3:] == [3, 4, 5]
     (wrong,) = undecodable(found)
@@ -232,10 +268,14 @@ def test_a_damaged_batch_takes_no_other_with_it(what: str, *, is_last: bool) -> 
     assert told[0].first_offset == 3
     assert told[-1].offset == 5
     assert all(wrong.is_transactional is None for wrong in told)
-    assert all(wrong.timestamp <= NOW_MS + 5 for wrong in told), "time that comes too far would close calls"
+    assert all(wrong.timestamp <= NOW_MS + 5 for wrong in told), (
+        "time that comes too far would close calls"
+    )
 
 
-def test_a_damaged_batch_is_fetched_behind_its_last_offset_where_that_agrees_with_its_count() -> None:
+def test_a_damaged_batch_is_fetched_behind_its_last_offset_where_that_agrees_with_its_count() -> (
+    None
+):
     records = answered(damaged(batch(0, [Written()] * 500), 80))
     (wrong,) = list(records)
     assert (wrong.first_offset, wrong.offset, records.next_fetch_offset) == (0, 499, 500)
@@ -277,24 +317,38 @@ def test_aborted_transactions_and_the_marks_at_their_ends_are_left_out() -> None
 
 @pytest.mark.usefixtures("decoder")
 @pytest.mark.parametrize("codec", PACK)
-def test_a_search_by_key_gets_whole_batches_with_the_text_and_moves_on_over_the_others(codec: int) -> None:
-    others, wanted = [Written(b"call-1"), Written(b"call-2")], [Written(b"call-3"), Written(b"a-call-39")]
+def test_a_search_by_key_gets_whole_batches_with_the_text_and_moves_on_over_the_others(
+    codec: int,
+) -> None:
+    others, wanted = (
+        [Written(b"call-1"), Written(b"call-2")],
+        [Written(b"call-3"), Written(b"a-call-39")],
+    )
     answer = (
-        batch(0, others, codec) + batch(2, wanted, codec) + damaged(batch(4, others, codec), CRC_AT) + batch(6, others)
+        batch(0, others, codec)
+        + batch(2, wanted, codec)
+        + damaged(batch(4, others, codec), CRC_AT)
+        + batch(6, others)
     )
     records = searched(answer)
     found = list(records)
     assert [record.key for record in good(found)] == [b"call-3", b"a-call-39"]
     if codec:
         (lost,) = undecodable(found)
-        assert (lost.first_offset, records.next_fetch_offset) == (4, 6), "a damaged batch may have had it"
+        assert (lost.first_offset, records.next_fetch_offset) == (4, 6), (
+            "a damaged batch may have had it"
+        )
     else:
-        assert (undecodable(found), records.next_fetch_offset) == ([], 8), "its bytes do not have it"
+        assert (undecodable(found), records.next_fetch_offset) == ([], 8), (
+            "its bytes do not have it"
+        )
 
 
 def searched(answer: bytes, aborted: list[tuple[int, int]] | None = None) -> TolerantRecords:
     only = OnlyBatchesWith(b"call-3")
-    return TolerantRecords(TP, RecordBatches(answer), aborted, 0, only, None, True, fetcher.READ_COMMITTED)
+    return TolerantRecords(
+        TP, RecordBatches(answer), aborted, 0, only, None, True, fetcher.READ_COMMITTED
+    )
 
 
 @pytest.mark.usefixtures("decoder")
@@ -323,11 +377,16 @@ def test_a_search_believes_no_damaged_end_and_no_aborted_transaction() -> None:
     (lost,) = undecodable(list(records))
     assert (lost.first_offset, records.next_fetch_offset) == (2, 4), "what follows is fetched again"
     answer = batch(0, others, is_transactional=True) + ended(2, is_commit=False)
-    assert [record.offset for record in searched(answer + batch(3, wanted, is_transactional=True), [(7, 0)])] == [3]
+    assert [
+        record.offset
+        for record in searched(answer + batch(3, wanted, is_transactional=True), [(7, 0)])
+    ] == [3]
     assert not list(searched(batch(0, wanted, is_transactional=True), [(7, 0)]))
 
 
-def test_a_bomb_in_an_aborted_transaction_is_not_even_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_in_an_aborted_transaction_is_not_even_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tolerant_reading, "unpacked", None)
     assert not list(answered(batch(0, THREE, GZIP, is_transactional=True), aborted=[(7, 0)]))
 
@@ -350,7 +409,9 @@ HEAD = b"head"
 
 def java_snappy(*blocks: bytes) -> bytes:
     packed = [bytes(cramjam.snappy.compress_raw(block)) for block in blocks]
-    return decompression._SNAPPY_BLOCKS + b"".join(struct.pack(">i", len(block)) + block for block in packed)
+    return decompression._SNAPPY_BLOCKS + b"".join(
+        struct.pack(">i", len(block)) + block for block in packed
+    )
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -360,7 +421,10 @@ def test_what_was_packed_comes_out_behind_the_head(codec: int, plain: bytes) -> 
 
 
 def test_every_shape_that_producers_write() -> None:
-    assert decompressed(SNAPPY, java_snappy(b"a" * 100, b"", b"b" * 70_000), b"") == b"a" * 100 + b"b" * 70_000
+    assert (
+        decompressed(SNAPPY, java_snappy(b"a" * 100, b"", b"b" * 70_000), b"")
+        == b"a" * 100 + b"b" * 70_000
+    )
     assert decompressed(1, gzip.compress(b"a") + gzip.compress(b"b"), b"") == b"ab"
     linked = bytes(cramjam.lz4.compress(b"a" * 100_000))
     assert decompressed(LZ4, linked, b"") == b"a" * 100_000
@@ -375,7 +439,9 @@ def test_one_byte_more_than_the_bound_is_too_large(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-@pytest.mark.parametrize("spoil", [lambda packed: packed[:-3], lambda _: b"", lambda _: b"\xff" * 100])
+@pytest.mark.parametrize(
+    "spoil", [lambda packed: packed[:-3], lambda _: b"", lambda _: b"\xff" * 100]
+)
 def test_what_the_codec_does_not_write_is_refused(codec: int, spoil: object) -> None:
     assert callable(spoil)
     with pytest.raises(DecompressionError):
@@ -416,5 +482,7 @@ except BatchTooLargeError:
 @pytest.mark.parametrize("codec", [1, SNAPPY, LZ4, ZSTD])
 def test_zeros_without_end_take_no_more_than_the_bound(codec: int) -> None:
     packed = PACK[codec](bytes(8 * MAX_UNPACKED_BATCH_BYTES))
-    done = subprocess.run([sys.executable, "-c", _PEAK, str(codec)], input=packed, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, str(codec)], input=packed, capture_output=True, check=True
+    )
     assert int(done.stdout) < 1.5 * MAX_UNPACKED_BATCH_BYTES / 2**20

@@ -34,7 +34,12 @@ from consumers.runtime.kafka.security import SecuritySettings
 from consumers.runtime.kafka.token_file import TokenError
 from tests.support.fakes.embedded_broker import embedded_broker
 
-HASHES_IN_JAVA = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
+HASHES_IN_JAVA = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"abc": 479470107,
+}
 """As in the tests of Kafka's own Utils.murmur2."""
 
 
@@ -49,7 +54,8 @@ def test_topic_names_have_the_clusters_prefix() -> None:
         KafkaSettings(topic_prefix="a/b")
 
 
-# The text that a person reads when a broker cannot be used: one sentence with the cause, and what to do about it.
+# The text that a person reads when a broker cannot be used: one sentence with the cause, and what
+# to do about it.
 
 
 NOBODY = "127.0.0.1:1"
@@ -82,15 +88,25 @@ def alert(reason: str) -> ssl.SSLError:
 @pytest.mark.parametrize(
     ("error", "security", "seen", "remedy"),
     [
-        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), OPEN, "nothing listens there", "broker runs"),
+        (
+            ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"),
+            OPEN,
+            "nothing listens there",
+            "broker runs",
+        ),
         (OSError(113, "No route to host"), OPEN, "No route to host", "address"),
-        (socket.gaierror(-2, "Name or service not known"), OPEN, "host name is not known", "name service"),
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            OPEN,
+            "host name is not known",
+            "name service",
+        ),
         (TimeoutError(), OPEN, "no answer in time", "network"),
         (errors.RequestTimedOutError(), OPEN, "no answer in time", "network"),
         (errors.NodeNotReadyError("node 1"), OPEN, "node 1", "broker runs"),
         (errors.KafkaConnectionError(), OPEN, "KafkaConnectionError", "broker runs"),
     ],
-)  # fmt: skip
+)
 def test_every_silence_is_told_with_its_remedy(
     error: BaseException, security: SecuritySettings, seen: str, remedy: str
 ) -> None:
@@ -101,32 +117,102 @@ def test_every_silence_is_told_with_its_remedy(
 @pytest.mark.parametrize(
     ("error", "security", "seen", "remedy"),
     [
-        (untrusted(20, "unable to get local issuer certificate"), TLS, "local issuer", "Set security.ca_file"),
-        (untrusted(62, "Hostname mismatch."), TLS, "not accepted: Hostname mismatch", "Use an address"),
+        (
+            untrusted(20, "unable to get local issuer certificate"),
+            TLS,
+            "local issuer",
+            "Set security.ca_file",
+        ),
+        (
+            untrusted(62, "Hostname mismatch."),
+            TLS,
+            "not accepted: Hostname mismatch",
+            "Use an address",
+        ),
         (untrusted(10, "certificate has expired"), TLS, "has expired", "Renew"),
-        (closed(alert("TLSV13_ALERT_CERTIFICATE_REQUIRED")), TLS, "certificate required", "Set security.cert_file"),
+        (
+            closed(alert("TLSV13_ALERT_CERTIFICATE_REQUIRED")),
+            TLS,
+            "certificate required",
+            "Set security.cert_file",
+        ),
         (closed(ConnectionResetError()), TLS, "does not answer in TLS", "without"),
         (alert("WRONG_VERSION_NUMBER"), LOGIN, "does not answer in TLS", "without"),
-        (ConnectionResetError(), LOGIN, "does not answer in TLS at this port, and security.protocol is SASL_SSL", "with TLS"),
-        (closed(asyncio.IncompleteReadError(b"\x02\x02P", 0x15030300)), OPEN, "speaks TLS at this port", "SASL_SSL"),
-        (closed(asyncio.IncompleteReadError(b"", 4)), OPEN, "without a word, and security.protocol is PLAINTEXT", "login"),
-        (closed(asyncio.IncompleteReadError(b"", 4)), TLS, "without a word, and security.protocol is SSL", "login"),
+        (
+            ConnectionResetError(),
+            LOGIN,
+            "does not answer in TLS at this port, and security.protocol is SASL_SSL",
+            "with TLS",
+        ),
+        (
+            closed(asyncio.IncompleteReadError(b"\x02\x02P", 0x15030300)),
+            OPEN,
+            "speaks TLS at this port",
+            "SASL_SSL",
+        ),
+        (
+            closed(asyncio.IncompleteReadError(b"", 4)),
+            OPEN,
+            "without a word, and security.protocol is PLAINTEXT",
+            "login",
+        ),
+        (
+            closed(asyncio.IncompleteReadError(b"", 4)),
+            TLS,
+            "without a word, and security.protocol is SSL",
+            "login",
+        ),
         (ConnectionResetError(), OPEN, "without a word", "login"),
-        (errors.SaslAuthenticationFailed("no such user"), LOGIN, "login of user 'ada' with PLAIN: no such user", "password"),
-        (errors.UnsupportedSaslMechanismError(), LOGIN, "does not offer logins with PLAIN", "security.mechanism"),
+        (
+            errors.SaslAuthenticationFailed("no such user"),
+            LOGIN,
+            "login of user 'ada' with PLAIN: no such user",
+            "password",
+        ),
+        (
+            errors.UnsupportedSaslMechanismError(),
+            LOGIN,
+            "does not offer logins with PLAIN",
+            "security.mechanism",
+        ),
         (errors.IllegalSaslStateError(), LOGIN, "has no logins at this port", "without SASL_"),
-        (TokenError("no token in /t: the file is empty"), LOGIN, "no token in /t: the file is empty", "fresh token"),
+        (
+            TokenError("no token in /t: the file is empty"),
+            LOGIN,
+            "no token in /t: the file is empty",
+            "fresh token",
+        ),
         (NoBrokersError(), OPEN, "names no broker", "Wait"),
-        (errors.GroupAuthorizationFailedError("g-1"), LOGIN, "does not let user 'ada' use the consumer group g-1", "right"),
-        (errors.TransactionalIdAuthorizationFailed("g-1-0"), LOGIN, "use the transactional id g-1-0", "security.md"),
+        (
+            errors.GroupAuthorizationFailedError("g-1"),
+            LOGIN,
+            "does not let user 'ada' use the consumer group g-1",
+            "right",
+        ),
+        (
+            errors.TransactionalIdAuthorizationFailed("g-1-0"),
+            LOGIN,
+            "use the transactional id g-1-0",
+            "security.md",
+        ),
         (errors.TopicAuthorizationFailedError({"b", "a"}), LOGIN, "use the topics a, b", "right"),
         (errors.TopicAuthorizationFailedError("a"), LOGIN, "use the topic a", "right"),
-        (errors.ClusterAuthorizationFailedError(), OPEN, "a client without a login (User:ANONYMOUS)", "right"),
+        (
+            errors.ClusterAuthorizationFailedError(),
+            OPEN,
+            "a client without a login (User:ANONYMOUS)",
+            "right",
+        ),
         (errors.TopicAuthorizationFailedError(), OPEN, "use a topic", "right"),
-        (errors.InvalidTransactionTimeout(), OPEN, "timeout.ms is below 60000", "Set transaction.max.timeout.ms=60000"),
+        (
+            errors.InvalidTransactionTimeout(),
+            OPEN,
+            "timeout.ms is below 60000",
+            "Set transaction.max.timeout.ms=60000",
+        ),
         (errors.InvalidTopicError("x/y"), OPEN, "answers with x/y", "broker's log"),
     ],
-)  # fmt: skip
+)
 def test_every_refusal_is_told_with_its_remedy(
     error: BaseException, security: SecuritySettings, seen: str, remedy: str
 ) -> None:
@@ -144,7 +230,9 @@ def test_an_address_that_leads_nowhere_says_why() -> None:
     error = UnreachableNamesError("kafka:9092")
     error.__cause__ = socket.gaierror(-2, "Name or service not known")
     told = explained(error, OPEN)
-    assert told.seen == "sends us on to kafka:9092, of which the last one: the host name is not known"
+    assert (
+        told.seen == "sends us on to kafka:9092, of which the last one: the host name is not known"
+    )
     assert "advertised.listeners" in told.remedy
 
 
@@ -152,17 +240,29 @@ def test_addresses_that_fail_differently_are_told_one_by_one() -> None:
     kafka = KafkaSettings(bootstrap_servers="a:1,b:2")
     refused, unknown = ("a:1", ConnectionRefusedError(111, "x")), ("b:2", socket.gaierror(-2, "x"))
     text = str(kafka.unreachable(NoContactError([refused, unknown])))
-    assert "no broker answers at a:1,b:2: a:1 (nothing listens there), b:2 (the host name is not known). " in text
+    assert (
+        "no broker answers at a:1,b:2: a:1 (nothing listens there), b:2 (the host name is not "
+        "known). " in text
+    )
     alike = kafka.unreachable(NoContactError([refused, ("b:2", ConnectionRefusedError(111, "x"))]))
-    assert str(alike).startswith("Kafka: no broker answers at a:1,b:2: nothing listens there. callgauge ")
+    assert str(alike).startswith(
+        "Kafka: no broker answers at a:1,b:2: nothing listens there. callgauge "
+    )
     assert not isinstance(alike, KafkaRefusedError)
 
 
 def test_a_broker_that_answered_is_told_before_those_that_did_not() -> None:
-    causes = [("a:1", ConnectionRefusedError(111, "x")), ("b:2", errors.SaslAuthenticationFailed("no"))]
-    error = KafkaSettings(bootstrap_servers="a:1,b:2", security=LOGIN).unreachable(NoContactError(causes))
+    causes = [
+        ("a:1", ConnectionRefusedError(111, "x")),
+        ("b:2", errors.SaslAuthenticationFailed("no")),
+    ]
+    error = KafkaSettings(bootstrap_servers="a:1,b:2", security=LOGIN).unreachable(
+        NoContactError(causes)
+    )
     assert isinstance(error, KafkaRefusedError)
-    assert str(error).startswith("Kafka: the broker at b:2 refuses the login of user 'ada' with PLAIN: no. callgauge ")
+    assert str(error).startswith(
+        "Kafka: the broker at b:2 refuses the login of user 'ada' with PLAIN: no. callgauge "
+    )
 
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -206,10 +306,14 @@ async def test_a_broker_that_has_let_us_in_and_hangs_up_was_only_cut_off() -> No
     """So its settings fit, and nobody should look for another login."""
     security = SecuritySettings()
     with embedded_broker(["scores"]) as address:
-        await partition_counts(KafkaSettings(bootstrap_servers=address, security=security), ["scores"])
+        await partition_counts(
+            KafkaSettings(bootstrap_servers=address, security=security), ["scores"]
+        )
     async with listening(hang_up) as address:
         with pytest.raises(KafkaUnreachableError) as caught:
-            await partition_counts(KafkaSettings(bootstrap_servers=address, security=security), ["scores"])
+            await partition_counts(
+                KafkaSettings(bootstrap_servers=address, security=security), ["scores"]
+            )
     assert not isinstance(caught.value, KafkaRefusedError)
     assert str(caught.value).startswith(
         f"Kafka: no broker answers at {address}: the connection was cut off. callgauge "
@@ -244,7 +348,9 @@ async def test_the_next_address_is_tried_and_the_login_only_once() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("consumers.runtime.kafka.connection.create_conn", refuse)
-        assert "login" in await refusal_of(KafkaSettings(bootstrap_servers="a:1,b:2", security=LOGIN))
+        assert "login" in await refusal_of(
+            KafkaSettings(bootstrap_servers="a:1,b:2", security=LOGIN)
+        )
     assert tried == [1]
 
 
@@ -256,7 +362,9 @@ class Signpost:
         self.is_closed = False
 
     async def send(self, request: Any) -> Any:
-        return request.prepare({3: (0, 12)}).RESPONSE_TYPE(0, self._brokers, "c", 1, [], UNKNOWN_RIGHTS)
+        return request.prepare({3: (0, 12)}).RESPONSE_TYPE(
+            0, self._brokers, "c", 1, [], UNKNOWN_RIGHTS
+        )
 
     async def close(self) -> None:
         self.is_closed = True
@@ -281,7 +389,10 @@ async def test_a_cluster_that_names_addresses_we_cannot_reach_is_told(
             assert signpost.is_closed, "the look ahead is over"
     else:
         told = await refusal_of(kafka)
-        assert "outside:1 sends us on to inside:1, of which the last one: the host name is not known." in told
+        assert (
+            "outside:1 sends us on to inside:1, of which the last one: the host name is not known."
+            in told
+        )
     assert signpost.is_closed
 
 
@@ -289,14 +400,19 @@ async def test_an_admin_client_that_cannot_start_says_why(caplog: pytest.LogCapt
     with pytest.raises(KafkaUnreachableError, match="nothing listens there"):
         async with KafkaSettings(bootstrap_servers=NOBODY).administration("test"):
             pass
-    assert caplog.records == [], "the library logs the cause and raises something else; here it is the other way round"
+    assert caplog.records == [], (
+        "the library logs the cause and raises something else; here it is the other way round"
+    )
 
 
 class RightsBroker:
     """A connection to a broker with scripted answers."""
 
     def __init__(
-        self, topics: dict[str, tuple[int, int]], coordinators: dict[str, int], partitions: dict[str, int] | None = None
+        self,
+        topics: dict[str, tuple[int, int]],
+        coordinators: dict[str, int],
+        partitions: dict[str, int] | None = None,
     ) -> None:
         self._topics = topics
         self._coordinators = coordinators
@@ -306,10 +422,13 @@ class RightsBroker:
         prepared = request.prepare({3: (0, 12), 10: (0, 1)})
         if prepared.API_KEY == 3:
             rows: list[Any] = [
-                (code, name, False, self._parts(name, code), rights) for name, (code, rights) in self._topics.items()
+                (code, name, False, self._parts(name, code), rights)
+                for name, (code, rights) in self._topics.items()
             ]
             return prepared.RESPONSE_TYPE(0, [], "c", 1, rows, UNKNOWN_RIGHTS)
-        return prepared.RESPONSE_TYPE(0, self._coordinators[prepared.coordinator_key], "", 1, "h", 1)
+        return prepared.RESPONSE_TYPE(
+            0, self._coordinators[prepared.coordinator_key], "", 1, "h", 1
+        )
 
     def _parts(self, name: str, code: int) -> list[Any]:
         count = 0 if code else self._partitions.get(name, 4)
@@ -326,21 +445,28 @@ async def missing(monkeypatch: pytest.MonkeyPatch, broker: RightsBroker, needs: 
         await require_access(KafkaSettings(topic_prefix="p.", security=LOGIN), needs)
     except KafkaRefusedError as error:
         first, *lines, last = str(error).splitlines()
-        assert first.startswith("Kafka: user 'ada' lacks rights on 127.0.0.1:9092, so nothing was started")
+        assert first.startswith(
+            "Kafka: user 'ada' lacks rights on 127.0.0.1:9092, so nothing was started"
+        )
         assert "deploy/security.md" in last
         return [line.strip() for line in lines]
     return []
 
 
 NEEDS = Needs(
-    {"scores": frozenset({READ, WRITE}), "audit.events": frozenset({READ})}, groups=("g",), transactional_ids=("g-0",)
+    {"scores": frozenset({READ, WRITE}), "audit.events": frozenset({READ})},
+    groups=("g",),
+    transactional_ids=("g-0",),
 )
 READ_BIT, WRITE_BIT, DESCRIBE_BIT = 1 << 3, 1 << 4, 1 << 8
 
 
-async def test_all_rights_that_are_missing_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_rights_that_are_missing_are_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nothing = RightsBroker(
-        {"p.scores": (0, DESCRIBE_BIT), "p.audit.events": (29, UNKNOWN_RIGHTS)}, {"g": 30, "g-0": 53}
+        {"p.scores": (0, DESCRIBE_BIT), "p.audit.events": (29, UNKNOWN_RIGHTS)},
+        {"g": 30, "g-0": 53},
     )
     assert await missing(monkeypatch, nothing, NEEDS) == [
         "topic p.audit.events: Read",
@@ -348,7 +474,10 @@ async def test_all_rights_that_are_missing_are_told_at_once(monkeypatch: pytest.
         "group g: Read",
         "transactional id g-0: Write",
     ]
-    half = RightsBroker({"p.scores": (0, READ_BIT | DESCRIBE_BIT), "p.audit.events": (0, READ_BIT)}, {"g": 0, "g-0": 0})
+    half = RightsBroker(
+        {"p.scores": (0, READ_BIT | DESCRIBE_BIT), "p.audit.events": (0, READ_BIT)},
+        {"g": 0, "g-0": 0},
+    )
     assert await missing(monkeypatch, half, NEEDS) == ["topic p.scores: Write"]
 
 
@@ -356,7 +485,9 @@ ENOUGH = {"p.scores": (0, READ_BIT | WRITE_BIT), "p.audit.events": (0, READ_BIT)
 COORDINATORS = {"g": 0, "g-0": 0}
 
 
-async def test_what_a_broker_does_not_know_yet_is_no_missing_right(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_broker_does_not_know_yet_is_no_missing_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An old broker reports no rights; a coordinator may still have to be chosen."""
     silent = RightsBroker(dict.fromkeys(ENOUGH, (0, UNKNOWN_RIGHTS)), {"g": 15, "g-0": 15})
     assert await missing(monkeypatch, silent, NEEDS) == []
@@ -365,5 +496,7 @@ async def test_what_a_broker_does_not_know_yet_is_no_missing_right(monkeypatch: 
 
 async def test_topics_that_are_missing_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = RightsBroker({**ENOUGH, "p.scores": (3, UNKNOWN_RIGHTS)}, COORDINATORS)
-    with pytest.raises(TopicsUnfitError, match=r"^Topics: p\.scores not found on 127\.0\.0\.1:9092"):
+    with pytest.raises(
+        TopicsUnfitError, match=r"^Topics: p\.scores not found on 127\.0\.0\.1:9092"
+    ):
         await missing(monkeypatch, absent, NEEDS)

@@ -1,4 +1,6 @@
-"""Polls that fail: tried again, counted, logged as often as it matters, and a reason to restart when it lasts."""
+"""Polls that fail: tried again, counted, logged as often as it matters, and a reason to restart
+when it lasts.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -11,7 +13,11 @@ import pytest
 import yaml
 from aiokafka import OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.errors import ConsumerStoppedError, KafkaConnectionError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    ConsumerStoppedError,
+    KafkaConnectionError,
+    TopicAuthorizationFailedError,
+)
 from faststream.kafka import TestKafkaBroker
 from faststream.specification import AsyncAPI
 from prometheus_client import CollectorRegistry
@@ -40,7 +46,9 @@ class Watched:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.now = 1_000.0
-        self.watch = PollWatch("evaluator", Instruments(self.registry, ["evaluator", "exporter"]), lambda: self.now)
+        self.watch = PollWatch(
+            "evaluator", Instruments(self.registry, ["evaluator", "exporter"]), lambda: self.now
+        )
 
     def fail_for(self, seconds: float, error: Exception) -> None:
         """Fails once a second, at the beginning and at the end too."""
@@ -70,9 +78,15 @@ async def test_a_poll_goes_through_and_a_failure_is_an_empty_one(
 ) -> None:
     monkeypatch.setattr(poll_watch, "RETRY_SECONDS", 0)
     assert await watched.watch.watched(poll_of(("record",))) == ("record",)
-    assert watched.registry.get_sample_value("callgauge_poll_failures_total", {"role": "evaluator"}) == 0
+    assert (
+        watched.registry.get_sample_value("callgauge_poll_failures_total", {"role": "evaluator"})
+        == 0
+    )
     assert await watched.watch.watched(poll_of(ZeroDivisionError())) == ()
-    assert watched.registry.get_sample_value("callgauge_poll_failures_total", {"role": "evaluator"}) == 1
+    assert (
+        watched.registry.get_sample_value("callgauge_poll_failures_total", {"role": "evaluator"})
+        == 1
+    )
     with pytest.raises(ConsumerStoppedError):
         await watched.watch.watched(poll_of(ConsumerStoppedError()))
 
@@ -83,12 +97,15 @@ def test_it_is_logged_at_once_and_then_each_thirty_seconds_with_its_place(watche
     with capture_logs() as lines:
         watched.fail_for(65, error)
     assert [(line["event"], line["role"], line["record"], line["failures"]) for line in lines] == [
-        ("kafka_poll_failed", "evaluator", "pipecat.events[3]@17", failures) for failures in (1, 30, 30)
+        ("kafka_poll_failed", "evaluator", "pipecat.events[3]@17", failures)
+        for failures in (1, 30, 30)
     ]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), TopicAuthorizationFailedError()])
-def test_it_stalls_when_that_lasts_and_is_well_when_it_is_over(watched: Watched, error: Exception) -> None:
+def test_it_stalls_when_that_lasts_and_is_well_when_it_is_over(
+    watched: Watched, error: Exception
+) -> None:
     watched.fail_for(MAX_FAILING_SECONDS, error)
     assert watched.watch.stalled() == ()
     watched.fail_for(1, error)
@@ -158,7 +175,9 @@ async def test_a_commit_takes_no_longer_than_it_may() -> None:
         await Owner(Client()).commit(0.01)
 
 
-async def test_an_open_commit_ends_with_the_revocation_and_none_begins_before_the_assignment() -> None:
+async def test_an_open_commit_ends_with_the_revocation_and_none_begins_before_the_assignment() -> (
+    None
+):
     client = Client()
     commits = Commits(None)
     open_commit = asyncio.create_task(commits.commit(client, OFFSETS, 60))
@@ -191,7 +210,8 @@ async def test_a_hand_over_that_fails_keeps_no_commit_going() -> None:
         await open_commit
 
 
-# A topic that is read with FastStream: what it swallows by itself ends reading, and what a stranger wrote does not.
+# A topic that is read with FastStream: what it swallows by itself ends reading, and what a stranger
+# wrote does not.
 
 
 class Record(NamedTuple):
@@ -210,7 +230,9 @@ NUMBERS = TypeAdapter(list[int]).validate_json
 class Handled:
     """A reader of lists of numbers, whose handler keeps its batches, or fails."""
 
-    def __init__(self, error: Exception | None = None, decode: Callable[[bytes], list[int]] = NUMBERS) -> None:
+    def __init__(
+        self, error: Exception | None = None, decode: Callable[[bytes], list[int]] = NUMBERS
+    ) -> None:
         self.batches: list[Batch[list[int]]] = []
         self.error = error
         self.came = asyncio.Event()
@@ -247,7 +269,9 @@ class Handled:
 async def test_a_published_record_comes_with_its_place() -> None:
     handled = Handled()
     async with TestKafkaBroker(handled.reader.broker) as broker:
-        await broker.publish(b"[1, 2]", "scores", key=b"c-7", partition=3, timestamp_ms=17, headers={"x": "1"})
+        await broker.publish(
+            b"[1, 2]", "scores", key=b"c-7", partition=3, timestamp_ms=17, headers={"x": "1"}
+        )
     assert handled.batches == [[Received(Place("scores", 3, 0, 17, b"c-7"), [1, 2])]]
 
 
@@ -278,7 +302,12 @@ async def test_the_first_failure_ends_reading_and_later_batches_are_dropped() ->
     with pytest.raises(ZeroDivisionError, match="boom"):
         await handled.reader.failure()
     (line,) = lines
-    assert (line["event"], line["role"], line["offset"], line["records"]) == ("batch_failed", "exporter", 7, 2)
+    assert (line["event"], line["role"], line["offset"], line["records"]) == (
+        "batch_failed",
+        "exporter",
+        7,
+        2,
+    )
     assert handled.failed_polls == 0
 
 
@@ -345,7 +374,9 @@ class Polling:
         await asyncio.sleep(0)
 
     @asynccontextmanager
-    async def started(self, handled: Handled, *outcomes: tuple[Any, ...] | Exception) -> AsyncIterator[FakeConsumer]:
+    async def started(
+        self, handled: Handled, *outcomes: tuple[Any, ...] | Exception
+    ) -> AsyncIterator[FakeConsumer]:
         consumer = FakeConsumer(*outcomes)
         self._monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", consumer)
         await handled.reader.start()
@@ -379,7 +410,9 @@ async def test_it_stalls_when_kafka_refuses_its_polls_for_long(
 ) -> None:
     handled = Handled()
     assert handled.reader.stalled() == ()
-    monkeypatch.setattr(handled.reader, "_watch", PollWatch("exporter", clock=lambda: 5.0 * len(polling.pauses)))
+    monkeypatch.setattr(
+        handled.reader, "_watch", PollWatch("exporter", clock=lambda: 5.0 * len(polling.pauses))
+    )
     refused = [TopicAuthorizationFailedError("scores")] * 8
     async with polling.started(handled, *refused, (Record(),)):
         await handled.came.wait()
@@ -390,19 +423,27 @@ async def test_any_other_fault_of_a_poll_ends_reading_each_time(polling: Polling
     """FastStream says so once an hour, and polls again at once, for ever."""
     for _ in range(2):
         handled = Handled()
-        async with polling.started(handled, UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")):
+        async with polling.started(
+            handled, UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+        ):
             with pytest.raises(UnicodeDecodeError):
                 await handled.reader.failure()
         assert handled.failed_polls == 1
 
 
-async def test_records_gather_at_the_broker_and_an_empty_poll_delays_nothing_for_longer(polling: Polling) -> None:
+async def test_records_gather_at_the_broker_and_an_empty_poll_delays_nothing_for_longer(
+    polling: Polling,
+) -> None:
     handled = Handled()
     async with polling.started(handled, (), (Record(),)) as consumer:
         await handled.came.wait()
     assert consumer.polls[0] == {"timeout_ms": POLL_INTERVAL_MS, "max_records": 10}
     assert polling.pauses[0] == POLL_INTERVAL_MS / 1_000
-    told = {"fetch_max_wait_ms": POLL_INTERVAL_MS, "fetch_min_bytes": ENOUGH_BYTES, "auto_offset_reset": "earliest"}
+    told = {
+        "fetch_max_wait_ms": POLL_INTERVAL_MS,
+        "fetch_min_bytes": ENOUGH_BYTES,
+        "auto_offset_reset": "earliest",
+    }
     assert told.items() <= consumer.options.items()
     ours = {"enable_auto_commit": False, "isolation_level": "read_committed", "group_id": "g"}
     assert ours.items() <= consumer.options.items()

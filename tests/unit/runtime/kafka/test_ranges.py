@@ -1,4 +1,6 @@
-"""A range is read from its first offset to its last, whatever the broker hands over, and the share that is behind us is shown."""
+"""A range is read from its first offset to its last, whatever the broker hands over, and the share
+that is behind us is shown.
+"""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -18,7 +20,9 @@ class Record(NamedTuple):
 
 
 class Scripted:
-    """A consumer whose polls move each partition on by so many offsets; every third offset is a record."""
+    """A consumer whose polls move each partition on by so many offsets; every third offset is a
+    record.
+    """
 
     def __init__(self, *polls: dict[TopicPartition, int]) -> None:
         self._polls = list(polls)
@@ -36,7 +40,9 @@ class Scripted:
         found = {}
         for tp in tps:
             start, self._at[tp] = self._at[tp], self._at[tp] + moved.get(tp, 0)
-            if records := [Record(tp.topic, offset) for offset in range(start, self._at[tp]) if offset % 3 == 0]:
+            if records := [
+                Record(tp.topic, offset) for offset in range(start, self._at[tp]) if offset % 3 == 0
+            ]:
                 found[tp] = records
         return found
 
@@ -54,7 +60,9 @@ async def test_markers_move_reading_on_and_what_lies_behind_the_end_is_left_out(
     assert shares == [0.5, 0.6, 1.0]
 
 
-async def test_a_broker_that_hands_nothing_over_counts_as_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_hands_nothing_over_counts_as_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ranges, "STALL_SECONDS", 0.0)
     monkeypatch.setattr(ranges, "_PAUSE_SECONDS", 0.0)
     consumer: Any = Scripted({A: 2})

@@ -1,4 +1,6 @@
-"""The security settings for Kafka reach every client as they were set, and no secret is ever shown."""
+"""The security settings for Kafka reach every client as they were set, and no secret is
+ever shown.
+"""
 
 import asyncio
 import re
@@ -79,15 +81,22 @@ def reaching_the_consumer(security: SecuritySettings) -> dict[str, Any]:
 
 async def test_without_security_clients_speak_plaintext() -> None:
     settings = KafkaSettings()
-    assert settings.client_options() == {"bootstrap_servers": "127.0.0.1:9092", "security_protocol": "PLAINTEXT"}
+    assert settings.client_options() == {
+        "bootstrap_servers": "127.0.0.1:9092",
+        "security_protocol": "PLAINTEXT",
+    }
     options = reaching_the_consumer(settings.security)
     assert (options["security_protocol"], options.get("ssl_context")) == ("PLAINTEXT", None)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
-async def test_a_login_reaches_clients_and_the_subscriber_alike(protocol: str, mechanism: str) -> None:
-    security = SecuritySettings.model_validate({**LOGIN, "protocol": protocol, "mechanism": mechanism})
+async def test_a_login_reaches_clients_and_the_subscriber_alike(
+    protocol: str, mechanism: str
+) -> None:
+    security = SecuritySettings.model_validate(
+        {**LOGIN, "protocol": protocol, "mechanism": mechanism}
+    )
     options = security.client_options()
     tls = options.pop("ssl_context", None)
     assert options == {
@@ -106,7 +115,10 @@ async def test_a_token_reaches_clients_and_the_subscriber_alike(token: TokenOnDi
     token.holds("opaque-token\n")
     security = SecuritySettings(protocol="SASL_SSL", mechanism="OAUTHBEARER", token_file=token.path)
     for options in (security.client_options(), reaching_the_consumer(security)):
-        assert (options["security_protocol"], options["sasl_mechanism"]) == ("SASL_SSL", "OAUTHBEARER")
+        assert (options["security_protocol"], options["sasl_mechanism"]) == (
+            "SASL_SSL",
+            "OAUTHBEARER",
+        )
         assert isinstance(options["ssl_context"], ssl.SSLContext)
         provider = options["sasl_oauth_token_provider"]
         assert isinstance(provider, AbstractTokenProvider)
@@ -137,8 +149,12 @@ async def test_every_kind_of_client_gets_all_of_it(monkeypatch: pytest.MonkeyPat
         assert options.items() >= {**expected, "client_id": f"cg-{role}"}.items()
     producer, consumer, _ = made
     assert (producer["transactional_id"], producer["transaction_timeout_ms"]) == ("g-0", 7)
-    assert producer["linger_ms"] == 0, "what is in a transaction is known when it begins, so nothing waits for more"
-    assert producer["max_batch_size"] < producer["max_request_size"], "a batch of small records is one request"
+    assert producer["linger_ms"] == 0, (
+        "what is in a transaction is known when it begins, so nothing waits for more"
+    )
+    assert producer["max_batch_size"] < producer["max_request_size"], (
+        "a batch of small records is one request"
+    )
     assert (consumer["isolation_level"], consumer["group_id"]) == ("read_committed", "g")
 
 
@@ -155,18 +171,26 @@ def test_secrets_are_not_shown_by_anything_that_is_printed(tmp_path: Path) -> No
         assert SECRET not in repr(KafkaSettings(security=security))
 
 
-def test_a_login_that_does_not_fit_together_is_refused_with_all_its_mistakes(tmp_path: Path) -> None:
+def test_a_login_that_does_not_fit_together_is_refused_with_all_its_mistakes(
+    tmp_path: Path,
+) -> None:
     assert mistakes(protocol="SASL_SSL").keys() == {"mechanism"}
     assert "SASL_SSL" in mistakes(protocol="SSL", mechanism="PLAIN")["mechanism"]
     assert mistakes(**{**LOGIN, "protocol": "SSL"}).keys() == {"username", "password"}
     assert mistakes(protocol="SASL_SSL", mechanism="PLAIN").keys() == {"username", "password"}
     assert mistakes(protocol="SASL_SSL", mechanism="PLAIN", password=SECRET).keys() == {"username"}
     assert mistakes(protocol="SASL_SSL", mechanism="PLAIN", username="ada").keys() == {"password"}
-    assert mistakes(**LOGIN, mechanism="OAUTHBEARER").keys() == {"username", "password", "token_file"}
+    assert mistakes(**LOGIN, mechanism="OAUTHBEARER").keys() == {
+        "username",
+        "password",
+        "token_file",
+    }
     assert mistakes(**LOGIN, mechanism="PLAIN", token_file=tmp_path).keys() == {"token_file"}
 
 
-def test_tls_that_does_not_fit_together_is_refused_with_all_its_mistakes(certificates: Path) -> None:
+def test_tls_that_does_not_fit_together_is_refused_with_all_its_mistakes(
+    certificates: Path,
+) -> None:
     pem, key = certificates / "client.pem", certificates / "client.key"
     files = {"ca_file": pem, "cert_file": pem, "key_file": key, "key_password": "x"}
     assert mistakes(**files).keys() == files.keys()
@@ -178,7 +202,9 @@ def test_tls_that_does_not_fit_together_is_refused_with_all_its_mistakes(certifi
     swapped = mistakes(protocol="SSL", cert_file=key, key_file=pem, ca_file=key)
     assert swapped == dict.fromkeys(("ca_file", "cert_file"), "expected certificates in PEM form")
     assert "PEM" in mistakes(protocol="SSL", cert_file=pem, key_file=pem)["key_file"]
-    everything = mistakes(protocol="SASL_SSL", mechanism="PLAIN", ca_file="missing.pem", cert_file=pem)
+    everything = mistakes(
+        protocol="SASL_SSL", mechanism="PLAIN", ca_file="missing.pem", cert_file=pem
+    )
     assert everything.keys() == {"username", "password", "ca_file", "key_file"}
 
 
@@ -206,7 +232,9 @@ def test_an_encrypted_key_needs_its_password(certificates: Path, tmp_path: Path)
         (SECRET.encode() * 20_000, "more than 65536 bytes"),
     ],
 )
-def test_a_file_that_holds_no_secret_is_told(tmp_path: Path, content: bytes | None, reason: str) -> None:
+def test_a_file_that_holds_no_secret_is_told(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
     path = tmp_path / "secret"
     if content is not None:
         path.write_bytes(content)
@@ -243,7 +271,9 @@ async def test_what_is_no_token_is_not_sent(token: TokenOnDisk, text: str) -> No
     assert not text.strip() or text not in str(caught.value)
 
 
-async def test_a_token_that_has_expired_is_not_sent(token: TokenOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_that_has_expired_is_not_sent(
+    token: TokenOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """aiokafka would take the broker's refusal for a success and wait for ever."""
     token.holds(unsigned_token("ada", seconds=100))
     now = time.time()
@@ -253,17 +283,27 @@ async def test_a_token_that_has_expired_is_not_sent(token: TokenOnDisk, monkeypa
     monkeypatch.setattr(time, "time", lambda: now + 161)
     with pytest.raises(TokenError, match=r"the token expired at \d{4}-"):
         await provider.token()
-    assert "expired" in mistakes(protocol="SASL_SSL", mechanism="OAUTHBEARER", token_file=token.path)["token_file"]
+    assert (
+        "expired"
+        in mistakes(protocol="SASL_SSL", mechanism="OAUTHBEARER", token_file=token.path)[
+            "token_file"
+        ]
+    )
 
 
-@pytest.mark.parametrize("claims", ["bm90IGpzb24", "WzFd", "eyJleHAiOiJzb29uIn0", "eyJleHAiOjFlNDAwfQ", "_"])
-async def test_a_token_that_only_looks_like_a_jwt_is_left_to_the_broker(token: TokenOnDisk, claims: str) -> None:
+@pytest.mark.parametrize(
+    "claims", ["bm90IGpzb24", "WzFd", "eyJleHAiOiJzb29uIn0", "eyJleHAiOjFlNDAwfQ", "_"]
+)
+async def test_a_token_that_only_looks_like_a_jwt_is_left_to_the_broker(
+    token: TokenOnDisk, claims: str
+) -> None:
     """No JSON, a list, a time in words, an endless time, no base64."""
     token.holds(f"a.{claims}.c")
     assert await TokenFile(token.path).token() == f"a.{claims}.c"
 
 
-# A trial shows whether Kafka would still let us in, before a connection is lost: refusals are reported and counted.
+# A trial shows whether Kafka would still let us in, before a connection is lost: refusals are
+# reported and counted.
 
 
 PLAIN_LOGIN = SecuritySettings(
@@ -278,14 +318,21 @@ ADDRESS = "127.0.0.1:9092"
 
 
 class Watching:
-    """A watch whose trials go as scripted; `None` is a trial that is let in. It is stopped after the last."""
+    """A watch whose trials go as scripted; `None` is a trial that is let in. It is stopped after
+    the last.
+    """
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, outcomes: Sequence[Exception | None], security: SecuritySettings
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        outcomes: Sequence[Exception | None],
+        security: SecuritySettings,
     ) -> None:
         self.registry = CollectorRegistry()
         self.stop = asyncio.Event()
-        self.watch = LoginWatch(KafkaSettings(security=security), Instruments(self.registry, ["judge"]))
+        self.watch = LoginWatch(
+            KafkaSettings(security=security), Instruments(self.registry, ["judge"])
+        )
         self.trials = 0
         self.pauses: list[float] = []
         self.problems: list[Sequence[str]] = []
@@ -310,7 +357,9 @@ class Watching:
         monkeypatch.setattr(login_watch, "first_contact", contact)
 
     async def follow(self) -> list[str]:
-        """Runs to the end; returns the names of the logged lines, in order. Keeps the problems after each trial."""
+        """Runs to the end; returns the names of the logged lines, in order. Keeps the problems
+        after each trial.
+        """
         with capture_logs() as logged:
             await asyncio.wait_for(self.watch.follow(self.stop), patient(10))
         self.problems.append(self.watch.problems())
@@ -324,13 +373,25 @@ class Watching:
 
 async def test_a_refusal_is_told_each_time_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Watching(monkeypatch, [None, REFUSED, REFUSED, REFUSED, NOBODY, None], PLAIN_LOGIN)
-    assert await made.follow() == ["kafka_login_refused", "kafka_login_refused", "kafka_login_works_again"]
+    assert await made.follow() == [
+        "kafka_login_refused",
+        "kafka_login_refused",
+        "kafka_login_works_again",
+    ]
     assert [bool(problems) for problems in made.problems] == [False, False, True, True, True, False]
     assert made.refusals == 2
-    assert made.pauses == [TRIAL_SECONDS, TRIAL_SECONDS, CONFIRM_SECONDS, TRIAL_SECONDS, TRIAL_SECONDS, TRIAL_SECONDS]
+    assert made.pauses == [
+        TRIAL_SECONDS,
+        TRIAL_SECONDS,
+        CONFIRM_SECONDS,
+        TRIAL_SECONDS,
+        TRIAL_SECONDS,
+        TRIAL_SECONDS,
+    ]
     (told,) = made.problems[2]
     assert told == (
-        f"kafka: new connections are refused: the broker at {ADDRESS} refuses the login of user 'ava' with PLAIN: "
+        f"kafka: new connections are refused: the broker at {ADDRESS} refuses the login of user "
+        "'ava' with PLAIN: "
         "invalid credentials"
     )
     assert "restart callgauge" in made.lines[0]["what_to_do"]
@@ -357,7 +418,9 @@ async def test_certificates_that_were_written_meanwhile_are_used_for_new_connect
 
 
 def shown_to_a_broker(security: SecuritySettings, folder: Path) -> bytes | None:
-    """The certificate that a client shows to a broker which asks for one and has the certificates of now."""
+    """The certificate that a client shows to a broker which asks for one and has the certificates
+    of now.
+    """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.verify_mode = ssl.CERT_OPTIONAL
     server.load_verify_locations(folder / "ca.pem")
@@ -383,7 +446,8 @@ async def test_a_certificate_that_has_expired_is_a_refusal(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "outcomes", [[REFUSED, None, REFUSED, None], [REFUSED, NOBODY], [NOBODY, NOBODY], [ELSEWHERE] * 3]
+    "outcomes",
+    [[REFUSED, None, REFUSED, None], [REFUSED, NOBODY], [NOBODY, NOBODY], [ELSEWHERE] * 3],
 )
 async def test_a_broker_that_is_away_or_just_stopping_refuses_nobody(
     monkeypatch: pytest.MonkeyPatch, outcomes: list[Exception | None]

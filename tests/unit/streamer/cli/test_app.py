@@ -1,4 +1,6 @@
-"""The command line teaches, prints results on standard output only, and reports faults in plain words."""
+"""The command line teaches, prints results on standard output only, and reports faults in plain
+words.
+"""
 
 import io
 import json
@@ -33,7 +35,17 @@ from tests.support.patience import patient
 from tests.unit.streamer.command_line import Command
 
 COMMANDS = [
-    *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
+    *(
+        "demo",
+        "run",
+        "replay",
+        "simulate",
+        "context",
+        "topics",
+        "topics create",
+        "topics check",
+        "schema",
+    ),
     *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
     *("goals", "goals check", "score", "report", "transcript", "serve", "events", "events check"),
     *(
@@ -55,7 +67,9 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture(autouse=True)
 def _log_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_command, "configure_logging", lambda *_, **__: None)  # it would take the log away
+    monkeypatch.setattr(
+        run_command, "configure_logging", lambda *_, **__: None
+    )  # it would take the log away
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
 
 
@@ -64,7 +78,12 @@ def write_calls(path: Path, *seeds: int) -> list[str]:
     lines = []
     for seed in seeds:
         call = simulate_call(seed, start_ms=1_790_000_000_000, kind="cascade").call
-        line = {"id": call.conversation_id, "audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs}
+        line = {
+            "id": call.conversation_id,
+            "audit": call.audit,
+            "pipecat": call.pipecat,
+            "user_sim": call.elevenlabs,
+        }
         lines.append({**line, "control": call.control})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return [str(line["id"]) for line in lines]
@@ -90,13 +109,18 @@ def test_the_list_of_commands_is_complete(callgauge: Command) -> None:
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
-def test_the_list_fits_a_small_terminal_a_line_for_each_command(callgauge: Command, option: str) -> None:
+def test_the_list_fits_a_small_terminal_a_line_for_each_command(
+    callgauge: Command, option: str
+) -> None:
     lines = callgauge(option).out.splitlines()
     assert len(lines) < 24, "the prompt comes after it"
     assert max(map(len, lines)) <= 80
     for group, commands in cli_app.GROUPS.items():
         (first,) = [number for number, line in enumerate(lines) if line.startswith(f"{group} ")]
-        shown = [line.removeprefix(group).split(maxsplit=1) for line in lines[first : first + len(commands)]]
+        shown = [
+            line.removeprefix(group).split(maxsplit=1)
+            for line in lines[first : first + len(commands)]
+        ]
         assert shown == [list(command) for command in commands.items()]
 
 
@@ -111,7 +135,9 @@ def test_the_list_fits_a_small_terminal_a_line_for_each_command(callgauge: Comma
         ("--watch a b", "2 paths were named, so nothing is watched"),
     ],
 )
-def test_a_replay_of_one_kind_takes_no_options_of_another(callgauge: Command, options: str, told: str) -> None:
+def test_a_replay_of_one_kind_takes_no_options_of_another(
+    callgauge: Command, options: str, told: str
+) -> None:
     ended = callgauge("replay", *options.split())
     assert ended.code in (1, 2)
     assert told in " ".join(ended.err.replace("│", " ").split())
@@ -123,7 +149,9 @@ def test_the_list_says_of_a_command_what_its_help_says_first(command: str) -> No
 
 
 def test_a_docstring_becomes_help_that_the_terminal_wraps() -> None:
-    docstring = "Prints\nit.\n\nIn one\nline.\n\nExamples:\n    callgauge it\n    callgauge it again"
+    docstring = (
+        "Prints\nit.\n\nIn one\nline.\n\nExamples:\n    callgauge it\n    callgauge it again"
+    )
     assert (
         cli_app.help_text(docstring)
         == "Prints it.\n\nIn one line.\n\nExamples:\n    callgauge it\n    callgauge it again"
@@ -143,7 +171,10 @@ def test_a_context_is_printed_for_each_call_and_does_not_depend_on_the_arrival(
     assert (code, err) == (0, "")
     printed = [json.loads(line) for line in out.splitlines()]
     assert [line["id"] for line in printed] == ids
-    assert all(list(line) == ["id", "turns_by", "context"] and line["turns_by"] == "eva" for line in printed)
+    assert all(
+        list(line) == ["id", "turns_by", "context"] and line["turns_by"] == "eva"
+        for line in printed
+    )
     assert all(line["context"]["transcribed_user_turns"] for line in printed)
     assert callgauge("context", path, "--arrival", 7).out == out
 
@@ -156,7 +187,12 @@ def test_results_go_to_standard_output_also_while_progress_is_shown(tmp_path: Pa
         command = [sys.executable, "-m", "streamer.cli.main", "context", str(path)]
         environment = {**os.environ, "TERM": "xterm"}
         ended = subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=terminal, timeout=patient(60)
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            timeout=patient(60),
         )
         shown = os.read(ours, 65_536)
     finally:
@@ -168,7 +204,9 @@ def test_results_go_to_standard_output_also_while_progress_is_shown(tmp_path: Pa
     assert b"context" not in shown
 
 
-def test_an_event_the_evaluator_would_refuse_is_told_and_left_out(callgauge: Command, tmp_path: Path) -> None:
+def test_an_event_the_evaluator_would_refuse_is_told_and_left_out(
+    callgauge: Command, tmp_path: Path
+) -> None:
     def line(*audit: object) -> str:
         return json.dumps({"id": "c", "audit": list(audit)}) + "\n"
 
@@ -219,11 +257,16 @@ def test_schemas_are_listed_and_printed(callgauge: Command) -> None:
         (["quarantine", "replay"], "say which records"),
         (["quarantine", "replay", "--since", "2h"], "say which records"),
         (["quarantine", "replay", "--all", "pipecat.events[0]@1"], "say which records"),
-        (["quarantine", "replay", "pipecat.events[0]@1", "--topic", "audit.events"], "leave them out"),
+        (
+            ["quarantine", "replay", "pipecat.events[0]@1", "--topic", "audit.events"],
+            "leave them out",
+        ),
         (["nonsense"], "No such command"),
     ],
 )
-def test_a_wrong_command_line_ends_with_2_and_says_why(callgauge: Command, arguments: list[str], told: str) -> None:
+def test_a_wrong_command_line_ends_with_2_and_says_why(
+    callgauge: Command, arguments: list[str], told: str
+) -> None:
     code, out, err = callgauge(*arguments)
     assert (code, out) == (2, "")
     assert told in err
@@ -240,7 +283,9 @@ def test_a_wrong_command_line_ends_with_2_and_says_why(callgauge: Command, argum
         ["quarantine", "replay", "--all"],
     ],
 )
-def test_a_broker_that_is_away_is_told_in_plain_words(callgauge: Command, command: list[str]) -> None:
+def test_a_broker_that_is_away_is_told_in_plain_words(
+    callgauge: Command, command: list[str]
+) -> None:
     code, out, err = callgauge(*command, "--bootstrap", NOBODY)
     assert (code, out) == (1, "")
     assert f"no broker answers at {NOBODY}" in err
@@ -270,7 +315,9 @@ def test_every_other_error_is_a_defect_and_keeps_its_traceback(
         callgauge("demo")
 
 
-def test_a_broken_recording_is_found_before_a_broker_is_asked(callgauge: Command, tmp_path: Path) -> None:
+def test_a_broken_recording_is_found_before_a_broker_is_asked(
+    callgauge: Command, tmp_path: Path
+) -> None:
     path = tmp_path / "calls.jsonl"
     write_calls(path, 1)
     path.write_text(path.read_text() + "{\n")
@@ -288,12 +335,19 @@ def test_a_taken_port_is_told_in_plain_words(callgauge: Command) -> None:
     assert "Choose another port" in err
 
 
-def test_a_variable_that_looks_like_a_slip_is_mentioned(callgauge: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_looks_like_a_slip_is_mentioned(
+    callgauge: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CALLGAUGE_BOOTSTRAPS", "a:1")
-    assert "did you mean CALLGAUGE_BOOTSTRAP?" in callgauge("topics", "check", "--bootstrap", NOBODY).err
+    assert (
+        "did you mean CALLGAUGE_BOOTSTRAP?"
+        in callgauge("topics", "check", "--bootstrap", NOBODY).err
+    )
 
 
-def test_ctrl_c_while_loading_leaves_no_traceback(callgauge: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_loading_leaves_no_traceback(
+    callgauge: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Interrupted:
         def __getattr__(self, name: str) -> object:
             raise KeyboardInterrupt
@@ -317,9 +371,15 @@ class Record(NamedTuple):
 
 def records(bootstrap: str) -> list[Record]:
     """All records of the input topics, in the order of each partition."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True}
+    )
     try:
-        partitions = [TopicPartition(topic, number, 0) for topic in INPUT_TOPICS for number in range(PARTITIONS)]
+        partitions = [
+            TopicPartition(topic, number, 0)
+            for topic in INPUT_TOPICS
+            for number in range(PARTITIONS)
+        ]
         consumer.assign(partitions)
         found: list[Record] = []
         ends = 0
@@ -330,13 +390,17 @@ def records(bootstrap: str) -> list[Record]:
                 if message.error():
                     ends += 1  # the end of a partition
                 else:
-                    found.append(Record((message.key() or b"").decode(), json.loads(message.value() or b"")))
+                    found.append(
+                        Record((message.key() or b"").decode(), json.loads(message.value() or b""))
+                    )
         return found
     finally:
         consumer.close()
 
 
-def test_a_replay_is_fresh_each_time_and_happens_now(callgauge: Command, embedded: str, tmp_path: Path) -> None:
+def test_a_replay_is_fresh_each_time_and_happens_now(
+    callgauge: Command, embedded: str, tmp_path: Path
+) -> None:
     path = tmp_path / "calls.jsonl"
     ids = write_calls(path, 1, 2)
     began_ms = time.time_ns() // 1_000_000
@@ -356,7 +420,9 @@ def test_a_replay_is_fresh_each_time_and_happens_now(callgauge: Command, embedde
     assert min(times_ms) > began_ms - 300_000  # the calls are shorter than that, and end now
 
 
-def test_ids_and_times_are_kept_when_asked(callgauge: Command, embedded: str, tmp_path: Path) -> None:
+def test_ids_and_times_are_kept_when_asked(
+    callgauge: Command, embedded: str, tmp_path: Path
+) -> None:
     path = tmp_path / "calls.jsonl"
     (name,) = write_calls(path, 1)
     arguments = ("--keep-ids", "--keep-times", "--speed", "max", "--bootstrap", embedded)
@@ -380,7 +446,10 @@ def test_the_agent_and_goals_of_the_recorded_id_are_named_where_the_recording_ha
     assert callgauge("replay", path, *options).code == 0
     found = records(embedded)
     started = [record for record in found if record.event.get("type") == "call_started"]
-    assert {record.key.split("-")[0]: (record.event["agent"], record.event["goals"]) for record in started} == {
+    assert {
+        record.key.split("-")[0]: (record.event["agent"], record.event["goals"])
+        for record in started
+    } == {
         "1.1.2": ("bot-7", "airline-1.1.2"),
         "1.1.3": ("its own", "its own"),
     }
@@ -389,7 +458,9 @@ def test_the_agent_and_goals_of_the_recorded_id_are_named_where_the_recording_ha
 
 
 def test_simulated_calls_flow_until_the_time_is_over(callgauge: Command, embedded: str) -> None:
-    code, out, err = callgauge("simulate", "--calls", 3, "--seconds", 0.5, "--seed", 1, "--bootstrap", embedded)
+    code, out, err = callgauge(
+        "simulate", "--calls", 3, "--seconds", 0.5, "--seed", 1, "--bootstrap", embedded
+    )
     assert (code, out) == (0, "")
     assert "seed 1" in err
     kinds = {record.event.get("type") for record in records(embedded)}
@@ -398,7 +469,11 @@ def test_simulated_calls_flow_until_the_time_is_over(callgauge: Command, embedde
 
 
 def test_partitions_that_do_not_fit_are_named() -> None:
-    counts = {f"x.{topic.name}": 4 for topic in TOPICS} | {"x.scores": 8, "x.goals": 1, "elsewhere": 3}
+    counts = {f"x.{topic.name}": 4 for topic in TOPICS} | {
+        "x.scores": 8,
+        "x.goals": 1,
+        "elsewhere": 3,
+    }
     del counts["x.audit.events"]
     kafka = KafkaSettings(topic_prefix="x.")
     assert {state.name: state.problem for state in judged(counts, kafka) if state.problem} == {
@@ -409,7 +484,9 @@ def test_partitions_that_do_not_fit_are_named() -> None:
 
 
 def test_printed_events_of_simulated_calls_are_all_understood(callgauge: Command) -> None:
-    code, out, err = callgauge("simulate", "--print", "--calls", 2, "--seed", 3, "--bootstrap", NOBODY)
+    code, out, err = callgauge(
+        "simulate", "--print", "--calls", 2, "--seed", 3, "--bootstrap", NOBODY
+    )
     assert (code, err) == (0, "")
     events = [json.loads(line) for line in out.splitlines()]
     assert len({event["conversation_id"] for event in events}) == 2
@@ -457,13 +534,23 @@ sys.stderr.write(json.dumps(sorted(sys.modules)))
 
 
 def completed(shell: str, words: str) -> tuple[str, set[str]]:
-    """Returns the completions of a line with an unfinished last word, and the modules that were loaded."""
-    asked = {"_CALLGAUGE_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    """Returns the completions of a line with an unfinished last word, and the modules that were
+    loaded.
+    """
+    asked = {
+        "_CALLGAUGE_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
     others = {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     ended = subprocess.run(
-        [sys.executable, "-c", ASK], cwd=ROOT, env={**os.environ, **asked, **others}, capture_output=True, text=True,
+        [sys.executable, "-c", ASK],
+        cwd=ROOT,
+        env={**os.environ, **asked, **others},
+        capture_output=True,
+        text=True,
         timeout=patient(30),
-    )  # fmt: skip
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout, set(json.loads(ended.stderr))
 
@@ -471,7 +558,10 @@ def completed(shell: str, words: str) -> tuple[str, set[str]]:
 def test_bash_completes_commands_without_loading_them() -> None:
     answer, modules = completed("bash", "callgauge ")
     assert answer.split() == list(cli_app.COMMANDS)
-    assert modules & {"aiokafka", "consumers.engine", "faststream", "schemas.topics", "structlog"} == set()
+    assert (
+        modules & {"aiokafka", "consumers.engine", "faststream", "schemas.topics", "structlog"}
+        == set()
+    )
 
 
 @pytest.mark.parametrize(
@@ -496,7 +586,10 @@ def test_other_shells_show_a_summary_beside_the_command(shell: str) -> None:
 
 
 def test_the_script_for_a_shell_is_printed() -> None:
-    command = f"{sys.executable} -c 'from streamer.cli.main import main; main()' --show-completion; exit $?"
+    command = (
+        f"{sys.executable} -c 'from streamer.cli.main import main; main()' --show-completion; exit "
+        "$?"
+    )
     ended = subprocess.run(  # the script is for the shell that starts the command
         ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=patient(30)
     )
@@ -506,14 +599,21 @@ def test_the_script_for_a_shell_is_printed() -> None:
 
 def test_the_installation_of_completion_says_what_it_changes(tmp_path: Path) -> None:
     (tmp_path / ".bashrc").write_text("alias ll='ls -l'\n")
-    command = f"{sys.executable} -c 'from streamer.cli.main import main; main()' --install-completion; exit $?"
+    command = (
+        f"{sys.executable} -c 'from streamer.cli.main import main; main()' --install-completion; "
+        "exit $?"
+    )
     told = [
         subprocess.run(
-            ["bash", "-c", command], cwd=ROOT, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True,
+            ["bash", "-c", command],
+            cwd=ROOT,
+            env={**os.environ, "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
             timeout=patient(30),
         ).stdout
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     script = tmp_path / ".bash_completions" / "callgauge.sh"
     assert f"New file: {script}\n" in told[0]
     assert f"Added to {tmp_path / '.bashrc'}:\n  source '{script}'\n" in told[0]
@@ -536,7 +636,15 @@ def test_an_error_about_an_option_is_in_our_words(callgauge: Command) -> None:
 
 
 PRINTING = (
-    *("--help", "--version", "", "schema", "schema turn-row", "score sample", "score sample --format table"),
+    *(
+        "--help",
+        "--version",
+        "",
+        "schema",
+        "schema turn-row",
+        "score sample",
+        "score sample --format table",
+    ),
     *("transcript sample", "trials sample", "settings", "settings --toml"),
     *("simulate --print", "topics", "events --help", "run --help"),
 )
@@ -565,15 +673,20 @@ for line in json.loads(sys.argv[1]):
     ends[line] = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text]
 print(json.dumps(ends))
 """
-"""Imports the commands once, and runs each line in a child that writes to a pipe without a reader."""
+"""Imports the commands once, and runs each line in a child that writes to a pipe
+without a reader.
+"""
 
 
 @pytest.fixture(scope="module")
 def ends() -> dict[str, list[object]]:
     ended = subprocess.run(
         [sys.executable, "-c", FORK, json.dumps(PRINTING)],
-        cwd=ROOT, capture_output=True, text=True, timeout=patient(60),
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=patient(60),
+    )
     assert ended.returncode == 0, ended.stderr
     found: dict[str, list[object]] = json.loads(ended.stdout)
     return found
@@ -585,17 +698,24 @@ def test_a_command_without_a_reader_ends_quietly(ends: dict[str, list[object]], 
     assert ends[line] == [141, ""]
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["schema", "turn-row"], ["score", "sample", "--processes", "2"]])
-def test_a_command_finds_our_packages_behind_others_of_their_names(tmp_path: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["schema", "turn-row"], ["score", "sample", "--processes", "2"]]
+)
+def test_a_command_finds_our_packages_behind_others_of_their_names(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     for name in ("schemas", "consumers", "streamer"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('of somebody else')\n")
     start = "from callgauge import main; main()"
     ended = subprocess.run(
         [sys.executable, "-c", start, *arguments],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f".{os.pathsep}{ROOT}"}, capture_output=True, text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f".{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
         timeout=patient(60),
-    )  # fmt: skip
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout
 
@@ -605,7 +725,11 @@ def test_the_installed_command_and_the_module_start_there(tmp_path: Path) -> Non
     assert scripts == {"callgauge": "callgauge:main"}
     ended = subprocess.run(
         [sys.executable, "-m", "callgauge", "--version"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=patient(30),
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=patient(30),
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("callgauge ")

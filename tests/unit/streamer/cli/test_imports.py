@@ -1,4 +1,6 @@
-"""A command loads the libraries that it needs and no more: loading them is most of the time to its first answer."""
+"""A command loads the libraries that it needs and no more: loading them is most of the time to its
+first answer.
+"""
 
 import json
 import subprocess
@@ -12,8 +14,27 @@ from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
 LIBRARIES = (
-    *("aiokafka", "confluent_kafka", "faststream", "httpx2", "jaconv", "jinja2", "jiwer", "openai", "phonenumbers"),
-    *("prometheus_client", "pydantic", "starlette", "stdnum", "structlog", "uvicorn", "whisper_normalizer", "yaml"),
+    *(
+        "aiokafka",
+        "confluent_kafka",
+        "faststream",
+        "httpx2",
+        "jaconv",
+        "jinja2",
+        "jiwer",
+        "openai",
+        "phonenumbers",
+    ),
+    *(
+        "prometheus_client",
+        "pydantic",
+        "starlette",
+        "stdnum",
+        "structlog",
+        "uvicorn",
+        "whisper_normalizer",
+        "yaml",
+    ),
 )
 FOR_ALL_COMMANDS = {
     *("consumers.runtime", "consumers.runtime.process", "consumers.runtime.visible"),
@@ -24,7 +45,11 @@ FOR_ONE_COMMAND = {
     "quarantine": {"schemas.closed_sets"},
     "run": {"schemas.closed_sets"},
     "top": {"schemas.closed_sets"},
-    "simulate": {"streamer.sources", "streamer.sources.simulator", "streamer.sources.simulator.profile"},
+    "simulate": {
+        "streamer.sources",
+        "streamer.sources.simulator",
+        "streamer.sources.simulator.profile",
+    },
 }
 """Words and bounds that the help of these commands shows."""
 KAFKA = ("aiokafka", "confluent_kafka", "faststream")
@@ -94,12 +119,17 @@ def test_the_help_of_a_command_loads_nothing_of_its_work(command: str) -> None:
     [
         (["schema", "turn-row"], {*LIBRARIES} - {"pydantic"}),
         (["settings"], {*LIBRARIES} - {"pydantic"}),
-        (["context", "sample"], {*KAFKA, "jinja2", "openai", "prometheus_client", "starlette", "structlog", "uvicorn"}),
+        (
+            ["context", "sample"],
+            {*KAFKA, "jinja2", "openai", "prometheus_client", "starlette", "structlog", "uvicorn"},
+        ),
         (["goals", "check", "streamer/roles/demo_goals"], {*LIBRARIES} - {"pydantic", "yaml"}),
         (["score", "sample"], {"confluent_kafka", "faststream", "jaconv", "jinja2", "openai"}),
     ],
 )
-def test_a_command_loads_no_library_that_it_does_not_use(command: list[str], unneeded: set[str]) -> None:
+def test_a_command_loads_no_library_that_it_does_not_use(
+    command: list[str], unneeded: set[str]
+) -> None:
     assert after(*command) & unneeded == set()
 
 
@@ -117,7 +147,11 @@ def test_a_command_loads_no_library_that_it_does_not_use(command: list[str], unn
             ["sequencer"],
             {
                 *("openai", "jiwer", "whisper_normalizer", "yaml", "consumers.engine.evaluator"),
-                *("consumers.evaluator.service", "consumers.exporter.service", "consumers.judge.service"),
+                *(
+                    "consumers.evaluator.service",
+                    "consumers.exporter.service",
+                    "consumers.judge.service",
+                ),
             },
         ),
         (["evaluator"], {"openai", "consumers.exporter.service", "consumers.judge.service"}),
@@ -128,8 +162,21 @@ def test_a_command_loads_no_library_that_it_does_not_use(command: list[str], unn
                 *("consumers.evaluator.service", "consumers.exporter.service"),
             },
         ),
-        (["ingest"], {"openai", "jiwer", "whisper_normalizer", "yaml", "websockets", "consumers.evaluator.service"}),
-        (["monitor"], {"openai", "jiwer", "whisper_normalizer", "yaml", "consumers.evaluator.service"}),
+        (
+            ["ingest"],
+            {
+                "openai",
+                "jiwer",
+                "whisper_normalizer",
+                "yaml",
+                "websockets",
+                "consumers.evaluator.service",
+            },
+        ),
+        (
+            ["monitor"],
+            {"openai", "jiwer", "whisper_normalizer", "yaml", "consumers.evaluator.service"},
+        ),
     ],
 )
 def test_a_role_loads_nothing_of_the_others(roles: list[str], unneeded: set[str]) -> None:

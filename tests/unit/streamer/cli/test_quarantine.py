@@ -23,7 +23,9 @@ def person(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(("records", "is_agreed"), [(1, False), (2, True)])
-def test_one_record_or_a_yes_needs_no_question(person: list[str], records: int, *, is_agreed: bool) -> None:
+def test_one_record_or_a_yes_needs_no_question(
+    person: list[str], records: int, *, is_agreed: bool
+) -> None:
     confirm(records, is_agreed=is_agreed)
     assert person == []
 
@@ -31,7 +33,11 @@ def test_one_record_or_a_yes_needs_no_question(person: list[str], records: int, 
 @pytest.mark.parametrize(
     ("has_terminal", "asked", "said"),
     [
-        (True, ["Append 2 records to the input topics, those that can be taken?"], "Nothing was appended"),
+        (
+            True,
+            ["Append 2 records to the input topics, those that can be taken?"],
+            "Nothing was appended",
+        ),
         (False, [], "--yes"),
     ],
 )

@@ -42,7 +42,10 @@ def test_several_calls_have_an_index_and_too_many_are_left_out_and_counted(
     report: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli_report, "MOST_CALLS", 3)
-    calls = write(tmp_path / "calls.jsonl.gz", *(recorded(conversation_id=f"call {number}") for number in range(5)))
+    calls = write(
+        tmp_path / "calls.jsonl.gz",
+        *(recorded(conversation_id=f"call {number}") for number in range(5)),
+    )
     html = tmp_path / "report.html"
     assert report(calls, "-o", html).code == 0
     page = html.read_text()
@@ -55,7 +58,10 @@ def test_several_calls_have_an_index_and_too_many_are_left_out_and_counted(
 
 def test_scores_are_no_recording(report: Command, tmp_path: Path) -> None:
     html, one, many = tmp_path / "report.html", tmp_path / "call.json", tmp_path / "scores.jsonl"
-    one.write_text('{"conversation_id": "c", "records": [], "transcript": [{"role": "agent", "message": "hello"}]}')
+    one.write_text(
+        '{"conversation_id": "c", "records": [], "transcript": [{"role": "agent", "message": '
+        '"hello"}]}'
+    )
     many.write_text('{"row": "call", "conversation_id": "c", "revision": 2, "state": "closed"}\n')
     for path, remedy in ((one, "callgauge report --from-topics ID"), (many, "callgauge trials")):
         ended = report(path, "-o", html)
@@ -72,7 +78,9 @@ def test_live_calls_and_recordings_are_not_mixed(report: Command) -> None:
         (["--from-topics", "call", "--agent", "desk"], "scored already"),
     ):
         ended = report(*wrong)
-        assert (ended.code, why in " ".join(ended.err.replace("│", " ").split())) == (2, True), wrong
+        assert (ended.code, why in " ".join(ended.err.replace("│", " ").split())) == (2, True), (
+            wrong
+        )
 
 
 def test_progress_needs_goals(report: Command, tmp_path: Path) -> None:
@@ -83,10 +91,14 @@ def test_progress_needs_goals(report: Command, tmp_path: Path) -> None:
     assert "Reached 1 of 2" in html.read_text()
 
 
-def test_a_judge_says_what_code_cannot(report: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_says_what_code_cannot(
+    report: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls, html = write(tmp_path / "calls.jsonl.gz", recorded(turns=1)), tmp_path / "report.html"
     goals = tmp_path / "goals.json"
-    goals.write_text('{"id": "g", "subgoals": [{"id": "glad", "details": "It is.", "check": {"kind": "judge"}}]}')
+    goals.write_text(
+        '{"id": "g", "subgoals": [{"id": "glad", "details": "It is.", "check": {"kind": "judge"}}]}'
+    )
     report(calls, "-o", html, "--goals", goals)
     assert "Unscored: judge disabled" in html.read_text()
     monkeypatch.setenv("OPENAI_API_KEY", "key")
@@ -106,9 +118,14 @@ def test_personal_data_is_taken_out(report: Command, tmp_path: Path) -> None:
     assert "jane" not in page
 
 
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(report: Command, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(
+    report: Command, tmp_path: Path
+) -> None:
     missing = tmp_path / "calls.jsonl.gz"
-    for html, why in ((tmp_path, "it is a folder"), (tmp_path / "no" / "a.html", "there is no folder")):
+    for html, why in (
+        (tmp_path, "it is a folder"),
+        (tmp_path / "no" / "a.html", "there is no folder"),
+    ):
         ended = report(missing, "-o", html)
         assert ended.code == 1
         assert f"{html}: this file cannot be written: {why}" in ended.err

@@ -1,4 +1,6 @@
-"""`callgauge score` prints recorded calls as rows, judged or not, the same in any order of reading."""
+"""`callgauge score` prints recorded calls as rows, judged or not, the same in any order
+of reading.
+"""
 
 import json
 from pathlib import Path
@@ -16,7 +18,9 @@ T0_MS = 1_790_000_000_000
 
 
 def call(name: str, *turns: str, pause_ms: int = 4_000, ends: bool = True, **started: str) -> Json:
-    """A call with a greeting and one turn for each text of the user; a text with `book` in it uses the tool `book`."""
+    """A call with a greeting and one turn for each text of the user; a text with `book` in it uses
+    the tool `book`.
+    """
     audit: list[Json] = []
     user_sim: list[Json] = []
     pipecat: list[Json] = []
@@ -26,7 +30,9 @@ def call(name: str, *turns: str, pause_ms: int = 4_000, ends: bool = True, **sta
             event = {"event_type": kind, "user": role, "audio_timestamp": sound_ms / 1_000}
             user_sim.append({"timestamp": sound_ms, **event})
         kind = "assistant_speech" if role == "assistant" else "user_speech"
-        user_sim.insert(-1, {"timestamp": start_ms + 900, "type": kind, "data": {"text": text, "source": role}})
+        user_sim.insert(
+            -1, {"timestamp": start_ms + 900, "type": kind, "data": {"text": text, "source": role}}
+        )
 
     def answers(text: str, at_ms: int) -> None:
         audit.append({"timestamp": at_ms - 100, "message_type": "assistant", "value": text})
@@ -43,7 +49,9 @@ def call(name: str, *turns: str, pause_ms: int = 4_000, ends: bool = True, **sta
             use = {"tool": "book", "parameters": {"seat": "window"}}
             answer = {"tool": "book", "response": {"status": "success"}}
             audit.append({"timestamp": at_ms + 1_200, "message_type": "tool_call", "value": use})
-            audit.append({"timestamp": at_ms + 1_300, "message_type": "tool_response", "value": answer})
+            audit.append(
+                {"timestamp": at_ms + 1_300, "message_type": "tool_response", "value": answer}
+            )
         answers(f"You said {text}", at_ms + 2_000)
         at_ms += pause_ms
     control = [{"type": "call_started", "timestamp": T0_MS, **started}] if started else []
@@ -86,7 +94,9 @@ def goals(name: str, *subgoals: Json, agents: tuple[str, ...] = ()) -> Json:
 
 def test_progress_is_printed_per_turn(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes", "book it"))
-    ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS)))
+    ended = score(
+        path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS))
+    )
     assert (ended.code, ended.err) == (0, "")
     assert ended.progress == [0.0, 0.5, 1.0]
     closed = ended.rows[-1]
@@ -97,7 +107,9 @@ def test_progress_is_printed_per_turn(score: Command, tmp_path: Path) -> None:
     assert {row.conversation_id for row in ended.rows} == {"c"}
 
 
-def test_with_all_every_row_is_printed_in_the_order_of_writing(score: Command, tmp_path: Path) -> None:
+def test_with_all_every_row_is_printed_in_the_order_of_writing(
+    score: Command, tmp_path: Path
+) -> None:
     revised = call("c", "hello", "yes")
     revised["user_sim"] = [
         event for event in revised["user_sim"] if "event_type" in event
@@ -107,7 +119,9 @@ def test_with_all_every_row_is_printed_in_the_order_of_writing(score: Command, t
     final, everything = score(*given), score(*given, "--all")
     written = everything.out.splitlines()
     assert set(final.out.splitlines()) < set(written)
-    subjects = [(type(row), row.turn if isinstance(row, TurnRow) else None) for row in everything.rows]
+    subjects = [
+        (type(row), row.turn if isinstance(row, TurnRow) else None) for row in everything.rows
+    ]
     newest = {subject: place for place, subject in enumerate(subjects)}
     assert len(newest) < len(subjects), "something was revised"
     assert final.out.splitlines() == [written[place] for place in sorted(newest.values())]
@@ -127,12 +141,20 @@ def test_what_is_read_first_changes_no_score(score: Command, tmp_path: Path) -> 
     expected = score(*given)
     for seed in range(4):
         shuffled = score(*given, "--arrival", seed)
-        assert shuffled.progress == expected.progress == [0.0, 0.5, 1.0]  # after max_turns it is not reported again
+        assert (
+            shuffled.progress == expected.progress == [0.0, 0.5, 1.0]
+        )  # after max_turns it is not reported again
         assert last_values(NewestRows(shuffled.rows)) == last_values(NewestRows(expected.rows))
 
 
-def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Command, tmp_path: Path) -> None:
-    sets = (goals("a", SAYS_YES), goals("b", BOOKS), goals("desk", SAYS_YES, BOOKS, agents=("desk",)))
+def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(
+    score: Command, tmp_path: Path
+) -> None:
+    sets = (
+        goals("a", SAYS_YES),
+        goals("b", BOOKS),
+        goals("desk", SAYS_YES, BOOKS, agents=("desk",)),
+    )
     said = ("yes", "book")
     path = write_calls(
         tmp_path / "calls.jsonl",
@@ -153,39 +175,68 @@ def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Com
     assert "Call z" not in score(path, "--goals", given, "--agent", "desk").err
 
 
-def test_eva_s_format_is_one_line_per_call_in_its_own_encoding(score: Command, tmp_path: Path) -> None:
+def test_eva_s_format_is_one_line_per_call_in_its_own_encoding(
+    score: Command, tmp_path: Path
+) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("a", "hello", "yes"), call("b"))
     ended = score(path, "--format", "eva")
     first, second = (json.loads(line) for line in ended.out.splitlines())
     assert (ended.code, first["id"], second["id"]) == (0, "a", "b")
-    assert set(first["metrics"]) >= {"turn_taking", "response_speed", "stt_wer", "tool_call_validity"}
+    assert set(first["metrics"]) >= {
+        "turn_taking",
+        "response_speed",
+        "stt_wer",
+        "tool_call_validity",
+    }
     assert set(first["metrics"]["turn_taking"]) == {
-        "details", "error", "normalized_score", "score", "skipped", "sub_metrics",
-    }  # fmt: skip
+        "details",
+        "error",
+        "normalized_score",
+        "score",
+        "skipped",
+        "sub_metrics",
+    }
     assert second["metrics"]["response_speed"]["skipped"]
-    assert (second["metrics"]["stt_wer"]["score"], second["metrics"]["turn_taking"]["score"]) == (0.0, 0.0)
+    assert (second["metrics"]["stt_wer"]["score"], second["metrics"]["turn_taking"]["score"]) == (
+        0.0,
+        0.0,
+    )
     assert score(path, "--format", "eva", "--arrival", "3").out == ended.out
 
 
-@pytest.mark.parametrize("option", [("--all",), ("--judge", "on"), ("--agent", "ava"), ("--goals", "goals.json")])
-def test_eva_s_format_has_nothing_else(score: Command, tmp_path: Path, option: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "option", [("--all",), ("--judge", "on"), ("--agent", "ava"), ("--goals", "goals.json")]
+)
+def test_eva_s_format_has_nothing_else(
+    score: Command, tmp_path: Path, option: tuple[str, ...]
+) -> None:
     ended = score(write_calls(tmp_path / "calls.jsonl", call("a")), "--format", "eva", *option)
     assert (ended.code, ended.out) == (2, "")
     assert "results have no goals" in ended.err
 
 
-def test_without_goals_there_is_no_progress_and_nothing_to_complain_of(score: Command, tmp_path: Path) -> None:
+def test_without_goals_there_is_no_progress_and_nothing_to_complain_of(
+    score: Command, tmp_path: Path
+) -> None:
     ended = score(write_calls(tmp_path / "calls.jsonl", call("c", "hello")))
     assert (ended.code, ended.err, ended.progress) == (0, "", [])
     assert call_of(ended.rows).state == "closed"
 
 
-def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Command, tmp_path: Path) -> None:
+def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(
+    score: Command, tmp_path: Path
+) -> None:
     held = call("held", "hello", "yes", pause_ms=1_000_000)
     hasty = call("hasty", "hello", "yes", ends=False)
-    over = {"type": "connection_state", "timestamp": T0_MS + 1_500, "data": {"state": "session_ended", "details": {}}}
+    over = {
+        "type": "connection_state",
+        "timestamp": T0_MS + 1_500,
+        "data": {"state": "session_ended", "details": {}},
+    }
     hasty["audit"][-1]["timestamp"] += 60_000
-    hasty["user_sim"] = [event for event in hasty["user_sim"] if event["timestamp"] < over["timestamp"]] + [over]
+    hasty["user_sim"] = [
+        event for event in hasty["user_sim"] if event["timestamp"] < over["timestamp"]
+    ] + [over]
     path = write_calls(tmp_path / "calls.jsonl", held, hasty)
     ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
     events = {row.conversation_id: row.events for row in ended.rows if isinstance(row, CallRow)}
@@ -194,7 +245,9 @@ def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Command, 
     assert events["hasty"] == sum(len(hasty[name]) for name in ("audit", "pipecat", "user_sim")) + 2
 
 
-def test_limits_on_the_amount_cut_nothing_off(score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_on_the_amount_cut_nothing_off(
+    score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
     expected = score(path)
     for name in ("MAX_EVENTS_PER_CALL", "MAX_RECORD_BYTES"):
@@ -203,16 +256,30 @@ def test_limits_on_the_amount_cut_nothing_off(score: Command, tmp_path: Path, mo
 
 
 def test_silence_passes_with_the_recording_s_own_time(score: Command, tmp_path: Path) -> None:
-    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "hello", "yes", "bye", pause_ms=200_000))
+    path = write_calls(
+        tmp_path / "calls.jsonl", call("c", "hello", "hello", "yes", "bye", pause_ms=200_000)
+    )
     given = ("--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)), "--all")
     rows = score(path, *given).rows
-    stalled = next(row for row in rows if isinstance(row, CallRow) and row.goals is not None and row.goals.stalls)
-    assert stalled.known_ms == T0_MS + 202_000 + 120_000, "the first turn was over when the second began"
-    third = next(row for row in rows if isinstance(row, TurnRow) and row.turn == 3 and row.progress is not None)
+    stalled = next(
+        row
+        for row in rows
+        if isinstance(row, CallRow) and row.goals is not None and row.goals.stalls
+    )
+    assert stalled.known_ms == T0_MS + 202_000 + 120_000, (
+        "the first turn was over when the second began"
+    )
+    third = next(
+        row
+        for row in rows
+        if isinstance(row, TurnRow) and row.turn == 3 and row.progress is not None
+    )
     assert rows.index(stalled) < rows.index(third)
 
 
-def test_settings_of_the_environment_hold(score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_environment_hold(
+    score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "hello", "hello"))
     given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
     assert not stalls(score(*given).rows)
@@ -235,10 +302,14 @@ def test_an_event_that_the_evaluator_would_refuse_is_told(score: Command, tmp_pa
     assert call_of(ended.rows).state == "closed"
 
 
-def test_goals_with_mistakes_are_told_before_a_call_is_scored(score: Command, tmp_path: Path) -> None:
+def test_goals_with_mistakes_are_told_before_a_call_is_scored(
+    score: Command, tmp_path: Path
+) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello"))
     broken = tmp_path / "goals.yaml"
-    broken.write_text("id: a\nsubgoals:\n  - id: one\n    details: d\n    check: {kind: nonsense}\n")
+    broken.write_text(
+        "id: a\nsubgoals:\n  - id: one\n    details: d\n    check: {kind: nonsense}\n"
+    )
     ended = score(path, "--goals", broken)
     assert (ended.code, ended.out) == (1, "")
     assert f"{broken}:5: " in ended.err
@@ -249,7 +320,9 @@ def test_goals_with_mistakes_are_told_before_a_call_is_scored(score: Command, tm
     assert score(path, "--goals", tmp_path / "missing.yaml").code == 1
 
 
-def test_a_broken_recording_is_told_after_the_calls_before_it(score: Command, tmp_path: Path) -> None:
+def test_a_broken_recording_is_told_after_the_calls_before_it(
+    score: Command, tmp_path: Path
+) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello"))
     path.write_text(path.read_text() + "{\n")
     ended = score(path)
@@ -263,11 +336,15 @@ def test_a_broken_recording_is_told_after_the_calls_before_it(score: Command, tm
 
 def test_without_a_judge_what_it_should_judge_is_unscored(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
-    ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, JUDGED)))
+    ended = score(
+        path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, JUDGED))
+    )
     assert ended.progress == ["judge_disabled", "judge_disabled"]
 
 
-def test_the_judge_needs_a_key(score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_needs_a_key(
+    score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello"))
     ended = score(path, "--judge", "on")
     assert (ended.code, ended.out) == (2, "")
@@ -283,15 +360,32 @@ def judged_calls(tmp_path: Path) -> tuple[object, ...]:
     """Nine calls, judged on the second of their turns."""
     calls = (call(f"c{number}", f"hello from {number}", "yes") for number in range(9))
     path = write_calls(tmp_path / "calls.jsonl", *calls)
-    return path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, JUDGED)), "--judge", "on"
+    return (
+        path,
+        "--goals",
+        write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, JUDGED)),
+        "--judge",
+        "on",
+    )
 
 
 def test_a_slow_call_keeps_no_other_from_asking(
     score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four calls may wait for the judge. The first of twelve waits until all others have asked, and is shown first."""
-    path = write_calls(tmp_path / "calls.jsonl", *(call(f"c{number}", f"hello from {number}") for number in range(12)))
-    given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", JUDGED)), "--judge", "on")
+    """Four calls may wait for the judge. The first of twelve waits until all others have asked, and
+    is shown first.
+    """
+    path = write_calls(
+        tmp_path / "calls.jsonl",
+        *(call(f"c{number}", f"hello from {number}") for number in range(12)),
+    )
+    given = (
+        path,
+        "--goals",
+        write_goals(tmp_path / "goals.json", goals("any", JUDGED)),
+        "--judge",
+        "on",
+    )
     settings = {
         "OPENAI_API_KEY": "key",
         "CALLGAUGE_GOALS__TRIALS": "1",
@@ -305,7 +399,9 @@ def test_a_slow_call_keeps_no_other_from_asking(
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         ended = score(*given)
     assert ended.code == 0
-    assert [row.conversation_id for row in ended.rows if isinstance(row, CallRow)] == [f"c{n}" for n in range(12)]
+    assert [row.conversation_id for row in ended.rows if isinstance(row, CallRow)] == [
+        f"c{n}" for n in range(12)
+    ]
     (slow,) = [asked for asked in server.asked if "hello from 0" in asked.user]
     assert slow.ended is not None
     assert all(asked.began < slow.ended for asked in server.asked)
@@ -328,8 +424,14 @@ def test_a_judge_is_asked_at_the_moment_of_the_recording(
     ids = [row.conversation_id for row in ended.rows if isinstance(row, CallRow)]
     assert ids == [f"c{number}" for number in range(9)], "in the order of the recordings"
     turns = [row for row in ended.rows if isinstance(row, TurnRow) and row.progress is not None]
-    assert [(row.turn, row.progress and row.progress.result) for row in turns] == [(1, 0), (2, 1)] * 9
-    assert max(row.known_ms for row in ended.rows if isinstance(row, TurnRow | CallRow)) < T0_MS + 60_000
+    assert [(row.turn, row.progress and row.progress.result) for row in turns] == [
+        (1, 0),
+        (2, 1),
+    ] * 9
+    assert (
+        max(row.known_ms for row in ended.rows if isinstance(row, TurnRow | CallRow))
+        < T0_MS + 60_000
+    )
     assert shuffled.progress == ended.progress
     assert ended.err.startswith("Judge: 18 questions, 0 without a verdict; 18 requests, ")
 
@@ -351,7 +453,9 @@ def test_one_question_without_a_verdict_is_told_and_its_score_says_why(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     monkeypatch.setenv("CALLGAUGE_GOALS__TRIALS", "1")
-    with scripted_openai(lambda asked: Does(refusal="no") if '"yes"' in asked.user else grades("I")) as server:
+    with scripted_openai(
+        lambda asked: Does(refusal="no") if '"yes"' in asked.user else grades("I")
+    ) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         ended = score(*judged_calls)
     assert ended.code == 0
@@ -373,10 +477,16 @@ def test_a_table_says_whether_the_calls_were_good(
     assert score("sample", "--format", "table", "--all").code == 2
 
 
-def test_calls_without_a_goal_set_are_named_up_to_three_and_counted(score: Command, tmp_path: Path) -> None:
-    path = write_calls(tmp_path / "calls.jsonl", *(call(f"c-{number}", "yes") for number in range(5)))
+def test_calls_without_a_goal_set_are_named_up_to_three_and_counted(
+    score: Command, tmp_path: Path
+) -> None:
+    path = write_calls(
+        tmp_path / "calls.jsonl", *(call(f"c-{number}", "yes") for number in range(5))
+    )
     nobodys = write_goals(
-        tmp_path / "goals.json", goals("a", SAYS_YES, agents=("x",)), goals("b", BOOKS, agents=("y",))
+        tmp_path / "goals.json",
+        goals("a", SAYS_YES, agents=("x",)),
+        goals("b", BOOKS, agents=("y",)),
     )
     told = score(path, "--goals", nobodys).err.splitlines()
     assert [line.partition(": no goal set is for it")[0] for line in told] == [

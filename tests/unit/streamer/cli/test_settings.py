@@ -14,7 +14,11 @@ SECRET = "hunter2"  # noqa: S105 - not a real secret
 
 @pytest.fixture
 def environment() -> dict[str, str | None]:
-    return {"CALLGAUGE_LIMITS__IDLE_MS": "7", "OPENAI_API_KEY": SECRET, "CALLGAUGE_GOALS_FOLDER": "x"}
+    return {
+        "CALLGAUGE_LIMITS__IDLE_MS": "7",
+        "OPENAI_API_KEY": SECRET,
+        "CALLGAUGE_GOALS_FOLDER": "x",
+    }
 
 
 def test_a_table_has_every_setting_on_a_line(environment: dict[str, str | None]) -> None:
@@ -33,12 +37,15 @@ def test_only_those_that_were_set_can_be_asked_for(environment: dict[str, str | 
     ended = CliRunner().invoke(app, ["--changed", "--json", "--http-port", "0"], env=environment)
     shown = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [(each["setting"], each["value"], each["default"], each["from"]) for each in shown] == [
-        ("http_port", 0, 8080, "--http-port"), ("limits.idle_ms", 7, 300_000, "CALLGAUGE_LIMITS__IDLE_MS"),
+        ("http_port", 0, 8080, "--http-port"),
+        ("limits.idle_ms", 7, 300_000, "CALLGAUGE_LIMITS__IDLE_MS"),
         ("judge.api_key", "(hidden)", None, "OPENAI_API_KEY"),
-    ]  # fmt: skip
+    ]
 
 
-def test_the_file_that_it_prints_can_be_used(environment: dict[str, str | None], tmp_path: Path) -> None:
+def test_the_file_that_it_prints_can_be_used(
+    environment: dict[str, str | None], tmp_path: Path
+) -> None:
     written = tmp_path / "callgauge.toml"
     written.write_text(CliRunner().invoke(app, ["--toml"], env=environment).stdout)
     assert SECRET not in written.read_text()

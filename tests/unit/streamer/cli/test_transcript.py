@@ -27,7 +27,9 @@ def test_each_call_is_a_line(transcript: Command, path: Path) -> None:
     first, second = ended.lines
     assert [turn["message"] for turn in second] == ["Welcome", "yes", "You said yes"]
     assert [turn["time_in_call_secs"] for turn in second] == [0, 2, 4]
-    assert {turn["agent_metadata"]["agent_id"] for turn in first if turn["role"] == "agent"} == {"desk"}
+    assert {turn["agent_metadata"]["agent_id"] for turn in first if turn["role"] == "agent"} == {
+        "desk"
+    }
     assert [use["tool_name"] for turn in first for use in turn["tool_results"]] == ["book"]
 
 
@@ -49,7 +51,9 @@ def test_calls_of_one_id_are_told(transcript: Command, path: Path, tmp_path: Pat
     folder = tmp_path / "made"
     ended = transcript(path, again, "--folder", folder)
     assert (ended.code, ended.out) == (0, "")
-    assert ended.err.startswith("Call a: its transcript replaces that of an earlier call of the same id, in ")
+    assert ended.err.startswith(
+        "Call a: its transcript replaces that of an earlier call of the same id, in "
+    )
     assert json.loads((folder / "a.json").read_text())[1]["message"] == "no"
 
 
@@ -69,7 +73,9 @@ def test_packing_is_about_files(transcript: Command, path: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_told(transcript: Command, path: Path) -> None:
     ended = transcript(path, "--folder", path / "below")
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err.startswith(f"Transcripts: the folder {path / 'below'} cannot be written to (Not a directory)")
+    assert ended.err.startswith(
+        f"Transcripts: the folder {path / 'below'} cannot be written to (Not a directory)"
+    )
 
 
 def test_a_full_disk_ends_it_in_plain_words(

@@ -20,8 +20,22 @@ from streamer.sources.simulator.traffic import simulate_call
 from streamer.trials import judged_causes
 from streamer.trials.calls import Quote, SubgoalOutcome, Trial
 from tests.support.fakes import scripted_openai as scripted
-from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
-from tests.unit.streamer.cli.test_score import BOOKS, SAYS_YES, call, goals, write_calls, write_goals
+from tests.support.fakes.scripted_openai import (
+    Asked,
+    Does,
+    ScriptedOpenAI,
+    fails,
+    grades,
+    scripted_openai,
+)
+from tests.unit.streamer.cli.test_score import (
+    BOOKS,
+    SAYS_YES,
+    call,
+    goals,
+    write_calls,
+    write_goals,
+)
 from tests.unit.streamer.command_line import Command, Ended, Json
 
 ROOT: Final = Path(__file__).parents[4]
@@ -48,7 +62,7 @@ GOALS: Final = {
         {"id": "found", "details": "The booking is found.", "check": FINDS},
         {"id": "served", "details": "The desk says goodbye.", "check": SERVES},
     ],
-}  # fmt: skip
+}
 
 
 # Calls with planted causes, and a judge that reads what happened in each.
@@ -74,8 +88,12 @@ def planted(number: int) -> Json:
         if entry["message_type"] == "user":
             entry["value"] += {4: f" I am {PLANTED_EMAIL}", 5: FORGED}.get(number, "")
     return {
-        "id": f"call-{number}", "audit": audit, "control": made.control, "pipecat": made.pipecat, "user_sim": made.elevenlabs,
-    }  # fmt: skip
+        "id": f"call-{number}",
+        "audit": audit,
+        "control": made.control,
+        "pipecat": made.pipecat,
+        "user_sim": made.elevenlabs,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +109,19 @@ def past(recorded: tuple[Path, Path]) -> Path:
     """The same calls in history: scored once for all tests."""
     calls, sets = recorded
     folder = calls.parent / "history"
-    command = [sys.executable, "-m", "callgauge", "history", "import", str(calls), "--goals", str(sets)]
-    subprocess.run(command, env={**os.environ, "CALLGAUGE_HISTORY__FOLDER": str(folder)}, cwd=ROOT, check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "callgauge",
+        "history",
+        "import",
+        str(calls),
+        "--goals",
+        str(sets),
+    ]
+    subprocess.run(
+        command, env={**os.environ, "CALLGAUGE_HISTORY__FOLDER": str(folder)}, cwd=ROOT, check=True
+    )
     return folder
 
 
@@ -106,7 +135,15 @@ def cases_in(asked: Asked) -> Iterator[tuple[str, list[int]]]:
     """Each case of a question as text, and the numbers of its faults."""
     evidence = asked.user.split("\nEND ")[0]
     for case in re.split(r"^case ", evidence, flags=re.M)[1:]:
-        yield case, [int(number) for number in re.findall(r"^(\d+) (?:missed_subgoal|failed_tool|ending) ", case, re.M)]
+        yield (
+            case,
+            [
+                int(number)
+                for number in re.findall(
+                    r"^(\d+) (?:missed_subgoal|failed_tool|ending) ", case, re.M
+                )
+            ],
+        )
 
 
 def finds(asked: Asked) -> Json:
@@ -114,8 +151,12 @@ def finds(asked: Asked) -> Json:
     groups: dict[str, list[int]] = {sentence: [] for sentence in PLANTED.values() if sentence}
     tools, confused, hang_up = groups
     for case, numbers in cases_in(asked):
-        groups[tools if "failed_tool" in case else confused if "did not get that" in case else hang_up] += numbers
-    return {"groups": [{"cause": cause, "faults": faults} for cause, faults in groups.items() if faults]}
+        groups[
+            tools if "failed_tool" in case else confused if "did not get that" in case else hang_up
+        ] += numbers
+    return {
+        "groups": [{"cause": cause, "faults": faults} for cause, faults in groups.items() if faults]
+    }
 
 
 def good(asked: Asked) -> Does:
@@ -137,12 +178,17 @@ def judged(callgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 def causes_in(ended: Ended) -> dict[str | None, list[str]]:
     """The groups in their order, each with the ids of its calls."""
     groups = json.loads(ended.out)["causes"]["groups"]
-    return {each["cause"]: [*dict.fromkeys(fault["conversation_id"] for fault in each["faults"])] for each in groups}
+    return {
+        each["cause"]: [*dict.fromkeys(fault["conversation_id"] for fault in each["faults"])]
+        for each in groups
+    }
 
 
 def faults_in(ended: Ended) -> Counter[str]:
     groups = json.loads(ended.out)["causes"]["groups"]
-    return Counter(json.dumps(fault, sort_keys=True) for group in groups for fault in group["faults"])
+    return Counter(
+        json.dumps(fault, sort_keys=True) for group in groups for fault in group["faults"]
+    )
 
 
 def of(incident: IncidentName | None) -> list[str]:
@@ -150,9 +196,12 @@ def of(incident: IncidentName | None) -> list[str]:
 
 
 def test_three_planted_causes_have_exactly_their_calls(
-    judged: Callable[..., Ended], recorded: tuple[Path, Path], given: list[object], tmp_path: Path,
+    judged: Callable[..., Ended],
+    recorded: tuple[Path, Path],
+    given: list[object],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     path, sets = recorded
     monkeypatch.setattr(judged_causes, "MOST_FAULTS_ASKED", 40)
     answers = tmp_path / "answers.jsonl"
@@ -160,9 +209,13 @@ def test_three_planted_causes_have_exactly_their_calls(
         ended = judged(server, path, "--goals", sets, "--causes", "--verdicts", answers)
         found = causes_in(ended)
         assert ended.code == 0, ended.err
-        assert found == {sentence: of(incident) for incident, sentence in PLANTED.items() if incident}
+        assert found == {
+            sentence: of(incident) for incident, sentence in PLANTED.items() if incident
+        }
         first = json.loads(ended.out)["causes"]["groups"][0]
-        assert first["calls"] == [f"{path}:{int(each.split('-')[1]) + 1}" for each in found[first["cause"]]]
+        assert first["calls"] == [
+            f"{path}:{int(each.split('-')[1]) + 1}" for each in found[first["cause"]]
+        ]
 
         asked = len(server.asked)
         assert asked > 1, "the faults are more than one question holds"
@@ -172,18 +225,29 @@ def test_three_planted_causes_have_exactly_their_calls(
             (cause, sorted(calls)) for cause, calls in found.items()
         ]
         assert f"{asked} answers of an earlier run" in again[0].err
-        assert len(server.asked) == asked, "nothing is asked twice, in whatever order and from wherever the calls come"
+        assert len(server.asked) == asked, (
+            "nothing is asked twice, in whatever order and from wherever the calls come"
+        )
 
 
-def test_what_it_may_cost_is_said_before_and_kept(judged: Callable[..., Ended], given: list[object]) -> None:
+def test_what_it_may_cost_is_said_before_and_kept(
+    judged: Callable[..., Ended], given: list[object]
+) -> None:
     with scripted_openai(good) as server:
         ended = judged(server, *given)
         first = ended.err.splitlines()[0]
-        said = re.match(r"Judge: at most (\d+) questions? about causes and ([\d,]+) tokens, cost ([\d.]+)", first)
-        spent = re.search(r"Judge: (\d+) requests? about causes, ([\d,]+) tokens, cost ([\d.]+)", ended.err)
+        said = re.match(
+            r"Judge: at most (\d+) questions? about causes and ([\d,]+) tokens, cost ([\d.]+)",
+            first,
+        )
+        spent = re.search(
+            r"Judge: (\d+) requests? about causes, ([\d,]+) tokens, cost ([\d.]+)", ended.err
+        )
         assert said is not None, ended.err
         assert spent is not None, ended.err
-        most, used = ([float(text.replace(",", "")) for text in found.groups()] for found in (said, spent))
+        most, used = (
+            [float(text.replace(",", "")) for text in found.groups()] for found in (said, spent)
+        )
         assert len(server.asked) == used[0] <= most[0]
         assert 0 < used[1] <= most[1]
         assert 0 < used[2] <= most[2]
@@ -199,12 +263,17 @@ def test_beyond_the_bounds_nothing_is_asked_and_no_call_is_lost(
         monkeypatch.setattr(judged_causes, "MOST_FAULTS_ASKED", 10)
         ended = judged(server, *given)
         assert (ended.code, len(server.asked)) == (1, 1)
-        assert "not every fault was asked about, because a comparison asks 1 questions at most" in ended.err
+        assert (
+            "not every fault was asked about, because a comparison asks 1 questions at most"
+            in ended.err
+        )
         assert 1 <= sum(len(numbers) for _, numbers in cases_in(server.asked[0])) <= 10
         assert faults_in(ended) == faults_in(whole)
 
         monkeypatch.setattr(judged_causes, "MOST_QUESTIONS", 10)
-        monkeypatch.setattr(scripted, "CHARS_PER_TOKEN", 0.02)  # this endpoint counts 50 tokens for a character
+        monkeypatch.setattr(
+            scripted, "CHARS_PER_TOKEN", 0.02
+        )  # this endpoint counts 50 tokens for a character
         server.asked.clear()
         ended = judged(server, *given)
         assert (ended.code, len(server.asked)) == (1, 1)
@@ -219,7 +288,9 @@ def test_beyond_the_bounds_nothing_is_asked_and_no_call_is_lost(
         assert (faults_in(ended), [*causes_in(ended)]) == (faults_in(whole), [None])
 
 
-def test_words_reach_the_judge_as_redacted_data(judged: Callable[..., Ended], given: list[object]) -> None:
+def test_words_reach_the_judge_as_redacted_data(
+    judged: Callable[..., Ended], given: list[object]
+) -> None:
     with scripted_openai(good) as server:
         judged(server, *given)
     prompts = "".join(asked.system + asked.user for asked in server.asked)
@@ -231,7 +302,8 @@ def test_words_reach_the_judge_as_redacted_data(judged: Callable[..., Ended], gi
         assert end[:12] not in evidence
         for line in evidence.split("\n"):
             assert re.match(
-                r'(cause "|case \d+, calls: \d+$|\d+ (missed_subgoal|failed_tool|ending) "|said \d+ ")', line
+                r'(cause "|case \d+, calls: \d+$|\d+ (missed_subgoal|failed_tool|ending) "|said \d+ ")',
+                line,
             )
 
 
@@ -239,19 +311,40 @@ def test_words_that_history_has_as_they_were_said_are_redacted_too() -> None:
     """Whoever wrote them may have had redaction off."""
     words = {1: Quote(f'user: "I am {PLANTED_EMAIL}"', "")}
     trial = Trial(
-        "a", "", GoalSet.model_validate(GOALS), "v", success=False, progress=0.0, subgoals=(SubgoalOutcome("asked", False),),
-        stall_turn=1, failed_tools=(), words=words, last_turn=1,
-    )  # fmt: skip
+        "a",
+        "",
+        GoalSet.model_validate(GOALS),
+        "v",
+        success=False,
+        progress=0.0,
+        subgoals=(SubgoalOutcome("asked", False),),
+        stall_turn=1,
+        failed_tools=(),
+        words=words,
+        last_turn=1,
+    )
     (case,) = judged_causes.cases_of([trial], Redactor())
     assert ("[EMAIL]" in str(case), "jane" in str(case)) == (True, False)
 
 
 def test_a_missed_subgoal_belongs_to_the_turn_in_which_it_was_due() -> None:
-    subgoals = (SubgoalOutcome("asked", True, 2), SubgoalOutcome("found", False), SubgoalOutcome("served", False))
+    subgoals = (
+        SubgoalOutcome("asked", True, 2),
+        SubgoalOutcome("found", False),
+        SubgoalOutcome("served", False),
+    )
     trial = Trial(
-        "a", "", GoalSet.model_validate(GOALS), "v", success=False, progress=0.3, subgoals=subgoals, stall_turn=3, failed_tools=(),
+        "a",
+        "",
+        GoalSet.model_validate(GOALS),
+        "v",
+        success=False,
+        progress=0.3,
+        subgoals=subgoals,
+        stall_turn=3,
+        failed_tools=(),
         last_turn=6,
-    )  # fmt: skip
+    )
     assert [each.turn for each in trial.faults] == [3, 3]
     assert [each.turn for each in replace(trial, last_turn=1).faults] == [1, 1]
 
@@ -259,7 +352,9 @@ def test_a_missed_subgoal_belongs_to_the_turn_in_which_it_was_due() -> None:
 def one_group(asked: Asked) -> Does:
     faults = [number for _, numbers in cases_in(asked) for number in numbers]
     return Does(
-        text=json.dumps({"groups": [{"cause": f"Something is wrong, says {PLANTED_EMAIL}.", "faults": faults}]})
+        text=json.dumps(
+            {"groups": [{"cause": f"Something is wrong, says {PLANTED_EMAIL}.", "faults": faults}]}
+        )
     )
 
 
@@ -273,26 +368,53 @@ def invents(asked: Asked) -> Does:
 
 def forgets(asked: Asked) -> Does:
     answer = finds(asked)
-    answer["groups"] = [{"cause": "", "faults": answer["groups"][0]["faults"]}, *answer["groups"][1:]]
+    answer["groups"] = [
+        {"cause": "", "faults": answer["groups"][0]["faults"]},
+        *answer["groups"][1:],
+    ]
     return Does(text=json.dumps(answer))
 
 
 WRONG: Final[dict[str, tuple[Callable[[Asked], Does], int, str]]] = {
-    "one group": (one_group, 0, "put all faults of all calls into one group, so it tells nothing apart"),
-    "invents": (invents, 0, r"4 numbers not in the question, which has 1 to \d+: refused \(for example -1, 0, 900\)"),
+    "one group": (
+        one_group,
+        0,
+        "put all faults of all calls into one group, so it tells nothing apart",
+    ),
+    "invents": (
+        invents,
+        0,
+        r"4 numbers not in the question, which has 1 to \d+: refused \(for example -1, 0, 900\)",
+    ),
     "no sentence": (forgets, 0, "without a sentence, or beyond 20 causes: not grouped"),
-    "no JSON": (lambda _: Does(text=f"I think that {PLANTED_EMAIL} is unhappy."), 1, r"one JSON object .* seen, for example: .*\[EMAIL\]"),
-    "names of calls": (lambda _: Does(text='{"groups": [{"cause": "x", "faults": ["call-1"]}]}'), 1, "cannot be read"),
-    "cut off": (lambda _: Does(text='{"groups": [{"ca', finish_reason="length"), 1, r"cannot be read \(truncated\)"),
+    "no JSON": (
+        lambda _: Does(text=f"I think that {PLANTED_EMAIL} is unhappy."),
+        1,
+        r"one JSON object .* seen, for example: .*\[EMAIL\]",
+    ),
+    "names of calls": (
+        lambda _: Does(text='{"groups": [{"cause": "x", "faults": ["call-1"]}]}'),
+        1,
+        "cannot be read",
+    ),
+    "cut off": (
+        lambda _: Does(text='{"groups": [{"ca', finish_reason="length"),
+        1,
+        r"cannot be read \(truncated\)",
+    ),
     "refuses": (lambda _: Does(refusal="No."), 1, r"cannot be read \(refused\)"),
     "times out": (lambda _: Does(hangs=True), 1, r"the endpoint gives no answer \(timed out\)"),
     "is down": (lambda _: fails(500), 1, r"the endpoint gives no answer \(unavailable\)"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_judge_costs_a_sentence_and_no_call(
-    judged: Callable[..., Ended], callgauge: Command, given: list[object], monkeypatch: pytest.MonkeyPatch, name: str
+    judged: Callable[..., Ended],
+    callgauge: Command,
+    given: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
     script, code, sentence = WRONG[name]
     by_code = callgauge("trials", *given, "--json")
@@ -320,9 +442,13 @@ def test_a_wrong_judge_costs_a_sentence_and_no_call(
 def test_a_cause_goes_on_from_question_to_question(
     judged: Callable[..., Ended], given: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Later questions name the causes so far, so one cause is one group; one failed answer costs its own faults."""
+    """Later questions name the causes so far, so one cause is one group; one failed answer costs
+    its own faults.
+    """
     monkeypatch.setattr(judged_causes, "MOST_FAULTS_ASKED", 20)
-    with scripted_openai(lambda asked: Does(text="?") if len(server.asked) == 2 else good(asked)) as server:
+    with scripted_openai(
+        lambda asked: Does(text="?") if len(server.asked) == 2 else good(asked)
+    ) as server:
         ended = judged(server, *given)
     assert len(server.asked) > 2
     known = [re.findall(r'^cause "(.*)"$', asked.user, re.M) for asked in server.asked]
@@ -337,16 +463,30 @@ def test_what_is_said_has_room_for_the_longest_causes(
 ) -> None:
     """Each later question repeats the causes so far; 21 of them are one too many."""
     monkeypatch.setattr(judged_causes, "MOST_FAULTS_ASKED", 40)
-    many = {"groups": [{"cause": f"{number:03}{'x' * 197}", "faults": [number]} for number in range(1, 22)]}
+    many = {
+        "groups": [
+            {"cause": f"{number:03}{'x' * 197}", "faults": [number]} for number in range(1, 22)
+        ]
+    }
     with scripted_openai(lambda _: Does(text=json.dumps(many))) as server:
         ended = judged(server, *given)
     assert (ended.code, len(server.asked) > 1) == (0, True), ended.err
-    assert "1 number without a sentence, or beyond 20 causes: not grouped (for example 21)" in ended.err
+    assert (
+        "1 number without a sentence, or beyond 20 causes: not grouped (for example 21)"
+        in ended.err
+    )
     assert len(causes_in(ended)) == judged_causes.MOST_CAUSES + 1
 
 
-def test_without_a_judge_faults_are_grouped_by_what_where_and_last_words(callgauge: Command, tmp_path: Path) -> None:
-    calls = [call("a", "no", "book it"), call("b", "no", "book it"), call("c", "no"), call("d", "yes and book it")]
+def test_without_a_judge_faults_are_grouped_by_what_where_and_last_words(
+    callgauge: Command, tmp_path: Path
+) -> None:
+    calls = [
+        call("a", "no", "book it"),
+        call("b", "no", "book it"),
+        call("c", "no"),
+        call("d", "yes and book it"),
+    ]
     for made in calls[:2]:
         for entry in made["audit"]:
             if entry["message_type"] == "tool_response":
@@ -358,7 +498,10 @@ def test_without_a_judge_faults_are_grouped_by_what_where_and_last_words(callgau
     ended = callgauge("trials", *given, "--causes", "--json")
     found = json.loads(ended.out)["causes"]
     assert (ended.code, ended.err, found["by"]) == (0, "", "subgoal, tool, turn and last words")
-    assert [(each["cause"], [fault["conversation_id"] for fault in each["faults"]]) for each in found["groups"]] == [
+    assert [
+        (each["cause"], [fault["conversation_id"] for fault in each["faults"]])
+        for each in found["groups"]
+    ] == [
         ('missed subgoal agreed of any in turn 1, after "you said no"', ["a", "b", "c"]),
         ('missed subgoal booked of any in turn 1, after "you said no"', ["a", "b", "c"]),
         ('ending timeout in turn 1, after "you said no"', ["c"]),
@@ -368,15 +511,24 @@ def test_without_a_judge_faults_are_grouped_by_what_where_and_last_words(callgau
     assert f'  1 call: ending timeout in turn 1, after "you said no" (1 ending): {path}:3' in lines
     assert "causes" not in json.loads(callgauge("trials", *given, "--json").out)
     healthy = write_calls(tmp_path / "good.jsonl", calls[3])
-    assert callgauge("trials", healthy, *given[1:], "--causes").out.splitlines()[-1] == "Causes: no call has a fault."
+    assert (
+        callgauge("trials", healthy, *given[1:], "--causes").out.splitlines()[-1]
+        == "Causes: no call has a fault."
+    )
 
 
-def test_the_page_shows_how(callgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_how(
+    callgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commands of docs/goals.md, as they stand there."""
     page = (ROOT / "docs" / "goals.md").read_text()
     part = page.split("## Over many calls\n")[1].split("\n## ")[0]
-    (made, compared), (causes,) = (block.split("\n") for block in re.findall(r"^```sh\n(.*?)\n```$", part, re.M | re.S))
-    (judged,) = (line for line in part.splitlines() if line.startswith("callgauge ") and "--judge on" in line)
+    (made, compared), (causes,) = (
+        block.split("\n") for block in re.findall(r"^```sh\n(.*?)\n```$", part, re.M | re.S)
+    )
+    (judged,) = (
+        line for line in part.splitlines() if line.startswith("callgauge ") and "--judge on" in line
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "streamer").symlink_to(ROOT / "streamer")
     command, _, target = made.partition(" > ")
@@ -401,9 +553,14 @@ def test_causes_are_of_one_comparison(callgauge: Command, more: tuple[str, ...])
 
 
 def test_votes_are_counted_as_agent_inspects_statistics_do(
-    judged: Callable[..., Ended], callgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    judged: Callable[..., Ended],
+    callgauge: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By hand: 4 of 5 and 1 of 5 votes are 0.5 expected, with sqrt(2 * 0.16) / 2; unequal numbers of votes are refused."""
+    """By hand: 4 of 5 and 1 of 5 votes are 0.5 expected, with sqrt(2 * 0.16) / 2; unequal numbers
+    of votes are refused.
+    """
     votes = {"one": {"glad": "CCCIC", "calm": "IIICI"}, "two": {"glad": "CCC", "calm": "CCIII"}}
     given: Counter[tuple[str, str]] = Counter()
 
@@ -415,9 +572,14 @@ def test_votes_are_counted_as_agent_inspects_statistics_do(
 
     monkeypatch.setenv("CALLGAUGE_JUDGE__MAX_CONCURRENT_REQUESTS", "1")
     calls = write_calls(tmp_path / "calls.jsonl", *(call(name, f"I am {name}") for name in votes))
-    subgoals = [{"id": each, "details": f"it is {each}", "check": {"kind": "judge"}} for each in ("glad", "calm")]
+    subgoals = [
+        {"id": each, "details": f"it is {each}", "check": {"kind": "judge"}}
+        for each in ("glad", "calm")
+    ]
     sets = [
-        write_goals(tmp_path / f"{stops}.json", {**goals("any", *subgoals), "optimize_judge_trials": stops})
+        write_goals(
+            tmp_path / f"{stops}.json", {**goals("any", *subgoals), "optimize_judge_trials": stops}
+        )
         for stops in (False, True)
     ]
     with scripted_openai(script) as server:
@@ -434,5 +596,7 @@ def test_votes_are_counted_as_agent_inspects_statistics_do(
         given.clear()
         _, two = judged(server, calls, "--goals", sets[1]).sets[0]["calls"]
         assert two["judge_statistics"] == {
-            "judge_expectation": None, "judge_std": None, "reason": "The subgoals have different numbers of votes.",
-        }  # fmt: skip
+            "judge_expectation": None,
+            "judge_std": None,
+            "reason": "The subgoals have different numbers of votes.",
+        }

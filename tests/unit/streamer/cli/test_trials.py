@@ -1,4 +1,6 @@
-"""`callgauge trials` compares repeated calls by goal set and version, and a bad one does not stop the others."""
+"""`callgauge trials` compares repeated calls by goal set and version, and a bad one does not stop
+the others.
+"""
 
 import json
 from pathlib import Path
@@ -11,7 +13,15 @@ from consumers.history.sqlite import Batch, SqliteHistory
 from schemas.goals.goal_set import GoalSet
 from schemas.rows import CallRow, decode
 from tests.support.fakes.scripted_openai import Asked, Does, grades, scripted_openai
-from tests.unit.streamer.cli.test_score import BOOKS, JUDGED, SAYS_YES, call, goals, write_calls, write_goals
+from tests.unit.streamer.cli.test_score import (
+    BOOKS,
+    JUDGED,
+    SAYS_YES,
+    call,
+    goals,
+    write_calls,
+    write_goals,
+)
 from tests.unit.streamer.command_line import Command, Json
 
 
@@ -26,7 +36,9 @@ def failing(name: str, *turns: str) -> Json:
 
 @pytest.fixture
 def given(tmp_path: Path) -> tuple[object, ...]:
-    """Five calls with goals: two succeed, one stalls in its first turn, two in their second, where a tool fails."""
+    """Five calls with goals: two succeed, one stalls in its first turn, two in their second, where
+    a tool fails.
+    """
     path = write_calls(
         tmp_path / "calls.jsonl",
         call("good", "yes", "book it"),
@@ -42,7 +54,12 @@ def test_trials_of_one_goal_set_are_compared(callgauge: Command, given: tuple[ob
     ended = callgauge("trials", *given, "--k", 1, "--k", 2, "--k", 5, "--json")
     assert (ended.code, ended.err) == (0, "")
     (group,) = ended.sets
-    assert (group["goal_set"], group["trials"], group["successes"], group["unscored"]) == ("any", 5, 2, {})
+    assert (group["goal_set"], group["trials"], group["successes"], group["unscored"]) == (
+        "any",
+        5,
+        2,
+        {},
+    )
     assert (group["success_rate"], group["mean_progress"]) == (
         pytest.approx(0.4),
         pytest.approx((1 + 1 + 0 + 0.5 + 0.5) / 5),
@@ -56,7 +73,13 @@ def test_trials_of_one_goal_set_are_compared(callgauge: Command, given: tuple[ob
         (2, pytest.approx(0.7), pytest.approx(0.1)),
         (5, 1.0, 0.0),
     ]
-    assert group["judge"] == {"agreement": None, "votes": 0, "verdicts": 0, "unanimous": 0, "unscored": {}}
+    assert group["judge"] == {
+        "agreement": None,
+        "votes": 0,
+        "verdicts": 0,
+        "unanimous": 0,
+        "unscored": {},
+    }
 
 
 def test_errors_lead_to_the_calls(callgauge: Command, given: tuple[object, ...]) -> None:
@@ -67,9 +90,14 @@ def test_errors_lead_to_the_calls(callgauge: Command, given: tuple[object, ...])
         ("agreed", 4, 1),
     ]
     assert group["subgoals"][1]["calls"] == [f"{path}:3"]
-    assert group["stalls"] == [{"turn": 2, "calls": [f"{path}:4", f"{path}:5"]}, {"turn": 1, "calls": [f"{path}:3"]}]
+    assert group["stalls"] == [
+        {"turn": 2, "calls": [f"{path}:4", f"{path}:5"]},
+        {"turn": 1, "calls": [f"{path}:3"]},
+    ]
     # The tool of the third turn fails after the stall.
-    assert group["failed_tools"] == [{"tool": "book", "failures": 2, "calls": [f"{path}:4", f"{path}:5"]}]
+    assert group["failed_tools"] == [
+        {"tool": "book", "failures": 2, "calls": [f"{path}:4", f"{path}:5"]}
+    ]
     text = callgauge("trials", *given)
     lines = [line.strip() for line in text.out.splitlines()]
     heads = ["Goal", "set", "Version", "Trials", "Success", "Progress"]
@@ -87,7 +115,9 @@ def test_missed_tool_calls_are_counted_with_what_was_missed(
         {"tool": "book", "turn": 2},
         {"tool": "book"},
     ]
-    sets = write_goals(tmp_path / "tools.json", {**goals("any", SAYS_YES, BOOKS), "expected_tool_calls": expected})
+    sets = write_goals(
+        tmp_path / "tools.json", {**goals("any", SAYS_YES, BOOKS), "expected_tool_calls": expected}
+    )
     path = given[0]
     (group,) = callgauge("trials", path, "--goals", sets, "--json").sets
     assert [
@@ -102,7 +132,8 @@ def test_missed_tool_calls_are_counted_with_what_was_missed(
     assert group["expected_tool_calls"][1]["calls"] == [f"{path}:3"]
     lines = [line.strip() for line in callgauge("trials", path, "--goals", sets).out.splitlines()]
     assert [line for line in lines if "tool call" in line] == [
-        f"expected tool call missed in 5 of 5: book in turn 1 (not called 4, another output 1): {path}:1, {path}:2, {path}:3 and 2 more",
+        "expected tool call missed in 5 of 5: book in turn 1 (not called 4, another output 1): "
+        f"{path}:1, {path}:2, {path}:3 and 2 more",
         f"expected tool call missed in 1 of 5: book in turn 2 (not called 1): {path}:3",
         f"expected tool call missed in 1 of 5: book in turn 3 (not called 1): {path}:4",
     ]
@@ -126,9 +157,14 @@ def test_the_result_is_the_same_on_several_cores_and_from_rows(
         assert group["calls"][2]["place"] == f"{scores} (silent)"
 
 
-def test_recordings_with_the_same_id_are_trials_of_their_own(callgauge: Command, tmp_path: Path) -> None:
+def test_recordings_with_the_same_id_are_trials_of_their_own(
+    callgauge: Command, tmp_path: Path
+) -> None:
     """Two runs of one dataset share ids, and their files of rows may be joined."""
-    paths = [write_calls(tmp_path / f"{name}.jsonl", call("1.1", said)) for name, said in (("a", "yes"), ("b", "no"))]
+    paths = [
+        write_calls(tmp_path / f"{name}.jsonl", call("1.1", said))
+        for name, said in (("a", "yes"), ("b", "no"))
+    ]
     sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES))
     (group,) = callgauge("trials", *paths, "--goals", sets, "--json").sets
     assert (group["trials"], group["successes"]) == (2, 1)
@@ -141,7 +177,9 @@ def test_recordings_with_the_same_id_are_trials_of_their_own(callgauge: Command,
 def test_judges_that_disagree_and_fail_are_shown(
     callgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five votes each: all for the first call, three to two for the second, and no valid one for the third."""
+    """Five votes each: all for the first call, three to two for the second, and no valid one for
+    the third.
+    """
     votes = {"one": "CCCCC", "two": "CICIC", "three": "XXXXX"}
     asked_about: dict[str, int] = dict.fromkeys(votes, 0)
 
@@ -160,18 +198,32 @@ def test_judges_that_disagree_and_fail_are_shown(
         ended = callgauge("trials", path, "--goals", sets, "--judge", "on", "--json")
     (group,) = ended.sets
     assert ended.code == 0
-    assert (group["trials"], group["successes"], group["unscored"]) == (3, 2, {"invalid_answers": 1})
+    assert (group["trials"], group["successes"], group["unscored"]) == (
+        3,
+        2,
+        {"invalid_answers": 1},
+    )
     assert group["judge"] == {
-        "agreement": pytest.approx(8 / 10), "votes": 10, "verdicts": 2, "unanimous": 1, "unscored": {"invalid_answers": 1},
-    }  # fmt: skip
+        "agreement": pytest.approx(8 / 10),
+        "votes": 10,
+        "verdicts": 2,
+        "unanimous": 1,
+        "unscored": {"invalid_answers": 1},
+    }
     assert group["success_rate"] == 1.0, "unknown is not zero"
     assert [each["unscored"] for each in group["calls"]] == [None, None, "invalid_answers"]
 
 
-def test_a_k_above_the_number_of_trials_is_told_and_other_goal_sets_go_on(callgauge: Command, tmp_path: Path) -> None:
+def test_a_k_above_the_number_of_trials_is_told_and_other_goal_sets_go_on(
+    callgauge: Command, tmp_path: Path
+) -> None:
     sets = write_goals(tmp_path / "goals.json", goals("few", SAYS_YES), goals("many", SAYS_YES))
-    calls = [call(f"c{number}", "yes", goals="few" if number < 2 else "many") for number in range(5)]
-    ended = callgauge("trials", write_calls(tmp_path / "c.jsonl", *calls), "--goals", sets, "--k", 3, "--json")
+    calls = [
+        call(f"c{number}", "yes", goals="few" if number < 2 else "many") for number in range(5)
+    ]
+    ended = callgauge(
+        "trials", write_calls(tmp_path / "c.jsonl", *calls), "--goals", sets, "--k", 3, "--json"
+    )
     assert ended.code == 1
     few, many = ended.sets
     assert few["pass"] == [{"k": 3, "pass_at_k": None, "pass_hat_k": None}]
@@ -187,22 +239,31 @@ def test_a_k_above_the_number_of_trials_is_told_and_other_goal_sets_go_on(callga
 def test_a_goal_set_that_changed_is_compared_by_version(callgauge: Command, tmp_path: Path) -> None:
     files = []
     for number, subgoals in enumerate([(SAYS_YES,), (SAYS_YES, BOOKS)]):
-        calls = write_calls(tmp_path / f"calls{number}.jsonl", call(f"a{number}", "yes"), call(f"b{number}", "yes"))
+        calls = write_calls(
+            tmp_path / f"calls{number}.jsonl", call(f"a{number}", "yes"), call(f"b{number}", "yes")
+        )
         sets = write_goals(tmp_path / f"goals{number}.json", goals("any", *subgoals))
         files.append(tmp_path / f"scores{number}.jsonl")
         files[-1].write_text(callgauge("score", calls, "--goals", sets).out)
     ended = callgauge("trials", *files, "--json")
     assert ended.code == 0, "every call is compared"
     first, second = ended.sets
-    versions = [GoalSet.model_validate(goals("any", *each)).digest for each in ((SAYS_YES,), (SAYS_YES, BOOKS))]
+    versions = [
+        GoalSet.model_validate(goals("any", *each)).digest
+        for each in ((SAYS_YES,), (SAYS_YES, BOOKS))
+    ]
     assert [first["version"], second["version"]] == versions
     assert (first["success_rate"], second["success_rate"]) == (1.0, 0.0)
     (told,) = ended.err.splitlines()
-    assert told.startswith("Goal set any changed between its trials: expected one version, seen 2 (")
+    assert told.startswith(
+        "Goal set any changed between its trials: expected one version, seen 2 ("
+    )
     assert "subgoals new: booked" in told
 
 
-def test_what_cannot_be_read_is_named_and_the_others_go_on(callgauge: Command, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named_and_the_others_go_on(
+    callgauge: Command, tmp_path: Path
+) -> None:
     sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES))
     path = write_calls(tmp_path / "calls.jsonl", call("a", "yes"), call("b", "no"))
     first, second = path.read_text().splitlines()
@@ -212,8 +273,12 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(callgauge: Command, t
     assert f"{path}:2: this is not JSON" in ended.err
 
     scores = tmp_path / "scores.jsonl"
-    lines = callgauge("score", write_calls(path, call("a", "yes"), call("b", "no")), "--goals", sets).out.splitlines()
-    at = next(place for place, line in enumerate(lines) if '"row":"turn"' in line and '"reached":' in line)
+    lines = callgauge(
+        "score", write_calls(path, call("a", "yes"), call("b", "no")), "--goals", sets
+    ).out.splitlines()
+    at = next(
+        place for place, line in enumerate(lines) if '"row":"turn"' in line and '"reached":' in line
+    )
     for broken in ("{", lines[at].replace('"turn":', '"turm":'), '{"row": []}'):
         scores.write_text("".join(f"{line}\n" for line in [*lines[:at], broken, *lines[at + 1 :]]))
         ended = callgauge("trials", scores, "--json")
@@ -255,10 +320,22 @@ def test_a_webhook_without_a_call_is_no_trial(callgauge: Command, tmp_path: Path
 
 
 def test_two_lots_are_compared_call_by_call(callgauge: Command, tmp_path: Path) -> None:
-    """By hand: of four calls one reaches `agreed` only before, one `booked` only after, one both times; one has no partner."""
+    """By hand: of four calls one reaches `agreed` only before, one `booked` only after, one both
+    times; one has no partner.
+    """
     sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS))
-    before = [call("a", "yes"), call("b", "yes", "book it"), call("c", "no"), call("d", "yes and book it")]
-    after = [call("a", "no"), call("b", "yes", "book it"), call("c", "no", "book it"), call("e", "no")]
+    before = [
+        call("a", "yes"),
+        call("b", "yes", "book it"),
+        call("c", "no"),
+        call("d", "yes and book it"),
+    ]
+    after = [
+        call("a", "no"),
+        call("b", "yes", "book it"),
+        call("c", "no", "book it"),
+        call("e", "no"),
+    ]
     lots = [tmp_path / "before.jsonl", tmp_path / "after.jsonl"]
     for path, calls in zip(lots, (before, after), strict=True):
         calls_of = write_calls(tmp_path / "calls.jsonl", *calls)
@@ -267,7 +344,10 @@ def test_two_lots_are_compared_call_by_call(callgauge: Command, tmp_path: Path) 
     assert (ended.code, ended.err) == (0, "")
     found = json.loads(ended.out)
     assert found["calls_in_both"] == 3
-    assert found["subgoals"] == [{"id": "agreed", "won": 0, "lost": 1}, {"id": "booked", "won": 1, "lost": 0}]
+    assert found["subgoals"] == [
+        {"id": "agreed", "won": 0, "lost": 1},
+        {"id": "booked", "won": 1, "lost": 0},
+    ]
     assert found["flipped"] == [
         {
             "conversation_id": "a",
@@ -287,9 +367,14 @@ def test_two_lots_are_compared_call_by_call(callgauge: Command, tmp_path: Path) 
         False,
     )
     assert progress["low"] < progress["change"] < progress["high"]
-    assert (progress["change"], progress["is_more_than_chance"]) == (progress["after"] - progress["before"], False)
+    assert (progress["change"], progress["is_more_than_chance"]) == (
+        progress["after"] - progress["before"],
+        False,
+    )
     turns = found["measures"]["turns"]
-    assert (turns["calls_before"], turns["calls_after"]) == (4, 4), "a measure of the row of each call"
+    assert (turns["calls_before"], turns["calls_after"]) == (4, 4), (
+        "a measure of the row of each call"
+    )
     assert callgauge("trials", "--compare", *lots, "--json") == ended, "the intervals are seeded"
     text = callgauge("trials", "--compare", *lots).out
     assert "3 calls in both, 2 with another result." in text
@@ -308,7 +393,12 @@ def test_recordings_that_are_compared_are_quoted(callgauge: Command, tmp_path: P
     sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS))
     found = json.loads(callgauge("trials", "--compare", *lots, "--goals", sets, "--json").out)
     assert found["flipped"][0]["subgoals"] == [
-        {"subgoal_id": "agreed", "is_won": True, "turn": 1, "quote": 'user: "yes, now"; assistant: "You said yes, now"'}
+        {
+            "subgoal_id": "agreed",
+            "is_won": True,
+            "turn": 1,
+            "quote": 'user: "yes, now"; assistant: "You said yes, now"',
+        }
     ]
     lines = callgauge("trials", "--compare", *lots, "--goals", sets).out.splitlines()
     assert lines[-2:] == [
@@ -318,7 +408,9 @@ def test_recordings_that_are_compared_are_quoted(callgauge: Command, tmp_path: P
     assert "jo@example.com" not in str(found)
 
 
-def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(callgauge: Command, tmp_path: Path) -> None:
+def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(
+    callgauge: Command, tmp_path: Path
+) -> None:
     calls = write_calls(tmp_path / "calls.jsonl", call("a", "yes"), call("b", "no"))
     files, versions = [], []
     for number, subgoals in enumerate([(SAYS_YES,), (SAYS_YES, BOOKS)]):
@@ -327,11 +419,20 @@ def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(callgauge: 
         files[-1].write_text(callgauge("score", calls, "--goals", sets).out)
         versions.append(GoalSet.model_validate(goals("any", *subgoals)).digest[:8])
     found = json.loads(callgauge("trials", *files, "--compare", *versions, "--json").out)
-    assert [each["success"] for each in found["flipped"]] == [[True, False]], "a new subgoal is no flip of its own"
+    assert [each["success"] for each in found["flipped"]] == [[True, False]], (
+        "a new subgoal is no flip of its own"
+    )
     assert found["measures"]["success"] == {
-        "before": 0.5, "after": 0.0, "calls_before": 2, "calls_after": 2, "change": -0.5,
-        "low": -1.0, "high": 0.0, "is_paired": True, "is_more_than_chance": False,
-    }  # fmt: skip
+        "before": 0.5,
+        "after": 0.0,
+        "calls_before": 2,
+        "calls_after": 2,
+        "change": -0.5,
+        "low": -1.0,
+        "high": 0.0,
+        "is_paired": True,
+        "is_more_than_chance": False,
+    }
     ended = callgauge("trials", *files, "--compare", versions[0], "none")
     assert (ended.code, ended.out) == (1, "")
     assert f"seen no such trial among any {versions[0]}, any {versions[1]}" in ended.err
@@ -350,7 +451,9 @@ def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(callgauge: 
         ("calls.jsonl", "--k", "0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(callgauge: Command, arguments: tuple[Any, ...]) -> None:
+def test_options_that_make_no_sense_are_refused(
+    callgauge: Command, arguments: tuple[Any, ...]
+) -> None:
     ended = callgauge("trials", *arguments)
     assert (ended.code, ended.out) == (2, "")
 
@@ -376,7 +479,9 @@ def test_calls_of_the_history_are_compared_as_their_rows_are(
     for found in (past, filed):
         for each in found["goal_sets"][0]["calls"]:
             del each["place"]
-    assert sorted(map(str, past["goal_sets"][0].pop("calls"))) == sorted(map(str, filed["goal_sets"][0].pop("calls")))
+    assert sorted(map(str, past["goal_sets"][0].pop("calls"))) == sorted(
+        map(str, filed["goal_sets"][0].pop("calls"))
+    )
     assert past["goal_sets"][0]["pass"] == filed["goal_sets"][0]["pass"]
     assert callgauge("trials", "--history", "--from-topics").code == 2
 
@@ -387,7 +492,9 @@ def test_a_judge_that_never_answers_as_asked_is_shown_by_one_answer_and_fails(
     path = write_calls(tmp_path / "calls.jsonl", call("a", "yes"), call("b", "no"))
     sets = write_goals(tmp_path / "goals.json", goals("any", JUDGED))
     monkeypatch.setenv("OPENAI_API_KEY", "key")
-    with scripted_openai(lambda _: Does(text="I think that jo@example.com is satisfied.")) as server:
+    with scripted_openai(
+        lambda _: Does(text="I think that jo@example.com is satisfied.")
+    ) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         ended = callgauge("score", path, "--goals", sets, "--judge", "on")
     assert (ended.code, "invalid_answers" in ended.out) == (1, True), "what is known is printed"

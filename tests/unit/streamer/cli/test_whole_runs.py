@@ -1,4 +1,6 @@
-"""Whole runs of EVA through `score` and `context`: the same on all cores as on one, even if one call fails."""
+"""Whole runs of EVA through `score` and `context`: the same on all cores as on one, even if one
+call fails.
+"""
 
 import json
 import os
@@ -36,7 +38,10 @@ def write_record(folder: Path, seed: int, record_id: str | None = None) -> None:
     call = simulate_call(seed, start_ms=MS, kind="cascade").call
     folder.mkdir(parents=True)
     (folder / "audit_log.json").write_text(json.dumps({"transcript": call.audit}))
-    for name, events in (("pipecat_logs.jsonl", call.pipecat), ("user_simulator_events.jsonl", call.elevenlabs)):
+    for name, events in (
+        ("pipecat_logs.jsonl", call.pipecat),
+        ("user_simulator_events.jsonl", call.elevenlabs),
+    ):
         (folder / name).write_text("".join(json.dumps(event) + "\n" for event in events or ()))
     result = {"record_id": record_id or folder.name, "conversation_ended_reason": "goodbye"}
     (folder / "result.json").write_text(json.dumps(result))
@@ -55,15 +60,24 @@ def run(tmp_path: Path) -> Path:
 
 
 def ids_in(out: str) -> list[str]:
-    ids = (json.loads(line).get("id") or json.loads(line)["conversation_id"] for line in out.splitlines())
+    ids = (
+        json.loads(line).get("id") or json.loads(line)["conversation_id"]
+        for line in out.splitlines()
+    )
     return list(dict.fromkeys(ids))
 
 
-@pytest.mark.parametrize("command", [("context",), ("score",), ("score", "--all"), ("score", "--format", "eva")])
-def test_two_processes_print_the_same_bytes_as_one(callgauge: Command, run: Path, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "command", [("context",), ("score",), ("score", "--all"), ("score", "--format", "eva")]
+)
+def test_two_processes_print_the_same_bytes_as_one(
+    callgauge: Command, run: Path, command: tuple[str, ...]
+) -> None:
     alone = callgauge(*command, run, "--processes", 1)
     assert alone.code == 0
-    assert ids_in(alone.out) == ["1.1", "1.2/trial_0", "1.2/trial_1"], "each trial is a call of its own"
+    assert ids_in(alone.out) == ["1.1", "1.2/trial_0", "1.2/trial_1"], (
+        "each trial is a call of its own"
+    )
     assert "2 folders of discarded attempts are left out" in alone.err
     assert callgauge(*command, run, "--processes", 2) == alone
     assert callgauge(*command, run).out == alone.out
@@ -73,12 +87,20 @@ def test_a_discarded_attempt_is_read_when_it_is_named(callgauge: Command, run: P
     assert ids_in(callgauge("context", run / "records" / "1.1_failed_attempt_1").out) == ["1.1"]
 
 
-def test_the_trials_of_a_record_share_its_goals(callgauge: Command, run: Path, tmp_path: Path) -> None:
+def test_the_trials_of_a_record_share_its_goals(
+    callgauge: Command, run: Path, tmp_path: Path
+) -> None:
     goals = tmp_path / "goals.json"
     check = {"kind": "says", "speaker": "user", "pattern": "e"}
-    sets = [{"id": each, "subgoals": [{"id": "s", "details": "d", "check": check}]} for each in ("1.1", "1.2")]
+    sets = [
+        {"id": each, "subgoals": [{"id": "s", "details": "d", "check": check}]}
+        for each in ("1.1", "1.2")
+    ]
     goals.write_text(json.dumps(sets))
-    rows = [json.loads(line) for line in callgauge("score", run, "--goals", goals, "--processes", 2).out.splitlines()]
+    rows = [
+        json.loads(line)
+        for line in callgauge("score", run, "--goals", goals, "--processes", 2).out.splitlines()
+    ]
     given = {row["conversation_id"]: row["goal_set"]["id"] for row in rows if row["row"] == "goals"}
     assert given == {"1.1": "1.1", "1.2/trial_0": "1.2", "1.2/trial_1": "1.2"}
 
@@ -100,7 +122,9 @@ def test_a_folder_that_cannot_be_read_is_named_and_stops_no_other(
     assert f"{crashed / 'audit_log.json'}: the record has no audit log" in ended.err
     assert f"{broken / 'audit_log.json'}: this is not JSON" in ended.err
     assert ended.err.count("This call is left out; the others are not concerned.") == 2
-    assert ended.err.endswith("2 places could not be read, see above; the 3 other calls were read and printed.\n")
+    assert ended.err.endswith(
+        "2 places could not be read, see above; the 3 other calls were read and printed.\n"
+    )
 
 
 def test_lines_behind_a_broken_one_are_read_and_those_behind_a_torn_end_are_not(
@@ -119,7 +143,8 @@ def test_lines_behind_a_broken_one_are_read_and_those_behind_a_torn_end_are_not(
 
 
 @pytest.mark.parametrize(
-    "command", [("score", "--format", "table"), ("transcript", "--folder", "t"), ("report", "-o", "page")]
+    "command",
+    [("score", "--format", "table"), ("transcript", "--folder", "t"), ("report", "-o", "page")],
 )
 def test_every_command_leaves_out_what_it_cannot_read(
     callgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
@@ -127,7 +152,10 @@ def test_every_command_leaves_out_what_it_cannot_read(
     monkeypatch.chdir(tmp_path)
     calls = tmp_path / "calls.jsonl"
     said = {"message_type": "user", "value": "Hello", "timestamp": MS}
-    calls.write_text("\n".join(["{", *(json.dumps({"id": name, "audit": [said]}) for name in ("one", "two"))]) + "\n")
+    calls.write_text(
+        "\n".join(["{", *(json.dumps({"id": name, "audit": [said]}) for name in ("one", "two"))])
+        + "\n"
+    )
     ended = callgauge(*command, calls)
     assert (ended.code, f"{calls}:1: this is not JSON" in ended.err) == (1, True)
     assert "1 place could not be read, see above; the 2 other calls were read" in ended.err
@@ -146,7 +174,9 @@ def test_a_broken_file_beside_the_events_costs_no_transcript(callgauge: Command,
     assert callgauge("score", run).code == 1
 
 
-def test_a_misspelt_path_ends_it_before_a_call_is_read(callgauge: Command, run: Path, tmp_path: Path) -> None:
+def test_a_misspelt_path_ends_it_before_a_call_is_read(
+    callgauge: Command, run: Path, tmp_path: Path
+) -> None:
     ended = callgauge("score", run, tmp_path / "gone")
     assert (ended.code, ended.out) == (1, "")
     assert "no such file or directory" in ended.err
@@ -167,11 +197,23 @@ def test_a_path_without_calls_costs_the_others_nothing(
 def test_the_bar_shows_how_many_calls_there_are(run: Path) -> None:
     ours, terminal = pty.openpty()
     try:
-        command = [sys.executable, "-m", "streamer.cli.main", "context", str(run), "--processes", "2"]
+        command = [
+            sys.executable,
+            "-m",
+            "streamer.cli.main",
+            "context",
+            str(run),
+            "--processes",
+            "2",
+        ]
         ended = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "TERM": "xterm"}, stdout=subprocess.PIPE, stderr=terminal,
+            command,
+            cwd=ROOT,
+            env={**os.environ, "TERM": "xterm"},
+            stdout=subprocess.PIPE,
+            stderr=terminal,
             timeout=patient(60),
-        )  # fmt: skip
+        )
         os.set_blocking(ours, False)
         shown = b"".join(iter(lambda: _read(ours), b""))
     finally:
@@ -182,19 +224,26 @@ def test_the_bar_shows_how_many_calls_there_are(run: Path) -> None:
 
 
 def test_the_bar_adds_no_thread_so_that_processes_begin_as_copies() -> None:
-    """A terminal shows the bar. A thread for it would delay the start of work on the other cores by a second."""
+    """A terminal shows the bar. A thread for it would delay the start of work on the other cores by
+    a second.
+    """
     ours, terminal = pty.openpty()
     text = (
-        "from streamer.offline import side_by_side as it; from streamer.offline.call_work import Done, reading\n"
+        "from streamer.offline import side_by_side as it; from streamer.offline.call_work import "
+        "Done, reading\n"
         "with reading(3) as progress:\n"
         "    progress.add(Done(None, events=5))\n"
         "    print(it._context(it.usable_cores).get_start_method())"
     )
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", text], cwd=ROOT, env={**os.environ, "TERM": "xterm"}, stdout=subprocess.PIPE,
-            stderr=terminal, timeout=patient(60),
-        )  # fmt: skip
+            [sys.executable, "-c", text],
+            cwd=ROOT,
+            env={**os.environ, "TERM": "xterm"},
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            timeout=patient(60),
+        )
         os.set_blocking(ours, False)
         assert b"1/3" in _read(ours)
     finally:
@@ -204,8 +253,11 @@ def test_the_bar_adds_no_thread_so_that_processes_begin_as_copies() -> None:
 
 
 @pytest.mark.parametrize("threads", [2, None])
-def test_a_process_with_other_threads_is_not_copied(monkeypatch: pytest.MonkeyPatch, threads: int | None) -> None:
-    warm_starts.begin_to_load()  # a process has one server that forks: begun here, it would load less than warm starts need
+def test_a_process_with_other_threads_is_not_copied(
+    monkeypatch: pytest.MonkeyPatch, threads: int | None
+) -> None:
+    # a process has one server that forks: begun here, it would load less than warm starts need
+    warm_starts.begin_to_load()
     monkeypatch.setattr(side_by_side, "_threads", lambda: threads)
     assert side_by_side._context(_doubled).get_start_method() != "fork"
     assert list(results_in_order(range(6), _doubled, 2)) == [2 * number for number in range(6)]
@@ -219,17 +271,23 @@ def _read(terminal: int) -> bytes:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_whole_lines_and_no_process_left(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_it_with_whole_lines_and_no_process_left(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     calls = tmp_path / "calls.jsonl"
     call = simulate_call(1, start_ms=MS, kind="cascade").call
-    line = json.dumps({"id": "c", "audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs})
+    line = json.dumps(
+        {"id": "c", "audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs}
+    )
     with calls.open("w") as file:
         for name in range(3_000):
             file.write(line.replace('"c"', f'"c{name}"', 1) + "\n")
     command = [sys.executable, "-m", "streamer.cli.main", "context", str(calls), "--processes", "2"]
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         with _signals_taken():
-            process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err, start_new_session=True)
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdout=out, stderr=err, start_new_session=True
+            )
         until = time.monotonic() + patient(60)
         while not (tmp_path / "out").stat().st_size and time.monotonic() < until:
             time.sleep(0.02)
@@ -251,7 +309,9 @@ def test_a_signal_ends_it_with_whole_lines_and_no_process_left(tmp_path: Path, n
 
 @contextmanager
 def _signals_taken() -> Iterator[None]:
-    """Lets a new process take SIGINT even where the tests run in the background of a shell, whose children ignore it."""
+    """Lets a new process take SIGINT even where the tests run in the background of a shell, whose
+    children ignore it.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

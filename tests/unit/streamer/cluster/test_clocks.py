@@ -1,4 +1,6 @@
-"""The clocks are compared by the first record that comes into each partition of the log while one looks."""
+"""The clocks are compared by the first record that comes into each partition of the log while one
+looks.
+"""
 
 from typing import Any
 
@@ -17,7 +19,9 @@ def record(tp: TopicPartition, timestamp: int, kind: int = 1) -> Any:
 
 
 class Ticking:
-    """A consumer to which these records come, one answer after the other; this machine's clock goes on by 100 ms with each."""
+    """A consumer to which these records come, one answer after the other; this machine's clock goes
+    on by 100 ms with each.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: list[Any]) -> None:
         self.now_ms = 1_000
@@ -49,9 +53,15 @@ async def test_the_difference_is_between_two_bounds(monkeypatch: pytest.MonkeyPa
     )
     found = await clock_facts(consumer, TPS)
     assert consumer.sought == dict.fromkeys(TPS, 5)
-    assert found == {TPS[0]: ClockFacts(-40, 60), TPS[1]: ClockFacts(1_950, 2_150), TPS[2]: ClockFacts(-1_100, -900)}
+    assert found == {
+        TPS[0]: ClockFacts(-40, 60),
+        TPS[1]: ClockFacts(1_950, 2_150),
+        TPS[2]: ClockFacts(-1_100, -900),
+    }
 
 
-async def test_a_partition_into_which_nothing_comes_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partition_into_which_nothing_comes_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     consumer: Any = Ticking(monkeypatch)
     assert await clock_facts(consumer, TPS) == {}

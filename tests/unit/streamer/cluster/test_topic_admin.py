@@ -22,7 +22,11 @@ class ScriptedAdmin:
 
     async def describe_topics(self) -> list[dict[str, Any]]:
         leaders = self.left.pop(0) if len(self.left) > 1 else self.left[0]
-        new = {"topic": "new", "error_code": 0, "partitions": [{"leader": leader} for leader in leaders]}
+        new = {
+            "topic": "new",
+            "error_code": 0,
+            "partitions": [{"leader": leader} for leader in leaders],
+        }
         broken = {"topic": "broken", "error_code": 3, "partitions": []}
         return [broken, new] if leaders else [broken]
 
@@ -63,11 +67,16 @@ class MakingAdmin:
         return SimpleNamespace(topic_errors=[(topics[0].name, 0)])
 
     async def describe_topics(self) -> list[dict[str, Any]]:
-        return [{"topic": name, "error_code": 0, "partitions": [{"leader": 1}]} for name in self.made]
+        return [
+            {"topic": name, "error_code": 0, "partitions": [{"leader": 1}]} for name in self.made
+        ]
 
 
 async def test_topics_are_made_as_their_rules_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    admin, needs = MakingAdmin(), TopicNeeds(longest_call_ms=1, idle_ms=1, max_record_bytes=5_000_000)
+    admin, needs = (
+        MakingAdmin(),
+        TopicNeeds(longest_call_ms=1, idle_ms=1, max_record_bytes=5_000_000),
+    )
 
     @asynccontextmanager
     async def administration(*_: object) -> AsyncIterator[MakingAdmin]:
@@ -83,7 +92,9 @@ async def test_topics_are_made_as_their_rules_say(monkeypatch: pytest.MonkeyPatc
     made = admin.made
     assert {name for name, topic in made.items() if topic.num_partitions != 6} == {"x.sequencer"}
     assert made["x.sequencer"].num_partitions == 2
-    stamped = {name for name, topic in made.items() if topic.topic_configs.get("message.timestamp.type")}
+    stamped = {
+        name for name, topic in made.items() if topic.topic_configs.get("message.timestamp.type")
+    }
     assert stamped == {"x.events", "x.scores", *(f"x.{name}" for name in INPUT_TOPICS)}
     settings = {name.removeprefix("x."): topic.topic_configs for name, topic in made.items()}
     assert int(settings["events"]["max.message.bytes"]) > 5_000_000

@@ -42,9 +42,13 @@ ALL = [topic.name for topic in TOPICS]
 
 
 def cluster(state: PartitionState = HEALTHY, **partitions: int) -> ClusterFacts:
-    """A cluster with every topic, each with four partitions unless another number is given; 0 leaves the topic out."""
+    """A cluster with every topic, each with four partitions unless another number is given; 0
+    leaves the topic out.
+    """
     counts = {topic.name: partitions.get(topic.name.replace(".", "_"), 4) for topic in TOPICS}
-    return ClusterFacts(3, None, {f"x.{name}": (state,) * count for name, count in counts.items() if count})
+    return ClusterFacts(
+        3, None, {f"x.{name}": (state,) * count for name, count in counts.items() if count}
+    )
 
 
 def verdicts(findings: list[Finding]) -> list[Verdict]:
@@ -61,7 +65,10 @@ def test_calls_longer_than_the_exporter_remembers_are_a_warning() -> None:
 
 
 def test_a_broker_that_does_not_say_its_version_is_a_broker() -> None:
-    assert broker_finding(ClusterFacts(1, None, {})).seen == "1 broker in the cluster, version not known"
+    assert (
+        broker_finding(ClusterFacts(1, None, {})).seen
+        == "1 broker in the cluster, version not known"
+    )
     assert "version 3.9-IV0" in broker_finding(ClusterFacts(3, "3.9-IV0", {})).seen
 
 
@@ -75,14 +82,19 @@ def test_transactions_must_be_allowed_to_take_as_long_as_ours() -> None:
 
 def test_all_topics_in_one_line_when_they_fit() -> None:
     (finding,) = topic_findings(cluster(), KAFKA)
-    assert (finding.verdict, f"all {len(TOPICS)} are there; events and scores have 4 partitions" in finding.seen) == (
+    assert (
+        finding.verdict,
+        f"all {len(TOPICS)} are there; events and scores have 4 partitions" in finding.seen,
+    ) == (
         Verdict.OK,
         True,
     )
 
 
 def test_missing_topics_and_other_counts_are_wrong() -> None:
-    missing, unequal = topic_findings(cluster(scores=8, audit_events=0, goals=0, pipecat_events=9, sequencer=1), KAFKA)
+    missing, unequal = topic_findings(
+        cluster(scores=8, audit_events=0, goals=0, pipecat_events=9, sequencer=1), KAFKA
+    )
     assert missing.seen == "not there: x.audit.events, x.goals"
     assert (unequal.check, unequal.verdict) == ("x.scores", Verdict.WRONG)
     assert "8 partitions, not 4 as x.events" in unequal.seen
@@ -91,20 +103,33 @@ def test_missing_topics_and_other_counts_are_wrong() -> None:
 def test_right_topic_settings_are_one_line_with_what_they_are() -> None:
     (finding,) = topic_setting_findings(RIGHT, ALL, SETTINGS)
     assert finding.verdict is Verdict.OK
-    assert "inputs are kept for 7 days, events for 7 days, scores for 14 days; a call needs 4 h 5 min" in finding.seen
+    assert (
+        "inputs are kept for 7 days, events for 7 days, scores for 14 days; a call needs 4 h 5 min"
+        in finding.seen
+    )
 
 
 def test_faults_of_topics_say_whether_the_evaluator_starts() -> None:
     short = RIGHT | {"scores": RIGHT["scores"] | {"retention.ms": "60000", "retention.bytes": "5"}}
     refused, warning = topic_setting_findings(short, ALL, SETTINGS)
-    assert (refused.check, refused.verdict, warning.verdict) == ("x.scores", Verdict.WRONG, Verdict.WARNING)
+    assert (refused.check, refused.verdict, warning.verdict) == (
+        "x.scores",
+        Verdict.WRONG,
+        Verdict.WARNING,
+    )
     assert "does not start" in refused.what_to_do
     assert "does not start" not in warning.what_to_do
 
 
 def test_a_longer_call_needs_longer_retention() -> None:
-    days = Settings(topic_prefix="x.", limits=LimitSettings(max_call_duration_ms=8 * 24 * 3_600_000))
-    found = [finding.check for finding in topic_setting_findings(RIGHT, ALL, days) if finding.verdict is Verdict.WRONG]
+    days = Settings(
+        topic_prefix="x.", limits=LimitSettings(max_call_duration_ms=8 * 24 * 3_600_000)
+    )
+    found = [
+        finding.check
+        for finding in topic_setting_findings(RIGHT, ALL, days)
+        if finding.verdict is Verdict.WRONG
+    ]
     assert found == ["x.events"]
 
 
@@ -122,12 +147,29 @@ def test_settings_that_may_not_be_seen_are_unknown() -> None:
         (PartitionState(True, 3, 2), {}, Verdict.WARNING, "2 of 3 copies"),
         (PartitionState(True, 3, 1), {}, Verdict.WRONG, "nothing can be written"),
         (PartitionState(False, 3, 0), {}, Verdict.WRONG, "no leader"),
-        (PartitionState(True, 3, 3), {"min.insync.replicas": "3"}, Verdict.WARNING, "stops all writing"),
-        (PartitionState(True, 3, 3), {"min.insync.replicas": "1"}, Verdict.WARNING, "only one broker"),
-        (PartitionState(True, 3, 3), {"unclean.leader.election.enable": "true"}, Verdict.WARNING, "unclean"),
+        (
+            PartitionState(True, 3, 3),
+            {"min.insync.replicas": "3"},
+            Verdict.WARNING,
+            "stops all writing",
+        ),
+        (
+            PartitionState(True, 3, 3),
+            {"min.insync.replicas": "1"},
+            Verdict.WARNING,
+            "only one broker",
+        ),
+        (
+            PartitionState(True, 3, 3),
+            {"unclean.leader.election.enable": "true"},
+            Verdict.WARNING,
+            "unclean",
+        ),
     ],
 )
-def test_copies(state: PartitionState, settings: dict[str, str], verdict: Verdict, said: str) -> None:
+def test_copies(
+    state: PartitionState, settings: dict[str, str], verdict: Verdict, said: str
+) -> None:
     known = {name: RIGHT[name] | settings for name in ALL}
     (finding,) = replica_findings(cluster(state).topics, known, KAFKA)
     assert (finding.verdict, said in finding.seen) == (verdict, True)
@@ -147,23 +189,39 @@ def test_the_topics_with_the_same_fault_share_a_line() -> None:
     [
         ({1: [ClockFacts(-200, 300)]}, ["1 broker agree"]),
         ({1: [ClockFacts(-5_000, -1_000)], 2: [ClockFacts(1_000, 3_000)]}, ["2 brokers agree"]),
-        ({1: [ClockFacts(0, 1)], 2: [ClockFacts(1_500, 3_000)]}, ["broker 2 is 1.5 s or more ahead of this machine's"]),
+        (
+            {1: [ClockFacts(0, 1)], 2: [ClockFacts(1_500, 3_000)]},
+            ["broker 2 is 1.5 s or more ahead of this machine's"],
+        ),
         ({1: [ClockFacts(-90_000, -60_000)]}, ["broker 1 is 1 min or more behind this machine's"]),
-        ({1: [ClockFacts(0, 9_000), ClockFacts(1_200, 9_500)]}, ["broker 1 is 1.2 s or more ahead"]),
-        ({1: [ClockFacts(2_000, 3_000)], 2: [ClockFacts(-3_000, -2_000)]}, ["broker 1 is 2 s", "broker 2 is 2 s"]),
+        (
+            {1: [ClockFacts(0, 9_000), ClockFacts(1_200, 9_500)]},
+            ["broker 1 is 1.2 s or more ahead"],
+        ),
+        (
+            {1: [ClockFacts(2_000, 3_000)], 2: [ClockFacts(-3_000, -2_000)]},
+            ["broker 1 is 2 s", "broker 2 is 2 s"],
+        ),
     ],
 )
 def test_every_broker_s_clock_is_compared_by_all_that_was_seen_of_it(
     clocks: dict[int, list[ClockFacts]], said: list[str]
 ) -> None:
     found = list(clock_findings(clocks))
-    assert [words in finding.seen for finding, words in zip(found, said, strict=True)] == [True] * len(said)
-    assert {finding.verdict for finding in found} == {Verdict.OK if "agree" in said[0] else Verdict.WRONG}
+    assert [words in finding.seen for finding, words in zip(found, said, strict=True)] == [
+        True
+    ] * len(said)
+    assert {finding.verdict for finding in found} == {
+        Verdict.OK if "agree" in said[0] else Verdict.WRONG
+    }
 
 
 def test_clocks_are_not_known_where_nothing_is_written() -> None:
     (finding,) = clock_findings({})
-    assert (finding.verdict, "nothing is written to find out" in finding.seen) == (Verdict.UNKNOWN, True)
+    assert (finding.verdict, "nothing is written to find out" in finding.seen) == (
+        Verdict.UNKNOWN,
+        True,
+    )
 
 
 PARTITIONS = [TopicPartition("x.pipecat.events", number) for number in range(2)]
@@ -176,17 +234,24 @@ def group(
     assigned: tuple[TopicPartition, ...] = tuple(PARTITIONS),
     committed: dict[TopicPartition, int] | None = None,
 ) -> GroupFacts:
-    return GroupFacts(state, members, assigned, {PARTITIONS[0]: 100} if committed is None else committed)
+    return GroupFacts(
+        state, members, assigned, {PARTITIONS[0]: 100} if committed is None else committed
+    )
 
 
 def look(facts: GroupFacts, *, starts_at_end: bool = False) -> list[Finding]:
-    return list(group_findings("evaluator group", "evaluator", facts, BOUNDS, starts_at_end=starts_at_end))
+    return list(
+        group_findings("evaluator group", "evaluator", facts, BOUNDS, starts_at_end=starts_at_end)
+    )
 
 
 def test_a_group_that_reads_everything_is_fine_and_says_how_far_it_is() -> None:
     (finding,) = look(group(committed={PARTITIONS[0]: 93}))
     assert finding.verdict is Verdict.OK
-    assert "1 member, 2 of 2 partitions assigned; 7 records to read: x.pipecat.events[0] 7" in finding.seen
+    assert (
+        "1 member, 2 of 2 partitions assigned; 7 records to read: x.pipecat.events[0] 7"
+        in finding.seen
+    )
     assert finding.lag == {"x.pipecat.events[0]": 7}
     (finding,) = look(group())
     assert finding.seen.endswith("nothing left to read")
@@ -197,9 +262,17 @@ def test_a_group_that_reads_everything_is_fine_and_says_how_far_it_is() -> None:
     [
         (group("Dead", 0, (), {}), Verdict.WARNING, "never read"),
         (group("Empty", 0, ()), Verdict.WARNING, "nobody reads"),
-        (group("PreparingRebalance", 2, ()), Verdict.WARNING, "2 members share out the partitions anew"),
+        (
+            group("PreparingRebalance", 2, ()),
+            Verdict.WARNING,
+            "2 members share out the partitions anew",
+        ),
         (group(assigned=(PARTITIONS[0],)), Verdict.WRONG, "nobody reads x.pipecat.events[1]"),
-        (group(assigned=(*PARTITIONS, TopicPartition("y.other", 0))), Verdict.WRONG, "also reads y.other"),
+        (
+            group(assigned=(*PARTITIONS, TopicPartition("y.other", 0))),
+            Verdict.WRONG,
+            "also reads y.other",
+        ),
     ],
 )
 def test_a_group_that_does_not(facts: GroupFacts, verdict: Verdict, said: str) -> None:
@@ -223,11 +296,15 @@ def test_a_topic_made_anew_is_noticed() -> None:
 
 def test_where_nothing_is_committed_a_role_begins_where_it_begins() -> None:
     assert [sum(finding.lag.values()) for finding in look(group(committed={}))] == [90]
-    assert [sum(finding.lag.values()) for finding in look(group(committed={}), starts_at_end=True)] == [0]
+    assert [
+        sum(finding.lag.values()) for finding in look(group(committed={}), starts_at_end=True)
+    ] == [0]
 
 
 def test_a_line_names_a_few_partitions_and_counts_the_rest() -> None:
-    many = {TopicPartition("x.pipecat.events", number): LogBounds(0, number + 1) for number in range(8)}
+    many = {
+        TopicPartition("x.pipecat.events", number): LogBounds(0, number + 1) for number in range(8)
+    }
     facts = GroupFacts("Stable", 1, tuple(many), {})
     (finding,) = group_findings("evaluator group", "evaluator", facts, many, starts_at_end=False)
     assert "x.pipecat.events[7] 8, " in finding.seen
@@ -236,9 +313,16 @@ def test_a_line_names_a_few_partitions_and_counts_the_rest() -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-@pytest.mark.parametrize(("verdict", "code"), [(Verdict.WRONG, 1), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0)])
+@pytest.mark.parametrize(
+    ("verdict", "code"), [(Verdict.WRONG, 1), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0)]
+)
 def test_only_what_is_wrong_ends_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, as_json: bool, verdict: Verdict, code: int
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    as_json: bool,
+    verdict: Verdict,
+    code: int,
 ) -> None:
     async def found(_: Settings, _roles_at: object) -> AsyncGenerator[Finding, None]:
         yield Finding("one", Verdict.OK, "fine")
@@ -260,7 +344,9 @@ def test_only_what_is_wrong_ends_with_1(
         assert "strange. Mend it." in out
 
 
-def test_wrong_settings_are_a_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_settings_are_a_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CALLGAUGE_LIMITS__IDLE_MS", "soon")
     monkeypatch.setenv("CALLGAUGE_HTTP_PORT", "no")
     with pytest.raises(typer.Exit) as ended:

@@ -1,4 +1,6 @@
-"""Files and folders of goals: values and mistakes with their lines, and a folder that changes while it is in use."""
+"""Files and folders of goals: values and mistakes with their lines, and a folder that changes while
+it is in use.
+"""
 
 import os
 from collections.abc import Callable
@@ -28,7 +30,10 @@ from streamer.goals.sources import GoalFolder
 
 def goal_set(goals_id: str, agent: str = "", details: str = "d") -> str:
     agents = f"agents: [{agent}]\n" if agent else ""
-    return f"id: {goals_id}\n{agents}subgoals:\n  - id: one\n    details: {details}\n    check: {{kind: judge}}\n"
+    return (
+        f"id: {goals_id}\n{agents}subgoals:\n  - id: one\n    details: {details}\n    check: "
+        f"{{kind: judge}}\n"
+    )
 
 
 def told(file: GoalFile) -> list[str]:
@@ -37,8 +42,13 @@ def told(file: GoalFile) -> list[str]:
 
 def test_a_file_says_on_which_line_each_set_begins(tmp_path: Path) -> None:
     path = tmp_path / "goals.yaml"
-    path.write_text("- " + goal_set("a").replace("\n", "\n  ") + "\n- " + goal_set("b").replace("\n", "\n  "))
-    assert [(placed.line, placed.goals.id) for placed in read_goal_file(path).sets] == [(1, "a"), (7, "b")]
+    path.write_text(
+        "- " + goal_set("a").replace("\n", "\n  ") + "\n- " + goal_set("b").replace("\n", "\n  ")
+    )
+    assert [(placed.line, placed.goals.id) for placed in read_goal_file(path).sets] == [
+        (1, "a"),
+        (7, "b"),
+    ]
 
 
 def test_every_mistake_has_its_line_and_they_come_in_order(tmp_path: Path) -> None:
@@ -65,7 +75,9 @@ def test_every_mistake_has_its_line_and_they_come_in_order(tmp_path: Path) -> No
 
 
 def test_what_is_no_goal_file(tmp_path: Path) -> None:
-    latin, odd, large, bad = (tmp_path / name for name in ("latin.yaml", "goals.txt", "large.json", "bad.json"))
+    latin, odd, large, bad = (
+        tmp_path / name for name in ("latin.yaml", "goals.txt", "large.json", "bad.json")
+    )
     latin.write_bytes(b"id: a\nuser_instruction: caf\xe9\n")
     odd.write_text("id: a")
     with large.open("wb") as file:
@@ -73,11 +85,16 @@ def test_what_is_no_goal_file(tmp_path: Path) -> None:
     bad.write_text('{"id": "a",\n"id"')
     assert told(read_goal_file(latin)) == ["2: not UTF-8; save it in that encoding"]
     assert told(read_goal_file(odd)) == [
-        "None: its name ends with none of .yaml, .yml, .json, .jsonl, so nobody knows how to read it"
+        "None: its name ends with none of .yaml, .yml, .json, .jsonl, so nobody knows how to read "
+        "it"
     ]
-    assert told(read_goal_file(large)) == [f"None: has more than {MAX_FILE_BYTES} bytes; make several files of it"]
+    assert told(read_goal_file(large)) == [
+        f"None: has more than {MAX_FILE_BYTES} bytes; make several files of it"
+    ]
     assert told(read_goal_file(bad)) == ["2: not JSON: Expecting ':' delimiter at column 5"]
-    assert told(read_goal_file(tmp_path / "none.yaml")) == ["None: the file cannot be read (No such file or directory)"]
+    assert told(read_goal_file(tmp_path / "none.yaml")) == [
+        "None: the file cannot be read (No such file or directory)"
+    ]
 
 
 def test_the_byte_order_mark_of_an_editor_is_no_mistake(tmp_path: Path) -> None:
@@ -92,11 +109,18 @@ def test_the_files_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
     (tmp_path / "dangling.yaml").symlink_to(tmp_path / "nowhere.yaml")
     (tmp_path / "linked.yml").symlink_to(tmp_path / "b.yaml")
-    assert [path.name for path in goal_files_of(tmp_path)] == ["a.JSON", "b.yaml", "c.jsonl", "linked.yml"]
+    assert [path.name for path in goal_files_of(tmp_path)] == [
+        "a.JSON",
+        "b.yaml",
+        "c.jsonl",
+        "linked.yml",
+    ]
 
 
 def test_what_is_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(GoalFolderError, match=r"nowhere: the folder of goals cannot be read \(No such file"):
+    with pytest.raises(
+        GoalFolderError, match=r"nowhere: the folder of goals cannot be read \(No such file"
+    ):
         goal_files_of(tmp_path / "nowhere")
     with pytest.raises(GoalFolderError):
         GoalFolder(tmp_path / "nowhere").load()
@@ -108,10 +132,16 @@ def test_ids_and_agents_of_two_files(tmp_path: Path) -> None:
     second.write_text(goal_set("same", "desk"))
     assert list(doubles_in(map(read_goal_file, (first, second)))) == [
         FileMistake(
-            second, 1, f"goal set 'same' is in {first} too; the first file's is used. Give one of them another id"
+            second,
+            1,
+            f"goal set 'same' is in {first} too; the first file's is used. Give one of them "
+            "another id",
         ),
         FileMistake(
-            second, 1, f"agent 'desk' is in {first} too; the first file's set is used. Leave it to one goal set"
+            second,
+            1,
+            f"agent 'desk' is in {first} too; the first file's set is used. Leave it to one goal "
+            "set",
         ),
     ]
 
@@ -181,7 +211,9 @@ def test_a_file_that_is_broken_from_the_start_gives_no_goals(changing: Changing)
     changing.write("b.yaml", goal_set("b"))
     with capture_logs() as lines:
         changing.folder.load()
-    assert [line["now"] for line in lines if line["event"] == "goal_file_broken"] == ["no goals come from it"]
+    assert [line["now"] for line in lines if line["event"] == "goal_file_broken"] == [
+        "no goals come from it"
+    ]
     assert (len(changing.folder.index), changing.details("b")) == (1, "d")
 
 
@@ -205,7 +237,11 @@ def test_the_first_file_by_name_has_the_id_whatever_was_written_last(changing: C
     changing.write("b.yaml", goal_set("other"))
     assert changing.reload() == ["goal_file_read"]
     changing.write("b.yaml", goal_set("same", "desk"))
-    assert changing.reload() == ["goal_file_read", "goal_folder_problem", "goal_folder_problem"]  # the problem is back
+    assert changing.reload() == [
+        "goal_file_read",
+        "goal_folder_problem",
+        "goal_folder_problem",
+    ]  # the problem is back
 
 
 def test_a_set_that_lost_its_id_is_not_found_by_its_agents(changing: Changing) -> None:
@@ -255,7 +291,9 @@ def test_a_folder_that_goes_away_keeps_what_was_read(changing: Changing) -> None
         ("<<", "<<"),
     ],
 )
-def test_a_yaml_value_without_quotes_is_what_json_makes_of_it_or_a_text(text: str, expected: object) -> None:
+def test_a_yaml_value_without_quotes_is_what_json_makes_of_it_or_a_text(
+    text: str, expected: object
+) -> None:
     value = read_yaml(f"a: {text}\n").value["a"]
     assert (type(value), value) == (type(expected), expected)
 
@@ -305,7 +343,9 @@ def test_several_yaml_documents_are_a_list() -> None:
 def test_lines_of_json() -> None:
     document = read_json('{"a": [1,\n 2.5, "x, {\\" \\n"],\r\n\n"b": {"c":\nnull}, "d": []}')
     assert document.value == {"a": [1, 2.5, 'x, {" \n'], "b": {"c": None}, "d": []}
-    assert [document.line_of(path) for path in [("a",), ("a", 0), ("a", 2), ("b", "c"), ("d",)]] == [1, 1, 2, 4, 5]
+    assert [
+        document.line_of(path) for path in [("a",), ("a", 0), ("a", 2), ("b", "c"), ("d",)]
+    ] == [1, 1, 2, 4, 5]
 
 
 def test_lines_of_json_lines() -> None:
@@ -322,7 +362,12 @@ Reader = Callable[[str], Document]
     [
         (read_yaml, "a: 1\nb: &x 2\n", 2, "anchors and aliases (& and *) are not taken"),
         (read_yaml, "a: 1\nb: [*x]\n", 2, "anchors and aliases (& and *) are not taken"),
-        (read_yaml, "a: !!python/object:os.system {}\n", 1, "tags such as tag:yaml.org,2002:python/object:os.system"),
+        (
+            read_yaml,
+            "a: !!python/object:os.system {}\n",
+            1,
+            "tags such as tag:yaml.org,2002:python/object:os.system",
+        ),
         (read_yaml, "a: 1\nb: 2\n\na: 3\n", 4, "'a' is there twice, first on line 1"),
         (read_yaml, "? [1]\n: 2\n", 1, "a list or mapping cannot be the name of a field"),
         (read_yaml, "a:\n  - 1\n - 2\n", 3, "not YAML: did not find expected"),
@@ -338,17 +383,24 @@ Reader = Callable[[str], Document]
         (read_json, '{"a": ",}', 1, "not JSON: Unterminated string"),
         (read_json, "", 1, "not JSON: Expecting value"),
         (read_json, '{"a": 1,\n "a": 2}', 2, "'a' is there twice, first on line 1"),
-        (read_json, '[1,\nNaN]', 2, "not a number that JSON has"),
+        (read_json, "[1,\nNaN]", 2, "not a number that JSON has"),
         (read_json, "[1,\n1e999]", 2, "not a number that JSON has"),
         (read_json, "9" * 5_000, 1, "a number has thousands of digits"),
         (read_json, '["\\ud800"]', 1, "half a character"),
         (read_json, '{"\\udfff": 1}', 1, "half a character"),
         (read_json, "[" * 100_000, 1, f"values are nested deeper than {MAX_DEPTH}"),
-        (read_json, "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), 1, f"values are nested deeper than {MAX_DEPTH}"),
+        (
+            read_json,
+            "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
+            1,
+            f"values are nested deeper than {MAX_DEPTH}",
+        ),
         (read_json_lines, '{"a": 1}\n\n{"a":\n', 3, "not JSON: Expecting value"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_read_says_where(reader: Reader, text: str, line: int | None, told: str) -> None:
+)
+def test_what_cannot_be_read_says_where(
+    reader: Reader, text: str, line: int | None, told: str
+) -> None:
     with pytest.raises(DocumentError) as refused:
         reader(text)
     assert refused.value.line == line

@@ -35,8 +35,12 @@ def goal_set(goals_id: str, *agents: str, details: str = "d") -> GoalSet:
 def sources(tmp_path: Path) -> GoalSources:
     """A folder and a topic of goals, both already read."""
     folder, topic = GoalFolder(tmp_path), GoalsTopic(NOBODY)
-    folder.index = GoalIndex([goal_set("both", "desk", details="folder"), goal_set("files", "night")])
-    topic.index = GoalIndex([goal_set("both", "sales", details="topic"), goal_set("records", "desk")])
+    folder.index = GoalIndex(
+        [goal_set("both", "desk", details="folder"), goal_set("files", "night")]
+    )
+    topic.index = GoalIndex(
+        [goal_set("both", "sales", details="topic"), goal_set("records", "desk")]
+    )
     return GoalSources(folder, topic)
 
 
@@ -60,7 +64,9 @@ def test_a_call_names_its_goals_or_has_its_agents(
     assert (None if found is None else found.id) == expected
 
 
-def test_the_folder_s_set_is_used_where_the_topic_has_one_of_the_same_id(sources: GoalSources) -> None:
+def test_the_folder_s_set_is_used_where_the_topic_has_one_of_the_same_id(
+    sources: GoalSources,
+) -> None:
     found = sources.choose("both", None)
     assert found is not None
     assert found.subgoals[0].details == "folder"
@@ -108,7 +114,10 @@ async def test_a_folder_is_followed_until_the_end(tmp_path: Path) -> None:
     assert sources.choose("a", None) is not None
     path.write_text(json.dumps(plain("another")))
     await asyncio.wait_for(folder.found.wait(), patient(PATIENCE_SECONDS))
-    assert (sources.choose("a", None), sources.choose("another", None)) == (None, goal_set("another"))
+    assert (sources.choose("a", None), sources.choose("another", None)) == (
+        None,
+        goal_set("another"),
+    )
     stop.set()
     await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
 
@@ -125,7 +134,9 @@ async def test_a_broker_that_is_away_costs_the_goals_and_nothing_else() -> None:
         await asyncio.wait_for(sources.ready.wait(), patient(PATIENCE_SECONDS))
         stop.set()
         await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
-    assert [line["event"] for line in lines if line["event"].startswith("goal")] == ["goals_topic_unread"]
+    assert [line["event"] for line in lines if line["event"].startswith("goal")] == [
+        "goals_topic_unread"
+    ]
     assert sources.choose("a", None) is None
 
 
@@ -151,9 +162,13 @@ async def test_simulated_calls_have_the_goals_that_come_with_callgauge_unless_ot
     found = sources.choose("library-desk", "library-desk")
     assert found is not None
     assert found.id == chosen
-    assert (len(found.subgoals) > 1) == (own is None or "night" in str(own)), "the simulated calls' have several"
+    assert (len(found.subgoals) > 1) == (own is None or "night" in str(own)), (
+        "the simulated calls' have several"
+    )
     assert sources.choose("sample", "unknown") is not None
-    assert sources.choose(None, "pharmacy-refill") is None, "a call that names no goals has none of these"
+    assert sources.choose(None, "pharmacy-refill") is None, (
+        "a call that names no goals has none of these"
+    )
 
 
 async def test_stopping_does_not_wait_for_a_broker() -> None:
@@ -208,16 +223,35 @@ async def test_the_topic_of_the_embedded_broker(embedded: KafkaSettings) -> None
         (b"", plain("a"), "it has no key; the key is the id of the goal set."),
         (b"\xff", plain("a"), "its key is not UTF-8; the key is the id of the goal set."),
         (b"a", b"\xff", "its value is not UTF-8."),
-        (b"a", b"{", "line 1: not JSON: Expecting property name enclosed in double quotes at column 2."),
-        (b"a", {"id": "a"}, "goal set: subgoals is missing; give at least one, each with id, details and check."),
+        (
+            b"a",
+            b"{",
+            "line 1: not JSON: Expecting property name enclosed in double quotes at column 2.",
+        ),
+        (
+            b"a",
+            {"id": "a"},
+            "goal set: subgoals is missing; give at least one, each with id, details and check.",
+        ),
         (b"a", plain("b"), "its key is 'a' and its id 'b'; they must be the same."),
-        (b"a", [plain("a"), plain("b")], "it holds 2 goal sets; write each one to a record of its own."),
-        (b"a", {**plain("a"), "x": 1, "y": 2}, "x: there is no field 'x' here; there are id, agents, user_instruction, subgoals, "
-         "expected_tool_calls, max_turns, num_judge_trials, optimize_judge_trials, max_retry_judge_trials, include_judge_explanation, "
-         "template_subgoal (and 1 more mistakes)."),
+        (
+            b"a",
+            [plain("a"), plain("b")],
+            "it holds 2 goal sets; write each one to a record of its own.",
+        ),
+        (
+            b"a",
+            {**plain("a"), "x": 1, "y": 2},
+            "x: there is no field 'x' here; there are id, agents, user_instruction, subgoals, "
+            "expected_tool_calls, max_turns, num_judge_trials, optimize_judge_trials, "
+            "max_retry_judge_trials, include_judge_explanation, "
+            "template_subgoal (and 1 more mistakes).",
+        ),
     ],
-)  # fmt: skip
-def test_a_record_that_is_no_goal_set_is_told_counted_and_left_out(key: bytes | None, value: object, told: str) -> None:
+)
+def test_a_record_that_is_no_goal_set_is_told_counted_and_left_out(
+    key: bytes | None, value: object, told: str
+) -> None:
     topic = GoalsTopic(NOBODY)
     raw = value if isinstance(value, bytes) else json.dumps(value).encode()
     sets = {"a": goal_set("a", details="before")}
@@ -242,5 +276,7 @@ class Record:
 
 def test_a_record_takes_its_id_from_the_key_where_the_format_has_none() -> None:
     sets: dict[str, GoalSet] = {}
-    GoalsTopic(NOBODY)._take(Record(b"a", json.dumps({"sub_goals": [{"details": "d"}]}).encode()), sets)
+    GoalsTopic(NOBODY)._take(
+        Record(b"a", json.dumps({"sub_goals": [{"details": "d"}]}).encode()), sets
+    )
     assert sets["a"].id == "a"

@@ -1,4 +1,6 @@
-"""Calls of two periods compared: a change that is there is found, one that is not there is chance, and unknown is not zero."""
+"""Calls of two periods compared: a change that is there is found, one that is not there is chance,
+and unknown is not zero.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -39,9 +41,15 @@ class Calls:
                 yield tuple(row.get(name) for name in columns)
 
 
-def measured(rows: Iterable[dict[str, Flat]], measure: str, by: tuple[str, ...] = ()) -> dict[tuple[str, ...], Change]:
-    groups = compared(Calls(rows), BEFORE, AFTER, by)  # type: ignore[arg-type]  # it has what is used of a store
-    return {each.group: next(change for change in each.changes if change.measure == measure) for each in groups}
+def measured(
+    rows: Iterable[dict[str, Flat]], measure: str, by: tuple[str, ...] = ()
+) -> dict[tuple[str, ...], Change]:
+    # it has what is used of a store
+    groups = compared(Calls(rows), BEFORE, AFTER, by)  # type: ignore[arg-type]
+    return {
+        each.group: next(change for change in each.changes if change.measure == measure)
+        for each in groups
+    }
 
 
 def lot(started_ms: int, values: Iterable[Flat], **columns: Flat) -> list[dict[str, Flat]]:
@@ -63,7 +71,10 @@ def test_a_change_is_told_from_chance() -> None:
 
 
 def test_what_did_not_change_is_rarely_called_more_than_chance() -> None:
-    pairs = [lot(0, around(1_000, seed, 60)) + lot(DAY_MS, around(1_000, 100 + seed, 60)) for seed in range(40)]
+    pairs = [
+        lot(0, around(1_000, seed, 60)) + lot(DAY_MS, around(1_000, 100 + seed, 60))
+        for seed in range(40)
+    ]
     called = [measured(rows, "p95_ms")[()].is_more_than_chance for rows in pairs]
     assert None not in called
     assert sum(map(bool, called)) <= 6  # 2 are expected
@@ -74,13 +85,16 @@ def test_the_same_calls_have_the_same_interval() -> None:
     assert measured(rows, "p95_ms") == measured(rows, "p95_ms")
 
 
-def test_many_calls_are_resampled_in_part_and_the_interval_stays_as_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_calls_are_resampled_in_part_and_the_interval_stays_as_wide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = lot(0, around(1_000, 1, 4_000)) + lot(DAY_MS, around(1_030, 2, 4_000))
     whole = measured(rows, "p95_ms")[()]
     monkeypatch.setattr(changes, "MOST_DRAWS_OF_ALL", 1)
     part = measured(rows, "p95_ms")[()]
     assert None not in {whole.low, whole.high, part.low, part.high}
-    assert part.high - part.low == pytest.approx(whole.high - whole.low, rel=0.3)  # type: ignore[operator]  # known, see above
+    # known, see above
+    assert part.high - part.low == pytest.approx(whole.high - whole.low, rel=0.3)  # type: ignore[operator]
 
 
 def test_an_unknown_value_counts_in_no_mean() -> None:
@@ -102,7 +116,8 @@ def test_groups_are_compared_with_themselves() -> None:
         + lot(DAY_MS, [500], **{"labels.agent": None})
     )
     assert {
-        group: (each.before, each.after) for group, each in measured(rows, "p95_ms", ("labels.agent",)).items()
+        group: (each.before, each.after)
+        for group, each in measured(rows, "p95_ms", ("labels.agent",)).items()
     } == {
         ("a",): (150, 300),
         ("",): (None, 500),
@@ -129,14 +144,19 @@ def test_a_period(text: str, period: Period) -> None:
     assert Period.parse(text) == period
 
 
-@pytest.mark.parametrize("text", ["", "7d", "yesterday", "2026-11-21..2026-11-20", "..", "9999-12-31", "2026-11-20.."])
+@pytest.mark.parametrize(
+    "text", ["", "7d", "yesterday", "2026-11-21..2026-11-20", "..", "9999-12-31", "2026-11-20.."]
+)
 def test_what_is_no_period_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         Period.parse(text)
 
 
 def test_only_columns_with_few_values_make_groups() -> None:
-    assert groups_given(" labels.agent,code_version,labels.agent") == ("labels.agent", "code_version")
+    assert groups_given(" labels.agent,code_version,labels.agent") == (
+        "labels.agent",
+        "code_version",
+    )
     assert groups_given(None) == ()
     with pytest.raises(SetupError, match=r"can be compared by labels\.agent"):
         groups_given("conversation_id")
@@ -150,7 +170,9 @@ def test_a_reader_is_told_how_many_changes_chance_makes() -> None:
     assert remark_on_chance([change._replace(low=None)]) is None
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     writer = SqliteHistory(tmp_path, writes=True)
     calls = [call(f"a{n}") for n in range(2)] + [call(f"b{n}", NOON_MS + DAY_MS) for n in range(3)]
     runs = next(row for row in call("runs") if isinstance(row, CallRow))
@@ -159,7 +181,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     run = command(monkeypatch, capsys, "history", "compare")
     days = ("--before", _day(NOON_MS), "--after", _day(NOON_MS + DAY_MS), "--folder", tmp_path)
     (group,) = json.loads(run(*days, "--by", "labels.agent,code_version", "--json").out)
-    assert (group["group"]["labels.agent"], group["calls_before"], group["calls_after"]) == ("desk", 2, 3)
+    assert (group["group"]["labels.agent"], group["calls_before"], group["calls_after"]) == (
+        "desk",
+        2,
+        3,
+    )
     assert group["measures"]["dead_airs"]["change"] == 0
     assert group["measures"]["dead_airs"]["is_more_than_chance"] is False
     ended = run(*days)

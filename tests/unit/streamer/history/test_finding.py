@@ -1,4 +1,6 @@
-"""What `history find` prints: lines that fit, whole ids, and where calls are that lie outside the time that was asked for."""
+"""What `history find` prints: lines that fit, whole ids, and where calls are that lie outside the
+time that was asked for.
+"""
 
 import json
 from io import StringIO
@@ -19,10 +21,14 @@ from tests.unit.streamer.command_line import command
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
-@pytest.mark.parametrize("name", ["c", "call-9f2c41", "conv_3c4b5a6978d84e1f", "0193f8a2-7f4e-7c31"])
+@pytest.mark.parametrize(
+    "name", ["c", "call-9f2c41", "conv_3c4b5a6978d84e1f", "0193f8a2-7f4e-7c31"]
+)
 def test_a_line_for_each_call_with_its_whole_id(width: int, name: str) -> None:
     (row,) = [
-        each for each in call(name, NOON_MS, agent="an-agent-with-a-very-long-name") if isinstance(each, CallRow)
+        each
+        for each in call(name, NOON_MS, agent="an-agent-with-a-very-long-name")
+        if isinstance(each, CallRow)
     ][-1:]
     rows = [dict(zip(COLUMNS, flat(CALL_COLUMNS, row), strict=True))] * 3
     out = StringIO()
@@ -42,7 +48,9 @@ def test_calls_outside_the_time_are_told(
         assert ended.out == ("[]\n" if options else "")
         assert "At other times 1 call is, but began on " in ended.err
     since, until = (ended.err.split(f"--{name} ")[1].split()[0] for name in ("since", "until"))
-    (row,) = json.loads(run("find", "--folder", tmp_path, "--since", since, "--until", until, "--json").out)
+    (row,) = json.loads(
+        run("find", "--folder", tmp_path, "--since", since, "--until", until, "--json").out
+    )
     assert row["conversation_id"] == "sample-call"
     nothing = run("find", "--folder", tmp_path, "--agent", "nobody")
     assert "At other times" not in nothing.err
@@ -53,7 +61,9 @@ def test_an_empty_history_has_no_other_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     SqliteHistory(tmp_path, writes=True).close()
-    assert command(monkeypatch, capsys, "history")("find", "--folder", tmp_path).err.endswith("is like that.\n")
+    assert command(monkeypatch, capsys, "history")("find", "--folder", tmp_path).err.endswith(
+        "is like that.\n"
+    )
 
 
 @pytest.mark.parametrize(

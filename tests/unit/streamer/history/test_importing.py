@@ -1,4 +1,6 @@
-"""Recorded calls in history: the rows are those of the role, and a call that is there is replaced only on request."""
+"""Recorded calls in history: the rows are those of the role, and a call that is there is replaced
+only on request.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -54,7 +56,9 @@ def test_a_call_that_is_there_stays_unless_it_is_to_be_replaced(store: SqliteHis
     assert store.transcript("c") is None
 
 
-def test_many_calls_are_written_in_parts(store: SqliteHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_calls_are_written_in_parts(
+    store: SqliteHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importing, "BATCH_ROWS", len(call("c")) + 1)
     taking = Importing(store)
     for number in range(3):
@@ -64,11 +68,15 @@ def test_many_calls_are_written_in_parts(store: SqliteHistory, monkeypatch: pyte
     assert len(store.find(EVER)) == 3
 
 
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> Ended:
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
+) -> Ended:
     return command(monkeypatch, capsys, "history", "import")(*arguments)
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = write_calls(tmp_path / "calls.jsonl", 1, 2)
     folder = tmp_path / "history"
     ended = run(monkeypatch, capsys, tmp_path / "calls.jsonl", "--folder", folder, "--processes", 1)
@@ -102,7 +110,9 @@ def test_a_damaged_line_is_named_and_the_others_are_imported(
     write_calls(tmp_path / "calls.jsonl", 1)
     with (tmp_path / "calls.jsonl").open("a") as file:
         file.write("{broken\n")
-    ended = run(monkeypatch, capsys, tmp_path / "calls.jsonl", "--folder", tmp_path / "h", "--processes", 1)
+    ended = run(
+        monkeypatch, capsys, tmp_path / "calls.jsonl", "--folder", tmp_path / "h", "--processes", 1
+    )
     assert ended.code == 1
     assert "1 call brought into" in ended.err
 
@@ -111,7 +121,9 @@ def test_a_removed_call_leaves_nothing(store: SqliteHistory) -> None:
     store.write(batch_of([*call("gone"), *call("stays")], gone=TRANSCRIPT, stays=TRANSCRIPT))
     assert store.remove(["gone", "nobody"]) == 1
     assert (store.call("gone"), store.transcript("gone")) == (None, None)
-    assert [row["conversation_id"] for row in store.find(EVER._replace(words=["rebooking"]))] == ["stays"]
+    assert [row["conversation_id"] for row in store.find(EVER._replace(words=["rebooking"]))] == [
+        "stays"
+    ]
     assert store.call("stays") == stored(call("stays"))
     with pytest.raises(HistoryFolderError):
         SqliteHistory(store.folder, writes=True)

@@ -1,4 +1,6 @@
-"""Labels of people: found, exported, compared with a judge; and calls that are forgotten in a folder."""
+"""Labels of people: found, exported, compared with a judge; and calls that are forgotten in a
+folder.
+"""
 
 import csv
 import json
@@ -43,17 +45,31 @@ def succeeded(store: SqliteHistory, **calls: float | None) -> None:
     for day in store._days.values():
         for name, value in calls.items():
             day.connection.execute(
-                'UPDATE calls SET "goals.progress.success" = ? WHERE conversation_id = ?', [value, name]
+                'UPDATE calls SET "goals.progress.success" = ? WHERE conversation_id = ?',
+                [value, name],
             )
 
 
-def test_people_and_a_judge_are_compared_on_calls_of_which_both_say_something(store: SqliteHistory) -> None:
-    values = {"yy": 1.0, "yy2": 1.0, "nn": 0.0, "yn": 0.0, "ny": 1.0, "u": None, "both": 1.0, "unlabelled": 0.0}
+def test_people_and_a_judge_are_compared_on_calls_of_which_both_say_something(
+    store: SqliteHistory,
+) -> None:
+    values = {
+        "yy": 1.0,
+        "yy2": 1.0,
+        "nn": 0.0,
+        "yn": 0.0,
+        "ny": 1.0,
+        "u": None,
+        "both": 1.0,
+        "unlabelled": 0.0,
+    }
     succeeded(store, **values)
     yes = [(name, said("anna", "solved")) for name in ("yy", "yy2", "yn", "u", "both", "gone")]
     no = [(name, said("ben", "unsolved")) for name in ("nn", "ny", "both")]
     labels(store, *yes, *no)
-    found = agreement(store, EVER, "solved", "unsolved", Condition.parse("goals.progress.success = 1"))
+    found = agreement(
+        store, EVER, "solved", "unsolved", Condition.parse("goals.progress.success = 1")
+    )
     assert found._replace(different=()) == Agreement(2, 1, 1, 1, 1, 0, 1)
     assert sorted(found.different) == ["ny", "yn"]
     assert (found.calls, found.share) == (5, 0.6)
@@ -70,7 +86,9 @@ def test_people_and_a_judge_are_compared_on_calls_of_which_both_say_something(st
         (Agreement(5, 0, 5, 0, 0, 0, 0), 0.5, 0.0),
     ],
 )
-def test_an_unknown_agreement_is_not_zero(found: Agreement, share: float | None, kappa: float | None) -> None:
+def test_an_unknown_agreement_is_not_zero(
+    found: Agreement, share: float | None, kappa: float | None
+) -> None:
     assert (found.share, found.kappa) == (share, kappa)
     assert (found.why_no_kappa is None) == (kappa is not None)
 
@@ -80,15 +98,24 @@ def test_labels_are_found_exported_and_compared_by_commands(
 ) -> None:
     run = command(monkeypatch, capsys, "history")
     succeeded(store, a=1.0, b=0.0)
-    labels(store, ("a", said("anna", "solved", note="=1+1")), ("a", said("ben", "odd")), ("b", said("ben", "solved")))
+    labels(
+        store,
+        ("a", said("anna", "solved", note="=1+1")),
+        ("a", said("ben", "odd")),
+        ("b", said("ben", "solved")),
+    )
     find = ("find", "--since", "2000-01-01", "--folder", str(store.folder))
     shown = run(*find)
     assert ("labels" in shown.out, "odd solved" in shown.out) == (True, True)
     (row,) = json.loads(run(*find, "--label", "odd", "--json").out)
     assert (row["conversation_id"], row["annotations"][0]) == (
-        "a", {"by": "anna", "at_ms": NOON_MS, "label": "solved", "note": "=1+1"}
-    )  # fmt: skip
-    rows = {row["conversation_id"]: row["annotations"] for row in csv.DictReader(run(*find, "--csv").out.splitlines())}
+        "a",
+        {"by": "anna", "at_ms": NOON_MS, "label": "solved", "note": "=1+1"},
+    )
+    rows = {
+        row["conversation_id"]: row["annotations"]
+        for row in csv.DictReader(run(*find, "--csv").out.splitlines())
+    }
     assert rows == {"a": "odd solved", "b": "solved"}
     compared = ("agreement", "--yes", "solved", "--no", "unsolved", "--since", "2000-01-01")
     folder = ("--folder", str(store.folder))
@@ -97,14 +124,21 @@ def test_labels_are_found_exported_and_compared_by_commands(
     assert printed.out.endswith("  they differ on b\n")
     unknown = json.loads(run(*compared[:2], "none", *compared[3:], *folder, "--json").out)
     assert (unknown["agreement"], unknown["kappa"]) == (None, None)
-    assert unknown["kappa_unknown_because"] == "no call has a label of people and a value of the judge"
+    assert (
+        unknown["kappa_unknown_because"] == "no call has a label of people and a value of the judge"
+    )
 
 
 def test_a_note_is_redacted_and_what_does_not_fit_is_refused() -> None:
     made = annotation("anna", "bad", "write to jane@example.com", Labels(agent="desk"), Redactor())
     assert (made.note, made.agent, made.tenant) == ("write to [EMAIL]", "desk", "unknown")
     assert annotation("anna", None, "", Labels(), Redactor()).is_withdrawn
-    for by, label, note in (("", "bad", None), ("a", "Bad", None), ("a", "b" * 41, None), ("a", None, "x" * 2_001)):
+    for by, label, note in (
+        ("", "bad", None),
+        ("a", "Bad", None),
+        ("a", "b" * 41, None),
+        ("a", None, "x" * 2_001),
+    ):
         with pytest.raises(SetupError, match="Nothing was written"):
             annotation(by, label, note, Labels(), Redactor())
 
@@ -122,7 +156,12 @@ def test_without_a_name_a_person_has_to_say_who_it_is(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     "options",
-    [["--label", "a", "--json"], ["--note", "a", "--follow"], ["--label", "a", "--unlabel", "b"], ["--by", "anna"]],
+    [
+        ["--label", "a", "--json"],
+        ["--note", "a", "--follow"],
+        ["--label", "a", "--unlabel", "b"],
+        ["--by", "anna"],
+    ],
 )
 def test_options_that_contradict_each_other_are_refused(
     options: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -153,7 +192,9 @@ def test_calls_are_forgotten_in_a_folder_that_nobody_writes(
         assert run(*forget, *arguments).code == 2
 
 
-def test_a_role_that_writes_the_folder_is_waited_for(store: SqliteHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_that_writes_the_folder_is_waited_for(
+    store: SqliteHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.write(batch([*call("a"), *call("b")]))
     what = Forgetting(("a",), None, NOON_MS)
     with pytest.raises(FolderInUseError):
@@ -165,7 +206,10 @@ def test_a_role_that_writes_the_folder_is_waited_for(store: SqliteHistory, monke
     monkeypatch.setattr(people, "WAIT_SECONDS", 60.0)
     monkeypatch.setattr(people.time, "sleep", lambda _: store.forget(deletes))  # type: ignore[attr-defined]
     forget_in(store.folder, what, waits=True)
-    assert [calls_in(store.folder, each) for each in (what, Forgetting(("b",), None, NOON_MS))] == [0, 1]
+    assert [calls_in(store.folder, each) for each in (what, Forgetting(("b",), None, NOON_MS))] == [
+        0,
+        1,
+    ]
 
 
 def test_what_stays_in_topics_is_said_with_its_days() -> None:

@@ -1,4 +1,6 @@
-"""Two versions compared: the figures are those of trials, and of a computation by hand on 40 calls."""
+"""Two versions compared: the figures are those of trials, and of a computation by hand
+on 40 calls.
+"""
 
 import json
 import math
@@ -44,17 +46,41 @@ def call(number: int, version: str, agent: str = "desk", slower_ms: float = 0) -
     """A call that is over, with goals; of every fourth one the caller hung up in silence."""
     random = Random(f"{agent} {version} {number}")  # noqa: S311  # no secret
     at_ms = wall_clock_ms() - 3_600_000 * (2 + number + (100 if version == "1" else 0))
-    reached = [float(random.random() < share) for share in ((0.9, 0.6) if version == "1" else (0.9, 0.2))]
-    success, name, wait_ms = float(all(reached)), f"{agent}-{version}-{number}", random.gauss(900, 80) + slower_ms
+    reached = [
+        float(random.random() < share) for share in ((0.9, 0.6) if version == "1" else (0.9, 0.2))
+    ]
+    success, name, wait_ms = (
+        float(all(reached)),
+        f"{agent}-{version}-{number}",
+        random.gauss(900, 80) + slower_ms,
+    )
     goals = Goals(
-        SET.goal_set["id"], SET.digest, tuple(Subgoal(each, reached_turn=1 if each else None) for each in reached), judged_turn=3,
-        progress=Progress(mean(reached), 0.5, 0.5, 0.2, success, int(sum(reached)), 0, 2), success_final_turn=success,
-    )  # fmt: skip
+        SET.goal_set["id"],
+        SET.digest,
+        tuple(Subgoal(each, reached_turn=1 if each else None) for each in reached),
+        judged_turn=3,
+        progress=Progress(mean(reached), 0.5, 0.5, 0.2, success, int(sum(reached)), 0, 2),
+        success_final_turn=success,
+    )
     row = CallRow(
-        conversation_id=name, revision=9, known_ms=at_ms + 60_000, first_known_ms=at_ms, began_ms=at_ms, ended_ms=at_ms + 50_000,
-        labels=Labels(agent, version), state="closed", turn=3, turns=4, p50_ms=wait_ms, p95_ms=2 * wait_ms, longest_wait_ms=2 * wait_ms,
-        close_reason=CloseReason.ENDED, goals=goals, waiting=None if number % 4 else Waiting(3, at_ms, 1), unanswered=int(number % 4 == 0),
-    )  # fmt: skip
+        conversation_id=name,
+        revision=9,
+        known_ms=at_ms + 60_000,
+        first_known_ms=at_ms,
+        began_ms=at_ms,
+        ended_ms=at_ms + 50_000,
+        labels=Labels(agent, version),
+        state="closed",
+        turn=3,
+        turns=4,
+        p50_ms=wait_ms,
+        p95_ms=2 * wait_ms,
+        longest_wait_ms=2 * wait_ms,
+        close_reason=CloseReason.ENDED,
+        goals=goals,
+        waiting=None if number % 4 else Waiting(3, at_ms, 1),
+        unanswered=int(number % 4 == 0),
+    )
     two = {**SET.goal_set, "subgoals": list(SET.goal_set["subgoals"][:2])}
     return [structs.replace(SET, conversation_id=name, revision=1, goal_set=two), row]
 
@@ -90,16 +116,27 @@ def test_the_figures_are_those_of_a_computation_by_hand(found: Comparison) -> No
     assert found.calls == (20, 20)
     for name, values in (
         ("p50_ms", [[row.p50_ms or 0 for row in call_rows(lot)] for lot in (VERSION_1, VERSION_2)]),
-        ("success", [[row.goals.success_final_turn for row in call_rows(lot) if row.goals] for lot in (VERSION_1, VERSION_2)]),
-        ("unanswered", [[row.unanswered for row in call_rows(lot)] for lot in (VERSION_1, VERSION_2)]),
+        (
+            "success",
+            [
+                [row.goals.success_final_turn for row in call_rows(lot) if row.goals]
+                for lot in (VERSION_1, VERSION_2)
+            ],
+        ),
+        (
+            "unanswered",
+            [[row.unanswered for row in call_rows(lot)] for lot in (VERSION_1, VERSION_2)],
+        ),
         ("ended_badly", [[float(number % 4 == 0) for number in range(20)]] * 2),
         ("length_ms", [[50_000.0] * 20] * 2),
-    ):  # fmt: skip
+    ):
         seen = change(found, name)
         before, after = (mean(float(str(each)) for each in lot) for lot in values)
         assert (seen.before, seen.after) == pytest.approx((before, after))
         assert seen.change == pytest.approx(after - before)
-        half = 1.96 * math.sqrt(sum(variance([float(str(each)) for each in lot]) / 20 for lot in values))
+        half = 1.96 * math.sqrt(
+            sum(variance([float(str(each)) for each in lot]) / 20 for lot in values)
+        )
         assert seen.low is not None
         assert seen.high is not None
         assert (seen.low, seen.high) == pytest.approx(
@@ -109,16 +146,24 @@ def test_the_figures_are_those_of_a_computation_by_hand(found: Comparison) -> No
 
 def test_the_figures_are_those_of_trials(found: Comparison) -> None:
     lots = ([NewestRows(rows).trial("") for rows in lot] for lot in (VERSION_1, VERSION_2))
-    trials = {each.measure: each for each in Versus(*([trial for trial in lot if trial] for lot in lots)).changes()}
+    trials = {
+        each.measure: each
+        for each in Versus(*([trial for trial in lot if trial] for lot in lots)).changes()
+    }
     shared = [name for measure, _ in found.changes if (name := measure.name) in trials]
-    assert {"success", "p50_ms", "p95_ms", "unanswered", "goals.progress.result", "turns"} <= set(shared)
+    assert {"success", "p50_ms", "p95_ms", "unanswered", "goals.progress.result", "turns"} <= set(
+        shared
+    )
     for name in shared:
         assert change(found, name) == trials[name], name
     assert change(found, "goals.progress.result")._replace(measure="progress") == trials["progress"]
 
 
 def test_the_page_the_command_and_json_say_the_same(
-    found: Comparison, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    found: Comparison,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     versions = StoredCalls(HistorySettings(folder=folder)).versions(LotsQuery())
     assert versions.comparison == found
@@ -139,11 +184,13 @@ def test_the_page_the_command_and_json_say_the_same(
 def test_a_sentence_says_whether_the_new_version_is_better(found: Comparison) -> None:
     wait = change(found, "p50_ms")
     assert found.verdict().startswith(
-        f"Version 2 is slower by {(wait.change or 0) / 1_000:.2f} s {ends(WAIT, wait)}; bad ends: not"
+        f"Version 2 is slower by {(wait.change or 0) / 1_000:.2f} s {ends(WAIT, wait)}; bad ends: "
+        "not"
     )
     assert "goals worse by" in found.verdict()
     turned = found._replace(
-        lots=LOTS[::-1], changes=[(WAIT, wait._replace(low=-470.0, high=-360.0, before=1_310, after=900))]
+        lots=LOTS[::-1],
+        changes=[(WAIT, wait._replace(low=-470.0, high=-360.0, before=1_310, after=900))],
     )
     assert turned.verdict() == "Version 1 is faster by 0.41 s [0.36, 0.47]."
     assert (
@@ -155,7 +202,11 @@ def test_a_sentence_says_whether_the_new_version_is_better(found: Comparison) ->
 def test_subgoals_name_the_calls_that_flipped(found: Comparison) -> None:
     first = found.subgoals[0]
     assert first.name == SET.goal_set["subgoals"][1]["id"]
-    lost = {row.conversation_id for row in call_rows(VERSION_2) if row.goals and row.goals.subgoals[1].result == 0}
+    lost = {
+        row.conversation_id
+        for row in call_rows(VERSION_2)
+        if row.goals and row.goals.subgoals[1].result == 0
+    }
     assert set(first.flipped) == lost
     assert first.change.is_more_than_chance
     assert (first.change.before, first.change.after) == pytest.approx(
@@ -194,7 +245,9 @@ def test_without_two_versions_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     SqliteHistory(tmp_path, writes=True).close()
-    ended = command(monkeypatch, capsys, "history", "compare")("--by", "version", "--folder", tmp_path)
+    ended = command(monkeypatch, capsys, "history", "compare")(
+        "--by", "version", "--folder", tmp_path
+    )
     assert (ended.code, ended.out) == (0, "")
     assert "has calls of two versions in 30d" in ended.err
     versions = StoredCalls(HistorySettings(folder=tmp_path)).versions(LotsQuery())
@@ -204,7 +257,9 @@ def test_without_two_versions_it_says_so(
 def test_versions_are_in_order_and_unknown_ones_are_left_out(tmp_path: Path) -> None:
     names = ("10", "9", "2.10", "2.9")
     rows = [
-        structs.replace(row, conversation_id=f"{name} {row.conversation_id}") for name in names for row in call(0, name)
+        structs.replace(row, conversation_id=f"{name} {row.conversation_id}")
+        for name in names
+        for row in call(0, name)
     ]
     with closing(SqliteHistory(tmp_path, writes=True)) as store:
         store.write(batch([*rows, *call(0, "1"), *call_rows([call(0, "none", agent="other")])]))
@@ -234,7 +289,10 @@ def test_a_lot_is_told_by_names_and_values() -> None:
     ],
 )
 def test_half_a_comparison_is_refused(
-    options: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: Sequence[str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     ended = command(monkeypatch, capsys, "history", "compare", "--folder", str(folder))(*options)
     assert (ended.code, ended.out) == (2, "")

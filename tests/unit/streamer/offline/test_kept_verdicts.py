@@ -1,4 +1,6 @@
-"""A judge's answers are kept in a file: an answered question is never asked again, even after a kill in the middle."""
+"""A judge's answers are kept in a file: an answered question is never asked again, even after a
+kill in the middle.
+"""
 
 import json
 import os
@@ -18,7 +20,14 @@ from schemas.closed_sets import JudgeKind
 from schemas.judging import JudgeVerdict, Rated
 from streamer.offline.kept_verdicts import KeptVerdicts
 from tests.support.calls.judge_questions import question
-from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
+from tests.support.fakes.scripted_openai import (
+    Asked,
+    Does,
+    ScriptedOpenAI,
+    fails,
+    grades,
+    scripted_openai,
+)
 from tests.support.patience import patient
 from tests.unit.streamer.cli.test_score import JUDGED, call, goals, write_calls, write_goals
 from tests.unit.streamer.command_line import Command, Ended
@@ -27,7 +36,9 @@ ROOT = Path(__file__).parents[4]
 
 
 class Run:
-    """Runs of a command on the same input and the same file of verdicts: on traces, unless another command is given."""
+    """Runs of a command on the same input and the same file of verdicts: on traces, unless another
+    command is given.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, callgauge: Command) -> None:
         self.verdicts = folder / "verdicts.jsonl"
@@ -38,10 +49,19 @@ class Run:
         self.write(3)
 
     def write(self, traces: int, **config: Any) -> None:
-        turns = [{"agent_input": f"Words {n}", "agent_response": {"response": "Yes"}} for n in (1, 2)]
-        line = {"agent_trace": {"turns": turns}, "config": {"num_judge_trials": 1, "max_turns": 2, **config}}
-        line["evaluation_data_sample"] = {"sub_goals": [{"details": "greeted"}, {"details": "booked"}]}
-        self._traces.write_text("".join(json.dumps({"id": f"t{n}", **line}) + "\n" for n in range(traces)))
+        turns = [
+            {"agent_input": f"Words {n}", "agent_response": {"response": "Yes"}} for n in (1, 2)
+        ]
+        line = {
+            "agent_trace": {"turns": turns},
+            "config": {"num_judge_trials": 1, "max_turns": 2, **config},
+        }
+        line["evaluation_data_sample"] = {
+            "sub_goals": [{"details": "greeted"}, {"details": "booked"}]
+        }
+        self._traces.write_text(
+            "".join(json.dumps({"id": f"t{n}", **line}) + "\n" for n in range(traces))
+        )
 
     def __call__(self, judge: ScriptedOpenAI, *, switch: str = "on", **settings: object) -> Ended:
         """A whole run in this process."""
@@ -57,8 +77,12 @@ class Run:
             command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
-    def killed(self, judge: ScriptedOpenAI, script: Callable[[Asked], Does], after: int, at_once: int = 1) -> None:
-        """A run that is killed when the judge has answered so many questions, and the next ones hang."""
+    def killed(
+        self, judge: ScriptedOpenAI, script: Callable[[Asked], Does], after: int, at_once: int = 1
+    ) -> None:
+        """A run that is killed when the judge has answered so many questions, and the next ones
+        hang.
+        """
         reached = threading.Event()
 
         def hangs(asked: Asked) -> Does:
@@ -79,7 +103,12 @@ class Run:
         return [*self.command, "--judge", switch, "--verdicts", str(self.verdicts)]
 
     def _environment(self, judge: ScriptedOpenAI, settings: Mapping[str, object]) -> dict[str, str]:
-        given = {"base_url": judge.url, "api_key": "key", "max_retries": 0, "max_concurrent_requests": 1}
+        given = {
+            "base_url": judge.url,
+            "api_key": "key",
+            "max_retries": 0,
+            "max_concurrent_requests": 1,
+        }
         given |= {"model": "gpt-4.1", **settings}
         return {f"CALLGAUGE_JUDGE__{name.upper()}": str(value) for name, value in given.items()}
 
@@ -123,7 +152,9 @@ def test_a_run_that_is_killed_goes_on_where_it_was(run: Run) -> None:
 
 
 def test_after_a_kill_only_questions_without_a_verdict_are_asked_again(run: Run) -> None:
-    """Traces side by side: only questions on their way at the kill are repeated, at most one per place of the judge."""
+    """Traces side by side: only questions on their way at the kill are repeated, at most one per
+    place of the judge.
+    """
     run.write(6)
     with scripted_openai(by_word) as judge:
         run.killed(judge, by_word, after=8, at_once=4)
@@ -131,11 +162,15 @@ def test_after_a_kill_only_questions_without_a_verdict_are_asked_again(run: Run)
         ended = run(judge, max_concurrent_requests=4)
     assert ended.code == 0, ended.err
     assert before == 8 + 4
-    assert len(judge.asked) - before == 6 * 3 - 8, "the eight that were answered are not asked again"
+    assert len(judge.asked) - before == 6 * 3 - 8, (
+        "the eight that were answered are not asked again"
+    )
 
 
 @pytest.mark.parametrize("stops_early", [True, False])
-def test_a_question_that_is_open_at_a_kill_is_asked_for_its_missing_trials_only(run: Run, stops_early: bool) -> None:
+def test_a_question_that_is_open_at_a_kill_is_asked_for_its_missing_trials_only(
+    run: Run, stops_early: bool
+) -> None:
     run.write(1, num_judge_trials=5, optimize_judge_trials=stops_early)
     with scripted_openai(yes) as judge:
         run.killed(judge, yes, after=2)
@@ -144,7 +179,9 @@ def test_a_question_that_is_open_at_a_kill_is_asked_for_its_missing_trials_only(
         again = run(judge)
     assert ended.code == 0, ended.err
     trials = 3 if stops_early else 5
-    assert requests == 2 * trials + 1, "both subgoals are complete in turn 1; only the request on its way is sent again"
+    assert requests == 2 * trials + 1, (
+        "both subgoals are complete in turn 1; only the request on its way is sent again"
+    )
     assert len(judge.asked) == requests
     assert ended.out == again.out
     kept = [json.loads(line) for line in run.verdicts.read_text().splitlines()]
@@ -156,7 +193,9 @@ def test_a_question_that_is_open_at_a_kill_is_asked_for_its_missing_trials_only(
 def test_a_killed_run_over_recorded_calls_goes_on_where_it_was(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    recordings = write_calls(tmp_path / "calls.jsonl", *(call(f"c{n}", "yes", agent="desk") for n in range(4)))
+    recordings = write_calls(
+        tmp_path / "calls.jsonl", *(call(f"c{n}", "yes", agent="desk") for n in range(4))
+    )
     sets = write_goals(tmp_path / "goals.json", goals("any", JUDGED, agents=("desk",)))
     run.command = [command, str(recordings), "--goals", str(sets)]
     if command == "report":
@@ -168,7 +207,9 @@ def test_a_killed_run_over_recorded_calls_goes_on_where_it_was(
         requests = len(judge.asked)
         again = run(judge)
     assert ended.code == again.code == 0, ended.err
-    assert requests == 4 * 2 + 1, "two equal votes decide; the request on its way, a first vote, is sent again"
+    assert requests == 4 * 2 + 1, (
+        "two equal votes decide; the request on its way, a first vote, is sent again"
+    )
     assert len(judge.asked) == requests, again.err
     assert "Judge: 0 questions" in again.err
 
@@ -194,7 +235,9 @@ def test_another_way_of_asking_is_another_question(run: Run) -> None:
 
 
 def test_what_only_the_circumstances_kept_from_being_answered_is_asked_again(run: Run) -> None:
-    with scripted_openai(lambda asked: fails(500) if len(judge.asked) == 2 else by_word(asked)) as judge:
+    with scripted_openai(
+        lambda asked: fails(500) if len(judge.asked) == 2 else by_word(asked)
+    ) as judge:
         run.write(1, max_retry_judge_trials=0)
         first = run(judge)
         assert json.loads(first.out)["metrics"]["AUC"]["internal_code"] == "050000"
@@ -231,10 +274,16 @@ def test_two_runs_at_a_time_do_not_share_a_file(run: Run) -> None:
 def test_ratings_are_kept_for_the_goals_and_the_agent_that_ask_next(tmp_path: Path) -> None:
     request = question(kind=JudgeKind.CONCISENESS)
     verdict = JudgeVerdict(
-        timestamp=1, request_id=request.request_id, conversation_id=request.conversation_id, kind=request.kind,
-        turn=request.turn, input_hash=request.input_hash, prompt_version=request.prompt_version,
-        result=Rated(rating=3, normalised=1.0), agent="ava",
-    )  # fmt: skip
+        timestamp=1,
+        request_id=request.request_id,
+        conversation_id=request.conversation_id,
+        kind=request.kind,
+        turn=request.turn,
+        input_hash=request.input_hash,
+        prompt_version=request.prompt_version,
+        result=Rated(rating=3, normalised=1.0),
+        agent="ava",
+    )
     with closing(KeptVerdicts(tmp_path / "v.jsonl", JudgeSettings())) as kept:
         kept.keep_verdict(request, verdict)
     with closing(KeptVerdicts(tmp_path / "v.jsonl", JudgeSettings())) as kept:

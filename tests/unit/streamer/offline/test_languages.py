@@ -1,4 +1,6 @@
-"""A call whose words are understood has no word errors, however its numbers are written, in each language of EVA and as a record too."""
+"""A call whose words are understood has no word errors, however its numbers are written, in each
+language of EVA and as a record too.
+"""
 
 import json
 from pathlib import Path
@@ -30,7 +32,12 @@ def run_of(folder: Path, language: str, meant: str, understood: str) -> Path:
 
     def sound(kind: str, who: str, at_ms: int) -> dict[str, Any]:
         at = T0_MS + at_ms
-        return {"timestamp": at, "event_type": f"audio_{kind}", "user": who, "audio_timestamp": at / 1_000}
+        return {
+            "timestamp": at,
+            "event_type": f"audio_{kind}",
+            "user": who,
+            "audio_timestamp": at / 1_000,
+        }
 
     caller = [
         sound("start", "simulated_user", 1_000),
@@ -50,7 +57,9 @@ def run_of(folder: Path, language: str, meant: str, understood: str) -> Path:
     (folder / "config.json").write_text(json.dumps({"language": language, "model": {"llm": "x"}}))
     heard = {"message_type": "user", "value": understood, "timestamp": str(T0_MS + 3_100)}
     (record / "audit_log.json").write_text(json.dumps({"transcript": [heard]}))
-    (record / "user_simulator_events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in caller))
+    (record / "user_simulator_events.jsonl").write_text(
+        "".join(json.dumps(event) + "\n" for event in caller)
+    )
     (record / "framework_logs.jsonl").write_text("")
     return folder
 
@@ -70,11 +79,20 @@ def test_what_is_understood_is_no_error(
     assert rate.normalizer == ("basic" if language == "it" else language)
 
 
-def test_the_language_of_a_call_that_no_run_of_eva_has_made_is_that_of_its_start(tmp_path: Path) -> None:
-    (recorded,) = read_recordings(run_of(tmp_path / "run", "de", "Zweiundzwanzig Koffer", "22 Koffer"))
+def test_the_language_of_a_call_that_no_run_of_eva_has_made_is_that_of_its_start(
+    tmp_path: Path,
+) -> None:
+    (recorded,) = read_recordings(
+        run_of(tmp_path / "run", "de", "Zweiundzwanzig Koffer", "22 Koffer")
+    )
     started = {"type": "call_started", "timestamp": T0_MS, "language": "de"}
     path = tmp_path / "calls.jsonl"
-    call = {"id": "a", "audit": recorded.audit, "user_sim": recorded.elevenlabs, "control": [started]}
+    call = {
+        "id": "a",
+        "audit": recorded.audit,
+        "user_sim": recorded.elevenlabs,
+        "control": [started],
+    }
     path.write_text(json.dumps(call))
     (of_file,) = read_recordings(path)
     assert eva_metrics_of(of_file).values["stt_wer"]["score"] == 0.0

@@ -1,4 +1,6 @@
-"""The record of a conversation with an ElevenLabs agent, read from a file in the released and in older formats."""
+"""The record of a conversation with an ElevenLabs agent, read from a file in the released and in
+older formats.
+"""
 
 import gzip
 import json
@@ -27,7 +29,9 @@ START_S = 1_790_000_000
 START_MS = START_S * 1_000
 
 
-def entry(role: str, message: str | None, secs: int, made_ms: int | None = None, **more: Any) -> Json:
+def entry(
+    role: str, message: str | None, secs: int, made_ms: int | None = None, **more: Any
+) -> Json:
     made = {} if made_ms is None else {"created_at_unix_ms": START_MS + made_ms}
     return {"role": role, "message": message, "time_in_call_secs": secs} | made | more
 
@@ -44,8 +48,15 @@ CALL = {
     "params_as_json": '{"id": 7}',
     "tool_has_been_called": True,
 }
-RESULT = {"type": "webhook", "request_id": "r1", "tool_name": "find_badge", "result_value": '{"status": "ok"}', "is_error": False,
-          "tool_has_been_called": True, "tool_latency_secs": 0.8}  # fmt: skip
+RESULT = {
+    "type": "webhook",
+    "request_id": "r1",
+    "tool_name": "find_badge",
+    "result_value": '{"status": "ok"}',
+    "is_error": False,
+    "tool_has_been_called": True,
+    "tool_latency_secs": 0.8,
+}
 TALK = (
     entry("agent", "Welcome.", 0),
     entry("user", "I lost my badge", 5),
@@ -59,8 +70,17 @@ TALK = (
 
 def released(*entries: Json, **more: Any) -> Json:
     """A record as GET returns it today, built and written by the package's own models."""
-    facts = {"has_audio": True, "has_user_audio": True, "has_response_audio": True, "has_auxiliary_audio": False}
-    metadata = {"start_time_unix_secs": START_S, "call_duration_secs": 30, "termination_reason": "client ended"}
+    facts = {
+        "has_audio": True,
+        "has_user_audio": True,
+        "has_response_audio": True,
+        "has_auxiliary_audio": False,
+    }
+    metadata = {
+        "start_time_unix_secs": START_S,
+        "call_duration_secs": 30,
+        "termination_reason": "client ended",
+    }
     identity = {"agent_id": "agent_1", "conversation_id": "conv_1", "status": "done"}
     model = GetConversationResponseModel.model_validate(
         identity | facts | {"metadata": metadata, "transcript": list(entries)} | more
@@ -107,7 +127,10 @@ def test_a_record_of_today_becomes_a_call_like_any_other(tmp_path: Path) -> None
 
 
 def test_a_record_that_comes_as_spans_is_the_same_call(tmp_path: Path) -> None:
-    tokens = {"input": {"tokens": 812, "price": 0.0004}, "output_total": {"tokens": 24, "price": 1.5e-05}}
+    tokens = {
+        "input": {"tokens": 812, "price": 0.0004},
+        "output_total": {"tokens": 24, "price": 1.5e-05},
+    }
     used: Json = {"llm_usage": {"model_usage": {"gemini-2.5-flash": tokens}}}
     talk = [
         entry("agent", "Welcome.", 0),
@@ -115,26 +138,47 @@ def test_a_record_that_comes_as_spans_is_the_same_call(tmp_path: Path) -> None:
         entry("agent", None, 6, tool_calls=[CALL], tool_results=[RESULT]),
         entry("agent", "I found it", 8, **waited(2.35), **used),
         entry("user", "Great", 12),
-        entry("agent", "Goodbye", 13, conversation_turn_metrics={"metrics": {"convai_llm_service_ttfb": {"elapsed_time": 0.25}}}),
-    ]  # fmt: skip
+        entry(
+            "agent",
+            "Goodbye",
+            13,
+            conversation_turn_metrics={
+                "metrics": {"convai_llm_service_ttfb": {"elapsed_time": 0.25}}
+            },
+        ),
+    ]
     record = released(*talk)
-    spans = {name: record[name] for name in ("agent_id", "conversation_id")} | {"otlp_traces": as_spans(record)}
-    webhook = {"type": "post_call_transcription_otel", "event_timestamp": START_S + 60, "data": spans}
+    spans = {name: record[name] for name in ("agent_id", "conversation_id")} | {
+        "otlp_traces": as_spans(record)
+    }
+    webhook = {
+        "type": "post_call_transcription_otel",
+        "event_timestamp": START_S + 60,
+        "data": spans,
+    }
     ours, theirs = (read(stored(tmp_path / "call.json", each)) for each in (webhook, record))
     assert (ours.conversation_id, ours.conversation_ended_reason) == ("conv_1", "client ended")
     *turns, row = said_at_the_end(ours)
     *their_turns, their_row = said_at_the_end(theirs)
     assert turns == their_turns
-    of_its_form = {"events", "traceparent"}  # a record is one event, spans are several, and a trace has an id
+    of_its_form = {
+        "events",
+        "traceparent",
+    }  # a record is one event, spans are several, and a trace has an id
     assert {
         name: row.get(name) for name in {**row, **their_row} if row.get(name) != their_row.get(name)
     }.keys() <= of_its_form
     (last,) = [event for event in ours.agent or () if "transcript" in event]
-    assert [each["llm_usage"] for each in last["transcript"] if each["llm_usage"]] == [used["llm_usage"]]
+    assert [each["llm_usage"] for each in last["transcript"] if each["llm_usage"]] == [
+        used["llm_usage"]
+    ]
     assert "otlp_traces" not in last
     both = read(stored(tmp_path / "call.json", {**record, "otlp_traces": as_spans(record)}))
     assert both.agent == theirs.agent, "where it has entries, they are better"
-    broken: tuple[Json, ...] = ({"resourceSpans": 5}, {"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]})
+    broken: tuple[Json, ...] = (
+        {"resourceSpans": 5},
+        {"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]},
+    )
     for traces in broken:
         with pytest.raises(RecordingError, match="otlp_traces"):
             read(stored(tmp_path / "call.json", {**spans, "otlp_traces": traces}))
@@ -142,9 +186,12 @@ def test_a_record_that_comes_as_spans_is_the_same_call(tmp_path: Path) -> None:
 
 def test_times_to_the_millisecond_give_an_estimate_and_its_error(tmp_path: Path) -> None:
     talk = [
-        entry("agent", "Welcome.", 0, 400), entry("user", "My badge", 5, 5_100), entry("agent", "Yes?", 6, 6_350, **waited(1.9)),
-        entry("user", "Bye", 9, 9_000), entry("agent", "Bye.", 10, 9_800),
-    ]  # fmt: skip
+        entry("agent", "Welcome.", 0, 400),
+        entry("user", "My badge", 5, 5_100),
+        entry("agent", "Yes?", 6, 6_350, **waited(1.9)),
+        entry("user", "Bye", 9, 9_000),
+        entry("agent", "Bye.", 10, 9_800),
+    ]
     turns, _ = finals(read(stored(tmp_path / "call.json", released(*talk))))
     assert latency_of(turns[1]) == (1_900.0, "record")
     assert latency_of(turns[2]) == (800.0, "estimated")
@@ -154,21 +201,39 @@ def test_times_to_the_millisecond_give_an_estimate_and_its_error(tmp_path: Path)
     assert second.estimate_error is None
 
 
-FIFTEEN = ("agent_metadata", "multivoice_message", "tool_calls", "tool_results", "feedback", "llm_override",
-           "conversation_turn_metrics", "rag_retrieval_info", "llm_usage", "interrupted", "original_message", "source_medium")  # fmt: skip
+FIFTEEN = (
+    "agent_metadata",
+    "multivoice_message",
+    "tool_calls",
+    "tool_results",
+    "feedback",
+    "llm_override",
+    "conversation_turn_metrics",
+    "rag_retrieval_info",
+    "llm_usage",
+    "interrupted",
+    "original_message",
+    "source_medium",
+)
 
 
 def seed_entry(values: Json) -> Json:
     """An entry with the fifteen fields of the older releases and no other."""
-    return dict.fromkeys(FIFTEEN) | {"tool_calls": [], "tool_results": [], "interrupted": False} | values
+    return (
+        dict.fromkeys(FIFTEEN)
+        | {"tool_calls": [], "tool_results": [], "interrupted": False}
+        | values
+    )
 
 
 @pytest.mark.parametrize("shape", ["record", "webhook", "list"])
 def test_the_fifteen_fields_of_older_releases(tmp_path: Path, shape: str) -> None:
     entries = [seed_entry(each) for each in TALK]
     whole: Json = {
-        "conversation_id": "conv_1", "metadata": {"start_time_unix_secs": START_S, "call_duration_secs": 30}, "transcript": entries,
-    }  # fmt: skip
+        "conversation_id": "conv_1",
+        "metadata": {"start_time_unix_secs": START_S, "call_duration_secs": 30},
+        "transcript": entries,
+    }
     webhook = {"type": "post_call_transcription", "event_timestamp": START_S + 60, "data": whole}
     document: object = {"record": whole, "webhook": webhook, "list": entries}[shape]
     call = read(stored(tmp_path / "conv_1.json", document))
@@ -179,23 +244,30 @@ def test_the_fifteen_fields_of_older_releases(tmp_path: Path, shape: str) -> Non
 
 
 def test_shapes_before_that(tmp_path: Path) -> None:
-    """Metrics lack the level `metrics`, null replaces today's lists, and entries have only speaker, text and time."""
+    """Metrics lack the level `metrics`, null replaces today's lists, and entries have only speaker,
+    text and time.
+    """
     old = {"tool_calls": None, "tool_results": None, "feedback": None}
     metrics = {
         "convai_ttf_audio_since_silence": {"elapsed_time": 1.25},
         "convai_llm_service_ttfb": {"elapsed_time": 0.5},
     }
     talk = [
-        entry("agent", "Welcome.", 0, **old), entry("user", "My badge", 5, **old, conversation_turn_metrics=None),
+        entry("agent", "Welcome.", 0, **old),
+        entry("user", "My badge", 5, **old, conversation_turn_metrics=None),
         entry("agent", "Yes?", 6, **old, conversation_turn_metrics=metrics),
-    ]  # fmt: skip
+    ]
     turns, _ = finals(read(stored(tmp_path / "call.json", {"transcript": talk, "status": "done"})))
     assert latency_of(turns[1]) == (1_250.0, "record")
 
 
 def test_keys_and_words_of_later_releases(tmp_path: Path) -> None:
     talk = [{**each, "mood": "odd", "source_medium": "hologram"} for each in TALK]
-    document = released(*TALK) | {"transcript": talk, "status": "embalmed", "aura": {"colour": "blue"}}
+    document = released(*TALK) | {
+        "transcript": talk,
+        "status": "embalmed",
+        "aura": {"colour": "blue"},
+    }
     call = read(stored(tmp_path / "call.json", document))
     typed = ConversationRecord.model_validate({**document, "timestamp": 0})
     assert typed.model_extra == {"aura": {"colour": "blue"}}
@@ -205,9 +277,13 @@ def test_keys_and_words_of_later_releases(tmp_path: Path) -> None:
 
 def test_a_silent_turn_and_a_sound_that_took_none(tmp_path: Path) -> None:
     talk = [
-        entry("agent", "Welcome.", 0), entry("user", "...", 5), entry("agent", "Are you there?", 6, **waited(9.0)),
-        entry("user", "Mhm", 7, ignored_as_backchannel=True), entry("user", "Yes", 9), entry("agent", "Good.", 10, **waited(1.1)),
-    ]  # fmt: skip
+        entry("agent", "Welcome.", 0),
+        entry("user", "...", 5),
+        entry("agent", "Are you there?", 6, **waited(9.0)),
+        entry("user", "Mhm", 7, ignored_as_backchannel=True),
+        entry("user", "Yes", 9),
+        entry("agent", "Good.", 10, **waited(1.1)),
+    ]
     turns, _ = finals(read(stored(tmp_path / "call.json", released(*talk))))
     assert set(turns) == {0, 1}
     assert latency_of(turns[1]) == (1_100.0, "record")
@@ -215,19 +291,31 @@ def test_a_silent_turn_and_a_sound_that_took_none(tmp_path: Path) -> None:
 
 def test_a_call_in_text_has_turns_and_no_latency(tmp_path: Path) -> None:
     text: Json = {
-        "conversation_turn_metrics": {"metrics": {"convai_llm_service_ttfb": {"elapsed_time": 0.4}}},
+        "conversation_turn_metrics": {
+            "metrics": {"convai_llm_service_ttfb": {"elapsed_time": 0.4}}
+        },
         "source_medium": "text",
     }
     talk = [entry("user", "Hi", 0, source_medium="text"), entry("agent", "Hello.", 1, **text)]
     turns, _ = finals(read(stored(tmp_path / "call.json", released(*talk))))
     assert latency_of(turns[1]) == ("times_unknown", "estimated")
-    assert [(each.stage, each.latency_ms) for each in turns[1].stages] == [("llm_first_token", 400.0)]
+    assert [(each.stage, each.latency_ms) for each in turns[1].stages] == [
+        ("llm_first_token", 400.0)
+    ]
 
 
 def test_tools_without_ids_are_paired_in_their_order(tmp_path: Path) -> None:
-    calls = [{"tool_name": "find", "params_as_json": "no json"}, {"tool_name": "find", "params_as_json": None}]
+    calls = [
+        {"tool_name": "find", "params_as_json": "no json"},
+        {"tool_name": "find", "params_as_json": None},
+    ]
     results: list[Json] = [
-        {"tool_name": "find", "result_value": "4A", "tool_latency_secs": 0.5, "tool_has_been_called": True},
+        {
+            "tool_name": "find",
+            "result_value": "4A",
+            "tool_latency_secs": 0.5,
+            "tool_has_been_called": True,
+        },
         {"tool_name": "find", "result_value": "gone", "is_error": True, "tool_latency_secs": None},
     ]
     talk = [
@@ -246,7 +334,9 @@ def test_tools_without_ids_are_paired_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        pytest.param({"conversation_id": "c1", "agent_id": "a1", "transcript": []}, id="nobody spoke"),
+        pytest.param(
+            {"conversation_id": "c1", "agent_id": "a1", "transcript": []}, id="nobody spoke"
+        ),
         pytest.param(
             {
                 "type": "post_call_transcription",
@@ -259,19 +349,28 @@ def test_tools_without_ids_are_paired_in_their_order(tmp_path: Path) -> None:
 def test_a_record_without_entries_is_a_call_without_turns(tmp_path: Path, document: Json) -> None:
     call = read(stored(tmp_path / "call.json", document))
     assert call.conversation_id == "c1"
-    scoring = RecordedScoring(with_control_events(call), ScoringPlan(Limits(), GoalRules(), "test", None), None)
+    scoring = RecordedScoring(
+        with_control_events(call), ScoringPlan(Limits(), GoalRules(), "test", None), None
+    )
     deque(scoring.run(), maxlen=0)
     assert call_of(scoring.rows).turns == 0
 
 
 def test_several_voices_are_one_answer(tmp_path: Path) -> None:
-    parts = {"parts": [{"text": "Once upon", "voice_label": "a"}, {"text": "a time", "voice_label": "b"}]}
+    parts = {
+        "parts": [{"text": "Once upon", "voice_label": "a"}, {"text": "a time", "voice_label": "b"}]
+    }
     call = read(
-        stored(tmp_path / "call.json", [entry("user", "Hi", 1), entry("agent", None, 2, multivoice_message=parts)])
+        stored(
+            tmp_path / "call.json",
+            [entry("user", "Hi", 1), entry("agent", None, 2, multivoice_message=parts)],
+        )
     )
     assert call.agent is not None
     assert [
-        event["agent_response_event"]["agent_response"] for event in call.agent if event.get("type") == "agent_response"
+        event["agent_response_event"]["agent_response"]
+        for event in call.agent
+        if event.get("type") == "agent_response"
     ] == ["Once upon a time"]
 
 
@@ -279,17 +378,27 @@ def test_its_events_are_in_order_and_none_is_lost(tmp_path: Path) -> None:
     call = read(stored(tmp_path / "call.json", released(*TALK)))
     events = list(in_time_order(call))
     assert [event.event_name for event in events if event.is_agent_event] == [
-        "conversation_initiation_metadata", "agent_response", "user_transcript", "agent_tool_request",
-        "agent_tool_response_full_payload", "agent_response", "agent_response_correction", "interruption", "user_transcript",
-        "agent_response", "conversation_record",
-    ]  # fmt: skip
+        "conversation_initiation_metadata",
+        "agent_response",
+        "user_transcript",
+        "agent_tool_request",
+        "agent_tool_response_full_payload",
+        "agent_response",
+        "agent_response_correction",
+        "interruption",
+        "user_transcript",
+        "agent_response",
+        "conversation_record",
+    ]
     times_ms = [event.time_ms for event in events]
     assert times_ms == sorted(times_ms)
     assert (times_ms[0], times_ms[-1]) == (START_MS, START_MS + 30_000)
 
 
 def said_at_the_end(call: RecordedCall, seed: int | None = None) -> list[Json]:
-    """The newest rows without what says when and where they were written, and turns without labels, which are as known then."""
+    """The newest rows without what says when and where they were written, and turns without labels,
+    which are as known then.
+    """
     turns, row = finals(call, seed)
     moment = {"known_ms", "first_known_ms", "revision", "news", "first_place", "last_place"}
     return [
@@ -315,14 +424,20 @@ def test_its_context_has_its_turns_and_eva_s_own_has_none(tmp_path: Path) -> Non
 
 def test_moved_to_another_time_and_under_another_id(tmp_path: Path) -> None:
     call = read(
-        stored(tmp_path / "call.json", released(entry("user", "Hi", 1, 1_200), entry("agent", "Hello.", 2, 2_100)))
+        stored(
+            tmp_path / "call.json",
+            released(entry("user", "Hi", 1, 1_200), entry("agent", "Hello.", 2, 2_100)),
+        )
     )
     moved = renamed(shifted(call, 3_600), "other")
     assert moved.agent is not None
     *_, last = moved.agent
     assert (last["conversation_id"], last["timestamp"]) == ("other", START_MS + 3_630_000)
     assert last["metadata"]["start_time_unix_secs"] == START_S + 3_600
-    assert [each["created_at_unix_ms"] for each in last["transcript"]] == [START_MS + 3_601_200, START_MS + 3_602_100]
+    assert [each["created_at_unix_ms"] for each in last["transcript"]] == [
+        START_MS + 3_601_200,
+        START_MS + 3_602_100,
+    ]
     assert latency_of(finals(moved)[0][1]) == (900.0, "estimated")
 
 
@@ -347,7 +462,9 @@ def test_a_live_capture_is_a_stream_of_a_wire_level_call(tmp_path: Path) -> None
         ({"type": "post_call_audio", "data": {"conversation_id": "c"}}, "post_call_audio"),
     ],
 )
-def test_other_documents_are_refused_in_a_sentence(tmp_path: Path, document: object, seen: str) -> None:
+def test_other_documents_are_refused_in_a_sentence(
+    tmp_path: Path, document: object, seen: str
+) -> None:
     with pytest.raises(RecordingError) as caught:
         read(stored(tmp_path / "call.json", document))
     assert caught.value.seen == seen
@@ -355,11 +472,20 @@ def test_other_documents_are_refused_in_a_sentence(tmp_path: Path, document: obj
 
 @pytest.mark.parametrize("transcript", [{"transcript": []}, {"transcript": None}, {}])
 @pytest.mark.parametrize("wraps", [False, True])
-def test_a_call_in_which_nobody_spoke_has_no_turns(tmp_path: Path, transcript: Json, *, wraps: bool) -> None:
+def test_a_call_in_which_nobody_spoke_has_no_turns(
+    tmp_path: Path, transcript: Json, *, wraps: bool
+) -> None:
     record = {key: value for key, value in released().items() if key != "transcript"} | transcript
-    document = {"type": "post_call_transcription", "event_timestamp": START_S, "data": record} if wraps else record
+    document = (
+        {"type": "post_call_transcription", "event_timestamp": START_S, "data": record}
+        if wraps
+        else record
+    )
     call = read(stored(tmp_path / "call.json", document))
-    assert [event.get("type") for event in call.agent or ()] == ["conversation_initiation_metadata", None]
+    assert [event.get("type") for event in call.agent or ()] == [
+        "conversation_initiation_metadata",
+        None,
+    ]
     turns, row = finals(call)
     assert (turns, row.state) == ({}, "closed")
 
@@ -367,8 +493,14 @@ def test_a_call_in_which_nobody_spoke_has_no_turns(tmp_path: Path, transcript: J
 def test_a_folder_of_webhooks_is_read_past_those_without_a_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stored(tmp_path / "a.json", {"type": "post_call_audio", "data": {"conversation_id": "c", "full_audio": "UklGRg=="}})
-    stored(tmp_path / "b.json", {"type": "call_initiation_failure", "data": {"conversation_id": "c", "metadata": {}}})
+    stored(
+        tmp_path / "a.json",
+        {"type": "post_call_audio", "data": {"conversation_id": "c", "full_audio": "UklGRg=="}},
+    )
+    stored(
+        tmp_path / "b.json",
+        {"type": "call_initiation_failure", "data": {"conversation_id": "c", "metadata": {}}},
+    )
     stored(tmp_path / "c.json", {"type": "post_call_transcription", "data": released(*TALK)})
     assert [call.agent is not None for call in read_recordings(tmp_path)] == [True]
     told = capsys.readouterr().err
@@ -381,7 +513,8 @@ def test_an_entry_of_another_type_is_named(tmp_path: Path) -> None:
         read(
             stored(
                 tmp_path / "call.json",
-                released(*TALK) | {"transcript": [entry("user", "Hi", 1), {"role": "agent", "message": 5}]},
+                released(*TALK)
+                | {"transcript": [entry("user", "Hi", 1), {"role": "agent", "message": 5}]},
             )
         )
     assert caught.value.where.endswith("call.json: transcript.1.message")
@@ -398,10 +531,16 @@ def transcript_of(call: RecordedCall) -> list[Json]:
 
 
 @pytest.mark.parametrize(
-    "after", [(), (entry("user", "...", 12),), (entry("user", "Mhm", 12, ignored_as_backchannel=True),)]
+    "after",
+    [(), (entry("user", "...", 12),), (entry("user", "Mhm", 12, ignored_as_backchannel=True),)],
 )
-def test_a_caller_who_cuts_off_and_hangs_up_has_no_further_turn(tmp_path: Path, after: tuple[Json, ...]) -> None:
-    talk = [entry("user", "Hi", 1), entry("agent", "It is", 2, original_message="It is a long story", interrupted=True)]
+def test_a_caller_who_cuts_off_and_hangs_up_has_no_further_turn(
+    tmp_path: Path, after: tuple[Json, ...]
+) -> None:
+    talk = [
+        entry("user", "Hi", 1),
+        entry("agent", "It is", 2, original_message="It is a long story", interrupted=True),
+    ]
     call = read(stored(tmp_path / "call.json", released(*talk, *after)))
     turns, row = finals(call)
     assert row.turns == 1

@@ -1,4 +1,6 @@
-"""The facts beside the events of an EVA record: its final state, its expected state, and its latencies."""
+"""The facts beside the events of an EVA record: its final state, its expected state, and its
+latencies.
+"""
 
 import json
 from pathlib import Path
@@ -27,15 +29,29 @@ def data(expected: Any, **others: Any) -> dict[str, Any]:
     return {"id": "7.1", "ground_truth": {"expected_scenario_db": expected}, **others}
 
 
-def test_a_call_without_a_directory_and_a_record_without_these_files_have_none(tmp_path: Path) -> None:
+def test_a_call_without_a_directory_and_a_record_without_these_files_have_none(
+    tmp_path: Path,
+) -> None:
     assert state_of_record(None) == state_of_record(record(tmp_path)) == RecordedState()
 
 
 def test_everything_that_is_there_is_read(tmp_path: Path) -> None:
-    result = {"final_scenario_db_hash": "abc", "llm_latency": {"mean_ms": 900}, "stt_latency": {"mean_ms": None}}
-    directory = record(tmp_path, result=result, final_scenario_db={"fees": {}}, dataset_record=data({"fees": {"f": 1}}))
+    result = {
+        "final_scenario_db_hash": "abc",
+        "llm_latency": {"mean_ms": 900},
+        "stt_latency": {"mean_ms": None},
+    }
+    directory = record(
+        tmp_path,
+        result=result,
+        final_scenario_db={"fees": {}},
+        dataset_record=data({"fees": {"f": 1}}),
+    )
     state = state_of_record(directory)
-    assert state.facts == {"expected_scenario_db": {"fees": {"f": 1}}, "final_scenario_db": {"fees": {}}}
+    assert state.facts == {
+        "expected_scenario_db": {"fees": {"f": 1}},
+        "final_scenario_db": {"fees": {}},
+    }
     assert state.final_hash == "abc"
     assert state.stage_mean_ms == {"llm_latency": 900.0}
 
@@ -61,7 +77,9 @@ def test_the_tokens_of_the_model_s_steps_are_averaged(tmp_path: Path) -> None:
         (["", "twelve"], None),
     ],
 )
-def test_tokens_are_numbers_as_other_programs_write_them(tmp_path: Path, cells: list[str], mean: float | None) -> None:
+def test_tokens_are_numbers_as_other_programs_write_them(
+    tmp_path: Path, cells: list[str], mean: float | None
+) -> None:
     directory = record(tmp_path)
     (directory / "agent_perf_stats.csv").write_text(
         "\n".join(["prompt,output_tokens", *(f"hi,{cell}" for cell in cells)])
@@ -70,16 +88,22 @@ def test_tokens_are_numbers_as_other_programs_write_them(tmp_path: Path, cells: 
 
 
 @pytest.mark.parametrize(("config", "name"), [({}, "Ada/ada"), ({"language": "ko"}, "에이다/eida")])
-def test_placeholders_stand_for_the_names_of_the_run_s_language(tmp_path: Path, config: Any, name: str) -> None:
+def test_placeholders_stand_for_the_names_of_the_run_s_language(
+    tmp_path: Path, config: Any, name: str
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     names = {"culture_overrides": {"en": {"first_name": "Ada"}, "ko": {"first_name": "에이다"}}}
-    latin = {"romanized_culture_overrides": {"en": {"first_name": "Ada"}, "ko": {"first_name": "Eida"}}}
+    latin = {
+        "romanized_culture_overrides": {"en": {"first_name": "Ada"}, "ko": {"first_name": "Eida"}}
+    }
     expected = {"<FIRST_NAME>": ["<FIRST_NAME>/<FIRST_NAME_ROMANIZED>", "<PHONE>", 1]}
     state = state_of_record(record(tmp_path, dataset_record=data(expected, **names, **latin)))
     assert state.facts["expected_scenario_db"] == {name.split("/")[0]: [name, "<PHONE>", 1]}
 
 
-def test_a_data_set_without_an_expectation_has_none_and_one_of_another_shape_is_told(tmp_path: Path) -> None:
+def test_a_data_set_without_an_expectation_has_none_and_one_of_another_shape_is_told(
+    tmp_path: Path,
+) -> None:
     directory = record(tmp_path, dataset_record={"id": "7.1"})
     assert "expected_scenario_db" not in state_of_record(directory).facts
     (directory / "dataset_record.json").write_text(json.dumps(data(["fees"])))
@@ -89,7 +113,9 @@ def test_a_data_set_without_an_expectation_has_none_and_one_of_another_shape_is_
 
 
 def test_the_states_travel_in_the_control_events(tmp_path: Path) -> None:
-    (call,) = read_recordings(record(tmp_path, final_scenario_db={"fees": {}}, dataset_record=data({"fees": {"f": 1}})))
+    (call,) = read_recordings(
+        record(tmp_path, final_scenario_db={"fees": {}}, dataset_record=data({"fees": {"f": 1}}))
+    )
     started, ended = with_state(with_control_events(call)).control
     assert (started["expected_state"], ended["final_state"]) == ({"fees": {"f": 1}}, {"fees": {}})
     told = {"type": "call_ended", "timestamp": 1, "final_state": {}}
@@ -106,7 +132,10 @@ def test_the_hash_of_the_run_travels_with_its_state_only(tmp_path: Path) -> None
 
 
 def test_the_latencies_that_eva_measured_travel_with_the_end(tmp_path: Path) -> None:
-    directory = record(tmp_path, response_latencies={"latencies": [2.7009661, 3], "mean": 2.85, "max": 3, "count": 2})
+    directory = record(
+        tmp_path,
+        response_latencies={"latencies": [2.7009661, 3], "mean": 2.85, "max": 3, "count": 2},
+    )
     (call,) = read_recordings(directory)
     _, ended = with_state(with_control_events(call)).control
     assert ended["response_latencies_ms"] == [2700.966, 3000]
@@ -116,8 +145,13 @@ def test_the_latencies_that_eva_measured_travel_with_the_end(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("content", "seen"),
-    [({}, "nothing"), ({"latencies": 2}, "a number"), ({"latencies": [1, "2"]}, "a text"), ({"latencies": [1e300]}, "a number")],
-)  # fmt: skip
+    [
+        ({}, "nothing"),
+        ({"latencies": 2}, "a number"),
+        ({"latencies": [1, "2"]}, "a text"),
+        ({"latencies": [1e300]}, "a number"),
+    ],
+)
 def test_latencies_of_another_shape_are_named_and_eva_s_metrics_do_without(
     tmp_path: Path, content: Any, seen: str
 ) -> None:
@@ -130,7 +164,9 @@ def test_latencies_of_another_shape_are_named_and_eva_s_metrics_do_without(
 
 
 def _with(call: RecordedCall, event: dict[str, Any]) -> RecordedCall:
-    return RecordedCall("7.1", "cascade", None, call.audit, None, None, control=(event,), directory=call.directory)
+    return RecordedCall(
+        "7.1", "cascade", None, call.audit, None, None, control=(event,), directory=call.directory
+    )
 
 
 def test_what_the_run_s_agent_was_told_travels_with_the_start(tmp_path: Path) -> None:
@@ -138,7 +174,8 @@ def test_what_the_run_s_agent_was_told_travels_with_the_start(tmp_path: Path) ->
     (tmp_path / "config.json").write_text(json.dumps({"agent_config_path": "agent.yaml"}))
     (tmp_path / "agent.yaml").write_text(
         "role: clerk\ninstructions: Never refund.\n"
-        "tools:\n- name: find\n  tool_type: auth\n  required_parameters: [{name: n, type: int, enum: [1]}, floor]\n"
+        "tools:\n- name: find\n  tool_type: auth\n  required_parameters: [{name: n, type: int, "
+        "enum: [1]}, floor]\n"
         "  optional_parameters: [{name: doors, type: array, items: {type: string}}]\n"
     )
     (call,) = read_recordings(directory)

@@ -1,4 +1,6 @@
-"""What EVA's rules miss in a call is named, with what becomes of the call: `score` and `events check` say the same, and it is true."""
+"""What EVA's rules miss in a call is named, with what becomes of the call: `score` and `events
+check` say the same, and it is true.
+"""
 
 import json
 from collections.abc import Callable, Iterable
@@ -38,7 +40,9 @@ def without(*kinds: str, first: int | None = None) -> Json:
 
 
 def told(folder: Path, made: Json, *command: str) -> list[str]:
-    """What a command says of a call on standard error: what is missing, without its effect and remedy."""
+    """What a command says of a call on standard error: what is missing, without its effect and
+    remedy.
+    """
     path = write_calls(folder / "calls.jsonl", made)
     lines = ran_here(*(command or ("score",)), str(path)).err.splitlines()
     return [line.partition(": no ")[2].partition(". ")[0] for line in lines]
@@ -74,48 +78,88 @@ MARKERS = "`turn_start` or `turn_end` between the assistant's texts of two turns
 CASES: list[tuple[Json, str, int, Callable[[Context], object], object]] = [
     (without("turn_start"), MARKERS, 3, lambda made: made["num_assistant_turns"], 1),
     (
-        without("user_speech"), "`user_speech` with words", 0,
-        lambda made: texts(made["intended_user_turns"]), [],
+        without("user_speech"),
+        "`user_speech` with words",
+        0,
+        lambda made: texts(made["intended_user_turns"]),
+        [],
     ),
     (
-        without("assistant_speech"), "`assistant_speech`", 0,
-        lambda made: texts(made["transcribed_assistant_turns"])[:-1], [],
+        without("assistant_speech"),
+        "`assistant_speech`",
+        0,
+        lambda made: texts(made["transcribed_assistant_turns"])[:-1],
+        [],
     ),
     (without("user"), "`user` entry in the audit log", 0, lambda made: made["num_user_turns"], 0),
     (
-        without("assistant"), "`assistant` entry in the audit log", 0,
-        lambda made: [each["turn_id"] for each in made["conversation_trace"] if each.get("role") == "assistant"], [0, 3],
+        without("assistant"),
+        "`assistant` entry in the audit log",
+        0,
+        lambda made: [
+            each["turn_id"]
+            for each in made["conversation_trace"]
+            if each.get("role") == "assistant"
+        ],
+        [0, 3],
     ),
     (
-        without("tts_text"), "event `tts_text` or `llm_response` in the bot's log", 0,
-        lambda made: made["num_assistant_turns"], 0,
+        without("tts_text"),
+        "event `tts_text` or `llm_response` in the bot's log",
+        0,
+        lambda made: made["num_assistant_turns"],
+        0,
     ),
     (
-        without("assistant audio_start", "assistant audio_end"), "`audio_start` of the assistant", 0,
-        lambda made: made["latency_assistant_turns"], {},
+        without("assistant audio_start", "assistant audio_end"),
+        "`audio_start` of the assistant",
+        0,
+        lambda made: made["latency_assistant_turns"],
+        {},
     ),
     (
-        without("simulated_user audio_start", "simulated_user audio_end"), "`audio_start` of the user", 0,
-        lambda made: made["latency_assistant_turns"], {},
+        without("simulated_user audio_start", "simulated_user audio_end"),
+        "`audio_start` of the user",
+        0,
+        lambda made: made["latency_assistant_turns"],
+        {},
     ),
     (
-        without("simulated_user audio_end", first=1), "`audio_end` of the user after its `audio_start`", 1,
-        lambda made: made["assistant_interrupted_turns"], [1],
+        without("simulated_user audio_end", first=1),
+        "`audio_end` of the user after its `audio_start`",
+        1,
+        lambda made: made["assistant_interrupted_turns"],
+        [1],
     ),
     (
-        without("assistant audio_end", first=2), "`audio_end` of the assistant after its `audio_start`", 2,
-        lambda made: made["user_interrupted_turns"], [1, 2],
+        without("assistant audio_end", first=2),
+        "`audio_end` of the assistant after its `audio_start`",
+        2,
+        lambda made: made["user_interrupted_turns"],
+        [1, 2],
     ),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("made", "missing", "places", "seen", "effect"), CASES, ids=[each[1] for each in CASES])
+@pytest.mark.parametrize(
+    ("made", "missing", "places", "seen", "effect"), CASES, ids=[each[1] for each in CASES]
+)
 def test_what_is_missing_is_named_and_its_effect_is_true(
-    tmp_path: Path, made: Json, missing: str, places: int, seen: Callable[[Context], object], effect: object
+    tmp_path: Path,
+    made: Json,
+    missing: str,
+    places: int,
+    seen: Callable[[Context], object],
+    effect: object,
 ) -> None:
     assert told(tmp_path, made) == told(tmp_path, made, "score", "--format", "eva") == [missing]
     (found,) = checked(tmp_path, made)["missing"]
-    assert (found["what"], found["places"], found["calls"], found["conversations"]) == (missing, places, 1, ["c"])
+    assert (found["what"], found["places"], found["calls"], found["conversations"]) == (
+        missing,
+        places,
+        1,
+        ["c"],
+    )
     assert found["what_happens"]
     assert found["what_to_do"]
     assert seen(context_of(tmp_path, made)) == effect
@@ -137,16 +181,28 @@ def test_without_markers_and_what_was_understood_turns_are_one(tmp_path: Path) -
 
 
 def test_markers_are_not_missed_where_the_caller_took_no_turn(tmp_path: Path) -> None:
-    """Words that were on their way when the caller began, and a caller who says `uh-huh` while the agent goes on."""
+    """Words that were on their way when the caller began, and a caller who says `uh-huh` while the
+    agent goes on.
+    """
     made = without()
-    begin_ms = next(event["timestamp"] for event in made["user_sim"] if event.get("user") == "simulated_user")
+    begin_ms = next(
+        event["timestamp"] for event in made["user_sim"] if event.get("user") == "simulated_user"
+    )
     word = {"timestamp": begin_ms + 200, "type": "tts_text", "data": {"frame": "late"}}
     made["pipecat"].insert(2, word)
     assert checked(tmp_path, made)["missing"] == []
     nods = without("turn_start")
-    nods["pipecat"] = [{**line, "timestamp": T0_MS + 100 + 1_500 * place} for place, line in enumerate(nods["pipecat"])]
+    nods["pipecat"] = [
+        {**line, "timestamp": T0_MS + 100 + 1_500 * place}
+        for place, line in enumerate(nods["pipecat"])
+    ]
     nods["user_sim"] = [each for each in nods["user_sim"] if each.get("user") != "assistant"] + [
-        {"timestamp": at_ms, "event_type": kind, "user": "assistant", "audio_timestamp": at_ms / 1_000}
+        {
+            "timestamp": at_ms,
+            "event_type": kind,
+            "user": "assistant",
+            "audio_timestamp": at_ms / 1_000,
+        }
         for kind, at_ms in (("audio_start", T0_MS + 50), ("audio_end", T0_MS + 30_000))
     ]
     assert MARKERS not in {each["what"] for each in checked(tmp_path, nods)["missing"]}
@@ -164,7 +220,9 @@ def test_utterances_without_words_are_no_words(tmp_path: Path) -> None:
     for event in made["user_sim"]:
         if event.get("type") == "user_speech":
             event["data"]["text"] = "..."
-    assert [each["what"] for each in checked(tmp_path, made)["missing"]] == ["`user_speech` with words"]
+    assert [each["what"] for each in checked(tmp_path, made)["missing"]] == [
+        "`user_speech` with words"
+    ]
 
 
 def test_a_call_without_the_end_of_its_session_is_told_and_one_without_its_reason_where_eva_s_results_are_wanted(
@@ -173,10 +231,14 @@ def test_a_call_without_the_end_of_its_session_is_told_and_one_without_its_reaso
     made = without("connection_state", "call_ended")
     assert told(tmp_path, made) == ["`connection_state` with `session_ended`"]
     assert told(tmp_path, made, "score", "--format", "eva")[1:] == ["reason of the end"]
-    assert [each["what"] for each in checked(tmp_path, made)["missing"]][1:] == ["reason of the end"]
+    assert [each["what"] for each in checked(tmp_path, made)["missing"]][1:] == [
+        "reason of the end"
+    ]
 
 
-def test_a_call_of_a_real_caller_is_told_of_only_where_eva_s_results_are_wanted(tmp_path: Path) -> None:
+def test_a_call_of_a_real_caller_is_told_of_only_where_eva_s_results_are_wanted(
+    tmp_path: Path,
+) -> None:
     made = {**WHOLE, "user_sim": None}
     assert told(tmp_path, made) == []
     assert checked(tmp_path, made) == {"calls": 0, "missing": []}
@@ -195,10 +257,15 @@ def test_without_an_audit_log_eva_has_no_result_and_it_is_said(tmp_path: Path) -
     assert told(tmp_path, {**WHOLE, "audit": None}) == ["entry of the audit log"]
 
 
-def test_of_a_speech_model_the_bot_s_log_is_not_missed_and_what_was_understood_is_its_text(tmp_path: Path) -> None:
+def test_of_a_speech_model_the_bot_s_log_is_not_missed_and_what_was_understood_is_its_text(
+    tmp_path: Path,
+) -> None:
     made = {**without("tts_text", "turn_start", "assistant_speech"), "pipeline_type": "s2s"}
     (line,) = ran_here("score", str(write_calls(tmp_path / "calls.jsonl", made))).err.splitlines()
-    assert "no `assistant_speech`. The trace has nothing that the assistant said. EVA counts no turn" in line
+    assert (
+        "no `assistant_speech`. The trace has nothing that the assistant said. EVA counts no turn"
+        in line
+    )
     assert context_of(tmp_path, made)["num_assistant_turns"] == 0
 
 
@@ -207,14 +274,20 @@ def test_the_same_of_many_calls_is_named_three_times_and_counted(tmp_path: Path)
     path = write_calls(tmp_path / "calls.jsonl", *calls)
     lines = ran_here("score", str(path)).err.splitlines()
     assert [line.partition(f": no {MARKERS}")[0] for line in lines] == [
-        "Call c0, 3 times", "Call c1, 3 times", "Call c2, 3 times", "And 2 more",
-    ]  # fmt: skip
+        "Call c0, 3 times",
+        "Call c1, 3 times",
+        "Call c2, 3 times",
+        "And 2 more",
+    ]
     out = ran_here("events", "check", str(path)).out
     assert f"  in 5 calls (c0, c1, c2, c3, c4), 15 times: no {MARKERS}. EVA takes" in out
-    assert "Missing for EVA's rules, which make the turns of 5 calls with a simulated caller:" in out
+    assert (
+        "Missing for EVA's rules, which make the turns of 5 calls with a simulated caller:" in out
+    )
 
 
-# -- records of a run, and files of events ------------------------------------------------------------------------------
+# -- records of a run, and files of events
+# ------------------------------------------------------------------------------
 
 
 def as_lines(events: Iterable[Json]) -> str:
@@ -238,8 +311,14 @@ def record(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("file", "missing"),
     [
-        ("framework_logs.jsonl", "file framework_logs.jsonl, pipecat_logs.jsonl or pipecat_events.jsonl"),
-        ("user_simulator_events.jsonl", "file user_simulator_events.jsonl or elevenlabs_events.jsonl"),
+        (
+            "framework_logs.jsonl",
+            "file framework_logs.jsonl, pipecat_logs.jsonl or pipecat_events.jsonl",
+        ),
+        (
+            "user_simulator_events.jsonl",
+            "file user_simulator_events.jsonl or elevenlabs_events.jsonl",
+        ),
         ("result.json", "reason of the end in result.json"),
         ("../../config.json", "`config.json` of the run above the record"),
     ],
@@ -257,7 +336,9 @@ def test_a_missing_file_of_a_record_is_told(record: Path, file: str, missing: st
 
 def test_numbers_of_the_bot_are_no_texts_and_a_speech_model_needs_none(record: Path) -> None:
     (record / "framework_logs.jsonl").unlink()
-    (record / "pipecat_metrics.jsonl").write_text('{"type": "TTFBMetricsData", "timestamp": 1790000000100}\n')
+    (record / "pipecat_metrics.jsonl").write_text(
+        '{"type": "TTFBMetricsData", "timestamp": 1790000000100}\n'
+    )
     assert ": no file framework_logs.jsonl, " in ran_here("score", str(record)).err
     (record.parents[1] / "config.json").write_text('{"model": {"s2s": "gpt-realtime"}}')
     assert ran_here("score", str(record)).err == ""
@@ -269,11 +350,20 @@ def test_a_file_of_events_that_does_not_say_the_type_of_its_agent_is_told(tmp_pa
         events = [{**each, "stream": stream} for name, stream in names for each in WHOLE[name]]
         path = tmp_path / "events.jsonl"
         start = {"type": "call_started", "timestamp": T0_MS, **started}
-        path.write_text(as_lines({**each, "conversation_id": "c"} for each in [start, *events, *WHOLE["control"]]))
+        path.write_text(
+            as_lines(
+                {**each, "conversation_id": "c"} for each in [start, *events, *WHOLE["control"]]
+            )
+        )
         return path
 
-    (found,) = json.loads(ran_here("events", "check", str(written()), "--json").out)["eva"]["missing"]
+    (found,) = json.loads(ran_here("events", "check", str(written()), "--json").out)["eva"][
+        "missing"
+    ]
     assert found["what"] == "`pipeline_type` in `call_started`"
-    assert json.loads(ran_here("events", "check", str(written(pipeline_type="cascade")), "--json").out)["eva"] == {
-        "calls": 1, "missing": [],
-    }  # fmt: skip
+    assert json.loads(
+        ran_here("events", "check", str(written(pipeline_type="cascade")), "--json").out
+    )["eva"] == {
+        "calls": 1,
+        "missing": [],
+    }

@@ -1,4 +1,6 @@
-"""The sample call, files of events, which are read as the same calls in another format, and EVA's measurements."""
+"""The sample call, files of events, which are read as the same calls in another format, and EVA's
+measurements.
+"""
 
 import itertools
 import json
@@ -95,15 +97,21 @@ GOALS = Path(reader.__file__).parent / "sample" / "goals.yaml"
 
 
 def write(path: Path, events: Iterable[Mapping[str, Any] | str]) -> Path:
-    path.write_text("".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in events))
+    path.write_text(
+        "".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in events)
+    )
     return path
 
 
 def streams_of(call: RecordedCall) -> dict[str, list[dict[str, Any]]]:
     """The events of a call as lines of a file, by their stream."""
     streams = {
-        "audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs, "elevenlabs": call.agent, None: call.control,
-    }  # fmt: skip
+        "audit": call.audit,
+        "pipecat": call.pipecat,
+        "user_sim": call.elevenlabs,
+        "elevenlabs": call.agent,
+        None: call.control,
+    }
     return {
         str(name): [
             {**event, "conversation_id": call.conversation_id, **({"stream": name} if name else {})}
@@ -121,14 +129,23 @@ def test_the_streams_of_a_call_may_be_mixed_in_any_way(tmp_path: Path) -> None:
     while waiting := [name for name, events in by_stream.items() if events]:
         mixed.append(by_stream[draw.choice(waiting)].pop(0))
     (call,) = read_recordings(write(tmp_path / "calls.jsonl", mixed))
-    assert (call.control, call.audit, call.elevenlabs) == (sample.control, sample.audit, sample.elevenlabs)
-    kept = [{key: value for key, value in event.items() if key != "conversation_id"} for event in sample.pipecat or ()]
+    assert (call.control, call.audit, call.elevenlabs) == (
+        sample.control,
+        sample.audit,
+        sample.elevenlabs,
+    )
+    kept = [
+        {key: value for key, value in event.items() if key != "conversation_id"}
+        for event in sample.pipecat or ()
+    ]
     assert call.pipecat == tuple(kept)
 
 
 def test_a_file_of_events_scores_as_the_call_does(tmp_path: Path) -> None:
     (sample,) = read_recordings(SAMPLE)
-    path = write(tmp_path / "calls.jsonl", itertools.chain.from_iterable(streams_of(sample).values()))
+    path = write(
+        tmp_path / "calls.jsonl", itertools.chain.from_iterable(streams_of(sample).values())
+    )
     options = ("--goals", str(GOALS))
     assert ran_here("score", str(path), *options).out == ran_here("score", "sample", *options).out
 
@@ -137,7 +154,12 @@ def test_calls_are_told_apart_and_come_in_the_order_in_which_they_begin(tmp_path
     path = write(
         tmp_path / "desk.jsonl",
         [
-            {"type": "call_started", "timestamp": 1, "conversation_id": "b", "pipeline_type": "s2s"},
+            {
+                "type": "call_started",
+                "timestamp": 1,
+                "conversation_id": "b",
+                "pipeline_type": "s2s",
+            },
             "",
             {"type": "call_started", "timestamp": 2, "conversation_id": 7},
             {"type": "tts_text", "timestamp": 3, "conversation_id": "b", "data": {"frame": "x"}},
@@ -146,8 +168,10 @@ def test_calls_are_told_apart_and_come_in_the_order_in_which_they_begin(tmp_path
     )
     calls = list(read_recordings(path))
     assert [(call.conversation_id, call.pipeline_type) for call in calls] == [
-        ("b", "s2s"), ("7", "cascade"), ("desk", "cascade"),
-    ]  # fmt: skip
+        ("b", "s2s"),
+        ("7", "cascade"),
+        ("desk", "cascade"),
+    ]
     assert calls[0].pipecat == ({"type": "tts_text", "timestamp": 3, "data": {"frame": "x"}},)
     assert calls[1].pipecat is None
 
@@ -155,16 +179,28 @@ def test_calls_are_told_apart_and_come_in_the_order_in_which_they_begin(tmp_path
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ({"type": "nothing_of_ours", "timestamp": 1}, ["a known `type`", "'nothing_of_ours'", "docs/sources/other.md"]),
+        (
+            {"type": "nothing_of_ours", "timestamp": 1},
+            ["a known `type`", "'nothing_of_ours'", "docs/sources/other.md"],
+        ),
         ({"type": "tts_text", "stream": "telephone"}, ["`stream`: one of", "'telephone'"]),
         ({"type": "tts_text", "conversation_id": {}}, ['"conversation_id" as a text']),
         ({"type": "tts_text", "conversation_id": "a\nb"}, ['"conversation_id" as a text']),
         ("[]", ["a JSON object", "a list"]),
         ("{", ["this is not JSON"]),
     ],
-    ids=["unknown type", "unknown stream", "no name", "line break in the name", "a list", "no JSON"],
+    ids=[
+        "unknown type",
+        "unknown stream",
+        "no name",
+        "line break in the name",
+        "a list",
+        "no JSON",
+    ],
 )
-def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: Mapping[str, Any] | str, names: list[str]) -> None:
+def test_a_line_that_is_no_event_is_named(
+    tmp_path: Path, line: Mapping[str, Any] | str, names: list[str]
+) -> None:
     path = write(tmp_path / "calls.jsonl", [{"type": "call_started", "timestamp": 1}, line])
     with pytest.raises(RecordingError) as error:
         list(read_recordings(path))
@@ -217,7 +253,12 @@ def test_metrics_go_in_behind_everything_of_their_time_and_the_log_keeps_its_ord
 
 def test_old_metrics_count_from_the_first_line_of_the_log() -> None:
     merged = with_metrics((line(100), line(900)), (metric(0.5), metric(5)))
-    assert order(merged) == [("tts_text", 100), ("TTFBMetricsData", 600), ("tts_text", 900), ("TTFBMetricsData", 5100)]
+    assert order(merged) == [
+        ("tts_text", 100),
+        ("TTFBMetricsData", 600),
+        ("tts_text", 900),
+        ("TTFBMetricsData", 5100),
+    ]
 
 
 def test_old_metrics_without_a_log_have_no_time() -> None:
@@ -230,17 +271,34 @@ def test_old_metrics_without_a_log_have_no_time() -> None:
 @pytest.mark.parametrize("stamp", [None, "soon", True])
 def test_what_has_no_readable_time_stays_where_it_is(stamp: Any) -> None:
     merged = with_metrics(
-        (line(0), line(900)), (metric(T0_MS + 100), metric(1) | {"timestamp": stamp}, metric(T0_MS + 950))
+        (line(0), line(900)),
+        (metric(T0_MS + 100), metric(1) | {"timestamp": stamp}, metric(T0_MS + 950)),
     )
-    assert [event["timestamp"] for event in merged] == [T0_MS, T0_MS + 100, stamp, T0_MS + 900, T0_MS + 950]
+    assert [event["timestamp"] for event in merged] == [
+        T0_MS,
+        T0_MS + 100,
+        stamp,
+        T0_MS + 900,
+        T0_MS + 950,
+    ]
 
 
 def call(at_ms: int, **fields: Any) -> dict[str, Any]:
-    return {"message_type": "llm_call", "value": {"response": ""}, "timestamp": str(T0_MS + at_ms), **fields}
+    return {
+        "message_type": "llm_call",
+        "value": {"response": ""},
+        "timestamp": str(T0_MS + at_ms),
+        **fields,
+    }
 
 
 def prompt(end_ms: int, latency_ms: float) -> dict[str, Any]:
-    return {"end_time": str(T0_MS + end_ms), "latency_ms": latency_ms, "model": None, "response": "text"}
+    return {
+        "end_time": str(T0_MS + end_ms),
+        "latency_ms": latency_ms,
+        "model": None,
+        "response": "text",
+    }
 
 
 def test_a_step_gets_the_latency_of_its_prompt() -> None:
@@ -252,13 +310,25 @@ def test_a_step_gets_the_latency_of_its_prompt() -> None:
 
 def test_a_step_without_a_prompt_of_its_time_stays_as_it_is() -> None:
     entries = (call(1000), call(9000, latency_ms=5.0), call(20_000))
-    assert with_llm_latencies(entries, [prompt(4000, 1.0), prompt(9000, 2.0), prompt(22_000, 3.0)]) == entries
-    strange: list[Any] = [None, {}, [], ["x"], [{"latency_ms": 1.0}], [{"end_time": "soon", "latency_ms": 1.0}]]
+    assert (
+        with_llm_latencies(entries, [prompt(4000, 1.0), prompt(9000, 2.0), prompt(22_000, 3.0)])
+        == entries
+    )
+    strange: list[Any] = [
+        None,
+        {},
+        [],
+        ["x"],
+        [{"latency_ms": 1.0}],
+        [{"end_time": "soon", "latency_ms": 1.0}],
+    ]
     for prompts in strange:
         assert with_llm_latencies(entries, prompts) == entries
 
 
-def record_with_metrics(directory: Path, *, log: list[dict[str, Any]] | None, metrics: list[dict[str, Any]]) -> Path:
+def record_with_metrics(
+    directory: Path, *, log: list[dict[str, Any]] | None, metrics: list[dict[str, Any]]
+) -> Path:
     entry = call(1000)
     (directory / "audit_log.json").write_text(
         json.dumps({"transcript": [entry], "llm_prompts": [prompt(1000, 643.0) | {"model": "gpt"}]})
@@ -270,13 +340,17 @@ def record_with_metrics(directory: Path, *, log: list[dict[str, Any]] | None, me
 
 
 def test_a_record_directory_is_read_with_its_metrics(tmp_path: Path) -> None:
-    (read,) = read_recordings(record_with_metrics(tmp_path, log=[line(0), line(900)], metrics=[metric(0.25)]))
+    (read,) = read_recordings(
+        record_with_metrics(tmp_path, log=[line(0), line(900)], metrics=[metric(0.25)])
+    )
     assert order(read.pipecat) == [("tts_text", 0), ("TTFBMetricsData", 250), ("tts_text", 900)]
     assert read.audit == (call(1000, latency_ms=643.0, model="gpt"),)
 
 
 def test_a_record_whose_metrics_have_no_start_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="nothing says when these metrics were taken") as refused:
+    with pytest.raises(
+        RecordingError, match="nothing says when these metrics were taken"
+    ) as refused:
         list(read_recordings(record_with_metrics(tmp_path, log=None, metrics=[metric(0.25)])))
     assert refused.value.where == str(tmp_path / "pipecat_metrics.jsonl")
     assert "Remove the file of metrics" in refused.value.remedy

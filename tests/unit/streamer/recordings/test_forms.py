@@ -1,4 +1,6 @@
-"""Whatever is read live is read from a file, by every command; and what is refused is refused by all of them in the same words."""
+"""Whatever is read live is read from a file, by every command; and what is refused is refused by
+all of them in the same words.
+"""
 
 import gzip
 import json
@@ -61,16 +63,24 @@ ANSWER = {
     "tool_latency_secs": 0.8,
 }
 RECORD = record_of_a_call(
-    "conv_1", NOW_S, entry("agent", "Welcome.", 0), entry("user", "My badge is lost.", 4),
-    entry("agent", None, 5, tool_calls=[TOOL], tool_results=[ANSWER]), entry("agent", "Which one?", 6, 1.7),
+    "conv_1",
+    NOW_S,
+    entry("agent", "Welcome.", 0),
+    entry("user", "My badge is lost.", 4),
+    entry("agent", None, 5, tool_calls=[TOOL], tool_results=[ANSWER]),
+    entry("agent", "Which one?", 6, 1.7),
     entry("user", "The blue one.", 9),
-)  # fmt: skip
+)
 WEBHOOK = json.loads(delivery("post_call_transcription", RECORD, NOW_S + 40))
-SPANS = exported((*OF_LIVEKIT, ("session_close", 9_900, 10_000, {"lk.close_reason": "user_initiated"})))
+SPANS = exported(
+    (*OF_LIVEKIT, ("session_close", 9_900, 10_000, {"lk.close_reason": "user_initiated"}))
+)
 
 
 def camel(value: Any) -> Any:
-    """As ElevenLabs' package for JavaScript names the fields of what the API sends; the keys of its maps stay."""
+    """As ElevenLabs' package for JavaScript names the fields of what the API sends; the keys of its
+    maps stay.
+    """
     if isinstance(value, list):
         return list(map(camel, value))
     if not isinstance(value, dict):
@@ -89,7 +99,12 @@ def lines(events: Iterable[Any]) -> bytes:
 
 def cloud_event(event: Json, number: int) -> Json:
     data = {name: value for name, value in event.items() if name != "conversation_id"}
-    named = {"id": str(number), "source": "/bots/1", "type": "com.example.event", "subject": event["conversation_id"]}
+    named = {
+        "id": str(number),
+        "source": "/bots/1",
+        "type": "com.example.event",
+        "subject": event["conversation_id"],
+    }
     return {"specversion": "1.0", **named, "data": data}
 
 
@@ -97,12 +112,18 @@ def in_batches(document: Json) -> list[Json]:
     """A request of each span, as a collector that sends them when they end."""
     (resource,) = document["resourceSpans"]
     (scope,) = resource["scopeSpans"]
-    return [{"resourceSpans": [{**resource, "scopeSpans": [{**scope, "spans": [span]}]}]} for span in scope["spans"]]
+    return [
+        {"resourceSpans": [{**resource, "scopeSpans": [{**scope, "spans": [span]}]}]}
+        for span in scope["spans"]
+    ]
 
 
 OTLP = json.loads(in_json(SPANS))
-WIRE = {"id": "c1", "pipecat": [{k: v for k, v in event.items() if k != "conversation_id"} for event in CALL[1:-1]],
-        "control": [CALL[0], CALL[-1]]}  # fmt: skip
+WIRE = {
+    "id": "c1",
+    "pipecat": [{k: v for k, v in event.items() if k != "conversation_id"} for event in CALL[1:-1]],
+    "control": [CALL[0], CALL[-1]],
+}
 FORMS: dict[str, tuple[str, bytes]] = {
     "events": ("calls.jsonl", lines(CALL)),
     "events, an array": ("calls.json", json.dumps(CALL, indent=1).encode()),
@@ -111,7 +132,10 @@ FORMS: dict[str, tuple[str, bytes]] = {
     "events, packed by another name": ("calls.txt", gzip.compress(lines(CALL))),
     "one event": ("call.json", json.dumps(CALL[1], indent=1).encode()),
     "CloudEvents": ("calls.jsonl", lines(map(cloud_event, CALL, range(9)))),
-    "CloudEvents, an array": ("calls.json", json.dumps(list(map(cloud_event, CALL, range(9)))).encode()),
+    "CloudEvents, an array": (
+        "calls.json",
+        json.dumps(list(map(cloud_event, CALL, range(9)))).encode(),
+    ),
     "Vapi": ("vapi.jsonl", lines(CALL_OF_VAPI)),
     "Vapi, an array": ("vapi.json", json.dumps(CALL_OF_VAPI, indent=2).encode()),
     "Vapi, one message": ("vapi.json", json.dumps(CALL_OF_VAPI[0], indent=2).encode()),
@@ -129,21 +153,42 @@ FORMS: dict[str, tuple[str, bytes]] = {
     "the entries of JavaScript": ("call.json", json.dumps(camel(RECORD["transcript"])).encode()),
     "records": ("calls.jsonl", lines([RECORD, {**RECORD, "conversation_id": "conv_2"}])),
     "a webhook": ("call.json", json.dumps(WEBHOOK).encode()),
-    "webhooks": ("calls.jsonl", lines([WEBHOOK, WEBHOOK | {"data": {**RECORD, "conversation_id": "conv_2"}}])),
-    "a webhook of spans": ("call.json", json.dumps({"type": "post_call_transcription_otel", "event_timestamp": NOW_S, "data": {
-        "conversation_id": "conv_1", "agent_id": "a", "otlp_traces": as_spans(RECORD)}}).encode()),
+    "webhooks": (
+        "calls.jsonl",
+        lines([WEBHOOK, WEBHOOK | {"data": {**RECORD, "conversation_id": "conv_2"}}]),
+    ),
+    "a webhook of spans": (
+        "call.json",
+        json.dumps(
+            {
+                "type": "post_call_transcription_otel",
+                "event_timestamp": NOW_S,
+                "data": {
+                    "conversation_id": "conv_1",
+                    "agent_id": "a",
+                    "otlp_traces": as_spans(RECORD),
+                },
+            }
+        ).encode(),
+    ),
     "a whole call": ("calls.jsonl", lines([WIRE])),
     "whole calls, an array": ("calls.json", json.dumps([WIRE], indent=1).encode()),
     "a whole call in a document": ("call.json", json.dumps(WIRE, indent=1).encode()),
-    "everything in one file": ("all.jsonl", lines([*CALL, *CALL_OF_VAPI, WEBHOOK, OTLP, WIRE | {"id": "c2"}])),
-}  # fmt: skip
+    "everything in one file": (
+        "all.jsonl",
+        lines([*CALL, *CALL_OF_VAPI, WEBHOOK, OTLP, WIRE | {"id": "c2"}]),
+    ),
+}
 
 
 def replayed(path: Path) -> str:
     """What `callgauge replay` sends, or its refusal before it connects."""
     try:
         plan = ReplayPlan((path,), None, None, keeps_times=True, agent=None)
-        return "".join(f"{call.conversation_id} {len(call.events)}\n" for call in calls_to_play(plan, lambda: NOW_MS))
+        return "".join(
+            f"{call.conversation_id} {len(call.events)}\n"
+            for call in calls_to_play(plan, lambda: NOW_MS)
+        )
     except RecordingError as error:
         return str(error)
 
@@ -153,14 +198,21 @@ COMMANDS: dict[str, Callable[[Path], str]] = {
     "score --format eva": lambda path: "".join(ran_here("score", str(path), "--format", "eva")[1:]),
     "transcript": lambda path: "".join(ran_here("transcript", str(path))[1:]),
     "context": lambda path: "".join(ran_here("context", str(path))[1:]),
-    "report": lambda path: "".join(ran_here("report", str(path), "-o", str(path.parent / "report.html"))[1:]),
+    "report": lambda path: "".join(
+        ran_here("report", str(path), "-o", str(path.parent / "report.html"))[1:]
+    ),
     "events check": lambda path: "".join(ran_here("events", "check", str(path))[1:]),
     "replay": replayed,
 }
 READS: dict[str, str] = {
-    "score": '"state":"closed"', "score --format eva": '"metrics"', "transcript": '"role":', "context": '"context"',
-    "report": "Report of ", "events check": " 0 refused.", "replay": "\n",
-}  # fmt: skip
+    "score": '"state":"closed"',
+    "score --format eva": '"metrics"',
+    "transcript": '"role":',
+    "context": '"context"',
+    "report": "Report of ",
+    "events check": " 0 refused.",
+    "replay": "\n",
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -170,14 +222,19 @@ def test_every_command_reads_every_form(tmp_path: Path, form: str) -> None:
     path.write_bytes(content)
     for command, run in COMMANDS.items():
         told = run(path)
-        assert READS[command] in told or (command == "transcript" and form.startswith(("one event", "Vapi, one"))), (
-            command
-        )
+        assert READS[command] in told or (
+            command == "transcript" and form.startswith(("one event", "Vapi, one"))
+        ), command
         assert [word for word in ("; seen ", ", saw ") if word in told] == [], command
 
 
 REFUSED: dict[str, tuple[bytes, str, str, str]] = {
-    "no JSON": (b"hello", "this is not JSON", "expected a JSON object", "Repair or remove the line"),
+    "no JSON": (
+        b"hello",
+        "this is not JSON",
+        "expected a JSON object",
+        "Repair or remove the line",
+    ),
     "a broken line": (
         lines(CALL[:2]) + b'{"type": \n',
         ":3: this is not JSON",
@@ -191,7 +248,12 @@ REFUSED: dict[str, tuple[bytes, str, str, str]] = {
         "Repair or remove",
     ),
     "empty": (b"\n\n", "has another shape", "seen an empty file", "docs/sources/recordings.md"),
-    "an empty list": (b"[]", "has another shape", "seen an empty list", "docs/sources/recordings.md"),
+    "an empty list": (
+        b"[]",
+        "has another shape",
+        "seen an empty list",
+        "docs/sources/recordings.md",
+    ),
     "a number": (b"[5]", ":1: ", "seen a number", "docs/sources/recordings.md"),
     "an unknown type": (
         lines([*CALL, {"type": "of_tomorrow"}]),
@@ -212,7 +274,16 @@ REFUSED: dict[str, tuple[bytes, str, str, str]] = {
         "docs/sources/other.md",
     ),
     "an event of EVA's under another stream": (
-        lines([{"stream": "elevenlabs", "timestamp": NOW_MS, "event_type": "audio_start", "user": "assistant"}]),
+        lines(
+            [
+                {
+                    "stream": "elevenlabs",
+                    "timestamp": NOW_MS,
+                    "event_type": "audio_start",
+                    "user": "assistant",
+                }
+            ]
+        ),
         "its type is not known",
         "`event_type` 'audio_start'",
         "docs/sources/other.md",
@@ -235,14 +306,24 @@ REFUSED: dict[str, tuple[bytes, str, str, str]] = {
         "lacks source",
         "recordings.md",
     ),
-    "no spans": (b'{"resourceSpans": 5}', "has another shape", "no export request of traces", "recordings.md"),
+    "no spans": (
+        b'{"resourceSpans": 5}',
+        "has another shape",
+        "no export request of traces",
+        "recordings.md",
+    ),
     "a broken span": (
         b'{"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]}',
         "it cannot be read",
         "no span in JSON",
         "recordings.md",
     ),
-    "what no rule reads": (lines([CALL_OF_VAPI[3]]), "has another shape", "seen 1 others", "recordings.md"),
+    "what no rule reads": (
+        lines([CALL_OF_VAPI[3]]),
+        "has another shape",
+        "seen 1 others",
+        "recordings.md",
+    ),
     "a trace": (
         lines([{"id": "t", "agent_trace": {}}]),
         "a trace of agent-inspect",
@@ -261,7 +342,12 @@ REFUSED: dict[str, tuple[bytes, str, str, str]] = {
         "events of a call",
         "--from-topics",
     ),
-    "a whole call without an id": (lines([{"audit": []}]), "has another shape", '"id" as a text', "recordings.md"),
+    "a whole call without an id": (
+        lines([{"audit": []}]),
+        "has another shape",
+        '"id" as a text',
+        "recordings.md",
+    ),
     "a broken record": (
         json.dumps(RECORD | {"transcript": [{"role": "user", "message": 5}]}).encode(),
         "transcript.0.message",
@@ -269,7 +355,9 @@ REFUSED: dict[str, tuple[bytes, str, str, str]] = {
         "recordings.md",
     ),
     "recorded sound": (
-        json.dumps({"type": "post_call_audio", "event_timestamp": NOW_S, "data": {"full_audio": ""}}).encode(),
+        json.dumps(
+            {"type": "post_call_audio", "event_timestamp": NOW_S, "data": {"full_audio": ""}}
+        ).encode(),
         "'post_call_audio' holds no call",
         "expected post_call_transcription",
         "Nothing needs to be done",
@@ -298,11 +386,25 @@ def values_of(rows: Iterable[Row], transcript: Iterable[Any]) -> Json:
     turns, tools = {}, []
     for number, row in turns_of(rows).items():
         stages = [(each.stage, each.latency_ms) for each in row.stages]
-        turns[number] = (None if row.wait_ms is None else plain(row.wait_ms), row.anchor, row.outcome, stages)
+        turns[number] = (
+            None if row.wait_ms is None else plain(row.wait_ms),
+            row.anchor,
+            row.outcome,
+            stages,
+        )
         tools += [(number, use.tool, use.outcome, use.duration_ms) for use in row.tools]
     call = call_of(rows)
-    said = [(each["role"], each["message"], [call["tool_name"] for call in each["tool_calls"]]) for each in transcript]
-    return {"turns": turns, "tools": tools, "reason": call.ended_reason, "agent": call.labels.agent, "said": said}
+    said = [
+        (each["role"], each["message"], [call["tool_name"] for call in each["tool_calls"]])
+        for each in transcript
+    ]
+    return {
+        "turns": turns,
+        "tools": tools,
+        "reason": call.ended_reason,
+        "agent": call.labels.agent,
+        "said": said,
+    }
 
 
 def of_live(receiver: Receiver) -> dict[str, Json]:
@@ -319,7 +421,9 @@ def of_live(receiver: Receiver) -> dict[str, Json]:
             timed, key=lambda each: (each[0]["timestamp"], each[0].get("type") == "call_ended")
         ):
             at_ms = int(event["timestamp"]) - T0_MS
-            stream = {"audit": "audit", "pipecat": "pipecat", "elevenlabs": "user_sim"}[record.source.value]
+            stream = {"audit": "audit", "pipecat": "pipecat", "elevenlabs": "user_sim"}[
+                record.source.value
+            ]
             feed.send(stream, event, at_ms, envelope=read_envelope(record.headers), key=key)
         feed.advance(NOW_MS - T0_MS + 3_600_000)
         feed.close_all()
@@ -338,18 +442,32 @@ async def posted(receiver: Receiver, form: str) -> httpx.Response:
     if "OTLP" in form:
         kind = PROTOBUF if "protobuf" in form else "application/json"
         return await receiver.post("/v1/traces", body, content_type=kind, **token)
-    kind = "application/cloudevents-batch+json" if form == "CloudEvents, an array" else "application/json"
+    kind = (
+        "application/cloudevents-batch+json"
+        if form == "CloudEvents, an array"
+        else "application/json"
+    )
     return await receiver.post("/events", body, content_type=kind, **token)
 
 
 @pytest.mark.parametrize(
     "form",
     [
-        "events", "events, an array", "CloudEvents, an array", "Vapi", "Vapi, an array", "OpenAI", "OTLP in JSON", "OTLP in protobuf",
-        "a webhook", "a webhook of spans",
+        "events",
+        "events, an array",
+        "CloudEvents, an array",
+        "Vapi",
+        "Vapi, an array",
+        "OpenAI",
+        "OTLP in JSON",
+        "OTLP in protobuf",
+        "a webhook",
+        "a webhook of spans",
     ],
-)  # fmt: skip
-async def test_a_file_gives_what_the_same_bytes_give_live(receiver: Receiver, tmp_path: Path, form: str) -> None:
+)
+async def test_a_file_gives_what_the_same_bytes_give_live(
+    receiver: Receiver, tmp_path: Path, form: str
+) -> None:
     answer = await posted(receiver, form)
     assert answer.status_code in (200, 202), answer.text
     path = tmp_path / FORMS[form][0]
@@ -382,8 +500,13 @@ def test_spans_of_a_call_may_be_in_several_files(tmp_path: Path) -> None:
 
 
 def test_a_record_beside_its_live_events_is_one_call(tmp_path: Path) -> None:
-    live = {"type": "user_transcript", "timestamp": NOW_MS + 4_000, "conversation_id": "conv_1", "stream": "elevenlabs",
-            "user_transcription_event": {"user_transcript": "My badge is lost."}}  # fmt: skip
+    live = {
+        "type": "user_transcript",
+        "timestamp": NOW_MS + 4_000,
+        "conversation_id": "conv_1",
+        "stream": "elevenlabs",
+        "user_transcription_event": {"user_transcript": "My badge is lost."},
+    }
     path = tmp_path / "calls.jsonl"
     path.write_bytes(lines([live, RECORD]))
     (call,) = score(path)
@@ -398,7 +521,10 @@ def test_an_agent_that_javascript_saved_is_known_with_its_tool(tmp_path: Path) -
         path.write_text(json.dumps(record))
         calls += score(path)
     ours, theirs = (
-        values_of([*call.turns, call.call], [turn.model_dump(mode="json") for turn in call.transcript or ()])
+        values_of(
+            [*call.turns, call.call],
+            [turn.model_dump(mode="json") for turn in call.transcript or ()],
+        )
         for call in calls
     )
     assert ours == theirs

@@ -18,7 +18,12 @@ from streamer.recordings.reader import read_recordings
 CARD = "4111 1111 1111 1111"
 ENTRY = {"value": "hello", "timestamp": "1790000000100", "message_type": "user"}
 WORD = {"type": "tts_text", "data": {"frame": "Hello"}, "timestamp": 1790000000200}
-SOUND = {"timestamp": 1790000000300, "event_type": "audio_start", "user": "assistant", "audio_timestamp": 1790000000.3}
+SOUND = {
+    "timestamp": 1790000000300,
+    "event_type": "audio_start",
+    "user": "assistant",
+    "audio_timestamp": 1790000000.3,
+}
 
 
 def write_lines(path: Path, *lines: object) -> Path:
@@ -30,7 +35,9 @@ def write_lines(path: Path, *lines: object) -> Path:
 
 def write_record(directory: Path, **result: object) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "audit_log.json").write_text(json.dumps({"transcript": [ENTRY], "llm_prompts": []}))
+    (directory / "audit_log.json").write_text(
+        json.dumps({"transcript": [ENTRY], "llm_prompts": []})
+    )
     if result:
         (directory / "result.json").write_text(json.dumps(result))
     return directory
@@ -48,14 +55,22 @@ def refusal(path: Path) -> RecordingError:
 
 
 def test_a_record_directory_is_read_whole(tmp_path: Path) -> None:
-    directory = write_record(tmp_path / "7.1", record_id="rec-7", conversation_ended_reason="goodbye")
+    directory = write_record(
+        tmp_path / "7.1", record_id="rec-7", conversation_ended_reason="goodbye"
+    )
     write_lines(directory / "pipecat_logs.jsonl", WORD, WORD)
     write_lines(directory / "elevenlabs_events.jsonl", SOUND)
-    assert the_call(directory) == RecordedCall("rec-7", "cascade", "goodbye", (ENTRY,), (WORD, WORD), (SOUND,))
+    assert the_call(directory) == RecordedCall(
+        "rec-7", "cascade", "goodbye", (ENTRY,), (WORD, WORD), (SOUND,)
+    )
 
 
-def test_without_a_result_the_directory_names_the_call_and_missing_files_are_absent_sources(tmp_path: Path) -> None:
-    assert the_call(write_record(tmp_path / "7.1")) == RecordedCall("7.1", "cascade", None, (ENTRY,), None, None)
+def test_without_a_result_the_directory_names_the_call_and_missing_files_are_absent_sources(
+    tmp_path: Path,
+) -> None:
+    assert the_call(write_record(tmp_path / "7.1")) == RecordedCall(
+        "7.1", "cascade", None, (ENTRY,), None, None
+    )
 
 
 def test_the_file_name_of_eva_s_documentation_is_read(tmp_path: Path) -> None:
@@ -86,7 +101,9 @@ def test_newer_file_names_win(tmp_path: Path) -> None:
         (None, "cascade"),
     ],
 )
-def test_the_config_of_the_run_decides_the_pipeline(tmp_path: Path, model: object, pipeline_type: str) -> None:
+def test_the_config_of_the_run_decides_the_pipeline(
+    tmp_path: Path, model: object, pipeline_type: str
+) -> None:
     directory = write_record(tmp_path / "run" / "records" / "1" / "trial_0")
     (tmp_path / "run" / "config.json").write_text(json.dumps({"model": model}))
     assert the_call(directory).pipeline_type == pipeline_type
@@ -128,7 +145,13 @@ def test_a_run_directory_yields_its_records_in_name_order(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["calls.jsonl", "calls.jsonl.gz"])
 def test_wire_level_files(tmp_path: Path, name: str) -> None:
     control = {"type": "call_started", "timestamp": 1}
-    first = {"id": "a", "pipeline_type": "s2s", "conversation_ended_reason": "error", "audit": [ENTRY], "pipecat": None}
+    first = {
+        "id": "a",
+        "pipeline_type": "s2s",
+        "conversation_ended_reason": "error",
+        "audit": [ENTRY],
+        "pipecat": None,
+    }
     second = {"id": "b", "user_sim": [SOUND], "pipecat": [], "control": [control], "expected": {}}
     assert list(read_recordings(write_lines(tmp_path / name, first, second))) == [
         RecordedCall("a", "s2s", "error", (ENTRY,), None, None),
@@ -147,9 +170,14 @@ def test_calls_before_a_broken_line_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_number_that_json_does_not_have_is_null_and_the_rest_is_read(tmp_path: Path, number: str) -> None:
+def test_a_number_that_json_does_not_have_is_null_and_the_rest_is_read(
+    tmp_path: Path, number: str
+) -> None:
     path = write_lines(tmp_path / "calls.jsonl", {"id": "a", "audit": []})
-    path.write_text(f'{{"id": "a", "audit": [{{"fee": {number}, "said": "NaN"}}]}}\n{{"id": "b", "audit": []}}\n')
+    path.write_text(
+        f'{{"id": "a", "audit": [{{"fee": {number}, "said": "NaN"}}]}}\n{{"id": "b", "audit": '
+        f"[]}}\n"
+    )
     first, second = read_recordings(path)
     assert (first.audit, second.conversation_id) == (({"fee": None, "said": "NaN"},), "b")
 
@@ -166,12 +194,22 @@ def test_a_number_that_json_does_not_have_is_null_and_the_rest_is_read(tmp_path:
         (b'{"id": "a"}\n', "audit, pipecat, user_sim", "none of them"),
         (b'{"id": "a", "audit": {}}\n', "a list of events", "an object"),
         (b'{"id": "a", "audit": [{}, 3]}\n', "an event as a JSON object", "a number"),
-        (b'{"id": "a", "audit": [], "pipeline_type": "duplex"}\n', "cascade, audio_llm, s2s", "'duplex'"),
+        (
+            b'{"id": "a", "audit": [], "pipeline_type": "duplex"}\n',
+            "cascade, audio_llm, s2s",
+            "'duplex'",
+        ),
         (b'{"id": "a", "audit": [], "pipeline_type": []}\n', "cascade, audio_llm, s2s", "a list"),
-        (b'{"id": "a", "audit": [], "conversation_ended_reason": 3}\n', "a text or null", "a number"),
+        (
+            b'{"id": "a", "audit": [], "conversation_ended_reason": 3}\n',
+            "a text or null",
+            "a number",
+        ),
     ],
 )
-def test_a_wrong_line_is_named_and_never_skipped(tmp_path: Path, line: bytes, expected: str, seen: str) -> None:
+def test_a_wrong_line_is_named_and_never_skipped(
+    tmp_path: Path, line: bytes, expected: str, seen: str
+) -> None:
     path = write_lines(tmp_path / "calls.jsonl", {"id": "first", "audit": []})
     path.write_bytes(path.read_bytes() + line)
     refused = refusal(path)
@@ -244,7 +282,10 @@ def test_the_message_has_five_parts(tmp_path: Path) -> None:
     ("change", "shown"),
     [
         ({"message": f"my card {CARD}" + " x" * 20_000}, "'my card [CARD] x x"),
-        ({"message": "x" * 70 + f" {CARD}" + " y" * 20_000}, "x [CARD]"),  # the limit would cut this number in two
+        (
+            {"message": "x" * 70 + f" {CARD}" + " y" * 20_000},
+            "x [CARD]",
+        ),  # the limit would cut this number in two
         ({"message": f"so\n{CARD}" + "\n" * 40_000}, "'so\\n[CARD]\\n"),
         ({"time_in_call_secs": "jane.doe@example.com"}, "'[EMAIL]'"),
         ({"message": 4111111111111111}, "[CARD]"),
@@ -260,7 +301,9 @@ def test_no_personal_data_is_told_of_a_record_that_cannot_be_read(
     refused = refusal(path)
     assert shown in refused.seen
     assert len(refused.seen) < 200
-    assert not [part for part in ("4111", "1111", "jane") if part in str(refused).replace(str(path), "")]
+    assert not [
+        part for part in ("4111", "1111", "jane") if part in str(refused).replace(str(path), "")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -281,6 +324,8 @@ def test_nor_of_any_other_file(tmp_path: Path, name: str, text: str) -> None:
 
 
 def test_whoever_says_what_was_seen_need_not_think_of_it() -> None:
-    error = RecordingError(what="w", where="f:1", expected="e", seen=f"a line with {CARD}", remedy="r")
+    error = RecordingError(
+        what="w", where="f:1", expected="e", seen=f"a line with {CARD}", remedy="r"
+    )
     assert error.seen == "a line with [CARD]"
     assert "seen a line with [CARD].\n" in str(error)

@@ -1,4 +1,6 @@
-"""A call of two hours is read whole, in the form of every source: 600 turns, one every twelve seconds."""
+"""A call of two hours is read whole, in the form of every source: 600 turns, one every twelve
+seconds.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -34,7 +36,9 @@ def of_pipecat() -> Iterator[Json]:
         yield spoke("user_speech_stopped", at_ms + 3_000)
         yield own("user_message", at_ms + 3_100, data={"content": WORDS})
         used = {"tool_call_id": f"t{at_ms}", "function_name": "find"}
-        yield own("function_call_event", at_ms + 3_200, data={"kind": "function_call_in_progress", **used})
+        yield own(
+            "function_call_event", at_ms + 3_200, data={"kind": "function_call_in_progress", **used}
+        )
         result = {"kind": "function_call_completed", **used, "result": {"text": WORDS}}
         yield own("function_call_event", at_ms + 3_400, data=result)
         ttfb = {
@@ -58,7 +62,9 @@ def of_elevenlabs() -> Iterator[Json]:
     for number in range(TURNS):
         at_ms = number * TURN_MS
         heard = {"user_transcript": WORDS, "event_id": 2 * number + 1}
-        yield own("user_transcript", at_ms + 3_000, stream="elevenlabs", user_transcription_event=heard)
+        yield own(
+            "user_transcript", at_ms + 3_000, stream="elevenlabs", user_transcription_event=heard
+        )
         said = {"agent_response": WORDS, "event_id": 2 * number + 2}
         yield own("agent_response", at_ms + 4_000, stream="elevenlabs", agent_response_event=said)
     yield own("call_ended", TURNS * TURN_MS, reason="goodbye")
@@ -69,12 +75,25 @@ def webhook() -> bytes:
     entries = []
     for number in range(TURNS):
         tool = {"request_id": f"r{number}", "tool_name": "find", "params_as_json": "{}"}
-        answer = {"request_id": f"r{number}", "tool_name": "find", "result_value": "{}", "is_error": False}
+        answer = {
+            "request_id": f"r{number}",
+            "tool_name": "find",
+            "result_value": "{}",
+            "is_error": False,
+        }
         at_s = number * TURN_MS // 1_000
-        entries += [entry("user", WORDS, at_s + 1), entry("agent", None, at_s + 3, tool_calls=[tool])]
-        entries += [entry("agent", None, at_s + 3, tool_results=[answer]), entry("agent", WORDS, at_s + 4, 1.0)]
+        entries += [
+            entry("user", WORDS, at_s + 1),
+            entry("agent", None, at_s + 3, tool_calls=[tool]),
+        ]
+        entries += [
+            entry("agent", None, at_s + 3, tool_results=[answer]),
+            entry("agent", WORDS, at_s + 4, 1.0),
+        ]
     return delivery(
-        "post_call_transcription", record_of_a_call("long", NOW_MS // 1000, *entries), NOW_MS / 1000 + 7_200
+        "post_call_transcription",
+        record_of_a_call("long", NOW_MS // 1000, *entries),
+        NOW_MS / 1000 + 7_200,
     )
 
 
@@ -82,7 +101,12 @@ def of_livekit() -> Iterator[Given]:
     for at_ms in range(0, TURNS * TURN_MS, TURN_MS):
         yield "user_speaking", at_ms + 1_000, at_ms + 3_000, {}
         yield "user_turn", at_ms + 1_000, at_ms + 3_300, {"lk.pii.user_transcript": WORDS}
-        yield "llm_node", at_ms + 3_300, at_ms + 3_600, {"lk.pii.response.text": WORDS, "lk.response.ttft": 0.25}
+        yield (
+            "llm_node",
+            at_ms + 3_300,
+            at_ms + 3_600,
+            {"lk.pii.response.text": WORDS, "lk.response.ttft": 0.25},
+        )
         yield "agent_speaking", at_ms + 4_000, at_ms + 9_000, {}
         yield "agent_turn", at_ms + 3_300, at_ms + 9_000, {"lk.pii.response.text": WORDS}
     yield "agent_session", 0, TURNS * TURN_MS, {"lk.agent_name": "desk"}
@@ -91,7 +115,12 @@ def of_livekit() -> Iterator[Given]:
 def of_pipecat_in_spans() -> Iterator[Given]:
     for at_ms in range(0, TURNS * TURN_MS, TURN_MS):
         yield "stt", at_ms + 1_000, at_ms + 3_100, {"transcript": WORDS, "metrics.ttfb": 0.1}
-        yield "llm", at_ms + 3_100, at_ms + 3_500, {"gen_ai.operation.name": "chat", "metrics.ttfb": 0.3}
+        yield (
+            "llm",
+            at_ms + 3_100,
+            at_ms + 3_500,
+            {"gen_ai.operation.name": "chat", "metrics.ttfb": 0.3},
+        )
         yield "tts", at_ms + 3_800, at_ms + 3_900, {"text": WORDS, "metrics.ttfb": 0.2}
         yield "turn", at_ms + 1_000, at_ms + 9_000, {"turn.user_bot_latency_seconds": 1.0}
     yield "conversation", 0, TURNS * TURN_MS, {"conversation.id": "c"}

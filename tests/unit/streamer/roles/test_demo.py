@@ -27,7 +27,11 @@ START_SECONDS = 60  # a bound, not a goal: the machine may be busy
 
 
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CALLGAUGE_", "OPENAI_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CALLGAUGE_", "OPENAI_"))
+    }
     return {**kept, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
 
 
@@ -45,8 +49,15 @@ def test_without_a_terminal_it_prints_tables_and_ends_by_itself() -> None:
     assert lines[0].startswith("callgauge demo: calls are scored while they run.")
     assert "is in trouble" in lines[0]
     assert "temporary folder" in lines[1]
-    assert re.fullmatch(r"See the calls: http://127\.0\.0\.1:\d+/   Metrics: http://127\.0\.0\.1:\d+/metrics", lines[2])
-    assert [line for line in lines if re.match(r"\d+ calls running, \d in trouble, .*, http://127\.0\.0\.1:\d+/", line)]
+    assert re.fullmatch(
+        r"See the calls: http://127\.0\.0\.1:\d+/   Metrics: http://127\.0\.0\.1:\d+/metrics",
+        lines[2],
+    )
+    assert [
+        line
+        for line in lines
+        if re.match(r"\d+ calls running, \d in trouble, .*, http://127\.0\.0\.1:\d+/", line)
+    ]
     (over,) = [place for place, line in enumerate(lines) if line.startswith("Over: ")]
     assert re.match(r"Over: \d calls ended, \d+ were running, \d+ events were sent", lines[over])
     assert lines[over + 1].split()[:3] == ["agent", "ended", "answers"]
@@ -70,13 +81,16 @@ def test_it_names_the_place_of_the_command_where_a_shell_does_not_find_it(
 
 def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it() -> None:
     ours, theirs = pty.openpty()
-    with subprocess.Popen(DEMO, cwd=ROOT, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs) as demo:
+    with subprocess.Popen(
+        DEMO, cwd=ROOT, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs
+    ) as demo:
         os.close(theirs)
         try:
             seen = read_until(ours, b"running", START_SECONDS, after=b"status")
             found = re.search(rb"http://127\.0\.0\.1:\d+/metrics", seen)
             assert found is not None
-            with urllib.request.urlopen(found[0].decode(), timeout=patient(5)) as page:  # noqa: S310  # an address on loopback that we started
+            # an address on loopback that we started
+            with urllib.request.urlopen(found[0].decode(), timeout=patient(5)) as page:  # noqa: S310
                 metrics = page.read().decode()
             assert "callgauge_calls_started_total" in metrics
             assert "callgauge_events_total" in metrics
@@ -90,10 +104,20 @@ def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it() -> None:
 
 
 def test_the_first_calls_have_a_past_with_latencies_and_goals(tmp_path: Path) -> None:
-    """The calls are a minute old at the start; otherwise most of these lines would have no time to appear."""
-    with (tmp_path / "demo.log").open("w+") as log, subprocess.Popen(
-        [*DEMO[:-2], "--calls", "6"], cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-    ) as demo:  # fmt: skip
+    """The calls are a minute old at the start; otherwise most of these lines would have no time to
+    appear.
+    """
+    with (
+        (tmp_path / "demo.log").open("w+") as log,
+        subprocess.Popen(
+            [*DEMO[:-2], "--calls", "6"],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        ) as demo,
+    ):
         try:
             deadline_seconds = time.monotonic() + patient(START_SECONDS)
             happened = r"answers \d\d+ .* subgoals [1-9]\d*  cut in [1-9]\d*  dead air [1-9]\d*  ended: (?!none)"
@@ -110,8 +134,12 @@ def test_a_taken_port_is_told_and_the_next_free_one_is_used() -> None:
         port = taken.getsockname()[1]
         ended = subprocess.run(
             [*DEMO[:-4], "--http-port", str(port), "--calls", "1", "--seconds", "0.1"],
-            cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=patient(START_SECONDS),
-        )  # fmt: skip
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=patient(START_SECONDS),
+        )
     assert (ended.returncode, ended.stderr) == (0, "")
     found = re.search(rf"Port {port} is taken, so /metrics is on port (\d+)\.", ended.stdout)
     assert found is not None
@@ -138,18 +166,30 @@ CALLS = 12
 def test_past_and_present_are_the_traffic(seed: int, head_ms: int, lines: int) -> None:
     def traffic() -> list[tuple[str, int, bytes]]:
         calls = simulated_traffic(seed, concurrent_calls=lines, start_ms=START_MS, limit=CALLS)
-        return [(call.conversation_id, event.arrival_ms, event.value) for call in calls for event in call.events]
+        return [
+            (call.conversation_id, event.arrival_ms, event.value)
+            for call in calls
+            for event in call.events
+        ]
 
-    past, calls = split_at(simulated_traffic(seed, concurrent_calls=lines, start_ms=START_MS, limit=CALLS), head_ms)
+    past, calls = split_at(
+        simulated_traffic(seed, concurrent_calls=lines, start_ms=START_MS, limit=CALLS), head_ms
+    )
     present = list(calls)
     assert all(event.arrival_ms < START_MS + head_ms for _, event in past)
     assert [event.arrival_ms for _, event in past] == sorted(event.arrival_ms for _, event in past)
-    assert [call.start_offset_ms for call in present] == sorted(call.start_offset_ms for call in present)
+    assert [call.start_offset_ms for call in present] == sorted(
+        call.start_offset_ms for call in present
+    )
     for call in present:
         assert call.start_offset_ms >= 0
         assert call.events[0].arrival_ms == START_MS + head_ms + call.start_offset_ms
     both = [(call, event.arrival_ms, event.value) for call, event in past]
-    both += [(call.conversation_id, event.arrival_ms, event.value) for call in present for event in call.events]
+    both += [
+        (call.conversation_id, event.arrival_ms, event.value)
+        for call in present
+        for event in call.events
+    ]
     assert sorted(both) == sorted(traffic())
 
 

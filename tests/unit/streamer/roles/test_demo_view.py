@@ -1,4 +1,6 @@
-"""The table of running calls follows the score records: revisions replace, withdrawn records go, rows are bounded."""
+"""The table of running calls follows the score records: revisions replace, withdrawn records go,
+rows are bounded.
+"""
 
 from typing import Any
 
@@ -77,9 +79,17 @@ def kept(table: CallTable, now_ms: int = NOW_MS) -> list[CallRow]:
 
 def test_a_call_that_is_over_stays_for_a_moment() -> None:
     table = CallTable()
-    for row in (call_row("a"), call_row("b", first_known_ms=NOW_MS + 1), closed_row("a"), closed_row("a")):
+    for row in (
+        call_row("a"),
+        call_row("b", first_known_ms=NOW_MS + 1),
+        closed_row("a"),
+        closed_row("a"),
+    ):
         table.take(row)
-    assert [(row.conversation_id, row.state) for row in kept(table)] == [("a", "closed"), ("b", "running")]
+    assert [(row.conversation_id, row.state) for row in kept(table)] == [
+        ("a", "closed"),
+        ("b", "running"),
+    ]
     assert (table.calls_running, table.calls_ended) == (1, 1)
     assert [row.conversation_id for row in kept(table, NOW_MS + SHOWN_AFTER_END_MS)] == ["a", "b"]
     assert [row.conversation_id for row in kept(table, NOW_MS + SHOWN_AFTER_END_MS + 1)] == ["b"]
@@ -114,7 +124,9 @@ def in_order(rows: list[CallRow], sort: SortKey = "trouble") -> list[ShownCall]:
 def shown(rows: list[CallRow], width: int = 120, height: int = 20) -> list[str]:
     console = Screen(width=width, height=height, color_system=None)
     with console.capture() as captured:
-        console.print(screen("3 calls running", in_order(rows), NOW_MS + 65_000, width=width, height=height))
+        console.print(
+            screen("3 calls running", in_order(rows), NOW_MS + 65_000, width=width, height=height)
+        )
     return captured.get().splitlines()
 
 
@@ -133,7 +145,22 @@ def test_the_screen_shows_all_that_is_known_of_a_call(width: int) -> None:
     lines = shown([row], width)
     assert lines[0].rstrip() == "3 calls running"
     more = ["turn_release", "1/0", "1", "1"] if width > 80 else []
-    cells = ["!", "call-1", "bot", "1:05", "2", "1:05", "1.23", "s", *more, "dead", "air", "in", "turn", "1"]
+    cells = [
+        "!",
+        "call-1",
+        "bot",
+        "1:05",
+        "2",
+        "1:05",
+        "1.23",
+        "s",
+        *more,
+        "dead",
+        "air",
+        "in",
+        "turn",
+        "1",
+    ]
     assert lines[4].split() == cells
     assert max(map(len, lines)) <= width
 
@@ -145,7 +172,9 @@ def test_the_end_of_a_call_and_an_overlap_are_shown_as_such() -> None:
     assert "over: goodbye" in line
 
 
-def test_when_the_screen_is_too_small_the_worst_calls_are_shown_and_the_healthy_ones_counted() -> None:
+def test_when_the_screen_is_too_small_the_worst_calls_are_shown_and_the_healthy_ones_counted() -> (
+    None
+):
     table = CallTable()
     for number in range(30):
         table.take(call_row(f"call{number:02}", first_known_ms=NOW_MS + number))
@@ -182,16 +211,24 @@ def test_old_data_are_named_while_calls_run() -> None:
     known = KnownTime()
     known.take(NOW_MS)
     assert age_of_data(known, NOW_MS + 400, 1) == ("newest score 0.4 s old", False)
-    assert age_of_data(known, NOW_MS + 25_000, 21) == ("SCORES ARE 25 s OLD: does an evaluator run?", True)
+    assert age_of_data(known, NOW_MS + 25_000, 21) == (
+        "SCORES ARE 25 s OLD: does an evaluator run?",
+        True,
+    )
     assert age_of_data(known, NOW_MS + 25_000, 0) == ("no events for 0:25", False)
-    assert age_of_data(known, NOW_MS - 50, 1)[0] == "newest score 0.0 s old", "clocks differ a little"
+    assert age_of_data(known, NOW_MS - 50, 1)[0] == "newest score 0.0 s old", (
+        "clocks differ a little"
+    )
     known.take_partition(0, NOW_MS + 150_000)
     known.take_partition(1, NOW_MS + 155_000)
-    assert age_of_data(known, NOW_MS + 160_000, 21) == ("no events for 2:40", False), "evaluators say how far they are"
-    known.take_partition(1, NOW_MS + 200_000)
-    assert age_of_data(known, NOW_MS + 200_000, 21) == ("SCORES ARE 50 s OLD: does an evaluator run?", True), (
-        "one does not"
+    assert age_of_data(known, NOW_MS + 160_000, 21) == ("no events for 2:40", False), (
+        "evaluators say how far they are"
     )
+    known.take_partition(1, NOW_MS + 200_000)
+    assert age_of_data(known, NOW_MS + 200_000, 21) == (
+        "SCORES ARE 50 s OLD: does an evaluator run?",
+        True,
+    ), "one does not"
 
 
 def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> list[str]:
@@ -203,7 +240,17 @@ def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> l
     console = Screen(width=width, height=height, color_system=None)
     calls_shown = in_order(kept(table))
     with console.capture() as captured:
-        console.print(screen("headline", calls_shown, NOW_MS, width=width, height=height, totals="totals", news=news))
+        console.print(
+            screen(
+                "headline",
+                calls_shown,
+                NOW_MS,
+                width=width,
+                height=height,
+                totals="totals",
+                news=news,
+            )
+        )
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
@@ -223,10 +270,14 @@ def test_news_and_a_legend_fill_the_room_below_the_table() -> None:
     cut_in, anchor = full_screen(calls=6, height=40, width=120)[-2:]
     assert cut_in.endswith("; cut in: by user/agent")
     assert anchor.endswith("; anchor: how the end of speech is known")
-    assert [line for line in lines if line.startswith("news")] == [f"news {n}" for n in range(30 - MOST_NEWS_LINES, 30)]
+    assert [line for line in lines if line.startswith("news")] == [
+        f"news {n}" for n in range(30 - MOST_NEWS_LINES, 30)
+    ]
     small = full_screen(calls=100, height=24)
     assert len([line for line in small if line.startswith("news")]) == 4
-    assert [line for line in full_screen(calls=3, height=15) if line.startswith(("news", "latency"))] == []
+    assert [
+        line for line in full_screen(calls=3, height=15) if line.startswith(("news", "latency"))
+    ] == []
 
 
 def news_of(*rows: Row) -> list[tuple[str, str]]:
@@ -266,7 +317,8 @@ def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
 def test_a_subgoal_whose_set_was_not_read_is_told_by_its_number() -> None:
     reached = goals(1, subgoals=(Subgoal(1.0, 4),))
     assert (
-        news_of(call_row(goals=reached, news=("subgoal.0",)))[0][0] == "call-1 bot: turn 4 reached the subgoal number 1"
+        news_of(call_row(goals=reached, news=("subgoal.0",)))[0][0]
+        == "call-1 bot: turn 4 reached the subgoal number 1"
     )
 
 
@@ -275,7 +327,11 @@ def test_news_are_in_the_order_of_their_times_and_bounded() -> None:
         return turn_row(1, call, known_ms=known_ms, dead_air=(silence(),), news=("dead_air.1",))
 
     found = news_of(*(silent(f"c-{ms}", NOW_MS + ms) for ms in (5, 3, 4)))
-    assert [text for text, _ in found] == ["c-3 bot: dead air", "c-4 bot: dead air", "c-5 bot: dead air"]
+    assert [text for text, _ in found] == [
+        "c-3 bot: dead air",
+        "c-4 bot: dead air",
+        "c-5 bot: dead air",
+    ]
     assert len(news_of(*(silent() for _ in range(MOST_NEWS + 5)))) == MOST_NEWS
     assert News().newest(0) == []
 
@@ -290,15 +346,24 @@ def totals_of(*rows: Row) -> Totals:
 def test_totals_count_each_thing_once() -> None:
     answers = [waited(number, 100.0 * number) for number in range(1, 21)]
     totals = totals_of(
-        call_row(news=("started",)), *answers, waited(3, 9_999, news=("wait_revised",)),
-        turn_row(1, interruptions=("user",), news=("interruption.user",)), turn_row(1, interruptions=("user",)),
-        turn_row(1, dead_air=(silence(),), news=("dead_air.1",)), call_row(goals=goals(1), news=("subgoal.0",)),
-        closed_row(), closed_row("b", ended_reason=None, news=()),
-    )  # fmt: skip
-    assert totals.text() == (
-        "answers 20 (p50 1.00 s, p95 1.90 s)  subgoals 1  cut in 1  dead air 1  ended: goodbye 1, ended 1"
+        call_row(news=("started",)),
+        *answers,
+        waited(3, 9_999, news=("wait_revised",)),
+        turn_row(1, interruptions=("user",), news=("interruption.user",)),
+        turn_row(1, interruptions=("user",)),
+        turn_row(1, dead_air=(silence(),), news=("dead_air.1",)),
+        call_row(goals=goals(1), news=("subgoal.0",)),
+        closed_row(),
+        closed_row("b", ended_reason=None, news=()),
     )
-    assert totals_of().text() == "answers 0 (p50 -, p95 -)  subgoals 0  cut in 0  dead air 0  ended: none"
+    assert totals.text() == (
+        "answers 20 (p50 1.00 s, p95 1.90 s)  subgoals 1  cut in 1  dead air 1  ended: goodbye 1, "
+        "ended 1"
+    )
+    assert (
+        totals_of().text()
+        == "answers 0 (p50 -, p95 -)  subgoals 0  cut in 0  dead air 0  ended: none"
+    )
 
 
 def test_totals_by_agent_have_a_row_for_each_and_are_bounded() -> None:

@@ -1,4 +1,6 @@
-"""The evaluator begins when the goal sets are read, follows their changes, and both end together."""
+"""The evaluator begins when the goal sets are read, follows their changes, and both end
+together.
+"""
 
 import asyncio
 import json
@@ -28,7 +30,9 @@ SOON_SECONDS = 60
 class FakeEvaluator:
     """Reads calls until it is stopped, and finishes when the test lets it."""
 
-    def __init__(self, _kafka: object, settings: EvaluatorSettings, _instruments: object, goals: ChoosesGoals) -> None:
+    def __init__(
+        self, _kafka: object, settings: EvaluatorSettings, _instruments: object, goals: ChoosesGoals
+    ) -> None:
         self.ready = asyncio.Event()
         self.settings = settings
         self.goals = goals
@@ -132,7 +136,9 @@ async def test_a_folder_that_cannot_be_read_ends_it_before_a_call_is_read(
     assert not made.evaluator.ready.is_set()
 
 
-async def test_what_the_evaluator_fails_on_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_what_the_evaluator_fails_on_ends_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     made = Made(monkeypatch, folder=tmp_path)
     running = await made.started()
     made.evaluator.failing.set_exception(ZeroDivisionError("the failure"))
@@ -150,7 +156,9 @@ async def test_cancelling_it_ends_both(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_what_is_wrong_with_goals_is_on_the_metrics_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_what_is_wrong_with_goals_is_on_the_metrics_page(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     write(tmp_path / "a.json", "a")
     (tmp_path / "b.json").write_text("{")
     made = Made(monkeypatch, folder=tmp_path, reads_topic=True)

@@ -59,8 +59,14 @@ SINCE = "2000-01-01"
 @pytest.fixture
 def past(tmp_path: Path) -> StoredCalls:
     """Calls of many ends on one day, two of the next day, and what people say of two of them."""
-    said = [(name, Annotation(by="anna", at_ms=1, label="false-alarm")) for name in ("well", "broke")]
-    next_day = [row for agent in ("care", "desk") for row in call(f"next-{agent}", NOON_MS + DAY_MS, agent=agent)]
+    said = [
+        (name, Annotation(by="anna", at_ms=1, label="false-alarm")) for name in ("well", "broke")
+    ]
+    next_day = [
+        row
+        for agent in ("care", "desk")
+        for row in call(f"next-{agent}", NOON_MS + DAY_MS, agent=agent)
+    ]
     writer = SqliteHistory(tmp_path, writes=True)
     writer.write(batch([row for row, *_ in ENDED]))
     writer.write(batch(next_day, 2, **{"next-care": TRANSCRIPT}))
@@ -70,7 +76,10 @@ def past(tmp_path: Path) -> StoredCalls:
 
 
 def names(past: StoredCalls, **asked: object) -> list[str]:
-    return [str(row["conversation_id"]) for row in past.find(PastQuery.model_validate({"since": SINCE} | asked)).rows]
+    return [
+        str(row["conversation_id"])
+        for row in past.find(PastQuery.model_validate({"since": SINCE} | asked)).rows
+    ]
 
 
 def test_the_worst_come_first_and_running_calls_stand_apart(past: StoredCalls) -> None:
@@ -89,12 +98,20 @@ def test_facets_count_beside_what_they_choose(past: StoredCalls) -> None:
         past.find(PastQuery(since=SINCE, outcome="hung_up", trouble="slow")),
     )
     facets = {name: dict(values) for name, values in every.facets.items()}
-    assert facets["outcome"] == {"ended": 6, "never_answered": 2, "hung_up": 1, "failed": 1, "running": 1}
+    assert facets["outcome"] == {
+        "ended": 6,
+        "never_answered": 2,
+        "hung_up": 1,
+        "failed": 1,
+        "running": 1,
+    }
     assert facets["trouble"]["slow"] == len(names(past, trouble="slow"))
     assert facets["agent"] == {"desk": 1, "care": 1, "unknown": 8}
     assert facets["label"] == {"false-alarm": 2}
     assert [calls for _, calls in every.facets["day"]] == [2, 8], "the newest day comes first"
-    assert dict(chosen.facets["outcome"])["ended"] == len(names(past, trouble="slow", outcome="ended"))
+    assert dict(chosen.facets["outcome"])["ended"] == len(
+        names(past, trouble="slow", outcome="ended")
+    )
     assert dict(chosen.facets["trouble"]) == {"unanswered": 1, "slow": 1}
     assert chosen.total == 1
 
@@ -125,7 +142,9 @@ def test_the_words_that_were_sought_are_shown_with_their_turn(past: StoredCalls)
     turn, text = found.said["next-care"]
     assert sought.casefold() in text.casefold()
     said = [row for row in call("c") if isinstance(row, WordsRow)]
-    assert turn == next(row.turn for row in said if sought.casefold() in f"{row.user} {row.assistant}".casefold())
+    assert turn == next(
+        row.turn for row in said if sought.casefold() in f"{row.user} {row.assistant}".casefold()
+    )
     last = [row for row in said if row.user][-1]
     assert past.find(PastQuery(since=SINCE, said="last", agent="desk")).said["next-desk"] == (
         last.turn,
@@ -141,7 +160,9 @@ def test_the_table_has_all_pages(past: StoredCalls, monkeypatch: pytest.MonkeyPa
     assert past.table(PastQuery(since=SINCE, label="false-alarm")).count(b"\n") == 3
 
 
-def test_a_question_that_takes_too_long_is_stopped(past: StoredCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_takes_too_long_is_stopped(
+    past: StoredCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(past_calls, "MAX_SECONDS", 1e-9)
     for ask in (
         lambda: past.find(PastQuery(since=SINCE)),

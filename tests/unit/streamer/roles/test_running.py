@@ -1,4 +1,6 @@
-"""Roles in one process: what they say at the start, their readiness, their restarts, and a forced end when they hang."""
+"""Roles in one process: what they say at the start, their readiness, their restarts, and a forced
+end when they hang.
+"""
 
 import asyncio
 import os
@@ -25,7 +27,14 @@ from schemas.closed_sets import ROLE_NAMES, RoleName
 from streamer.facts import installed_version
 from streamer.roles import evaluator_role
 from streamer.roles import running as service
-from streamer.roles.running import LONGEST_PAUSE_SECONDS, MOST_RESTARTS, QUIET_SECONDS, RoleRunner, Service, start_facts
+from streamer.roles.running import (
+    LONGEST_PAUSE_SECONDS,
+    MOST_RESTARTS,
+    QUIET_SECONDS,
+    RoleRunner,
+    Service,
+    start_facts,
+)
 from streamer.settings.all_settings import Settings, load_settings
 from tests.support.fakes.evaluator_fakes import until_idle
 from tests.support.patience import patient
@@ -111,7 +120,9 @@ async def test_it_is_ready_when_every_role_is(made: Running) -> None:
 
 
 @pytest.mark.parametrize("role", ROLE_NAMES)
-async def test_every_role_shows_its_process_and_its_version(role: RoleName, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_role_shows_its_process_and_its_version(
+    role: RoleName, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service, "_maker", lambda *_: lambda: FakeRole(role))
     made = Service(Settings(http_port=0), KafkaSettings(), [role])
     await made._server.start()
@@ -124,10 +135,14 @@ async def test_every_role_shows_its_process_and_its_version(role: RoleName, monk
     assert "\ncallgauge_series_folded_total 0.0" in page
 
 
-async def test_the_sequencer_has_its_group_and_the_bounds_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_sequencer_has_its_group_and_the_bounds_of_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[SequencerSettings] = []
 
-    def sequencer(_kafka: KafkaSettings, its: SequencerSettings, _instruments: Instruments) -> FakeRole:
+    def sequencer(
+        _kafka: KafkaSettings, its: SequencerSettings, _instruments: Instruments
+    ) -> FakeRole:
         made.append(its)
         return FakeRole("sequencer")
 
@@ -135,11 +150,16 @@ async def test_the_sequencer_has_its_group_and_the_bounds_of_events(monkeypatch:
     limits = LimitSettings(max_record_bytes=1_000)
     given = Settings(http_port=0, topic_prefix="t.", limits=limits)
     Service(given, KafkaSettings(), ["sequencer"])
-    assert [(its.group_id, its.max_record_bytes) for its in made] == [("t.callgauge-sequencer", 1_000)]
+    assert [(its.group_id, its.max_record_bytes) for its in made] == [
+        ("t.callgauge-sequencer", 1_000)
+    ]
 
 
 async def test_the_budget_of_series_is_a_setting() -> None:
-    made = [Service(Settings(http_port=0, max_series=most), KafkaSettings(), []) for most in (5_000, 7_000)]
+    made = [
+        Service(Settings(http_port=0, max_series=most), KafkaSettings(), [])
+        for most in (5_000, 7_000)
+    ]
     budgets = [each._instruments._budget.left for each in made]
     assert budgets[1] - budgets[0] == 2_000
 
@@ -189,7 +209,8 @@ async def test_cancelling_it_lets_every_role_finish(made: Running) -> None:
     assert made.exporter.has_stopped
 
 
-# Signals are tried on a real process: their effect on a loop that hangs cannot be seen from inside the loop.
+# Signals are tried on a real process: their effect on a loop that hangs cannot be seen from inside
+# the loop.
 PROGRAM = """
 import asyncio, time
 from consumers.exporter import service as exporter_service
@@ -246,11 +267,18 @@ class Hung:
 
     def __init__(self, hang: str, stop_seconds: float) -> None:
         program = PROGRAM.format(hang=hang, stop_seconds=stop_seconds)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("CALLGAUGE_")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("CALLGAUGE_")
+        }
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program], cwd=ROOT, env=environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def hang(self, number: signal.Signals) -> None:
         """Sends the first signal, once the role runs, and returns when it hangs."""
@@ -266,14 +294,20 @@ class Hung:
 
 
 @pytest.mark.parametrize("hangs", HANGS)
-@pytest.mark.parametrize(("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT)])
-def test_a_second_signal_ends_at_once_whatever_hangs(hangs: str, first: signal.Signals, second: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT)]
+)
+def test_a_second_signal_ends_at_once_whatever_hangs(
+    hangs: str, first: signal.Signals, second: signal.Signals
+) -> None:
     hung = Hung(HANGS[hangs][0], stop_seconds=600)
     try:
         hung.hang(first)
         hung.process.send_signal(second)
         exit_code, _ = hung.ended()
-        assert exit_code == 128 + second, "a stop that took too long has another code, and not before ten minutes"
+        assert exit_code == 128 + second, (
+            "a stop that took too long has another code, and not before ten minutes"
+        )
     finally:
         hung.process.kill()
         hung.process.communicate()
@@ -370,7 +404,9 @@ class Rig:
 
     @property
     def restarts(self) -> float | None:
-        return self.registry.get_sample_value("callgauge_role_restarts_total", {"role": "evaluator"})
+        return self.registry.get_sample_value(
+            "callgauge_role_restarts_total", {"role": "evaluator"}
+        )
 
 
 REAL_SLEEP = asyncio.sleep
@@ -393,14 +429,17 @@ def logged() -> Iterator[list[Any]]:
         yield lines
 
 
-async def test_a_role_that_has_worked_is_made_anew_after_a_pause(rig: Rig, logged: list[Any]) -> None:
+async def test_a_role_that_has_worked_is_made_anew_after_a_pause(
+    rig: Rig, logged: list[Any]
+) -> None:
     await rig.works()
     assert rig.runner.problems() == ()
     await rig.fails(ERROR)
     assert rig.pauses == [1.0]
     assert [role.has_run for role in rig.roles] == [True, False]
     assert rig.runner.problems() == (
-        "evaluator: ended with WriteError and starts again in 1 s (restart 1 of 10); the log says why: role_failed",
+        "evaluator: ended with WriteError and starts again in 1 s (restart 1 of 10); the log says "
+        "why: role_failed",
     )
     assert rig.runner.stalled() == ()  # a new process could do no more
     await rig.pause_ends()
@@ -427,7 +466,9 @@ async def test_what_never_worked_ends_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_role_that_never_worked_starts_again_where_its_error_passes(rig: Rig) -> None:
-    await rig.fails(OvertakenError("partitions 2, 3: another process claimed them at the same moment"))
+    await rig.fails(
+        OvertakenError("partitions 2, 3: another process claimed them at the same moment")
+    )
     await rig.pause_ends()
     assert [role.has_run for role in rig.roles] == [True, True]
     await rig.works()
@@ -445,11 +486,16 @@ async def test_pauses_grow_and_the_process_ends_after_too_many(rig: Rig, logged:
     assert rig.pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
     assert max(rig.pauses) == LONGEST_PAUSE_SECONDS
     assert rig.restarts == MOST_RESTARTS
-    assert [line["event"] for line in logged if line["log_level"] == "error"] == ["role_failed", "role_given_up"]
+    assert [line["event"] for line in logged if line["log_level"] == "error"] == [
+        "role_failed",
+        "role_given_up",
+    ]
 
 
 async def test_without_memory_the_process_ends_at_once(rig: Rig, logged: list[Any]) -> None:
-    """What filled it is still there: a start in the same process failed again with words about the network."""
+    """What filled it is still there: a start in the same process failed again with words about the
+    network.
+    """
     await rig.works()
     await rig.fails(MemoryError())
     with pytest.raises(MemoryError):
@@ -469,7 +515,9 @@ async def test_who_has_worked_for_a_while_begins_a_new_row(rig: Rig, logged: lis
 
 
 async def test_another_reason_is_told(rig: Rig, logged: list[Any]) -> None:
-    """The broker is also asked before each new start, because its answer is clearer about missing rights."""
+    """The broker is also asked before each new start, because its answer is clearer about missing
+    rights.
+    """
     await rig.works()
     await rig.fails(ERROR)
     rig.refusal = KafkaRefusedError("lacks Write on transcripts")
@@ -481,11 +529,15 @@ async def test_another_reason_is_told(rig: Rig, logged: list[Any]) -> None:
     await rig.works()
     await rig.fails(ERROR)
     assert [line["error"] for line in logged if line["event"] == "role_failed"] == [
-        "WriteError: partition 3 refused", "KafkaRefusedError: lacks Write on transcripts", "WriteError: partition 3 refused",
-    ]  # fmt: skip
+        "WriteError: partition 3 refused",
+        "KafkaRefusedError: lacks Write on transcripts",
+        "WriteError: partition 3 refused",
+    ]
 
 
-@pytest.mark.parametrize(("error", "has_traceback"), [(ERROR, False), (ZeroDivisionError("bug"), True)])
+@pytest.mark.parametrize(
+    ("error", "has_traceback"), [(ERROR, False), (ZeroDivisionError("bug"), True)]
+)
 async def test_a_fault_that_nobody_foresaw_shows_where_it_was(
     rig: Rig, logged: list[Any], error: Exception, *, has_traceback: bool
 ) -> None:
@@ -501,7 +553,9 @@ async def test_a_stop_ends_it_and_nothing_starts_again(rig: Rig, while_it: str) 
         await rig.fails(ERROR)
     rig.stop.set()
     await rig.task
-    assert [role.has_run for role in rig.roles] == ([True] if while_it == "works" else [True, False])
+    assert [role.has_run for role in rig.roles] == (
+        [True] if while_it == "works" else [True, False]
+    )
 
 
 async def test_what_fails_while_it_stops_is_told_by_who_waits_for_it(rig: Rig) -> None:
@@ -514,16 +568,23 @@ async def test_what_fails_while_it_stops_is_told_by_who_waits_for_it(rig: Rig) -
 
 ALL: tuple[RoleName, ...] = ("evaluator", "exporter", "judge")
 KEY = {"OPENAI_API_KEY": "key"}
-GOALS = "id: one\nsubgoals:\n  - id: booked\n    details: d\n    check: {kind: tool_called, tool: book}\n"
+GOALS = (
+    "id: one\nsubgoals:\n  - id: booked\n    details: d\n    check: {kind: tool_called, tool: "
+    "book}\n"
+)
 
 
-def facts(environment: dict[str, str] | None = None, roles: tuple[RoleName, ...] = ALL) -> dict[str, str]:
+def facts(
+    environment: dict[str, str] | None = None, roles: tuple[RoleName, ...] = ALL
+) -> dict[str, str]:
     return start_facts(load_settings(None, {}, environment or {}), roles)
 
 
 def test_with_the_defaults_it_says_what_is_off_and_how_to_switch_it_on() -> None:
     assert facts() == {
-        "goals": "only those of simulated calls and the sample (set goals.folder or goals.reads_topic)",
+        "goals": (
+            "only those of simulated calls and the sample (set goals.folder or goals.reads_topic)"
+        ),
         "judge": "off (no key: set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY)",
         "transcripts": "on (the topic transcripts)",
         "redaction": "on (card, phone, email, iban, birth_date)",
@@ -537,7 +598,8 @@ def test_goal_sets_are_counted_and_broken_files_are_named(tmp_path: Path) -> Non
     assert facts(environment)["goals"] == f"1 set in the folder {tmp_path}"
     (tmp_path / "two.yaml").write_text("id: [")
     assert facts(environment | {"CALLGAUGE_GOALS__READS_TOPIC": "true"})["goals"] == (
-        f"1 set (1 broken, see `callgauge goals check {tmp_path}`) in the folder {tmp_path} and the topic x.goals"
+        f"1 set (1 broken, see `callgauge goals check {tmp_path}`) in the folder {tmp_path} and "
+        "the topic x.goals"
     )
     (tmp_path / "one.yaml").unlink()
     missing = {"CALLGAUGE_GOALS__FOLDER": str(tmp_path / "none")}
@@ -552,11 +614,12 @@ def test_goal_sets_are_counted_and_broken_files_are_named(tmp_path: Path) -> Non
         (KEY | {"CALLGAUGE_JUDGE__ENABLED": "false"}, ALL, "off (judge.enabled is false)"),
         (KEY, ("evaluator",), "off (no role judge in this process, and goals.asks_judge is false)"),
         (
-            {"CALLGAUGE_GOALS__ASKS_JUDGE": "true"}, ("evaluator",),
+            {"CALLGAUGE_GOALS__ASKS_JUDGE": "true"},
+            ("evaluator",),
             "in another process: questions go to the topic judge.requests",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_judge_is_on_or_it_says_why_not(
     environment: dict[str, str], roles: tuple[RoleName, ...], fact: str
 ) -> None:
@@ -569,7 +632,10 @@ def test_what_is_switched_off_is_said() -> None:
     assert facts(off)["redaction"].startswith("off (redaction.enabled is false)")
     files = facts({"CALLGAUGE_TRANSCRIPTS__FOLDER": "here"})["transcripts"]
     assert files == "on (the topic transcripts and files in the folder here)"
-    patterns = {"CALLGAUGE_REDACTION__PATTERNS": '{"ORDER": "A[0-9]{5}"}', "CALLGAUGE_REDACTION__DETECTORS": "card"}
+    patterns = {
+        "CALLGAUGE_REDACTION__PATTERNS": '{"ORDER": "A[0-9]{5}"}',
+        "CALLGAUGE_REDACTION__DETECTORS": "card",
+    }
     assert facts(patterns)["redaction"] == "on (card, pattern ORDER)"
 
 

@@ -1,4 +1,6 @@
-"""Transcripts become whole files under safe names, each at least once, in order, and a failed one waits."""
+"""Transcripts become whole files under safe names, each at least once, in order, and a failed one
+waits.
+"""
 
 import asyncio
 import gzip
@@ -25,7 +27,12 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError
 from consumers.runtime.registry import Instruments
 from streamer.roles import transcript_files as transcript_filer
-from streamer.roles.transcript_files import MAX_NAME_CHARS, TranscriptFiler, TranscriptFiles, file_stem
+from streamer.roles.transcript_files import (
+    MAX_NAME_CHARS,
+    TranscriptFiler,
+    TranscriptFiles,
+    file_stem,
+)
 from tests.support.patience import patient
 
 VALUE = b'[{"role":"user"}]'
@@ -42,7 +49,9 @@ def files(tmp_path: Path) -> TranscriptFiles:
     return made
 
 
-def test_a_transcript_becomes_a_file_named_after_its_call(files: TranscriptFiles, tmp_path: Path) -> None:
+def test_a_transcript_becomes_a_file_named_after_its_call(
+    files: TranscriptFiles, tmp_path: Path
+) -> None:
     path = files.write("conv-1", VALUE)
     assert path == files.path_of("conv-1") == tmp_path / "a" / "b" / "conv-1.json"
     assert path.read_bytes() == VALUE
@@ -63,8 +72,12 @@ def test_packed_files_are_the_same_for_the_same_transcript(tmp_path: Path) -> No
     assert files.write("conv-1", VALUE).read_bytes() == first
 
 
-def test_a_file_is_there_as_a_whole_or_not_at_all(files: TranscriptFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full when the content is synced: the earlier file is still there, and no partial file."""
+def test_a_file_is_there_as_a_whole_or_not_at_all(
+    files: TranscriptFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when the content is synced: the earlier file is still there, and no partial
+    file.
+    """
     path = files.write("conv-1", VALUE)
 
     def full(_file: int) -> None:
@@ -130,11 +143,17 @@ def test_files_and_the_folders_made_for_them_are_their_owners_alone(tmp_path: Pa
     before = mode_of(tmp_path)
     assert not files.prepare()
     path = files.write("conv-1", VALUE)
-    assert [mode_of(each) for each in (path, path.parent, path.parent.parent)] == [0o600, 0o700, 0o700]
+    assert [mode_of(each) for each in (path, path.parent, path.parent.parent)] == [
+        0o600,
+        0o700,
+        0o700,
+    ]
     assert mode_of(tmp_path) == before, "what is not ours stays as it is"
 
 
-@pytest.mark.parametrize(("mode", "is_open"), [(0o755, True), (0o701, True), (0o750, False), (0o700, False)])
+@pytest.mark.parametrize(
+    ("mode", "is_open"), [(0o755, True), (0o701, True), (0o750, False), (0o700, False)]
+)
 def test_a_folder_that_is_there_keeps_its_rights_and_says_whether_it_is_open(
     tmp_path: Path, mode: int, is_open: bool
 ) -> None:
@@ -145,14 +164,20 @@ def test_a_folder_that_is_there_keeps_its_rights_and_says_whether_it_is_open(
     assert mode_of(folder) == mode
 
 
-def test_an_older_file_that_others_could_read_is_replaced_by_one_that_they_cannot(files: TranscriptFiles) -> None:
+def test_an_older_file_that_others_could_read_is_replaced_by_one_that_they_cannot(
+    files: TranscriptFiles,
+) -> None:
     files.path_of("conv-1").write_text("[]")
     files.path_of("conv-1").chmod(0o644)
     assert mode_of(files.write("conv-1", VALUE)) == 0o600
 
 
-def test_links_are_not_followed(files: TranscriptFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links stay unused under the name of a transcript, under a guessed name of a part, and under a left-over part."""
+def test_links_are_not_followed(
+    files: TranscriptFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links stay unused under the name of a transcript, under a guessed name of a part, and under a
+    left-over part.
+    """
     target = tmp_path / "another"
     target.write_text("mine")
     folder = files.path_of("conv-1").parent
@@ -170,7 +195,9 @@ def test_links_are_not_followed(files: TranscriptFiles, tmp_path: Path, monkeypa
     assert target.read_text() == "mine"
 
 
-def test_a_folder_with_the_name_of_a_part_keeps_nobody_from_starting(files: TranscriptFiles) -> None:
+def test_a_folder_with_the_name_of_a_part_keeps_nobody_from_starting(
+    files: TranscriptFiles,
+) -> None:
     (files.path_of("x").parent / ".odd.part").mkdir()
     files.prepare()
     assert files.write("conv-1", VALUE).read_bytes() == VALUE
@@ -219,7 +246,9 @@ class FakeConsumer:
     def subscribe(self, topics: Sequence[str], **_: Any) -> None:
         self.topics = topics
 
-    async def getmany(self, *, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Record]]:
+    async def getmany(
+        self, *, timeout_ms: int, max_records: int
+    ) -> dict[TopicPartition, list[Record]]:
         assert timeout_ms <= 200, "what a stop waits for"
         found = [self.log[offset] for offset in sorted(self.log) if offset >= self.position]
         if not found:
@@ -281,7 +310,10 @@ class Filing:
         monkeypatch.setattr(transcript_filer, "RETRY_SECONDS", 0.0)
 
     def count(self, outcome: str) -> float:
-        return self.registry.get_sample_value("callgauge_transcript_files_total", {"outcome": outcome}) or 0.0
+        return (
+            self.registry.get_sample_value("callgauge_transcript_files_total", {"outcome": outcome})
+            or 0.0
+        )
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Follows until the condition is true, then stops."""
@@ -292,7 +324,9 @@ class Filing:
                 assert not following.done(), following
                 await asyncio.to_thread(
                     int
-                )  # files are written in threads, and a loop that never waits can keep them from running
+                    # files are written in threads, and a loop that never waits can keep them from
+                    # running
+                )
 
         await asyncio.wait_for(wait(), patient(SOON_SECONDS))
         self.stop.set()
@@ -311,7 +345,9 @@ def filing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Filing:
     return Filing(monkeypatch, tmp_path, *TWO)
 
 
-async def test_files_are_there_before_the_position_is_committed(filing: Filing, tmp_path: Path) -> None:
+async def test_files_are_there_before_the_position_is_committed(
+    filing: Filing, tmp_path: Path
+) -> None:
     await filing.until(lambda: bool(filing.consumer.committed))
     assert files_in(tmp_path) == {"a.json": b"[1]", "b.json": b"[2]"}
     assert filing.consumer.committed == [6]
@@ -322,7 +358,9 @@ async def test_files_are_there_before_the_position_is_committed(filing: Filing, 
     assert filing.asked["auto_offset_reset"] == "earliest", "a new group files all that is kept"
 
 
-async def test_what_cannot_be_written_waits_and_is_told_once(filing: Filing, tmp_path: Path) -> None:
+async def test_what_cannot_be_written_waits_and_is_told_once(
+    filing: Filing, tmp_path: Path
+) -> None:
     filing.files.failing["b"] = 3
     with capture_logs() as logged:
         await filing.until(lambda: 6 in filing.consumer.committed)
@@ -334,8 +372,16 @@ async def test_what_cannot_be_written_waits_and_is_told_once(filing: Filing, tmp
     assert (tmp_path / "b.json").read_bytes() == b"[2]"
 
 
-async def test_records_that_are_no_transcripts_are_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    filing = Filing(monkeypatch, tmp_path, Record(0, None, b"x"), Record(1, b"c", None), Record(2, b"\xff", b"[]"))
+async def test_records_that_are_no_transcripts_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    filing = Filing(
+        monkeypatch,
+        tmp_path,
+        Record(0, None, b"x"),
+        Record(1, b"c", None),
+        Record(2, b"\xff", b"[]"),
+    )
     await filing.until(lambda: bool(filing.consumer.committed))
     assert filing.consumer.committed == [3]
     assert list(files_in(tmp_path).values()) == [b"[]"]
@@ -357,7 +403,9 @@ async def test_a_commit_that_the_client_tries_for_ever_is_given_up(
     filing.consumer.commits_for_ever = True
     with capture_logs() as logged:
         await filing.until(filing.consumer.polled.is_set)
-    assert [(line["event"], line["error"]) for line in logged] == [("commit_failed", "TimeoutError")]
+    assert [(line["event"], line["error"]) for line in logged] == [
+        ("commit_failed", "TimeoutError")
+    ]
 
 
 async def test_a_broker_that_is_away_is_tried_again(filing: Filing, tmp_path: Path) -> None:
@@ -368,7 +416,9 @@ async def test_a_broker_that_is_away_is_tried_again(filing: Filing, tmp_path: Pa
     assert "away" in told
 
 
-async def test_a_folder_that_cannot_be_used_ends_it_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_used_ends_it_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "taken").write_text("")
     filing = Filing(monkeypatch, tmp_path / "taken", *TWO)
     with pytest.raises(OperatorError):

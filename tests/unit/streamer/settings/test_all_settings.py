@@ -1,4 +1,6 @@
-"""Settings come from defaults, file, environment and command line. All mistakes are shown together with remedies."""
+"""Settings come from defaults, file, environment and command line. All mistakes are shown together
+with remedies.
+"""
 
 import re
 import traceback
@@ -6,14 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from streamer.settings.all_settings import BLOCKS, Settings, SettingsError, load_settings, near_misses, setting_names
+from streamer.settings.all_settings import (
+    BLOCKS,
+    Settings,
+    SettingsError,
+    load_settings,
+    near_misses,
+    setting_names,
+)
 
 
-def loaded(environment: dict[str, str] | None = None, config: Path | None = None, **options: object) -> Settings:
+def loaded(
+    environment: dict[str, str] | None = None, config: Path | None = None, **options: object
+) -> Settings:
     return load_settings(config, options, environment or {})
 
 
-def mistakes(environment: dict[str, str] | None = None, config: Path | None = None, **options: object) -> list[str]:
+def mistakes(
+    environment: dict[str, str] | None = None, config: Path | None = None, **options: object
+) -> list[str]:
     with pytest.raises(SettingsError) as caught:
         loaded(environment, config, **options)
     return list(caught.value.mistakes)
@@ -28,27 +41,49 @@ def config(tmp_path: Path) -> Path:
 
 def test_without_anything_the_defaults_hold() -> None:
     settings = loaded()
-    assert (settings.bootstrap, settings.topic_prefix, settings.http_host) == ("127.0.0.1:9092", "", "127.0.0.1")
+    assert (settings.bootstrap, settings.topic_prefix, settings.http_host) == (
+        "127.0.0.1:9092",
+        "",
+        "127.0.0.1",
+    )
     assert (settings.http_port, settings.limits.idle_ms) == (8080, 300_000)
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(config: Path) -> None:
-    environment = {"CALLGAUGE_HTTP_PORT": "2", "CALLGAUGE_LIMITS__IDLE_MS": "2", "CALLGAUGE_TOPIC_PREFIX": "env."}
+    environment = {
+        "CALLGAUGE_HTTP_PORT": "2",
+        "CALLGAUGE_LIMITS__IDLE_MS": "2",
+        "CALLGAUGE_TOPIC_PREFIX": "env.",
+    }
     settings = loaded(environment, config, topic_prefix="option.", http_host=None)
-    assert (settings.bootstrap, settings.http_port, settings.topic_prefix) == ("file:1", 2, "option.")
-    assert (settings.limits.idle_ms, settings.limits.dead_air_ms, settings.limits.closing_grace_ms) == (2, 1, 10_000)
-    assert loaded({"CALLGAUGE_CONFIG": str(config)}).http_port == 1, "the environment may name the file"
+    assert (settings.bootstrap, settings.http_port, settings.topic_prefix) == (
+        "file:1",
+        2,
+        "option.",
+    )
+    assert (
+        settings.limits.idle_ms,
+        settings.limits.dead_air_ms,
+        settings.limits.closing_grace_ms,
+    ) == (2, 1, 10_000)
+    assert loaded({"CALLGAUGE_CONFIG": str(config)}).http_port == 1, (
+        "the environment may name the file"
+    )
 
 
 def test_clients_get_what_was_set() -> None:
-    settings = loaded({"CALLGAUGE_BOOTSTRAP": "a:1, b:2", "CALLGAUGE_TOPIC_PREFIX": "x."}, http_port=0)
+    settings = loaded(
+        {"CALLGAUGE_BOOTSTRAP": "a:1, b:2", "CALLGAUGE_TOPIC_PREFIX": "x."}, http_port=0
+    )
     assert settings.kafka.bootstrap_servers == "a:1,b:2"
     assert settings.kafka.topic("scores") == "x.scores"
     assert (settings.http.host, settings.http.port) == ("127.0.0.1", 0)
 
 
 def test_all_mistakes_are_told_together_each_where_it_was_made(config: Path) -> None:
-    config.write_text('http_port = "abc"\nhtp_host = "x"\n[limits]\nidle_ms = -4\nmax_open_call = 3\n')
+    config.write_text(
+        'http_port = "abc"\nhtp_host = "x"\n[limits]\nidle_ms = -4\nmax_open_call = 3\n'
+    )
     environment = {
         "CALLGAUGE_BOOTSTRAP": "nowhere",
         "CALLGAUGE_LIMITS__DEAD_AIR_MS": "3.5",
@@ -61,10 +96,12 @@ def test_all_mistakes_are_told_together_each_where_it_was_made(config: Path) -> 
         f"http_port in {config} (CALLGAUGE_HTTP_PORT) is 'abc': expected a whole number",
         f"limits.idle_ms in {config} (CALLGAUGE_LIMITS__IDLE_MS) is -4: expected greater than 0",
         "CALLGAUGE_LIMITS__DEAD_AIR_MS is '3.5': expected a whole number",
-        f"limits.max_open_call in {config} (CALLGAUGE_LIMITS__MAX_OPEN_CALL): there is no such setting; "
+        f"limits.max_open_call in {config} (CALLGAUGE_LIMITS__MAX_OPEN_CALL): there is no such "
+        "setting; "
         "did you mean limits.max_open_calls?",
         "CALLGAUGE_LIMITS__ZAP: there is no such setting",
-        f"htp_host in {config} (CALLGAUGE_HTP_HOST): there is no such setting; did you mean http_host?",
+        f"htp_host in {config} (CALLGAUGE_HTP_HOST): there is no such setting; did you mean "
+        "http_host?",
     ]
     assert len(told) == len(beginnings)
     for beginning in beginnings:
@@ -74,16 +111,29 @@ def test_all_mistakes_are_told_together_each_where_it_was_made(config: Path) -> 
 def test_every_mistake_shows_a_value_that_works() -> None:
     """The example in each message is accepted exactly as it is written there."""
     wrong = {
-        "CALLGAUGE_BOOTSTRAP": ":1", "CALLGAUGE_TOPIC_PREFIX": "/",
-        "CALLGAUGE_EVALUATOR_INSTANCE": "", "CALLGAUGE_HTTP_HOST": "", "CALLGAUGE_HTTP_PORT": "65536",
-        "CALLGAUGE_LOG_FORMAT": "xml", "CALLGAUGE_LOG_LEVEL": "all", "CALLGAUGE_LIMITS__IDLE_MS": "0",
-        "CALLGAUGE_SECURITY__PROTOCOL": "TLS", "CALLGAUGE_JUDGE__SAMPLE_RATIO": "2",
-        "CALLGAUGE_MAX_SERIES": "10", "CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_TRANSCRIPTS__ENABLED": "perhaps",
-        "CALLGAUGE_REDACTION__DETECTORS": "mail", "CALLGAUGE_INGEST__PORT": "-1",
-        "CALLGAUGE_MONITOR__BASE_URL": "elevenlabs", "CALLGAUGE_OTLP__ENDPOINT": "collector", "CALLGAUGE_CONSOLE_URL": "console",
-            "CALLGAUGE_HISTORY__RETENTION_DAYS": "0", "CALLGAUGE_CONSOLE__PORT": "-1", "CALLGAUGE_HTTP_NAMES": "a:1",
-            "CALLGAUGE_MEASURES__SECONDS": "0",
-    }  # fmt: skip
+        "CALLGAUGE_BOOTSTRAP": ":1",
+        "CALLGAUGE_TOPIC_PREFIX": "/",
+        "CALLGAUGE_EVALUATOR_INSTANCE": "",
+        "CALLGAUGE_HTTP_HOST": "",
+        "CALLGAUGE_HTTP_PORT": "65536",
+        "CALLGAUGE_LOG_FORMAT": "xml",
+        "CALLGAUGE_LOG_LEVEL": "all",
+        "CALLGAUGE_LIMITS__IDLE_MS": "0",
+        "CALLGAUGE_SECURITY__PROTOCOL": "TLS",
+        "CALLGAUGE_JUDGE__SAMPLE_RATIO": "2",
+        "CALLGAUGE_MAX_SERIES": "10",
+        "CALLGAUGE_GOALS__TRIALS": "4",
+        "CALLGAUGE_TRANSCRIPTS__ENABLED": "perhaps",
+        "CALLGAUGE_REDACTION__DETECTORS": "mail",
+        "CALLGAUGE_INGEST__PORT": "-1",
+        "CALLGAUGE_MONITOR__BASE_URL": "elevenlabs",
+        "CALLGAUGE_OTLP__ENDPOINT": "collector",
+        "CALLGAUGE_CONSOLE_URL": "console",
+        "CALLGAUGE_HISTORY__RETENTION_DAYS": "0",
+        "CALLGAUGE_CONSOLE__PORT": "-1",
+        "CALLGAUGE_HTTP_NAMES": "a:1",
+        "CALLGAUGE_MEASURES__SECONDS": "0",
+    }
     not_shown = {"http_token"}  # no secret is shown
     shown = set(Settings.model_fields) - not_shown
     assert {name.removeprefix("CALLGAUGE_").split("__")[0].lower() for name in wrong} == shown
@@ -94,7 +144,9 @@ def test_every_mistake_shows_a_value_that_works() -> None:
     loaded(given)
 
 
-@pytest.mark.parametrize("bootstrap", ["host", "host:", "host:0", "host:65536", "a:1,,b:2", "a:x", ""])
+@pytest.mark.parametrize(
+    "bootstrap", ["host", "host:", "host:0", "host:65536", "a:1,,b:2", "a:x", ""]
+)
 def test_an_address_without_host_or_port_is_refused(bootstrap: str) -> None:
     assert "expected host:port" in mistakes(bootstrap=bootstrap)[0]
 
@@ -126,7 +178,10 @@ LOGIN = security(protocol="SASL_SSL", mechanism="SCRAM-SHA-512", username="ada",
 def test_kafka_clients_get_the_security_that_was_set(tmp_path: Path) -> None:
     config, password = tmp_path / "callgauge.toml", tmp_path / "password"
     password.write_text(SECRET + "\n")
-    config.write_text(f'[security]\nprotocol = "SASL_PLAINTEXT"\nmechanism = "PLAIN"\npassword = "file:{password}"\n')
+    config.write_text(
+        '[security]\nprotocol = "SASL_PLAINTEXT"\nmechanism = "PLAIN"\npassword = '
+        f'"file:{password}"\n'
+    )
     settings = loaded(security(username="ada"), config)
     options = settings.kafka.client_options()
     assert (options["security_protocol"], options["sasl_mechanism"]) == ("SASL_PLAINTEXT", "PLAIN")
@@ -143,9 +198,12 @@ def test_a_password_is_taken_as_it_is() -> None:
 
 def test_security_that_does_not_fit_together_is_told_value_by_value(tmp_path: Path) -> None:
     missing = tmp_path / "ca.pem"
-    told = mistakes(security(protocol="SASL_SSL", mechanism="PLAIN", password=SECRET, ca_file=missing))
+    told = mistakes(
+        security(protocol="SASL_SSL", mechanism="PLAIN", password=SECRET, ca_file=missing)
+    )
     expected = [
-        "CALLGAUGE_SECURITY__USERNAME is not set: security.mechanism PLAIN needs it (who logs in with PLAIN or SCRAM). "
+        "CALLGAUGE_SECURITY__USERNAME is not set: security.mechanism PLAIN needs it (who logs in "
+        "with PLAIN or SCRAM). "
         "For example CALLGAUGE_SECURITY__USERNAME=callgauge",
         f"CALLGAUGE_SECURITY__CA_FILE is {str(missing)!r:.57}",
     ]
@@ -156,11 +214,14 @@ def test_security_that_does_not_fit_together_is_told_value_by_value(tmp_path: Pa
 def test_a_mistake_of_security_in_the_file_is_told_where_it_was_made(config: Path) -> None:
     config.write_text('[security]\nprotocol = "SSL"\nmechanism = "PLAIN"\npasword = "hunter2"\n')
     (told,) = mistakes(config=config)
-    assert told.startswith(f"security.pasword in {config} (CALLGAUGE_SECURITY__PASWORD): there is no such setting; did")
+    assert told.startswith(
+        f"security.pasword in {config} (CALLGAUGE_SECURITY__PASWORD): there is no such setting; did"
+    )
     config.write_text('[security]\nprotocol = "SSL"\nmechanism = "PLAIN"\n')
     (told,) = mistakes(config=config)
     assert told.startswith(
-        f"security.mechanism in {config} (CALLGAUGE_SECURITY__MECHANISM) is 'PLAIN': security.protocol"
+        f"security.mechanism in {config} (CALLGAUGE_SECURITY__MECHANISM) is 'PLAIN': "
+        "security.protocol"
     )
 
 
@@ -196,13 +257,22 @@ def test_goals_are_set_as_a_block(tmp_path: Path) -> None:
     path.write_text('[goals]\nfolder = "goals"\ntrials = 3\ntext_judges = ["speakability"]\n')
     environment = {"CALLGAUGE_GOALS__READS_TOPIC": "true", "CALLGAUGE_GOALS__STALL_TURNS": "2"}
     goals = loaded(environment, path).goals
-    assert (goals.folder, goals.reads_topic, goals.trials, goals.stall_turns) == (Path("goals"), True, 3, 2)
+    assert (goals.folder, goals.reads_topic, goals.trials, goals.stall_turns) == (
+        Path("goals"),
+        True,
+        3,
+        2,
+    )
     assert goals.text_judges == ("speakability",)
 
 
 def test_mistakes_in_the_goals_are_told() -> None:
     told = mistakes(
-        {"CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_GOALS__TEXT_JUDGES": "politeness", "CALLGAUGE_GOALS__FOLDR": "x"}
+        {
+            "CALLGAUGE_GOALS__TRIALS": "4",
+            "CALLGAUGE_GOALS__TEXT_JUDGES": "politeness",
+            "CALLGAUGE_GOALS__FOLDR": "x",
+        }
     )
     assert [text.partition(" is ")[0].partition(":")[0] for text in told] == [
         "CALLGAUGE_GOALS__TRIALS",
@@ -217,7 +287,8 @@ def test_mistakes_in_the_goals_are_told() -> None:
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_that_is_no_group_shows_a_variable_that_works(block: str) -> None:
     told = mistakes({f"CALLGAUGE_{block.upper()}": "1"})[0]
-    variable, value = re.search(r"[Ff]or example (\w+)=(\S+)$", told).groups()  # type: ignore[union-attr]  # there is one
+    # there is one
+    variable, value = re.search(r"[Ff]or example (\w+)=(\S+)$", told).groups()  # type: ignore[union-attr]
     assert variable.startswith(f"CALLGAUGE_{block.upper()}__")
     if not value.startswith("file:"):  # it is not here
         loaded({variable: value})
@@ -238,7 +309,11 @@ def test_the_evaluator_has_the_rules_of_the_settings() -> None:
         ({}, ["evaluator", "judge"], False),
         ({"OPENAI_API_KEY": "key"}, ["evaluator", "judge"], True),
         ({"OPENAI_API_KEY": "key"}, ["evaluator"], False),
-        ({"OPENAI_API_KEY": "key", "CALLGAUGE_JUDGE__ENABLED": "false"}, ["evaluator", "judge"], False),
+        (
+            {"OPENAI_API_KEY": "key", "CALLGAUGE_JUDGE__ENABLED": "false"},
+            ["evaluator", "judge"],
+            False,
+        ),
         ({"CALLGAUGE_GOALS__ASKS_JUDGE": "true"}, ["evaluator"], True),
     ],
 )
@@ -254,7 +329,8 @@ def test_a_folder_needs_transcripts_to_put_there(config: Path) -> None:
     assert loaded(config=config).transcripts.folder == Path("files")
     (told,) = mistakes({"CALLGAUGE_TRANSCRIPTS__ENABLED": "false"}, config)
     assert told.startswith(
-        f"transcripts.folder in {config} (CALLGAUGE_TRANSCRIPTS__FOLDER) is 'files': there is nothing"
+        f"transcripts.folder in {config} (CALLGAUGE_TRANSCRIPTS__FOLDER) is 'files': there is "
+        "nothing"
     )
     (told,) = mistakes({"CALLGAUGE_TRANSCRIPTS__FOLDR": "x"})
     assert told.endswith("did you mean transcripts.folder?")
@@ -262,7 +338,9 @@ def test_a_folder_needs_transcripts_to_put_there(config: Path) -> None:
 
 def ingest_loaded(**ingest: str) -> Settings:
     """Settings that come from the environment."""
-    return load_settings(None, {}, {f"CALLGAUGE_INGEST__{name.upper()}": value for name, value in ingest.items()})
+    return load_settings(
+        None, {}, {f"CALLGAUGE_INGEST__{name.upper()}": value for name, value in ingest.items()}
+    )
 
 
 def mistake(**ingest: str) -> str:
@@ -289,7 +367,9 @@ def test_secrets_come_from_files_too(tmp_path: Path) -> None:
     settings = ingest_loaded(token=path, elevenlabs_secret=path).ingest
     assert settings.token is not None
     assert settings.elevenlabs_secret is not None
-    assert {settings.token.get_secret_value(), settings.elevenlabs_secret.get_secret_value()} == {"from-a-file"}
+    assert {settings.token.get_secret_value(), settings.elevenlabs_secret.get_secret_value()} == {
+        "from-a-file"
+    }
     assert "from-a-file" not in repr(settings)
     assert "without spaces" in mistake(token="file:" + stored(tmp_path, "two words"))
     missing = tmp_path / "missing"
@@ -319,7 +399,9 @@ def test_tenants_have_tokens_secrets_and_limits_of_their_own(tmp_path: Path) -> 
         ('[acme]\ntoken = "a"\n[globex]\ntoken = "a"\n', "two tenants have the same token"),
     ],
 )
-def test_a_mistake_in_the_file_of_tenants_is_told_without_a_secret(tmp_path: Path, text: str, told: str) -> None:
+def test_a_mistake_in_the_file_of_tenants_is_told_without_a_secret(
+    tmp_path: Path, text: str, told: str
+) -> None:
     found = mistake(tenants_file=stored(tmp_path, text))
     assert told in found
     assert '"a"' not in found
@@ -342,7 +424,8 @@ def told_of(**environment: str) -> list[str]:
         ("CALLGAUGE_IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
         (
             "CALLGAUGE_FOLDER",
-            "CALLGAUGE_CONSOLE__FOLDER or CALLGAUGE_GOALS__FOLDER or CALLGAUGE_HISTORY__FOLDER or CALLGAUGE_MEASURES__FOLDER or "
+            "CALLGAUGE_CONSOLE__FOLDER or CALLGAUGE_GOALS__FOLDER or CALLGAUGE_HISTORY__FOLDER or "
+            "CALLGAUGE_MEASURES__FOLDER or "
             "CALLGAUGE_TRANSCRIPTS__FOLDER",
         ),
         ("CALLGAUGE_HTTP__PORT", "CALLGAUGE_HTTP_PORT"),
@@ -356,20 +439,33 @@ def test_a_slip_is_noticed_with_the_right_name(variable: str, meant: str) -> Non
 
 
 def test_the_variables_of_kubernetes_are_left_alone() -> None:
-    """Kubernetes sets these in every container for services that are called `callgauge` or `callgauge-ingest`."""
+    """Kubernetes sets these in every container for services that are called `callgauge` or
+    `callgauge-ingest`.
+    """
     theirs: dict[str, str] = {}
     for service in ("CALLGAUGE", "CALLGAUGE_INGEST", "CALLGAUGE_HTTP_2"):
         theirs |= {
-            f"{service}_SERVICE_HOST": "10.0.0.1", f"{service}_SERVICE_PORT": "8080",
-            f"{service}_SERVICE_PORT_METRICS": "8080", f"{service}_PORT": "tcp://10.0.0.1:8080",
-            f"{service}_PORT_8080_TCP": "tcp://10.0.0.1:8080", f"{service}_PORT_8080_TCP_PROTO": "tcp",
-            f"{service}_PORT_8080_TCP_PORT": "8080", f"{service}_PORT_8080_TCP_ADDR": "10.0.0.1",
-        }  # fmt: skip
+            f"{service}_SERVICE_HOST": "10.0.0.1",
+            f"{service}_SERVICE_PORT": "8080",
+            f"{service}_SERVICE_PORT_METRICS": "8080",
+            f"{service}_PORT": "tcp://10.0.0.1:8080",
+            f"{service}_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+            f"{service}_PORT_8080_TCP_PROTO": "tcp",
+            f"{service}_PORT_8080_TCP_PORT": "8080",
+            f"{service}_PORT_8080_TCP_ADDR": "10.0.0.1",
+        }
     assert told_of(**theirs) == []
     load_settings(None, {}, theirs)
 
 
 def test_right_names_and_names_of_others_are_left_alone() -> None:
     right = {f"CALLGAUGE_{'__'.join(names).upper()}": "1" for names in setting_names()}
-    assert told_of(**right, CALLGAUGE_CONFIG="x", CALLGAUGE_JUDGE="{}", callgauge_http_port="1") == []
-    assert told_of(CALLGAUGE_TEST_BOOTSTRAP="", CALLGAUGE_LIMITS__ZAP="1", PATH="", CALLGAUGE_TAG="local") == []
+    assert (
+        told_of(**right, CALLGAUGE_CONFIG="x", CALLGAUGE_JUDGE="{}", callgauge_http_port="1") == []
+    )
+    assert (
+        told_of(
+            CALLGAUGE_TEST_BOOTSTRAP="", CALLGAUGE_LIMITS__ZAP="1", PATH="", CALLGAUGE_TAG="local"
+        )
+        == []
+    )

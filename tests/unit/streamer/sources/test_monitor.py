@@ -1,4 +1,6 @@
-"""The bridge from ElevenLabs' monitor, before a server on loopback that plays ElevenLabs by a script."""
+"""The bridge from ElevenLabs' monitor, before a server on loopback that plays ElevenLabs by a
+script.
+"""
 
 import asyncio
 import http
@@ -22,7 +24,14 @@ from schemas.log import OutgoingRecord
 from schemas.rows import TurnRow
 from streamer.settings.all_settings import MonitorSettings
 from streamer.sources import monitor as monitor_bridge
-from streamer.sources.monitor import PAST_MESSAGES, QUIET_SECONDS, CallBridge, JoinedCall, Judgement, LiveCall
+from streamer.sources.monitor import (
+    PAST_MESSAGES,
+    QUIET_SECONDS,
+    CallBridge,
+    JoinedCall,
+    Judgement,
+    LiveCall,
+)
 from streamer.sources.outgoing import NotAcknowledgedError
 from streamer.sources.writer import AcknowledgedWriter
 from tests.support.calls.monitor_messages import server_messages
@@ -56,7 +65,9 @@ class Records:
 class Listening(CallBridge):
     """A bridge on the clock of the test; it signals each message that it has taken."""
 
-    def __init__(self, url: str, writer: Records, instruments: Instruments, now_seconds: float = 0.0) -> None:
+    def __init__(
+        self, url: str, writer: Records, instruments: Instruments, now_seconds: float = 0.0
+    ) -> None:
         self.now_seconds = now_seconds
         self.took = asyncio.Semaphore(0)
         super().__init__(
@@ -135,7 +146,10 @@ class Call:
         self.now_seconds = 0.0
 
     def count(self, name: str, outcome: str) -> float:
-        return self.registry.get_sample_value(f"callgauge_monitor_{name}_total", {"outcome": outcome}) or 0.0
+        return (
+            self.registry.get_sample_value(f"callgauge_monitor_{name}_total", {"outcome": outcome})
+            or 0.0
+        )
 
     async def follow(self, *scripts: Script, status: int | None = None) -> None:
         """Follows the call through one script for each connection, to its end."""
@@ -172,7 +186,9 @@ class Call:
 
 @asynccontextmanager
 async def serving(
-    speak: Callable[[ServerConnection], Awaitable[None]], requests: list[Request], status: int | None = None
+    speak: Callable[[ServerConnection], Awaitable[None]],
+    requests: list[Request],
+    status: int | None = None,
 ) -> AsyncIterator[str]:
     """Runs a server of the monitor; yields its address. With a status it accepts no connection."""
 
@@ -185,7 +201,8 @@ async def serving(
         yield f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
 
 
-CARRIED = set(CarriedAgentEvent.model_fields["type"].annotation.__args__)  # type: ignore[union-attr]  # a Literal
+# a Literal
+CARRIED = set(CarriedAgentEvent.model_fields["type"].annotation.__args__)  # type: ignore[union-attr]
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +228,12 @@ def fed(call: Call) -> Feed:
     feed = Feed()
     for record, event in zip(call.writer.records, call.writer.events, strict=True):
         assert record.source is InputSource.ELEVENLABS, "in one topic the labels come first"
-        feed.send("user_sim", event, event["timestamp"] - FEED_T0_MS, envelope=read_envelope(record.headers))
+        feed.send(
+            "user_sim",
+            event,
+            event["timestamp"] - FEED_T0_MS,
+            envelope=read_envelope(record.headers),
+        )
     feed.advance(3_600_000)
     return feed
 
@@ -233,11 +255,20 @@ async def test_every_type_of_the_document_is_taken(*, whole: bool) -> None:
     assert len({message["type"] for message in messages}) == 27
     call = await followed(saying(*messages))
     started, *events, ended = call.writer.events
-    assert (started["type"], started["agent"], ended["type"]) == ("call_started", "desk", "call_ended")
-    assert [event["type"] for event in events] == [each["type"] for each in messages if each["type"] not in CARRIED]
+    assert (started["type"], started["agent"], ended["type"]) == (
+        "call_started",
+        "desk",
+        "call_ended",
+    )
+    assert [event["type"] for event in events] == [
+        each["type"] for each in messages if each["type"] not in CARRIED
+    ]
     assert call.count("messages", "left_out") == len(messages) - len(events)
     for record in call.writer.records[1:-1]:
-        assert decode(InputSource.ELEVENLABS, record.value, read_envelope(record.headers)).timestamp == T0_MS
+        assert (
+            decode(InputSource.ELEVENLABS, record.value, read_envelope(record.headers)).timestamp
+            == T0_MS
+        )
     assert {record.key for record in call.writer.records} == {b"conv 1"}
     (request,) = call.requests
     assert request.path == "/v1/convai/conversations/conv%201/monitor"
@@ -245,29 +276,43 @@ async def test_every_type_of_the_document_is_taken(*, whole: bool) -> None:
 
 
 @pytest.mark.parametrize("ids", [(1, 1, 2, 2), ("1", "1", "2", "2"), (None, None, None, None)])
-async def test_the_past_of_a_call_that_is_joined_late_has_no_times(ids: tuple[int | str | None, ...]) -> None:
+async def test_the_past_of_a_call_that_is_joined_late_has_no_times(
+    ids: tuple[int | str | None, ...],
+) -> None:
     past = heard("One", ids[0]), said("Two", ids[1])
-    call = await followed(saying(*past, QUIET_SECONDS, heard("Three", ids[2]), 0.9, said("Four", ids[3])))
+    call = await followed(
+        saying(*past, QUIET_SECONDS, heard("Three", ids[2]), 0.9, said("Four", ids[3]))
+    )
     assert words(call.writer) == [("One", False), ("Two", False), ("Three", True), ("Four", True)]
     assert (call.count("messages", "past"), call.count("messages", "sent")) == (2, 2)
 
 
 @pytest.mark.parametrize("has_ids", [True, False])
-async def test_what_a_reconnect_repeats_is_sent_once_and_what_was_missed_has_no_time(*, has_ids: bool) -> None:
+async def test_what_a_reconnect_repeats_is_sent_once_and_what_was_missed_has_no_time(
+    *, has_ids: bool
+) -> None:
     one, two, three, again = (
-        heard("Yes", 1 if has_ids else None), said("Good", 1 if has_ids else None),
-        heard("Yes", 2 if has_ids else None), said("Good", 3 if has_ids else None),
-    )  # fmt: skip
+        heard("Yes", 1 if has_ids else None),
+        said("Good", 1 if has_ids else None),
+        heard("Yes", 2 if has_ids else None),
+        said("Good", 3 if has_ids else None),
+    )
 
     async def first(side: Side) -> None:
         await saying(QUIET_SECONDS, one, QUIET_SECONDS, two)(side)
         await side.breaks()
 
-    call = await followed(first, saying(one, two, three, QUIET_SECONDS, again))  # the third was missed
+    call = await followed(
+        first, saying(one, two, three, QUIET_SECONDS, again)
+    )  # the third was missed
     assert words(call.writer) == [("Yes", False), ("Good", True), ("Yes", False), ("Good", True)]
     assert call.count("messages", "repeated") == 2
     assert (call.count("connections", "lost"), call.count("connections", "ended")) == (1, 1)
-    ids = [envelope.id for record in call.writer.records if (envelope := read_envelope(record.headers)) is not None]
+    ids = [
+        envelope.id
+        for record in call.writer.records
+        if (envelope := read_envelope(record.headers)) is not None
+    ]
     assert len(set(ids)) == len(ids)
 
 
@@ -278,13 +323,20 @@ async def test_sound_and_pings_are_no_pause() -> None:
 
 async def test_what_is_no_message_is_counted_and_the_call_goes_on() -> None:
     with structlog.testing.capture_logs() as logs:
-        call = await followed(saying("{", "[]", "{}", '{"type": 5}', '{"type": "of_tomorrow"}', heard("One")))
+        call = await followed(
+            saying("{", "[]", "{}", '{"type": 5}', '{"type": "of_tomorrow"}', heard("One"))
+        )
     assert [each["event"] for each in logs] == ["monitor_message_unreadable"]
     assert call.count("messages", "unreadable") == 4
-    assert [event["type"] for event in call.writer.events[1:-1]] == ["of_tomorrow", "user_transcript"]
+    assert [event["type"] for event in call.writer.events[1:-1]] == [
+        "of_tomorrow",
+        "user_transcript",
+    ]
 
 
-async def test_without_kafka_messages_wait_and_keep_the_time_of_their_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_kafka_messages_wait_and_keep_the_time_of_their_arrival(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     call = Call()
     call.writer.fails = 3
     await call.follow(saying(heard("One"), 5.0, said("Two")))
@@ -296,7 +348,9 @@ async def test_without_kafka_messages_wait_and_keep_the_time_of_their_arrival(mo
     assert crowded.count("messages", "dropped") > 0
 
 
-@pytest.mark.parametrize(("status", "tries"), [(403, 1), (404, 1), (500, monitor_bridge.MOST_TRIES)])
+@pytest.mark.parametrize(
+    ("status", "tries"), [(403, 1), (404, 1), (500, monitor_bridge.MOST_TRIES)]
+)
 async def test_a_call_that_cannot_be_followed_is_left(status: int, tries: int) -> None:
     call = Call()
     await call.follow(status=status)
@@ -306,9 +360,14 @@ async def test_a_call_that_cannot_be_followed_is_left(status: int, tries: int) -
 
 @pytest.mark.parametrize(
     ("code", "ended", "connections", "event"),
-    [(1008, "refused", 1, "monitor_refused"), (1011, "lost", monitor_bridge.MOST_TRIES, "monitor_lost")],
+    [
+        (1008, "refused", 1, "monitor_refused"),
+        (1011, "lost", monitor_bridge.MOST_TRIES, "monitor_lost"),
+    ],
 )
-async def test_a_close_is_told_with_its_code_and_reason(code: int, ended: str, connections: int, event: str) -> None:
+async def test_a_close_is_told_with_its_code_and_reason(
+    code: int, ended: str, connections: int, event: str
+) -> None:
     async def closes(side: Side) -> None:
         await side._socket.close(code, "monitoring is not enabled")
 
@@ -316,7 +375,10 @@ async def test_a_close_is_told_with_its_code_and_reason(code: int, ended: str, c
     with structlog.testing.capture_logs() as logs:
         await call.follow(*[closes] * connections)
     assert call.count("connections", ended) == connections
-    assert (logs[-1]["event"], logs[-1]["seen"]) == (event, f"close {code} 'monitoring is not enabled'")
+    assert (logs[-1]["event"], logs[-1]["seen"]) == (
+        event,
+        f"close {code} 'monitoring is not enabled'",
+    )
     assert call.writer.events == []  # a call that nobody could follow is not opened
 
 
@@ -325,14 +387,20 @@ async def test_nothing_is_timed_from_the_past_and_the_present_is_estimated() -> 
     call = await followed(saying(*past, 4.0, heard("The blue one", 3), 0.9, said("I see.", 3)))
     rows = rows_of(fed(call).effects)
     assert {row.turn for row in rows if isinstance(row, TurnRow) and "wait" in row.news} == {2}
-    assert [plain(turn.wait_ms) for turn in turns_of(rows).values() if turn.turn and turn.wait_ms is not None] == [
+    assert [
+        plain(turn.wait_ms)
+        for turn in turns_of(rows).values()
+        if turn.turn and turn.wait_ms is not None
+    ] == [
         "times_unknown",
         900.0,
     ]
 
 
 def test_of_a_call_whose_beginning_may_be_missing_no_message_is_taken_for_an_earlier_one() -> None:
-    """Equal messages without ids: after a restart their number before the last hundred is unknown."""
+    """Equal messages without ids: after a restart their number before the last hundred
+    is unknown.
+    """
     call = JoinedCall()
     call.connected()
     numbers = [call.judge(b"Yes", 0.0).number for _ in range(PAST_MESSAGES)]
@@ -342,7 +410,9 @@ def test_of_a_call_whose_beginning_may_be_missing_no_message_is_taken_for_an_ear
     whole.connected()
     for _ in range(PAST_MESSAGES - 1):
         whole.judge(b"Yes", 0.0)
-    assert whole.judge(b"Yes", 1.0) == Judgement(is_exact=True, is_repeat=False, number=PAST_MESSAGES)
+    assert whole.judge(b"Yes", 1.0) == Judgement(
+        is_exact=True, is_repeat=False, number=PAST_MESSAGES
+    )
     whole.connected()
     for _ in range(PAST_MESSAGES):
         assert whole.judge(b"Yes", 2.0).is_repeat
@@ -350,7 +420,9 @@ def test_of_a_call_whose_beginning_may_be_missing_no_message_is_taken_for_an_ear
 
 
 async def test_pings_are_of_the_last_hundred_messages_too() -> None:
-    call = await followed(saying(*[PING] * (PAST_MESSAGES - 1), heard("Yes"), QUIET_SECONDS, heard("Yes")))
+    call = await followed(
+        saying(*[PING] * (PAST_MESSAGES - 1), heard("Yes"), QUIET_SECONDS, heard("Yes"))
+    )
     past, present = (read_envelope(record.headers) for record in call.writer.records[1:-1])
     assert past is not None
     assert present is not None
@@ -359,7 +431,10 @@ async def test_pings_are_of_the_last_hundred_messages_too() -> None:
 
 
 def called(call_id: str) -> Json:
-    return {"type": "agent_tool_request", "agent_tool_request": {"tool_name": "find", "tool_call_id": call_id}}
+    return {
+        "type": "agent_tool_request",
+        "agent_tool_request": {"tool_name": "find", "tool_call_id": call_id},
+    }
 
 
 def replied(call_id: str) -> Json:
@@ -368,7 +443,9 @@ def replied(call_id: str) -> Json:
 
 
 @pytest.mark.parametrize("has_ids", [True, False])
-async def test_a_bridge_that_starts_again_times_nothing_of_the_past_and_doubles_no_words(*, has_ids: bool) -> None:
+async def test_a_bridge_that_starts_again_times_nothing_of_the_past_and_doubles_no_words(
+    *, has_ids: bool
+) -> None:
     """The bridge follows a call, ends without a word, and misses an answer before its restart."""
     ids = iter(range(1, 100))
 
@@ -386,17 +463,25 @@ async def test_a_bridge_that_starts_again_times_nothing_of_the_past_and_doubles_
     after = [heard("Yes", numbered()), called("t2"), replied("t2"), said("Good", numbered())]
 
     call = Call()
-    await call.killed_after(saying(QUIET_SECONDS, *(step for message in before for step in (message, 1.0))))
-    await call.follow(saying(5.0, *before, *missed, *(step for message in after for step in (1.0, message))))
+    await call.killed_after(
+        saying(QUIET_SECONDS, *(step for message in before for step in (message, 1.0)))
+    )
+    await call.follow(
+        saying(5.0, *before, *missed, *(step for message in after for step in (1.0, message)))
+    )
     feed = fed(call)
     rows = turns_of(rows_of(feed.effects))
-    assert {turn: plain(row.wait_ms) for turn, row in rows.items() if turn and row.wait_ms is not None} == {
-        1: 1_000.0, 2: "times_unknown", 3: 3_000.0
-    }  # fmt: skip
+    assert {
+        turn: plain(row.wait_ms) for turn, row in rows.items() if turn and row.wait_ms is not None
+    } == {1: 1_000.0, 2: "times_unknown", 3: 3_000.0}
     assert [(turn, use.duration_ms) for turn, row in rows.items() for use in row.tools] == [
         (2, None),
         (3, 1_000),
     ]
     talk = {turn: row.talk for turn, row in rows.items()}
-    spoken = {turn: (each.user.words, each.assistant.words) for turn, each in talk.items() if each is not None}
+    spoken = {
+        turn: (each.user.words, each.assistant.words)
+        for turn, each in talk.items()
+        if each is not None
+    }
     assert spoken == {0: (None, 1), 1: (1, 1), 2: (1, 2), 3: (1, 1)}

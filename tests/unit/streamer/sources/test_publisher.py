@@ -1,4 +1,6 @@
-"""Wire events are published when they are due, keyed and numbered, and a broker that is away is reported plainly."""
+"""Wire events are published when they are due, keyed and numbered, and a broker that is away is
+reported plainly.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -48,11 +50,15 @@ class RecordingPublisher:
 
 def played(name: str, *arrivals_ms: int, start_offset_ms: int = 0) -> PlayedCall:
     numbered = enumerate(arrivals_ms, start=1)
-    events = tuple(WireEvent("audit", b"{}", at_ms, "user", number, at_ms) for number, at_ms in numbered)
+    events = tuple(
+        WireEvent("audit", b"{}", at_ms, "user", number, at_ms) for number, at_ms in numbered
+    )
     return PlayedCall(name, events, start_offset_ms)
 
 
-async def sent_by(*calls: PlayedCall, speed: float | None, **more: Any) -> list[tuple[float, str, int]]:
+async def sent_by(
+    *calls: PlayedCall, speed: float | None, **more: Any
+) -> list[tuple[float, str, int]]:
     time = VirtualTime()
     publisher = RecordingPublisher(time)
     await play(calls, publisher, speed=speed, clock=time.clock, sleep=time.sleep, **more)
@@ -61,22 +67,38 @@ async def sent_by(*calls: PlayedCall, speed: float | None, **more: Any) -> list[
 
 
 async def test_calls_are_played_side_by_side_from_their_own_start() -> None:
-    first, second = played("a", 5_000, 7_000, 7_000), played("b", 90_000, 91_000, start_offset_ms=500)
+    first, second = (
+        played("a", 5_000, 7_000, 7_000),
+        played("b", 90_000, 91_000, start_offset_ms=500),
+    )
     expected = [(0.0, "a", 1), (0.5, "b", 1), (1.5, "b", 2), (2.0, "a", 2), (2.0, "a", 3)]
     assert await sent_by(first, second, speed=1) == expected
-    assert await sent_by(first, second, speed=2) == [(at / 2, name, number) for at, name, number in expected]
-    assert await sent_by(first, second, speed=None) == [(0.0, name, number) for _, name, number in expected]
+    assert await sent_by(first, second, speed=2) == [
+        (at / 2, name, number) for at, name, number in expected
+    ]
+    assert await sent_by(first, second, speed=None) == [
+        (0.0, name, number) for _, name, number in expected
+    ]
 
 
 async def test_a_later_start_waits_also_when_nothing_else_is_played() -> None:
-    sent = await sent_by(played("a", 0), played("b", 0, start_offset_ms=4_000), played("empty"), speed=1)
+    sent = await sent_by(
+        played("a", 0), played("b", 0, start_offset_ms=4_000), played("empty"), speed=1
+    )
     assert sent == [(0.0, "a", 1), (4.0, "b", 1)]
 
 
 async def test_when_all_places_are_taken_the_next_call_waits_and_keeps_its_pace() -> None:
     calls = [played(name, 0, 1_000) for name in "abc"]
     sent = await sent_by(*calls, speed=1, max_open_calls=2)
-    assert sent == [(0.0, "a", 1), (0.0, "b", 1), (1.0, "a", 2), (1.0, "b", 2), (1.0, "c", 1), (2.0, "c", 2)]
+    assert sent == [
+        (0.0, "a", 1),
+        (0.0, "b", 1),
+        (1.0, "a", 2),
+        (1.0, "b", 2),
+        (1.0, "c", 1),
+        (2.0, "c", 2),
+    ]
 
 
 async def test_calls_are_taken_as_they_start() -> None:
@@ -99,9 +121,18 @@ async def test_calls_are_taken_as_they_start() -> None:
     assert len(taken) <= 4
 
 
-async def sent_by_iterator(calls: Iterator[PlayedCall], on_progress: Callable[[PlayProgress], None]) -> None:
+async def sent_by_iterator(
+    calls: Iterator[PlayedCall], on_progress: Callable[[PlayProgress], None]
+) -> None:
     time = VirtualTime()
-    await play(calls, RecordingPublisher(time), speed=1, on_progress=on_progress, clock=time.clock, sleep=time.sleep)
+    await play(
+        calls,
+        RecordingPublisher(time),
+        speed=1,
+        on_progress=on_progress,
+        clock=time.clock,
+        sleep=time.sleep,
+    )
 
 
 async def test_progress_counts_calls_and_events() -> None:
@@ -127,7 +158,9 @@ async def test_cancelling_leaves_at_once_and_does_not_flush() -> None:
         asleep.set()
         await forever
 
-    playing = asyncio.create_task(play([played("a", 0, 60_000)], publisher, speed=1, clock=time.clock, sleep=sleep))
+    playing = asyncio.create_task(
+        play([played("a", 0, 60_000)], publisher, speed=1, clock=time.clock, sleep=sleep)
+    )
     await asleep.wait()
     playing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -137,7 +170,11 @@ async def test_cancelling_leaves_at_once_and_does_not_flush() -> None:
 
 
 def headers_of(source: Source, name: str, time_ms: int = NOW_MS) -> dict[str, bytes]:
-    return dict(record_of("call-1", WireEvent(source, b"{}", time_ms, name, 7, time_ms), "callgauge.replay").headers)
+    return dict(
+        record_of(
+            "call-1", WireEvent(source, b"{}", time_ms, name, 7, time_ms), "callgauge.replay"
+        ).headers
+    )
 
 
 def test_headers_are_cloudevents() -> None:
@@ -158,7 +195,9 @@ def test_headers_are_cloudevents() -> None:
 
 
 def test_what_a_real_agent_says_is_of_a_type_of_its_own() -> None:
-    event = WireEvent("elevenlabs", b"{}", NOW_MS, "user_transcript", 7, NOW_MS, is_agent_event=True)
+    event = WireEvent(
+        "elevenlabs", b"{}", NOW_MS, "user_transcript", 7, NOW_MS, is_agent_event=True
+    )
     headers = dict(record_of("call-1", event, "callgauge.replay").headers)
     assert headers["ce_type"] == b"callgauge.elevenlabs.user_transcript.v1"
     envelope = read_envelope(list(headers.items()))
@@ -211,7 +250,9 @@ def user_event(value: bytes = b"{}") -> WireEvent:
     return WireEvent("audit", value, NOW_MS, "user", 1, NOW_MS)
 
 
-async def test_records_are_keyed_by_conversation_and_sent_idempotently(producers: list[FakeProducer]) -> None:
+async def test_records_are_keyed_by_conversation_and_sent_idempotently(
+    producers: list[FakeProducer],
+) -> None:
     kafka = KafkaSettings(bootstrap_servers="host:1", topic_prefix="dev.")
     async with EventPublisher(kafka, ce_source="s") as publisher:
         await publisher.publish("call-1", user_event())
@@ -226,9 +267,12 @@ async def test_records_are_keyed_by_conversation_and_sent_idempotently(producers
 
 async def test_no_broker_is_said_plainly(producers: list[FakeProducer]) -> None:
     with pytest.raises(
-        KafkaUnreachableError, match=r"no broker answers at nowhere:1: nobody there\. .* Check the address"
+        KafkaUnreachableError,
+        match=r"no broker answers at nowhere:1: nobody there\. .* Check the address",
     ):
-        await EventPublisher(KafkaSettings(bootstrap_servers="nowhere:1"), ce_source="s").__aenter__()
+        await EventPublisher(
+            KafkaSettings(bootstrap_servers="nowhere:1"), ce_source="s"
+        ).__aenter__()
     assert producers[0].stopped
 
 
@@ -241,7 +285,11 @@ async def test_a_send_that_failed_surfaces_at_the_next_call(producers: list[Fake
     await publisher.publish("call-1", user_event())
     producers[0].acknowledgements[0].set_exception(KafkaConnectionError("gone"))
     await asyncio.sleep(0)
-    for action in (publisher.publish("call-1", user_event()), publisher.flush(), publisher.__aexit__(None, None, None)):
+    for action in (
+        publisher.publish("call-1", user_event()),
+        publisher.flush(),
+        publisher.__aexit__(None, None, None),
+    ):
         with pytest.raises(PublishError) as caught:
             await action
         assert str(caught.value) == (

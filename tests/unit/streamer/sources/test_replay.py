@@ -29,17 +29,32 @@ def entry(time_ms: int, value: str = "x") -> dict[str, Any]:
 
 
 def word(time_ms: int, frame: str = "x") -> dict[str, Any]:
-    return {"type": "tts_text", "data": {"frame": frame}, "timestamp": time_ms, "conversation_id": "old"}
+    return {
+        "type": "tts_text",
+        "data": {"frame": frame},
+        "timestamp": time_ms,
+        "conversation_id": "old",
+    }
 
 
 def sound(time_ms: int, audio_seconds: float = 0.0) -> dict[str, Any]:
-    return {"timestamp": time_ms, "event_type": "audio_start", "user": "assistant", "audio_timestamp": audio_seconds}
+    return {
+        "timestamp": time_ms,
+        "event_type": "audio_start",
+        "user": "assistant",
+        "audio_timestamp": audio_seconds,
+    }
 
 
 def a_call(
-    audit: list[Any] | None = None, pipecat: list[Any] | None = None, elevenlabs: list[Any] | None = None, **more: Any
+    audit: list[Any] | None = None,
+    pipecat: list[Any] | None = None,
+    elevenlabs: list[Any] | None = None,
+    **more: Any,
 ) -> RecordedCall:
-    first, second, third = (None if stream is None else tuple(stream) for stream in (audit, pipecat, elevenlabs))
+    first, second, third = (
+        None if stream is None else tuple(stream) for stream in (audit, pipecat, elevenlabs)
+    )
     return RecordedCall("call-1", "cascade", "goodbye", first, second, third, **more)
 
 
@@ -50,30 +65,55 @@ def summary(events: Iterator[WireEvent]) -> list[tuple[str, int, int]]:
 def test_sources_are_merged_by_time_and_ties_by_rank() -> None:
     call = a_call([entry(5), entry(9)], [word(5), word(7)], [sound(4), sound(5)])
     assert summary(in_time_order(call)) == [
-        ("elevenlabs", 1, 4), ("audit", 1, 5), ("pipecat", 1, 5), ("elevenlabs", 2, 5), ("pipecat", 2, 7),
+        ("elevenlabs", 1, 4),
+        ("audit", 1, 5),
+        ("pipecat", 1, 5),
+        ("elevenlabs", 2, 5),
+        ("pipecat", 2, 7),
         ("audit", 2, 9),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_stream_that_is_not_sorted_keeps_its_order() -> None:
-    events = list(in_time_order(a_call([entry(5), entry(3), entry(10)], None, [sound(4), sound(6)])))
+    events = list(
+        in_time_order(a_call([entry(5), entry(3), entry(10)], None, [sound(4), sound(6)]))
+    )
     assert summary(iter(events)) == [
-        ("elevenlabs", 1, 4), ("audit", 1, 5), ("audit", 2, 3), ("elevenlabs", 2, 6), ("audit", 3, 10),
-    ]  # fmt: skip
+        ("elevenlabs", 1, 4),
+        ("audit", 1, 5),
+        ("audit", 2, 3),
+        ("elevenlabs", 2, 6),
+        ("audit", 3, 10),
+    ]
     assert [event.arrival_ms for event in events] == [4, 5, 5, 6, 10]
 
 
 def test_an_event_without_a_time_goes_with_the_one_before_it() -> None:
-    events = in_time_order(a_call([], [{"type": "turn_start"}, word(7), {"timestamp": "soon"}, word(9)]))
+    events = in_time_order(
+        a_call([], [{"type": "turn_start"}, word(7), {"timestamp": "soon"}, word(9)])
+    )
     assert [(event.time_ms, event.event_name) for event in events] == [
-        (7, "turn_start"), (7, "tts_text"), (7, "unknown"), (9, "tts_text"),
-    ]  # fmt: skip
+        (7, "turn_start"),
+        (7, "tts_text"),
+        (7, "unknown"),
+        (9, "tts_text"),
+    ]
 
 
 def test_names_and_bytes() -> None:
-    call = a_call([entry(1, "é\ud83d")], [word(2)], [sound(3)], control=({"type": "call_started", "timestamp": 0},))
+    call = a_call(
+        [entry(1, "é\ud83d")],
+        [word(2)],
+        [sound(3)],
+        control=({"type": "call_started", "timestamp": 0},),
+    )
     events = list(in_time_order(call))
-    assert [event.event_name for event in events] == ["call_started", "user", "tts_text", "audio_start"]
+    assert [event.event_name for event in events] == [
+        "call_started",
+        "user",
+        "tts_text",
+        "audio_start",
+    ]
     assert events[1].value == b'{"value":"\\u00e9\\ud83d","timestamp":"1","message_type":"user"}'
 
 
@@ -120,8 +160,12 @@ def by_source(events: Iterator[WireEvent]) -> dict[str, list[Any]]:
 
 
 @given(wild_calls, st.integers())
-def test_every_order_has_every_event_once_and_keeps_each_source(call: RecordedCall, seed: int) -> None:
-    recorded = {name: list(getattr(call, name) or ()) for name in ("audit", "pipecat", "elevenlabs")}
+def test_every_order_has_every_event_once_and_keeps_each_source(
+    call: RecordedCall, seed: int
+) -> None:
+    recorded = {
+        name: list(getattr(call, name) or ()) for name in ("audit", "pipecat", "elevenlabs")
+    }
     ordered = list(in_time_order(call))
     assert by_source(iter(ordered)) == by_source(in_random_order(call, seed)) == recorded
     arrivals = [event.arrival_ms for event in ordered]
@@ -130,7 +174,11 @@ def test_every_order_has_every_event_once_and_keeps_each_source(call: RecordedCa
 
 
 def test_random_order_depends_on_the_seed_only() -> None:
-    call = a_call([entry(at) for at in range(9)], [word(at) for at in range(9)], [sound(at) for at in range(9)])
+    call = a_call(
+        [entry(at) for at in range(9)],
+        [word(at) for at in range(9)],
+        [sound(at) for at in range(9)],
+    )
     orders = {tuple(summary(in_random_order(call, seed))) for seed in (1, 1, 2, 3)}
     assert len(orders) == 3
 
@@ -146,8 +194,12 @@ def test_late_events_hold_up_their_source_only_and_repeats_are_the_same_record()
     delivery = Delivery({("audit", 0): 5}, frozenset({("audit", 1)}))
     events = list(in_time_order(call, delivery))
     assert summary(iter(events)) == [
-        ("elevenlabs", 1, 3), ("audit", 1, 1), ("audit", 2, 2), ("audit", 2, 2), ("elevenlabs", 2, 9),
-    ]  # fmt: skip
+        ("elevenlabs", 1, 3),
+        ("audit", 1, 1),
+        ("audit", 2, 2),
+        ("audit", 2, 2),
+        ("elevenlabs", 2, 9),
+    ]
     assert [event.arrival_ms for event in events] == [3, 6, 6, 6, 9]
     assert events[2] == events[3]
 
@@ -155,19 +207,31 @@ def test_late_events_hold_up_their_source_only_and_repeats_are_the_same_record()
 def test_an_update_does_not_overtake_the_entry_it_replaces() -> None:
     update = {"type": "user_text_updated", "timestamp": 4, "text": "hi"}
     events = in_time_order(a_call([entry(3)], control=(update,)), Delivery({("audit", 0): 10}))
-    assert [(event.event_name, event.arrival_ms) for event in events] == [("user", 13), ("user_text_updated", 13)]
+    assert [(event.event_name, event.arrival_ms) for event in events] == [
+        ("user", 13),
+        ("user_text_updated", 13),
+    ]
 
 
 def test_shifting_moves_every_clock_and_nothing_else() -> None:
     function_call = {
         "type": "function_call_event",
         "timestamp": 1000,
-        "data": {"timestamp": 1.0, "in_progress_at": 0.5, "arguments": {"timestamp": 5}, "result": {"started_at": 6}},
+        "data": {
+            "timestamp": 1.0,
+            "in_progress_at": 0.5,
+            "arguments": {"timestamp": 5},
+            "result": {"started_at": 6},
+        },
     }
     breakdown = {
         "type": "latency_breakdown",
         "timestamp": 1500,
-        "data": {"user_turn_start_time": 1.0, "total_secs": 2.0, "contributions": [{"start_time": 1.25, "key": "x"}]},
+        "data": {
+            "user_turn_start_time": 1.0,
+            "total_secs": 2.0,
+            "contributions": [{"start_time": 1.25, "key": "x"}],
+        },
     }
     message = {
         "type": "user_message",
@@ -175,14 +239,21 @@ def test_shifting_moves_every_clock_and_nothing_else() -> None:
         "data": {"content": "x", "timestamp": "2026-03-01T00:00:00.250Z"},
     }
     call = a_call(
-        [{**entry(1000), "value": {"tool": "t", "parameters": {"timestamp": "7"}}}, {"timestamp": "never"}],
+        [
+            {**entry(1000), "value": {"tool": "t", "parameters": {"timestamp": "7"}}},
+            {"timestamp": "never"},
+        ],
         [function_call, breakdown, message, {**word(3), "data": {"timestamp": 5}}],
         [sound(4, 0.004)],
         control=({"type": "call_started", "timestamp": 1},),
     )
     moved = shifted(call, 60)
     assert moved.audit == (
-        {"value": {"tool": "t", "parameters": {"timestamp": "7"}}, "timestamp": "61000", "message_type": "user"},
+        {
+            "value": {"tool": "t", "parameters": {"timestamp": "7"}},
+            "timestamp": "61000",
+            "message_type": "user",
+        },
         {"timestamp": "never"},
     )
     assert moved.pipecat == (
@@ -190,14 +261,19 @@ def test_shifting_moves_every_clock_and_nothing_else() -> None:
             "type": "function_call_event",
             "timestamp": 61000,
             "data": {
-                "timestamp": 61.0, "in_progress_at": 60.5, "arguments": {"timestamp": 5}, "result": {"started_at": 6},
+                "timestamp": 61.0,
+                "in_progress_at": 60.5,
+                "arguments": {"timestamp": 5},
+                "result": {"started_at": 6},
             },
         },
         {
             "type": "latency_breakdown",
             "timestamp": 61500,
             "data": {
-                "user_turn_start_time": 61.0, "total_secs": 2.0, "contributions": [{"start_time": 61.25, "key": "x"}],
+                "user_turn_start_time": 61.0,
+                "total_secs": 2.0,
+                "contributions": [{"start_time": 61.25, "key": "x"}],
             },
         },
         {
@@ -206,7 +282,7 @@ def test_shifting_moves_every_clock_and_nothing_else() -> None:
             "data": {"content": "x", "timestamp": "2026-03-01T00:01:00.250+00:00"},
         },
         {**word(60003), "data": {"timestamp": 5}},
-    )  # fmt: skip
+    )
     assert moved.elevenlabs == (sound(60004, 60.004),)
     assert moved.control == ({"type": "call_started", "timestamp": 60001},)
     assert shifted(moved, -60).audit == call.audit
@@ -217,7 +293,9 @@ def test_shifting_moves_every_clock_and_nothing_else() -> None:
     st.integers(0, 60_000_000),
     st.integers(-200_000_000, 200_000_000),
 )
-def test_shifting_keeps_latencies_to_six_decimals(start_us: int, latency_us: int, by_seconds: int) -> None:
+def test_shifting_keeps_latencies_to_six_decimals(
+    start_us: int, latency_us: int, by_seconds: int
+) -> None:
     call = a_call(None, None, [sound(1, start_us / 1e6), sound(2, (start_us + latency_us) / 1e6)])
 
     def latency(of: RecordedCall) -> float:

@@ -43,7 +43,9 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Taken:
-    """Takes the events in place of Kafka; after `fails_after` of them it fails like a broker that is gone."""
+    """Takes the events in place of Kafka; after `fails_after` of them it fails like a broker that
+    is gone.
+    """
 
     def __init__(self) -> None:
         self.events: list[tuple[str, WireEvent]] = []
@@ -64,11 +66,19 @@ class Taken:
         return [(call, event.source, event.sequence) for call, event in self.events]
 
     def values(self, call: str, source: str) -> list[Json]:
-        return [json.loads(event.value) for name, event in self.events if (name, event.source) == (call, source)]
+        return [
+            json.loads(event.value)
+            for name, event in self.events
+            if (name, event.source) == (call, source)
+        ]
 
     def control(self, call: str) -> list[str]:
         names = ("call_started", "call_ended")
-        return [event.event_name for name, event in self.events if name == call and event.event_name in names]
+        return [
+            event.event_name
+            for name, event in self.events
+            if name == call and event.event_name in names
+        ]
 
 
 class Watching:
@@ -87,10 +97,15 @@ class Watching:
         if self._position is not None:
             self._position.__exit__()
         self._position = Position(
-            self.path / POSITION_FILE if self.path.is_dir() else self.path.with_suffix(".p"), "broker"
+            self.path / POSITION_FILE if self.path.is_dir() else self.path.with_suffix(".p"),
+            "broker",
         )
         self.watch = Watch(
-            self.path, self._position, self._facts, lambda said: self.said.append(str(said)), self._skew_ms
+            self.path,
+            self._position,
+            self._facts,
+            lambda said: self.said.append(str(said)),
+            self._skew_ms,
         )
 
     def look(self, times: int = 1) -> None:
@@ -128,7 +143,9 @@ def write_record(record: Path, first: int = 0, reason: str = "goodbye") -> None:
     append(record / LOG, lines(word(first + 1)))
     entries = [{"timestamp": str(MS + first), "message_type": "user", "value": "hi"}]
     (record / AUDIT_FILE).write_text(json.dumps({"transcript": entries}))
-    (record / RESULT_FILE).write_text(json.dumps({"record_id": "1", "conversation_ended_reason": reason}))
+    (record / RESULT_FILE).write_text(
+        json.dumps({"record_id": "1", "conversation_ended_reason": reason})
+    )
 
 
 @pytest.fixture
@@ -152,7 +169,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def written_slowly(source: Path, target: Path, pieces: int) -> Iterator[None]:
-    """Writes the files of a record as EVA does, the log in pieces that end anywhere; yields after each piece."""
+    """Writes the files of a record as EVA does, the log in pieces that end anywhere; yields after
+    each piece.
+    """
     target.mkdir(parents=True)
     for name in (LOG, METRICS_FILE):
         text = (source / name).read_bytes()
@@ -175,11 +194,16 @@ def test_what_is_sent_is_what_score_reads(tmp_path: Path, seed: int, *, restarts
     whole = tmp_path / "whole" / "1"
     append(whole / LOG, lines(*map(dict, call.pipecat or ())))
     append(
-        whole / METRICS_FILE, lines({"type": "TTFBMetricsData", "processor": "LLM#0", "value": 0.5, "timestamp": 3.5})
+        whole / METRICS_FILE,
+        lines({"type": "TTFBMetricsData", "processor": "LLM#0", "value": 0.5, "timestamp": 3.5}),
     )
     append(whole / SIMULATOR, lines(*map(dict, call.elevenlabs or ())))
     append(whole / AUDIT_FILE, json.dumps({"transcript": call.audit}).encode())
-    write_result = {"record_id": "1", "conversation_ended_reason": "goodbye", "final_scenario_db_hash": "h"}
+    write_result = {
+        "record_id": "1",
+        "conversation_ended_reason": "goodbye",
+        "final_scenario_db_hash": "h",
+    }
     append(whole / RESULT_FILE, json.dumps(write_result).encode())
     (recorded,) = read_recordings(whole)
     expected = [event.value for event in in_time_order(with_state(with_control_events(recorded)))]
@@ -205,7 +229,9 @@ def test_what_is_sent_is_what_score_reads(tmp_path: Path, seed: int, *, restarts
     assert len(watching.taken.events) == count, "nothing twice"
 
 
-def test_a_crash_repeats_events_under_the_same_identity_and_loses_none(watching: Watching, record: Path) -> None:
+def test_a_crash_repeats_events_under_the_same_identity_and_loses_none(
+    watching: Watching, record: Path
+) -> None:
     write_record(record)
     append(record / LOG, lines(*map(word, range(2, 10))))
     watching.taken.fails_after = 5
@@ -216,10 +242,14 @@ def test_a_crash_repeats_events_under_the_same_identity_and_loses_none(watching:
     watching.look()
     identities = watching.taken.identities
     assert identities[:5] == identities[5:10]
-    assert [event["timestamp"] - MS for event in watching.taken.values("1", "pipecat")][-9:] == [*range(1, 10)]
+    assert [event["timestamp"] - MS for event in watching.taken.values("1", "pipecat")][-9:] == [
+        *range(1, 10)
+    ]
 
 
-def test_the_position_is_kept_only_of_what_kafka_has(watching: Watching, record: Path, tmp_path: Path) -> None:
+def test_the_position_is_kept_only_of_what_kafka_has(
+    watching: Watching, record: Path, tmp_path: Path
+) -> None:
     write_record(record)
     (tmp_path / SUMMARY_FILE).write_text("{}")
     watching.taken.acknowledges = False
@@ -233,7 +263,9 @@ def test_the_position_is_kept_only_of_what_kafka_has(watching: Watching, record:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_an_attempt_that_eva_repeats_is_a_call_of_its_own(watching: Watching, record: Path, *, is_late: bool) -> None:
+def test_an_attempt_that_eva_repeats_is_a_call_of_its_own(
+    watching: Watching, record: Path, *, is_late: bool
+) -> None:
     write_record(record)
     if is_late:
         watching.look()
@@ -245,14 +277,18 @@ def test_an_attempt_that_eva_repeats_is_a_call_of_its_own(watching: Watching, re
     second = "1/attempt_2" if is_late else "1"
     assert watching.taken.values(second, "pipecat") == [word(51)]
     assert watching.taken.control(second) == ["call_started", "call_ended"]
-    assert {call for call, _ in watching.taken.events} == {"1", second}, "what was put aside is no call of its own"
+    assert {call for call, _ in watching.taken.events} == {"1", second}, (
+        "what was put aside is no call of its own"
+    )
     count = len(watching.taken.events)
     watching.restart()
     watching.look()
     assert len(watching.taken.events) == count
 
 
-def test_a_copy_of_a_run_goes_on_where_the_run_was(watching: Watching, record: Path, tmp_path: Path) -> None:
+def test_a_copy_of_a_run_goes_on_where_the_run_was(
+    watching: Watching, record: Path, tmp_path: Path
+) -> None:
     write_record(record)
     watching.look()
     copy = tmp_path.parent / f"{tmp_path.name}-copy"
@@ -355,7 +391,9 @@ def test_a_call_of_the_past_is_named_and_nothing_of_it_is_sent(
     assert watching.watch.progress.past_calls == 1
 
 
-@pytest.mark.parametrize(("run_name", "call"), [(None, "1/trial_0"), ("monday", "1/trial_0-monday")])
+@pytest.mark.parametrize(
+    ("run_name", "call"), [(None, "1/trial_0"), ("monday", "1/trial_0-monday")]
+)
 def test_the_goals_of_a_trial_are_those_of_its_record_and_a_run_can_have_a_name(
     tmp_path: Path, run_name: str | None, call: str
 ) -> None:
@@ -365,7 +403,11 @@ def test_the_goals_of_a_trial_are_those_of_its_record_and_a_run_can_have_a_name(
     watching.look()
     assert {name for name, _ in watching.taken.events} == {call}
     started = watching.taken.values(call, "audit")[0]
-    assert (started["goals"], started["agent"], started["pipeline_type"]) == ("set-1", "desk", "cascade")
+    assert (started["goals"], started["agent"], started["pipeline_type"]) == (
+        "set-1",
+        "desk",
+        "cascade",
+    )
     assert started["language"] == "fr-CA"
 
 
@@ -462,14 +504,21 @@ def test_a_file_that_is_written_anew_with_the_same_lines_repeats_none(
     assert watching.said == []
 
 
-def test_lines_that_are_no_events_are_named_and_left_out(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_are_no_events_are_named_and_left_out(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_LINE_BYTES", 300)
     watching = Watching(file)
-    append(file, lines(*of_call("a", 1)) + b"{broken\n\n[4]\n" + lines(*of_call("a", 2)) + b"x" * 500)
+    append(
+        file, lines(*of_call("a", 1)) + b"{broken\n\n[4]\n" + lines(*of_call("a", 2)) + b"x" * 500
+    )
     watching.look(3)
     assert watching.taken.values("a", "pipecat") == [word(1), word(2)]
     assert len(watching.said) == 3
-    assert any(f"{file}:2: this is not JSON" in said and "the rest goes on" in said for said in watching.said)
+    assert any(
+        f"{file}:2: this is not JSON" in said and "the rest goes on" in said
+        for said in watching.said
+    )
     assert "a line of more than" in watching.said[2]
 
 
@@ -494,11 +543,15 @@ def test_files_of_a_folder_are_sent_those_that_are_added_later_too(tmp_path: Pat
     watching.look(2)
     assert watching.taken.values("a", "pipecat") == [word(1), word(2)]
     assert watching.taken.values("l", "pipecat") == [word(1), word(2)]
-    assert watching.taken.control("w") == watching.taken.control("l") == ["call_started", "call_ended"]
+    assert (
+        watching.taken.control("w") == watching.taken.control("l") == ["call_started", "call_ended"]
+    )
     assert len(set(watching.taken.identities)) == len(watching.taken.events)
 
 
-def test_a_file_without_lines_that_changes_repeats_events_under_their_identities(tmp_path: Path) -> None:
+def test_a_file_without_lines_that_changes_repeats_events_under_their_identities(
+    tmp_path: Path,
+) -> None:
     watching = Watching(tmp_path)
     for count in (2, 3):
         (tmp_path / "list.json").write_text(json.dumps(of_call("l", *range(count))))
@@ -508,7 +561,9 @@ def test_a_file_without_lines_that_changes_repeats_events_under_their_identities
     assert len(set(identities)) == 3
 
 
-def test_a_file_that_cannot_be_read_is_named_and_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_named_and_tried_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watching = Watching(file.parent)
     append(file, lines(*of_call("a", 1)))
 

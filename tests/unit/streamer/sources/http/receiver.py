@@ -57,13 +57,17 @@ class Receiver:
     """Both routes, as a client reaches them."""
 
     def __init__(
-        self, settings: IngestSettings | None = None, tenants: dict[str, SenderSettings] | None = None
+        self,
+        settings: IngestSettings | None = None,
+        tenants: dict[str, SenderSettings] | None = None,
     ) -> None:
         self.writer = FakeWriter()
         self.registry = CollectorRegistry()
         self.bodies = Bodies()
         instruments = Instruments(self.registry, ["ingest"])
-        settings = settings or IngestSettings.model_validate({"token": TOKEN, "elevenlabs_secret": SECRET})
+        settings = settings or IngestSettings.model_validate(
+            {"token": TOKEN, "elevenlabs_secret": SECRET}
+        )
         senders = Senders({**settings.senders(), **(tenants or {})})
         batches = Batches(senders, Limits(), Redactor(), wall_clock_ms)
         writer = cast("AcknowledgedWriter", self.writer)
@@ -78,7 +82,9 @@ class Receiver:
                 Route("/webhooks/elevenlabs/{tenant}", webhook.answer, methods=["POST"]),
             ]
         )
-        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://ingest")
+        self._client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app), base_url="http://ingest"
+        )
 
     async def post(self, path: str, body: bytes, **headers: str) -> httpx.Response:
         """Posts a body; underscores in names of headers become dashes."""

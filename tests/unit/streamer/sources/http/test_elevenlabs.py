@@ -1,4 +1,6 @@
-"""ElevenLabs' webhook: its signature, its answers, the records that it writes, and how often it writes them."""
+"""ElevenLabs' webhook: its signature, its answers, the records that it writes, and how often it
+writes them.
+"""
 
 import asyncio
 import json
@@ -71,7 +73,10 @@ def header(at: int | str = NOW, body: bytes = BODY) -> bytes:
     return signature_header(body, at).encode()
 
 
-@given(st.binary(max_size=300), st.integers(min_value=NOW - MAX_AGE_SECONDS, max_value=NOW + MAX_AHEAD_SECONDS))
+@given(
+    st.binary(max_size=300),
+    st.integers(min_value=NOW - MAX_AGE_SECONDS, max_value=NOW + MAX_AHEAD_SECONDS),
+)
 def test_what_was_signed_with_our_secret_is_taken(body: bytes, at: int) -> None:
     assert verify(header(at, body), body).time_seconds == at
 
@@ -81,14 +86,19 @@ def test_the_vendors_own_check_agrees_on_what_it_signs(text: str) -> None:
     body = json.dumps({"data": text}).encode()
     now = int(time.time())
     client = WebhooksClient(client_wrapper=None)  # it sends no request
-    assert client.construct_event(body.decode(), signature_header(body, now), SECRET) == {"data": text}
+    assert client.construct_event(body.decode(), signature_header(body, now), SECRET) == {
+        "data": text
+    }
     assert verify(header(now, body), body, now)
     with pytest.raises(BadRequestError):
         client.construct_event(body.decode() + " ", signature_header(body, now), SECRET)
     assert fault_of(header(now, body), body + b" ", now) == "forged"
 
 
-@given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
+@given(
+    st.binary(max_size=200)
+    | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass"))
+)
 @example(b"")
 @example(b"t=1790000000")
 @example(b"v0=" + b"a" * 64)
@@ -111,8 +121,13 @@ def test_a_time_outside_the_window_is_refused(at: int) -> None:
 def test_one_changed_byte_is_a_forgery(data: st.DataObject) -> None:
     good = bytearray(header())
     place = data.draw(st.integers(min_value=good.index(b"v0=") + 3, max_value=len(good) - 1))
-    good[place] = data.draw(st.integers(min_value=0, max_value=255).filter(lambda byte: byte not in (good[place], 44)))
-    assert fault_of(bytes(good)) in ("forged", "malformed")  # malformed: blanks at the end do not count
+    good[place] = data.draw(
+        st.integers(min_value=0, max_value=255).filter(lambda byte: byte not in (good[place], 44))
+    )
+    assert fault_of(bytes(good)) in (
+        "forged",
+        "malformed",
+    )  # malformed: blanks at the end do not count
 
 
 @pytest.mark.parametrize(
@@ -175,7 +190,9 @@ def body_of(*entries: dict[str, Any], conversation_id: str = "conv_1", **more: A
     return delivery("post_call_transcription", record, NOW_S)
 
 
-async def send(receiver: Receiver, body: bytes, header: str | None = None, path: str = PATH) -> httpx.Response:
+async def send(
+    receiver: Receiver, body: bytes, header: str | None = None, path: str = PATH
+) -> httpx.Response:
     header = signature_header(body, int(time.time())) if header is None else header
     return await receiver.post(path, body, elevenlabs_signature=header)
 
@@ -185,8 +202,13 @@ async def test_a_call_is_written_as_its_start_its_events_and_its_record(receiver
     assert (response.status_code, response.text) == (200, "accepted\n")
     kinds = [event.get("type") for _, event in receiver.written]
     assert kinds == [
-        "call_started", "conversation_initiation_metadata", "agent_response", "user_transcript", "agent_response", None,
-    ]  # fmt: skip
+        "call_started",
+        "conversation_initiation_metadata",
+        "agent_response",
+        "user_transcript",
+        "agent_response",
+        None,
+    ]
     assert receiver.written[0][1]["agent"] == "desk"
     assert receiver.written[-1][1]["transcript"][2]["message"] == "Which one?"
     assert {each.key for each in receiver.writer.records} == {b"conv_1"}
@@ -200,18 +222,28 @@ async def test_a_call_is_written_as_its_start_its_events_and_its_record(receiver
 
 async def test_a_call_that_comes_as_spans_names_its_span(receiver: Receiver) -> None:
     now = int(time.time())
-    record = record_of_a_call("c1", now - 40, entry("agent", "Welcome.", 0), entry("user", "A badge", 4))
+    record = record_of_a_call(
+        "c1", now - 40, entry("agent", "Welcome.", 0), entry("user", "A badge", 4)
+    )
     data = {"conversation_id": "c1", "agent_id": "agent_7", "otlp_traces": as_spans(record)}
     body = delivery("post_call_transcription_otel", data, now)
-    answer = await receiver.post("/webhooks/elevenlabs", body, elevenlabs_signature=signature_header(body, now))
+    answer = await receiver.post(
+        "/webhooks/elevenlabs", body, elevenlabs_signature=signature_header(body, now)
+    )
     assert answer.text.strip() == "accepted"
-    assert {source for source, _ in receiver.written} == {"elevenlabs"}, "in one topic the labels come first"
+    assert {source for source, _ in receiver.written} == {"elevenlabs"}, (
+        "in one topic the labels come first"
+    )
     started, *events = [event for _, event in receiver.written]
     assert (started["agent"], started["traceparent"]) == ("agent_7", f"00-{TRACE}-{ROOT}-01")
     assert [each["message"] for each in events[-1]["transcript"]] == ["Welcome.", "A badge"]
-    body = delivery("post_call_transcription_otel", {**data, "otlp_traces": {"resourceSpans": [5]}}, now)
+    body = delivery(
+        "post_call_transcription_otel", {**data, "otlp_traces": {"resourceSpans": [5]}}, now
+    )
     with structlog.testing.capture_logs() as logs:
-        answer = await receiver.post("/webhooks/elevenlabs", body, elevenlabs_signature=signature_header(body, now))
+        answer = await receiver.post(
+            "/webhooks/elevenlabs", body, elevenlabs_signature=signature_header(body, now)
+        )
     assert answer.text.strip() == "quarantined"
     assert "data.otlp_traces: expected an export request" in logs[0]["what"]
 
@@ -224,13 +256,19 @@ async def test_events_that_are_made_from_a_record_say_so(receiver: Receiver) -> 
 
 
 async def test_a_number_that_no_float_holds_stops_no_delivery(receiver: Receiver) -> None:
-    body = body_of(*TALK, entry("agent", None, 8, tool_results=[{"tool_name": "fee", "result_value": "?"}]))
+    body = body_of(
+        *TALK, entry("agent", None, 8, tool_results=[{"tool_name": "fee", "result_value": "?"}])
+    )
     assert (await send(receiver, body.replace(b'"?"', b"1e999"))).text == "accepted\n"
-    assert receiver.written[-1][1]["transcript"][-1]["tool_results"] == [{"tool_name": "fee", "result_value": None}]
+    assert receiver.written[-1][1]["transcript"][-1]["tool_results"] == [
+        {"tool_name": "fee", "result_value": None}
+    ]
 
 
 @pytest.mark.parametrize("transcript", [{"transcript": []}, {"transcript": None}])
-async def test_a_call_without_words_is_a_call(receiver: Receiver, transcript: dict[str, Any]) -> None:
+async def test_a_call_without_words_is_a_call(
+    receiver: Receiver, transcript: dict[str, Any]
+) -> None:
     assert (await send(receiver, body_of(**transcript))).status_code == 200
     kinds = [event.get("type") for _, event in receiver.written]
     assert kinds == ["call_started", "conversation_initiation_metadata", None]
@@ -249,9 +287,20 @@ async def test_a_call_without_words_is_a_call(receiver: Receiver, transcript: di
         ("v0=é", "malformed"),
     ],
     # Names without the time, which differs between the workers that share the tests.
-    ids=["made up", "another body", "another secret", "too old", "ahead", "underscores", "empty", "not ASCII"],
+    ids=[
+        "made up",
+        "another body",
+        "another secret",
+        "too old",
+        "ahead",
+        "underscores",
+        "empty",
+        "not ASCII",
+    ],
 )
-async def test_what_is_not_signed_by_our_secret_now_is_refused(receiver: Receiver, header: str, outcome: str) -> None:
+async def test_what_is_not_signed_by_our_secret_now_is_refused(
+    receiver: Receiver, header: str, outcome: str
+) -> None:
     response = await receiver._client.post(
         PATH, content=body_of(*TALK), headers=[(b"ElevenLabs-Signature", header.encode())]
     )
@@ -265,7 +314,9 @@ async def test_a_request_without_a_signature_or_with_two_is_refused(receiver: Re
     body = body_of(*TALK)
     good = signature_header(body, NOW_S)
     assert (await receiver.post(PATH, body)).status_code == 401
-    twice = await receiver._client.post(PATH, content=body, headers=[("elevenlabs-signature", good)] * 2)
+    twice = await receiver._client.post(
+        PATH, content=body, headers=[("elevenlabs-signature", good)] * 2
+    )
     assert twice.status_code == 401
     truncated = await send(receiver, body[:-10], good)
     assert truncated.text.startswith("forged")
@@ -292,7 +343,9 @@ async def test_the_same_delivery_twice_at_once_is_written_once(receiver: Receive
     assert receiver.writer.writes == 1
 
 
-async def test_without_kafka_a_delivery_comes_again_and_is_then_accepted(receiver: Receiver) -> None:
+async def test_without_kafka_a_delivery_comes_again_and_is_then_accepted(
+    receiver: Receiver,
+) -> None:
     body = body_of(*TALK)
     receiver.writer.is_away = True
     both = await asyncio.gather(send(receiver, body), send(receiver, body))
@@ -327,14 +380,20 @@ async def test_deliveries_without_a_call_get_200_and_a_count(
 
 async def test_the_type_of_a_delivery_need_not_come_first(receiver: Receiver) -> None:
     data = record_of_a_call(
-        "conv_1", NOW_S - 40, entry("agent", "Hi", 0, tool_calls=[{"type": "webhook", "tool_name": "t"}])
+        "conv_1",
+        NOW_S - 40,
+        entry("agent", "Hi", 0, tool_calls=[{"type": "webhook", "tool_name": "t"}]),
     )
-    body = json.dumps({"data": data, "event_timestamp": NOW_S, "type": "post_call_transcription"}).encode()
+    body = json.dumps(
+        {"data": data, "event_timestamp": NOW_S, "type": "post_call_transcription"}
+    ).encode()
     assert (await send(receiver, body)).text == "accepted\n"
 
 
 async def test_an_hour_of_sound_takes_no_memory(receiver: Receiver) -> None:
-    body = delivery("post_call_audio", {"conversation_id": "c", "full_audio": "QUJD" * 10_000_000}, NOW_S)
+    body = delivery(
+        "post_call_audio", {"conversation_id": "c", "full_audio": "QUJD" * 10_000_000}, NOW_S
+    )
     most = 0
     header = signature_header(body, NOW_S)
 
@@ -344,10 +403,14 @@ async def test_an_hour_of_sound_takes_no_memory(receiver: Receiver) -> None:
             yield body[begin : begin + 65_536]
             most = max(most, receiver.bodies.pending_bytes)
 
-    response = await receiver._client.post(PATH, content=pieces(), headers={"elevenlabs-signature": header})
+    response = await receiver._client.post(
+        PATH, content=pieces(), headers={"elevenlabs-signature": header}
+    )
     assert response.text == "ignored\n"
     assert most <= webhook.SNIFFED_BYTES
-    forged = await receiver._client.post(PATH, content=pieces(), headers={"elevenlabs-signature": header[:-1] + "x"})
+    forged = await receiver._client.post(
+        PATH, content=pieces(), headers={"elevenlabs-signature": header[:-1] + "x"}
+    )
     assert forged.status_code == 401
 
 
@@ -371,29 +434,44 @@ async def test_a_record_that_no_kafka_record_can_carry_leaves_its_turns(receiver
     assert last["transcript"][2] == TALK[2]
 
 
-async def test_a_record_with_too_many_words_leaves_its_figures_and_says_so(receiver: Receiver) -> None:
+async def test_a_record_with_too_many_words_leaves_its_figures_and_says_so(
+    receiver: Receiver,
+) -> None:
     speech = [entry("user", "für 🙂 " * 5_000, 8)] * 40
     with structlog.testing.capture_logs() as logs:
         response = await send(receiver, body_of(*TALK, *speech))
     assert (response.status_code, response.text) == (200, "too_large_to_keep\n")
     record, ended = (event for _, event in receiver.written[-2:])
     assert ended["type"] == "call_ended"
-    assert record["status"] == "processing"  # so the words of the transcript are those of the events
-    assert record["transcript"][2]["conversation_turn_metrics"] == TALK[2]["conversation_turn_metrics"]
-    assert [len(each["message"]) for each in record["transcript"]] == [8, 16, 10] + [webhook.OUTLINE_CHARS] * 40
+    assert (
+        record["status"] == "processing"
+    )  # so the words of the transcript are those of the events
+    assert (
+        record["transcript"][2]["conversation_turn_metrics"] == TALK[2]["conversation_turn_metrics"]
+    )
+    assert [len(each["message"]) for each in record["transcript"]] == [8, 16, 10] + [
+        webhook.OUTLINE_CHARS
+    ] * 40
     assert f"at most {MAX_VALUE_BYTES} bytes" in logs[-1]["what"]
     assert "quarantine" not in str(logs)
 
 
-async def test_a_record_with_too_many_entries_for_an_outline_leaves_its_turns(receiver: Receiver) -> None:
+async def test_a_record_with_too_many_entries_for_an_outline_leaves_its_turns(
+    receiver: Receiver,
+) -> None:
     many = [entry("user", "für 🙂 " * 10, 8 + number) for number in range(12_000)]
     assert (await send(receiver, body_of(*TALK, *many))).text == "too_large_to_keep\n"
-    assert [event["type"] for _, event in receiver.written[-2:]] == ["user_transcript", "call_ended"]
+    assert [event["type"] for _, event in receiver.written[-2:]] == [
+        "user_transcript",
+        "call_ended",
+    ]
 
 
 async def test_a_role_of_tomorrow_costs_its_entry_alone(receiver: Receiver) -> None:
     with structlog.testing.capture_logs() as logs:
-        response = await send(receiver, body_of(*TALK, entry("alien", "Beep", 8), entry("user", "Blue", 10)))
+        response = await send(
+            receiver, body_of(*TALK, entry("alien", "Beep", 8), entry("user", "Blue", 10))
+        )
     assert (response.status_code, response.text) == (200, "accepted\n")
     said = [
         event["user_transcription_event"]["user_transcript"]
@@ -401,7 +479,9 @@ async def test_a_role_of_tomorrow_costs_its_entry_alone(receiver: Receiver) -> N
         if "user_transcription_event" in event
     ]
     assert said == ["My badge is lost", "Blue"]
-    assert logs[-1]["what"] == "call conv_1: transcript[3].role: expected user or agent, saw 'alien'"
+    assert (
+        logs[-1]["what"] == "call conv_1: transcript[3].role: expected user or agent, saw 'alien'"
+    )
 
 
 async def test_a_call_that_is_too_old_is_answered_so_and_not_written(receiver: Receiver) -> None:
@@ -415,7 +495,9 @@ async def test_a_call_that_is_too_old_is_answered_so_and_not_written(receiver: R
 
 
 @pytest.mark.parametrize("body", [b"{{{", b"[]", b"", b'{"type": 5}'])
-async def test_a_signed_body_without_a_type_is_ignored_and_named(receiver: Receiver, body: bytes) -> None:
+async def test_a_signed_body_without_a_type_is_ignored_and_named(
+    receiver: Receiver, body: bytes
+) -> None:
     with structlog.testing.capture_logs() as logs:
         assert (await send(receiver, body)).text == "ignored\n"
     assert logs[-1]["expected"] == "a JSON object with a `type`"
@@ -425,21 +507,31 @@ async def test_a_signed_body_without_a_type_is_ignored_and_named(receiver: Recei
     "body",
     [
         b'{"type": "post_call_transcription", "data": ',
-        b'{"type": "post_call_transcription", "data": {"conversation_id": "conv_1", "transcript": 5}}',
+        b'{"type": "post_call_transcription", "data": {"conversation_id": "conv_1", "transcript": '
+        b"5}}",
         body_of({"role": "agent", "message": 5}),
         body_of(*TALK, conversation_id=""),
     ],
 )
-async def test_a_call_that_cannot_be_read_goes_to_its_topic_for_the_quarantine(receiver: Receiver, body: bytes) -> None:
+async def test_a_call_that_cannot_be_read_goes_to_its_topic_for_the_quarantine(
+    receiver: Receiver, body: bytes
+) -> None:
     response = await send(receiver, body)
     assert (response.status_code, response.text) == (200, "quarantined\n")
     (record,) = receiver.writer.records
     assert record.value == body
     posted = SimpleNamespace(
-        topic="elevenlabs.events", partition=0, offset=0, timestamp=NOW_S * 1000,
-        key=record.key, value=record.value, headers=list(record.headers),
-    )  # fmt: skip
-    assert isinstance(admit(InputSource.ELEVENLABS, posted, Limits()), QuarantineRecord)  # as the answer says
+        topic="elevenlabs.events",
+        partition=0,
+        offset=0,
+        timestamp=NOW_S * 1000,
+        key=record.key,
+        value=record.value,
+        headers=list(record.headers),
+    )
+    assert isinstance(
+        admit(InputSource.ELEVENLABS, posted, Limits()), QuarantineRecord
+    )  # as the answer says
     envelope = read_envelope(record.headers)
     assert envelope is not None
     assert envelope.is_agent_event
@@ -455,15 +547,22 @@ async def test_each_tenant_has_its_own_webhook_and_secret() -> None:
 
 
 async def test_a_tenant_cannot_send_the_record_of_another_ones_call() -> None:
-    tenants = {name: SenderSettings.model_validate({"elevenlabs_secret": name}) for name in ("acme", "globex")}
+    tenants = {
+        name: SenderSettings.model_validate({"elevenlabs_secret": name})
+        for name in ("acme", "globex")
+    }
     receiver = Receiver(IngestSettings(), tenants)
     answers = []
     for name, talk in (("acme", TALK), ("globex", TALK[:1])):
         body = body_of(*talk)
-        answers.append((await send(receiver, body, signature_header(body, NOW_S, name), f"{PATH}/{name}")).text)
+        answers.append(
+            (await send(receiver, body, signature_header(body, NOW_S, name), f"{PATH}/{name}")).text
+        )
     for name in tenants:  # what names no call is nobody's
         body = delivery("post_call_transcription", {"of": name}, NOW_S)
-        answers.append((await send(receiver, body, signature_header(body, NOW_S, name), f"{PATH}/{name}")).text)
+        answers.append(
+            (await send(receiver, body, signature_header(body, NOW_S, name), f"{PATH}/{name}")).text
+        )
     assert answers == ["accepted\n", "foreign\n", "quarantined\n", "quarantined\n"]
     assert receiver.writer.writes == 3
 

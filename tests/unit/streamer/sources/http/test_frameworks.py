@@ -1,4 +1,6 @@
-"""Messages of Vapi and events of OpenAI's realtime API, as they are sent: calls with their latencies, tools and words."""
+"""Messages of Vapi and events of OpenAI's realtime API, as they are sent: calls with their
+latencies, tools and words.
+"""
 
 import io
 import json
@@ -27,9 +29,21 @@ VENDORS_OWN: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 
 
 def vapi(kind: str, at_ms: int, **fields: Any) -> Json:
-    call = {"id": "0197-call", "orgId": "o", "type": "webCall", "assistantId": "a-1", "status": "in-progress"}
+    call = {
+        "id": "0197-call",
+        "orgId": "o",
+        "type": "webCall",
+        "assistantId": "a-1",
+        "status": "in-progress",
+    }
     return {
-        "message": {"type": kind, "timestamp": NOW_MS + at_ms, "call": call, "artifact": {"messages": []}, **fields}
+        "message": {
+            "type": kind,
+            "timestamp": NOW_MS + at_ms,
+            "call": call,
+            "artifact": {"messages": []},
+            **fields,
+        }
     }
 
 
@@ -38,7 +52,12 @@ def spoke(role: str, status: str, at_ms: int) -> Json:
 
 
 CALL_OF_VAPI = (
-    vapi("status-update", 0, status="in-progress", assistant={"name": "desk", "model": {"provider": "openai"}}),
+    vapi(
+        "status-update",
+        0,
+        status="in-progress",
+        assistant={"name": "desk", "model": {"provider": "openai"}},
+    ),
     spoke("assistant", "started", 100),
     spoke("assistant", "stopped", 1_100),
     vapi("conversation-update", 1_150, conversation=[{"role": "assistant", "content": "Hello."}]),
@@ -46,20 +65,45 @@ CALL_OF_VAPI = (
     spoke("user", "stopped", 3_000),
     vapi("transcript", 3_100, role="user", transcriptType="partial", transcript="My bad"),
     vapi("transcript", 3_200, role="user", transcriptType="final", transcript="My badge is lost."),
-    vapi("tool-calls", 3_300, toolCallList=[{"id": "t-1", "type": "function", "function": {"name": "find", "arguments": '{"n": 1}'}}]),
+    vapi(
+        "tool-calls",
+        3_300,
+        toolCallList=[
+            {"id": "t-1", "type": "function", "function": {"name": "find", "arguments": '{"n": 1}'}}
+        ],
+    ),
     spoke("assistant", "started", 3_900),
     vapi("transcript", 4_500, role="assistant", transcriptType="final", transcript="Which one?"),
     spoke("assistant", "stopped", 5_000),
     vapi("status-update", 6_000, status="ended", endedReason="customer-ended-call"),
     vapi(
-        "end-of-call-report", 9_000, endedReason="customer-ended-call", cost=0.1,
-        artifact={"messages": [{"role": "tool_call_result", "toolCallId": "t-1", "name": "find", "result": "{}", "time": NOW_MS + 3_600}]},
+        "end-of-call-report",
+        9_000,
+        endedReason="customer-ended-call",
+        cost=0.1,
+        artifact={
+            "messages": [
+                {
+                    "role": "tool_call_result",
+                    "toolCallId": "t-1",
+                    "name": "find",
+                    "result": "{}",
+                    "time": NOW_MS + 3_600,
+                }
+            ]
+        },
     ),
-)  # fmt: skip
+)
 
 
 def realtime(kind: str, at_ms: int, **fields: Any) -> Json:
-    return {"type": kind, "event_id": f"event_{at_ms}", "conversation_id": "c", "timestamp": NOW_MS + at_ms, **fields}
+    return {
+        "type": kind,
+        "event_id": f"event_{at_ms}",
+        "conversation_id": "c",
+        "timestamp": NOW_MS + at_ms,
+        **fields,
+    }
 
 
 def heard(kind: str, at_ms: int, **fields: Any) -> Json:
@@ -73,18 +117,59 @@ def call_of_openai(**setting: Any) -> tuple[Json, ...]:
         {"type": "call_started", "conversation_id": "c", "timestamp": NOW_MS, "agent": "desk"},
         heard("started", 2_000, audio_start_ms=1_700, **setting),
         heard("stopped", 3_500, audio_end_ms=3_400, **setting),
-        realtime("conversation.item.input_audio_transcription.completed", 3_600, item_id="item_1", content_index=0,
-                 transcript="My badge is lost.", usage={"type": "duration", "seconds": 1.0}),
-        realtime("response.function_call_arguments.done", 3_700, call_id="call_1", item_id="item_2", name="find", arguments='{"n": 1}',
-                 response_id="resp_1", output_index=0),
-        {"type": "conversation.item.create", "conversation_id": "c", "timestamp": NOW_MS + 3_900, "item": output},
+        realtime(
+            "conversation.item.input_audio_transcription.completed",
+            3_600,
+            item_id="item_1",
+            content_index=0,
+            transcript="My badge is lost.",
+            usage={"type": "duration", "seconds": 1.0},
+        ),
+        realtime(
+            "response.function_call_arguments.done",
+            3_700,
+            call_id="call_1",
+            item_id="item_2",
+            name="find",
+            arguments='{"n": 1}',
+            response_id="resp_1",
+            output_index=0,
+        ),
+        {
+            "type": "conversation.item.create",
+            "conversation_id": "c",
+            "timestamp": NOW_MS + 3_900,
+            "item": output,
+        },
         realtime("output_audio_buffer.started", 4_000, response_id="resp_1"),
-        realtime("response.output_audio_transcript.delta", 4_100, item_id="item_3", delta="Which", **of_response),
-        realtime("response.output_audio_transcript.done", 4_200, item_id="item_3", transcript="Which one?", **of_response),
+        realtime(
+            "response.output_audio_transcript.delta",
+            4_100,
+            item_id="item_3",
+            delta="Which",
+            **of_response,
+        ),
+        realtime(
+            "response.output_audio_transcript.done",
+            4_200,
+            item_id="item_3",
+            transcript="Which one?",
+            **of_response,
+        ),
         realtime("output_audio_buffer.stopped", 5_000, response_id="resp_1"),
-        realtime("error", 5_100, error={"type": "server_error", "code": None, "message": "try again", "param": None, "event_id": None}),
+        realtime(
+            "error",
+            5_100,
+            error={
+                "type": "server_error",
+                "code": None,
+                "message": "try again",
+                "param": None,
+                "event_id": None,
+            },
+        ),
         {"type": "call_ended", "conversation_id": "c", "timestamp": NOW_MS + 6_000},
-    )  # fmt: skip
+    )
 
 
 async def scored(receiver: Receiver) -> list[Row]:
@@ -93,13 +178,21 @@ async def scored(receiver: Receiver) -> list[Row]:
     streams = {"audit": "audit", "pipecat": "pipecat"}
     for (source, event), record in zip(receiver.written, receiver.writer.records, strict=True):
         at_ms = event["timestamp"] - FEED_T0_MS
-        feed.send(streams[source], event, at_ms, envelope=read_envelope(record.headers), key=record.key.decode())
+        feed.send(
+            streams[source],
+            event,
+            at_ms,
+            envelope=read_envelope(record.headers),
+            key=record.key.decode(),
+        )
     feed.advance(NOW_MS - FEED_T0_MS + 3_600_000)
     feed.close_all()
     return rows_of(feed.effects)
 
 
-async def test_messages_of_vapi_are_a_call_with_its_latency_words_and_tool(receiver: Receiver) -> None:
+async def test_messages_of_vapi_are_a_call_with_its_latency_words_and_tool(
+    receiver: Receiver,
+) -> None:
     answers = [await receiver.events(message) for message in CALL_OF_VAPI]
     assert [answer.status_code for answer in answers] == [202] * len(CALL_OF_VAPI)
     assert [answer.json().get("left_out_events", 0) for answer in answers].count(
@@ -112,7 +205,11 @@ async def test_messages_of_vapi_are_a_call_with_its_latency_words_and_tool(recei
     tools = row.tools
     assert (tools[-1].tool, tools[-1].outcome, tools[-1].duration_ms) == ("find", "success", 300)
     assert call_of(rows).ended_reason == "customer-ended-call"
-    words = [event["data"]["content"] for _, event in receiver.written if event["type"].endswith("_message")]
+    words = [
+        event["data"]["content"]
+        for _, event in receiver.written
+        if event["type"].endswith("_message")
+    ]
     assert words == ["My badge is lost.", "Which one?"]
 
 
@@ -176,7 +273,9 @@ FIELDS = (
 
 
 @given(
-    st.sampled_from(["speech-update", "tool-calls", "end-of-call-report", "transcript", "status-update"]),
+    st.sampled_from(
+        ["speech-update", "tool-calls", "end-of-call-report", "transcript", "status-update"]
+    ),
     st.dictionaries(st.sampled_from(FIELDS), JSON),
 )
 def test_no_message_of_vapi_breaks_the_reading(kind: str, fields: Json) -> None:
@@ -184,7 +283,9 @@ def test_no_message_of_vapi_breaks_the_reading(kind: str, fields: Json) -> None:
 
 
 @given(
-    st.sampled_from(["input_audio_buffer.speech_stopped", "conversation.item.create", "response.done", "error"]),
+    st.sampled_from(
+        ["input_audio_buffer.speech_stopped", "conversation.item.create", "response.done", "error"]
+    ),
     st.dictionaries(st.sampled_from(FIELDS), JSON),
 )
 def test_no_event_of_openai_breaks_the_reading(kind: str, fields: Json) -> None:

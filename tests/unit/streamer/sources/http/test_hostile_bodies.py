@@ -1,4 +1,6 @@
-"""`POST /events` and any JSON of any shape: an answer with the line, a turn for others in between, and a charge for its sender."""
+"""`POST /events` and any JSON of any shape: an answer with the line, a turn for others in between,
+and a charge for its sender.
+"""
 
 import itertools
 import json
@@ -65,15 +67,27 @@ def changed(event: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[st
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-async def test_a_field_of_any_type_costs_its_own_event_at_most(name: str, receiver: Receiver) -> None:
-    """Each field of each event with each type of JSON, also the stream and the id: over HTTP, and then as Kafka has it."""
+async def test_a_field_of_any_type_costs_its_own_event_at_most(
+    name: str, receiver: Receiver
+) -> None:
+    """Each field of each event with each type of JSON, also the stream and the id: over HTTP, and
+    then as Kafka has it.
+    """
     event = {"conversation_id": "c", **EXAMPLES[name], "timestamp": NOW_MS}
-    named = [event, *({**event, "stream": stream} for stream in STREAMS), {**event, "stream": "pipecat", "extra": 1}]
-    strange = [changed(each, path, value) for each in named for path in places(each) for value in ANY_TYPE]
+    named = [
+        event,
+        *({**event, "stream": stream} for stream in STREAMS),
+        {**event, "stream": "pipecat", "extra": 1},
+    ]
+    strange = [
+        changed(each, path, value) for each in named for path in places(each) for value in ANY_TYPE
+    ]
     lines = [started(conversation_id="first"), *strange, started(conversation_id="last")]
     body = "\n".join(map(json.dumps, lines)).encode()
     assert len(lines) < MAX_EVENTS
-    response = await receiver.post("/events", body, authorization="Bearer token-of-everybody", content_type=NDJSON)
+    response = await receiver.post(
+        "/events", body, authorization="Bearer token-of-everybody", content_type=NDJSON
+    )
     assert response.status_code == 207
     answer = response.json()
     assert answer["accepted_events"] + answer["refused_events"] == len(lines)
@@ -90,23 +104,55 @@ async def test_a_field_of_any_type_costs_its_own_event_at_most(name: str, receiv
 
 class _AsKafkaHasIt:
     def __init__(self, record: Any, offset: int) -> None:
-        self.topic, self.partition, self.offset = TOPIC_BY_SOURCE[InputSource(record.source)], 0, offset
-        self.timestamp, self.key, self.value, self.headers = NOW_MS, record.key, record.value, record.headers
+        self.topic, self.partition, self.offset = (
+            TOPIC_BY_SOURCE[InputSource(record.source)],
+            0,
+            offset,
+        )
+        self.timestamp, self.key, self.value, self.headers = (
+            NOW_MS,
+            record.key,
+            record.value,
+            record.headers,
+        )
 
 
-@pytest.mark.parametrize("bodies", [1_500, pytest.param(100_000, marks=pytest.mark.long, id="long")])
-async def test_bodies_of_a_hostile_tenant_break_nothing_and_reach_no_call_of_another_one(bodies: int) -> None:
-    """On every route, with the events of good calls between them; what is accepted is folded, as from Kafka."""
-    hostile_settings = {"token": "hostile", "elevenlabs_secret": SECRET, "events_per_second": 1_000_000}
-    tenants = {"good": {"token": "good", "events_per_second": 1_000_000}, "hostile": hostile_settings}
-    receiver = Receiver(IngestSettings(), {name: SenderSettings.model_validate(each) for name, each in tenants.items()})
-    call = [{**started(), "type": "tts_text", "data": {"frame": str(number)}} for number in range(50)]
+@pytest.mark.parametrize(
+    "bodies", [1_500, pytest.param(100_000, marks=pytest.mark.long, id="long")]
+)
+async def test_bodies_of_a_hostile_tenant_break_nothing_and_reach_no_call_of_another_one(
+    bodies: int,
+) -> None:
+    """On every route, with the events of good calls between them; what is accepted is folded, as
+    from Kafka.
+    """
+    hostile_settings = {
+        "token": "hostile",
+        "elevenlabs_secret": SECRET,
+        "events_per_second": 1_000_000,
+    }
+    tenants = {
+        "good": {"token": "good", "events_per_second": 1_000_000},
+        "hostile": hostile_settings,
+    }
+    receiver = Receiver(
+        IngestSettings(),
+        {name: SenderSettings.model_validate(each) for name, each in tenants.items()},
+    )
+    call = [
+        {**started(), "type": "tts_text", "data": {"frame": str(number)}} for number in range(50)
+    ]
     evaluator, offset = PartitionEvaluator(Limits(), "test", writes_transcripts=True), 0
     statuses: Counter[int] = Counter()
-    values: dict[bytes, list[bytes]] = {b"alone": [], **{f"{GOOD}-{number}".encode(): [] for number in range(4)}}
+    values: dict[bytes, list[bytes]] = {
+        b"alone": [],
+        **{f"{GOOD}-{number}".encode(): [] for number in range(4)},
+    }
 
     async def say(name: str, event: dict[str, Any]) -> None:
-        assert (await receiver.events([{**event, "conversation_id": name}], "good")).status_code == 202
+        assert (
+            await receiver.events([{**event, "conversation_id": name}], "good")
+        ).status_code == 202
 
     async def of_good_calls(number: int) -> None:
         for name in values:
@@ -117,7 +163,9 @@ async def test_bodies_of_a_hostile_tenant_break_nothing_and_reach_no_call_of_ano
         await of_good_calls(number)
         for each in itertools.islice(hostile, bodies // len(call)):
             headers = {name.replace("-", "_"): value for name, value in each.headers.items()}
-            answer = await receiver.post(each.path, each.body, authorization="Bearer hostile", **headers)
+            answer = await receiver.post(
+                each.path, each.body, authorization="Bearer hostile", **headers
+            )
             statuses[answer.status_code] += 1
         for record in receiver.writer.records:
             offset += 1
@@ -136,10 +184,15 @@ async def test_bodies_of_a_hostile_tenant_break_nothing_and_reach_no_call_of_ano
 
 
 any_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('\\"[]{},\n')),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('\\"[]{},\n')),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=12,
-)  # fmt: skip
+)
 indents = st.sampled_from([None, 0, 2])
 
 
@@ -160,7 +213,9 @@ def test_lines_are_read_line_by_line(values: list[Any]) -> None:
 
 @given(st.dictionaries(st.text(), any_json), indents)
 def test_one_object_is_read_over_lines(value: dict[str, Any], indent: int | None) -> None:
-    assert [each.event for each in read(json.dumps(value, indent=indent).encode(), JSON, {})] == [value]
+    assert [each.event for each in read(json.dumps(value, indent=indent).encode(), JSON, {})] == [
+        value
+    ]
 
 
 SIZE = events.MAX_BODY_BYTES
@@ -196,7 +251,10 @@ def hostile(name: str, size: int) -> tuple[bytes, str]:
 def test_a_hostile_body_is_read_in_short_steps(name: str) -> None:
     body, content_type = hostile(name, SIZE)
     with kept_out_of_collections():
-        longest, since = 0.0, time.thread_time()  # of this thread: what else the machine does is no matter here
+        longest, since = (
+            0.0,
+            time.thread_time(),
+        )  # of this thread: what else the machine does is no matter here
         try:
             for _ in posted_events(body, content_type, {}):
                 longest, since = max(longest, time.thread_time() - since), time.thread_time()
@@ -249,7 +307,8 @@ async def test_an_event_of_too_many_parts_is_refused_by_its_line(receiver: Recei
 async def test_a_refused_body_is_charged_to_its_sender(body: bytes, status: int) -> None:
     settings = SenderSettings.model_validate({"token": "of-acme", "events_per_second": 2})
     receiver = Receiver(
-        IngestSettings(), {"acme": settings, "globex": SenderSettings.model_validate({"token": "of-globex"})}
+        IngestSettings(),
+        {"acme": settings, "globex": SenderSettings.model_validate({"token": "of-globex"})},
     )
     assert (await receiver.events(body, "of-acme", content_type=NDJSON)).status_code == status
     assert (await receiver.events([started()], "of-acme")).status_code == 429

@@ -1,4 +1,6 @@
-"""The id of a call is the key on Kafka, byte for byte as it was sent, or the event is refused; nobody takes another tenant's."""
+"""The id of a call is the key on Kafka, byte for byte as it was sent, or the event is refused;
+nobody takes another tenant's.
+"""
 
 import json
 from urllib.parse import quote, unquote_to_bytes
@@ -20,7 +22,12 @@ from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 from tests.unit.streamer.sources.http.test_posted import NOW_MS, read, started
 
 LIMITS = Limits(max_event_time_skew_ms=0)
-CE = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "s", "ce-type": "callgauge.call.call_started.v1"}
+CE = {
+    "ce-specversion": "1.0",
+    "ce-id": "1",
+    "ce-source": "s",
+    "ce-type": "callgauge.call.call_started.v1",
+}
 # Normal forms, look-alikes, blanks, percent signs, quotes, replacement characters, halves of pairs.
 confusable = st.sampled_from(
     [
@@ -54,11 +61,17 @@ class Tenants:
     """Two tenants, and what each may write."""
 
     def __init__(self) -> None:
-        self._senders = Senders({name: SenderSettings.model_validate({"token": name}) for name in ("acme", "globex")})
+        self._senders = Senders(
+            {name: SenderSettings.model_validate({"token": name}) for name in ("acme", "globex")}
+        )
         self._batches = Batches(self._senders, LIMITS, Redactor(), lambda: NOW_MS)
 
     def key(
-        self, tenant: str, body: bytes, content_type: str = "application/json", headers: dict[str, str] | None = None
+        self,
+        tenant: str,
+        body: bytes,
+        content_type: str = "application/json",
+        headers: dict[str, str] | None = None,
     ) -> bytes | None:
         """The key under which an event of the tenant is written; None if it is refused."""
         try:
@@ -87,15 +100,25 @@ def test_an_id_is_its_key_and_has_one_owner(one: str, other: str) -> None:
     plain = json.dumps(started(conversation_id=one)).encode()
     assert tenants.key("acme", plain) == exact(one)
     elsewhere = started(conversation_id="z")
-    attributes = {"specversion": "1.0", "id": "1", "source": "s", "type": CE["ce-type"], "subject": other}
-    ways: list[tuple[object, str, dict[str, str]]] = [(started(conversation_id=other), "application/json", {})]
+    attributes = {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "s",
+        "type": CE["ce-type"],
+        "subject": other,
+    }
+    ways: list[tuple[object, str, dict[str, str]]] = [
+        (started(conversation_id=other), "application/json", {})
+    ]
     if other:  # an empty subject is none
         ways.append(({**attributes, "data": elsewhere}, "application/cloudevents+json", {}))
     if exact(other):
         ways.append((elsewhere, "application/json", {**CE, "ce-subject": quote(other, safe="")}))
     for document, content_type, headers in ways:
         expected = None if exact(other) == exact(one) else exact(other)
-        assert tenants.key("globex", json.dumps(document).encode(), content_type, headers) == expected
+        assert (
+            tenants.key("globex", json.dumps(document).encode(), content_type, headers) == expected
+        )
 
 
 LOOK_ALIKES = (
@@ -129,7 +152,9 @@ def test_ids_that_look_alike_are_calls_of_their_own() -> None:
 
 @given(
     st.binary(max_size=12)
-    | st.sampled_from([b"v%FF2", b"v%3F2", b"v%2D1", b"v%2", b"%", b"\xc3\xa9", b"%C3%A9", b"\xc3%A9", b"v\xff2"])
+    | st.sampled_from(
+        [b"v%FF2", b"v%3F2", b"v%2D1", b"v%2", b"%", b"\xc3\xa9", b"%C3%A9", b"\xc3%A9", b"v\xff2"]
+    )
 )
 async def test_a_header_is_its_key_byte_for_byte(subject: bytes) -> None:
     if (
@@ -140,9 +165,14 @@ async def test_a_header_is_its_key_byte_for_byte(subject: bytes) -> None:
     ):
         return  # HTTP does not carry it, or it is quoted
     receiver = Receiver()
-    headers = [(name.encode(), value.encode()) for name, value in {**CE, "authorization": f"Bearer {TOKEN}"}.items()]
+    headers = [
+        (name.encode(), value.encode())
+        for name, value in {**CE, "authorization": f"Bearer {TOKEN}"}.items()
+    ]
     body = json.dumps(started(conversation_id="z")).encode()
-    response = await receiver._client.post("/events", content=body, headers=[*headers, (b"ce-subject", subject)])
+    response = await receiver._client.post(
+        "/events", content=body, headers=[*headers, (b"ce-subject", subject)]
+    )
     sent = unquote_to_bytes(subject)
     try:
         sent.decode()
@@ -154,8 +184,16 @@ async def test_a_header_is_its_key_byte_for_byte(subject: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [('"v 1"', b"v 1"), ('"v\\"1"', b'v"1'), ('"v', b'"v'), ('v"', b'v"'), ("v%2D1", b"v-1"), ("v%251", b"v%1"), ('"', b'"')],
-)  # fmt: skip
+    [
+        ('"v 1"', b"v 1"),
+        ('"v\\"1"', b'v"1'),
+        ('"v', b'"v'),
+        ('v"', b'v"'),
+        ("v%2D1", b"v-1"),
+        ("v%251", b"v%1"),
+        ('"', b'"'),
+    ],
+)
 def test_a_quoted_header(value: str, expected: bytes) -> None:
     body = json.dumps(started(conversation_id="z")).encode()
     assert Tenants().key("acme", body, headers={**CE, "ce-subject": value}) == expected
@@ -165,26 +203,44 @@ def test_a_quoted_header(value: str, expected: bytes) -> None:
 def test_an_attribute_that_is_no_text_is_refused(name: str) -> None:
     body = json.dumps(started(conversation_id="z")).encode()
     assert Tenants().key("acme", body, headers={**CE, f"ce-{name}": "%FF"}) is None
-    document = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "subject": "z", "data": started()} | {
-        name: "\ud800"
-    }
-    assert Tenants().key("acme", json.dumps(document).encode(), "application/cloudevents+json") is None
+    document = {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "s",
+        "type": "t",
+        "subject": "z",
+        "data": started(),
+    } | {name: "\ud800"}
+    assert (
+        Tenants().key("acme", json.dumps(document).encode(), "application/cloudevents+json") is None
+    )
 
 
 def test_two_ids_of_events_stay_two() -> None:
-    one, other = (read_envelope([("ce_id", value), ("ce_source", b"bot")]) for value in (b"\xff", b"\xfe"))
+    one, other = (
+        read_envelope([("ce_id", value), ("ce_source", b"bot")]) for value in (b"\xff", b"\xfe")
+    )
     assert one != other
 
 
 def test_no_key() -> None:
     none: tuple[object, ...] = (True, 1.5, None, [], {}, "", "x" * 257, "é" * 129)
     assert [key_of(each) for each in none] == [None] * 8
-    assert [key_of(each) for each in (0, -7, "x" * 256, "é" * 128)] == [b"0", b"-7", b"x" * 256, "é".encode() * 128]
+    assert [key_of(each) for each in (0, -7, "x" * 256, "é" * 128)] == [
+        b"0",
+        b"-7",
+        b"x" * 256,
+        "é".encode() * 128,
+    ]
 
 
-def test_a_tenant_that_floods_makes_us_forget_only_calls_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenant_that_floods_makes_us_forget_only_calls_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(receiving, "MAX_REMEMBERED_CALLS", 4)
-    senders = Senders({name: SenderSettings.model_validate({"token": name}) for name in ("acme", "globex")})
+    senders = Senders(
+        {name: SenderSettings.model_validate({"token": name}) for name in ("acme", "globex")}
+    )
     acme, globex = senders.by_tenant.values()
     senders.claim(acme, b"quiet")
     for number in range(100):

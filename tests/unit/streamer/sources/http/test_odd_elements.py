@@ -1,4 +1,6 @@
-"""Of a body, one odd element is refused alone: the others are accepted, and the answer says which one, what, and why."""
+"""Of a body, one odd element is refused alone: the others are accepted, and the answer says which
+one, what, and why.
+"""
 
 import json
 from typing import Any
@@ -26,11 +28,20 @@ ODD = {
     "brackets that do not match": b"[1}",
     "many lists": b"[" + b"[]," * 30_000 + b"0]",
 }
-ATTRIBUTES = {"specversion": "1.0", "id": "1", "source": "s", "type": "callgauge.call.call_started.v1", "subject": "c"}
+ATTRIBUTES = {
+    "specversion": "1.0",
+    "id": "1",
+    "source": "s",
+    "type": "callgauge.call.call_started.v1",
+    "subject": "c",
+}
 SPAN = {
-    "traceId": "ab" * 16, "spanId": "1" * 16, "name": "user_speaking",
-    "startTimeUnixNano": str(NOW_MS * 1_000_000), "endTimeUnixNano": str(NOW_MS * 1_000_000),
-}  # fmt: skip
+    "traceId": "ab" * 16,
+    "spanId": "1" * 16,
+    "name": "user_speaking",
+    "startTimeUnixNano": str(NOW_MS * 1_000_000),
+    "endTimeUnixNano": str(NOW_MS * 1_000_000),
+}
 
 
 def with_odd(event: Any, odd: bytes) -> bytes:
@@ -51,11 +62,18 @@ async def test_of_events(name: str, receiver: Receiver) -> None:
         (b"[" + between(ODD[name], b",") + b"]", "application/json"),
         (b" [\n" + between(ODD[name], b" ,\n") + b"\n]\n", ""),
         (between(ODD[name], b"\n"), "application/x-ndjson"),
-        (b"[" + b",".join([cloudevent, odd_one, cloudevent]) + b"]", "application/cloudevents-batch+json"),
+        (
+            b"[" + b",".join([cloudevent, odd_one, cloudevent]) + b"]",
+            "application/cloudevents-batch+json",
+        ),
     ):
         answer = await receiver.events(body, content_type=content_type)
         found = answer.json()
-        assert (answer.status_code, found["accepted_events"], found["refused_events"]) == (207, 2, 1), content_type
+        assert (answer.status_code, found["accepted_events"], found["refused_events"]) == (
+            207,
+            2,
+            1,
+        ), content_type
         (refused,) = found["refused"]
         assert refused["line"] == 2
         assert all(refused[part] for part in ("reason", "what", "expected_and_seen", "what_to_do"))
@@ -71,11 +89,15 @@ async def test_of_an_event_alone(name: str, receiver: Receiver) -> None:
         assert (answer.status_code, answer.json()["refused_events"]) == (422, 1)
 
 
-@pytest.mark.parametrize("element", [b"5", b"null", b'"x"', b"[]", b"", b"}", b"{", b'{"conversation_id": ["x"]}'])
+@pytest.mark.parametrize(
+    "element", [b"5", b"null", b'"x"', b"[]", b"", b"}", b"{", b'{"conversation_id": ["x"]}']
+)
 async def test_of_any_other_type(element: bytes, receiver: Receiver) -> None:
     good = json.dumps(started()).encode()
     answer = await receiver.events(b"[" + b",".join([good, element, good]) + b"]")
-    expected = (400, 0) if element in (b"{", b"}") else (207, 2)  # then nobody can say where the elements end
+    expected = (
+        (400, 0) if element in (b"{", b"}") else (207, 2)
+    )  # then nobody can say where the elements end
     assert (answer.status_code, answer.json()["accepted_events"]) == expected
 
 
@@ -87,30 +109,58 @@ SPANS: dict[str, bytes] = {
     "no id": json.dumps({**SPAN, "traceId": 5}).encode(),
     "an attribute that is none": json.dumps({**SPAN, "attributes": [5]}).encode(),
     "an attribute without a value": json.dumps({**SPAN, "attributes": [{"key": "a"}]}).encode(),
-    "a number that is none": json.dumps({**SPAN, "attributes": [{"key": "a", "value": {"intValue": "x"}}]}).encode(),
+    "a number that is none": json.dumps(
+        {**SPAN, "attributes": [{"key": "a", "value": {"intValue": "x"}}]}
+    ).encode(),
 }
 
 
 @pytest.mark.parametrize("name", SPANS)
 async def test_of_spans_in_json(name: str, receiver: Receiver) -> None:
     good = json.dumps(SPAN).encode()
-    body = b'{"resourceSpans": [{"scopeSpans": [{"spans": [' + b",".join([good, SPANS[name], good]) + b"]}]}]}"
+    body = (
+        b'{"resourceSpans": [{"scopeSpans": [{"spans": ['
+        + b",".join([good, SPANS[name], good])
+        + b"]}]}]}"
+    )
     answer = await traces(receiver, body, "application/json")
     assert (answer["refused_events"], answer["refused"][0]["line"]) == (1, 2)
     assert answer["accepted_events"] == 5  # the start of the call, and two of each good span
 
 
 async def test_of_resources_and_scopes_in_json(receiver: Receiver) -> None:
-    good = b'{"scopeSpans": [{"spans": [' + json.dumps(SPAN).encode() + b'], "scope": {}}], "resource": {}}'
-    odd = [b"5", b'{"scopeSpans": 5}', b'{"scopeSpans": [5]}', b'{"scopeSpans": [{"spans": 5}]}', b'{"a" "b"}']
+    good = (
+        b'{"scopeSpans": [{"spans": ['
+        + json.dumps(SPAN).encode()
+        + b'], "scope": {}}], "resource": {}}'
+    )
+    odd = [
+        b"5",
+        b'{"scopeSpans": 5}',
+        b'{"scopeSpans": [5]}',
+        b'{"scopeSpans": [{"spans": 5}]}',
+        b'{"a" "b"}',
+    ]
     for each in odd:
-        answer = await traces(receiver, b'{"resourceSpans": [' + b",".join([good, each, good]) + b"]}", "")
-        assert (answer["accepted_events"], answer["refused_events"], answer["refused"][0]["line"]) == (5, 1, 2)
-    named = {"resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "desk"}}]}}
+        answer = await traces(
+            receiver, b'{"resourceSpans": [' + b",".join([good, each, good]) + b"]}", ""
+        )
+        assert (
+            answer["accepted_events"],
+            answer["refused_events"],
+            answer["refused"][0]["line"],
+        ) == (5, 1, 2)
+    named = {
+        "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "desk"}}]}
+    }
     for resource in (named, {"resource": {"attributes": [5]}}, {"resource": 5}):
         receiver.writer.records.clear()
         await traces(
-            receiver, json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [SPAN]}], **resource}]}).encode(), ""
+            receiver,
+            json.dumps(
+                {"resourceSpans": [{"scopeSpans": [{"spans": [SPAN]}], **resource}]}
+            ).encode(),
+            "",
         )
         assert receiver.written[0][1].get("agent") == ("desk" if resource is named else None)
 
@@ -118,7 +168,13 @@ async def test_of_resources_and_scopes_in_json(receiver: Receiver) -> None:
 def message(*more: bytes) -> bytes:
     at = (NOW_MS * 1_000_000).to_bytes(8, "little")
     times = bytes([7 << 3 | 1]) + at + bytes([8 << 3 | 1]) + at
-    return field(1, b"\xab" * 16) + field(2, bytes(8)) + field(5, b"user_speaking") + times + b"".join(more)
+    return (
+        field(1, b"\xab" * 16)
+        + field(2, bytes(8))
+        + field(5, b"user_speaking")
+        + times
+        + b"".join(more)
+    )
 
 
 MESSAGES = {
@@ -135,13 +191,21 @@ MESSAGES = {
 async def test_of_spans_in_protobuf(name: str, receiver: Receiver) -> None:
     spans = b"".join(field(2, each) for each in (message(), MESSAGES[name], message()))
     answer = await traces(receiver, field(1, field(2, spans)), PROTOBUF)
-    assert (answer["accepted_events"], answer["refused_events"], answer["refused"][0]["line"]) == (5, 1, 2)
+    assert (answer["accepted_events"], answer["refused_events"], answer["refused"][0]["line"]) == (
+        5,
+        1,
+        2,
+    )
     apart = b"".join(field(1, field(2, field(2, each))) for each in (message(), message()))
-    answer = await traces(receiver, field(1, b"\x12\x7f") + apart + field(1, field(2, b"\x12\x7f")), PROTOBUF)
+    answer = await traces(
+        receiver, field(1, b"\x12\x7f") + apart + field(1, field(2, b"\x12\x7f")), PROTOBUF
+    )
     assert (answer["accepted_events"], [each["line"] for each in answer["refused"]]) == (5, [1, 4])
 
 
 async def traces(receiver: Receiver, body: bytes, content_type: str) -> Any:
-    answer = await receiver.post("/v1/traces", body, authorization=f"Bearer {TOKEN}", content_type=content_type)
+    answer = await receiver.post(
+        "/v1/traces", body, authorization=f"Bearer {TOKEN}", content_type=content_type
+    )
     assert answer.status_code in (202, 207), answer.text
     return answer.json()

@@ -1,4 +1,6 @@
-"""`POST /events`: permitted senders, bodies in every mode of CloudEvents, slow clients, and the text of a refusal."""
+"""`POST /events`: permitted senders, bodies in every mode of CloudEvents, slow clients, and the
+text of a refusal.
+"""
 
 import asyncio
 import json
@@ -27,7 +29,9 @@ from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 
 NOW_MS = int(time.time() * 1000)
 REQUESTS = "callgauge_ingest_requests_total"
-TENANTS = {name: SenderSettings.model_validate({"token": f"of-{name}"}) for name in ("acme", "globex")}
+TENANTS = {
+    name: SenderSettings.model_validate({"token": f"of-{name}"}) for name in ("acme", "globex")
+}
 
 
 def started(**more: Any) -> dict[str, Any]:
@@ -36,7 +40,13 @@ def started(**more: Any) -> dict[str, Any]:
 
 def spoke(kind: str, **more: Any) -> dict[str, Any]:
     data = {"kind": kind, "timestamp": NOW_MS / 1000}
-    return {"conversation_id": "c1", "type": "speech_event", "timestamp": NOW_MS, "data": data, **more}
+    return {
+        "conversation_id": "c1",
+        "type": "speech_event",
+        "timestamp": NOW_MS,
+        "data": data,
+        **more,
+    }
 
 
 async def test_events_of_every_stream_go_to_their_topics(receiver: Receiver) -> None:
@@ -44,28 +54,59 @@ async def test_events_of_every_stream_go_to_their_topics(receiver: Receiver) -> 
         started(agent="desk"),
         spoke("user_speech_started"),
         {"conversation_id": 7, "message_type": "user", "value": "Hi", "timestamp": str(NOW_MS)},
-        {"conversation_id": "c2", "type": "user_transcript", "user_transcription_event": {"user_transcript": "Hi"}},
-        {"conversation_id": "c3", "stream": "user_sim", "event_type": "audio_start", "user": "simulated_user",
-         "audio_timestamp": NOW_MS / 1000, "timestamp": NOW_MS},
-    ]  # fmt: skip
+        {
+            "conversation_id": "c2",
+            "type": "user_transcript",
+            "user_transcription_event": {"user_transcript": "Hi"},
+        },
+        {
+            "conversation_id": "c3",
+            "stream": "user_sim",
+            "event_type": "audio_start",
+            "user": "simulated_user",
+            "audio_timestamp": NOW_MS / 1000,
+            "timestamp": NOW_MS,
+        },
+    ]
     response = await receiver.events(posted)
-    assert (response.status_code, response.json()) == (202, {"accepted_events": 5, "refused_events": 0})
-    assert [source for source, _ in receiver.written] == ["pipecat", "pipecat", "audit", "elevenlabs", "elevenlabs"]
+    assert (response.status_code, response.json()) == (
+        202,
+        {"accepted_events": 5, "refused_events": 0},
+    )
+    assert [source for source, _ in receiver.written] == [
+        "pipecat",
+        "pipecat",
+        "audit",
+        "elevenlabs",
+        "elevenlabs",
+    ]
     assert [each.key for each in receiver.writer.records] == [b"c1", b"c1", b"7", b"c2", b"c3"]
     assert all({"conversation_id", "stream"}.isdisjoint(event) for _, event in receiver.written)
     types = [dict(each.headers)["ce_type"].decode() for each in receiver.writer.records]
     assert types == [
-        "callgauge.call.call_started.v1", "callgauge.pipecat.speech_event.v1", "callgauge.audit.user.v1",
-        "callgauge.elevenlabs.user_transcript.v1", "callgauge.user_sim.audio_start.v1",
-    ]  # fmt: skip
-    assert abs(receiver.written[3][1]["timestamp"] - time.time() * 1000) < 60_000  # the time of its arrival
+        "callgauge.call.call_started.v1",
+        "callgauge.pipecat.speech_event.v1",
+        "callgauge.audit.user.v1",
+        "callgauge.elevenlabs.user_transcript.v1",
+        "callgauge.user_sim.audio_start.v1",
+    ]
+    assert (
+        abs(receiver.written[3][1]["timestamp"] - time.time() * 1000) < 60_000
+    )  # the time of its arrival
     assert receiver.count("callgauge_ingest_events_total", tenant="", source="audit") == 1
 
 
 async def test_a_number_that_no_float_holds_is_null(receiver: Receiver) -> None:
     value = {"tool": "fee", "response": "?"}
-    event = {"conversation_id": "c", "message_type": "tool_response", "timestamp": NOW_MS, "value": value}
-    assert (await receiver.events(json.dumps(event).replace('"?"', "1e999").encode())).status_code == 202
+    event = {
+        "conversation_id": "c",
+        "message_type": "tool_response",
+        "timestamp": NOW_MS,
+        "value": value,
+    }
+    assert (
+        await receiver.events(json.dumps(event).replace('"?"', "1e999").encode())
+    ).status_code == 202
     assert receiver.written[0][1]["value"] == {"tool": "fee", "response": None}
 
 
@@ -73,20 +114,33 @@ async def test_a_request_that_comes_again_with_its_key_is_a_repeat(receiver: Rec
     for _ in range(2):
         await receiver.events([started(), spoke("user_speech_started")], idempotency_key="k1")
     await receiver.events([started()])
-    ids = [read_envelope(each.headers).id for each in receiver.writer.records]  # type: ignore[union-attr]  # there is one
+    # there is one
+    ids = [read_envelope(each.headers).id for each in receiver.writer.records]  # type: ignore[union-attr]
     assert ids[:4] == ["k1/1", "k1/2"] * 2
     assert ids[4] not in ids[:4]
 
 
 async def test_attributes_of_a_cloudevent_are_kept(receiver: Receiver) -> None:
-    headers = {"ce_specversion": "1.0", "ce_id": "e%201", "ce_source": "/bot/7", "ce_type": "callgauge.pipecat.speech_event.v1",
-               "ce_subject": "c9", "ce_sequence": "12"}  # fmt: skip
-    event = {key: value for key, value in spoke("user_speech_started").items() if key != "conversation_id"}
+    headers = {
+        "ce_specversion": "1.0",
+        "ce_id": "e%201",
+        "ce_source": "/bot/7",
+        "ce_type": "callgauge.pipecat.speech_event.v1",
+        "ce_subject": "c9",
+        "ce_sequence": "12",
+    }
+    event = {
+        key: value
+        for key, value in spoke("user_speech_started").items()
+        if key != "conversation_id"
+    }
     response = await receiver.events(json.dumps(event).encode(), **headers)
     assert response.status_code == 202
     (record,) = receiver.writer.records
     assert record.key == b"c9"
-    assert read_envelope(record.headers) == Envelope("e 1", "/bot/7", "callgauge.pipecat.speech_event.v1", 12)
+    assert read_envelope(record.headers) == Envelope(
+        "e 1", "/bot/7", "callgauge.pipecat.speech_event.v1", 12
+    )
 
 
 async def test_of_half_a_batch_the_other_half_is_accepted(receiver: Receiver) -> None:
@@ -97,17 +151,33 @@ async def test_of_half_a_batch_the_other_half_is_accepted(receiver: Receiver) ->
         json.dumps({**spoke("x"), "timestamp": 5}),
         json.dumps({"type": "call_ended", "timestamp": NOW_MS}),
         json.dumps({"conversation_id": "c1", "type": "of_tomorrow", "timestamp": NOW_MS}),
-        json.dumps({**spoke("x"), "data": {"kind": "x", "timestamp": "call me at +1 202 555 0143"}}),
-        json.dumps({"conversation_id": "c1", "stream": "pipecat", "type": "of_tomorrow", "timestamp": NOW_MS}),
+        json.dumps(
+            {**spoke("x"), "data": {"kind": "x", "timestamp": "call me at +1 202 555 0143"}}
+        ),
+        json.dumps(
+            {
+                "conversation_id": "c1",
+                "stream": "pipecat",
+                "type": "of_tomorrow",
+                "timestamp": NOW_MS,
+            }
+        ),
     ]
     response = await receiver.events("\n".join(lines).encode(), content_type="application/x-ndjson")
     assert response.status_code == 207
     answer = response.json()
     assert (answer["accepted_events"], answer["refused_events"]) == (3, 5)
     assert [(each["line"], each["reason"]) for each in answer["refused"]] == [
-        (2, "undecodable"), (4, "time_out_of_bounds"), (5, "empty_key"), (6, "invalid_event"), (7, "invalid_event"),
-    ]  # fmt: skip
-    assert all(each["what"] and each["expected_and_seen"] and each["what_to_do"] for each in answer["refused"])
+        (2, "undecodable"),
+        (4, "time_out_of_bounds"),
+        (5, "empty_key"),
+        (6, "invalid_event"),
+        (7, "invalid_event"),
+    ]
+    assert all(
+        each["what"] and each["expected_and_seen"] and each["what_to_do"]
+        for each in answer["refused"]
+    )
     assert "data.timestamp" in answer["refused"][4]["what"]
     assert "202 555" not in response.text
     assert [(each["events"], each["what"]) for each in answer["not_understood"]] == [
@@ -123,13 +193,19 @@ async def test_a_batch_of_nothing_good_is_refused(receiver: Receiver) -> None:
     assert response.status_code == 422
     assert receiver.writer.records == []
     many = await receiver.events([5] * 500)
-    assert (many.json()["refused_events"], len(many.json()["refused"])) == (500, events.MAX_SHOWN_REFUSALS)
+    assert (many.json()["refused_events"], len(many.json()["refused"])) == (
+        500,
+        events.MAX_SHOWN_REFUSALS,
+    )
 
 
 @pytest.mark.parametrize(
-    "authorization", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer é"]
+    "authorization",
+    ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer é"],
 )
-async def test_a_request_without_the_token_is_refused_unread(receiver: Receiver, authorization: str) -> None:
+async def test_a_request_without_the_token_is_refused_unread(
+    receiver: Receiver, authorization: str
+) -> None:
     headers = [(b"authorization", authorization.encode())] if authorization else []
     response = await receiver._client.post("/events", content=b"[]", headers=headers)
     assert response.status_code == 401
@@ -167,8 +243,12 @@ async def test_a_tenant_over_its_limit_waits_and_another_one_does_not() -> None:
 
 
 def test_new_conversations_cost_more_than_events_of_known_ones() -> None:
-    """So a sender of ever new ids cannot keep the evaluators of all busy at its allowed rate of events."""
-    senders = Senders({"": SenderSettings.model_validate({"token": "of-all", "events_per_second": 10})})
+    """So a sender of ever new ids cannot keep the evaluators of all busy at its allowed rate of
+    events.
+    """
+    senders = Senders(
+        {"": SenderSettings.model_validate({"token": "of-all", "events_per_second": 10})}
+    )
     sender = senders.by_tenant[""]
     for _ in range(1_000):
         senders.claim(sender, b"known")
@@ -204,7 +284,9 @@ async def test_the_answer_waits_for_the_acknowledgement(receiver: Receiver) -> N
     assert (await answering).status_code == 202
 
 
-async def test_slow_and_too_many_bodies(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_and_too_many_bodies(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.01)
     forever = asyncio.Event()
 
@@ -232,13 +314,26 @@ async def test_bodies_that_are_refused_as_a_whole(receiver: Receiver) -> None:
     assert [each.status_code for each in answers] == [400, 400, 400]
 
 
-words = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters='"'), min_size=1, max_size=30)
-scalars = st.none() | st.booleans() | st.integers(min_value=-(2**53), max_value=2**53) | st.text(max_size=20)
+words = st.text(
+    st.characters(exclude_categories=("C", "Z"), exclude_characters='"'), min_size=1, max_size=30
+)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(min_value=-(2**53), max_value=2**53)
+    | st.text(max_size=20)
+)
 data = st.dictionaries(st.text(max_size=10), scalars, max_size=4)
 
 
 def attributes_of(event_id: str, source: str, kind: str, subject: str) -> dict[str, Any]:
-    return {"id": event_id, "source": source, "type": kind, "specversion": "1.0", "subject": subject}
+    return {
+        "id": event_id,
+        "source": source,
+        "type": kind,
+        "specversion": "1.0",
+        "subject": subject,
+    }
 
 
 def read(body: bytes, content_type: str, headers: dict[str, str]) -> list[Posted]:
@@ -250,10 +345,17 @@ def lowered(headers: dict[str, str]) -> dict[str, str]:
 
 
 @given(words, words, words, words, data)
-def test_both_modes_of_the_package_are_read(source: str, event_id: str, kind: str, subject: str, event: Any) -> None:
+def test_both_modes_of_the_package_are_read(
+    source: str, event_id: str, kind: str, subject: str, event: Any
+) -> None:
     attributes = attributes_of(event_id, source, kind, subject)
-    written = CloudEvent(attributes={**attributes, "datacontenttype": "application/json"}, data=event)
-    for message in (http.to_binary(written, JSONFormat()), http.to_structured(written, JSONFormat())):
+    written = CloudEvent(
+        attributes={**attributes, "datacontenttype": "application/json"}, data=event
+    )
+    for message in (
+        http.to_binary(written, JSONFormat()),
+        http.to_structured(written, JSONFormat()),
+    ):
         headers = lowered(message.headers)
         (posted,) = read(message.body, headers.get("content-type", ""), headers)
         assert posted.fault is None
@@ -264,7 +366,10 @@ def test_both_modes_of_the_package_are_read(source: str, event_id: str, kind: st
 
 @given(st.lists(st.tuples(words, data), min_size=1, max_size=5))
 def test_a_batch_is_read_event_by_event(events: list[tuple[str, Any]]) -> None:
-    written = [CloudEvent(attributes=attributes_of(name, "s", "t", "c"), data=event) for name, event in events]
+    written = [
+        CloudEvent(attributes=attributes_of(name, "s", "t", "c"), data=event)
+        for name, event in events
+    ]
     documents = [json.loads(http.to_structured(each, JSONFormat()).body) for each in written]
     body = json.dumps(documents).encode()
     posted = read(body, "application/cloudevents-batch+json; charset=utf-8", {})
@@ -277,7 +382,10 @@ def test_plain_bodies() -> None:
     one, two = {"type": "a"}, {"type": "b"}
     assert read(b'{"type": "a"}', "application/json", {}) == [Posted(1, one)]
     assert read(b'{\n "type":\n "a"}', "", {}) == [Posted(1, one)]
-    assert read(b'[{"type": "a"}, {"type": "b"}]', "application/json", {}) == [Posted(1, one), Posted(2, two)]
+    assert read(b'[{"type": "a"}, {"type": "b"}]', "application/json", {}) == [
+        Posted(1, one),
+        Posted(2, two),
+    ]
     assert read(b'\r\n[{"type": "a"}]', "text/plain", {}) == [Posted(1, one)]
     lines = b'{"type": "a"}\r\n\n{"type": "b"}\n'
     assert read(lines, "application/x-ndjson", {}) == [Posted(1, one), Posted(3, two)]
@@ -285,10 +393,16 @@ def test_plain_bodies() -> None:
 
 
 def test_a_broken_line_is_named_and_the_others_are_read() -> None:
-    posted = read(b'{"type": "a"}\n{"type": \n{"type": "b"}\n{"x": NaN}\n{"type', "application/x-ndjson", {})
+    posted = read(
+        b'{"type": "a"}\n{"type": \n{"type": "b"}\n{"x": NaN}\n{"type', "application/x-ndjson", {}
+    )
     assert [(each.place, each.fault is None) for each in posted] == [
-        (1, True), (2, False), (3, True), (4, False), (5, False),
-    ]  # fmt: skip
+        (1, True),
+        (2, False),
+        (3, True),
+        (4, False),
+        (5, False),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -309,9 +423,19 @@ def test_a_body_of_no_mode_is_refused_as_a_whole(body: bytes, content_type: str)
         read(body, content_type, {})
 
 
-@given(st.binary(max_size=200), st.sampled_from(["", "application/json", "application/x-ndjson", "application/cloudevents+json",
-       "application/cloudevents-batch+json"]), st.dictionaries(st.sampled_from(["ce-id", "ce-type", "ce-specversion"]),
-       st.text(max_size=5)))  # fmt: skip
+@given(
+    st.binary(max_size=200),
+    st.sampled_from(
+        [
+            "",
+            "application/json",
+            "application/x-ndjson",
+            "application/cloudevents+json",
+            "application/cloudevents-batch+json",
+        ]
+    ),
+    st.dictionaries(st.sampled_from(["ce-id", "ce-type", "ce-specversion"]), st.text(max_size=5)),
+)
 def test_no_body_breaks_the_reader(body: bytes, content_type: str, headers: dict[str, str]) -> None:
     try:
         posted = read(body, content_type, headers)
@@ -326,8 +450,14 @@ def test_no_body_breaks_the_reader(body: bytes, content_type: str, headers: dict
         ({"id": "1", "source": "s", "type": "t"}, "lacks specversion"),
         ({"specversion": "0.3", "id": "1", "source": "s", "type": "t"}, 'expected "1.0"'),
         ({"specversion": "1.0"}, "lacks id, source, type"),
-        ({"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data_base64": "!"}, "data_base64"),
-        ({"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data_base64": 5}, "data_base64"),
+        (
+            {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data_base64": "!"},
+            "data_base64",
+        ),
+        (
+            {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data_base64": 5},
+            "data_base64",
+        ),
         ([], "as a JSON object"),
     ],
 )
@@ -338,7 +468,13 @@ def test_an_event_that_is_no_cloudevent(document: object, fault: str) -> None:
 
 
 def test_data_in_base64() -> None:
-    document = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data_base64": "eyJ0eXBlIjogImEifQ=="}
+    document = {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "s",
+        "type": "t",
+        "data_base64": "eyJ0eXBlIjogImEifQ==",
+    }
     (posted,) = read(json.dumps(document).encode(), "application/cloudevents+json", {})
     assert (posted.event, posted.fault) == ({"type": "a"}, None)
 
@@ -352,7 +488,9 @@ class Listening:
     def __init__(self) -> None:
         self.receiver = Receiver()
         self.limits: list[HttpLimit] = []
-        bounds = ConnectionBounds(request_seconds=0.2, answer_seconds=patient(30), most_connections=8)
+        bounds = ConnectionBounds(
+            request_seconds=0.2, answer_seconds=patient(30), most_connections=8
+        )
         self.listener = HttpListener(
             "127.0.0.1",
             0,
@@ -364,7 +502,9 @@ class Listening:
 
     async def sent(self, *pieces: bytes) -> bytes:
         """Sends these bytes and returns the whole answer, until the connection ends."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(self.listener.address.rpartition(":")[2]))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(self.listener.address.rpartition(":")[2])
+        )
         for piece in pieces:
             writer.write(piece)
         try:
@@ -383,7 +523,9 @@ async def listening() -> AsyncIterator[Listening]:
     await listening.listener.stop()
 
 
-async def test_a_body_that_does_not_come_gets_an_answer(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_does_not_come_gets_an_answer(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.1)
     answer = await listening.sent(HEAD + b"content-length: 100\r\n\r\n[{")
     assert answer.startswith(b"HTTP/1.1 408")
@@ -399,12 +541,16 @@ async def test_ten_megabytes_are_answered_although_they_are_dropped(listening: L
     body = b"[" + b" " * 10_000_000 + b"]"
     async with httpx.AsyncClient(timeout=patient(30)) as client:
         headers = {"authorization": f"Bearer {TOKEN}"}
-        answer = await client.post(f"{listening.listener.address}/events", content=body, headers=headers)
+        answer = await client.post(
+            f"{listening.listener.address}/events", content=body, headers=headers
+        )
         assert answer.status_code == 413
         assert str(events.MAX_BODY_BYTES) in answer.text
 
 
-async def test_an_answer_in_two_pieces_is_sent_at_once(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_in_two_pieces_is_sent_at_once(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without_delay: list[bool] = []
     made = BoundedConnection.connection_made
 
@@ -419,7 +565,9 @@ async def test_an_answer_in_two_pieces_is_sent_at_once(listening: Listening, mon
 
 
 async def test_a_body_in_pieces_is_read(listening: Listening) -> None:
-    body = json.dumps([{"conversation_id": "c1", "type": "of_tomorrow", "stream": "pipecat"}]).encode()
+    body = json.dumps(
+        [{"conversation_id": "c1", "type": "of_tomorrow", "stream": "pipecat"}]
+    ).encode()
     pieces = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (body[:10], body[10:]))
     answer = await listening.sent(
         HEAD + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n", pieces + b"0\r\n\r\n"
@@ -428,13 +576,19 @@ async def test_a_body_in_pieces_is_read(listening: Listening) -> None:
     assert len(listening.receiver.writer.records) == 1
 
 
-async def test_who_goes_away_before_the_end_of_the_body_leaves_nothing(listening: Listening) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", int(listening.listener.address.rpartition(":")[2]))
+async def test_who_goes_away_before_the_end_of_the_body_leaves_nothing(
+    listening: Listening,
+) -> None:
+    _, writer = await asyncio.open_connection(
+        "127.0.0.1", int(listening.listener.address.rpartition(":")[2])
+    )
     writer.write(HEAD + b"content-length: 100\r\n\r\n[{")
     await writer.drain()
     writer.close()
     await writer.wait_closed()
     async with asyncio.timeout(patient(30)):
-        while not listening.receiver.count("callgauge_ingest_requests_total", tenant="", outcome="gone"):  # noqa: ASYNC110 - a count has no event
+        while not listening.receiver.count(  # noqa: ASYNC110 - a count has no event
+            "callgauge_ingest_requests_total", tenant="", outcome="gone"
+        ):
             await asyncio.sleep(0.01)
     assert listening.receiver.bodies.pending_bytes == 0

@@ -1,4 +1,6 @@
-"""Traces that real frameworks exported, without their longest attributes: the turns and the figures that the frameworks had."""
+"""Traces that real frameworks exported, without their longest attributes: the turns and the figures
+that the frameworks had.
+"""
 
 import json
 from pathlib import Path
@@ -28,7 +30,12 @@ def waits_ms(call: ScoredCall) -> list[float]:
 
 
 def stage_ms(call: ScoredCall, stage: Stage) -> dict[int, float]:
-    return {n: each.latency_ms for n, turn in turns_of(call).items() for each in turn.stages if each.stage is stage}
+    return {
+        n: each.latency_ms
+        for n, turn in turns_of(call).items()
+        for each in turn.stages
+        if each.stage is stage
+    }
 
 
 def told_by(file: str, name: str) -> list[float]:
@@ -44,7 +51,9 @@ def told_by(file: str, name: str) -> list[float]:
 
 
 def words_of(call: ScoredCall) -> list[tuple[str, str]]:
-    return [(entry.role, entry.message) for entry in call.transcript or () if entry.message is not None]
+    return [
+        (entry.role, entry.message) for entry in call.transcript or () if entry.message is not None
+    ]
 
 
 def tools_of(call: ScoredCall) -> list[tuple[int, str, str | None]]:
@@ -57,7 +66,9 @@ def errors_of(call: ScoredCall) -> tuple[int, str | None] | None:
 
 
 def test_a_session_of_livekit_s_node_package_has_its_own_latencies_tools_and_error() -> None:
-    """`@livekit/agents` 1.9.0, by OpenTelemetry's exporter in JSON: delays of its user turns are in milliseconds, all else in seconds."""
+    """`@livekit/agents` 1.9.0, by OpenTelemetry's exporter in JSON: delays of its user turns are in
+    milliseconds, all else in seconds.
+    """
     call = scored("livekit_node_trace.json")
     its_own = told_by("livekit_node_trace.json", "lk.e2e_latency")
     assert waits_ms(call) == pytest.approx(its_own, abs=CLOSE_MS)
@@ -75,16 +86,22 @@ def test_a_bot_of_pipecat_with_separate_services_has_its_own_figures_from_transc
     """pipecat 1.14.0, whose recogniser confirms no transcript."""
     call = scored("pipecat_trace.json")
     its_own = told_by("pipecat_trace.json", "turn.user_bot_latency_seconds")
-    assert list(stage_ms(call, Stage.VOICE_TO_VOICE).values()) == pytest.approx(its_own, abs=CLOSE_MS)
+    assert list(stage_ms(call, Stage.VOICE_TO_VOICE).values()) == pytest.approx(
+        its_own, abs=CLOSE_MS
+    )
     assert {turn.anchor for n, turn in turns_of(call).items() if n} == {Anchor.TRANSCRIPT}
     heard = list(stage_ms(call, Stage.STT_TRAILING).values())
-    assert [w + h for w, h in zip(waits_ms(call), heard, strict=True)] == pytest.approx(its_own, abs=50)
+    assert [w + h for w, h in zip(waits_ms(call), heard, strict=True)] == pytest.approx(
+        its_own, abs=50
+    )
     assert [role for role, _ in words_of(call)] == ["agent", *["user", "agent"] * 6]
 
 
-def test_a_realtime_model_of_pipecat_has_its_own_latency_and_no_time_that_was_not_measured() -> None:
-    """pipecat 1.14.0 with OpenAI's realtime model and a detector of its own. pipecat measures the model only where it asks it: each
-    other span repeats the number of the last one.
+def test_a_realtime_model_of_pipecat_has_its_own_latency_and_no_time_that_was_not_measured() -> (
+    None
+):
+    """pipecat 1.14.0 with OpenAI's realtime model and a detector of its own. pipecat measures the
+    model only where it asks it: each other span repeats the number of the last one.
     """
     call = scored("pipecat_realtime_trace.json")
     its_own = told_by("pipecat_realtime_trace.json", "turn.user_bot_latency_seconds")

@@ -1,4 +1,6 @@
-"""Each sender has its own room and its own rate: nobody keeps others waiting with bodies that never end, with gzip, or with webhooks."""
+"""Each sender has its own room and its own rate: nobody keeps others waiting with bodies that never
+end, with gzip, or with webhooks.
+"""
 
 import asyncio
 import gzip
@@ -33,9 +35,13 @@ NOW_S = int(time.time())
 
 def tenants(**more: Any) -> Receiver:
     named = {
-        name: {"token": f"of-{name}", "elevenlabs_secret": f"secret-of-{name}", **more} for name in ("acme", "globex")
+        name: {"token": f"of-{name}", "elevenlabs_secret": f"secret-of-{name}", **more}
+        for name in ("acme", "globex")
     }
-    return Receiver(IngestSettings(), {name: SenderSettings.model_validate(each) for name, each in named.items()})
+    return Receiver(
+        IngestSettings(),
+        {name: SenderSettings.model_validate(each) for name, each in named.items()},
+    )
 
 
 class Client:
@@ -82,7 +88,9 @@ def small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiving, "MAX_PENDING_BYTES_A_SENDER", ROOM // 2)
 
 
-async def hold(answers: list["asyncio.Task[httpx.Response]"], answer: Any, body: Unfinished) -> None:
+async def hold(
+    answers: list["asyncio.Task[httpx.Response]"], answer: Any, body: Unfinished
+) -> None:
     answers.append(asyncio.create_task(answer))
     await body.arrived.wait()
 
@@ -144,7 +152,9 @@ async def test_without_a_secret_no_signed_delivery_is_kept_out(honest: str) -> N
         body = Unfinished(ROOM // 4)
         header = signature_header(b"another body", NOW_S)
         await hold(answers, Client(receiver).webhook("acme", body, header), body)
-        record = record_of_a_call(f"conv_{len(answers)}", NOW_S - 40, entry("user", "x" * (ROOM // 6), 4))
+        record = record_of_a_call(
+            f"conv_{len(answers)}", NOW_S - 40, entry("user", "x" * (ROOM // 6), 4)
+        )
         signed = delivery("post_call_transcription", record, NOW_S)
         assert (await Client(receiver, honest).webhook("acme", signed)).text == "accepted\n"
     assert set(await ended(answers)) == {503}
@@ -152,9 +162,13 @@ async def test_without_a_secret_no_signed_delivery_is_kept_out(honest: str) -> N
 
 
 @pytest.mark.parametrize("reason", ["too_slow", "gone"])
-async def test_what_came_of_a_body_without_an_end_is_charged(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_came_of_a_body_without_an_end_is_charged(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     receiver = tenants(events_per_second=2)
-    monkeypatch.setattr(receiving, "MAX_DRAINED_BYTES" if reason == "gone" else "BODY_SECONDS", 1e-3)
+    monkeypatch.setattr(
+        receiving, "MAX_DRAINED_BYTES" if reason == "gone" else "BODY_SECONDS", 1e-3
+    )
     answer = await Client(receiver).events("acme", Unfinished(20_000))
     assert answer.status_code == {"too_slow": 408, "gone": 400}[reason]
     monkeypatch.undo()
@@ -185,7 +199,12 @@ WHOLE = gzip.compress(json.dumps([started()]).encode())
 
 @pytest.mark.parametrize(
     ("begin", "piece"),
-    [(WHOLE, b"x" * 65_536), (WHOLE, WHOLE), (WHOLE, bytes(65_536)), (WHOLE[:10], b"\0\0\0\xff\xff" * 13_107)],
+    [
+        (WHOLE, b"x" * 65_536),
+        (WHOLE, WHOLE),
+        (WHOLE, bytes(65_536)),
+        (WHOLE[:10], b"\0\0\0\xff\xff" * 13_107),
+    ],
     ids=["anything", "another member", "zeros", "blocks of nothing"],
 )
 async def test_gzip_without_an_end_is_refused_at_once(begin: bytes, piece: bytes) -> None:
@@ -205,7 +224,9 @@ async def test_gzip_without_an_end_is_refused_at_once(begin: bytes, piece: bytes
 async def test_broken_gzip_is_charged() -> None:
     receiver = tenants(events_per_second=1)
     client = Client(receiver)
-    assert (await client.events("acme", gzip.compress(bytes(20_000))[:-4], content_encoding="gzip")).status_code == 400
+    assert (
+        await client.events("acme", gzip.compress(bytes(20_000))[:-4], content_encoding="gzip")
+    ).status_code == 400
     assert (await client.events("acme", [started()])).status_code == 429
 
 
@@ -224,7 +245,9 @@ async def test_many_bodies_at_once_are_within_the_rate(monkeypatch: pytest.Monke
 
 def talk(number: int, entries: int = 20) -> bytes:
     said = [entry("user" if each % 2 else "agent", "hm", each) for each in range(entries)]
-    return delivery("post_call_transcription", record_of_a_call(f"conv_{number}", NOW_S - 600, *said), NOW_S)
+    return delivery(
+        "post_call_transcription", record_of_a_call(f"conv_{number}", NOW_S - 600, *said), NOW_S
+    )
 
 
 async def test_webhooks_are_within_the_rate_of_their_tenant() -> None:
@@ -233,7 +256,12 @@ async def test_webhooks_are_within_the_rate_of_their_tenant() -> None:
     answers = [await client.webhook("acme", talk(number)) for number in range(6)]
     assert [each.status_code for each in answers] == [200, 200, 200, 429, 429, 429]
     assert int(answers[-1].headers["retry-after"]) >= 2
-    assert receiver.count("callgauge_ingest_webhooks_total", kind="unknown", outcome=WebhookOutcome.LIMITED) == 3
+    assert (
+        receiver.count(
+            "callgauge_ingest_webhooks_total", kind="unknown", outcome=WebhookOutcome.LIMITED
+        )
+        == 3
+    )
     assert (await client.events("acme", [started()])).status_code == 429, "it is one rate"
     assert (await client.webhook("globex", talk(9))).status_code == 200
     assert len(receiver.writer.records) == 4 * 23
@@ -245,7 +273,11 @@ async def test_webhooks_are_within_the_rate_of_their_tenant() -> None:
         b'{"type":"post_call_transcription","x":' + b" " * 40_000 + b"1}",
         b'{"type":"post_call_transcription", ' + b"x" * 40_000,
         b'{"type":"of_tomorrow","x":"' + b"x" * 40_000 + b'"}',
-        delivery("post_call_transcription", record_of_a_call("old", NOW_S - 40 * 86_400, analysis="x" * 40_000), NOW_S),
+        delivery(
+            "post_call_transcription",
+            record_of_a_call("old", NOW_S - 40 * 86_400, analysis="x" * 40_000),
+            NOW_S,
+        ),
     ],
     ids=["no record", "no JSON", "ignored", "too old"],
 )
@@ -257,19 +289,32 @@ async def test_a_delivery_without_a_call_is_charged_by_its_size(body: bytes) -> 
 
 async def test_an_unknown_tenant_is_answered_as_a_wrong_signature_is() -> None:
     receiver = tenants()
-    receiver_of_tokens = Receiver(IngestSettings(), {"initech": SenderSettings.model_validate({"token": "t"})})
+    receiver_of_tokens = Receiver(
+        IngestSettings(), {"initech": SenderSettings.model_validate({"token": "t"})}
+    )
     client, body = Client(receiver), talk(1)
-    for header in (signature_header(body, NOW_S, "another"), signature_header(body, NOW_S - 9_000), "t=1", ""):
-        answers = [await client.webhook(name, body, header) for name in ("acme", "nobody", "x" * 500)]
+    for header in (
+        signature_header(body, NOW_S, "another"),
+        signature_header(body, NOW_S - 9_000),
+        "t=1",
+        "",
+    ):
+        answers = [
+            await client.webhook(name, body, header) for name in ("acme", "nobody", "x" * 500)
+        ]
         assert len({(each.status_code, each.text, tuple(each.headers)) for each in answers}) == 1
         assert answers[0].status_code == 401
-    assert (await Client(receiver_of_tokens).webhook("initech", body)).status_code == 404, "there is none for anybody"
+    assert (await Client(receiver_of_tokens).webhook("initech", body)).status_code == 404, (
+        "there is none for anybody"
+    )
 
 
 async def test_a_refused_event_claims_no_conversation() -> None:
     client = Client(tenants())
     assert (await client.events("globex", [started(agent=5)])).status_code == 422
-    unreadable = delivery("post_call_transcription", {"conversation_id": "c1", "transcript": 5}, NOW_S)
+    unreadable = delivery(
+        "post_call_transcription", {"conversation_id": "c1", "transcript": 5}, NOW_S
+    )
     assert (await client.webhook("globex", unreadable)).text == "quarantined\n"
     assert (await client.events("acme", [started()])).status_code == 202
     assert (await client.events("globex", [started()])).status_code == 422
@@ -294,7 +339,9 @@ def test_an_address_without_a_secret_is_slowed_down_and_nobody_else_is() -> None
     assert addresses.take("a", UNSIGNED_BURST_BYTES) == 0, "it is forgotten"
 
 
-async def test_a_client_has_one_address_whichever_of_its_network_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_has_one_address_whichever_of_its_network_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     taken: list[str] = []
 
     def noted(_: Addresses, address: str, __: int) -> float:
@@ -305,7 +352,12 @@ async def test_a_client_has_one_address_whichever_of_its_network_it_takes(monkey
     receiver = tenants()
     for host in ("2001:db8::1", "2001:db8::ffff", "2001:db8:0:1::1", "192.0.2.1", "a-name"):
         await Client(receiver, host).webhook("acme", b"{}", signature_header(b"", NOW_S))
-    assert list(dict.fromkeys(taken)) == ["2001:db8::/64", "2001:db8:0:1::/64", "192.0.2.1", "a-name"]
+    assert list(dict.fromkeys(taken)) == [
+        "2001:db8::/64",
+        "2001:db8:0:1::/64",
+        "192.0.2.1",
+        "a-name",
+    ]
 
 
 async def test_sound_without_a_signature_is_read_no_faster_than_an_address_may_send(
@@ -326,7 +378,9 @@ async def test_sound_without_a_signature_is_read_no_faster_than_an_address_may_s
             yield body[begin : begin + 65_536]
 
     receiver = tenants()
-    forged = await Client(receiver).webhook("acme", pieces(), signature_header(b"another body", NOW_S))
+    forged = await Client(receiver).webhook(
+        "acme", pieces(), signature_header(b"another body", NOW_S)
+    )
     assert forged.status_code == 401
     assert sum(pauses) > (len(body) - UNSIGNED_BURST_BYTES) / UNSIGNED_BYTES_PER_SECOND / 2
     assert max(pauses) <= MAX_PAUSE_SECONDS

@@ -1,4 +1,6 @@
-"""What the spans of each framework tell: bytes of an export request in, turns, words, tools and labels out."""
+"""What the spans of each framework tell: bytes of an export request in, turns, words, tools and
+labels out.
+"""
 
 import json
 from collections.abc import Iterable
@@ -25,26 +27,48 @@ Attributes = dict[str, Any]
 
 
 def span(name: str, begin_s: float, end_s: float, **more: Any) -> Attributes:
-    """A span of OTLP's JSON; `more` has its attributes, with two underscores for a dot, and whether it `failed`."""
+    """A span of OTLP's JSON; `more` has its attributes, with two underscores for a dot, and whether
+    it `failed`.
+    """
     failed = more.pop("failed", False)
     kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
     attributes = [
-        {"key": key.replace("__", "."), "value": {kinds[type(value)]: str(value) if type(value) is int else value}}
+        {
+            "key": key.replace("__", "."),
+            "value": {kinds[type(value)]: str(value) if type(value) is int else value},
+        }
         for key, value in more.items()
     ]
-    nanos = {key: str(T0_MS * 1_000_000 + round(at_s * 1e9)) for key, at_s in (("start", begin_s), ("end", end_s))}
+    nanos = {
+        key: str(T0_MS * 1_000_000 + round(at_s * 1e9))
+        for key, at_s in (("start", begin_s), ("end", end_s))
+    }
     return {
-        "traceId": TRACE, "spanId": f"{crc32(f'{name} {begin_s} {end_s}'.encode()):016x}", "name": name,
-        "startTimeUnixNano": nanos["start"], "endTimeUnixNano": nanos["end"],
-        "attributes": attributes, "status": {"code": 2} if failed else {},
-    }  # fmt: skip
+        "traceId": TRACE,
+        "spanId": f"{crc32(f'{name} {begin_s} {end_s}'.encode()):016x}",
+        "name": name,
+        "startTimeUnixNano": nanos["start"],
+        "endTimeUnixNano": nanos["end"],
+        "attributes": attributes,
+        "status": {"code": 2} if failed else {},
+    }
 
 
-def request(*spans: Attributes, service: str = "workers", language: str | None = None) -> Attributes:
+def request(
+    *spans: Attributes, service: str = "workers", language: str | None = None
+) -> Attributes:
     """An export request."""
     known = {"service.name": service, "telemetry.sdk.language": language}
-    resource = [{"key": key, "value": {"stringValue": value}} for key, value in known.items() if value is not None]
-    return {"resourceSpans": [{"resource": {"attributes": resource}, "scopeSpans": [{"spans": list(spans)}]}]}
+    resource = [
+        {"key": key, "value": {"stringValue": value}}
+        for key, value in known.items()
+        if value is not None
+    ]
+    return {
+        "resourceSpans": [
+            {"resource": {"attributes": resource}, "scopeSpans": [{"spans": list(spans)}]}
+        ]
+    }
 
 
 class Told(NamedTuple):
@@ -56,7 +80,9 @@ class Told(NamedTuple):
     @property
     def turns(self) -> dict[int, Any]:
         """The newest row of each turn of the caller."""
-        return {number: row for number, row in turns_of(rows_of(self.feed.effects)).items() if number}
+        return {
+            number: row for number, row in turns_of(rows_of(self.feed.effects)).items() if number
+        }
 
     @property
     def waits(self) -> list[Any]:
@@ -74,13 +100,21 @@ class Told(NamedTuple):
 
     @property
     def tools(self) -> dict[str, ToolOutcome]:
-        return {use.tool: use.outcome for use in tools_of(rows_of(self.feed.effects)) if use.outcome is not None}
+        return {
+            use.tool: use.outcome
+            for use in tools_of(rows_of(self.feed.effects))
+            if use.outcome is not None
+        }
 
     @property
     def tokens(self) -> list[tuple[int, int, int]]:
         """By model: tokens of the input without the cache, of the cache, of the output."""
         uses = call_of(rows_of(self.feed.effects)).uses
-        return [(use.input_tokens, use.cached_tokens, use.output_tokens) for use in uses if use.input_tokens]
+        return [
+            (use.input_tokens, use.cached_tokens, use.output_tokens)
+            for use in uses
+            if use.input_tokens
+        ]
 
     @property
     def row(self) -> CallRow:
@@ -100,13 +134,19 @@ class Told(NamedTuple):
 
 
 def told(*requests: Attributes) -> Told:
-    """The call that these requests tell, each posted when its last span is over, scored to its end."""
+    """The call that these requests tell, each posted when its last span is over, scored
+    to its end.
+    """
     feed = Feed()
     feed.evaluator = PartitionEvaluator(Limits(), "test", writes_transcripts=True)
     posted: list[Posted] = []
     broker_ms = 0
     for each in requests:
-        found = [one for one in posted_spans(json.dumps(each).encode(), "application/json", {}) if one is not None]
+        found = [
+            one
+            for one in posted_spans(json.dumps(each).encode(), "application/json", {})
+            if one is not None
+        ]
         events = [one for one in found if isinstance(one.event, dict)]
         broker_ms = max([broker_ms, *(one.event["timestamp"] - T0_MS + BATCH_MS for one in events)])
         for one in events:
@@ -120,7 +160,14 @@ def told(*requests: Attributes) -> Told:
 def send(feed: Feed, event: Attributes, broker_ms: int, attributes: Any) -> None:
     envelope = Envelope(attributes["id"], attributes["source"], None, None) if attributes else None
     stream = "audit" if "message_type" in event else "pipecat"
-    feed.send(stream, event, event["timestamp"] - T0_MS, broker_ms=broker_ms, key=f"trace-{TRACE}", envelope=envelope)
+    feed.send(
+        stream,
+        event,
+        event["timestamp"] - T0_MS,
+        broker_ms=broker_ms,
+        key=f"trace-{TRACE}",
+        envelope=envelope,
+    )
 
 
 # pipecat's.
@@ -137,7 +184,9 @@ def cascade(turn: int, *, is_final: bool | None = None) -> Iterable[Attributes]:
 
 
 @pytest.mark.parametrize("is_final", [True, False, None])
-def test_every_transcript_of_pipecat_is_final_whatever_its_recogniser_confirms(is_final: bool | None) -> None:
+def test_every_transcript_of_pipecat_is_final_whatever_its_recogniser_confirms(
+    is_final: bool | None,
+) -> None:
     spans = [each for turn in (1, 2, 3) for each in cascade(turn, is_final=is_final)]
     call = told(request(*spans, span("conversation", 9, 40)))
     assert [row.outcome for row in call.turns.values()] == ["answered"] * 3
@@ -152,10 +201,20 @@ def test_a_wait_from_the_transcript_does_not_dispute_one_from_the_end_of_speech(
     assert [stage.is_disputed for stage in call.turns[1].stages] == [False] * 4
 
 
-def test_what_a_realtime_model_took_stands_in_its_transcript_too_and_is_no_stage_of_a_recogniser() -> None:
+def test_what_a_realtime_model_took_stands_in_its_transcript_too_and_is_no_stage_of_a_recogniser() -> (
+    None
+):
     known = {"gen_ai__provider__name": "openairealtimellmservice"}
     # Its span is open until the caller falls silent the next time.
-    heard = span("stt", 13.4, 22.0, transcript="Where is it?", metrics__ttfb=0.7, stt__incomplete=True, **known)
+    heard = span(
+        "stt",
+        13.4,
+        22.0,
+        transcript="Where is it?",
+        metrics__ttfb=0.7,
+        stt__incomplete=True,
+        **known,
+    )
     answer = span("llm_response", 15.0, 15.01, output="Here.", metrics__ttfb=0.7)
     call = told(request(heard, answer))
     assert call.words == [("user", "Where is it?"), ("agent", "Here.")]
@@ -166,21 +225,42 @@ def test_what_a_realtime_model_took_stands_in_its_transcript_too_and_is_no_stage
 def test_a_realtime_bot_of_pipecat_has_its_words_tools_and_tokens() -> None:
     usage = {"gen_ai__usage__input_tokens": 210, "gen_ai__usage__output_tokens": 95}
     failure = {"tool__result": '{"error": "timeout"}', "tool__result_status": "error"}
-    call = told(request(
-        span("llm_setup", 0, 0.01, gen_ai__operation__name="llm_setup"),
-        span("stt", 3.4, 3.41, transcript="Where is my parcel?"),
-        span("llm_request", 3.42, 3.43, gen_ai__operation__name="llm_request"),
-        span("llm_tool_call", 4.0, 4.01, tool__function_name="track", tool__call_id="c1", tool__arguments='{"id": 7}'),
-        span("llm_tool_result", 4.9, 4.91, tool__function_name="track", tool__call_id="c1", **failure),
-        span("llm_response", 6.5, 6.51, output="It comes tomorrow.", metrics__ttfb=0.72, **usage),
-        span("stt", 15.4, 15.41, transcript="And when?"),
-        span("llm_response", 18.5, 18.51, output="At nine.", metrics__ttfb=0.72, **usage),
-        span("conversation", 0, 25),
-    ))  # fmt: skip
+    call = told(
+        request(
+            span("llm_setup", 0, 0.01, gen_ai__operation__name="llm_setup"),
+            span("stt", 3.4, 3.41, transcript="Where is my parcel?"),
+            span("llm_request", 3.42, 3.43, gen_ai__operation__name="llm_request"),
+            span(
+                "llm_tool_call",
+                4.0,
+                4.01,
+                tool__function_name="track",
+                tool__call_id="c1",
+                tool__arguments='{"id": 7}',
+            ),
+            span(
+                "llm_tool_result",
+                4.9,
+                4.91,
+                tool__function_name="track",
+                tool__call_id="c1",
+                **failure,
+            ),
+            span(
+                "llm_response", 6.5, 6.51, output="It comes tomorrow.", metrics__ttfb=0.72, **usage
+            ),
+            span("stt", 15.4, 15.41, transcript="And when?"),
+            span("llm_response", 18.5, 18.51, output="At nine.", metrics__ttfb=0.72, **usage),
+            span("conversation", 0, 25),
+        )
+    )
     assert [row.outcome for row in call.turns.values()] == ["answered"] * 2
     assert call.words == [
-        ("user", "Where is my parcel?"), ("agent", "It comes tomorrow."), ("user", "And when?"), ("agent", "At nine.")
-    ]  # fmt: skip
+        ("user", "Where is my parcel?"),
+        ("agent", "It comes tomorrow."),
+        ("user", "And when?"),
+        ("agent", "At nine."),
+    ]
     assert call.tools == {"track": ToolOutcome.ERROR}
     assert call.tokens == [(420, 0, 190)]
 
@@ -194,7 +274,9 @@ def realtime_turn(at: float, wait_s: float, *words: str) -> Iterable[Attributes]
 
 
 @pytest.mark.parametrize("is_backwards", [False, True])
-def test_where_nothing_tells_when_the_answer_was_heard_pipecat_s_own_wait_counts(is_backwards: bool) -> None:
+def test_where_nothing_tells_when_the_answer_was_heard_pipecat_s_own_wait_counts(
+    is_backwards: bool,
+) -> None:
     spans = [
         *realtime_turn(1, 0.9, "Where is it?"),
         *realtime_turn(11, 1.4, "And", "when?"),
@@ -209,8 +291,12 @@ def test_where_nothing_tells_when_the_answer_was_heard_pipecat_s_own_wait_counts
 
 def test_a_transcript_may_have_the_time_of_the_first_sound_before_the_detector_was_sure() -> None:
     turn = span("turn", 11, 19, turn__user_bot_latency_seconds=1.4)
-    heard = span("stt", 10.8, 12, transcript="Where?", gen_ai__provider__name="geminilivellmservice")
-    assert told(request(heard, turn, span("llm_response", 15, 15.1, output="Here."))).waits == [1_400]
+    heard = span(
+        "stt", 10.8, 12, transcript="Where?", gen_ai__provider__name="geminilivellmservice"
+    )
+    assert told(request(heard, turn, span("llm_response", 15, 15.1, output="Here."))).waits == [
+        1_400
+    ]
 
 
 def test_of_two_answers_in_one_turn_of_pipecat_s_its_wait_is_that_of_the_last() -> None:
@@ -225,34 +311,59 @@ def test_of_two_answers_in_one_turn_of_pipecat_s_its_wait_is_that_of_the_last() 
 def test_a_wait_is_not_that_of_a_turn_outside_of_its_span() -> None:
     early = span("turn", 0, 2, turn__user_bot_latency_seconds=0.9)
     call = told(
-        request(early, span("stt", 3.4, 3.41, transcript="Where?"), span("llm_response", 5, 5.1, output="Here."))
+        request(
+            early,
+            span("stt", 3.4, 3.41, transcript="Where?"),
+            span("llm_response", 5, 5.1, output="Here."),
+        )
     )
     assert call.waits == ["answered_in_text"]
 
 
 def test_a_tool_without_an_id_is_told_by_its_result_and_is_not_unanswered() -> None:
-    call = told(request(
-        span("stt", 3.4, 3.41, transcript="Where?"),
-        span("llm_tool_call", 4.0, 4.01, tool__function_name="track", tool__arguments="{}"),
-        span("llm_tool_result", 4.9, 4.91, tool__function_name="track", tool__call_id="made-up", tool__result='{"at": 7}',
-             tool__result_status="completed"),
-    ))  # fmt: skip
+    call = told(
+        request(
+            span("stt", 3.4, 3.41, transcript="Where?"),
+            span("llm_tool_call", 4.0, 4.01, tool__function_name="track", tool__arguments="{}"),
+            span(
+                "llm_tool_result",
+                4.9,
+                4.91,
+                tool__function_name="track",
+                tool__call_id="made-up",
+                tool__result='{"at": 7}',
+                tool__result_status="completed",
+            ),
+        )
+    )
     assert call.tools == {"track": ToolOutcome.SUCCESS}
 
 
 @pytest.mark.parametrize(
-    "failure", [{"response__status": "failed"}, {"failed": True}, {"failed": True, "response__status": "failed"}]
+    "failure",
+    [
+        {"response__status": "failed"},
+        {"failed": True},
+        {"failed": True, "response__status": "failed"},
+    ],
 )
 def test_a_response_that_failed_is_one_error_of_the_model(failure: dict[str, Any]) -> None:
-    call = told(request(span("stt", 3.4, 3.41, transcript="Where?"), span("llm_response", 4, 4.01, **failure)))
+    call = told(
+        request(
+            span("stt", 3.4, 3.41, transcript="Where?"), span("llm_response", 4, 4.01, **failure)
+        )
+    )
     assert call.errors == (1, "LLM")
 
 
 def test_words_of_a_realtime_model_that_go_to_a_voice_are_those_of_the_voice() -> None:
-    call = told(request(
-        span("stt", 3, 3.1, transcript="Where?"), span("tts", 3.8, 4.8, text="Here."),
-        span("llm_response", 4, 4.01, output="Here.", output_modality="TEXT"),
-    ))  # fmt: skip
+    call = told(
+        request(
+            span("stt", 3, 3.1, transcript="Where?"),
+            span("tts", 3.8, 4.8, text="Here."),
+            span("llm_response", 4, 4.01, output="Here.", output_modality="TEXT"),
+        )
+    )
     assert call.words == [("user", "Where?"), ("agent", "Here.")]
 
 
@@ -262,11 +373,19 @@ def test_words_of_a_realtime_model_that_go_to_a_voice_are_those_of_the_voice() -
         ({"tokens__prompt": 10, "tokens__completion": 3}, (10, 0, 3)),
         ({"gen_ai__usage__input_tokens": 10, "gen_ai__usage__output_tokens": 3}, (10, 0, 3)),
         ({"gen_ai__usage__prompt_tokens": 10, "gen_ai__usage__completion_tokens": 3}, (10, 0, 3)),
-        ({"gen_ai__usage__input_tokens": 10, "gen_ai__usage__cache_read_input_tokens": 4}, (10, 4, 0)),
-        ({"gen_ai__usage__input_tokens": 10, "gen_ai__usage__cache_read__input_tokens": 4}, (10, 4, 0)),
+        (
+            {"gen_ai__usage__input_tokens": 10, "gen_ai__usage__cache_read_input_tokens": 4},
+            (10, 4, 0),
+        ),
+        (
+            {"gen_ai__usage__input_tokens": 10, "gen_ai__usage__cache_read__input_tokens": 4},
+            (10, 4, 0),
+        ),
     ],
 )
-def test_tokens_of_pipecat_in_the_names_of_its_versions(usage: dict[str, int], tokens: tuple[int, int, int]) -> None:
+def test_tokens_of_pipecat_in_the_names_of_its_versions(
+    usage: dict[str, int], tokens: tuple[int, int, int]
+) -> None:
     call = told(request(span("stt", 3, 3.1, transcript="Where?"), span("llm", 4, 4.5, **usage)))
     assert call.tokens == [tokens]
 
@@ -302,10 +421,14 @@ def test_the_unit_of_a_wait_follows_from_the_producer_and_from_the_length_of_the
     language: str | None, ruled: float, heard: float, stages: tuple[float | None, float | None]
 ) -> None:
     waits = dict(zip(DELAYS, (ruled, heard), strict=True))
-    call = told(request(*livekit_turn(10.0, **waits), *livekit_turn(20.0, **waits), language=language))
+    call = told(
+        request(*livekit_turn(10.0, **waits), *livekit_turn(20.0, **waits), language=language)
+    )
     for number in (1, 2):
         found = call.stages(number)
-        assert (found.get(Stage.ENDPOINTING), found.get(Stage.STT_TRAILING)) == pytest.approx(stages)
+        assert (found.get(Stage.ENDPOINTING), found.get(Stage.STT_TRAILING)) == pytest.approx(
+            stages
+        )
 
 
 def test_later_versions_for_node_have_their_waits_in_seconds_in_the_agent_s_turn() -> None:
@@ -313,8 +436,16 @@ def test_later_versions_for_node_have_their_waits_in_seconds_in_the_agent_s_turn
     turn = span("agent_turn", 12.65, 15, lk__e2e_latency=1.3, **waits)
     call = told(request(*livekit_turn(10.0, **waits), turn, language="nodejs"))
     assert (call.stages(1)[Stage.ENDPOINTING], call.stages(1)[Stage.STT_TRAILING]) == (650, 310)
-    old = span("agent_turn", 12.65, 15, lk__e2e_latency=1.3, **dict(zip(DELAYS, (650.0, 310.0), strict=True)))
-    assert Stage.ENDPOINTING not in told(request(*livekit_turn(10.0), old, language="nodejs")).stages(1)
+    old = span(
+        "agent_turn",
+        12.65,
+        15,
+        lk__e2e_latency=1.3,
+        **dict(zip(DELAYS, (650.0, 310.0), strict=True)),
+    )
+    assert Stage.ENDPOINTING not in told(
+        request(*livekit_turn(10.0), old, language="nodejs")
+    ).stages(1)
 
 
 def session(**more: Any) -> Attributes:
@@ -331,7 +462,9 @@ def test_the_agent_s_name_is_taken_when_it_comes_and_stays(is_apart: bool) -> No
     assert call.row.labels.agent == "billing"
 
 
-def test_a_name_that_comes_first_with_the_job_is_not_lost_and_the_call_begins_with_its_session() -> None:
+def test_a_name_that_comes_first_with_the_job_is_not_lost_and_the_call_begins_with_its_session() -> (
+    None
+):
     job = span("job_entrypoint", 8, 9.5, lk__agent_name="billing")
     call = told(request(job), request(*livekit_turn(10.0)), request(session()))
     assert call.agents[-1] == "billing"
@@ -339,47 +472,79 @@ def test_a_name_that_comes_first_with_the_job_is_not_lost_and_the_call_begins_wi
 
 
 def test_the_part_of_an_agent_that_speaks_is_not_its_name() -> None:
-    call = told(request(*livekit_turn(10.0), span("agent_turn", 12.7, 15, gen_ai__agent__name="Desk"), session()))
+    call = told(
+        request(
+            *livekit_turn(10.0), span("agent_turn", 12.7, 15, gen_ai__agent__name="Desk"), session()
+        )
+    )
     assert set(call.agents) == {"workers"}
 
 
 def test_the_words_that_were_heard_are_those_of_the_agent_s_turn() -> None:
     heard = "lk__pii__response__text"
-    call = told(request(
-        span("agent_turn", 10.5, 12.6, **{heard: "Welcome to the museum.", "lk__interrupted": False}),
-        span("agent_speaking", 10.8, 12.5),
-        span("user_speaking", 14, 16),
-        span("user_turn", 14, 16.6, lk__pii__user_transcript="Which rooms are free?"),
-        span("llm_node", 16.6, 17.6, **{heard: "We have four rooms left. The red one has a desk."}),
-        span("agent_speaking", 17.2, 18.8),
-        span("user_speaking", 18.5, 19.4),
-        span("agent_turn", 16.6, 18.9, lk__interruption__source="audio_activity", **{heard: "We have four", "lk__interrupted": True}),
-        span("user_turn", 18.5, 20, lk__pii__user_transcript="The red one."),
-        span("agent_turn", 20, 22.1, **{heard: "It is yours."}),
-        span("agent_speaking", 20.8, 22),
-        session(lk__agent_name="museum"),
-    ))  # fmt: skip
+    call = told(
+        request(
+            span(
+                "agent_turn",
+                10.5,
+                12.6,
+                **{heard: "Welcome to the museum.", "lk__interrupted": False},
+            ),
+            span("agent_speaking", 10.8, 12.5),
+            span("user_speaking", 14, 16),
+            span("user_turn", 14, 16.6, lk__pii__user_transcript="Which rooms are free?"),
+            span(
+                "llm_node",
+                16.6,
+                17.6,
+                **{heard: "We have four rooms left. The red one has a desk."},
+            ),
+            span("agent_speaking", 17.2, 18.8),
+            span("user_speaking", 18.5, 19.4),
+            span(
+                "agent_turn",
+                16.6,
+                18.9,
+                lk__interruption__source="audio_activity",
+                **{heard: "We have four", "lk__interrupted": True},
+            ),
+            span("user_turn", 18.5, 20, lk__pii__user_transcript="The red one."),
+            span("agent_turn", 20, 22.1, **{heard: "It is yours."}),
+            span("agent_speaking", 20.8, 22),
+            session(lk__agent_name="museum"),
+        )
+    )
     assert [words for role, words in call.words if role == "agent"] == [
-        "Welcome to the museum.", "We have four", "It is yours."
-    ]  # fmt: skip
+        "Welcome to the museum.",
+        "We have four",
+        "It is yours.",
+    ]
     assert [row.outcome for row in call.turns.values()] == ["interrupted", "answered"]
     notes = call.row.notes
     assert [(note.what, note.cause) for note in notes] == [("interruption", "user_speech")]
 
 
 def test_without_the_words_that_were_heard_those_of_the_model_stand() -> None:
-    call = told(request(*livekit_turn(10.0), span("llm_node", 12.7, 13, lk__response__text="Of course.")))
+    call = told(
+        request(*livekit_turn(10.0), span("llm_node", 12.7, 13, lk__response__text="Of course."))
+    )
     assert call.words == [("user", "I need help"), ("agent", "Of course.")]
 
 
 def test_words_before_a_tool_are_not_lost_where_the_turn_has_the_last_ones_only() -> None:
-    steps = {"lk__generation_count": 2, "lk__pii__response__text": "It is here.", "lk__interrupted": False}
-    call = told(request(
-        *livekit_turn(10.0),
-        span("llm_node", 12.7, 13, lk__pii__response__text="One moment."),
-        span("llm_node", 13.5, 14, lk__pii__response__text="It is here."),
-        span("agent_turn", 12.7, 15, **steps),
-    ))  # fmt: skip
+    steps = {
+        "lk__generation_count": 2,
+        "lk__pii__response__text": "It is here.",
+        "lk__interrupted": False,
+    }
+    call = told(
+        request(
+            *livekit_turn(10.0),
+            span("llm_node", 12.7, 13, lk__pii__response__text="One moment."),
+            span("llm_node", 13.5, 14, lk__pii__response__text="It is here."),
+            span("agent_turn", 12.7, 15, **steps),
+        )
+    )
     assert call.words == [("user", "I need help"), ("agent", "One moment. It is here.")]
 
 
@@ -388,10 +553,14 @@ def test_an_answer_that_was_begun_before_the_caller_finished_is_an_answer_to_tha
     queued: dict[str, float],
 ) -> None:
     begun_s = 21.2 if queued else 22.7
-    call = told(request(
-        *livekit_turn(10.0), span("agent_turn", 12.7, 15, lk__pii__response__text="First."),
-        *livekit_turn(20.0), span("agent_turn", begun_s, 25, lk__pii__response__text="Second.", **queued),
-    ))  # fmt: skip
+    call = told(
+        request(
+            *livekit_turn(10.0),
+            span("agent_turn", 12.7, 15, lk__pii__response__text="First."),
+            *livekit_turn(20.0),
+            span("agent_turn", begun_s, 25, lk__pii__response__text="Second.", **queued),
+        )
+    )
     assert [words for _, words in call.words] == ["I need help", "First.", "I need help", "Second."]
 
 
@@ -400,7 +569,9 @@ def test_livekit_s_own_wait_stands_beside_ours() -> None:
     assert (call.waits, call.stages(1)[Stage.VOICE_TO_VOICE]) == ([1_300], 1_301)
 
 
-@pytest.mark.parametrize("name", ["realtime_inference", "realtime_metrics", "agent_turn", "agent_speaking"])
+@pytest.mark.parametrize(
+    "name", ["realtime_inference", "realtime_metrics", "agent_turn", "agent_speaking"]
+)
 def test_what_a_realtime_model_of_livekit_used_is_read_from_the_span_that_has_it(name: str) -> None:
     usage = {
         "gen_ai__usage__input_tokens": 100,
@@ -414,11 +585,17 @@ def test_what_a_realtime_model_of_livekit_used_is_read_from_the_span_that_has_it
 
 
 @pytest.mark.parametrize(
-    "failure", [{"failed": True}, {"lk__function_tool__is_error": True}, {"error__type": "tool_error"}]
+    "failure",
+    [{"failed": True}, {"lk__function_tool__is_error": True}, {"error__type": "tool_error"}],
 )
 def test_a_tool_that_failed_is_an_error_in_all_its_spellings(failure: dict[str, Any]) -> None:
     tool = span(
-        "function_tool", 13, 13.5, gen_ai__tool__name="find", lk__function_tool__arguments='{"n": 1}', **failure
+        "function_tool",
+        13,
+        13.5,
+        gen_ai__tool__name="find",
+        lk__function_tool__arguments='{"n": 1}',
+        **failure,
     )
     assert told(request(*livekit_turn(10.0), tool)).tools == {"find": ToolOutcome.ERROR}
 
@@ -428,19 +605,40 @@ def test_a_tool_that_failed_is_an_error_in_all_its_spellings(failure: dict[str, 
 
 def test_a_trace_of_plain_names_has_its_tools_its_tokens_and_its_agent() -> None:
     operation = "gen_ai__operation__name"
-    call = told(request(
-        span("chat gpt-4o", 10, 11, gen_ai__agent__name="clerk", gen_ai__usage__input_tokens=12, gen_ai__usage__output_tokens=3,
-             **{operation: "chat"}),
-        span("execute_tool find", 11, 11.5, gen_ai__tool__name="find", gen_ai__tool__call__result='{"status": "error"}',
-             **{operation: "execute_tool"}),
-    ))  # fmt: skip
-    assert (call.tools, call.tokens, set(call.agents)) == ({"find": ToolOutcome.ERROR}, [(12, 0, 3)], {"clerk"})
+    call = told(
+        request(
+            span(
+                "chat gpt-4o",
+                10,
+                11,
+                gen_ai__agent__name="clerk",
+                gen_ai__usage__input_tokens=12,
+                gen_ai__usage__output_tokens=3,
+                **{operation: "chat"},
+            ),
+            span(
+                "execute_tool find",
+                11,
+                11.5,
+                gen_ai__tool__name="find",
+                gen_ai__tool__call__result='{"status": "error"}',
+                **{operation: "execute_tool"},
+            ),
+        )
+    )
+    assert (call.tools, call.tokens, set(call.agents)) == (
+        {"find": ToolOutcome.ERROR},
+        [(12, 0, 3)],
+        {"clerk"},
+    )
 
 
 def test_tokens_that_the_framework_and_its_model_s_library_both_tell_count_once() -> None:
     usage = {"gen_ai__usage__input_tokens": 12, "gen_ai__usage__output_tokens": 3}
     inner = span("chat gpt-4o", 12.8, 13.9, gen_ai__operation__name="chat", **usage)
-    call = told(request(span("stt", 10, 12, transcript="Where?"), inner, span("llm", 12.7, 14, **usage)))
+    call = told(
+        request(span("stt", 10, 12, transcript="Where?"), inner, span("llm", 12.7, 14, **usage))
+    )
     assert call.tokens == [(12, 0, 3)]
 
 
@@ -465,7 +663,9 @@ def test_nothing_that_came_before_the_first_words_of_a_call_is_lost() -> None:
     assert set(call.agents) == {"billing"}
     assert call.errors == (1, "LLM")
     assert call.tokens == [(12, 0, 0)]
-    assert any(isinstance(row, CallRow) and "started" in row.news for row in rows_of(call.feed.effects))
+    assert any(
+        isinstance(row, CallRow) and "started" in row.news for row in rows_of(call.feed.effects)
+    )
 
 
 def test_a_call_that_begins_long_after_its_job_is_a_call() -> None:
@@ -497,20 +697,28 @@ def briefs(call: Told) -> list[Attributes]:
     return [
         {name: event[name] for name in ("instructions", "tools") if name in event}
         for event in events
-        if event.get("type") == "call_started" and not event.keys().isdisjoint({"instructions", "tools"})
+        if event.get("type") == "call_started"
+        and not event.keys().isdisjoint({"instructions", "tools"})
     ]
 
 
-@pytest.mark.parametrize("instructions", ["Be short.", '[{"type": "text", "content": "Be short."}]'])
+@pytest.mark.parametrize(
+    "instructions", ["Be short.", '[{"type": "text", "content": "Be short."}]']
+)
 def test_what_an_agent_was_told_is_told_once_until_it_changes(instructions: str) -> None:
     def asked(at: float, text: str) -> Attributes:
         return span("llm", at, at + 1, gen_ai__system_instructions=text, tools='[{"name": "find"}]')
 
-    call = told(request(*cascade(1), asked(12, instructions), asked(22, instructions), asked(32, "Be long.")))
+    call = told(
+        request(
+            *cascade(1), asked(12, instructions), asked(22, instructions), asked(32, "Be long.")
+        )
+    )
     tools = [{"name": "find"}]
     assert briefs(call) == [
-        {"instructions": "Be short.", "tools": tools}, {"instructions": "Be long.", "tools": tools}
-    ]  # fmt: skip
+        {"instructions": "Be short.", "tools": tools},
+        {"instructions": "Be long.", "tools": tools},
+    ]
 
 
 def test_the_beginning_of_instructions_is_not_taken_for_all_of_them() -> None:
@@ -521,9 +729,16 @@ def test_the_beginning_of_instructions_is_not_taken_for_all_of_them() -> None:
 def test_a_request_of_a_helper_is_not_the_agent_s() -> None:
     node = span("llm_node", 12.7, 13.2, gen_ai__system_instructions="Be short.")
     helper = span(
-        "llm_request", 14, 15, gen_ai__operation__name="chat", gen_ai__system_instructions="Sum up.", gen_ai__usage__input_tokens=1
-    )  # fmt: skip
-    assert briefs(told(request(*livekit_turn(10.0), node, helper))) == [{"instructions": "Be short."}]
+        "llm_request",
+        14,
+        15,
+        gen_ai__operation__name="chat",
+        gen_ai__system_instructions="Sum up.",
+        gen_ai__usage__input_tokens=1,
+    )
+    assert briefs(told(request(*livekit_turn(10.0), node, helper))) == [
+        {"instructions": "Be short."}
+    ]
 
 
 def test_what_an_agent_was_told_is_no_call() -> None:

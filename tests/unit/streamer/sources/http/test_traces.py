@@ -1,4 +1,6 @@
-"""Spans of LiveKit's agents and of pipecat's bots, in both encodings, are calls with the turns that they tell."""
+"""Spans of LiveKit's agents and of pipecat's bots, in both encodings, are calls with the turns that
+they tell.
+"""
 
 import base64
 import gc
@@ -12,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]  # it brings no types
+
+# it brings no types
+from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -52,18 +56,43 @@ Given = tuple[str, float, float, dict[str, Any]]
 RECORDED = Path(__file__).with_name("livekit_trace.jsonl")
 OF_LIVEKIT: tuple[Given, ...] = (
     ("user_speaking", 2_000, 3_000, {}),
-    ("user_turn", 2_000, 3_300, {"lk.pii.user_transcript": "My badge is lost.", "lk.transcription_delay": 0.2}),
-    ("llm_request", 3_300, 3_600, {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 12}),
+    (
+        "user_turn",
+        2_000,
+        3_300,
+        {"lk.pii.user_transcript": "My badge is lost.", "lk.transcription_delay": 0.2},
+    ),
+    (
+        "llm_request",
+        3_300,
+        3_600,
+        {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 12},
+    ),
     ("llm_node", 3_300, 3_600, {"lk.pii.response.text": "Which one?", "lk.response.ttft": 0.25}),
-    ("function_tool", 3_350, 3_550, {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "find", "gen_ai.tool.call.id": "t1",
-                                     "gen_ai.tool.call.arguments": '{"n": 1}', "lk.function_tool.is_error": True}),
+    (
+        "function_tool",
+        3_350,
+        3_550,
+        {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "find",
+            "gen_ai.tool.call.id": "t1",
+            "gen_ai.tool.call.arguments": '{"n": 1}',
+            "lk.function_tool.is_error": True,
+        },
+    ),
     ("tts_node", 3_600, 4_500, {"lk.response.ttfb": 0.1}),
     ("agent_speaking", 3_900, 5_000, {}),
     ("user_speaking", 9_000, 9_500, {}),
     ("agent_session", 1_000, 10_000, {"lk.agent_name": "desk"}),
-)  # fmt: skip
+)
 OF_PIPECAT: tuple[Given, ...] = (
-    ("stt", 2_000, 3_100, {"transcript": "My badge is lost.", "is_final": True, "metrics.ttfb": 0.1}),
+    (
+        "stt",
+        2_000,
+        3_100,
+        {"transcript": "My badge is lost.", "is_final": True, "metrics.ttfb": 0.1},
+    ),
     ("llm", 3_100, 3_500, {"gen_ai.operation.name": "chat", "metrics.ttfb": 0.3}),
     ("tts", 3_500, 3_800, {"text": "Which one?", "metrics.ttfb": 0.2}),
     ("turn", 2_000, 5_000, {"turn.number": 1, "turn.user_bot_latency_seconds": 0.9}),
@@ -78,7 +107,9 @@ def exported(given_spans: Sequence[Given], *, fails: str | None = None) -> Any:
     tracer = provider.get_tracer("test")
     with tracer.start_as_current_span("root"):
         for name, begin_ms, end_ms, attributes in given_spans:
-            span = tracer.start_span(name, attributes=attributes, start_time=int((NOW_MS + begin_ms) * 1_000_000))
+            span = tracer.start_span(
+                name, attributes=attributes, start_time=int((NOW_MS + begin_ms) * 1_000_000)
+            )
             if name == fails:
                 span.set_status(Status(StatusCode.ERROR))
             span.end(int((NOW_MS + end_ms) * 1_000_000))
@@ -98,7 +129,9 @@ def in_json(request: Any) -> bytes:
 
 async def sent(receiver: Receiver, request: Any, encoding: str) -> Any:
     body, kind = (
-        (request.SerializeToString(), PROTOBUF) if encoding == "protobuf" else (in_json(request), "application/json")
+        (request.SerializeToString(), PROTOBUF)
+        if encoding == "protobuf"
+        else (in_json(request), "application/json")
     )
     return await receiver.post("/v1/traces", body, content_type=kind, **HEADERS)
 
@@ -106,7 +139,8 @@ async def sent(receiver: Receiver, request: Any, encoding: str) -> Any:
 def scored(receiver: Receiver) -> list[Row]:
     feed = Feed()
     for (source, event), record in zip(receiver.written, receiver.writer.records, strict=True):
-        # Each event comes five seconds late, in the order of the spans' ends: silence would be taken for dead air.
+        # Each event comes five seconds late, in the order of the spans' ends: silence would be
+        # taken for dead air.
         feed.send(
             source,
             event,
@@ -135,42 +169,70 @@ async def test_spans_of_livekit_are_a_call_with_latency_words_stages_and_tool(
     assert (plain(row.wait_ms), row.anchor, row.labels.agent) == (900, Anchor.VAD, "desk")
     tool = row.tools[-1]
     assert (tool.tool, tool.outcome, tool.duration_ms) == ("find", "error", 200)
-    assert [event["value"] for _, event in receiver.written if event.get("type") == "TTFBMetricsData"] == [0.25, 0.1]
-    said = [event.get("value") or event["data"]["content"] for _, event in receiver.written
-            if "message_type" in event or event["type"].endswith("_message")]  # fmt: skip
+    assert [
+        event["value"] for _, event in receiver.written if event.get("type") == "TTFBMetricsData"
+    ] == [0.25, 0.1]
+    said = [
+        event.get("value") or event["data"]["content"]
+        for _, event in receiver.written
+        if "message_type" in event or event["type"].endswith("_message")
+    ]
     assert said == ["My badge is lost.", "Which one?"]
     assert call_of(rows).dead_airs == 0
-    spans = {each.name: each.span_id.hex() for each in request.resource_spans[0].scope_spans[0].spans}
-    told = [row.traceparent for row in rows if isinstance(row, CallRow) and row.traceparent is not None]
+    spans = {
+        each.name: each.span_id.hex() for each in request.resource_spans[0].scope_spans[0].spans
+    }
+    told = [
+        row.traceparent for row in rows if isinstance(row, CallRow) and row.traceparent is not None
+    ]
     begun = list(dict.fromkeys(told))
     assert begun == [f"00-{trace_id}-{spans[name]}-01" for name in ("root", "agent_session")]
     call = call_of(rows)
     assert (call.began_ms, call.ended_ms) == (NOW_MS + 1_000, NOW_MS + 10_000)
 
 
-async def test_a_trace_of_livekit_s_own_has_the_latencies_that_livekit_measured(receiver: Receiver) -> None:
-    """The spans of a session of livekit-agents 1.8.9 without a room, and its `e2e_latency` of each turn."""
+async def test_a_trace_of_livekit_s_own_has_the_latencies_that_livekit_measured(
+    receiver: Receiver,
+) -> None:
+    """The spans of a session of livekit-agents 1.8.9 without a room, and its `e2e_latency` of each
+    turn.
+    """
     given_spans = [json.loads(line) for line in RECORDED.read_text().splitlines()]
     await sent(
-        receiver, exported([(name, begin, end, attributes) for name, begin, end, attributes in given_spans]), "protobuf"
+        receiver,
+        exported([(name, begin, end, attributes) for name, begin, end, attributes in given_spans]),
+        "protobuf",
     )
     rows = scored(receiver)
-    found = [plain(row.wait_ms) for turn, row in turns_of(rows).items() if turn and row.wait_ms is not None]
+    found = [
+        plain(row.wait_ms)
+        for turn, row in turns_of(rows).items()
+        if turn and row.wait_ms is not None
+    ]
     assert found == pytest.approx([1_371, 814, 815, 1_074], abs=2)
     outcomes = {turn: row.outcome for turn, row in turns_of(rows).items() if turn}
     assert outcomes == {1: "answered", 2: "interrupted", 3: "answered", 4: "answered"}
     tools = {each.tool: each.outcome for each in tools_of(rows)}
     assert tools == {"find_badge": "success", "broken": "error"}
     assert call_of(rows).ended_reason == "user_initiated"
-    heard = [event["data"] for _, event in receiver.written if event.get("type") == "assistant_message"]
+    heard = [
+        event["data"] for _, event in receiver.written if event.get("type") == "assistant_message"
+    ]
     assert [(each["content"][:20], each["interrupted"]) for each in heard] == [
-        ("Hello, this is the d", False), ("I found it.", False), ("This is a very long ", True), ("Yes, I stop.", False),
+        ("Hello, this is the d", False),
+        ("I found it.", False),
+        ("This is a very long ", True),
+        ("Yes, I stop.", False),
         ("It failed.", False),
-    ]  # fmt: skip
+    ]
 
 
-async def test_a_request_of_spans_that_no_rule_reads_is_no_fault_of_its_sender(receiver: Receiver) -> None:
-    answer = await sent(receiver, exported([("turn", 1_000, 2_000, {"turn.number": 1})]), "protobuf")
+async def test_a_request_of_spans_that_no_rule_reads_is_no_fault_of_its_sender(
+    receiver: Receiver,
+) -> None:
+    answer = await sent(
+        receiver, exported([("turn", 1_000, 2_000, {"turn.number": 1})]), "protobuf"
+    )
     assert (answer.status_code, answer.json()) == (
         202,
         {"accepted_events": 0, "refused_events": 0, "left_out_events": 2},
@@ -186,13 +248,23 @@ async def test_a_request_that_is_sent_again_has_the_same_ids(receiver: Receiver)
     assert [each.headers for each in first] == [each.headers for each in second]
 
 
-async def test_spans_of_pipecat_are_words_and_stages_and_a_failure_is_an_error(receiver: Receiver) -> None:
+async def test_spans_of_pipecat_are_words_and_stages_and_a_failure_is_an_error(
+    receiver: Receiver,
+) -> None:
     await sent(receiver, exported(OF_PIPECAT, fails="llm"), "protobuf")
     kinds = [event.get("type", event.get("message_type")) for _, event in receiver.written]
     assert kinds == [
-        "call_started", "user", "TTFBMetricsData", "TTFBMetricsData", "error", "tts_text", "TTFBMetricsData", "user_bot_latency",
-        "call_started", "call_ended",
-    ]  # fmt: skip
+        "call_started",
+        "user",
+        "TTFBMetricsData",
+        "TTFBMetricsData",
+        "error",
+        "tts_text",
+        "TTFBMetricsData",
+        "user_bot_latency",
+        "call_started",
+        "call_ended",
+    ]
     assert [
         row.errors.number
         for row in scored(receiver)
@@ -221,7 +293,9 @@ async def test_a_compressed_body_is_taken_within_the_same_bound(receiver: Receiv
 async def test_a_span_with_an_impossible_figure_is_told_without_it(
     receiver: Receiver, encoding: str, value: float
 ) -> None:
-    answer = await sent(receiver, exported([("llm", 3_100, 3_500, {"metrics.ttfb": value})]), encoding)
+    answer = await sent(
+        receiver, exported([("llm", 3_100, 3_500, {"metrics.ttfb": value})]), encoding
+    )
     assert (answer.status_code, answer.json()["accepted_events"]) == (202, 0)
 
 
@@ -265,7 +339,9 @@ MANY_PARTS = {
 
 
 @pytest.mark.parametrize("name", MANY_PARTS)
-def test_a_request_of_millions_of_parts_is_refused_in_short_steps_and_little_memory(name: str) -> None:
+def test_a_request_of_millions_of_parts_is_refused_in_short_steps_and_little_memory(
+    name: str,
+) -> None:
     body = MANY_PARTS[name]
     gc.disable()  # a collection of all that the tests keep takes 0.4 s
     try:
@@ -285,7 +361,10 @@ def test_a_request_of_millions_of_parts_is_refused_in_short_steps_and_little_mem
 
 def _read_to_refusal(body: bytes) -> tuple[float, str]:
     """The processor time of the longest step, and the refusal of the body or of its last span."""
-    parts, longest = posted_spans(body, "application/json" if body[:1] == b"{" else PROTOBUF, {}), 0.0
+    parts, longest = (
+        posted_spans(body, "application/json" if body[:1] == b"{" else PROTOBUF, {}),
+        0.0,
+    )
     refusal = ""
     while True:
         since = time.thread_time()

@@ -1,4 +1,6 @@
-"""The healthy agent meets its objectives, and each incident troubles one agent, in its own way, while it lasts."""
+"""The healthy agent meets its objectives, and each incident troubles one agent, in its own way,
+while it lasts.
+"""
 
 import random
 from collections.abc import Iterable
@@ -109,10 +111,20 @@ def test_slow_services_add_their_time() -> None:
         assert usual + 1_300 < mean(waits_ms(troubled(name))) < usual + 1_800
     tts, stt = asked(troubled("tts_slow")), asked(troubled("stt_slow"))
     assert (
-        mean(turn.heard_ms - turn.user.end_ms for turn in tts if turn.user and turn.heard_ms > turn.user.end_ms) < 400
+        mean(
+            turn.heard_ms - turn.user.end_ms
+            for turn in tts
+            if turn.user and turn.heard_ms > turn.user.end_ms
+        )
+        < 400
     )
     assert (
-        mean(turn.heard_ms - turn.user.end_ms for turn in stt if turn.user and turn.heard_ms > turn.user.end_ms) > 1_500
+        mean(
+            turn.heard_ms - turn.user.end_ms
+            for turn in stt
+            if turn.user and turn.heard_ms > turn.user.end_ms
+        )
+        > 1_500
     )
 
 
@@ -124,7 +136,9 @@ def test_a_mute_agent_answers_nobody_and_callers_ask_and_hang_up() -> None:
     for plan in troubled("agent_mute"):
         assert [len(turn.steps) for turn in plan.turns] == [1, 0, 0, 0]  # a greeting, then silence
         spoken = [turn.user for turn in plan.turns if turn.user]
-        assert all(4_000 < after.start_ms - before.end_ms < 10_000 for before, after in pairwise(spoken))
+        assert all(
+            4_000 < after.start_ms - before.end_ms < 10_000 for before, after in pairwise(spoken)
+        )
 
 
 def test_an_agent_talks_over_its_callers() -> None:
@@ -132,7 +146,12 @@ def test_an_agent_talks_over_its_callers() -> None:
 
 
 def test_no_tool_works() -> None:
-    runs = [step.tool for turn in asked(troubled("tool_backend_fails")) for step in turn.steps if step.tool]
+    runs = [
+        step.tool
+        for turn in asked(troubled("tool_backend_fails"))
+        for step in turn.steps
+        if step.tool
+    ]
     assert runs
     assert all(run.failed for run in runs)
 

@@ -1,4 +1,6 @@
-"""Simulated calls are the same for the same seed, have the shapes of real ones, and reach the demo's goals."""
+"""Simulated calls are the same for the same seed, have the shapes of real ones, and reach the
+demo's goals.
+"""
 
 import dataclasses
 import hashlib
@@ -29,7 +31,9 @@ from streamer.sources.simulator.traffic import SimulatedCall, simulate_call, sim
 from tests.support.calls.rows_of_calls import call_of
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # pipecat imports audioop, which leaves Python in 3.13
+    warnings.simplefilter(
+        "ignore", DeprecationWarning
+    )  # pipecat imports audioop, which leaves Python in 3.13
     from pipecat.observers.function_call_observer import FunctionCallEvent, FunctionCallEventKind
     from pipecat.observers.service_metrics_observer import ServiceLatencyRecord, ServiceUsageRecord
     from pipecat.observers.speaking_observer import SpeechEvent, SpeechEventKind
@@ -65,14 +69,18 @@ def test_the_seed_decides_every_byte() -> None:
     assert first == again
     assert first != list(simulate_call(8, start_ms=START_MS).wire_events())
     later = simulate_call(7, start_ms=START_MS + 5000)
-    assert [event.arrival_ms - 5000 for event in later.wire_events()] == [event.arrival_ms for event in first]
+    assert [event.arrival_ms - 5000 for event in later.wire_events()] == [
+        event.arrival_ms for event in first
+    ]
 
 
 def test_the_awkward_calls_are_the_same_in_every_version(calls: list[SimulatedCall]) -> None:
-    """Benchmarks, chaos runs and many tests depend on them. Change them only for a reason, with the digest.
+    """Benchmarks, chaos runs and many tests depend on them. Change them only for a reason, with the
+    digest.
 
-    They are all difficulties as real calls have them: late, repeated and missing events, interruptions both ways, slow tools,
-    texts that come seconds after the sound. Whoever changes the simulator looks at these calls before and after.
+    They are all difficulties as real calls have them: late, repeated and missing events,
+    interruptions both ways, slow tools, texts that come seconds after the sound. Whoever changes
+    the simulator looks at these calls before and after.
     """
     digest = hashlib.sha256()
     for event in itertools.chain.from_iterable(call.wire_events() for call in calls):
@@ -82,18 +90,36 @@ def test_the_awkward_calls_are_the_same_in_every_version(calls: list[SimulatedCa
 
 @pytest.mark.parametrize("kind", ["phone", "cascade", "audio_llm", "s2s"])
 def test_a_kind_can_be_asked_for(kind: CallKind) -> None:
-    assert {kind_of(simulate_call(seed, start_ms=START_MS, kind=kind)) for seed in range(20)} == {kind}
+    assert {kind_of(simulate_call(seed, start_ms=START_MS, kind=kind)) for seed in range(20)} == {
+        kind
+    }
 
 
-def test_about_half_are_phone_calls_and_every_awkward_thing_happens(calls: list[SimulatedCall]) -> None:
+def test_about_half_are_phone_calls_and_every_awkward_thing_happens(
+    calls: list[SimulatedCall],
+) -> None:
     kinds = Counter(map(kind_of, calls))
     assert 0.4 < kinds["phone"] / len(calls) < 0.6
     assert set(kinds) == {"phone", "cascade", "audio_llm", "s2s"}
     assert set().union(*(call.features for call in calls)) == {
-        "user_barge_in", "assistant_interruption", "empty_session", "missing_audio_end", "late_audio_end", "slow_tool",
-        "tool_error", "dead_air", "slow_answer", "user_silence", "unanswered", "late_events", "repeated_record",
-        "announced_phrases", "old_role_names", "no_voice_detector", "no_audit",
-    }  # fmt: skip
+        "user_barge_in",
+        "assistant_interruption",
+        "empty_session",
+        "missing_audio_end",
+        "late_audio_end",
+        "slow_tool",
+        "tool_error",
+        "dead_air",
+        "slow_answer",
+        "user_silence",
+        "unanswered",
+        "late_events",
+        "repeated_record",
+        "announced_phrases",
+        "old_role_names",
+        "no_voice_detector",
+        "no_audit",
+    }
     assert any(not call.features for call in calls)
 
 
@@ -112,7 +138,9 @@ RECORD_CLASSES: dict[str, type[Any]] = {
 }
 
 
-def test_phone_calls_carry_records_that_pipecat_itself_would_write(calls: list[SimulatedCall]) -> None:
+def test_phone_calls_carry_records_that_pipecat_itself_would_write(
+    calls: list[SimulatedCall],
+) -> None:
     seen: Counter[str] = Counter()
     for simulated in filter(is_phone, calls):
         for event in simulated.call.pipecat or ():
@@ -124,20 +152,32 @@ def test_phone_calls_carry_records_that_pipecat_itself_would_write(calls: list[S
                 record = RECORD_CLASSES[name].model_validate(data)
                 assert record.model_dump(mode="json", exclude_none=True) == data
             for key in ("timestamp", "started_at", "in_progress_at"):
-                if isinstance(data.get(key), float):  # epoch seconds, at or before the moment it was seen
+                if isinstance(
+                    data.get(key), float
+                ):  # epoch seconds, at or before the moment it was seen
                     assert 0 <= event["timestamp"] - data[key] * 1000 < 60_000
     assert seen.keys() == RECORD_CLASSES.keys() | {
-        "turn_started", "turn_ended", "user_message", "assistant_message", "user_bot_latency",
-    }  # fmt: skip
+        "turn_started",
+        "turn_ended",
+        "user_message",
+        "assistant_message",
+        "user_bot_latency",
+    }
     assert seen.keys() <= RECORD_TYPES
     kinds = {record["kind"] for call in calls for record in records(call, "speech_event")}
     assert kinds == set(SpeechEventKind)
     kinds = {record["kind"] for call in calls for record in records(call, "function_call_event")}
-    assert kinds == set(FunctionCallEventKind) - {"function_call_timed_out", "function_call_cancelled"}
+    assert kinds == set(FunctionCallEventKind) - {
+        "function_call_timed_out",
+        "function_call_cancelled",
+    }
 
 
 def test_phone_messages_have_the_fields_of_pipecats_own(calls: list[SimulatedCall]) -> None:
-    for name, real in (("user_message", UserTurnStoppedMessage), ("assistant_message", AssistantTurnStoppedMessage)):
+    for name, real in (
+        ("user_message", UserTurnStoppedMessage),
+        ("assistant_message", AssistantTurnStoppedMessage),
+    ):
         fields = {field.name for field in dataclasses.fields(real)} - {"user_id"}
         found = [record for call in calls for record in records(call, name)]
         assert found
@@ -183,7 +223,9 @@ def sets_in(folder: str) -> dict[str, GoalSet]:
 
 def scored(simulated: SimulatedCall, seed: int | None = None) -> RecordedScoring:
     plan = ScoringPlan(Limits(), GoalRules(), "test", seed)
-    scoring = RecordedScoring(simulated.call, plan, read_recorded_goals(SIMULATED_GOALS).of(simulated.call))
+    scoring = RecordedScoring(
+        simulated.call, plan, read_recorded_goals(SIMULATED_GOALS).of(simulated.call)
+    )
     assert list(scoring.run()) == [], "code checks all of it"
     return scoring
 
@@ -219,19 +261,28 @@ def test_every_subgoal_is_reached_by_some_calls_and_not_by_others() -> None:
     for name, goal_set in sets_in("").items():
         for subgoal in goal_set.subgoals:
             assert 0 < reached[name, subgoal.id] <= looked_at[name], (name, subgoal.id)
-        assert reached[name, goal_set.subgoals[-1].id] < looked_at[name], "not every call gets everything"
+        assert reached[name, goal_set.subgoals[-1].id] < looked_at[name], (
+            "not every call gets everything"
+        )
 
 
-def test_the_head_start_of_the_demo_has_something_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_start_of_the_demo_has_something_of_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first: list[SimulatedCall] = []
 
     def remembered(*arguments: int, **options: int) -> SimulatedCall:
-        first.append(simulate_call(*arguments, **options))  # type: ignore[arg-type]  # passed on as they came
+        # passed on as they came
+        first.append(simulate_call(*arguments, **options))  # type: ignore[arg-type]
         return first[-1]
 
     monkeypatch.setattr("streamer.sources.simulator.traffic.simulate_call", remembered)
     trouble = with_incidents(HEALTHY, [Incident("llm_slow", IN_TROUBLE)])
-    list(simulated_traffic(DEMO_SEED, concurrent_calls=6, start_ms=T0_MS, limit=8, profile_of=trouble))
+    list(
+        simulated_traffic(
+            DEMO_SEED, concurrent_calls=6, start_ms=T0_MS, limit=8, profile_of=trouble
+        )
+    )
     assert {call.call.control[0]["agent"] for call in first} == set(AGENTS)
     seen: Counter[str] = Counter()
     slow = set()
@@ -240,7 +291,11 @@ def test_the_head_start_of_the_demo_has_something_of_everything(monkeypatch: pyt
             if isinstance(row, GoalsRow) or row.known_ms >= T0_MS + HEAD_START_MS:
                 continue
             seen.update(name.partition(".")[0] for name in row.news)
-            if isinstance(row, TurnRow) and "wait" in row.news and (number(row.wait_ms) or 0) > VERY_SLOW_MS:
+            if (
+                isinstance(row, TurnRow)
+                and "wait" in row.news
+                and (number(row.wait_ms) or 0) > VERY_SLOW_MS
+            ):
                 slow.add(row.labels.agent)
     assert seen["wait"] >= 10
     assert seen["subgoal"] >= 5
@@ -249,7 +304,8 @@ def test_the_head_start_of_the_demo_has_something_of_everything(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("api_key", "enabled", "folder"), [(None, True, ""), ("key", True, "judged"), ("key", False, "")]
+    ("api_key", "enabled", "folder"),
+    [(None, True, ""), ("key", True, "judged"), ("key", False, "")],
 )
 def test_the_judge_is_switched_on_by_a_key(api_key: str | None, enabled: bool, folder: str) -> None:
     judge = JudgeSettings(api_key=None if api_key is None else SecretStr(api_key), enabled=enabled)
